@@ -1,0 +1,4 @@
+"""Room ``flows``; see its README.md."""
+
+if __name__ != "ranklake.flows":  # a bare import would make a second copy of every class in the room
+    raise ImportError("import this room as ranklake.flows")

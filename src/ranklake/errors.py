@@ -1,0 +1,42 @@
+"""The one base class of every error that a caller or the command line may show as a single line."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class RanklakeError(Exception):
+    """Something the user can mend.
+
+    Parameters
+    ----------
+    what
+        What went wrong, in one clause without a full stop.
+    where
+        The file, URI, option or name it went wrong at.
+    mend
+        What to do about it.
+
+    Subclasses keep their own facts as attributes. `str()` is always a single line.
+    """
+
+    exit_code = 2
+
+    def __init__(self, what: str, *, where: str = "", mend: str = "") -> None:
+        super().__init__(what, where, mend)
+        self.what, self.where, self.mend = what, where, mend
+
+    def __str__(self) -> str:
+        line = f"{self.where}: {self.what}" if self.where else self.what
+        if self.mend:
+            line += f"; {self.mend}"
+        return " ".join(line.split())
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return ``did you mean 'x'?`` for the nearest known name, else the (short) list of known names."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    shown = ", ".join(names[:12])
+    return f"known: {shown}{', …' if len(names) > len(names[:12]) else ''}" if names else ""
