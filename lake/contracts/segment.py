@@ -1,0 +1,133 @@
+"""A segment: what it is called and what its footer says.
+
+A segment is one Parquet file of rows of one table, recorded by one incarnation (process) of one rank. Capture writes it, ingest
+reads it; this module is all that the two share about it.
+"""
+
+import json
+import re
+from dataclasses import asdict, dataclass, field
+from typing import Final
+
+from ranklake.errors import RanklakeError
+
+FORMAT: Final = 1
+METADATA_KEY: Final = b"ranklake"
+RUN_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_NAME: Final = re.compile(
+    r"(?P<run>[A-Za-z0-9._-]{1,128})~a(?P<attempt>\d{1,9})~r(?P<rank>\d{1,9})~(?P<incarnation>[0-9a-f]{16})"
+    r"~(?P<segment>\d{6,9})~(?P<rows>\d{1,10})~(?P<sha256>[0-9a-f]{64})\.parquet"
+)
+
+
+class NotASegmentError(RanklakeError):
+    """A file whose name or footer is not that of a segment."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SegmentName:
+    """The facts in a segment's file name.
+
+    Attributes
+    ----------
+    run, attempt, rank
+        Whose rows these are.
+    incarnation
+        Random positive 63-bit number of the recording process.
+    segment
+        Number of the slot file, from 0, counted per incarnation and table.
+    rows
+        Rows in the file: known even when its bytes are not readable.
+    sha256
+        Lower-case hex digest of the file's bytes.
+    """
+
+    run: str
+    attempt: int
+    rank: int
+    incarnation: int
+    segment: int
+    rows: int
+    sha256: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.run}~a{self.attempt}~r{self.rank:05d}~{self.incarnation:016x}~{self.segment:06d}"
+            f"~{self.rows}~{self.sha256}.parquet"
+        )
+
+    @classmethod
+    def parse(cls, name: str) -> "SegmentName":
+        """Read a file name (no folders). Raises `NotASegmentError` if it is not a segment's."""
+        found = _NAME.fullmatch(name)
+        if not found:
+            raise NotASegmentError("not a segment's name", where=name)
+        return cls(
+            run=found["run"],
+            attempt=int(found["attempt"]),
+            rank=int(found["rank"]),
+            incarnation=int(found["incarnation"], 16),
+            segment=int(found["segment"]),
+            rows=int(found["rows"]),
+            sha256=found["sha256"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFooter:
+    """What a segment says of itself, as JSON under the Parquet key ``ranklake``.
+
+    Attributes
+    ----------
+    table, contract_version
+        The contract the rows were written under.
+    run, attempt, rank, world_size, incarnation, segment
+        Whose rows these are; as in the name.
+    rows, gaps
+        Rows in this segment; rows that were due in it but could not be recorded, counted by reason.
+    rows_before, gaps_before
+        The sums of both over all earlier segments of this incarnation and table.
+    anchors
+        Pairs (monotonic ns, wall ns since 1970) that wall times were computed from.
+    final
+        True on the last segment that an incarnation wrote for this table, where that was known when sealing.
+    totals
+        On the last ``events`` segment of an incarnation: ``{table: [rows, gaps]}`` recorded in its whole life; else empty.
+    writer
+        Name and version of the software that sealed it.
+    """
+
+    table: str
+    contract_version: int
+    run: str
+    attempt: int
+    rank: int
+    world_size: int
+    incarnation: int
+    segment: int
+    rows: int
+    rows_before: int = 0
+    gaps: dict[str, int] = field(default_factory=dict)
+    gaps_before: int = 0
+    anchors: list[list[int]] = field(default_factory=list)
+    final: bool = False
+    totals: dict[str, list[int]] = field(default_factory=dict)
+    writer: str = ""
+    format: int = FORMAT
+
+    def to_json(self) -> bytes:
+        """Return the footer's JSON, keys sorted, so that equal footers have equal bytes."""
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_json(cls, raw: bytes) -> "SegmentFooter":
+        """Read a footer; unknown keys of a later minor writer are ignored. Raises `NotASegmentError`."""
+        try:
+            facts = json.loads(raw)
+            known = {key: facts[key] for key in cls.__dataclass_fields__ if key in facts}
+            footer = cls(**known)
+        except (ValueError, TypeError) as error:
+            raise NotASegmentError("the footer is not a segment's", mend=str(error)) from error
+        if footer.format != FORMAT:
+            raise NotASegmentError(f"segment format {footer.format} is not {FORMAT}", mend="upgrade ranklake")
+        return footer
