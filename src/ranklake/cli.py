@@ -1,0 +1,108 @@
+"""The command line: finds a command's module when it is called, and turns errors into one line and an exit code.
+
+Exit codes: 0 done; 1 found something wrong (a failed check, an invariant that does not hold); 2 bad usage or input; 130 interrupted.
+This is the one place where the heavy rooms are imported late: ``ranklake --help`` must answer at once, and the base installation has
+no pipeline at all.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+import ranklake
+from ranklake.errors import RanklakeError, did_you_mean
+
+_COMMANDS = {
+    "demo": "Train a small real model on two ranks, then everything below, embedded.",
+    "agent": "Upload and adopt what the ranks of this node left in their local spool.",
+    "ingest": "Bring new segments from the spool into the lake, exactly once.",
+    "check": "Run the contracts' checks on new partitions.",
+    "rollup": "Recompute the rollups whose inputs changed.",
+    "pipeline": "Run ingest, check and rollup once, in order.",
+    "status": "Prove that every recorded row is stored, quarantined, counted as a gap or in flight.",
+    "sql": "Ask the tables.",
+    "catalog": "Show tables, columns and metrics.",
+    "retain": "Plan, approve and apply retention.",
+    "mfu": "Compute model FLOP/s utilization from its inputs.",
+    "audit": "Read and verify the audit trail.",
+}
+_PIPELINE = {
+    "dask",
+    "datafusion",
+    "deltalake",
+    "distributed",
+    "great_expectations",
+    "jsonschema",
+    "pandas",
+    "prefect",
+    "rich",
+    "torch",
+}
+
+
+class _Lazy(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        if cmd_name not in _COMMANDS:
+            return None
+        module = importlib.import_module(f"ranklake.commands.{cmd_name}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in _COMMANDS:
+            ctx.fail(f"no such command {args[0]!r}; {did_you_mean(args[0], _COMMANDS)}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(ranklake.__version__, prog_name="ranklake")
+def cli() -> None:
+    """Telemetry of distributed ML training, kept as governed Delta tables."""
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Run the command line and exit."""
+    sys.exit(run(args))
+
+
+def run(args: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code. Unexpected errors keep their traceback: they are bugs."""
+    try:
+        result = cli.main(args, prog_name="ranklake", standalone_mode=False)
+    except RanklakeError as error:
+        return _say(str(error), error.exit_code)
+    except click.UsageError as error:
+        hint = f"; see '{error.ctx.command_path} --help'" if error.ctx else ""
+        return _say(error.format_message() + hint, 2)
+    except click.ClickException as error:
+        return _say(error.format_message(), 2)
+    except (KeyboardInterrupt, click.Abort):
+        return _say("interrupted; run it again to go on where it stopped", 130)
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in _PIPELINE:
+            raise
+        return _say(f"{error.name} is not installed; pip install 'ranklake[pipeline,torch]'", 2)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return result if isinstance(result, int) else 0
+
+
+def _say(line: str, code: int) -> int:
+    click.echo(f"ranklake: {' '.join(line.split())}", err=True)
+    return code

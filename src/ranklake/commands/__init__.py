@@ -1,0 +1,1 @@
+"""One module per command; `ranklake.cli` loads each when it is called."""

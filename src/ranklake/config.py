@@ -1,0 +1,144 @@
+"""Configuration: ``ranklake.toml``, then the environment, then options; the later wins.
+
+``RANKLAKE_CONFIG`` names the file (default: ``ranklake.toml`` in the current folder, if there is one). A key that is not known is an
+error, never ignored: a misspelt retention path would otherwise keep data that should go.
+"""
+
+import os
+import re
+import tomllib
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from ranklake.errors import RanklakeError, did_you_mean
+
+
+class ConfigError(RanklakeError):
+    """A configuration file or value that cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeSection:
+    """Where the governed tables are."""
+
+    uri: str = ""
+    """Folder or object-store URI of the lake; overridden by ``RANKLAKE_LAKE`` and ``--lake``."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolSection:
+    """Where capture uploads segments to and ingest reads them from."""
+
+    uri: str = ""
+    """Folder or object-store URI of the spool; overridden by ``RANKLAKE_SPOOL`` and ``--spool``."""
+
+
+@dataclass(frozen=True, slots=True)
+class DaskSection:
+    """What runs the tasks of ingest."""
+
+    address: str = ""
+    """Scheduler address such as ``tcp://host:8786``; empty starts a local cluster for the command's life."""
+    workers: int = 0
+    """Processes of the local cluster; 0 means one per core, four at most."""
+    memory_limit: str = "2GiB"
+    """Memory of each local worker process."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContractsSection:
+    """Your own tables, columns and metrics."""
+
+    overlay: str = ""
+    """Folder of contract files laid over the packaged ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionSection:
+    """How long each retention class is kept."""
+
+    policies: str = ""
+    """Policy file; empty means the packaged ``retention/policies.yaml``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """One section each; ``storage`` is handed to fsspec and delta-rs alike, key by key."""
+
+    lake: LakeSection = field(default_factory=LakeSection)
+    spool: SpoolSection = field(default_factory=SpoolSection)
+    dask: DaskSection = field(default_factory=DaskSection)
+    contracts: ContractsSection = field(default_factory=ContractsSection)
+    retention: RetentionSection = field(default_factory=RetentionSection)
+    storage: dict[str, str] = field(default_factory=dict)
+    """Object-store options under delta-rs's names (``aws_endpoint_url``, ``aws_region``, …); never credentials if a chain has them."""
+
+
+_SECTIONS = {
+    "lake": LakeSection,
+    "spool": SpoolSection,
+    "dask": DaskSection,
+    "contracts": ContractsSection,
+    "retention": RetentionSection,
+}
+
+
+def load_config(path: Path | None = None) -> Config:
+    """Read the configuration file, if any, and the environment. Raises `ConfigError`."""
+    named = path or (Path(os.environ["RANKLAKE_CONFIG"]) if os.environ.get("RANKLAKE_CONFIG") else None)
+    if named is not None and not named.is_file():
+        raise ConfigError(
+            "no such configuration file", where=str(named), mend="unset RANKLAKE_CONFIG or write the file"
+        )
+    file = named or Path("ranklake.toml")
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"not valid TOML: {error}", where=str(file), mend="mend the line named") from error
+    sections: dict[str, Any] = {}
+    for name, body in raw.items():
+        if not isinstance(body, dict):
+            raise ConfigError(
+                f"{name!r} stands outside a section", where=_place(file, text, name), mend="put it under a [section]"
+            )
+        if name == "storage":
+            sections[name] = {key: str(value) for key, value in body.items()}
+            continue
+        if name not in _SECTIONS:
+            hint = did_you_mean(name, [*_SECTIONS, "storage"])
+            raise ConfigError(f"unknown section [{name}]", where=_place(file, text, rf"\[{name}"), mend=hint)
+        sections[name] = _section(name, body, file, text)
+    return _with_environment(Config(**sections))
+
+
+def _section(name: str, body: dict[str, Any], file: Path, text: str) -> object:
+    kind = _SECTIONS[name]
+    known = {item.name: item for item in fields(kind)}
+    for key, value in body.items():
+        where = _place(file, text, key)
+        if key not in known:
+            raise ConfigError(f"unknown key {key!r} in [{name}]", where=where, mend=did_you_mean(key, known))
+        expected = int if known[key].type is int else str
+        if not isinstance(value, expected) or isinstance(value, bool):
+            raise ConfigError(f"{name}.{key} must be {expected.__name__}, not {type(value).__name__}", where=where)
+    return kind(**body)
+
+
+def _place(file: Path, text: str, needle: str) -> str:
+    for number, line in enumerate(text.splitlines(), 1):
+        if re.match(rf"\s*{needle}\b", line):
+            return f"{file}:{number}"
+    return str(file)
+
+
+def _with_environment(config: Config) -> Config:
+    return Config(
+        lake=LakeSection(os.environ.get("RANKLAKE_LAKE") or config.lake.uri),
+        spool=SpoolSection(os.environ.get("RANKLAKE_SPOOL") or config.spool.uri),
+        dask=config.dask,
+        contracts=config.contracts,
+        retention=config.retention,
+        storage=config.storage,
+    )
