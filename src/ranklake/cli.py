@@ -1,8 +1,8 @@
 """The command line: finds a command's module when it is called, and turns errors into one line and an exit code.
 
-Exit codes: 0 done; 1 found something wrong (a failed check, an invariant that does not hold); 2 bad usage or input; 130 interrupted.
-This is the one place where the heavy rooms are imported late: ``ranklake --help`` must answer at once, and the base installation has
-no pipeline at all.
+Exit codes: 0 done; 1 found something wrong (a failed check, an invariant that does not hold); 2 bad usage or input;
+130 interrupted. This is the one place where the heavy rooms are imported late: ``ranklake --help`` must answer at once,
+and the base installation has no pipeline at all.
 """
 
 import importlib
@@ -84,25 +84,27 @@ def run(args: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code. Unexpected errors keep their traceback: they are bugs."""
     try:
         result = cli.main(args, prog_name="ranklake", standalone_mode=False)
-    except RanklakeError as error:
-        return _say(str(error), error.exit_code)
-    except click.UsageError as error:
-        hint = f"; see '{error.ctx.command_path} --help'" if error.ctx else ""
-        return _say(error.format_message() + hint, 2)
-    except click.ClickException as error:
-        return _say(error.format_message(), 2)
-    except (KeyboardInterrupt, click.Abort):
-        return _say("interrupted; run it again to go on where it stopped", 130)
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] not in _PIPELINE:
-            raise
-        return _say(f"{error.name} is not installed; pip install 'ranklake[pipeline,torch]'", 2)
-    except BrokenPipeError:
+    except BrokenPipeError:  # the reader of our output (head, less) left; nobody is there to tell
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except (RanklakeError, click.ClickException, click.Abort, KeyboardInterrupt, ModuleNotFoundError) as error:
+        line, code = _explain(error)
+        click.echo(f"ranklake: {' '.join(line.split())}", err=True)
+        return code
     return result if isinstance(result, int) else 0
 
 
-def _say(line: str, code: int) -> int:
-    click.echo(f"ranklake: {' '.join(line.split())}", err=True)
-    return code
+def _explain(error: BaseException) -> tuple[str, int]:
+    match error:
+        case RanklakeError():
+            return str(error), error.exit_code
+        case click.UsageError(ctx=click.Context() as ctx):
+            return f"{error.format_message()}; see '{ctx.command_path} --help'", 2
+        case click.ClickException():
+            return error.format_message(), 2
+        case ModuleNotFoundError() if (error.name or "").split(".")[0] in _PIPELINE:
+            return f"{error.name} is not installed; pip install 'ranklake[pipeline,torch]'", 2
+        case ModuleNotFoundError():
+            raise error
+        case _:
+            return "interrupted; run it again to go on where it stopped", 130

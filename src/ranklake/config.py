@@ -1,7 +1,7 @@
 """Configuration: ``ranklake.toml``, then the environment, then options; the later wins.
 
-``RANKLAKE_CONFIG`` names the file (default: ``ranklake.toml`` in the current folder, if there is one). A key that is not known is an
-error, never ignored: a misspelt retention path would otherwise keep data that should go.
+``RANKLAKE_CONFIG`` names the file (default: ``ranklake.toml`` in the current folder, if there is one). A key that is
+not known is an error, never ignored: a misspelt retention path would otherwise keep data that should go.
 """
 
 import os
@@ -72,7 +72,7 @@ class Config:
     contracts: ContractsSection = field(default_factory=ContractsSection)
     retention: RetentionSection = field(default_factory=RetentionSection)
     storage: dict[str, str] = field(default_factory=dict)
-    """Object-store options under delta-rs's names (``aws_endpoint_url``, ``aws_region``, …); never credentials if a chain has them."""
+    """Object-store options under delta-rs's names, such as ``aws_endpoint_url``; leave credentials to their chains."""
 
 
 _SECTIONS = {

@@ -19,37 +19,24 @@ def configuration(ctx: click.Context) -> Config:
     return found
 
 
-def _lake(ctx: click.Context, _: click.Parameter, value: str | None) -> str:
-    uri = value or configuration(ctx).lake.uri
+def _named(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str:
+    """Return the URI for ``--lake`` or ``--spool`` (the parameter's name says which)."""
+    noun = str(parameter.name)
+    uri = value or str(getattr(configuration(ctx), noun).uri)
     if not uri:
-        raise ConfigError(
-            "no lake is named", mend="pass --lake URI, set RANKLAKE_LAKE, or write uri under [lake] in ranklake.toml"
-        )
-    return uri
-
-
-def _spool(ctx: click.Context, _: click.Parameter, value: str | None) -> str:
-    uri = value or configuration(ctx).spool.uri
-    if not uri:
-        raise ConfigError(
-            "no spool is named",
-            mend="pass --spool URI, set RANKLAKE_SPOOL, or write uri under [spool] in ranklake.toml",
-        )
+        mend = f"pass --{noun} URI, set RANKLAKE_{noun.upper()}, or write uri under [{noun}] in ranklake.toml"
+        raise ConfigError(f"no {noun} is named", mend=mend)
     return uri
 
 
 def lake_option(command: Command) -> Command:
     """Pass ``lake``: the URI from ``--lake``, ``RANKLAKE_LAKE`` or the configuration."""
-    return click.option("--lake", metavar="URI", callback=_lake, help="Folder or object-store URI of the lake.")(
-        command
-    )
+    return click.option("--lake", metavar="URI", callback=_named, help="URI or folder of the lake.")(command)
 
 
 def spool_option(command: Command) -> Command:
     """Pass ``spool``: the URI from ``--spool``, ``RANKLAKE_SPOOL`` or the configuration."""
-    return click.option("--spool", metavar="URI", callback=_spool, help="Folder or object-store URI of the spool.")(
-        command
-    )
+    return click.option("--spool", metavar="URI", callback=_named, help="URI or folder of the spool.")(command)
 
 
 def json_option(command: Command) -> Command:
