@@ -1,0 +1,117 @@
+"""Arrow schemas from contracts, and tables made to fit them."""
+
+from functools import lru_cache
+from typing import Final
+
+import pyarrow as pa
+from pyarrow import compute as pc
+
+from ranklake.lake.contracts.errors import ContractMismatchError
+from ranklake.lake.contracts.model import Column, Contract
+
+ARROW_TYPES: Final = {
+    "string": pa.string(),
+    "bool": pa.bool_(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "float32": pa.float32(),
+    "float64": pa.float64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "date": pa.date32(),
+}
+
+
+@lru_cache(maxsize=256)
+def arrow_schema(contract: Contract, *, segment: bool = False) -> pa.Schema:
+    """Return the Arrow schema of a table, or of its segments, which hold no ``date``.
+
+    Field metadata: ``id``, ``class``, ``doc``, and ``unit``, ``mask`` where there is one. Schema metadata: ``table``, ``version``.
+    """
+    columns = contract.segment_columns if segment else contract.columns
+    metadata = {"table": contract.table, "version": str(contract.version)}
+    return pa.schema([_field(column) for column in columns], metadata=metadata)
+
+
+def conform(table: pa.Table, contract: Contract, *, segment: bool = False) -> pa.Table:
+    """Return the table with exactly the contract's columns, in its order, types and metadata.
+
+    Missing nullable columns come as NULL. Casts are safe: no overflow, no lost fraction or time, no text read as a number.
+    NULLs in required columns are left for `ranklake.lake.contracts.edge.judge`, which says so row by row.
+
+    Raises
+    ------
+    ContractMismatchError
+        A required column is missing, a column is unknown, or one cannot be cast. It lists all that is wrong.
+    """
+    schema = arrow_schema(contract, segment=segment)
+    problems = [f"unknown column {name!r}" for name in table.column_names if name not in schema.names]
+    repeated = {name for name in table.column_names if table.column_names.count(name) > 1}
+    problems += [f"column {name!r} stands twice" for name in sorted(repeated)]
+    arrays: list[pa.ChunkedArray | pa.Array] = []
+    for field in schema:
+        if field.name in repeated:
+            continue
+        if field.name not in table.column_names:
+            if not field.nullable:
+                problems.append(f"required column {field.name!r} is missing")
+            arrays.append(pa.nulls(table.num_rows, field.type))
+            continue
+        values = table.column(field.name)
+        try:
+            arrays.append(_cast(values, field.type))
+        except pa.ArrowInvalid as error:
+            problems.append(f"column {field.name!r} is {values.type} and does not fit {field.type} ({_first_line(error)})")
+    if problems:
+        raise ContractMismatchError(contract.table, tuple(problems))
+    return pa.table(arrays, schema=schema)
+
+
+def _field(column: Column) -> pa.Field:
+    facts = {"id": str(column.id), "class": column.class_, "doc": column.doc}
+    if column.unit is not None:
+        facts["unit"] = column.unit
+    if column.mask is not None:
+        facts["mask"] = column.mask
+    return pa.field(column.name, ARROW_TYPES[column.type], nullable=not column.required, metadata=facts)
+
+
+def _cast(values: pa.ChunkedArray, to: pa.DataType) -> pa.ChunkedArray:
+    """Cast without losing anything. Raises `pa.ArrowInvalid`."""
+    if values.type == to:
+        return values
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    if not _may_become(values.type, to):
+        raise pa.ArrowInvalid("another kind of value")
+    if pa.types.is_floating(values.type) and to == pa.float32():
+        return _narrowed(values)
+    return values.cast(to)
+
+
+def _may_become(given: pa.DataType, to: pa.DataType) -> bool:
+    """Say whether values of one type can be meant as another: text never as a number, a number never as a time."""
+    if pa.types.is_null(given):
+        return True
+    if pa.types.is_string(to):
+        return pa.types.is_string(given) or pa.types.is_large_string(given) or pa.types.is_string_view(given)
+    if pa.types.is_integer(to):
+        return pa.types.is_integer(given) or pa.types.is_floating(given)
+    if pa.types.is_floating(to):
+        return pa.types.is_integer(given) or pa.types.is_floating(given)
+    if pa.types.is_timestamp(to):
+        return pa.types.is_timestamp(given) and given.tz is not None
+    if pa.types.is_date(to):
+        return pa.types.is_date(given)
+    return bool(given == to)
+
+
+def _narrowed(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return float64 as float32; rounding is what float32 means, but a finite number must not become infinite."""
+    narrow = values.cast(pa.float32())
+    if pc.any(pc.and_(pc.is_finite(values), pc.invert(pc.is_finite(narrow)))).as_py():
+        raise pa.ArrowInvalid("a number is too large")
+    return narrow
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

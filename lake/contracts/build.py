@@ -1,0 +1,124 @@
+"""From a validated document to dataclasses, with the rules that a JSON Schema cannot say."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ranklake.errors import did_you_mean
+from ranklake.lake.contracts.document import Document, KeyPath
+from ranklake.lake.contracts.model import NUMBERS, Check, Column, Contract, Metric, Suppression, Tombstone
+
+_NEEDS: Mapping[str, tuple[tuple[str, ...], ...]] = {  # of each group one parameter at least
+    "between": (("min", "max"),),
+    "length": (("min", "max"),),
+    "row_count": (("min", "max"),),
+    "fill_ratio": (("min",),),
+    "in_set": (("values",),),
+    "matches": (("pattern",),),
+    "at_most": (("columns",),),
+    "exactly_one": (("columns",),),
+    "unique": (("columns",),),
+}
+_TABLE_LEVEL = frozenset({"at_most", "exactly_one", "unique", "row_count"})
+
+
+def columns(document: Document, at: KeyPath, raw: Iterable[Mapping[str, Any]]) -> tuple[Column, ...]:
+    """Build columns with their checks. Raises `ContractError` where a check lacks what its kind needs."""
+    built = []
+    for index, facts in enumerate(raw):
+        here = (*at, index, "checks")
+        own = checks(document, here, facts.get("checks", ()), column=facts["name"])
+        rest = {key: value for key, value in facts.items() if key not in {"class", "checks", "aka"}}
+        built.append(Column(class_=facts["class"], aka=tuple(facts.get("aka", ())), checks=own, **rest))
+    return tuple(built)
+
+
+def checks(
+    document: Document, at: KeyPath, raw: Iterable[Mapping[str, Any]], *, column: str | None = None
+) -> tuple[Check, ...]:
+    """Build checks; those below a column get it as their ``columns``."""
+    built = []
+    for index, facts in enumerate(raw):
+        here = (*at, index)
+        for group in _NEEDS.get(facts["kind"], ()):
+            if not any(name in facts for name in group):
+                document.fail(here, f"check {facts['id']!r} ({facts['kind']}) lacks {' or '.join(group)}", "add it")
+        if column is not None and (facts["kind"] in _TABLE_LEVEL or "columns" in facts):
+            document.fail(here, f"check {facts['id']!r} names its own columns", "move it to the table's checks")
+        about = (column,) if column is not None else tuple(facts.get("columns", ()))
+        if facts["kind"] == "at_most" and len(about) != 2:  # noqa: PLR2004 - a pair is two
+            document.fail(here, f"check {facts['id']!r} compares {len(about)} columns", "name two: [smaller, larger]")
+        rest = {key: value for key, value in facts.items() if key not in {"columns", "values"}}
+        check = Check(columns=about, values=tuple(facts.get("values", ())), **rest)
+        if check.on_fail == "quarantine" and not check.per_row:
+            document.fail(here, f"check {check.id!r} judges the table", "on_fail: quarantine is for row checks")
+        built.append(check)
+    return tuple(built)
+
+
+def contract(document: Document, envelope: tuple[Column, ...]) -> Contract:
+    """Build a contract from its document. Raises `ContractError`."""
+    facts = document.content
+    shared = envelope if facts.get("envelope", False) else ()
+    built = Contract(
+        table=facts["table"],
+        version=facts["version"],
+        kind=facts["kind"],
+        owner=facts["owner"],
+        steward=facts["steward"],
+        summary=facts["summary"],
+        grain=tuple(facts["grain"]),
+        partition=tuple(facts["partition"]),
+        sort=tuple(facts["sort"]),
+        retention=facts["retention"],
+        columns=shared + columns(document, ("columns",), facts["columns"]),
+        checks=checks(document, ("checks",), facts.get("checks", ())),
+        retired=tuple(Tombstone(**one) for one in facts.get("retired", ())),
+        lint=tuple(Suppression(**one) for one in facts.get("lint", ())),
+        envelope=facts.get("envelope", False),
+        path=str(document.path),
+    )
+    agree(document, built, first=len(shared))
+    return built
+
+
+def agree(document: Document, built: Contract, *, first: int) -> None:
+    """Hold a contract's parts against each other: unique ids and names, columns that exist, units where they belong.
+
+    ``first`` is how many of its columns come from elsewhere, so that lines are those of this document.
+    """
+    ids: dict[int, str] = {gone.id: f"retired {gone.name!r}" for gone in built.retired}
+    names = {gone.name for gone in built.retired}
+    for index, column in enumerate(built.columns):
+        here: KeyPath = ("columns", index - first) if index >= first else ()
+        if column.id in ids:
+            document.fail((*here, "id"), f"column id {column.id} is taken by {ids[column.id]}", "take the next free id")
+        if column.name in names:
+            document.fail((*here, "name"), f"column name {column.name!r} is taken", "take another name")
+        if column.unit is not None and column.type not in NUMBERS:
+            document.fail((*here, "unit"), f"column {column.name!r} is {column.type} and has a unit", "remove the unit")
+        ids[column.id] = repr(column.name)
+        names.add(column.name)
+    for key in ("grain", "partition", "sort"):
+        for index, name in enumerate(getattr(built, key)):
+            if name not in built:
+                document.fail((key, index), f"{key} names no column {name!r}", did_you_mean(name, built.names))
+    for index, check in enumerate(built.checks):
+        for name in check.columns:
+            if name not in built:
+                at = ("checks", index, "columns")
+                document.fail(at, f"check {check.id!r} names no column {name!r}", did_you_mean(name, built.names))
+    seen: set[str] = set()
+    for check in built.all_checks():
+        if check.id in seen:
+            document.fail((), f"check id {check.id!r} stands twice", "results are kept by id; choose another")
+        seen.add(check.id)
+
+
+def metrics(document: Document) -> dict[str, Metric]:
+    """Build the registry of one file, by name. Raises `ContractError` for a name that stands twice."""
+    found: dict[str, Metric] = {}
+    for index, facts in enumerate(document.content["metrics"]):
+        if facts["name"] in found:
+            document.fail(("metrics", index, "name"), f"metric {facts['name']!r} stands twice", "remove one")
+        found[facts["name"]] = Metric(**{**facts, "aka": tuple(facts.get("aka", ()))})
+    return found

@@ -1,0 +1,107 @@
+"""Reading a YAML file so that whatever is wrong in it can be shown with its line."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from re import compile as pattern
+from typing import Any, NoReturn
+
+import yaml
+
+from ranklake.lake.contracts.errors import ContractError
+
+try:
+    from yaml import CSafeLoader as _Base
+except ImportError:  # PyYAML was built without libyaml: same results, slower
+    from yaml import SafeLoader as _Base  # type: ignore[assignment]
+
+KeyPath = tuple[str | int, ...]
+
+
+class _Loader(_Base):
+    """Reads YAML as version 1.2 has it: ``on`` and ``no`` are words, dates stay text, 1e-3 is a number."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, Any]]] = {}  # noqa: RUF012 - PyYAML's own class attribute
+
+
+for _tag, _form, _first in (
+    ("bool", r"true|false", "tf"),
+    ("null", r"null|~|", ["n", "~", ""]),
+    ("int", r"[-+]?(0|[1-9][0-9_]*)", "-+0123456789"),
+    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", "-+.0123456789"),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", pattern(f"^(?:{_form})$"), list(_first))
+
+
+class Document:
+    """One YAML file.
+
+    Attributes
+    ----------
+    path
+        Where it is.
+    content
+        What it says, in plain dicts, lists and scalars.
+
+    Raises
+    ------
+    ContractError
+        From the constructor: not readable, not YAML, a key twice in one mapping. From `fail`: always.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ContractError(f"cannot be read ({error})", where=str(path), mend="check the path") from error
+        try:
+            self.content = yaml.load(self._text, _Loader)  # noqa: S506 - a subclass of the safe loader
+        except yaml.YAMLError as error:
+            mark = getattr(error, "problem_mark", None)
+            line = mark.line + 1 if mark else 1
+            problem = getattr(error, "problem", None) or str(error)
+            raise ContractError(f"not YAML ({problem})", where=f"{path}:{line}", mend="mend the syntax") from error
+
+    def fail(self, at: KeyPath, what: str, mend: str = "") -> NoReturn:
+        """Raise `ContractError` for the item at the path ``at``, with its line."""
+        raise ContractError(what, where=f"{self.path}:{self.line(at)}", mend=mend)
+
+    def line(self, at: KeyPath) -> int:
+        """Return the line, from 1, of the item at a path; of its nearest existing parent if it is not there."""
+        node = yaml.compose(self._text, _Loader)
+        line = 1 if node is None else node.start_mark.line + 1
+        for step in at:
+            inner, line = _child(node, step, line)
+            if inner is None:
+                break
+            node = inner
+        return line
+
+    def repeated_keys(self) -> Iterator[tuple[KeyPath, int]]:
+        """Yield path and second line of every key that stands twice in its mapping (YAML silently takes the last)."""
+        yield from _repeated(yaml.compose(self._text, _Loader), ())
+
+
+def _child(node: yaml.Node | None, step: str | int, line: int) -> tuple[yaml.Node | None, int]:
+    """Return the node one step down and its line; None and the line so far if there is none."""
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if key.value == step:
+                return value, key.start_mark.line + 1
+    if isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+        return node.value[step], node.value[step].start_mark.line + 1
+    return None, line
+
+
+def _repeated(node: yaml.Node | None, at: KeyPath) -> Iterator[tuple[KeyPath, int]]:
+    if isinstance(node, yaml.MappingNode):
+        seen = set()
+        for key, value in node.value:
+            here = (*at, key.value)
+            if key.value in seen:
+                yield here, key.start_mark.line + 1
+            seen.add(key.value)
+            yield from _repeated(value, here)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            yield from _repeated(item, (*at, index))

@@ -1,0 +1,235 @@
+"""What a contract is, as frozen dataclasses. Nothing here reads a file."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from ranklake.errors import did_you_mean
+from ranklake.lake.contracts.errors import UnknownColumnError
+
+TYPES: Final = ("string", "bool", "int32", "int64", "float32", "float64", "timestamp", "date")
+NUMBERS: Final = frozenset({"int32", "int64", "float32", "float64"})
+FLOATS: Final = frozenset({"float32", "float64"})
+CLASSES: Final = ("operational", "pseudonymous", "personal", "secret")
+ROW_KINDS: Final = ("not_null", "between", "in_set", "matches", "length", "at_most", "exactly_one")
+TABLE_KINDS: Final = ("unique", "row_count", "fill_ratio")
+OVERLAY_IDS: Final = 10_000  # columns that an overlay adds have ids from here on; packaged ones stay below
+
+Scalar = str | int | float | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One promise about the data, judged per row or per table.
+
+    Attributes
+    ----------
+    id
+        Stable name, unique within the contract; results and reject reasons carry it.
+    kind
+        Per row: ``not_null``, ``between`` (inclusive; either end may be open), ``in_set``, ``matches`` (the whole text),
+        ``length`` (of text, in characters), ``at_most`` (first of ``columns`` ≤ second plus ``tolerance``), ``exactly_one`` (of ``columns``
+        is not NULL). Per table: ``unique`` (over ``columns``), ``row_count``, ``fill_ratio`` (share not NULL).
+        NULL passes every row check but ``not_null`` and ``exactly_one``.
+    severity
+        ``error`` or ``warning``.
+    on_fail
+        ``quarantine`` takes the failing rows out (row kinds only); ``record`` leaves them and writes the result down.
+    columns
+        What it is about: one column for most kinds, none for ``row_count``.
+    min, max, values, pattern, tolerance
+        Parameters of the kind; ends of timestamps and dates are ISO 8601 text.
+    doc
+        Why the promise holds, where that is not plain.
+    """
+
+    id: str
+    kind: str
+    severity: str = "error"
+    on_fail: str = "record"
+    columns: tuple[str, ...] = ()
+    min: Scalar | None = None
+    max: Scalar | None = None
+    values: tuple[Scalar, ...] = ()
+    pattern: str | None = None
+    tolerance: float = 0.0
+    doc: str = ""
+
+    @property
+    def per_row(self) -> bool:
+        """Whether each row passes or fails by itself."""
+        return self.kind in ROW_KINDS
+
+    @property
+    def quarantines(self) -> bool:
+        """Whether rows that fail are taken out of the table."""
+        return self.per_row and self.on_fail == "quarantine"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table.
+
+    Attributes
+    ----------
+    id
+        Permanent number, unique in the table for ever: a new name under an old id is a rename.
+    unit
+        SI base units in UCUM's letters, ``ratio`` (part of a whole), ``1`` (another dimensionless quantity), a counted
+        thing such as ``{row}``, ``metric`` (the unit of the metric that the row names), or ``none`` for a number that names
+        or orders things instead of measuring them; None for what is not a number.
+    class_
+        ``operational``, ``pseudonymous``, ``personal`` or ``secret``.
+    mask
+        How those without clearance see it: ``nullify``, ``hash`` (keyed), ``redact`` (text kept, identifying parts
+        removed); None for operational columns.
+    aka
+        The same quantity in other vocabularies (OpenTelemetry, DCGM, schedulers), units aside.
+    since
+        Contract version that brought it. ``deprecated`` and ``sunset`` are ISO dates.
+    default
+        What a missing value means where NULL would be wrong; only documentation, never filled in.
+    format
+        ``json`` for JSON text, else None.
+    """
+
+    id: int
+    name: str
+    type: str
+    class_: str
+    doc: str
+    unit: str | None = None
+    required: bool = False
+    mask: str | None = None
+    since: int = 1
+    deprecated: str | None = None
+    sunset: str | None = None
+    format: str | None = None
+    default: Scalar | None = None
+    aka: tuple[str, ...] = ()
+    checks: tuple[Check, ...] = ()
+
+    @property
+    def is_number(self) -> bool:
+        """Whether its values are numbers."""
+        return self.type in NUMBERS
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """A column that is gone: its id and name are never used again."""
+
+    id: int
+    name: str
+    type: str
+    retired_in: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Suppression:
+    """A lint that is silenced for one item (a column, a check, or the table itself), with the reason."""
+
+    code: str
+    item: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """One table's contract, envelope columns included.
+
+    Attributes
+    ----------
+    grain
+        The unique key, at least one column.
+    partition, sort
+        Partition columns; order of rows within a file.
+    retention
+        Name of the retention class, to which `retention/policies.yaml` gives a period.
+    envelope
+        Whether the columns of `_envelope.yaml` come first: true of what ranks record.
+    path
+        The file it was read from.
+    """
+
+    table: str
+    version: int
+    kind: str
+    owner: str
+    steward: str
+    summary: str
+    grain: tuple[str, ...]
+    partition: tuple[str, ...]
+    sort: tuple[str, ...]
+    retention: str
+    columns: tuple[Column, ...]
+    checks: tuple[Check, ...] = ()
+    retired: tuple[Tombstone, ...] = ()
+    lint: tuple[Suppression, ...] = ()
+    envelope: bool = False
+    path: str = ""
+    _by_name: Mapping[str, Column] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_by_name", {column.name: column for column in self.columns})
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all columns, in order."""
+        return tuple(self._by_name)
+
+    @property
+    def segment_columns(self) -> tuple[Column, ...]:
+        """The columns that a segment holds: all but ``date``, which ingest derives."""
+        return tuple(column for column in self.columns if column.name != "date")
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    def column(self, name: str) -> Column:
+        """Return a column by name. Raises `UnknownColumnError`."""
+        try:
+            return self._by_name[name]
+        except KeyError:
+            raise UnknownColumnError(self.table, name, mend=did_you_mean(name, self._by_name)) from None
+
+    def all_checks(self) -> Iterator[Check]:
+        """Yield every check: those of the columns in their order, then those of the table."""
+        for column in self.columns:
+            yield from column.checks
+        yield from self.checks
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One named metric of the long tables, or of a column of a wide one.
+
+    Attributes
+    ----------
+    kind
+        ``gauge``, ``counter`` (never falls but when reset), ``delta`` (to be summed), ``ratio``.
+    sampling
+        When a value is due: ``step``, ``interval``, ``event`` or ``run`` (once a run attempt).
+    min, max
+        The valid range, inclusive; None is open.
+    stored_in
+        ``table.column`` of a metric that has a column of its own; ``scalars.value`` otherwise.
+    status
+        ``active``, or ``requested`` for a signal that somebody asked for and nothing records yet.
+    """
+
+    name: str
+    unit: str
+    kind: str
+    owner: str
+    sampling: str
+    doc: str
+    stored_in: str = "scalars.value"
+    min: float | None = None
+    max: float | None = None
+    since: int = 1
+    deprecated: str | None = None
+    replaced_by: str | None = None
+    status: str = "active"
+    aka: tuple[str, ...] = ()
