@@ -1,0 +1,147 @@
+"""The compare-and-swap by which every mutator changes a table.
+
+A commit carries ``Transaction("lake", number)`` and is made on the handle on which a lower number was read. delta-rs
+refuses it if another commit of the same application landed since that handle was read; the number alone would not be
+checked, so the handle's own number is looked at first. Numbers of fact and system tables are plan numbers; derived
+tables count their own.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
+
+from ranklake.errors import RanklakeError
+from ranklake.lake.parquet import DataFile, write_partition
+from ranklake.lake.tables import ensure_table
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.store import Lake
+
+APP_ID: Final = "lake"
+
+
+class LostRaceError(RanklakeError):
+    """Another process committed to the table first; nothing was changed by this one."""
+
+
+def number_of(table: DeltaTable) -> int:
+    """Return the table's transaction number on this handle; 0 before the first."""
+    found = table.transaction_version(APP_ID)
+    return 0 if found is None else int(found)
+
+
+def swap(
+    table: DeltaTable,
+    number: int,
+    *,
+    add: Sequence[DataFile] = (),
+    remove: pa.Table | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> bool:
+    """Commit files to a table under a number, once.
+
+    Parameters
+    ----------
+    table
+        The handle that was read before the work whose result this is.
+    number
+        Must be above the handle's own number, else nothing is done.
+    add, remove
+        New files; files to drop, as rows of `files`.
+    metadata
+        Goes into the commit's own record, for people and for recovery.
+
+    Returns whether this call committed; False means that the number is there already. Raises `LostRaceError` if another
+    process won; the new files then stay behind, named by no commit.
+    """
+    if number_of(table) >= number:
+        return False
+    actions: list[AddAction | RemoveAction] = [file.add_action() for file in add]
+    actions += [] if remove is None else _remove_actions(remove)
+    properties = CommitProperties(custom_metadata=dict(metadata or {}), app_transactions=[Transaction(APP_ID, number)])
+    try:
+        table.create_write_transaction(
+            actions, mode="append", schema=table.schema(), partition_by=_partitions(table), commit_properties=properties
+        )
+    except CommitFailedError as error:
+        raise LostRaceError(
+            f"another process committed {number} first", where=table.table_uri, mend="run it again"
+        ) from error
+    return True
+
+
+def files(table: DeltaTable, partitions: Sequence[date] | None = None) -> pa.Table:
+    """Return the table's live files: path, size_bytes, num_records, date (``date32``), and flat statistics."""
+    actions = pa.table(table.get_add_actions(flatten=True))
+    name = "partition.date"
+    if name not in actions.column_names:
+        dates = pa.nulls(actions.num_rows, pa.date32())
+    else:
+        dates = actions[name].cast(pa.date32())
+        actions = actions.drop_columns([name])
+    actions = actions.append_column("date", dates)
+    if partitions is not None:
+        actions = actions.filter(pc.is_in(actions["date"], value_set=pa.array(partitions, pa.date32())))
+    return actions
+
+
+def replace_partitions(
+    lake: "Lake",
+    contract: "Contract",
+    rows: pa.Table,
+    partitions: Sequence[date],
+    *,
+    metadata: Mapping[str, str] | None = None,
+    expected_version: int | None = None,
+) -> int:
+    """Replace whole date partitions of a derived table by new rows, in one commit.
+
+    Rows must all lie in `partitions`; a partition without rows becomes empty. Raises `LostRaceError` if the table moved
+    on since `expected_version`, or while committing; nothing is changed then. Returns the new Delta version.
+    """
+    table = ensure_table(lake, contract)
+    if expected_version is not None and table.version() != expected_version:
+        raise LostRaceError(f"{contract.table} moved on", where=lake.uri, mend="run it again")
+    number = number_of(table) + 1
+    new = append_files(lake, contract, rows, number)
+    outside = {file.partition for file in new} - set(partitions)
+    if outside:
+        raise ValueError(f"rows outside the partitions to replace: {sorted(outside)}")
+    swap(table, number, add=new, remove=files(table, partitions), metadata=metadata)
+    return table.version()
+
+
+def append_files(lake: "Lake", contract: "Contract", rows: pa.Table, number: int) -> list[DataFile]:
+    """Write rows as one new file per date; commit nothing. Rows must have `date`."""
+    days = rows["date"].combine_chunks().dictionary_encode()
+    return [
+        write_partition(lake, contract, rows.filter(pc.equal(days.indices, code)), day.as_py(), number)
+        for code, day in enumerate(days.dictionary)
+    ]
+
+
+def _remove_actions(remove: pa.Table) -> list[AddAction | RemoveAction]:
+    now = int(time.time() * 1000)
+    rows: list[dict[str, Any]] = remove.select(["path", "size_bytes", "date"]).to_pylist()
+    return [
+        RemoveAction(
+            row["path"],
+            data_change=True,
+            deletion_timestamp=now,
+            size=row["size_bytes"],
+            partition_values={"date": row["date"].isoformat()},
+        )
+        for row in rows
+    ]
+
+
+def _partitions(table: DeltaTable) -> list[str]:
+    return list(table.metadata().partition_columns)

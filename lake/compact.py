@@ -1,0 +1,292 @@
+"""One Dask task of ingest: some segments of one table in, sorted Parquet files and an account of every row out.
+
+bytes ─▶ digest ─▶ Parquet ─▶ contract's types ─▶ one row a key ─▶ judged ─▶ one sorted file a date
+             └────────┴────────────┴─▶ quarantine/<sha256>             └─▶ rejects
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from ranklake.lake.contracts.edge import judge
+
+from ranklake.errors import RanklakeError
+from ranklake.lake.commit import append_files
+from ranklake.lake.contracts.arrow import arrow_schema, conform
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.contracts.model import Contract
+from ranklake.lake.contracts.segment import METADATA_KEY, NotASegmentError, SegmentFooter, SegmentName
+from ranklake.lake.parquet import DataFile
+from ranklake.lake.read import read
+from ranklake.lake.spool import Spool
+from ranklake.lake.store import Lake
+
+KEY = ("incarnation", "segment", "slot")
+GONE = "gone from the spool before it was read"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A task: segments of one table that are compacted together.
+
+    Attributes
+    ----------
+    lake_uri, spool_uri, storage
+        Where to read and write.
+    table
+        As the spool's folder says.
+    segments
+        Rows of the plan: path, sha256, bytes, resent.
+    plan, created
+        The plan's number and time; rejected rows carry them.
+    version
+        Delta version of the table when the plan was made (-1: no table), for rows that were stored before.
+    rejects_version
+        Likewise of the table ``rejects``.
+    store_rows, store_rejects
+        False where an earlier try of the plan committed that table: then rows are counted, not written.
+    """
+
+    lake_uri: str
+    spool_uri: str
+    storage: dict[str, str]
+    table: str
+    segments: list[dict[str, Any]]
+    plan: int
+    created: datetime
+    version: int
+    rejects_version: int
+    store_rows: bool = True
+    store_rejects: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What a task did.
+
+    Attributes
+    ----------
+    files, rejects
+        New data files of the table and of ``rejects``; no commit names them yet.
+    outcomes
+        One row of the table ``segments`` per segment, as a dict, without plan and date.
+    """
+
+    files: list[DataFile]
+    rejects: list[DataFile]
+    outcomes: list[dict[str, Any]]
+
+
+@dataclass(slots=True)
+class _Segment:
+    """A segment on its way through the task."""
+
+    path: str
+    sha256: str
+    size_bytes: int
+    resent: bool
+    name: SegmentName | None
+    footer: SegmentFooter | None = None
+    rows: pa.Table | None = None
+    unreadable: str | None = None
+    counts: dict[str, int] = field(default_factory=lambda: {"rows_stored": 0, "rows_rejected": 0, "rows_duplicate": 0})
+
+
+def compact(group: Group) -> Compacted:
+    """Carry out one task. Repeatable: files of an earlier try are orphans that no commit names."""
+    lake = Lake.open(group.lake_uri, group.storage)
+    spool = Spool(group.spool_uri, group.storage)
+    try:
+        target: Contract | None = contract(group.table)
+    except RanklakeError:
+        target = None
+    segments = [_load(lake, spool, target, row) for row in group.segments]
+    good = [segment for segment in segments if segment.rows is not None]
+    if target is None or not good:
+        return Compacted([], [], [_outcome(segment, group.table) for segment in segments])
+
+    rows = pa.concat_tables([segment.rows for segment in good])
+    owner = np.repeat(np.arange(len(good)), [segment.rows.num_rows for segment in good])
+    first = _first_of_key(rows) & ~_stored_before(lake, target, group, good, rows)
+    verdict = judge(target, rows)
+    accepted = first & verdict.is_null().to_numpy(zero_copy_only=False)
+    refused = first & ~accepted
+    for index, segment in enumerate(good):
+        mine = owner == index
+        segment.counts["rows_stored"] = int(np.count_nonzero(mine & accepted))
+        segment.counts["rows_rejected"] = int(np.count_nonzero(mine & refused))
+        segment.counts["rows_duplicate"] = int(np.count_nonzero(mine & ~first))
+
+    files: list[DataFile] = []
+    rejects: list[DataFile] = []
+    if group.store_rows and accepted.any():
+        files = append_files(lake, target, _dated(rows.filter(pa.array(accepted)), target), group.plan)
+    if group.store_rejects and refused.any():
+        digests = [good[index].sha256 for index in owner[refused]]
+        table = reject_rows(
+            rows.filter(pa.array(refused)), verdict.filter(pa.array(refused)), digests, "ingest", target.table, group
+        )
+        rejects = append_files(lake, contract("rejects"), table, group.plan)
+    return Compacted(files, rejects, [_outcome(segment, group.table) for segment in segments])
+
+
+def _load(lake: Lake, spool: Spool, target: Contract | None, row: dict[str, Any]) -> _Segment:
+    base = row["path"].rpartition("/")[2]
+    try:
+        name: SegmentName | None = SegmentName.parse(base)
+    except NotASegmentError:
+        name = None
+    segment = _Segment(row["path"], row["sha256"], row["bytes"], row["resent"], name)
+    try:
+        raw = spool.fs.cat_file(segment.path)  # an outage raises: the plan is then tried again, nothing is quarantined
+    except FileNotFoundError:
+        segment.unreadable = GONE
+        return segment
+    try:
+        segment.footer, segment.rows = _parse(raw, segment, target)
+    except (RanklakeError, pa.ArrowException, OSError, ValueError) as error:
+        # The reason, never the bytes: an Arrow message can quote a value, so only ranklake's own texts are kept.
+        named = isinstance(error, RanklakeError)
+        segment.unreadable = error.what if named else f"not readable as Parquet ({type(error).__name__})"
+        lake.put_if_absent(f"quarantine/{segment.sha256}", raw)
+    return segment
+
+
+def _parse(raw: bytes, segment: _Segment, target: Contract | None) -> tuple[SegmentFooter, pa.Table]:
+    """Return footer and rows under the contract's types. Raises `NotASegmentError` or an Arrow error."""
+    if segment.name is None:
+        raise NotASegmentError("not a segment's name")
+    if target is None:
+        raise NotASegmentError("no contract has this table's name")
+    if hashlib.sha256(raw).hexdigest() != segment.sha256:
+        raise NotASegmentError("the bytes do not have the digest in the name")
+    file = pq.ParquetFile(pa.BufferReader(raw), page_checksum_verification=True)
+    footer = SegmentFooter.from_json((file.schema_arrow.metadata or {}).get(METADATA_KEY, b""))
+    name = segment.name
+    said = (footer.table, footer.run, footer.attempt, footer.rank, footer.incarnation, footer.segment, footer.rows)
+    meant = (target.table, name.run, name.attempt, name.rank, name.incarnation, name.segment, file.metadata.num_rows)
+    if said != meant or name.rows != footer.rows:
+        raise NotASegmentError("name, footer and contents disagree")
+    if footer.contract_version > target.version:
+        raise NotASegmentError(
+            f"written under contract version {footer.contract_version}, known up to {target.version}"
+        )
+    return footer, conform(file.read(), target, segment=True)
+
+
+def _first_of_key(rows: pa.Table) -> np.ndarray:
+    """Return a mask that keeps the first row of every (incarnation, segment, slot).
+
+    The key is packed into one integer so that one stable sort finds the repeats.
+    """
+    incarnation, segment, slot = (_dense(rows[name]) for name in KEY)
+    packed = ((incarnation * (segment.max() + 1)) + segment) * (slot.max() + 1) + slot
+    order = np.argsort(packed, kind="stable")
+    ordered = packed[order]
+    mask = np.ones(len(packed), bool)
+    mask[order[1:]] = ordered[1:] != ordered[:-1]
+    return mask
+
+
+def _dense(column: pa.ChunkedArray) -> np.ndarray:
+    """Return codes 0, 1, … of a column's distinct values; NULL has a code of its own."""
+    codes = column.combine_chunks().dictionary_encode(null_encoding="encode").indices
+    return codes.to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _stored_before(lake: Lake, target: Contract, group: Group, good: Sequence[_Segment], rows: pa.Table) -> np.ndarray:
+    """Return a mask of rows whose key an earlier plan stored or rejected.
+
+    Only segments whose slot file was ingested before under another digest can hold such rows. The tables are read as of
+    the plan's making, so that carrying out a half-committed plan again gives the same answer.
+    """
+    again = {(segment.name.incarnation, segment.name.segment) for segment in good if segment.name and segment.resent}
+    if not again:
+        return np.zeros(rows.num_rows, bool)
+    stored = read(lake, target, KEY, version=group.version)
+    rejects = read(lake, contract("rejects"), [*KEY, "table"], version=group.rejects_version)
+    rejects = rejects.filter(pc.equal(rejects["table"], target.table)).select(KEY)
+    known = {
+        tuple(row.values())
+        for row in pa.concat_tables([stored, rejects]).to_pylist()
+        if (row["incarnation"], row["segment"]) in again
+    }
+    keys = zip(*(rows[name].to_pylist() for name in KEY), strict=True)
+    return np.fromiter((key in known for key in keys), bool, rows.num_rows)
+
+
+def _dated(rows: pa.Table, target: Contract) -> pa.Table:
+    dates = rows["ts"].cast(pa.timestamp("us", "UTC")).cast(pa.timestamp("us")).cast(pa.date32(), safe=False)
+    return rows.append_column("date", dates).select(arrow_schema(target).names)
+
+
+def reject_rows(
+    rows: pa.Table, reasons: pa.Array, digests: Sequence[str], source: str, table: str, group: Group
+) -> pa.Table:
+    """Return rows of the table ``rejects``; each refused row goes along whole as JSON, so that it can be replayed."""
+    schema = arrow_schema(contract("rejects"))
+    columns: dict[str, Any] = {name: rows[name] for name in ("run", "attempt", "rank", *KEY)}
+    columns["reason"] = reasons
+    columns["row"] = [json.dumps(row, default=_jsonable) for row in rows.to_pylist()]
+    columns["sha256"] = digests
+    constants = {
+        "plan": group.plan,
+        "source": source,
+        "table": table,
+        "ts": group.created,
+        "date": group.created.date(),
+    }
+    arrays = []
+    for column in schema:
+        if column.name in constants:
+            arrays.append(pa.repeat(pa.scalar(constants[column.name], column.type), rows.num_rows))
+        elif column.name in columns:
+            values = columns[column.name]
+            arrays.append(values.cast(column.type) if hasattr(values, "cast") else pa.array(values, column.type))
+        else:
+            arrays.append(pa.nulls(rows.num_rows, column.type))
+    return pa.table(arrays, schema=schema)
+
+
+def _jsonable(value: object) -> object:
+    return value.isoformat() if isinstance(value, (datetime, date)) else str(value)
+
+
+def _outcome(segment: _Segment, table: str) -> dict[str, Any]:
+    name, footer = segment.name, segment.footer
+    times = {"ts_min": None, "ts_max": None}
+    if segment.rows is not None and segment.rows.num_rows:
+        bounds = pc.min_max(segment.rows["ts"]).as_py()
+        times = {"ts_min": bounds["min"], "ts_max": bounds["max"]}
+    counts = dict(segment.counts)
+    if segment.unreadable not in {None, GONE} and name is not None:  # the name says how many rows lie in quarantine
+        counts["rows_rejected"] = name.rows
+    return {
+        "sha256": segment.sha256,
+        "table": table,
+        "uri_name": segment.path,
+        "run": name.run if name else None,
+        "attempt": name.attempt if name else None,
+        "rank": name.rank if name else None,
+        "incarnation": name.incarnation if name else None,
+        "segment": name.segment if name else None,
+        "rows": name.rows if name else None,
+        "rows_before": footer.rows_before if footer else None,
+        "gap_rows": sum(footer.gaps.values()) if footer else None,
+        "gap_rows_before": footer.gaps_before if footer else None,
+        "gaps": json.dumps(footer.gaps, sort_keys=True) if footer else None,
+        "totals": json.dumps(footer.totals, sort_keys=True) if footer and footer.totals else None,
+        "final": footer.final if footer else None,
+        "unreadable": segment.unreadable,
+        "contract_version": footer.contract_version if footer else None,
+        "bytes": segment.size_bytes,
+        **times,
+        **counts,
+    }

@@ -1,0 +1,173 @@
+"""The invariant: rows recorded = rows stored + quarantined + counted gaps + in flight (+ retired by retention).
+
+What was recorded is read from what the recorders say of themselves (cumulative counts in segment footers, totals at
+closing), what is stored from the Delta logs' own row counts; the table ``segments`` ties the two together. So a lost
+segment, a lost tail, a lost file and a double commit each show, in one of the two comparisons.
+"""
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.compute as pc
+
+from ranklake.lake.commit import files
+from ranklake.lake.contracts.load import contract, load_contracts
+from ranklake.lake.plan import LEDGER
+from ranklake.lake.read import read
+from ranklake.lake.tables import delta_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ranklake.lake.spool import Spooled
+    from ranklake.lake.store import Lake
+
+Stream = tuple[str, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class TableBalance:
+    """Rows of one table, by fate.
+
+    Attributes
+    ----------
+    recorded
+        What the recorders say they recorded or counted as lost: rows plus gaps.
+    stored, quarantined, gaps, in_flight, retired
+        Live in Delta; refused by ingest or moved out by checks; counted by the recorder as not recorded; in the
+        spool, not yet ingested; removed by retention.
+    faults
+        What does not add up, in words; empty if all is well.
+    """
+
+    table: str
+    recorded: int = 0
+    stored: int = 0
+    quarantined: int = 0
+    gaps: int = 0
+    in_flight: int = 0
+    retired: int = 0
+    faults: list[str] = field(default_factory=list)
+
+    @property
+    def adds_up(self) -> bool:
+        """True if every recorded row is accounted for, once."""
+        return not self.faults
+
+
+def balance(lake: "Lake", spooled: "Iterable[Spooled]" = ()) -> list[TableBalance]:
+    """Return the balance of every table that has rows, segments or files in the spool, by name.
+
+    Parameters
+    ----------
+    spooled
+        The spool's listing; without it nothing counts as in flight.
+    """
+    wanted = ["sha256", "table", "run", "attempt", "rank", "incarnation", "segment", "rows", "rows_before", "gap_rows"]
+    wanted += ["gap_rows_before", "totals", "rows_stored", "rows_rejected", "rows_duplicate", "unreadable"]
+    segments = read(lake, contract("segments"), wanted).to_pylist()
+    known = {row["sha256"] for row in segments}
+    waiting = {item.sha256: item for item in spooled if item.sha256 not in known}
+    moved, retired = _moved(lake)
+    lanes = _lanes(segments, waiting.values())
+    tables = (
+        {table for table, _ in lanes} | {row["table"] for row in segments} | {item.table for item in waiting.values()}
+    )
+    return [_balance(lake, table, lanes, segments, waiting.values(), moved, retired) for table in sorted(tables)]
+
+
+@dataclass(slots=True)
+class _Lane:
+    """One stream of one table: what its recorder says, and what became of it."""
+
+    said_rows: int = 0
+    said_gaps: int = 0
+    stored: int = 0
+    rejected: int = 0
+    in_flight: int = 0
+    closed: bool = False
+
+    def fault(self) -> str | None:
+        accounted = self.stored + self.rejected + self.in_flight
+        if accounted < self.said_rows:
+            return f"{self.said_rows - accounted} rows are missing"
+        if self.closed and accounted > self.said_rows:
+            return f"{accounted - self.said_rows} rows too many"
+        return None
+
+
+def _lanes(segments: list[dict[str, Any]], waiting: "Iterable[Spooled]") -> dict[tuple[str, Stream], _Lane]:
+    lanes: dict[tuple[str, Stream], _Lane] = defaultdict(_Lane)
+    for row in segments:
+        if row["incarnation"] is None:
+            continue
+        stream = (row["run"], row["attempt"], row["rank"], row["incarnation"])
+        lane = lanes[row["table"], stream]
+        lane.stored += row["rows_stored"]
+        lane.rejected += row["rows_rejected"]
+        # Of an unreadable segment only its name is known; later footers of the stream say what came before them.
+        lane.said_rows = max(lane.said_rows, (row["rows_before"] or 0) + row["rows"])
+        lane.said_gaps = max(lane.said_gaps, (row["gap_rows_before"] or 0) + (row["gap_rows"] or 0))
+        for table, (rows, gaps) in json.loads(row["totals"] or "{}").items():
+            closing = lanes[table, stream]
+            closing.said_rows = max(closing.said_rows, rows)
+            closing.said_gaps = max(closing.said_gaps, gaps)
+            closing.closed = True
+    for item in waiting:
+        if item.name is not None:
+            name = item.name
+            lanes[item.table, (name.run, name.attempt, name.rank, name.incarnation)].in_flight += name.rows
+    return lanes
+
+
+def _moved(lake: "Lake") -> tuple[dict[str, int], dict[str, int]]:
+    """Return rows moved to quarantine by checks, and rows retired, per table, from the plans' own accounts."""
+    moved: dict[str, int] = defaultdict(int)
+    retired: dict[str, int] = defaultdict(int)
+    for row in read(lake, contract(LEDGER), ["kind", "tables"]).to_pylist():
+        if row["kind"] == "ingest":
+            continue
+        account = moved if row["kind"] == "quarantine" else retired
+        for table, rows in json.loads(row["tables"]).items():
+            account[table] -= rows
+    return moved, retired
+
+
+def _balance(
+    lake: "Lake",
+    table: str,
+    lanes: dict[tuple[str, Stream], _Lane],
+    segments: list[dict[str, Any]],
+    waiting: "Iterable[Spooled]",
+    moved: dict[str, int],
+    retired: dict[str, int],
+) -> TableBalance:
+    mine = {stream: lane for (name, stream), lane in lanes.items() if name == table}
+    faults = [
+        f"run {stream[0]} attempt {stream[1]} rank {stream[2]}: {fault}"
+        for stream, lane in sorted(mine.items())
+        if (fault := lane.fault())
+    ]
+    in_flight = sum(item.name.rows for item in waiting if item.table == table and item.name is not None)
+    ingested = sum(row["rows_stored"] for row in segments if row["table"] == table)
+    quarantined = sum(lane.rejected for lane in mine.values()) + moved[table]
+    live = _live_rows(lake, table)
+    expected = ingested - moved[table] - retired[table]
+    if live != expected:
+        faults.append(f"the table holds {live} rows, the plans say {expected}")
+    gaps = sum(lane.said_gaps for lane in mine.values())
+    accounted = {stream: lane.stored + lane.rejected + lane.in_flight for stream, lane in mine.items()}
+    recorded = gaps + sum(max(lane.said_rows, accounted[stream]) for stream, lane in mine.items())
+    return TableBalance(table, recorded, live, quarantined, gaps, in_flight, retired[table], faults)
+
+
+def _live_rows(lake: "Lake", table: str) -> int:
+    if table not in load_contracts():
+        return 0
+    found = delta_table(lake, table)
+    if found is None:
+        return 0
+    live = files(found)
+    return int(pc.sum(live["num_records"]).as_py() or 0) if live.num_rows else 0

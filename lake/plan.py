@@ -1,0 +1,120 @@
+"""Numbered plans: what is about to be done to the lake, written before it is done.
+
+A plan is written put-if-absent and never changes. Exactly one plan can be unfinished: the next number is proposed
+only when the last plan is finished, and a plan is finished when the table ``ingest_plans``, which every plan commits
+last, carries its number.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.errors import RanklakeError
+from ranklake.lake.commit import LostRaceError, number_of
+from ranklake.lake.tables import delta_table
+
+if TYPE_CHECKING:
+    from ranklake.lake.store import Lake
+
+FORMAT: Final = 1
+LEDGER: Final = "ingest_plans"
+
+
+class DamagedPlanError(RanklakeError):
+    """A plan file that cannot be read; nothing after it can go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """An immutable plan.
+
+    Attributes
+    ----------
+    number
+        From 1, without holes.
+    kind
+        ingest | quarantine | retention | migration | erasure.
+    created_us
+        Microseconds since 1970.
+    body
+        What the kind needs to be carried out again by anybody; plain JSON values.
+    """
+
+    number: int
+    kind: str
+    created_us: int
+    body: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Name of the plan's file in the lake."""
+        return f"plans/{self.number:010d}.json"
+
+    def to_json(self) -> bytes:
+        """Return the plan file's bytes."""
+        facts = {"format": FORMAT, "plan": self.number, "kind": self.kind, "created_us": self.created_us}
+        return json.dumps({**facts, **self.body}, sort_keys=True, indent=1).encode()
+
+    @classmethod
+    def from_json(cls, raw: bytes, where: str) -> "Plan":
+        """Read a plan file. Raises `DamagedPlanError`."""
+        try:
+            facts = json.loads(raw)
+            head = (facts.pop("format"), int(facts.pop("plan")), str(facts.pop("kind")), int(facts.pop("created_us")))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            mend = "restore the file from a backup; if no commit carries its number it may be removed"
+            raise DamagedPlanError("the plan cannot be read", where=where, mend=mend) from error
+        if head[0] != FORMAT:
+            raise DamagedPlanError(f"plan format {head[0]} is not {FORMAT}", where=where, mend="upgrade ranklake")
+        return cls(*head[1:], facts)
+
+
+def last_finished(lake: "Lake") -> int:
+    """Return the number of the last finished plan; 0 before the first."""
+    ledger = delta_table(lake, LEDGER)
+    return 0 if ledger is None else number_of(ledger)
+
+
+def read_plan(lake: "Lake", number: int) -> Plan | None:
+    """Return a plan by number, or None where there is none."""
+    where = lake.path(Plan(number, "", 0).name)
+    try:
+        return Plan.from_json(lake.fs.cat_file(where), where)
+    except FileNotFoundError:
+        return None
+
+
+def propose_and_carry_out(
+    lake: "Lake", compose: Callable[[int], Plan | None], carry_out: Callable[[Plan], None]
+) -> Plan | None:
+    """Finish what is unfinished, then write the next plan and carry it out.
+
+    Parameters
+    ----------
+    compose
+        Called with a free number when all earlier plans are finished; returns the plan, or None if there is nothing
+        to do.
+    carry_out
+        Must be repeatable: it is called again for a plan that a dead process, or one that still runs, left unfinished.
+
+    Thread 1 and thread 2 (two drivers) may compose the same number: one file wins, the other driver finds the number
+    taken, carries out the winner's plan beside it (every commit of it is a compare-and-swap) and composes anew.
+    """
+    mine: Plan | None = None
+    while True:
+        if mine is not None and last_finished(lake) >= mine.number:
+            return mine
+        number = last_finished(lake) + 1
+        waiting = read_plan(lake, number)
+        plan = waiting or compose(number)
+        if plan is None:
+            return None
+        if waiting is None:
+            if not lake.put_if_absent(plan.name, plan.to_json()):
+                continue
+            mine = plan
+        try:
+            carry_out(plan)
+        except LostRaceError:  # another driver carries out the same plan: go on from what it committed
+            continue

@@ -1,0 +1,163 @@
+"""A lake's place: its marker, its folders, and how files get there.
+
+One set of storage options, under delta-rs's names, serves fsspec and delta-rs alike, so that a bucket is named once.
+"""
+
+import json
+import os
+import uuid
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
+
+from ranklake.errors import RanklakeError
+
+FORMAT: Final = 1
+MARKER: Final = "ranklake.json"
+
+
+class LakeError(RanklakeError):
+    """A lake that cannot be used."""
+
+
+class NotALakeError(LakeError):
+    """The place exists, or not, but holds no lake."""
+
+
+class LakeUnreachableError(LakeError):
+    """The place cannot be read, or not be written."""
+
+
+@dataclass(frozen=True)
+class Lake:
+    """An open lake.
+
+    Attributes
+    ----------
+    uri
+        As the user named it, without a trailing slash.
+    storage
+        Options under delta-rs's names, for delta-rs and (translated) for fsspec.
+    fs, root
+        The file system and the path of the lake in it.
+    """
+
+    uri: str
+    storage: dict[str, str] = field(default_factory=dict)
+    fs: Any = field(default=None, repr=False, compare=False)
+    root: str = ""
+
+    @classmethod
+    def open(cls, uri: str, storage: dict[str, str] | None = None) -> "Lake":
+        """Open an existing lake. Raises `NotALakeError` or `LakeUnreachableError`."""
+        lake = cls._at(uri, storage)
+        try:
+            raw = lake.fs.cat_file(lake.path(MARKER))
+        except FileNotFoundError as error:
+            mend = "check the URI; 'ranklake ingest' makes a lake in an empty place"
+            raise NotALakeError("not a lake (no ranklake.json there)", where=uri, mend=mend) from error
+        except Exception as error:  # object stores raise a class of their own per client
+            raise _unreachable(uri, error) from error
+        try:
+            found = int(json.loads(raw)["format"])
+        except (ValueError, KeyError, TypeError) as error:
+            mend = "restore ranklake.json from a backup"
+            raise NotALakeError("ranklake.json is damaged", where=uri, mend=mend) from error
+        if found != FORMAT:
+            raise NotALakeError(f"lake format {found} is not {FORMAT}", where=uri, mend="upgrade ranklake")
+        return lake
+
+    @classmethod
+    def create(cls, uri: str, storage: dict[str, str] | None = None) -> "Lake":
+        """Open the lake, making it first where the place is empty or absent. Creating twice at once is harmless."""
+        lake = cls._at(uri, storage)
+        marker = json.dumps({"format": FORMAT, "lake": uuid.uuid4().hex}).encode()
+        try:
+            marked = lake.fs.exists(lake.path(MARKER))
+            taken = not marked and lake.fs.exists(lake.root) and bool(lake.fs.ls(lake.root, detail=False))
+            if not marked and not taken:
+                lake.put_if_absent(MARKER, marker)
+        except Exception as error:  # object stores raise a class of their own per client
+            raise _unreachable(uri, error) from error
+        if taken:
+            raise NotALakeError("not a lake, and not empty", where=uri, mend="name an empty place")
+        return cls.open(uri, storage)
+
+    @classmethod
+    def _at(cls, uri: str, storage: dict[str, str] | None) -> "Lake":
+        options = dict(storage or {})
+        try:
+            fs, root = filesystem(uri, options)
+        except Exception as error:
+            raise _unreachable(uri, error) from error
+        return cls(uri.rstrip("/"), options, fs, root.rstrip("/"))
+
+    @property
+    def is_local(self) -> bool:
+        """True where the lake is a folder of this machine."""
+        return isinstance(self.fs, LocalFileSystem)
+
+    def path(self, *parts: str) -> str:
+        """Return the path, for `fs`, of something in the lake."""
+        return "/".join([self.root, *parts])
+
+    def table_uri(self, table: str) -> str:
+        """Return the URI of a Delta table, for delta-rs."""
+        base = self.root if self.is_local else self.uri
+        return f"{base}/tables/{table}"
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """Write a whole file unless the name is taken; return whether this call wrote it.
+
+        A reader sees all of the file or none. On failure a stray temporary file may stay behind on a local disk.
+        """
+        target = self.path(name)
+        if not self.is_local:
+            try:
+                self.fs.pipe_file(target, data, mode="create")
+            except FileExistsError:
+                return False
+            return True
+        os.makedirs(os.path.dirname(target), exist_ok=True)  # noqa: PTH103, PTH120 - fsspec paths are strings
+        scratch = f"{target}.{uuid.uuid4().hex}.tmp"
+        with open(scratch, "xb") as file:  # noqa: PTH123 - likewise
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(scratch, target)  # a link fails if the name is taken; a rename would not
+        except FileExistsError:
+            return False
+        finally:
+            os.unlink(scratch)  # noqa: PTH108 - likewise
+        return True
+
+
+def filesystem(uri: str, storage: dict[str, str]) -> tuple[Any, str]:
+    """Return (fsspec file system, path in it) of a URI or folder, with delta-rs's option names translated."""
+    protocol = uri.split("://", 1)[0] if "://" in uri else "file"
+    options: dict[str, Any] = {}
+    if protocol in {"s3", "s3a"}:
+        client = {"region_name": storage.get("aws_region"), "endpoint_url": storage.get("aws_endpoint_url")}
+        options["client_kwargs"] = {key: value for key, value in client.items() if value}
+        if "aws_access_key_id" in storage:
+            options["key"] = storage["aws_access_key_id"]
+            options["secret"] = storage.get("aws_secret_access_key")
+    fs, path = url_to_fs(uri, **options)
+    return fs, str(path)
+
+
+def _unreachable(uri: str, error: Exception) -> LakeUnreachableError:
+    reason = str(error) or type(error).__name__
+    mend = "check the URI, the network and your rights there"
+    return LakeUnreachableError(f"cannot be reached: {reason}", where=_without_user_info(uri), mend=mend)
+
+
+def _without_user_info(uri: str) -> str:
+    scheme, found, rest = uri.partition("://")
+    if not found:
+        return uri
+    host, slash, path = rest.partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"

@@ -1,0 +1,51 @@
+"""Delta tables of a lake: opening them, and making them from their contracts."""
+
+from typing import TYPE_CHECKING
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from ranklake.lake.contracts.delta import table_configuration
+
+from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.store import LakeUnreachableError
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.store import Lake
+
+
+def delta_table(lake: "Lake", name: str) -> DeltaTable | None:
+    """Return a fresh handle on a table, or None where it was never written."""
+    try:
+        return DeltaTable(lake.table_uri(name), storage_options=lake.storage)
+    except TableNotFoundError:
+        return None
+
+
+def ensure_table(lake: "Lake", contract: "Contract") -> DeltaTable:
+    """Return a fresh handle on a table, made from its contract where it was never written.
+
+    Two that make it at once get the same table. Raises `LakeUnreachableError` where it cannot be made; nothing is left
+    behind then but perhaps an empty folder.
+    """
+    found = delta_table(lake, contract.table)
+    if found is not None:
+        return found
+    try:
+        return DeltaTable.create(
+            lake.table_uri(contract.table),
+            schema=arrow_schema(contract),
+            mode="ignore",
+            partition_by=list(contract.partition),
+            name=contract.table,
+            description=contract.summary,
+            configuration=table_configuration(contract),
+            storage_options=lake.storage,
+        )
+    except (DeltaError, OSError) as error:
+        found = delta_table(lake, contract.table)  # another process may have made it between our look and our try
+        if found is not None:
+            return found
+        raise LakeUnreachableError(
+            f"table {contract.table} cannot be made: {error}", where=lake.uri, mend="check your rights there"
+        ) from error

@@ -1,0 +1,94 @@
+"""What carries out the tasks of a plan: a Dask cluster, or this process.
+
+Only descriptions of work and of its results pass through the scheduler; rows never do.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
+
+from ranklake.errors import RanklakeError
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+class WorkersError(RanklakeError):
+    """The Dask cluster cannot be had, or it lost a task for good."""
+
+
+class Workers(Protocol):
+    """Runs independent tasks."""
+
+    def run(
+        self, work: Callable[[Task], Result], tasks: Sequence[Task], done: Callable[[], None] | None = None
+    ) -> list[Result]:
+        """Return results in the order of the tasks; `done` is called after each; the first error is raised."""
+
+
+class InProcess:
+    """Runs tasks one after the other in this process: for small work and for plans that another kind of driver finds."""
+
+    def run(
+        self, work: Callable[[Task], Result], tasks: Sequence[Task], done: Callable[[], None] | None = None
+    ) -> list[Result]:
+        """Run the tasks in order."""
+        results = []
+        for task in tasks:
+            results.append(work(task))
+            if done:
+                done()
+        return results
+
+
+class OnDask:
+    """Runs tasks on a Dask cluster through a client."""
+
+    def __init__(self, client: Any) -> None:  # noqa: ANN401 - distributed ships no types
+        self.client = client
+
+    def run(
+        self, work: Callable[[Task], Result], tasks: Sequence[Task], done: Callable[[], None] | None = None
+    ) -> list[Result]:
+        """Submit all tasks and gather their results as they come; a task lost with its worker runs again."""
+        from distributed import as_completed
+
+        futures = self.client.map(work, list(tasks), pure=False, retries=2)
+        for future in as_completed(futures):
+            if future.status == "error":
+                error = future.exception()
+                self.client.cancel(futures)
+                raise error
+            if done:
+                done()
+        results: list[Result] = self.client.gather(futures)
+        return results
+
+
+@contextmanager
+def workers(address: str = "", count: int = 0, memory_limit: str = "2GiB") -> Iterator[OnDask]:
+    """Give workers on a Dask cluster: the one at `address`, else a local one that lives as long as the context.
+
+    Raises `WorkersError` if no scheduler answers at the address within ten seconds.
+    """
+    # distributed costs a third of a second to import and many commands need no cluster.
+    from distributed import Client, LocalCluster
+
+    if address:
+        try:
+            client = Client(address, timeout="10s")
+        except (OSError, TimeoutError, ValueError) as error:
+            mend = "start a scheduler there, or leave the address out for a local cluster"
+            raise WorkersError(f"no Dask scheduler answers: {error}", where=address, mend=mend) from error
+        with client:
+            yield OnDask(client)
+        return
+    processes = count or min(4, os.cpu_count() or 1)
+    with (
+        LocalCluster(
+            n_workers=processes, threads_per_worker=1, memory_limit=memory_limit, dashboard_address=None
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        yield OnDask(client)

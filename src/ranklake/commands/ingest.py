@@ -1,0 +1,50 @@
+"""``ranklake ingest``."""
+
+import json
+from dataclasses import asdict
+
+import click
+
+from ranklake.commands.options import configuration, json_option, lake_option, spool_option
+from ranklake.commands.progress import progress_bar
+from ranklake.lake.ingest import ingest as run_ingest
+from ranklake.lake.spool import Spool
+from ranklake.lake.store import Lake
+from ranklake.lake.workers import workers
+
+
+@click.command()
+@lake_option
+@spool_option
+@click.option("--dask", metavar="ADDRESS", help="Dask scheduler, such as tcp://host:8786; default: a local cluster.")
+@click.option("--keep-days", default=7, show_default=True, help="Days an ingested segment stays in the spool.")
+@json_option
+@click.pass_context
+def ingest(ctx: click.Context, lake: str, spool: str, dask: str | None, keep_days: int, *, as_json: bool) -> None:
+    """Bring new segments from the spool into the lake, exactly once.
+
+    Makes the lake if the place is empty. Run it as often as you like, from as many machines as you like: what is in the
+    lake already is never stored again, and what a dead run left half done is finished first.
+    """
+    config = configuration(ctx)
+    target = Lake.create(lake, config.storage)
+    source = Spool(spool, config.storage)
+    with (
+        workers(dask or config.dask.address, config.dask.workers, config.dask.memory_limit) as crew,
+        progress_bar("ingest") as progress,
+    ):
+        done = run_ingest(target, source, crew, keep_days=keep_days, progress=progress)
+    if as_json:
+        click.echo(json.dumps(asdict(done)))
+    elif not done.plans:
+        click.echo("nothing new in the spool; nothing committed")
+    else:
+        plans = f"plan {done.plans[0]}" if len(done.plans) == 1 else f"plans {done.plans[0]} to {done.plans[-1]}"
+        click.echo(
+            f"{plans}: {done.segments} segments, {done.rows_stored:,} rows stored, {done.rows_rejected:,} quarantined, "
+            f"{done.rows_duplicate:,} seen before, in {done.elapsed_s:.1f} s"
+        )
+        if done.unreadable:
+            click.echo(
+                f"{done.unreadable} segments could not be read; ask the table segments where unreadable is not null"
+            )
