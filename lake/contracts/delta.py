@@ -1,0 +1,36 @@
+"""What a contract asks of its Delta table: properties and the columns that statistics may be kept of. Imports no deltalake."""
+
+from typing import Final
+
+from ranklake.lake.contracts.model import Contract
+
+# Long enough to read a table as of last month, and for readers of an old version to finish, respectively.
+LOG_RETENTION: Final = "interval 30 days"
+DELETED_FILE_RETENTION: Final = "interval 7 days"
+
+
+def statistics_columns(contract: Contract) -> tuple[str, ...]:
+    """Return the columns whose minimum and maximum may stand in the Delta log.
+
+    Operational columns alone: the log outlives the rows, so a personal value in it would survive its erasure. JSON text is
+    left out, since its order means nothing; so are partition columns, whose value is in the path.
+    """
+    return tuple(
+        column.name
+        for column in contract.columns
+        if column.class_ == "operational" and column.format != "json" and column.name not in contract.partition
+    )
+
+
+def table_configuration(contract: Contract) -> dict[str, str]:
+    """Return the Delta table properties.
+
+    Column mapping is never named here: with it pyarrow readers return NULLs without a word. Deletion vectors are off because
+    several readers lack them.
+    """
+    return {
+        "delta.dataSkippingStatsColumns": ",".join(statistics_columns(contract)),
+        "delta.deletedFileRetentionDuration": DELETED_FILE_RETENTION,
+        "delta.enableDeletionVectors": "false",
+        "delta.logRetentionDuration": LOG_RETENTION,
+    }

@@ -1,0 +1,137 @@
+"""Judging rows against their contract, a column at a time: used when rows arrive and again when stored ones are checked."""
+
+import datetime
+from collections.abc import Iterator
+from typing import Final
+
+import pyarrow as pa
+from pyarrow import compute as pc
+
+from ranklake.lake.contracts.model import FLOATS, Check, Contract
+
+Verdict = tuple[str, str, pa.ChunkedArray]  # check id, what is wrong, true where a row fails
+
+
+def judge(contract: Contract, table: pa.Table) -> pa.Array:
+    """Return for each row NULL if it is good, else ``check_id: what is wrong`` of the first thing that is.
+
+    First come required columns that are NULL (``required``) and floats that are NaN or infinite (``finite``), then the row checks
+    of the contract that quarantine, in its order. Columns that the table lacks are not judged, so that a segment,
+    which holds no ``date``, can be. Reasons hold no value of the row: they may be read by people who may not see it.
+
+    Parameters
+    ----------
+    contract, table
+        The table has the contract's types, as `ranklake.lake.contracts.arrow.conform` gives it.
+    """
+    reasons: pa.Array | pa.ChunkedArray = pa.nulls(table.num_rows, pa.string())
+    for check_id, what, failed in verdicts(contract, table):
+        if pc.any(failed).as_py():
+            fresh = pc.and_(failed, pc.is_null(reasons))
+            reasons = pc.if_else(fresh, pa.scalar(f"{check_id}: {what}"), reasons)
+    return reasons.combine_chunks() if isinstance(reasons, pa.ChunkedArray) else reasons
+
+
+def verdicts(contract: Contract, table: pa.Table) -> Iterator[Verdict]:
+    """Yield (check id, what is wrong, rows that fail) of all that sends a row to quarantine; the mask has no NULL."""
+    present = set(table.column_names)
+    for column in contract.columns:
+        if column.required and column.name in present:
+            yield "required", f"{column.name} is NULL", pc.is_null(table.column(column.name))
+    for column in contract.columns:
+        if column.type in FLOATS and column.name in present:
+            finite = pc.fill_null(pc.is_finite(table.column(column.name)), fill_value=True)
+            yield "finite", f"{column.name} is NaN or infinite", pc.invert(finite)
+    for check in contract.all_checks():
+        if check.quarantines and present.issuperset(check.columns):
+            yield check.id, describe(check), failures(check, table)
+
+
+def failures(check: Check, table: pa.Table) -> pa.ChunkedArray:
+    """Return a mask, true for the rows that fail a row check; it has no NULL."""
+    return pc.invert(pc.fill_null(_PASSES[check.kind](check, table), fill_value=True))
+
+
+def describe(check: Check) -> str:
+    """Return what a row that fails the check has wrong, in words that hold no value of the row."""
+    what = ", ".join(check.columns)
+    if check.kind in {"between", "length"}:
+        low = "…" if check.min is None else check.min
+        high = "…" if check.max is None else check.max
+        return f"{'length of ' if check.kind == 'length' else ''}{what} outside {low} to {high}"
+    if check.kind == "in_set":
+        return f"{what} not one of {', '.join(map(str, check.values))}"
+    if check.kind == "at_most":
+        return f"{check.columns[0]} greater than {check.columns[1]}"
+    return {
+        "not_null": f"{what} is NULL",
+        "matches": f"{what} does not match {check.pattern}",
+        "exactly_one": f"not exactly one of {what}",
+    }[check.kind]
+
+
+def _not_null(check: Check, table: pa.Table) -> pa.ChunkedArray:
+    return pc.is_valid(table.column(check.columns[0]))
+
+
+def _between(check: Check, table: pa.Table) -> pa.ChunkedArray:
+    return _within(table.column(check.columns[0]), check)
+
+
+def _length(check: Check, table: pa.Table) -> pa.ChunkedArray:
+    return _within(pc.utf8_length(table.column(check.columns[0])), check)
+
+
+def _in_set(check: Check, table: pa.Table) -> pa.ChunkedArray:
+    values = table.column(check.columns[0])
+    known = pc.is_in(values, value_set=pa.array(check.values).cast(values.type))
+    return pc.or_(known, pc.is_null(values))
+
+
+def _matches(check: Check, table: pa.Table) -> pa.ChunkedArray:
+    return pc.match_substring_regex(table.column(check.columns[0]), rf"\A(?:{check.pattern})\z")
+
+
+def _at_most(check: Check, table: pa.Table) -> pa.ChunkedArray:
+    small, large = (table.column(name) for name in check.columns)
+    if check.tolerance:
+        large = pc.add(pc.cast(large, pa.float64()), check.tolerance)
+    return pc.less_equal(small, large)
+
+
+def _exactly_one(check: Check, table: pa.Table) -> pa.ChunkedArray:
+    there = [pc.cast(pc.is_valid(table.column(name)), pa.int32()) for name in check.columns]
+    total = there[0]
+    for one in there[1:]:
+        total = pc.add(total, one)
+    return pc.equal(total, 1)
+
+
+_PASSES: Final = {
+    "not_null": _not_null,
+    "between": _between,
+    "in_set": _in_set,
+    "matches": _matches,
+    "length": _length,
+    "at_most": _at_most,
+    "exactly_one": _exactly_one,
+}
+
+
+def _within(values: pa.ChunkedArray, check: Check) -> pa.ChunkedArray:
+    """Return where values lie between the check's ends, both included; NULL where the value is."""
+    passes = pc.is_valid(values)
+    if check.min is not None:
+        passes = pc.and_(passes, pc.greater_equal(values, _end(check.min, values.type)))
+    if check.max is not None:
+        passes = pc.and_(passes, pc.less_equal(values, _end(check.max, values.type)))
+    return pc.if_else(pc.is_valid(values), passes, pa.scalar(None, pa.bool_()))
+
+
+def _end(value: object, of: pa.DataType) -> pa.Scalar:
+    """Return one end of a range in the column's type; an end that an integer type cannot hold stays a float."""
+    if pa.types.is_timestamp(of):
+        return pa.scalar(datetime.datetime.fromisoformat(str(value)), of)
+    if pa.types.is_date(of):
+        return pa.scalar(datetime.date.fromisoformat(str(value)), of)
+    return pa.scalar(value)
