@@ -6,20 +6,21 @@ bytes ─▶ digest ─▶ Parquet ─▶ contract's types ─▶ one row a key 
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from ranklake.lake.contracts.edge import judge
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.commit import append_files
 from ranklake.lake.contracts.arrow import arrow_schema, conform
+from ranklake.lake.contracts.edge import judge
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.contracts.segment import METADATA_KEY, NotASegmentError, SegmentFooter, SegmentName
@@ -28,6 +29,7 @@ from ranklake.lake.read import read
 from ranklake.lake.spool import Spool
 from ranklake.lake.store import Lake
 
+Mask = npt.NDArray[np.bool_]
 KEY = ("incarnation", "segment", "slot")
 GONE = "gone from the spool before it was read"
 
@@ -43,7 +45,7 @@ class Group:
     table
         As the spool's folder says.
     segments
-        Rows of the plan: path, sha256, bytes, resent.
+        Rows of the plan: path, others (paths that claim the same digest), sha256, bytes, resent.
     plan, created
         The plan's number and time; rejected rows carry them.
     version
@@ -108,12 +110,13 @@ def compact(group: Group) -> Compacted:
     except RanklakeError:
         target = None
     segments = [_load(lake, spool, target, row) for row in group.segments]
-    good = [segment for segment in segments if segment.rows is not None]
-    if target is None or not good:
+    read_in = [(segment, segment.rows) for segment in segments if segment.rows is not None]
+    if target is None or not read_in:
         return Compacted([], [], [_outcome(segment, group.table) for segment in segments])
 
-    rows = pa.concat_tables([segment.rows for segment in good])
-    owner = np.repeat(np.arange(len(good)), [segment.rows.num_rows for segment in good])
+    good = [segment for segment, _ in read_in]
+    rows = pa.concat_tables([part for _, part in read_in])
+    owner = np.repeat(np.arange(len(good)), [part.num_rows for _, part in read_in])
     first = _first_of_key(rows) & ~_stored_before(lake, target, group, good, rows)
     verdict = judge(target, rows)
     accepted = first & verdict.is_null().to_numpy(zero_copy_only=False)
@@ -138,25 +141,39 @@ def compact(group: Group) -> Compacted:
 
 
 def _load(lake: Lake, spool: Spool, target: Contract | None, row: dict[str, Any]) -> _Segment:
-    base = row["path"].rpartition("/")[2]
-    try:
-        name: SegmentName | None = SegmentName.parse(base)
-    except NotASegmentError:
-        name = None
-    segment = _Segment(row["path"], row["sha256"], row["bytes"], row["resent"], name)
-    try:
-        raw = spool.fs.cat_file(segment.path)  # an outage raises: the plan is then tried again, nothing is quarantined
-    except FileNotFoundError:
-        segment.unreadable = GONE
-        return segment
-    try:
-        segment.footer, segment.rows = _parse(raw, segment, target)
-    except (RanklakeError, pa.ArrowException, OSError, ValueError) as error:
-        # The reason, never the bytes: an Arrow message can quote a value, so only ranklake's own texts are kept.
-        named = isinstance(error, RanklakeError)
-        segment.unreadable = error.what if named else f"not readable as Parquet ({type(error).__name__})"
+    """Read a segment; where several files claim its digest, the first that is sound.
+
+    An outage of the store raises: the plan is then carried out again, and nothing is quarantined.
+    """
+    tried: list[_Segment] = []
+    for path in (row["path"], *row["others"]):
+        segment = _Segment(path, row["sha256"], row["bytes"], row["resent"], _name(path))
+        try:
+            raw = spool.fs.cat_file(path)
+        except FileNotFoundError:
+            segment.unreadable = GONE
+            tried.append(segment)
+            continue
+        try:
+            segment.footer, segment.rows = _parse(raw, segment, target)
+        except RanklakeError as error:
+            segment.unreadable = error.what
+        except (pa.ArrowException, OSError, ValueError) as error:
+            # The reason, never the text: an Arrow message can quote a value.
+            segment.unreadable = f"not readable as Parquet ({type(error).__name__})"
+        else:
+            return segment
+        segment.sha256 = hashlib.sha256(raw).hexdigest()
         lake.put_if_absent(f"quarantine/{segment.sha256}", raw)
-    return segment
+        tried.append(segment)
+    return min(tried, key=lambda segment: segment.unreadable == GONE)
+
+
+def _name(path: str) -> SegmentName | None:
+    try:
+        return SegmentName.parse(path.rpartition("/")[2])
+    except NotASegmentError:
+        return None
 
 
 def _parse(raw: bytes, segment: _Segment, target: Contract | None) -> tuple[SegmentFooter, pa.Table]:
@@ -181,7 +198,7 @@ def _parse(raw: bytes, segment: _Segment, target: Contract | None) -> tuple[Segm
     return footer, conform(file.read(), target, segment=True)
 
 
-def _first_of_key(rows: pa.Table) -> np.ndarray:
+def _first_of_key(rows: pa.Table) -> Mask:
     """Return a mask that keeps the first row of every (incarnation, segment, slot).
 
     The key is packed into one integer so that one stable sort finds the repeats.
@@ -195,13 +212,13 @@ def _first_of_key(rows: pa.Table) -> np.ndarray:
     return mask
 
 
-def _dense(column: pa.ChunkedArray) -> np.ndarray:
+def _dense(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     """Return codes 0, 1, … of a column's distinct values; NULL has a code of its own."""
     codes = column.combine_chunks().dictionary_encode(null_encoding="encode").indices
-    return codes.to_numpy(zero_copy_only=False).astype(np.int64)
+    return np.asarray(codes.to_numpy(zero_copy_only=False), np.int64)
 
 
-def _stored_before(lake: Lake, target: Contract, group: Group, good: Sequence[_Segment], rows: pa.Table) -> np.ndarray:
+def _stored_before(lake: Lake, target: Contract, group: Group, good: Sequence[_Segment], rows: pa.Table) -> Mask:
     """Return a mask of rows whose key an earlier plan stored or rejected.
 
     Only segments whose slot file was ingested before under another digest can hold such rows. The tables are read as of
@@ -213,13 +230,12 @@ def _stored_before(lake: Lake, target: Contract, group: Group, good: Sequence[_S
     stored = read(lake, target, KEY, version=group.version)
     rejects = read(lake, contract("rejects"), [*KEY, "table"], version=group.rejects_version)
     rejects = rejects.filter(pc.equal(rejects["table"], target.table)).select(KEY)
-    known = {
-        tuple(row.values())
-        for row in pa.concat_tables([stored, rejects]).to_pylist()
-        if (row["incarnation"], row["segment"]) in again
-    }
-    keys = zip(*(rows[name].to_pylist() for name in KEY), strict=True)
-    return np.fromiter((key in known for key in keys), bool, rows.num_rows)
+    known = {key for part in (stored, rejects) for key in _keys(part) if key[:2] in again}
+    return np.fromiter((key in known for key in _keys(rows)), bool, rows.num_rows)
+
+
+def _keys(rows: pa.Table) -> Iterator[tuple[int, int, int]]:
+    return zip(*(rows[name].to_pylist() for name in KEY), strict=True)
 
 
 def _dated(rows: pa.Table, target: Contract) -> pa.Table:

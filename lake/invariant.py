@@ -65,7 +65,20 @@ def balance(lake: "Lake", spooled: "Iterable[Spooled]" = ()) -> list[TableBalanc
     spooled
         The spool's listing; without it nothing counts as in flight.
     """
-    wanted = ["sha256", "table", "run", "attempt", "rank", "incarnation", "segment", "rows", "rows_before", "gap_rows"]
+    wanted = [
+        "sha256",
+        "uri_name",
+        "bytes",
+        "table",
+        "run",
+        "attempt",
+        "rank",
+        "incarnation",
+        "segment",
+        "rows",
+        "rows_before",
+        "gap_rows",
+    ]
     wanted += ["gap_rows_before", "totals", "rows_stored", "rows_rejected", "rows_duplicate", "unreadable"]
     segments = read(lake, contract("segments"), wanted).to_pylist()
     known = {row["sha256"] for row in segments}
@@ -100,8 +113,10 @@ class _Lane:
 
 def _lanes(segments: list[dict[str, Any]], waiting: "Iterable[Spooled]") -> dict[tuple[str, Stream], _Lane]:
     lanes: dict[tuple[str, Stream], _Lane] = defaultdict(_Lane)
+    sound = {(row["table"], row["incarnation"], row["segment"]) for row in segments if row["unreadable"] is None}
     for row in segments:
-        if row["incarnation"] is None:
+        copied = row["unreadable"] is not None and (row["table"], row["incarnation"], row["segment"]) in sound
+        if row["incarnation"] is None or copied:  # nobody's rows; or rows that a sound copy brought
             continue
         stream = (row["run"], row["attempt"], row["rank"], row["incarnation"])
         lane = lanes[row["table"], stream]

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
-from ranklake.lake.contracts.delta import statistics_columns
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.delta import statistics_columns
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract

@@ -8,6 +8,7 @@ last, carries its number.
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.errors import RanklakeError
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 FORMAT: Final = 1
 LEDGER: Final = "ingest_plans"
+
+Progress = Callable[[int, int], None]
+"""Told (tasks done, tasks in the plan) as a plan goes on."""
 
 
 class DamagedPlanError(RanklakeError):
@@ -45,6 +49,11 @@ class Plan:
     kind: str
     created_us: int
     body: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def created(self) -> datetime:
+        """When the plan was made, UTC."""
+        return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=self.created_us)
 
     @property
     def name(self) -> str:

@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
-from ranklake.lake.contracts.delta import table_configuration
 
 from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.delta import table_configuration
 from ranklake.lake.store import LakeUnreachableError
 
 if TYPE_CHECKING:

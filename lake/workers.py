@@ -24,11 +24,11 @@ class Workers(Protocol):
     def run(
         self, work: Callable[[Task], Result], tasks: Sequence[Task], done: Callable[[], None] | None = None
     ) -> list[Result]:
-        """Return results in the order of the tasks; `done` is called after each; the first error is raised."""
+        """Return results in the order of the tasks, calling `done` after each; the first error is raised."""
 
 
 class InProcess:
-    """Runs tasks one after the other in this process: for small work and for plans that another kind of driver finds."""
+    """Runs tasks one after the other in this process: for small work, and for a plan that some other command finds."""
 
     def run(
         self, work: Callable[[Task], Result], tasks: Sequence[Task], done: Callable[[], None] | None = None

@@ -1,0 +1,44 @@
+"""Drives plans of every kind: whoever finds one unfinished finishes it, whatever it came to do itself."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ranklake.lake import action_plan, ingest_plan
+from ranklake.lake.plan import Plan, Progress, propose_and_carry_out
+
+if TYPE_CHECKING:
+    from ranklake.lake.store import Lake
+    from ranklake.lake.workers import Workers
+
+
+@dataclass(frozen=True, slots=True)
+class Driven:
+    """A plan that was proposed and finished by this process.
+
+    Attributes
+    ----------
+    plan
+        The plan.
+    outcomes
+        For ingest: the account of its segments; empty where another driver did the work.
+    """
+
+    plan: Plan
+    outcomes: list[dict[str, Any]] = field(default_factory=list)
+
+
+def drive(
+    lake: "Lake", compose: Callable[[int], Plan | None], workers: "Workers", progress: Progress | None = None
+) -> Driven | None:
+    """Finish what is unfinished, compose the next plan, and carry it out; None where there was nothing to do."""
+    outcomes: dict[int, list[dict[str, Any]]] = {}
+
+    def carry_out(plan: Plan) -> None:
+        if plan.kind == ingest_plan.KIND:
+            outcomes[plan.number] = ingest_plan.execute(lake, plan, workers, progress)
+        else:
+            action_plan.execute(lake, plan)
+
+    plan = propose_and_carry_out(lake, compose, carry_out)
+    return None if plan is None else Driven(plan, outcomes.get(plan.number, []))

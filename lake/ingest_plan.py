@@ -1,0 +1,173 @@
+"""The plan of kind ``ingest``: which segments, and how they become rows.
+
+The driver hands a plan's groups to workers and commits: fact tables, then ``rejects``, then ``segments``, and
+``ingest_plans`` last. It can die anywhere: the next driver finds the plan unfinished and carries it out again; tables
+that have the plan's number are counted again but not written again.
+"""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+import ranklake
+from ranklake.lake.commit import number_of, swap
+from ranklake.lake.compact import Compacted, Group, compact
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.ledger import commit_rows, ledger_row
+from ranklake.lake.plan import LEDGER, Plan, Progress
+from ranklake.lake.read import read
+from ranklake.lake.spool import Spool, Spooled
+from ranklake.lake.tables import delta_table, ensure_table
+
+if TYPE_CHECKING:
+    from ranklake.lake.store import Lake
+    from ranklake.lake.workers import Workers
+
+KIND = "ingest"
+PLAN_SEGMENTS = 20_000
+GROUP_ROWS = 2_000_000
+GROUP_BYTES = 128 * 2**20
+
+
+def compose(lake: "Lake", spool: "Spool", number: int) -> Plan | None:
+    """Return the plan that brings in what is new in the spool, or None where nothing is."""
+    known = read(lake, contract("segments"), ["sha256", "uri_name", "bytes", "table", "incarnation", "segment"])
+    new = unknown(spool.listing(), known)
+    if not new:
+        return None
+    slots = set(zip(*(known[name].to_pylist() for name in ("table", "incarnation", "segment")), strict=True))
+    chosen = [claims[0] for claims in new[:PLAN_SEGMENTS]]
+    others = {claims[0].path: [item.path for item in claims[1:]] for claims in new}
+    tables = sorted({item.table for item in chosen})
+    body = {
+        "spool": spool.uri,
+        "writer": f"ranklake {ranklake.__version__}",
+        "versions": {table: _version(lake, table) for table in [*tables, "rejects"]},
+        "segments": [
+            {
+                "path": item.path,
+                "others": others[item.path],
+                "table": item.table,
+                "bytes": item.size_bytes,
+                "rows": item.name.rows if item.name else 0,
+                "sha256": item.sha256,
+                "resent": item.name is not None and _slot_file(item) in slots,
+            }
+            for item in chosen
+        ],
+    }
+    return Plan(number, KIND, time.time_ns() // 1000, body)
+
+
+def unknown(listing: list[Spooled], known: pa.Table) -> list[list[Spooled]]:
+    """Return the files that no plan named yet, in stream order, those that claim one digest together.
+
+    Parameters
+    ----------
+    known
+        Columns sha256, uri_name and bytes of the table ``segments``. A file whose bytes did not have the digest in
+        its name stands there under the digest they had, so it is also known by its place and size; should it be
+        replaced by a sound copy of another size, that copy is new.
+    """
+    digests = set(zip(known["table"].to_pylist(), known["sha256"].to_pylist(), strict=True))
+    places = set(zip(known["uri_name"].to_pylist(), known["bytes"].to_pylist(), strict=True))
+    claims: dict[tuple[str, str], list[Spooled]] = {}
+    for item in listing:
+        claim = (item.table, item.sha256)
+        if claim not in digests and (item.path, item.size_bytes) not in places:
+            claims.setdefault(claim, []).append(item)
+    return list(claims.values())
+
+
+def _slot_file(item: Spooled) -> tuple[str, int, int]:
+    assert item.name is not None
+    return (item.table, item.name.incarnation, item.name.segment)
+
+
+def _version(lake: "Lake", table: str) -> int:
+    found = delta_table(lake, table)
+    return -1 if found is None else found.version()
+
+
+def execute(lake: "Lake", plan: Plan, workers: "Workers", progress: Progress | None = None) -> list[dict[str, Any]]:
+    """Carry out an ingest plan, again if need be; return the account of its segments (rows of the table ``segments``).
+
+    Raises `ranklake.lake.commit.LostRaceError` where another driver carries out the same plan and won; whoever asked
+    then looks again which plan is unfinished.
+    """
+    created = plan.created
+    groups = list(_groups(lake, plan))
+    counter = itertools.count(1)
+    done: Callable[[], None] | None = None
+    if progress is not None:
+        progress(0, len(groups))
+        done = lambda: progress(next(counter), len(groups))  # noqa: E731 - one line at its one place of use
+    results = workers.run(compact, groups, done)
+
+    by_table: dict[str, list[Compacted]] = {}
+    for group, result in zip(groups, results, strict=True):
+        by_table.setdefault(group.table, []).append(result)
+    metadata = {"ranklake.plan": str(plan.number), "ranklake.kind": plan.kind}
+    for table, parts in by_table.items():
+        new = [file for part in parts for file in part.files]
+        if new:
+            swap(ensure_table(lake, contract(table)), plan.number, add=new, metadata=metadata)
+    rejected = [file for part in results for file in part.rejects]
+    if rejected:
+        swap(ensure_table(lake, contract("rejects")), plan.number, add=rejected, metadata=metadata)
+    outcomes = [{**row, "plan": plan.number, "date": created.date()} for part in results for row in part.outcomes]
+    commit_rows(lake, "segments", outcomes, plan.number)
+    per_table: dict[str, int] = {}
+    for row in outcomes:
+        per_table[row["table"]] = per_table.get(row["table"], 0) + row["rows_stored"]
+    sums = {name: sum(row[name] for row in outcomes) for name in ("rows_stored", "rows_rejected", "rows_duplicate")}
+    recorded = sum(row["rows"] or 0 for row in outcomes)
+    row = ledger_row(plan, per_table, segments=len(outcomes), rows_recorded=recorded, **sums)
+    commit_rows(lake, LEDGER, [row], plan.number)
+    return outcomes
+
+
+def _groups(lake: "Lake", plan: Plan) -> Iterator[Group]:
+    """Cut a plan into tasks: segments of one slot file stay together, so that their repeats meet."""
+    versions = plan.body["versions"]
+    rejects_done = _number(lake, "rejects") >= plan.number
+    by_table = itertools.groupby(plan.body["segments"], key=lambda row: row["table"])
+    for table, segments in by_table:
+        stored = _number(lake, table) >= plan.number
+        for chunk in _chunks(list(segments)):
+            yield Group(
+                lake.uri,
+                plan.body["spool"],
+                lake.storage,
+                table,
+                chunk,
+                plan.number,
+                plan.created,
+                versions[table],
+                versions["rejects"],
+                store_rows=not stored,
+                store_rejects=not rejects_done,
+            )
+
+
+def _number(lake: "Lake", table: str) -> int:
+    found = delta_table(lake, table)
+    return 0 if found is None else number_of(found)
+
+
+def _chunks(segments: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    chunk: list[dict[str, Any]] = []
+    rows = size = 0
+    stem = ""
+    for segment in segments:
+        here = segment["path"].rpartition("/")[2].rsplit("~", 2)[0]  # without rows and digest: the slot file
+        full = rows + segment["rows"] > GROUP_ROWS or size + segment["bytes"] > GROUP_BYTES
+        if chunk and full and here != stem:
+            yield chunk
+            chunk, rows, size = [], 0, 0
+        chunk.append(segment)
+        rows, size, stem = rows + segment["rows"], size + segment["bytes"], here
+    yield chunk

@@ -1,0 +1,55 @@
+"""Rows of system tables, and the ledger row with which every plan ends."""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from ranklake.lake.commit import append_files, number_of, swap
+from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.tables import ensure_table
+
+if TYPE_CHECKING:
+    from ranklake.lake.parquet import DataFile
+    from ranklake.lake.plan import Plan
+    from ranklake.lake.store import Lake
+
+
+def commit_rows(lake: "Lake", table: str, rows: list[dict[str, Any]], number: int) -> bool:
+    """Append rows, given as dicts, to a system table under a plan's number; return whether this call did it."""
+    handle = ensure_table(lake, contract(table))
+    if number_of(handle) >= number:
+        return False
+    new = row_files(lake, table, rows, number)
+    return swap(handle, number, add=new, metadata={"ranklake.plan": str(number)})
+
+
+def row_files(lake: "Lake", table: str, rows: list[dict[str, Any]], number: int) -> "list[DataFile]":
+    """Write rows, given as dicts, as new files of a system table; commit nothing."""
+    return append_files(lake, contract(table), pa.Table.from_pylist(rows, schema=arrow_schema(contract(table))), number)
+
+
+def ledger_row(plan: "Plan", tables: Mapping[str, int], **counts: int) -> dict[str, Any]:
+    """Return the row of ``ingest_plans`` that ends a plan.
+
+    Parameters
+    ----------
+    tables
+        Change of each table's row count: positive for ingest, negative for what takes rows away.
+    counts
+        segments, rows_recorded, rows_stored, rows_rejected, rows_duplicate; 0 where not given.
+    """
+    names = ("segments", "rows_recorded", "rows_stored", "rows_rejected", "rows_duplicate")
+    return {
+        "plan": plan.number,
+        "kind": plan.kind,
+        "created_ts": plan.created,
+        "committed_ts": datetime.now(UTC),
+        "tables": json.dumps(dict(tables), sort_keys=True),
+        **{name: counts.get(name, 0) for name in names},
+        "writer": plan.body["writer"],
+        "date": plan.created.date(),
+    }

@@ -1,0 +1,66 @@
+"""Segments made by hand, for tests of ingest that must not depend on the recorder."""
+
+import hashlib
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.contracts.segment import METADATA_KEY, SegmentFooter, SegmentName
+
+DAY = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def step_rows(count, *, segment=0, rank=0, incarnation=7, run="r1", attempt=0, start=DAY, first_slot=0, seed=0):
+    """Return rows of ``steps`` as a segment holds them: one a second, from `start`."""
+    rng = np.random.default_rng(seed + rank + segment)
+    slots = np.arange(first_slot, first_slot + count)
+    steps = segment * 1_000_000 + slots
+    columns = {
+        "run": [run] * count,
+        "attempt": np.full(count, attempt, np.int32),
+        "rank": np.full(count, rank, np.int32),
+        "incarnation": np.full(count, incarnation, np.int64),
+        "segment": np.full(count, segment, np.int32),
+        "slot": slots.astype(np.int32),
+        "ts": [start + timedelta(seconds=int(slot)) for slot in slots],
+        "step": steps.astype(np.int64),
+        "step_time_s": rng.gamma(20, 0.05, count).astype(np.float32),
+        "tokens": np.full(count, 1024, np.int64),
+        "loss": rng.normal(3, 0.1, count).astype(np.float32),
+    }
+    schema = arrow_schema(contract("steps"), segment=True)
+    arrays = [
+        pa.array(columns[column.name], column.type) if column.name in columns else pa.nulls(count, column.type)
+        for column in schema
+    ]
+    return pa.table(arrays, schema=schema)
+
+
+def put_segment(spool: Path, rows: pa.Table, table="steps", *, day="2026-03-01", **footer) -> Path:
+    """Write rows as a segment into the spool; facts of the footer come from the first row unless given."""
+    first = rows.slice(0, 1).select(["run", "attempt", "rank", "incarnation", "segment"]).to_pylist()[0]
+    said = SegmentFooter(
+        table=table, contract_version=contract(table).version, world_size=1, rows=rows.num_rows, **first
+    )
+    said = replace(said, **footer)
+    sink = pa.BufferOutputStream()
+    metadata = {**(rows.schema.metadata or {}), METADATA_KEY: said.to_json()}
+    pq.write_table(rows.replace_schema_metadata(metadata), sink, compression="zstd", write_page_checksum=True)
+    return put_bytes(spool, sink.getvalue().to_pybytes(), said, table, day)
+
+
+def put_bytes(spool: Path, raw: bytes, said: SegmentFooter, table="steps", day="2026-03-01") -> Path:
+    """Write bytes under the name that a footer and their digest give."""
+    name = SegmentName(
+        said.run, said.attempt, said.rank, said.incarnation, said.segment, said.rows, hashlib.sha256(raw).hexdigest()
+    )
+    path = spool / "segments" / day / table / str(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(raw)
+    return path
