@@ -1,0 +1,157 @@
+"""``ranklake mfu``: the calculator. It needs no lake; a run's own MFU is in the table ``mfu``."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ranklake.commands.options import json_option
+from ranklake.errors import RanklakeError
+from ranklake.lake.mfu.calculate import (
+    GivenPeak,
+    Utilization,
+    named_peak,
+    rows_with_utilization,
+    utilization,
+    write_csv,
+)
+from ranklake.lake.mfu.flops import CONVENTIONS, N_CONVENTIONS, RECOMPUTE, Model, convention, token_flops
+
+_POSITIVE = click.FloatRange(min=0, min_open=True)
+_COUNT = click.IntRange(min=1)
+
+
+@click.command()
+@click.option("--params", type=_POSITIVE, metavar="N", help="Parameters, input embedding included.")
+@click.option("--active-params", type=_POSITIVE, metavar="N", help="Of a mixture of experts: those a token meets.")
+@click.option("--input-embedding-params", type=click.FloatRange(min=0), metavar="N", help="Else vocab times d-model.")
+@click.option("--layers", type=_COUNT)
+@click.option("--d-model", type=_COUNT, help="Model width.")
+@click.option("--seq-len", type=_COUNT)
+@click.option("--vocab", type=_COUNT)
+@click.option("--heads", type=_COUNT, help="With --head-dim, where heads times head size is not d-model.")
+@click.option("--head-dim", type=_COUNT)
+@click.option("--flops-per-token", type=_POSITIVE, help="Counted forward and backward, for --convention counted.")
+@click.option("--tokens-per-s", type=_POSITIVE, help="Of all devices together.")
+@click.option("--gpus", type=_COUNT, default=1, show_default=True, help="Devices.")
+@click.option("--device", help="Name as NVML reports it, such as 'NVIDIA H100 80GB HBM3', or a short one.")
+@click.option("--form-factor", help="SXM, PCIe or NVL, where the device's name leaves it open.")
+@click.option("--dtype", default="bfloat16", show_default=True, help="Number format of the matrix products.")
+@click.option("--peak-flops", type=_POSITIVE, help="Dense peak FLOP/s of a device, instead of the table's.")
+@click.option(
+    "--convention",
+    "convention_name",
+    default="6N+12LHS",
+    show_default=True,
+    metavar="NAME",
+    help=f"How to count: {', '.join(CONVENTIONS)}.",
+)
+@click.option("--n-convention", type=click.Choice(N_CONVENTIONS), default="all", show_default=True)
+@click.option(
+    "--recompute", type=click.Choice(RECOMPUTE), help="Activations computed twice; default: the convention's."
+)
+@click.option(
+    "--rows",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="CSV of runs, in place of the options above; mfu_pct and hfu_pct are appended.",
+)
+@click.option("--format", "row_format", type=click.Choice(["csv", "json"]), default="csv", help="Of --rows.")
+@json_option
+def mfu(*, convention_name: str, n_convention: str, rows: Path | None, **given: Any) -> None:  # noqa: ANN401 - click's
+    """Compute model and hardware FLOP/s utilization from their inputs.
+
+    The convention and the peak's source stand with every number; an unknown device gives no ratio and a warning.
+    """
+    if rows is not None:
+        _print_rows(rows, convention_name, n_convention, as_json=given["as_json"] or given["row_format"] == "json")
+        return
+    if given["tokens_per_s"] is None:
+        raise RanklakeError("--tokens-per-s is missing", mend="give it, or --rows FILE.csv")
+    heads, head_dim = given["heads"], given["head_dim"]
+    if (heads is None) != (head_dim is None):
+        raise RanklakeError("--heads and --head-dim go together", mend="give both or neither")
+    model = Model(
+        params=given["params"],
+        active_params=given["active_params"],
+        input_embedding_params=given["input_embedding_params"],
+        layers=given["layers"],
+        d_model=given["d_model"],
+        seq_len=given["seq_len"],
+        vocab=given["vocab"],
+        attention_width=heads * head_dim if heads else None,
+        flops_per_token=given["flops_per_token"],
+    )
+    flops = token_flops(model, convention(convention_name), n_convention=n_convention, recompute=given["recompute"])
+    found = utilization(flops, given["tokens_per_s"], given["gpus"], _peak(given))
+    for reason in found.reasons:
+        click.echo(f"warning: {reason}", err=True)
+    if given["as_json"]:
+        click.echo(json.dumps(_facts(found)))
+    else:
+        _print(found)
+
+
+def _peak(given: dict[str, Any]) -> GivenPeak | str:
+    if given["peak_flops"] is not None:
+        return GivenPeak(given["peak_flops"], "given: --peak-flops")
+    if given["device"] is None:
+        return "neither --device nor --peak-flops is given"
+    return named_peak(given["device"], given["dtype"], given["form_factor"])
+
+
+def _facts(found: Utilization) -> dict[str, object]:
+    flops = found.flops
+    return {
+        "mfu_ratio": found.mfu_ratio,
+        "hfu_ratio": found.hfu_ratio,
+        "mfu_pct": None if found.mfu_ratio is None else 100 * found.mfu_ratio,
+        "hfu_pct": None if found.hfu_ratio is None else 100 * found.hfu_ratio,
+        "model_flops_per_token": flops.model,
+        "hardware_flops_per_token": flops.hardware,
+        "model_flops_per_s_per_device": found.model_flops_per_s,
+        "hardware_flops_per_s_per_device": found.hardware_flops_per_s,
+        "peak_flops_per_s": found.peak_flops_per_s,
+        "peak_source": found.peak_source or None,
+        "convention": flops.convention.name,
+        "formula": flops.convention.formula,
+        "convention_source": flops.convention.source,
+        "n_convention": flops.n_convention or None,
+        "recompute": flops.recompute,
+        "reasons": list(found.reasons),
+    }
+
+
+def _print(found: Utilization) -> None:
+    flops = found.flops
+    counted = f", N {flops.n_convention}" if flops.n_convention else ""
+    lines = [
+        ("MFU", _percent(found.mfu_ratio)),
+        ("HFU", f"{_percent(found.hfu_ratio)}  (recomputation: {flops.recompute})"),
+        ("model", f"{flops.model:.6g} FLOP a token, {found.model_flops_per_s / 1e12:.2f} TFLOP/s a device"),
+    ]
+    if flops.hardware is not None and found.hardware_flops_per_s is not None:
+        spent = f"{flops.hardware:.6g} FLOP a token, {found.hardware_flops_per_s / 1e12:.2f} TFLOP/s a device"
+        lines.append(("hardware", spent))
+    if found.peak_flops_per_s is not None:
+        lines.append(("peak", f"{found.peak_flops_per_s / 1e12:.2f} TFLOP/s a device, dense; {found.peak_source}"))
+    lines += [("convention", f"{flops.convention.formula}{counted}"), ("source", flops.convention.source)]
+    for name, value in lines:
+        click.echo(f"{name:<11} {value}")
+
+
+def _percent(ratio: float | None) -> str:
+    return "unknown" if ratio is None else f"{100 * ratio:.2f} %"
+
+
+def _print_rows(path: Path, convention_name: str, n_convention: str, *, as_json: bool) -> None:
+    with path.open(encoding="utf-8", newline="") as source:
+        rows = list(rows_with_utilization(source, str(path), convention(convention_name), n_convention))
+    for number, row in enumerate(rows, start=1):
+        if row["mfu_pct"] is None:
+            click.echo(f"warning: {path}: row {number}: {row['mfu_reason']}", err=True)
+    if as_json:
+        click.echo(json.dumps(rows))
+    else:
+        write_csv(rows, sys.stdout)
