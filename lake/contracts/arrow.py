@@ -18,6 +18,7 @@ ARROW_TYPES: Final = {
     "float64": pa.float64(),
     "timestamp": pa.timestamp("us", tz="UTC"),
     "date": pa.date32(),
+    "int64_list": pa.list_(pa.int64()),
 }
 
 
@@ -102,6 +103,8 @@ def _may_become(given: pa.DataType, to: pa.DataType) -> bool:
         return pa.types.is_timestamp(given) and given.tz is not None
     if pa.types.is_date(to):
         return pa.types.is_date(given)
+    if pa.types.is_list(to):
+        return pa.types.is_list(given) or pa.types.is_large_list(given)
     return bool(given == to)
 
 

@@ -7,7 +7,7 @@ from typing import Final
 from ranklake.errors import did_you_mean
 from ranklake.lake.contracts.errors import UnknownColumnError
 
-TYPES: Final = ("string", "bool", "int32", "int64", "float32", "float64", "timestamp", "date")
+TYPES: Final = ("string", "bool", "int32", "int64", "float32", "float64", "timestamp", "date", "int64_list")
 NUMBERS: Final = frozenset({"int32", "int64", "float32", "float64"})
 FLOATS: Final = frozenset({"float32", "float64"})
 CLASSES: Final = ("operational", "pseudonymous", "personal", "secret")
