@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute as pc
 
 from ranklake.lake.commit import files
-from ranklake.lake.contracts.load import contract, load_contracts
+from ranklake.lake.contracts.load import contract, table_names
 from ranklake.lake.plan import LEDGER
 from ranklake.lake.read import read
 from ranklake.lake.tables import delta_table
@@ -179,7 +179,7 @@ def _balance(
 
 
 def _live_rows(lake: "Lake", table: str) -> int:
-    if table not in load_contracts():
+    if table not in table_names():
         return 0
     found = delta_table(lake, table)
     if found is None:

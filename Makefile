@@ -1,0 +1,62 @@
+# Every target sets up what it needs in .venv, from constraints.txt, on a bare machine with Python 3.11 or later.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALL := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types format catalog snapshots crash crash-capture package clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
+
+.venv/.base:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "ranklake needs Python 3.11 or later; name one with PYTHON=..." >&2; exit 2; }
+	$(PYTHON) -m venv .venv
+	@touch $@
+
+.venv/.demo: .venv/.base pyproject.toml constraints.txt
+	@echo "installing ranklake[pipeline,torch] into .venv (a few minutes the first time)"
+	@$(INSTALL) --editable '.[pipeline,torch]'
+	@touch $@
+
+.venv/.test: .venv/.demo
+	@$(INSTALL) --editable '.[pipeline,torch,dev]'
+	@touch $@
+
+demo: .venv/.demo ## train a small model on two ranks, record it, and run the whole pipeline
+	@$(BIN)/ranklake demo
+
+test: .venv/.test ## run the test suite (under ten minutes)
+	@$(BIN)/python -m pytest
+
+lint: .venv/.test ## ruff, and what is generated is up to date
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/python -m ranklake.lake.contracts.freeze --check
+	@$(BIN)/python -m ranklake.lake.catalog --check
+
+types: .venv/.test ## mypy, strict
+	@$(BIN)/mypy
+
+format: .venv/.test ## format the code
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+catalog: .venv/.test ## write docs/catalog from the contracts
+	@$(BIN)/python -m ranklake.lake.catalog --write
+
+snapshots: .venv/.test ## freeze the contracts' new versions
+	@$(BIN)/python -m ranklake.lake.contracts.freeze
+
+crash: .venv/.test ## kill capture and ingest at random points, many times (RANKLAKE_KILLS, default 500)
+	@RANKLAKE_KILLS=$${RANKLAKE_KILLS:-500} $(BIN)/python -m pytest tests/crash --timeout 3600
+
+crash-capture: .venv/.test ## the same for capture alone
+	@RANKLAKE_KILLS=$${RANKLAKE_KILLS:-1000} $(BIN)/python -m pytest tests/crash/test_capture_kills.py --timeout 3600
+
+package: .venv/.test ## build wheel and sdist, compare them with git, smoke-test the wheel in an empty environment
+	@$(BIN)/python tests/package/check_distributions.py
+
+clean: ## remove what the targets made
+	rm -rf .venv dist demo-lake .pytest_cache .mypy_cache .ruff_cache .hypothesis

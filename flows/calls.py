@@ -1,0 +1,69 @@
+"""What the flows do, as plain functions: settings in, plain JSON values out.
+
+Commands that need no Prefect server call these too, so that a scheduled run and a run by hand are the same run.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ranklake.lake.rollups.runner import run_rollups
+from ranklake.quality.check import run_checks
+
+from ranklake.lake.ingest import ingest
+from ranklake.lake.spool import Spool
+from ranklake.lake.store import Lake
+from ranklake.lake.workers import workers
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Where a run works and on what; all values are plain, so that Prefect can store them as flow parameters.
+
+    Attributes
+    ----------
+    lake, spool
+        URIs.
+    storage
+        Object-store options under delta-rs's names.
+    dask_address, dask_workers, dask_memory
+        The cluster, or the size of a local one.
+    contracts
+        Overlay folder, or empty.
+    """
+
+    lake: str
+    spool: str
+    storage: dict[str, str] = field(default_factory=dict)
+    dask_address: str = ""
+    dask_workers: int = 0
+    dask_memory: str = "2GiB"
+    contracts: str = ""
+
+
+def ingest_once(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
+    """Bring new segments into the lake; return what `ranklake.lake.ingest.Ingested` says."""
+    lake = Lake.create(settings.lake, settings.storage)
+    with workers(settings.dask_address, settings.dask_workers, settings.dask_memory) as crew:
+        return asdict(ingest(lake, Spool(settings.spool, settings.storage), crew, progress=progress))
+
+
+def check_once(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
+    """Check new partitions; return whether all passed and the results that did not."""
+    overlay = Path(settings.contracts) if settings.contracts else None
+    report = run_checks(Lake.open(settings.lake, settings.storage), contracts_overlay=overlay, progress=progress)
+    return report.summary()
+
+
+def rollup_once(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
+    """Recompute what changed; return the partitions written per rollup."""
+    results = run_rollups(Lake.open(settings.lake, settings.storage), progress=progress)
+    return {"rollups": [asdict(result) for result in results]}
+
+
+def pipeline_once(settings: Settings) -> dict[str, Any]:
+    """Run ingest, check and rollup in order; a failed check is a finding, not a fault, and stops nothing."""
+    return {"ingest": ingest_once(settings), "check": check_once(settings), "rollup": rollup_once(settings)}

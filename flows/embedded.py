@@ -1,0 +1,36 @@
+"""Runs a flow in this process against a Prefect server of its own: no service, no account, no network.
+
+Prefect reads its settings when it is imported, so they are set here and the flows are imported afterwards: the one
+late import of this room.
+"""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+from ranklake.flows.calls import Settings
+
+_SETTINGS = {
+    "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "true",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_LOGGING_LEVEL": "WARNING",
+    "PREFECT_CLI_PROMPT": "false",
+    "DO_NOT_TRACK": "1",
+}
+
+
+def run_pipeline(settings: Settings, home: Path) -> dict[str, Any]:
+    """Run the pipeline flow and return its result.
+
+    Parameters
+    ----------
+    home
+        Folder for Prefect's own database. A server that ``PREFECT_API_URL`` names is used instead where it is set.
+    """
+    os.environ.setdefault("PREFECT_HOME", str(home))
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
+    from ranklake.flows.pipeline import pipeline_flow
+
+    return asyncio.run(pipeline_flow(settings))

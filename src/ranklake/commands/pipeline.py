@@ -1,0 +1,40 @@
+"""``ranklake pipeline``."""
+
+import json
+
+import click
+
+from ranklake.commands.options import configuration, json_option, lake_option, spool_option
+from ranklake.flows.calls import Settings, pipeline_once
+
+
+@click.command()
+@lake_option
+@spool_option
+@click.option("--dask", metavar="ADDRESS", help="Dask scheduler, such as tcp://host:8786; default: a local cluster.")
+@json_option
+@click.pass_context
+def pipeline(ctx: click.Context, lake: str, spool: str, dask: str | None, *, as_json: bool) -> int:
+    """Run ingest, check and rollup once, in order. Exits 1 if a check failed."""
+    config = configuration(ctx)
+    settings = Settings(
+        lake,
+        spool,
+        config.storage,
+        dask or config.dask.address,
+        config.dask.workers,
+        config.dask.memory_limit,
+        config.contracts.overlay,
+    )
+    done = pipeline_once(settings)
+    if as_json:
+        click.echo(json.dumps(done, default=str))
+    else:
+        ingested, checked = done["ingest"], done["check"]
+        written = sum(len(result["partitions"]) for result in done["rollup"]["rollups"])
+        click.echo(f"ingest  {ingested['rows_stored']:,} rows stored, {ingested['rows_rejected']:,} quarantined")
+        click.echo(
+            f"check   {checked['checks']:,} checks, {checked['failed']:,} failed, {checked['errored']:,} errored"
+        )
+        click.echo(f"rollup  {written:,} partitions written")
+    return 0 if done["check"]["passed"] else 1

@@ -1,0 +1,121 @@
+"""The demo's trainer, started on every rank by torchrun; the lines that record are those that name ``run``.
+
+Each rank also keeps a journal of its own, a line per finished step, written past ranklake: it is what the summary
+compares the lake with.
+"""
+
+import argparse
+import os
+import pydoc_data.topics
+import signal
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from torch import Tensor, distributed
+from torch.nn.parallel import DistributedDataParallel
+
+from ranklake import capture
+from ranklake.demo.model import Shape, SmallGpt
+
+BATCH = 16
+PEAK_LEARNING_RATE = 3e-3
+
+
+def corpus() -> Tensor:
+    """Return real English text that ships with Python, as bytes."""
+    text = "\n\n".join(pydoc_data.topics.topics[key] for key in sorted(pydoc_data.topics.topics))
+    return torch.tensor(list(text.encode()), dtype=torch.uint8).long()
+
+
+def batches(text: Tensor, context: int, rank: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield (tokens, targets), each (batch, context), at random places; every rank draws its own."""
+    generator = torch.Generator().manual_seed(1234 + rank)
+    while True:
+        starts = torch.randint(len(text) - context - 1, (BATCH,), generator=generator)
+        window = torch.stack([text[start : start + context + 1] for start in starts.tolist()])
+        yield window[:, :-1], window[:, 1:]
+
+
+def train(options: argparse.Namespace) -> None:
+    """Train on this rank, recording as we go."""
+    distributed.init_process_group("gloo")
+    rank, world_size = distributed.get_rank(), distributed.get_world_size()
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // world_size))
+    torch.manual_seed(7)
+    shape = Shape()
+    model = SmallGpt(shape)
+    parallel = DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_LEARNING_RATE)
+    injected = None if options.slow_rank is None else f"slow rank {options.slow_rank}"
+    config = {**asdict(shape), "batch": BATCH, "steps": options.steps, "learning_rate": PEAK_LEARNING_RATE}
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+
+    run = capture.start(job="demo-gpt", run=options.run, spool=options.spool, local_dir=options.local_dir,
+                        config=config, injected=injected, param_count=parameters, compute_dtype="float32")  # fmt: skip
+    journal = os.open(options.journal / f"rank-{rank}.steps", os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o644)
+
+    def reduce_gradients(_: object, bucket: distributed.GradBucket) -> torch.futures.Future[Tensor]:
+        with run.phase("collective"):
+            distributed.all_reduce(bucket.buffer())
+        done: torch.futures.Future[Tensor] = torch.futures.Future()
+        done.set_result(bucket.buffer().div_(world_size))
+        return done
+
+    parallel.register_comm_hook(None, reduce_gradients)
+    distributed.barrier()
+    run.calibrate_peak()
+    source = batches(corpus(), shape.context, rank)
+    for step in range(options.steps):
+        if rank == options.kill_rank and step == options.steps // 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        counted = run.count_flops(tokens=BATCH * shape.context) if step == 0 else nullcontext()
+        with run.step(step, tokens=BATCH * shape.context, samples=BATCH):
+            with run.phase("data"):
+                tokens, targets = next(source)
+            with counted:
+                with run.phase("forward"):
+                    if rank == options.slow_rank:  # the injected fault: this rank does part of its work twice
+                        model(tokens, targets)
+                    loss = parallel(tokens, targets)
+                with run.phase("backward"):
+                    loss.backward()
+            with run.phase("optimizer"):
+                gradient = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                optimizer.zero_grad()
+            run.log(loss=loss, grad_norm=gradient, lr=PEAK_LEARNING_RATE)
+            if step + 1 == options.steps:
+                with run.phase("checkpoint"):
+                    save(run, model, options.journal / "checkpoint.pt", step, rank)
+        os.write(journal, b"%d\n" % step)
+    run.close()
+    distributed.destroy_process_group()
+
+
+def save(run: capture.Run, model: SmallGpt, path: Path, step: int, rank: int) -> None:
+    """Save the model from rank 0 under a temporary name, then rename: a reader never sees half a checkpoint."""
+    if rank == 0:
+        scratch = path.with_suffix(".tmp")
+        torch.save(model.state_dict(), scratch)
+        scratch.rename(path)
+        run.event("checkpoint", step=step, message=path.name, size_bytes=path.stat().st_size)
+
+
+def main() -> None:
+    """Parse what the demo command passes and train."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--run", required=True)
+    parser.add_argument("--spool", required=True)
+    parser.add_argument("--local-dir", required=True)
+    parser.add_argument("--journal", type=Path, required=True)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--slow-rank", type=int)
+    parser.add_argument("--kill-rank", type=int)
+    train(parser.parse_args())
+
+
+if __name__ == "__main__":
+    main()
