@@ -1,6 +1,6 @@
 """Contracts: what every table holds, as data that everything else derives from; see README.md.
 
-`ranklake.lake.contracts.arrow`, `.delta`, `.edge`, `.diff` and `.lint` derive from what is loaded here and are imported where they are needed.
+The modules `arrow`, `delta`, `edge`, `diff` and `lint` derive from what is loaded here.
 """
 
 from ranklake.lake.contracts.errors import (

@@ -21,12 +21,23 @@ ARROW_TYPES: Final = {
     "int64_list": pa.list_(pa.int64()),
 }
 
+_NUMBERS: Final = (pa.types.is_integer, pa.types.is_floating)
+_SOURCES: Final = (  # kind of target, kinds of source that may be cast to it
+    (pa.types.is_string, (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)),
+    (pa.types.is_integer, _NUMBERS),
+    (pa.types.is_floating, _NUMBERS),
+    (pa.types.is_timestamp, (pa.types.is_timestamp,)),
+    (pa.types.is_date, (pa.types.is_date,)),
+    (pa.types.is_list, (pa.types.is_list, pa.types.is_large_list)),
+)
+
 
 @lru_cache(maxsize=256)
 def arrow_schema(contract: Contract, *, segment: bool = False) -> pa.Schema:
     """Return the Arrow schema of a table, or of its segments, which hold no ``date``.
 
-    Field metadata: ``id``, ``class``, ``doc``, and ``unit``, ``mask`` where there is one. Schema metadata: ``table``, ``version``.
+    Field metadata: ``id``, ``class``, ``doc``, and ``unit``, ``mask`` where there is one. Schema metadata: ``table``,
+    ``version``.
     """
     columns = contract.segment_columns if segment else contract.columns
     metadata = {"table": contract.table, "version": str(contract.version)}
@@ -36,8 +47,8 @@ def arrow_schema(contract: Contract, *, segment: bool = False) -> pa.Schema:
 def conform(table: pa.Table, contract: Contract, *, segment: bool = False) -> pa.Table:
     """Return the table with exactly the contract's columns, in its order, types and metadata.
 
-    Missing nullable columns come as NULL. Casts are safe: no overflow, no lost fraction or time, no text read as a number.
-    NULLs in required columns are left for `ranklake.lake.contracts.edge.judge`, which says so row by row.
+    Missing nullable columns come as NULL. Casts are safe: no overflow, no lost fraction or time, no text read as a
+    number. NULLs in required columns are left for `ranklake.lake.contracts.edge.judge`, which says so row by row.
 
     Raises
     ------
@@ -61,7 +72,8 @@ def conform(table: pa.Table, contract: Contract, *, segment: bool = False) -> pa
         try:
             arrays.append(_cast(values, field.type))
         except pa.ArrowInvalid as error:
-            problems.append(f"column {field.name!r} is {values.type} and does not fit {field.type} ({_first_line(error)})")
+            why = str(error).splitlines()[0]
+            problems.append(f"column {field.name!r} is {values.type} and does not fit {field.type} ({why})")
     if problems:
         raise ContractMismatchError(contract.table, tuple(problems))
     return pa.table(arrays, schema=schema)
@@ -91,21 +103,10 @@ def _cast(values: pa.ChunkedArray, to: pa.DataType) -> pa.ChunkedArray:
 
 def _may_become(given: pa.DataType, to: pa.DataType) -> bool:
     """Say whether values of one type can be meant as another: text never as a number, a number never as a time."""
-    if pa.types.is_null(given):
-        return True
-    if pa.types.is_string(to):
-        return pa.types.is_string(given) or pa.types.is_large_string(given) or pa.types.is_string_view(given)
-    if pa.types.is_integer(to):
-        return pa.types.is_integer(given) or pa.types.is_floating(given)
-    if pa.types.is_floating(to):
-        return pa.types.is_integer(given) or pa.types.is_floating(given)
-    if pa.types.is_timestamp(to):
-        return pa.types.is_timestamp(given) and given.tz is not None
-    if pa.types.is_date(to):
-        return pa.types.is_date(given)
-    if pa.types.is_list(to):
-        return pa.types.is_list(given) or pa.types.is_large_list(given)
-    return bool(given == to)
+    sources = next((sources for is_target, sources in _SOURCES if is_target(to)), ())
+    if pa.types.is_timestamp(to) and pa.types.is_timestamp(given) and given.tz is None:
+        return False
+    return pa.types.is_null(given) or any(is_source(given) for is_source in sources)
 
 
 def _narrowed(values: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -114,7 +115,3 @@ def _narrowed(values: pa.ChunkedArray) -> pa.ChunkedArray:
     if pc.any(pc.and_(pc.is_finite(values), pc.invert(pc.is_finite(narrow)))).as_py():
         raise pa.ArrowInvalid("a number is too large")
     return narrow
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -5,7 +5,7 @@ from typing import Any
 
 from ranklake.errors import did_you_mean
 from ranklake.lake.contracts.document import Document, KeyPath
-from ranklake.lake.contracts.model import NUMBERS, Check, Column, Contract, Metric, Suppression, Tombstone
+from ranklake.lake.contracts.model import Check, Column, Contract, Metric, Suppression, Tombstone
 
 _NEEDS: Mapping[str, tuple[tuple[str, ...], ...]] = {  # of each group one parameter at least
     "between": (("min", "max"),),
@@ -84,8 +84,22 @@ def contract(document: Document, envelope: tuple[Column, ...]) -> Contract:
 def agree(document: Document, built: Contract, *, first: int) -> None:
     """Hold a contract's parts against each other: unique ids and names, columns that exist, units where they belong.
 
-    ``first`` is how many of its columns come from elsewhere, so that lines are those of this document.
+    ``first`` is how many of its columns come from elsewhere, so that lines are those of this document. Raises
+    `ContractError`.
     """
+    _agree_columns(document, built, first)
+    for key in ("grain", "partition", "sort"):
+        _known(document, built, (key,), key, getattr(built, key))
+    for index, check in enumerate(built.checks):
+        _known(document, built, ("checks", index, "columns"), f"check {check.id!r}", check.columns)
+    seen: set[str] = set()
+    for check in built.all_checks():
+        if check.id in seen:
+            document.fail((), f"check id {check.id!r} stands twice", "results are kept by id; choose another")
+        seen.add(check.id)
+
+
+def _agree_columns(document: Document, built: Contract, first: int) -> None:
     ids: dict[int, str] = {gone.id: f"retired {gone.name!r}" for gone in built.retired}
     names = {gone.name for gone in built.retired}
     for index, column in enumerate(built.columns):
@@ -94,24 +108,16 @@ def agree(document: Document, built: Contract, *, first: int) -> None:
             document.fail((*here, "id"), f"column id {column.id} is taken by {ids[column.id]}", "take the next free id")
         if column.name in names:
             document.fail((*here, "name"), f"column name {column.name!r} is taken", "take another name")
-        if column.unit is not None and column.type not in NUMBERS:
+        if column.unit is not None and not column.is_number:
             document.fail((*here, "unit"), f"column {column.name!r} is {column.type} and has a unit", "remove the unit")
         ids[column.id] = repr(column.name)
         names.add(column.name)
-    for key in ("grain", "partition", "sort"):
-        for index, name in enumerate(getattr(built, key)):
-            if name not in built:
-                document.fail((key, index), f"{key} names no column {name!r}", did_you_mean(name, built.names))
-    for index, check in enumerate(built.checks):
-        for name in check.columns:
-            if name not in built:
-                at = ("checks", index, "columns")
-                document.fail(at, f"check {check.id!r} names no column {name!r}", did_you_mean(name, built.names))
-    seen: set[str] = set()
-    for check in built.all_checks():
-        if check.id in seen:
-            document.fail((), f"check id {check.id!r} stands twice", "results are kept by id; choose another")
-        seen.add(check.id)
+
+
+def _known(document: Document, built: Contract, at: KeyPath, who: str, names: Iterable[str]) -> None:
+    for index, name in enumerate(names):
+        if name not in built:
+            document.fail((*at, index), f"{who} names no column {name!r}", did_you_mean(name, built.names))
 
 
 def metrics(document: Document) -> dict[str, Metric]:

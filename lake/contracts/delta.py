@@ -1,4 +1,4 @@
-"""What a contract asks of its Delta table: properties and the columns that statistics may be kept of. Imports no deltalake."""
+"""What a contract asks of its Delta table: its properties, and the columns that statistics may be kept of."""
 
 from typing import Final
 
@@ -12,21 +12,24 @@ DELETED_FILE_RETENTION: Final = "interval 7 days"
 def statistics_columns(contract: Contract) -> tuple[str, ...]:
     """Return the columns whose minimum and maximum may stand in the Delta log.
 
-    Operational columns alone: the log outlives the rows, so a personal value in it would survive its erasure. JSON text is
-    left out, since its order means nothing; so are partition columns, whose value is in the path.
+    Operational columns alone: the log outlives the rows, so a personal value in it would survive its erasure. JSON text
+    and lists are left out, since their order means nothing; so are partition columns, whose value is in the path.
     """
     return tuple(
         column.name
         for column in contract.columns
-        if column.class_ == "operational" and column.format != "json" and column.name not in contract.partition
+        if column.class_ == "operational"
+        and column.format != "json"
+        and column.type != "int64_list"
+        and column.name not in contract.partition
     )
 
 
 def table_configuration(contract: Contract) -> dict[str, str]:
     """Return the Delta table properties.
 
-    Column mapping is never named here: with it pyarrow readers return NULLs without a word. Deletion vectors are off because
-    several readers lack them.
+    Column mapping is never named here: with it pyarrow readers return NULLs without a word. Deletion vectors are off
+    because several readers lack them.
     """
     return {
         "delta.dataSkippingStatsColumns": ",".join(statistics_columns(contract)),

@@ -1,8 +1,7 @@
 """Reading a YAML file so that whatever is wrong in it can be shown with its line."""
 
-from collections.abc import Iterator
+import re
 from pathlib import Path
-from re import compile as pattern
 from typing import Any, NoReturn
 
 import yaml
@@ -18,18 +17,32 @@ KeyPath = tuple[str | int, ...]
 
 
 class _Loader(_Base):
-    """Reads YAML as version 1.2 has it: ``on`` and ``no`` are words, dates stay text, 1e-3 is a number."""
+    """Reads YAML as version 1.2 has it: ``on`` and ``no`` are words, dates stay text, 1e-3 is a number.
+
+    A key that stands twice in a mapping is an error; PyYAML alone would silently take the last.
+    """
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, Any]]] = {}  # noqa: RUF012 - PyYAML's own class attribute
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        found: dict[Any, Any] = super().construct_mapping(node, deep=deep)
+        if len(found) != len(node.value):
+            seen = set()
+            for key, _ in node.value:
+                if key.value in seen:
+                    what = f"key {key.value!r} stands twice"
+                    raise yaml.constructor.ConstructorError(None, None, what, key.start_mark)
+                seen.add(key.value)
+        return found
 
 
 for _tag, _form, _first in (
     ("bool", r"true|false", "tf"),
     ("null", r"null|~|", ["n", "~", ""]),
-    ("int", r"[-+]?(0|[1-9][0-9_]*)", "-+0123456789"),
+    ("int", r"[-+]?(0|[1-9][0-9]*)", "-+0123456789"),
     ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", "-+.0123456789"),
 ):
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", pattern(f"^(?:{_form})$"), list(_first))
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_form})$"), list(_first))
 
 
 class Document:
@@ -60,7 +73,7 @@ class Document:
             mark = getattr(error, "problem_mark", None)
             line = mark.line + 1 if mark else 1
             problem = getattr(error, "problem", None) or str(error)
-            raise ContractError(f"not YAML ({problem})", where=f"{path}:{line}", mend="mend the syntax") from error
+            raise ContractError(f"not usable YAML ({problem})", where=f"{path}:{line}", mend="mend the line") from error
 
     def fail(self, at: KeyPath, what: str, mend: str = "") -> NoReturn:
         """Raise `ContractError` for the item at the path ``at``, with its line."""
@@ -77,31 +90,13 @@ class Document:
             node = inner
         return line
 
-    def repeated_keys(self) -> Iterator[tuple[KeyPath, int]]:
-        """Yield path and second line of every key that stands twice in its mapping (YAML silently takes the last)."""
-        yield from _repeated(yaml.compose(self._text, _Loader), ())
-
 
 def _child(node: yaml.Node | None, step: str | int, line: int) -> tuple[yaml.Node | None, int]:
     """Return the node one step down and its line; None and the line so far if there is none."""
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
-            if key.value == step:
+            if key.value == str(step):
                 return value, key.start_mark.line + 1
     if isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
         return node.value[step], node.value[step].start_mark.line + 1
     return None, line
-
-
-def _repeated(node: yaml.Node | None, at: KeyPath) -> Iterator[tuple[KeyPath, int]]:
-    if isinstance(node, yaml.MappingNode):
-        seen = set()
-        for key, value in node.value:
-            here = (*at, key.value)
-            if key.value in seen:
-                yield here, key.start_mark.line + 1
-            seen.add(key.value)
-            yield from _repeated(value, here)
-    elif isinstance(node, yaml.SequenceNode):
-        for index, item in enumerate(node.value):
-            yield from _repeated(item, (*at, index))

@@ -1,6 +1,6 @@
-"""Judging rows against their contract, a column at a time: used when rows arrive and again when stored ones are checked."""
+"""Judging rows against their contract, a column at a time: when they arrive, and again once they are stored."""
 
-import datetime
+import datetime as dt
 from collections.abc import Iterator
 from typing import Final
 
@@ -15,9 +15,9 @@ Verdict = tuple[str, str, pa.ChunkedArray]  # check id, what is wrong, true wher
 def judge(contract: Contract, table: pa.Table) -> pa.Array:
     """Return for each row NULL if it is good, else ``check_id: what is wrong`` of the first thing that is.
 
-    First come required columns that are NULL (``required``) and floats that are NaN or infinite (``finite``), then the row checks
-    of the contract that quarantine, in its order. Columns that the table lacks are not judged, so that a segment,
-    which holds no ``date``, can be. Reasons hold no value of the row: they may be read by people who may not see it.
+    First come required columns that are NULL (``required``) and floats that are NaN or infinite (``finite``), then the
+    row checks of the contract that quarantine, in its order. Columns that the table lacks are not judged, so that a
+    segment, which holds no ``date``, can be. Reasons hold no value of the row: those who read them may not see it.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ def _within(values: pa.ChunkedArray, check: Check) -> pa.ChunkedArray:
 def _end(value: object, of: pa.DataType) -> pa.Scalar:
     """Return one end of a range in the column's type; an end that an integer type cannot hold stays a float."""
     if pa.types.is_timestamp(of):
-        return pa.scalar(datetime.datetime.fromisoformat(str(value)), of)
+        return pa.scalar(dt.datetime.fromisoformat(str(value)), of)
     if pa.types.is_date(of):
-        return pa.scalar(datetime.date.fromisoformat(str(value)), of)
+        return pa.scalar(dt.date.fromisoformat(str(value)), of)
     return pa.scalar(value)

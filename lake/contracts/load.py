@@ -1,12 +1,12 @@
 """Contracts and metrics by name, from the packaged files and from a user's overlay folder.
 
-An overlay holds files of the same form: `<table>.yaml` is a table of its own, or, with ``extends: <table>``, more columns and checks
-for a packaged one; `metrics.yaml` adds metrics.
+An overlay holds files of the same form: `<table>.yaml` is a table of its own, or, with ``extends: <table>``, more
+columns and checks for a packaged one; `metrics.yaml` adds metrics.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -66,12 +66,12 @@ def table_names(overlay: Path | None = None) -> tuple[str, ...]:
     return tuple(sorted({path.stem for folder in folders for path in folder.glob("[a-z]*.yaml")} - {"metrics"}))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _all(overlay: Path | None) -> Mapping[str, Contract]:
     return MappingProxyType({name: _one(name, overlay) for name in table_names(overlay)})
 
 
-@lru_cache(maxsize=None)
+@cache
 def _one(name: str, overlay: Path | None) -> Contract:
     if name not in table_names(overlay):
         raise UnknownTableError(name, mend=did_you_mean(name, table_names(overlay)))
@@ -81,19 +81,19 @@ def _one(name: str, overlay: Path | None) -> Contract:
         return _table(packaged, name)
     if packaged.exists():
         return _extended(_table(packaged, name), own)
-    found = _table(own, name)
-    return found
+    return _table(own, name)
 
 
 def _table(path: Path, name: str) -> Contract:
     document = Document(path)
     validate(document, "contract")
     if document.content["table"] != name:
-        document.fail(("table",), f"table {document.content['table']!r} stands in {path.name}", f"rename one to {name!r}")
+        found = document.content["table"]
+        document.fail(("table",), f"table {found!r} stands in {path.name}", f"rename one to {name!r}")
     return build.contract(document, _envelope() if document.content.get("envelope", False) else ())
 
 
-@lru_cache(maxsize=1)
+@cache
 def _envelope() -> tuple[Column, ...]:
     document = Document(PACKAGED / "_envelope.yaml")
     validate(document, "envelope")
@@ -113,9 +113,10 @@ def _extended(base: Contract, path: Path) -> Contract:
     for index, column in enumerate(added):
         here = ("columns", index)
         if column.id < OVERLAY_IDS:
-            document.fail((*here, "id"), f"id {column.id} belongs to the packaged contract", f"use {OVERLAY_IDS} or more")
+            document.fail((*here, "id"), f"id {column.id} is for packaged columns", f"use {OVERLAY_IDS} or more")
         if column.required:
-            document.fail((*here, "required"), f"added column {column.name!r} is required", "rows already stored lack it")
+            mend = "remove `required`; rows already stored lack it"
+            document.fail((*here, "required"), f"added column {column.name!r} is required", mend)
     changed = _overridden(document, base)
     checks = build.checks(document, ("checks",), facts.get("checks", ()))
     extended = replace(
@@ -150,7 +151,7 @@ def _by_id(old: tuple[Check, ...], new: tuple[Check, ...]) -> tuple[Check, ...]:
     return tuple({check.id: check for check in (*old, *new)}.values())
 
 
-@lru_cache(maxsize=None)
+@cache
 def _registry(overlay: Path | None) -> Mapping[str, Metric]:
     found = _metrics_of(PACKAGED / _METRICS)
     if overlay is not None and (overlay / _METRICS).exists():

@@ -27,9 +27,10 @@ class Check:
     id
         Stable name, unique within the contract; results and reject reasons carry it.
     kind
-        Per row: ``not_null``, ``between`` (inclusive; either end may be open), ``in_set``, ``matches`` (the whole text),
-        ``length`` (of text, in characters), ``at_most`` (first of ``columns`` ≤ second plus ``tolerance``), ``exactly_one`` (of ``columns``
-        is not NULL). Per table: ``unique`` (over ``columns``), ``row_count``, ``fill_ratio`` (share not NULL).
+        Per row: ``not_null``, ``between`` (inclusive; either end may be open), ``in_set``, ``matches`` (the whole
+        text), ``length`` (of text, in characters), ``at_most`` (first of ``columns`` ≤ second plus ``tolerance``),
+        ``exactly_one`` (of ``columns`` is not NULL). Per table: ``unique`` (over ``columns``), ``row_count``,
+        ``fill_ratio`` (share not NULL).
         NULL passes every row check but ``not_null`` and ``exactly_one``.
     severity
         ``error`` or ``warning``.
@@ -76,8 +77,8 @@ class Column:
         Permanent number, unique in the table for ever: a new name under an old id is a rename.
     unit
         SI base units in UCUM's letters, ``ratio`` (part of a whole), ``1`` (another dimensionless quantity), a counted
-        thing such as ``{row}``, ``metric`` (the unit of the metric that the row names), or ``none`` for a number that names
-        or orders things instead of measuring them; None for what is not a number.
+        thing such as ``{row}``, ``metric`` (the unit of the metric that the row names), or ``none`` for a number that
+        names or orders things instead of measuring them; None for what is not a number.
     class_
         ``operational``, ``pseudonymous``, ``personal`` or ``secret``.
     mask

@@ -1,7 +1,7 @@
-"""The part of JSON Schema that `schema.json` uses, so that contracts can be validated on a training host, where jsonschema
-is not installed, and so that an error can say which line and which word was meant.
+"""The part of JSON Schema that `schema.json` uses.
 
-`tests/lake/test_contracts_schema.py` holds it to jsonschema's verdicts.
+Contracts must be validated on training hosts too, where jsonschema is not installed, and an error must say which line
+and which word was meant. `tests/lake/test_contracts_schema.py` holds this to jsonschema's verdicts.
 """
 
 import json
@@ -44,8 +44,6 @@ def schema(name: str) -> dict[str, Any]:
 
 def validate(document: Document, name: str) -> None:
     """Hold a file to a definition of `schema.json`. Raises `ContractError` with the line of the first problem."""
-    for at, line in document.repeated_keys():
-        document.fail(at, f"key {at[-1]!r} stands twice", f"line {line} repeats it; remove one")
     for problem in problems(document.content, schema(name)):
         document.fail(problem.at, problem.what, problem.mend)
 
