@@ -1,4 +1,4 @@
-"""Build wheel and sdist, compare them with git, and use the wheel in an empty environment with base dependencies only."""
+"""Build wheel and sdist, compare them with git, and use the wheel in an environment with base dependencies only."""
 
 import os
 import subprocess

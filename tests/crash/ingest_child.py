@@ -1,0 +1,49 @@
+"""One ingest that dies by SIGKILL, for `test_ingest_kills.py`.
+
+    python ingest_child.py LAKE SPOOL MODE NUMBER
+
+MODE ``event``: die at the NUMBER-th time that the interpreter enters or leaves a function of the lake room, or that
+one of these calls into C: so also just before and just after every write, link and commit. MODE ``time``: die NUMBER
+milliseconds after the work began, in the middle of whatever is then under way. MODE ``never``: print how many events
+there were.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from ranklake.lake.ingest import ingest
+from ranklake.lake.spool import Spool
+from ranklake.lake.store import Lake
+from ranklake.lake.workers import InProcess
+
+LAKE, SPOOL, MODE, NUMBER = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+ROOM = str(Path(sys.modules["ranklake.lake"].__file__).parent)
+seen = 0
+
+
+def watch(frame, event, argument):
+    """Count what happens in the room, and die when it is time."""
+    global seen  # noqa: PLW0603 - a profile function has no other place to count
+    if frame.f_code.co_filename.startswith(ROOM):
+        seen += 1
+        if MODE == "event" and seen == NUMBER:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_later():
+    """Die in the middle of whatever is under way."""
+    time.sleep(NUMBER / 1000)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if MODE == "time":
+    threading.Thread(target=die_later, daemon=True).start()
+else:
+    sys.setprofile(watch)
+ingest(Lake.create(LAKE), Spool(SPOOL), InProcess())
+sys.setprofile(None)
+print(seen)

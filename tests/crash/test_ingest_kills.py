@@ -1,0 +1,85 @@
+"""Ingest under SIGKILL: whenever it dies in planning, writing or committing, running it again stores every row once."""
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from segments import put_segment, step_rows
+
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.invariant import balance
+from ranklake.lake.plan import last_finished, read_plan
+from ranklake.lake.read import read
+from ranklake.lake.spool import Spool
+from ranklake.lake.store import Lake
+
+KILLS = int(os.environ.get("RANKLAKE_KILLS", "30"))
+SEED = int(os.environ.get("RANKLAKE_SEED", "20261120"))
+CHILD = Path(__file__).with_name("ingest_child.py")
+ROWS = 200
+
+
+def run_child(lake, spool, mode, number):
+    command = [sys.executable, str(CHILD), str(lake), str(spool), mode, str(number)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def some_rows(segment):
+    """Return rows of one segment, a few of them bad; every third segment is sent again with a longer cut."""
+    rows = step_rows(ROWS, segment=segment)
+    times = [-1.0 if slot % 50 == 7 else 0.5 for slot in range(ROWS)]
+    place = rows.schema.get_field_index("step_time_s")
+    return rows.set_column(place, rows.schema.field(place), pa.array(times, pa.float32()))
+
+
+@pytest.mark.slow
+def test_killed_ingest_loses_and_repeats_nothing(tmp_path, capsys):
+    """After many kills at random points every row is stored or quarantined exactly once, and the books add up."""
+    rng = random.Random(SEED)
+    lake, spool = tmp_path / "lake", tmp_path / "spool"
+    put_segment(spool, some_rows(0))
+    began = time.monotonic()
+    first = run_child(lake, spool, "never", 0)
+    assert first.returncode == 0, first.stderr
+    events, whole_ms = int(first.stdout), int((time.monotonic() - began) * 1000)
+    kills, segment = 0, 1
+    while kills < KILLS:
+        for _ in range(rng.randint(1, 3)):
+            rows = some_rows(segment)
+            if segment % 3 == 0:
+                put_segment(spool, rows.slice(0, ROWS // 2), rows_before=ROWS * segment)
+            put_segment(spool, rows, rows_before=ROWS * segment)
+            segment += 1
+        while True:
+            mode, most = rng.choice([("event", events * 2), ("event", events), ("time", whole_ms // 2)])
+            child = run_child(lake, spool, mode, rng.randint(1, most))
+            if child.returncode == 0:
+                break
+            assert child.returncode == -9, child.stderr
+            kills += 1
+    final = run_child(lake, spool, "never", 0)
+    assert final.returncode == 0, final.stderr
+
+    opened = Lake.open(str(lake))
+    assert read_plan(opened, last_finished(opened) + 1) is None
+    stored = keys(opened, "steps")
+    refused = keys(opened, "rejects")
+    expected = {(7, number, slot) for number in range(segment) for slot in range(ROWS)}
+    bad = {key for key in expected if key[2] % 50 == 7}
+    assert stored == Counter(expected - bad)
+    assert refused == Counter(bad)
+    faults = [fault for item in balance(opened, Spool(str(spool)).listing()) for fault in item.faults]
+    assert faults == []
+    with capsys.disabled():
+        print(f"\n  ingest: {kills} kills, seed {SEED}, {segment} segments, 0 rows lost, 0 rows twice")
+
+
+def keys(lake, table):
+    rows = read(lake, contract(table), ["incarnation", "segment", "slot"])
+    return Counter(zip(*(rows[name].to_pylist() for name in rows.column_names), strict=True))
