@@ -62,8 +62,15 @@ def metric(name: str, overlay: Path | None = None) -> Metric:
 
 def table_names(overlay: Path | None = None) -> tuple[str, ...]:
     """Return the names of all tables, sorted, without reading their contracts."""
-    folders = (PACKAGED,) if overlay is None else (PACKAGED, overlay)
-    return tuple(sorted({path.stem for folder in folders for path in folder.glob("[a-z]*.yaml")} - {"metrics"}))
+    found = _stems(PACKAGED) if overlay is None else _stems(PACKAGED) | _stems(overlay)
+    return tuple(sorted(found))
+
+
+def _stems(folder: Path) -> set[str]:
+    """Return the names of a folder's tables. Raises `ContractError` for a file that would otherwise be passed over."""
+    for path in folder.glob("*.yml"):
+        raise ContractError("contract files end in .yaml", where=str(path), mend=f"rename it to {path.stem}.yaml")
+    return {path.stem for path in folder.glob("*.yaml") if not path.name.startswith("_")} - {"metrics"}
 
 
 @cache
@@ -86,6 +93,11 @@ def _one(name: str, overlay: Path | None) -> Contract:
 
 def _table(path: Path, name: str) -> Contract:
     document = Document(path)
+    if isinstance(document.content, dict) and "extends" in document.content:
+        base = str(document.content["extends"])
+        document.fail(
+            ("extends",), f"{path.name} extends no packaged table {base!r}", did_you_mean(base, _stems(PACKAGED))
+        )
     validate(document, "contract")
     if document.content["table"] != name:
         found = document.content["table"]
