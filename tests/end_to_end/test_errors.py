@@ -1,0 +1,85 @@
+"""A mistake of the user comes back as one line that says what, where and the mend, with exit code 2 and no traceback."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from segments import put_segment, step_rows
+
+from ranklake.lake.ingest import ingest
+from ranklake.lake.spool import Spool
+from ranklake.lake.store import Lake
+from ranklake.lake.workers import InProcess
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Return a folder with a lake, a folder that is none, a bad configuration and a bad contract."""
+    place = tmp_path_factory.mktemp("errors")
+    put_segment(place / "spool", step_rows(5))
+    ingest(Lake.create(str(place / "lake")), Spool(str(place / "spool")), InProcess())
+    (place / "other").mkdir()
+    (place / "other" / "photo.txt").write_text("not a lake")
+    (place / "bad.toml").write_text('[lake]\nurl = "x"\n')
+    (place / "contracts").mkdir()
+    (place / "contracts" / "mine.yaml").write_text(
+        "table: mine\nversion: 1\nkind: fact\nowner: me\nsteward: me\nsummary: Mine.\ngrain: [run]\n"
+        "partition: [date]\nsort: [run]\nretention: raw\nenvelope: true\ncolumns:\n"
+        "  - {id: 10020, name: heat, typ: float64, class: operational, doc: Heat.}\n"
+    )
+    return place
+
+
+def ranklake(*arguments, cwd, **environment):
+    environment = {**{k: v for k, v in os.environ.items() if not k.startswith("RANKLAKE_")}, **environment}
+    command = [sys.executable, "-m", "ranklake", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=120, check=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["sql", "SELECT * FROM stepz", "--lake", "lake"], "did you mean 'steps'?"),
+        (["sql", "SELECT lost FROM steps", "--lake", "lake"], "did you mean 'loss'?"),
+        (["sql", "SELEC 1", "--lake", "lake"], "SELEC"),
+        (["sql", "DROP TABLE steps", "--lake", "lake"], "SELECT"),
+        (["catalog", "stepz"], "did you mean 'steps'?"),
+        (["catalog", "train/los"], "did you mean 'train/loss'?"),
+        (["catalog", "--contracts", "contracts"], "mine.yaml:13"),
+        (["status", "--lake", "other"], "not a lake"),
+        (["status", "--lake", "nowhere"], "not a lake"),
+        (["ingest", "--lake", "other", "--spool", "spool"], "not a lake, and not empty"),
+        (["ingest", "--lake", "/proc/lake", "--spool", "spool"], "cannot be reached"),
+        (["ingest", "--lake", "lake", "--spool", "spool", "--dask", "tcp://127.0.0.1:9"], "no Dask scheduler answers"),
+        (["status", "--lake", "weird://bucket/lake"], "cannot be reached"),
+        (["status"], "no lake is named"),
+        (["rollup", "mfuu", "--lake", "lake"], "did you mean 'mfu'?"),
+        (["retain", "apply", "nonsense", "--lake", "lake"], "nonsense"),
+        (["stats"], "did you mean 'status'?"),
+        (["status", "--lak", "lake"], "--lak"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_a_mistake_is_one_line(place, arguments, said):
+    """One line on stderr, nothing on stdout, exit code 2."""
+    done = ranklake(*arguments, cwd=place)
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr
+    assert done.stdout == ""
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert done.stderr.startswith("ranklake: ")
+
+
+def test_a_bad_configuration_key_names_its_line(place):
+    """A misspelt key of the configuration is refused before anything is done."""
+    done = ranklake("status", cwd=place, RANKLAKE_CONFIG="bad.toml")
+    assert done.returncode == 2
+    assert done.stderr.strip() == "ranklake: bad.toml:2: unknown key 'url' in [lake]; did you mean 'uri'?"
+
+
+def test_credentials_in_a_uri_are_not_repeated(place):
+    """An error about a URI leaves out its user information."""
+    done = ranklake("status", "--lake", "weird://user:hunter2@bucket/lake", cwd=place)
+    assert done.returncode == 2
+    assert "hunter2" not in done.stderr
