@@ -16,6 +16,8 @@ TABLE: Final = "table"  # the item of a lint about the whole contract
 
 SUFFIX_UNITS: Final[Mapping[str, tuple[str, ...]]] = {
     "_bytes_per_s": ("By/s",),
+    "flops_per_s": ("FLOP/s",),
+    "tokens_per_s": ("{token}/s",),
     "_ratio": ("ratio",),
     "_bytes": ("By",),
     "_ns": ("ns",),
