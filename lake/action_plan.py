@@ -6,7 +6,7 @@ never written are orphans that no commit names.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import date
 from typing import TYPE_CHECKING, Any
@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import ranklake
-from ranklake.lake.commit import append_files, files, swap
+from ranklake.lake.commit import append_files, files, swap_plan
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ledger import commit_rows, ledger_row
 from ranklake.lake.parquet import DataFile
 from ranklake.lake.plan import LEDGER, Plan
-from ranklake.lake.read import read_files
+from ranklake.lake.read import read_some
 from ranklake.lake.tables import delta_table, ensure_table
 
 if TYPE_CHECKING:
@@ -83,8 +83,8 @@ def execute(lake: "Lake", plan: Plan) -> None:
         dropped = pa.Table.from_pylist(
             [{**row, "date": date.fromisoformat(row["date"])} for row in plan.body["remove"].get(table, [])]
         )
-        handle = ensure_table(lake, contract(table))
-        swap(
+        handle = delta_table(lake, table) or ensure_table(lake, contract(table))
+        swap_plan(
             handle,
             plan.number,
             add=added.get(table, []),
@@ -93,7 +93,10 @@ def execute(lake: "Lake", plan: Plan) -> None:
         )
     if plan.body["purge"]:
         _purge(lake, plan)
-    commit_rows(lake, LEDGER, [ledger_row(plan, plan.body["account"])], plan.number)
+    account = plan.body["account"]
+    rejected = sum(file.rows for file in added.get("rejects", []))
+    row = ledger_row(plan, account, rows_stored=sum(account.values()), rows_rejected=rejected)
+    commit_rows(lake, LEDGER, [row], plan.number)
 
 
 def _purge(lake: "Lake", plan: Plan) -> None:
@@ -115,33 +118,26 @@ def live_files(lake: "Lake", table: str, partitions: Sequence[date]) -> pa.Table
 
 
 def take_rows_out(
-    lake: "Lake", target: "Contract", number: int, partitions: Sequence[date], select: Callable[[pa.Table], pa.Array]
-) -> tuple[pa.Table, list[DataFile], pa.Table]:
-    """Rewrite the files of some partitions without the rows that `select` marks; commit nothing.
+    lake: "Lake", target: "Contract", number: int, candidates: pa.Table, select: Callable[[pa.Table], pa.Array]
+) -> Iterator[tuple[pa.Table, list[DataFile], pa.Table]]:
+    """Rewrite files without the rows that `select` marks, one file at a time; commit nothing.
 
     Parameters
     ----------
     number
         The plan this is for.
+    candidates
+        Files to look into: rows of `live_files`.
     select
         Given a file's rows, returns a boolean array, true where a row goes.
 
-    Returns the files to drop (rows of `live_files`), the files that replace them, and the rows taken out. Files in
-    which nothing is marked are left as they are.
+    Yields for each file in which something is marked: the file to drop (one row of `candidates`), the files that
+    replace it, and the rows taken out. At most one file's rows are held at a time.
     """
-    candidates = live_files(lake, target.table, partitions)
-    dropped: list[str] = []
-    added: list[DataFile] = []
-    taken: list[pa.Table] = []
-    for path, rows in read_files(lake, target, partitions=partitions):
+    for path, rows in read_some(lake, target, candidates):
         mask = select(rows)
         if not pc.any(mask).as_py():
             continue
-        dropped.append(path)
-        taken.append(rows.filter(mask))
         kept = rows.filter(pc.invert(mask))
-        if kept.num_rows:
-            added += append_files(lake, target, kept, number)
-    gone = candidates.filter(pc.is_in(candidates["path"], value_set=pa.array(dropped, pa.string())))
-    schema = taken[0].schema if taken else None
-    return gone, added, pa.concat_tables(taken) if schema is not None else pa.table({})
+        added = append_files(lake, target, kept, number) if kept.num_rows else []
+        yield candidates.filter(pc.equal(candidates["path"], path)), added, rows.filter(mask)

@@ -3,7 +3,8 @@
 A commit carries ``Transaction("lake", number)`` and is made on the handle on which a lower number was read. delta-rs
 refuses it if another commit of the same application landed since that handle was read; the number alone would not be
 checked, so the handle's own number is looked at first. Numbers of fact and system tables are plan numbers; derived
-tables count their own.
+tables, and system tables that are also written outside of plans (results of checks, retention plans, the audit trail),
+count their own; a plan that changes such a table says so under a second application, see `swap_plan`.
 """
 
 import time
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from ranklake.lake.store import Lake
 
 APP_ID: Final = "lake"
+PLAN_ID: Final = "plan"
 
 
 class LostRaceError(RanklakeError):
@@ -45,6 +47,7 @@ def swap(
     add: Sequence[DataFile] = (),
     remove: pa.Table | None = None,
     metadata: Mapping[str, str] | None = None,
+    plan: int | None = None,
 ) -> bool:
     """Commit files to a table under a number, once.
 
@@ -58,6 +61,8 @@ def swap(
         New files; files to drop, as rows of `files`.
     metadata
         Goes into the commit's own record, for people and for recovery.
+    plan
+        Recorded beside the number, for `swap_plan`.
 
     Returns whether this call committed; False means that the number is there already. Raises `LostRaceError` if another
     process won; the new files then stay behind, named by no commit.
@@ -66,7 +71,8 @@ def swap(
         return False
     actions: list[AddAction | RemoveAction] = [file.add_action() for file in add]
     actions += [] if remove is None else _remove_actions(remove)
-    properties = CommitProperties(custom_metadata=dict(metadata or {}), app_transactions=[Transaction(APP_ID, number)])
+    transactions = [Transaction(APP_ID, number), *([] if plan is None else [Transaction(PLAN_ID, plan)])]
+    properties = CommitProperties(custom_metadata=dict(metadata or {}), app_transactions=transactions)
     try:
         table.create_write_transaction(
             actions, mode="append", schema=table.schema(), partition_by=_partitions(table), commit_properties=properties
@@ -76,6 +82,25 @@ def swap(
             f"another process committed {number} first", where=table.table_uri, mend="run it again"
         ) from error
     return True
+
+
+def swap_plan(
+    table: DeltaTable,
+    plan: int,
+    *,
+    add: Sequence[DataFile] = (),
+    remove: pa.Table | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> bool:
+    """Commit what a plan spells out for a table, once, whether the table counts plans or its own commits.
+
+    The plan's number stands in the log as a transaction of its own, since a table that counts its own commits may be
+    past that number without having seen the plan. Arguments, result and errors otherwise as for `swap`.
+    """
+    done = table.transaction_version(PLAN_ID)
+    if done is not None and done >= plan:
+        return False
+    return swap(table, max(plan, number_of(table) + 1), add=add, remove=remove, metadata=metadata, plan=plan)
 
 
 def files(table: DeltaTable, partitions: Sequence[date] | None = None) -> pa.Table:

@@ -133,8 +133,9 @@ def compact(group: Group) -> Compacted:
         files = append_files(lake, target, _dated(rows.filter(pa.array(accepted)), target), group.plan)
     if group.store_rejects and refused.any():
         digests = [good[index].sha256 for index in owner[refused]]
+        reasons = verdict.filter(pa.array(refused))
         table = reject_rows(
-            rows.filter(pa.array(refused)), verdict.filter(pa.array(refused)), digests, "ingest", target.table, group
+            rows.filter(pa.array(refused)), reasons, digests, "ingest", target, group.plan, group.created
         )
         rejects = append_files(lake, contract("rejects"), table, group.plan)
     return Compacted(files, rejects, [_outcome(segment, group.table) for segment in segments])
@@ -244,7 +245,13 @@ def _dated(rows: pa.Table, target: Contract) -> pa.Table:
 
 
 def reject_rows(
-    rows: pa.Table, reasons: pa.Array, digests: Sequence[str], source: str, table: str, group: Group
+    rows: pa.Table,
+    reasons: pa.Array,
+    digests: Sequence[str | None],
+    source: str,
+    target: Contract,
+    plan: int,
+    when: datetime,
 ) -> pa.Table:
     """Return rows of the table ``rejects``; each refused row goes along whole as JSON, so that it can be replayed."""
     schema = arrow_schema(contract("rejects"))
@@ -253,11 +260,11 @@ def reject_rows(
     columns["row"] = [json.dumps(row, default=_jsonable) for row in rows.to_pylist()]
     columns["sha256"] = digests
     constants = {
-        "plan": group.plan,
+        "plan": plan,
         "source": source,
-        "table": table,
-        "ts": group.created,
-        "date": group.created.date(),
+        "table": target.table,
+        "ts": when,
+        "date": when.date(),
     }
     arrays = []
     for column in schema:

@@ -1,18 +1,20 @@
 """Rows of system tables, and the ledger row with which every plan ends."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from ranklake.lake.commit import append_files, number_of, swap
+from ranklake.lake.commit import LostRaceError, append_files, number_of, swap
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.tables import ensure_table
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
     from ranklake.lake.parquet import DataFile
     from ranklake.lake.plan import Plan
     from ranklake.lake.store import Lake
@@ -25,6 +27,28 @@ def commit_rows(lake: "Lake", table: str, rows: list[dict[str, Any]], number: in
         return False
     new = row_files(lake, table, rows, number)
     return swap(handle, number, add=new, metadata={"ranklake.plan": str(number)})
+
+
+def append_own(lake: "Lake", table: str, compose: Callable[["DeltaTable"], list[dict[str, Any]]]) -> int:
+    """Append rows, given as dicts, to a system table that counts its own commits; return how many.
+
+    Parameters
+    ----------
+    compose
+        Called with a fresh handle; returns the rows, none if there is nothing to add. Whoever loses the race against
+        another writer calls it again, so rows may depend on what the table holds.
+    """
+    while True:
+        handle = ensure_table(lake, contract(table))
+        rows = compose(handle)
+        if not rows:
+            return 0
+        number = number_of(handle) + 1
+        try:
+            swap(handle, number, add=row_files(lake, table, rows, number))
+        except LostRaceError:
+            continue
+        return len(rows)
 
 
 def row_files(lake: "Lake", table: str, rows: list[dict[str, Any]], number: int) -> "list[DataFile]":

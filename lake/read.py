@@ -60,9 +60,40 @@ def read_files(
         return
     if version is not None:
         table = DeltaTable(lake.table_uri(contract.table), version=version, storage_options=lake.storage)
+    yield from read_some(lake, contract, files(table, partitions), columns)
+
+
+def read_some(
+    lake: "Lake", contract: "Contract", some: pa.Table, columns: Sequence[str] | None = None
+) -> Iterator[tuple[str, pa.Table]]:
+    """Yield (path relative to the table, its rows) for some files: rows of `ranklake.lake.commit.files`."""
     schema = _selected(contract, columns)
-    for row in files(table, partitions).select(["path", "date"]).to_pylist():
-        yield row["path"], _read_file(lake, contract.table, row["path"], row["date"], schema)
+    for row in some.select(["path", "date"]).to_pylist():
+        with lake.fs.open(lake.path("tables", contract.table, row["path"]), "rb") as source:
+            file = pq.ParquetFile(source)
+            yield row["path"], _fit(file.read(_stored(file, schema)), file, row["date"], schema)
+
+
+def read_batches(
+    lake: "Lake", contract: "Contract", some: pa.Table, columns: Sequence[str], *, batch_rows: int
+) -> Iterator[pa.Table]:
+    """Yield the rows of some files (rows of `ranklake.lake.commit.files`) in tables of `batch_rows`, the last shorter.
+
+    Small files come together in one table; of a large one no more than about a batch is held at a time.
+    """
+    schema = _selected(contract, columns)
+    waiting = schema.empty_table()
+    for row in some.select(["path", "date"]).to_pylist():
+        with lake.fs.open(lake.path("tables", contract.table, row["path"]), "rb") as source:
+            file = pq.ParquetFile(source)
+            for batch in file.iter_batches(batch_rows, columns=_stored(file, schema)):
+                part = _fit(pa.table(batch), file, row["date"], schema)
+                waiting = pa.concat_tables([waiting, part])
+                while waiting.num_rows >= batch_rows:
+                    yield waiting.slice(0, batch_rows)
+                    waiting = waiting.slice(batch_rows)
+    if waiting.num_rows:
+        yield waiting
 
 
 def _selected(contract: "Contract", columns: Sequence[str] | None) -> pa.Schema:
@@ -70,18 +101,20 @@ def _selected(contract: "Contract", columns: Sequence[str] | None) -> pa.Schema:
     return schema if columns is None else pa.schema([schema.field(name) for name in columns], schema.metadata)
 
 
-def _read_file(lake: "Lake", table: str, path: str, day: date | None, schema: pa.Schema) -> pa.Table:
-    with lake.fs.open(lake.path("tables", table, path), "rb") as source:
-        file = pq.ParquetFile(source)
-        stored = set(file.schema_arrow.names)
-        rows = file.read([name for name in schema.names if name in stored])
-        count = file.metadata.num_rows
+def _stored(file: pq.ParquetFile, schema: pa.Schema) -> list[str]:
+    stored = set(file.schema_arrow.names)
+    return [name for name in schema.names if name in stored]
+
+
+def _fit(rows: pa.Table, file: pq.ParquetFile, day: date | None, schema: pa.Schema) -> pa.Table:
+    """Return rows of a file under the contract's types: the partition's date, and NULL for what is younger than it."""
+    stored = set(file.schema_arrow.names)
     arrays = []
     for column in schema:
         if column.name in stored:
             arrays.append(rows[column.name].cast(column.type))
         elif column.name == "date" and day is not None:
-            arrays.append(pa.chunked_array([pa.repeat(pa.scalar(day, pa.date32()), count)]))
+            arrays.append(pa.chunked_array([pa.repeat(pa.scalar(day, pa.date32()), rows.num_rows)]))
         else:
-            arrays.append(pa.chunked_array([pa.nulls(count, column.type)]))
+            arrays.append(pa.chunked_array([pa.nulls(rows.num_rows, column.type)]))
     return pa.table(arrays, schema=schema)
