@@ -1,0 +1,68 @@
+"""``ranklake demo``."""
+
+import json
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from ranklake.capture.recover import recover
+from ranklake.commands.options import json_option
+from ranklake.demo.launch import WORLD_SIZE, Trained, launch
+from ranklake.demo.summary import Facts, gather, render
+from ranklake.flows.calls import Settings
+from ranklake.flows.embedded import run_pipeline
+
+
+@click.command()
+@click.option("--dir", "folder", type=click.Path(path_type=Path), default=Path("demo-lake"), show_default=True,
+              help="Folder for the spool, the lake and the trainer's own files.")  # fmt: skip
+@click.option("--steps", type=click.IntRange(min=1), default=300, show_default=True, help="Training steps.")
+@click.option("--slow-rank", type=click.IntRange(0, WORLD_SIZE - 1), help="Slow this rank down on purpose.")
+@click.option("--kill-rank", type=click.IntRange(0, WORLD_SIZE - 1), help="Kill this rank with SIGKILL half-way.")
+@json_option
+def demo(folder: Path, steps: int, slow_rank: int | None, kill_rank: int | None, *, as_json: bool) -> int:
+    """Train a small real model on two ranks, record it, and bring the record into governed tables.
+
+    Everything runs here, on CPUs, without any service: torchrun, a Dask cluster and a Prefect server start and end with
+    the command. Run it again, and another run joins the same lake. Exits 1 if anything recorded is missing.
+    """
+    folder = folder.resolve()
+    lake, spool = folder / "lake", folder / "spool"
+    _say(f"1/4 training a small GPT on {WORLD_SIZE} ranks, {steps} steps", started := time.monotonic())
+    trained = launch(folder, steps, slow_rank, kill_rank)
+    _say("2/4 adopting what the ranks left behind", started)
+    recover(folder / "local", str(spool))
+    _say("3/4 ingest, check, rollup: Prefect flows on a Dask cluster", started)
+    done = run_pipeline(Settings(str(lake), str(spool)), folder / "prefect")
+    _say("4/4 asking the lake", started)
+    facts = gather(str(lake), str(spool), trained, done["check"])
+    if as_json:
+        click.echo(json.dumps(_plain(facts, trained), default=str))
+    else:
+        click.echo("\n".join(render(facts, trained, _shown(lake))))
+    return 0 if facts.books_add_up and not facts.lost and not facts.repeated else 1
+
+
+def _adopt(folder: Path) -> None:
+    from ranklake.capture.recover import recover
+
+    recover(folder / "local", str(folder / "spool"))
+
+
+def _plain(facts: Facts, trained: Trained) -> dict[str, object]:
+    outcome = {"lost": facts.lost, "repeated": facts.repeated, "books_add_up": facts.books_add_up}
+    return {"run": trained.run, **outcome, **asdict(facts)}
+
+
+def _shown(path: Path) -> str:
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def _say(line: str, started: float) -> None:
+    print(f"[{time.monotonic() - started:5.1f} s] {line}", file=sys.stderr, flush=True)  # noqa: T201
