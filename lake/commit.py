@@ -141,6 +141,7 @@ def replace_partitions(
     if outside:
         raise ValueError(f"rows outside the partitions to replace: {sorted(outside)}")
     swap(table, number, add=new, remove=files(table, partitions), metadata=metadata)
+    table.update_incremental()  # a write transaction leaves its handle at the version that was read
     return table.version()
 
 
