@@ -77,8 +77,8 @@ def _table(one: Contract) -> str:
         "",
         one.summary,
         "",
-        f"Version {one.version}; {one.kind}; owner {one.owner}, steward {one.steward}; "
-        f"retention class `{one.retention}`.",
+        f"Version {one.version}; {one.kind}; retention class `{one.retention}`.",
+        f"Owner: {one.owner}. Steward: {one.steward}.",
         f"One row per {_code(one.grain)}; partitioned by {_code(one.partition)}; sorted by {_code(one.sort)}.",
         "",
         "## Columns",

@@ -90,12 +90,13 @@ def agree(document: Document, built: Contract, *, first: int) -> None:
     _agree_columns(document, built, first)
     for key in ("grain", "partition", "sort"):
         _known(document, built, (key,), key, getattr(built, key))
-    for index, check in enumerate(built.checks):
-        _known(document, built, ("checks", index, "columns"), f"check {check.id!r}", check.columns)
+    for check in built.checks:
+        _known(document, built, (*_last(document, check.id), "columns"), f"check {check.id!r}", check.columns)
     seen: set[str] = set()
     for check in built.all_checks():
         if check.id in seen:
-            document.fail((), f"check id {check.id!r} stands twice", "results are kept by id; choose another")
+            at = (*_last(document, check.id), "id")
+            document.fail(at, f"check id {check.id!r} stands twice", "results are kept by id; choose another")
         seen.add(check.id)
 
 
@@ -112,6 +113,18 @@ def _agree_columns(document: Document, built: Contract, first: int) -> None:
             document.fail((*here, "unit"), f"column {column.name!r} is {column.type} and has a unit", "remove the unit")
         ids[column.id] = repr(column.name)
         names.add(column.name)
+
+
+def _last(document: Document, check_id: str) -> KeyPath:
+    """Return the path of the last check with this id in the document; the path of the file if it is not in it."""
+    found: KeyPath = ()
+    for key in ("columns", "packaged_columns"):
+        for index, column in enumerate(document.content.get(key, ())):
+            for place, check in enumerate(column.get("checks", ())):
+                found = (key, index, "checks", place) if check["id"] == check_id else found
+    for place, check in enumerate(document.content.get("checks", ())):
+        found = ("checks", place) if check["id"] == check_id else found
+    return found
 
 
 def _known(document: Document, built: Contract, at: KeyPath, who: str, names: Iterable[str]) -> None:

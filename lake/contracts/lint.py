@@ -85,11 +85,11 @@ def _suffix(contract: Contract) -> Iterator[tuple[str, str]]:
 
 
 def _named_unit(contract: Contract) -> Iterator[tuple[str, str]]:
-    """RL002: a unit that a name should end in, and does not."""
+    """RL002: a unit that a name should end in, and the name ends in none."""
     ends = {unit: end for end, units in SUFFIX_UNITS.items() for unit in units}
     for column in contract.columns:
         end = ends.get(column.unit or "")
-        if end and not column.name.endswith(end) and column.name != end.removeprefix("_"):
+        if end and not column.name.endswith(tuple(SUFFIX_UNITS)) and column.name != end.removeprefix("_"):
             yield column.name, f"has the unit {column.unit!r} and does not end in {end}"
 
 
