@@ -89,7 +89,11 @@ def _in_set(check: Check, table: pa.Table) -> pa.ChunkedArray:
 
 
 def _matches(check: Check, table: pa.Table) -> pa.ChunkedArray:
-    return pc.match_substring_regex(table.column(check.columns[0]), rf"\A(?:{check.pattern})\z")
+    # Captured text repeats (a run's name stands in every row), so each distinct value is matched once.
+    values = table.column(check.columns[0])
+    distinct = pc.unique(values)
+    bad = distinct.filter(pc.invert(pc.match_substring_regex(distinct, rf"\A(?:{check.pattern})\z")))
+    return pc.invert(pc.is_in(values, value_set=bad))
 
 
 def _at_most(check: Check, table: pa.Table) -> pa.ChunkedArray:

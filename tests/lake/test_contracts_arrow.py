@@ -6,7 +6,7 @@ import json
 import deltalake
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ranklake.lake.contracts import ContractMismatchError, contract, load_contracts
@@ -88,6 +88,7 @@ def test_every_type_has_an_arrow_type():
     assert set(ARROW_TYPES) == set(TYPES) == set(VALUES)
 
 
+@settings(deadline=None)
 @given(tables())
 def test_conform_restores_order_types_and_missing_columns(drawn):
     """Whatever the order, the equivalent types and the all-NULL columns left out, conform gives the same table."""

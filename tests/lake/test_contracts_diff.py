@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ranklake.lake.contracts import Check, Column, Tombstone, contract, load_contracts, load_metrics, metric
@@ -88,6 +88,7 @@ def test_a_contract_does_not_differ_from_itself(name):
     assert diff(contract(name), contract(name)) == ()
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_differences_go_both_ways(data):
     """Whatever subset of columns is gone one way is added the other way, and a rename is never a drop and an add."""

@@ -3,6 +3,7 @@
 import datetime as dt
 import math
 import re
+import time
 
 import pyarrow as pa
 import pytest
@@ -107,7 +108,7 @@ ROWS = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(contracts(), ROWS)
 def test_judge_agrees_with_the_oracle(one, rows):
     """The vectorised judgement is that of a loop over rows, reason for reason."""
@@ -115,6 +116,7 @@ def test_judge_agrees_with_the_oracle(one, rows):
     assert judge(one, table).to_pylist() == [reason(one, row) for row in rows]
 
 
+@settings(deadline=None)
 @given(contracts(), ROWS)
 def test_failures_agree_with_the_oracle(one, rows):
     """Each check's mask, which quality uses for recording checks too, has no NULL and the oracle's verdicts."""
@@ -125,6 +127,7 @@ def test_failures_agree_with_the_oracle(one, rows):
             assert failures(check, table).to_pylist() == [not passes(check, row) for row in rows]
 
 
+@settings(deadline=None)
 @given(contracts(), ROWS)
 def test_good_rows_stay_good(one, rows):
     """What judge passes is judged good again alone, fits the contract and has no NULL where none may be."""
@@ -203,8 +206,10 @@ def test_every_packaged_check_can_be_computed(name):
 
 
 def test_judging_is_fast_enough_to_stand_before_every_row():
-    """A million rows are judged without a Python loop over them: reasons for good rows cost no allocation each."""
-    table = pa.concat_tables([steps({}, {"step": -1})] * 5000).combine_chunks()
+    """200,000 rows of steps are judged in under 0.2 s of processor time, and the bad half is found."""
+    table = pa.concat_tables([steps({}, {"step": -1})] * 100_000).combine_chunks()
+    start = time.process_time()
     reasons = judge(contract("steps"), table)
+    assert time.process_time() - start < 0.2
     assert isinstance(reasons, pa.StringArray)
-    assert reasons.null_count == 5000
+    assert reasons.null_count == 100_000

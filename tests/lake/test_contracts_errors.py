@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ranklake.lake.contracts import ContractError, contract, load
@@ -135,6 +135,7 @@ def test_words_that_yaml_1_1_takes_for_truth_stay_words(tmp_path):
 PACKAGED_TABLES = sorted(path for path in PACKAGED.glob("*.yaml") if path.stem not in {"_envelope", "metrics"})
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_a_misspelling_anywhere_is_found_on_its_line(tmp_path_factory, data):
     """Whichever column of whichever packaged table is misspelt, the line named is the one that was edited."""

@@ -81,15 +81,15 @@ def test_facts_begin_with_the_envelope(name):
 
 
 def test_loading_all_is_quick():
-    """All packaged contracts and the registry are read in well under 150 ms, the best of five times."""
+    """All packaged contracts and the registry are read in under 150 ms of processor time, the best of five."""
     took = []
     for _ in range(5):
         for cached in (load._all, load._one, load._envelope, load._registry):
             cached.cache_clear()
-        start = time.perf_counter()
+        start = time.process_time()
         load_contracts()
         load_metrics()
-        took.append(time.perf_counter() - start)
+        took.append(time.process_time() - start)
     assert min(took) < 0.15
 
 

@@ -68,7 +68,7 @@ ODD = st.one_of(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_mutations_get_the_same_verdict(data):
     """Wherever a value is replaced, dropped or added, both say valid or both say invalid."""
