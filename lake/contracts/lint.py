@@ -6,9 +6,11 @@ A contract silences one under `lint:` with the code, the item and the reason.
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from ranklake.lake.contracts.delta import statistics_columns
+from ranklake.lake.contracts.load import PACKAGED
 from ranklake.lake.contracts.model import OVERLAY_IDS, Contract, Metric
 
 ENVELOPE_IDS: Final = 20  # ids below are the envelope's
@@ -151,7 +153,7 @@ def _ids(contract: Contract) -> Iterator[tuple[str, str]]:
     for column in contract.columns:
         if column.id < ENVELOPE_IDS and not contract.envelope:
             yield column.name, f"id {column.id} is reserved for the envelope"
-        if contract.path.endswith(f"/contracts/{contract.table}.yaml") and column.id >= OVERLAY_IDS:
+        if Path(contract.path).parent == PACKAGED and column.id >= OVERLAY_IDS:
             yield column.name, f"id {column.id} is reserved for overlays"
 
 
