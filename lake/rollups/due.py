@@ -1,0 +1,156 @@
+"""What must be computed again: dates of partition rollups, runs of run rollups."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.query import session
+from ranklake.lake.read import read
+from ranklake.lake.rollups.evaluate import AFFECTED, replace_table
+from ranklake.lake.rollups.inputs import NOTHING, WHOLE, Key, Recorded, Snapshot, State, combined, day_of, partition
+
+if TYPE_CHECKING:
+    from ranklake.lake.rollups.registry import Rollup
+    from ranklake.lake.store import Lake
+
+_DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """Runs to compute.
+
+    Attributes
+    ----------
+    starts
+        Each run with its output date: the first date on which any input has a row of it.
+    replaced
+        Runs whose rows in the output go: those of `starts`, and those that no input has any more.
+    old_days
+        Output dates that hold rows of `replaced`.
+    inputs
+        Fingerprints of the input partitions that are now accounted for.
+    """
+
+    starts: dict[str, date]
+    replaced: frozenset[str]
+    old_days: frozenset[date]
+    inputs: dict[Key, str]
+
+
+def due_days(
+    rollup: "Rollup", inputs: Mapping[str, Snapshot], output: Snapshot, state: State, gone: Collection[Key]
+) -> dict[date, dict[Key, str]]:
+    """Return the dates of a partition rollup that are due, each with the fingerprints of its inputs.
+
+    Parameters
+    ----------
+    inputs, output
+        As they are now.
+    state
+        As lineage has it; empty to have everything computed.
+    gone
+        Partitions that retention took away.
+    """
+    main = rollup.inputs[0].table
+    days = {*inputs[main].fingerprints, *output.fingerprints, *(day_of(name) for name in state)}
+    due = {}
+    for day in days:
+        if day not in inputs[main].fingerprints and (main, partition(day)) in gone:
+            continue
+        expected = _expected(rollup, day, inputs)
+        was = state.get(partition(day), {})
+        vanished = {key: NOTHING for key, one in was.items() if key not in expected and one.fingerprint != NOTHING}
+        fresh = all(_is(was.get(key), digest, rollup.sha256) for key, digest in expected.items())
+        if not fresh or set(vanished) - set(gone):
+            due[day] = expected | vanished
+    return due
+
+
+def due_runs(
+    lake: "Lake",
+    rollup: "Rollup",
+    inputs: Mapping[str, Snapshot],
+    output: Snapshot,
+    state: State,
+    gone: Collection[Key],
+) -> Due | None:
+    """Return the runs of a run rollup that are due: all that have rows in a changed partition, or may have had some.
+
+    None if nothing changed. Arguments as for `due_days`.
+    """
+    was = state.get(WHOLE, {})
+    now = {(name, partition(day)): digest for name, one in inputs.items() for day, digest in one.fingerprints.items()}
+    changed = {key: digest for key, digest in now.items() if not _is(was.get(key), digest, rollup.sha256)}
+    changed |= {
+        key: NOTHING for key, one in was.items() if key not in now and one.fingerprint != NOTHING and key not in gone
+    }
+    if not changed and (state or not output.fingerprints):
+        return None
+    held = read(lake, contract(rollup.name), ["run", "date", "ts", "end_ts"], version=output.version).to_pylist()
+    spans: dict[str, tuple[date, date]] = {}
+    for row in held:
+        first, last = spans.get(row["run"], (date.max, date.min))
+        spans[row["run"]] = (min(first, row["date"], row["ts"].date()), max(last, row["end_ts"].date()))
+    # What a partition held before is not known, but only runs that were under way then can have been in it.
+    rewritten = {day_of(name) for table, name in changed if (table, name) in was or not state}
+    under_way = {
+        run for run, (first, last) in spans.items() if any(first - _DAY <= day <= last + _DAY for day in rewritten)
+    }
+    starts = _starts(lake, rollup, inputs, changed, under_way if state else set(spans))
+    frozen = {
+        run
+        for run in set(spans) - set(starts)
+        if any(spans[run][0] - _DAY <= day_of(name) <= spans[run][1] + _DAY for _, name in gone)
+    }
+    replaced = frozenset({*starts, *(under_way if state else spans)} - frozen)
+    old_days = frozenset(row["date"] for row in held if row["run"] in replaced)
+    return Due(starts, replaced, old_days, changed)
+
+
+def _starts(
+    lake: "Lake",
+    rollup: "Rollup",
+    inputs: Mapping[str, Snapshot],
+    changed: Mapping[Key, str],
+    also: Collection[str],
+) -> dict[str, date]:
+    """Return every run with rows in a changed partition, and of `also` those with any rows, with its first date."""
+    ctx = session(lake, rollup.tables, handles={name: one.handle for name, one in inputs.items()})
+    runs = set(also)
+    for name in rollup.tables:
+        days = [day_of(part) for table, part in changed if table == name]
+        if days:
+            listed = ", ".join(f"DATE '{day}'" for day in sorted(days))
+            found = ctx.sql(f"SELECT DISTINCT run FROM {name} WHERE date IN ({listed})")  # noqa: S608 - our own names
+            runs.update(found.to_arrow_table()["run"].to_pylist())
+    replace_table(ctx, AFFECTED, pa.table({"run": pa.array(sorted(runs), pa.string())}))
+    parts = " UNION ALL ".join(
+        f"SELECT {name}.run, date FROM {name} INNER JOIN {AFFECTED} ON {AFFECTED}.run = {name}.run"  # noqa: S608 - likewise
+        for name in rollup.tables
+    )
+    firsts = ctx.sql(f"SELECT run, min(date) AS date FROM ({parts}) GROUP BY run").to_arrow_table()  # noqa: S608 - likewise
+    return dict(zip(firsts["run"].to_pylist(), firsts["date"].to_pylist(), strict=True))
+
+
+def _expected(rollup: "Rollup", day: date, inputs: Mapping[str, Snapshot]) -> dict[Key, str]:
+    """Return the fingerprints of what an output date is computed from, that date of the main input always."""
+    found: dict[Key, str] = {(rollup.inputs[0].table, partition(day)): NOTHING}
+    for item in rollup.inputs:
+        one = inputs[item.table]
+        if item.reach == "until":
+            found[item.table, WHOLE] = combined(one, day)
+            continue
+        around = (-1, 0, 1) if item.reach == "days" else (0,)
+        for near in (day + _DAY * offset for offset in around):
+            if near in one.fingerprints:
+                found[item.table, partition(near)] = one.fingerprints[near]
+    return found
+
+
+def _is(was: Recorded | None, digest: str, sha256: str) -> bool:
+    return was is not None and was.fingerprint == digest and was.transform_sha256 == sha256

@@ -1,0 +1,47 @@
+"""Running one rollup's SQL over tables that are registered already; no table is opened or written here."""
+
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from ranklake.lake.contracts.arrow import conform
+from ranklake.lake.contracts.load import contract
+
+if TYPE_CHECKING:
+    from datafusion import SessionContext
+
+    from ranklake.lake.rollups.registry import Rollup
+
+AFFECTED = "affected_runs"
+
+
+def evaluate_day(ctx: "SessionContext", rollup: "Rollup", day: date) -> pa.Table:
+    """Compute one date of a partition rollup, under its contract's Arrow schema.
+
+    Raises `ContractMismatchError` if the SQL does not give what the contract promises.
+    """
+    begin = pa.scalar(datetime(day.year, day.month, day.day, tzinfo=UTC), pa.timestamp("us", tz="UTC"))
+    return _evaluate(ctx, rollup, {"date": pa.scalar(day, pa.date32()), "begin": begin})
+
+
+def evaluate_runs(ctx: "SessionContext", rollup: "Rollup", runs: dict[str, date]) -> pa.Table:
+    """Compute whole runs of a run rollup; `runs` gives each run's output date. Raises as `evaluate_day`."""
+    affected = pa.table({"run": pa.array(runs, pa.string()), "date": pa.array(runs.values(), pa.date32())})
+    replace_table(ctx, AFFECTED, affected)
+    return _evaluate(ctx, rollup, {})
+
+
+def replace_table(ctx: "SessionContext", name: str, rows: pa.Table) -> None:
+    """Register rows in memory under a name, in place of what stood there."""
+    if ctx.table_exist(name):
+        ctx.deregister_table(name)
+    ctx.register_record_batches(name, [rows.to_batches() or [pa.RecordBatch.from_pylist([], schema=rows.schema)]])
+
+
+def _evaluate(ctx: "SessionContext", rollup: "Rollup", values: dict[str, Any]) -> pa.Table:
+    for name, make in rollup.lookups.items():
+        if not ctx.table_exist(name):
+            replace_table(ctx, name, make())
+    found = ctx.sql(rollup.sql, param_values={**rollup.parameters, **values}).to_arrow_table()
+    return conform(found, contract(rollup.name))

@@ -1,0 +1,167 @@
+"""What a rollup's inputs are now, and what they were when it last read them.
+
+An input partition's fingerprint is the digest of the names of its files, which never change once written. The table
+``lineage`` keeps, for each output partition, the fingerprint of every input partition that it was computed from; a
+rollup is due where the two differ. Whole-run rollups keep theirs under the output partition "" (the whole table).
+
+A partition that retention took away is no change: what was computed from it stays as it was.
+"""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.lake.commit import append_files, files, number_of, swap
+from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.read import read
+from ranklake.lake.tables import delta_table, ensure_table
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+    from ranklake.lake.rollups.registry import Rollup
+    from ranklake.lake.store import Lake
+
+WHOLE: Final = ""
+NOTHING: Final = ""
+"""Fingerprint of a partition without files."""
+
+ABSENT: Final = -1
+"""Version of a table that was never written."""
+
+Key = tuple[str, str]
+"""Input table and its partition (``date=2026-01-31``)."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One table as of one version.
+
+    Attributes
+    ----------
+    handle, version
+        The open table; None and `ABSENT` where it was never written.
+    fingerprints
+        Of every date that has files.
+    """
+
+    table: str
+    handle: "DeltaTable | None" = None
+    version: int = ABSENT
+    fingerprints: Mapping[date, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What lineage says of one input partition of one output partition: its fingerprint, and by which code."""
+
+    fingerprint: str
+    transform_sha256: str
+
+
+State = dict[str, dict[Key, Recorded]]
+"""Output partition to what it was computed from."""
+
+
+def snapshot(lake: "Lake", table: str) -> Snapshot:
+    """Open a table as it is now."""
+    handle = delta_table(lake, table)
+    if handle is None:
+        return Snapshot(table)
+    named: dict[date, list[str]] = defaultdict(list)
+    for row in files(handle).select(["path", "date"]).to_pylist():
+        named[row["date"]].append(row["path"])
+    return Snapshot(table, handle, handle.version(), {day: _digest(paths) for day, paths in named.items()})
+
+
+def partition(day: date) -> str:
+    """Return the name of a date's partition, as in paths."""
+    return f"date={day.isoformat()}"
+
+
+def day_of(name: str) -> date:
+    """Return the date of a partition's name."""
+    return date.fromisoformat(name.removeprefix("date="))
+
+
+def combined(snapshots: Snapshot, until: date) -> str:
+    """Return one fingerprint for all dates of a table up to one, so that lineage needs one row for them."""
+    return _digest(f"{day} {digest}" for day, digest in snapshots.fingerprints.items() if day <= until)
+
+
+def recorded(lake: "Lake", rollup: "Rollup", version: int) -> State:
+    """Return the latest lineage of a rollup's output.
+
+    Lineage of versions above the given one, which is the output's own (`ABSENT` if it was never written), is of a table
+    that is gone or was set back, and says nothing.
+    """
+    columns = ["output_table", "output_partition", "input_table", "input_partition", "input_fingerprint"]
+    rows = read(lake, contract("lineage"), [*columns, "transform_sha256", "output_version", "ts"])
+    mine = pc.and_(pc.equal(rows["output_table"], rollup.name), pc.less_equal(rows["output_version"], version))
+    rows = rows.filter(mine).sort_by("ts")
+    state: State = defaultdict(dict)
+    for row in rows.to_pylist():
+        key = (row["input_table"], row["input_partition"])
+        state[row["output_partition"]][key] = Recorded(row["input_fingerprint"], row["transform_sha256"])
+    return dict(state)
+
+
+def record(
+    lake: "Lake", rollup: "Rollup", version: int, read_from: Mapping[str, Snapshot], state: Mapping[str, dict[Key, str]]
+) -> None:
+    """Append to lineage what output partitions were computed from.
+
+    Parameters
+    ----------
+    version
+        Delta version of the output that holds the result; `ABSENT` if there was nothing to write.
+    state
+        Output partition to fingerprint by input partition.
+
+    If this fails after the output was committed, the same partitions are computed once more next time, to the same
+    result. Raises `LostRaceError` if others append all the time.
+    """
+    now = datetime.now(UTC)
+    rows = [
+        {
+            "output_table": rollup.name,
+            "output_partition": output,
+            "output_version": version,
+            "input_table": table,
+            "input_version": None if read_from[table].version == ABSENT else read_from[table].version,
+            "input_fingerprint": digest,
+            "transform": rollup.name,
+            "transform_sha256": rollup.sha256,
+            "ts": now,
+            "date": now.date(),
+            "input_partition": name,
+        }
+        for output, inputs in state.items()
+        for (table, name), digest in inputs.items()
+    ]
+    lineage = contract("lineage")
+    table = ensure_table(lake, lineage)
+    number = number_of(table) + 1
+    swap(table, number, add=append_files(lake, lineage, pa.Table.from_pylist(rows, arrow_schema(lineage)), number))
+
+
+def retired(lake: "Lake") -> set[Key]:
+    """Return the partitions that retention has taken away."""
+    rows = read(lake, contract("retention_plans"), ["row_kind", "table", "partition_date"])
+    rows = rows.filter(pc.equal(rows["row_kind"], "application"))
+    return {
+        (row["table"], partition(row["partition_date"]))
+        for row in rows.to_pylist()
+        if row["table"] is not None and row["partition_date"] is not None
+    }
+
+
+def _digest(names: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()

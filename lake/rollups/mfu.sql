@@ -1,0 +1,130 @@
+-- grain    one row per run, attempt and hour (UTC) in which steps began
+-- inputs   steps of the date; runs and run_facts up to it (what a run says of itself once, when it starts); peaks, the table
+--          of dense peaks by device name and number format
+-- formula  MFU = model FLOPs of all steps of all ranks / (sum over ranks of step time x peak FLOP/s of the rank's device)
+--          (Chowdhery et al. 2022, PaLM, appendix B), summed before dividing, so that hours and ranks weigh by device time.
+--          A rank's FLOPs: its own count per step, else its tokens x the run's count per token. HFU likewise, with the count
+--          that includes recomputed activations. Decimal sums: no order of the rows changes a digit.
+WITH worked AS (
+    SELECT
+        run, attempt, rank,
+        date_trunc('hour', ts) AS hour,
+        count(*) AS steps,
+        sum(tokens) AS tokens,
+        count(tokens) AS steps_with_tokens,
+        sum(CAST(round(least(step_time_s, 1e6) * 1e9) AS BIGINT)) AS step_time_ns
+    FROM steps
+    WHERE date = $date
+    GROUP BY run, attempt, rank, date_trunc('hour', ts)
+),
+started AS (
+    SELECT
+        run, attempt,
+        first_value(device_type ORDER BY ts, incarnation) AS device_type,
+        first_value(device_name ORDER BY ts, incarnation) AS device_name,
+        first_value(compute_dtype ORDER BY ts, incarnation) AS compute_dtype,
+        first_value(world_size ORDER BY ts, incarnation) AS world_size,
+        first_value(device_count ORDER BY ts, incarnation) AS device_count
+    FROM runs
+    WHERE date <= $date
+    GROUP BY run, attempt
+),
+rank_said AS (
+    SELECT
+        run, attempt, rank,
+        last_value(flops_per_step ORDER BY date) FILTER (WHERE flops_per_step IS NOT NULL) AS flops_per_step,
+        last_value(hardware_flops_per_step ORDER BY date)
+            FILTER (WHERE hardware_flops_per_step IS NOT NULL) AS hardware_flops_per_step,
+        last_value(flops_per_token ORDER BY date) FILTER (WHERE flops_per_token IS NOT NULL) AS flops_per_token,
+        max(measured_peak_flops_per_s) AS peak_flops_measured
+    FROM run_facts
+    WHERE date <= $date
+    GROUP BY run, attempt, rank
+),
+run_said AS (
+    SELECT
+        run, attempt,
+        first_value(flops_per_token ORDER BY rank) FILTER (WHERE flops_per_token IS NOT NULL) AS flops_per_token,
+        first_value(peak_flops_measured ORDER BY rank)
+            FILTER (WHERE peak_flops_measured IS NOT NULL) AS peak_flops_measured
+    FROM rank_said
+    GROUP BY run, attempt
+),
+joined AS (
+    SELECT
+        worked.run, worked.attempt, worked.rank, worked.hour,
+        worked.steps, worked.tokens, worked.step_time_ns,
+        started.device_type, started.device_name, started.compute_dtype, started.run AS known_run,
+        coalesce(
+            rank_said.flops_per_step * worked.steps,
+            CASE WHEN worked.steps_with_tokens = worked.steps
+                 THEN coalesce(rank_said.flops_per_token, run_said.flops_per_token) * worked.tokens END
+        ) AS model_flops,
+        rank_said.hardware_flops_per_step * worked.steps AS hardware_flops,
+        -- a rank of several devices (or a device of several ranks) has its share of them
+        peaks.flops_per_s * coalesce(CAST(started.device_count AS DOUBLE) / started.world_size, 1.0) AS table_peak,
+        peaks.source AS table_source,
+        coalesce(rank_said.peak_flops_measured, run_said.peak_flops_measured) AS measured_peak
+    FROM worked
+    LEFT JOIN started ON started.run = worked.run AND started.attempt = worked.attempt
+    LEFT JOIN rank_said
+        ON rank_said.run = worked.run AND rank_said.attempt = worked.attempt AND rank_said.rank = worked.rank
+    LEFT JOIN run_said ON run_said.run = worked.run AND run_said.attempt = worked.attempt
+    LEFT JOIN peaks
+        ON peaks.name_key = lower(trim(regexp_replace(started.device_name, '[-_ ]+', ' ', 'g')))
+        AND peaks.dtype = lower(trim(regexp_replace(replace(started.compute_dtype, 'torch.', ''), '[-_ ]+', ' ', 'g')))
+),
+summed AS (
+    SELECT
+        run, attempt, hour,
+        count(*) AS ranks,
+        sum(steps) AS rank_steps,
+        sum(tokens) AS tokens,
+        sum(step_time_ns) AS step_time_ns,
+        CASE WHEN count(model_flops) = count(*)
+             THEN CAST(sum(CAST(round(model_flops) AS DECIMAL(38, 0))) AS DOUBLE) END AS model_flops,
+        count(*) - count(model_flops) AS ranks_without_flops,
+        CASE WHEN count(hardware_flops) = count(*)
+             THEN CAST(sum(CAST(round(hardware_flops) AS DECIMAL(38, 0))) AS DOUBLE) END AS hardware_flops,
+        CASE WHEN count(coalesce(table_peak, measured_peak)) = count(*)
+             THEN CAST(sum(
+                 CAST(round(coalesce(table_peak, measured_peak)) AS DECIMAL(19, 0))
+                 * CAST(step_time_ns AS DECIMAL(19, 0))
+             ) AS DOUBLE) / 1e9 END AS peak_flops,
+        min(table_source) AS table_source,
+        min(device_type) AS device_type,
+        min(device_name) AS device_name,
+        min(compute_dtype) AS compute_dtype,
+        min(known_run) AS known_run
+    FROM joined
+    GROUP BY run, attempt, hour
+)
+SELECT
+    run, attempt, hour, $date AS date, ranks, rank_steps, tokens, step_time_ns,
+    model_flops, hardware_flops, peak_flops,
+    model_flops / nullif(peak_flops, 0) AS mfu_ratio,
+    hardware_flops / nullif(peak_flops, 0) AS hfu_ratio,
+    model_flops / rank_steps * ranks AS flops_per_step,
+    peak_flops / nullif(step_time_ns, 0) * 1e9 AS peak_flops_per_s,
+    CASE
+        WHEN peak_flops IS NULL THEN NULL
+        WHEN table_source IS NOT NULL THEN concat('table: ', table_source)
+        ELSE 'measured: calibration matrix product'
+    END AS peak_source,
+    CASE WHEN peak_flops IS NOT NULL THEN compute_dtype END AS peak_dtype,
+    device_type, device_name,
+    CASE WHEN model_flops IS NOT NULL THEN 'counted' END AS flops_convention,
+    CAST(NULL AS STRING) AS n_convention,
+    CASE
+        WHEN model_flops IS NULL
+        THEN concat('model FLOPs are not recorded on ', ranks_without_flops, ' of ', ranks, ' ranks')
+        WHEN peak_flops IS NOT NULL THEN NULL
+        WHEN known_run IS NULL THEN 'the run''s device is not recorded'
+        WHEN device_name IS NULL OR compute_dtype IS NULL THEN 'device name or number format is not recorded'
+        ELSE concat('no dense peak is known of ', device_name, ' in ', compute_dtype, ', and none was measured')
+    END AS reason,
+    CASE
+        WHEN hardware_flops IS NULL THEN 'recomputed FLOPs are not recorded'
+        WHEN peak_flops IS NULL THEN 'no peak'
+    END AS hfu_reason
+FROM summed

@@ -1,0 +1,150 @@
+"""Every rollup: its SQL file, what it reads, and its parameters."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.resources import files
+from typing import Final, Literal
+
+import pyarrow as pa
+
+from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.lake.mfu.peaks import peak_rows
+
+WARMUP_STEPS: Final = 10
+"""First steps of a day that are not compared: caches fill, kernels are chosen, allocators grow."""
+MIN_STEPS: Final = 50
+"""Steps that a comparison of ranks needs; fewer say nothing about steadiness."""
+MIN_EXCESS_RATIO: Final = 0.10
+"""Median excess over its peers that makes a rank worth naming: below it noise of a shared machine looks alike."""
+MIN_SLOWER_RATIO: Final = 0.90
+"""Share of steps in which a straggler is slower than its peers: a bad quarter of an hour is not a slow rank."""
+MAX_P_VALUE: Final = 1e-6
+"""Chance at which a verdict stands: one in a million, so that ten thousand ranks give no false name by chance."""
+HANG_FACTOR: Final = 10.0
+"""Median step times beyond which a step is a start (the first) or a hang."""
+STALL_S: Final = 60
+"""Seconds without anything known that count as a stall; shorter gaps are unattributed."""
+
+Reach = Literal["day", "days", "until", "run"]
+Scope = Literal["partition", "run"]
+
+
+class UnknownRollupError(RanklakeError):
+    """No rollup has this name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A table that a rollup reads.
+
+    Attributes
+    ----------
+    table
+        Its name.
+    reach
+        Which dates of it an output date depends on: that ``day``; ``days``, with the day before and the day after;
+        ``until``, that day and all before; ``run``, whatever dates the runs have that began on the output date.
+    """
+
+    table: str
+    reach: Reach
+
+
+@dataclass(frozen=True)
+class Rollup:
+    """One derived table.
+
+    Attributes
+    ----------
+    name
+        Of the rollup, its SQL file and its table.
+    scope
+        ``partition``: an output date is computed from input dates. ``run``: an output date holds the runs that began
+        on it, each computed as a whole.
+    inputs
+        What it reads. Of a partition rollup the first says which dates there are.
+    parameters
+        Values for the SQL's ``$names``, besides ``$date`` and ``$begin`` of partition rollups.
+    lookups
+        Small constant tables that the SQL names, by name.
+    """
+
+    name: str
+    scope: Scope
+    inputs: tuple[Input, ...]
+    parameters: Mapping[str, float] = field(default_factory=dict)
+    lookups: Mapping[str, Callable[[], pa.Table]] = field(default_factory=dict)
+
+    @cached_property
+    def sql(self) -> str:
+        """Text of the SQL file."""
+        return files(__package__).joinpath(f"{self.name}.sql").read_text(encoding="utf-8")
+
+    @cached_property
+    def sha256(self) -> str:
+        """Digest of all that determines the output besides the inputs: SQL, parameters, lookups."""
+        lookups = {name: make().to_pylist() for name, make in self.lookups.items()}
+        facts = [self.sql, sorted(self.parameters.items()), lookups]
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Names of the inputs."""
+        return tuple(item.table for item in self.inputs)
+
+
+def _peaks() -> pa.Table:
+    return pa.Table.from_pylist(peak_rows())
+
+
+_STRAGGLERS: Final = {
+    "warmup_steps": WARMUP_STEPS,
+    "min_steps": MIN_STEPS,
+    "min_excess_ratio": MIN_EXCESS_RATIO,
+    "min_slower_ratio": MIN_SLOWER_RATIO,
+    "max_p_value": MAX_P_VALUE,
+}
+ROLLUPS: Final = (
+    Rollup("run_facts", "partition", (Input("scalars", "day"),)),
+    Rollup("step_rollup", "partition", (Input("steps", "days"),)),
+    Rollup("rank_health", "partition", (Input("steps", "days"),), _STRAGGLERS),
+    Rollup(
+        "mfu",
+        "partition",
+        (Input("steps", "day"), Input("runs", "until"), Input("run_facts", "until")),
+        lookups={"peaks": _peaks},
+    ),
+    Rollup(
+        "goodput",
+        "run",
+        (Input("step_rollup", "run"), Input("spans", "run"), Input("events", "run"), Input("runs", "run")),
+        {"hang_factor": HANG_FACTOR, "stall_s": STALL_S},
+    ),
+    Rollup(
+        "run_summary",
+        "run",
+        tuple(Input(table, "run") for table in ("runs", "events", "step_rollup", "rank_health", "mfu", "goodput")),
+    ),
+)
+"""In an order in which each comes after what it reads."""
+
+
+def chosen(names: Iterable[str] | None = None) -> tuple[Rollup, ...]:
+    """Return the rollups of these names and those that they read, in order; all without names.
+
+    Raises `UnknownRollupError` with the nearest name.
+    """
+    by_name = {rollup.name: rollup for rollup in ROLLUPS}
+    wanted: set[str] = set()
+    pending = list(by_name if names is None else names)
+    while pending:
+        name = pending.pop()
+        if name not in by_name:
+            raise UnknownRollupError(f"no rollup is called {name!r}", mend=did_you_mean(name, by_name))
+        if name not in wanted:
+            wanted.add(name)
+            pending += [table for table in by_name[name].tables if table in by_name]
+    return tuple(rollup for rollup in ROLLUPS if rollup.name in wanted)

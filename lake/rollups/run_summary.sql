@@ -1,0 +1,120 @@
+-- grain    one row per run and attempt, on the UTC date on which the run began
+-- inputs   runs, events, step_rollup, rank_health, mfu and goodput of the runs to compute (affected_runs)
+-- formula  ratios are sums over sums of the finer rollups. Mean step time: over all ranks and steps. Tokens per second: tokens
+--          over the sum of the steps' mean times. A straggler is the rank that rank_health called one on the days that hold
+--          more than half of the steps compared; of several the one with the largest excess.
+-- status   failed: a failure event; else finished: a run_end; else abandoned: an abandoned event, or a later attempt;
+--          else running, as far as is known
+WITH started AS (
+    SELECT
+        runs.run, runs.attempt,
+        first_value(job ORDER BY ts, incarnation) AS job,
+        first_value(world_size ORDER BY ts, incarnation) AS world_size,
+        first_value(device_type ORDER BY ts, incarnation) AS device_type,
+        first_value(device_name ORDER BY ts, incarnation) AS device_name,
+        first_value(injected ORDER BY ts, incarnation) AS injected
+    FROM runs
+    INNER JOIN affected_runs ON affected_runs.run = runs.run
+    GROUP BY runs.run, runs.attempt
+),
+told AS (
+    SELECT
+        events.run, events.attempt,
+        count(*) FILTER (WHERE event = 'failure') AS failures,
+        count(*) FILTER (WHERE event = 'run_end') AS ends,
+        count(*) FILTER (WHERE event = 'abandoned') AS abandoned,
+        count(*) FILTER (WHERE event = 'checkpoint') AS checkpoints
+    FROM events
+    INNER JOIN affected_runs ON affected_runs.run = events.run
+    GROUP BY events.run, events.attempt
+),
+stepped AS (
+    SELECT
+        step_rollup.run, step_rollup.attempt,
+        count(*) AS steps,
+        max(ranks) AS ranks,
+        sum(CAST(ranks AS BIGINT)) AS rank_steps,
+        min(step) AS first_step,
+        max(step) AS last_step,
+        sum(tokens) AS tokens,
+        sum(sum_step_time_ns) AS sum_step_time_ns,
+        sum(sum_step_time_ns / ranks) AS stepping_ns,
+        first_value(mean_loss ORDER BY step, ts) FILTER (WHERE mean_loss IS NOT NULL) AS first_loss,
+        last_value(mean_loss ORDER BY step, ts) FILTER (WHERE mean_loss IS NOT NULL) AS last_loss,
+        count(*) FILTER (WHERE non_finite_ranks > 0) AS non_finite_steps
+    FROM step_rollup
+    INNER JOIN affected_runs ON affected_runs.run = step_rollup.run
+    GROUP BY step_rollup.run, step_rollup.attempt
+),
+health AS (
+    SELECT
+        rank_health.run, rank_health.attempt, rank,
+        sum(steps_compared) AS steps_compared,
+        sum(CASE WHEN is_straggler THEN steps_compared ELSE 0 END) AS steps_flagged,
+        sum(excess_ratio * steps_compared) / nullif(sum(steps_compared), 0) AS excess_ratio,
+        max(reason) FILTER (WHERE is_straggler) AS reason
+    FROM rank_health
+    INNER JOIN affected_runs ON affected_runs.run = rank_health.run
+    GROUP BY rank_health.run, rank_health.attempt, rank
+),
+stragglers AS (
+    SELECT
+        run, attempt,
+        count(*) AS stragglers,
+        first_value(rank ORDER BY excess_ratio DESC, rank) AS straggler_rank,
+        first_value(excess_ratio ORDER BY excess_ratio DESC, rank) AS straggler_excess_ratio,
+        first_value(reason ORDER BY excess_ratio DESC, rank) AS straggler_reason
+    FROM health
+    WHERE 2 * steps_flagged > steps_compared
+    GROUP BY run, attempt
+),
+used AS (
+    SELECT
+        mfu.run, mfu.attempt,
+        CASE WHEN count(model_flops) = count(*) THEN sum(CAST(model_flops AS DECIMAL(38, 0))) END AS model_flops,
+        CASE WHEN count(peak_flops) = count(*) THEN sum(CAST(round(peak_flops) AS DECIMAL(38, 0))) END AS peak_flops,
+        min(peak_source) AS peak_source,
+        min(peak_dtype) AS peak_dtype,
+        min(flops_convention) AS flops_convention,
+        max(n_convention) AS n_convention,
+        min(reason) AS reason
+    FROM mfu
+    INNER JOIN affected_runs ON affected_runs.run = mfu.run
+    GROUP BY mfu.run, mfu.attempt
+)
+SELECT
+    goodput.run, goodput.attempt, goodput.date,
+    started.job, goodput.ts, goodput.end_ts,
+    CASE
+        WHEN told.failures > 0 THEN 'failed'
+        WHEN told.ends > 0 THEN 'finished'
+        WHEN told.abandoned > 0 OR goodput.attempt < max(goodput.attempt) OVER (PARTITION BY goodput.run) THEN 'abandoned'
+        ELSE 'running'
+    END AS status,
+    started.world_size, stepped.ranks, started.device_type, started.device_name,
+    coalesce(stepped.steps, 0) AS steps,
+    coalesce(stepped.rank_steps, 0) AS rank_steps,
+    stepped.first_step, stepped.last_step, stepped.tokens,
+    stepped.first_loss, stepped.last_loss,
+    coalesce(stepped.non_finite_steps, 0) AS non_finite_steps,
+    coalesce(told.checkpoints, 0) AS checkpoints,
+    stepped.sum_step_time_ns,
+    CAST(stepped.sum_step_time_ns AS DOUBLE) / nullif(stepped.rank_steps, 0) / 1e9 AS mean_step_time_s,
+    stepped.stepping_ns,
+    CAST(stepped.tokens AS DOUBLE) / nullif(stepped.stepping_ns, 0) * 1e9 AS tokens_per_s,
+    CAST(used.model_flops AS DOUBLE) AS model_flops,
+    CAST(used.peak_flops AS DOUBLE) AS peak_flops,
+    CAST(used.model_flops AS DOUBLE) / nullif(CAST(used.peak_flops AS DOUBLE), 0) AS mfu_ratio,
+    used.peak_source, used.peak_dtype, used.flops_convention, used.n_convention,
+    CASE WHEN used.run IS NULL THEN 'no steps' ELSE used.reason END AS mfu_reason,
+    goodput.productive_ns, goodput.wall_ns, goodput.goodput_ratio,
+    coalesce(stragglers.stragglers, 0) AS stragglers,
+    stragglers.straggler_rank, stragglers.straggler_excess_ratio, stragglers.straggler_reason,
+    started.injected
+FROM goodput
+INNER JOIN affected_runs ON affected_runs.run = goodput.run
+LEFT JOIN started ON started.run = goodput.run AND started.attempt = goodput.attempt
+LEFT JOIN told ON told.run = goodput.run AND told.attempt = goodput.attempt
+LEFT JOIN stepped ON stepped.run = goodput.run AND stepped.attempt = goodput.attempt
+LEFT JOIN stragglers ON stragglers.run = goodput.run AND stragglers.attempt = goodput.attempt
+LEFT JOIN used ON used.run = goodput.run AND used.attempt = goodput.attempt

@@ -1,0 +1,189 @@
+"""Bringing the rollups up to date: compute what is due, replace those partitions, write down what they came from."""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.lake.commit import replace_partitions
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.query import session
+from ranklake.lake.read import read
+from ranklake.lake.rollups.due import Due, due_days, due_runs
+from ranklake.lake.rollups.evaluate import evaluate_day, evaluate_runs
+from ranklake.lake.rollups.inputs import ABSENT, Key, Snapshot, partition, record, recorded, retired, snapshot
+from ranklake.lake.rollups.registry import Rollup, chosen
+
+if TYPE_CHECKING:
+    from ranklake.lake.store import Lake
+
+BATCH_ROWS: Final = 2_000_000
+"""Rows after which computed dates are committed, so that memory does not grow with the number of dates."""
+
+
+@dataclass(frozen=True, slots=True)
+class RollupResult:
+    """What happened to one rollup.
+
+    Attributes
+    ----------
+    name
+        Of the rollup and its table.
+    partitions
+        Dates (ISO) that were replaced; empty if nothing had changed.
+    computed
+        Dates that were due. Those that came out as they were are not replaced.
+    rows
+        Rows in the replaced partitions.
+    version
+        Delta version of the table afterwards; None where there is none.
+    seconds
+        How long it took.
+    """
+
+    name: str
+    partitions: tuple[str, ...]
+    computed: int
+    rows: int
+    version: int | None
+    seconds: float
+
+
+def run_rollups(
+    lake: "Lake",
+    names: Iterable[str] | None = None,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    full: bool = False,
+) -> list[RollupResult]:
+    """Recompute the partitions whose inputs or code changed, of the named rollups and those that they read.
+
+    Parameters
+    ----------
+    names
+        Rollups; default all.
+    progress
+        Called with (rollups done, rollups in all).
+    full
+        Compute everything anew, whatever lineage says. The result is the same.
+
+    Each rollup sees its inputs as of one version each. Raises `UnknownRollupError`, and `LostRaceError` if another
+    process changes the same table meanwhile. Rollups before the failing one stay committed; running again goes on.
+    """
+    rollups = chosen(names)
+    results = []
+    for done, rollup in enumerate(rollups):
+        if progress:
+            progress(done, len(rollups))
+        results.append(_bring_up_to_date(lake, rollup, full=full))
+    if progress:
+        progress(len(rollups), len(rollups))
+    return results
+
+
+def _bring_up_to_date(lake: "Lake", rollup: Rollup, *, full: bool) -> RollupResult:
+    began = time.monotonic()
+    inputs = {name: snapshot(lake, name) for name in rollup.tables}
+    output = snapshot(lake, rollup.name)
+    state = {} if full else recorded(lake, rollup, output.version)
+    work = _Work(lake, rollup, inputs, output)
+    if rollup.scope == "partition":
+        work.days(due_days(rollup, inputs, output, state, retired(lake)))
+    else:
+        work.runs(due_runs(lake, rollup, inputs, output, state, retired(lake)))
+    return RollupResult(
+        rollup.name,
+        tuple(sorted(day.isoformat() for day in work.replaced)),
+        work.computed,
+        work.rows,
+        None if work.version == ABSENT else work.version,
+        round(time.monotonic() - began, 3),
+    )
+
+
+class _Work:
+    """One rollup being brought up to date: what was computed and waits for its commit, and what was committed."""
+
+    def __init__(self, lake: "Lake", rollup: Rollup, inputs: Mapping[str, Snapshot], output: Snapshot) -> None:
+        self.lake, self.rollup, self.inputs = lake, rollup, inputs
+        self.contract = contract(rollup.name)
+        self.output = output
+        self.version = output.version
+        self.replaced: list[date] = []
+        self.computed = self.rows = 0
+        self._waiting: dict[date, pa.Table] = {}
+        self._state: dict[str, dict[Key, str]] = {}
+
+    def days(self, due: Mapping[date, dict[Key, str]]) -> None:
+        """Compute dates of a partition rollup."""
+        if not due:
+            return
+        ctx = session(self.lake, self.rollup.tables, handles={name: one.handle for name, one in self.inputs.items()})
+        for day, inputs in sorted(due.items()):
+            self._waiting[day] = evaluate_day(ctx, self.rollup, day)
+            self._state[partition(day)] = inputs
+            if sum(rows.num_rows for rows in self._waiting.values()) >= BATCH_ROWS:
+                self._commit()
+        self._commit()
+
+    def runs(self, due: Due | None) -> None:
+        """Compute whole runs of a run rollup; what else lies in their output dates stays."""
+        if due is None:
+            return
+        ctx = session(self.lake, self.rollup.tables, handles={name: one.handle for name, one in self.inputs.items()})
+        rows = evaluate_runs(ctx, self.rollup, due.starts)
+        days = sorted({*due.starts.values(), *due.old_days})
+        others = read(self.lake, self.contract, partitions=days, version=self.version)
+        others = others.filter(
+            pc.invert(pc.is_in(others["run"], value_set=pa.array(sorted(due.replaced), pa.string())))
+        )
+        rows = pa.concat_tables([rows, others])
+        self._waiting = {day: rows.filter(pc.equal(rows["date"], pa.scalar(day, pa.date32()))) for day in days}
+        self._state = {"": due.inputs}
+        self._commit()
+
+    def _commit(self) -> None:
+        """Replace the dates that came out different, in one commit; then write lineage of all that were computed."""
+        self.computed += len(self._waiting)
+        news = {day: rows for day, rows in self._waiting.items() if not self._stands(day, rows)}
+        if news:
+            self.version = replace_partitions(
+                self.lake,
+                self.contract,
+                pa.concat_tables(news.values()),
+                list(news),
+                metadata=self._metadata(),
+                expected_version=None if self.version == ABSENT else self.version,
+            )
+            self.replaced += news
+            self.rows += sum(rows.num_rows for rows in news.values())
+        if self._state:
+            record(self.lake, self.rollup, self.version, self.inputs, self._state)
+        self._waiting, self._state = {}, {}
+
+    def _stands(self, day: date, rows: pa.Table) -> bool:
+        """Return whether the table holds just these rows on a date: then what reads them need not be computed again."""
+        if day not in self.output.fingerprints:
+            return bool(rows.num_rows == 0)
+        version = self.version
+        held = read(self.lake, self.contract, list(self.contract.grain), partitions=[day], version=version)
+        if held.num_rows != rows.num_rows:
+            return False
+        held = read(self.lake, self.contract, partitions=[day], version=version)
+        return bool(_sorted(held, self.contract.grain).equals(_sorted(rows, self.contract.grain)))
+
+    def _metadata(self) -> dict[str, str]:
+        inputs = {
+            output: {f"{table}/{name}": digest[:16] for (table, name), digest in found.items()}
+            for output, found in self._state.items()
+        }
+        return {"rollup": self.rollup.name, "transform_sha256": self.rollup.sha256, "inputs": json.dumps(inputs)}
+
+
+def _sorted(rows: pa.Table, grain: Sequence[str]) -> pa.Table:
+    return rows.sort_by([(name, "ascending") for name in grain]).combine_chunks()

@@ -1,0 +1,41 @@
+"""``ranklake rollup``."""
+
+import json
+from dataclasses import asdict
+
+import click
+
+from ranklake.commands.options import configuration, json_option, lake_option
+from ranklake.commands.progress import progress_bar
+from ranklake.lake.rollups.runner import RollupResult, run_rollups
+from ranklake.lake.store import Lake
+
+
+@click.command()
+@click.argument("names", metavar="[NAME]…", nargs=-1)
+@click.option("--full", is_flag=True, help="Compute everything anew; the result is the same.")
+@lake_option
+@json_option
+@click.pass_context
+def rollup(ctx: click.Context, names: tuple[str, ...], lake: str, *, full: bool, as_json: bool) -> None:
+    """Recompute the rollups whose inputs changed: all, or those named and what they read."""
+    target = Lake.open(lake, configuration(ctx).storage)
+    with progress_bar("rollup") as progress:
+        results = run_rollups(target, names or None, progress=progress, full=full)
+    if as_json:
+        click.echo(json.dumps([asdict(result) for result in results]))
+    else:
+        _print(results)
+
+
+def _print(results: list[RollupResult]) -> None:
+    written = [result for result in results if result.partitions]
+    if not written:
+        click.echo("nothing changed; nothing was committed")
+        return
+    click.echo(f"{'rollup':<14}{'partitions':>12}{'rows':>12}{'version':>10}{'seconds':>10}")
+    for result in results:
+        version = "" if result.version is None else f"{result.version:,}"
+        click.echo(
+            f"{result.name:<14}{len(result.partitions):>12,}{result.rows:>12,}{version:>10}{result.seconds:>10.2f}"
+        )
