@@ -46,7 +46,7 @@ def launch(folder: Path, steps: int, slow_rank: int | None, kill_rank: int | Non
     journal = folder / "trainer" / run
     journal.mkdir(parents=True)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={WORLD_SIZE}"]
-    command += ["--module", "ranklake.demo.train", "--run", run, "--spool", str(folder / "spool")]
+    command += ["--module", "ranklake.demo.train", "--run-name", run, "--spool", str(folder / "spool")]
     command += ["--local-dir", str(folder / "local"), "--journal", str(journal), "--steps", str(steps)]
     command += [] if slow_rank is None else ["--slow-rank", str(slow_rank)]
     command += [] if kill_rank is None else ["--kill-rank", str(kill_rank)]
@@ -61,7 +61,7 @@ def launch(folder: Path, steps: int, slow_rank: int | None, kill_rank: int | Non
             process.wait()
             raise
     if ended != 0 and kill_rank is None:
-        last = next((line for line in reversed(log.read_text(errors="replace").splitlines()) if "Error" in line), "")
+        last = next((line for line in reversed(log.read_text(errors="replace").splitlines()) if "rror" in line), "")
         raise TrainingFailedError(f"the demo's training failed: {last.strip()}", where=str(log), mend="read the log")
     counted = {rank: _journalled(journal / f"rank-{rank}.steps") for rank in range(WORLD_SIZE)}
     return Trained(run, counted, journal)

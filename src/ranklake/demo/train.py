@@ -53,7 +53,7 @@ def train(options: argparse.Namespace) -> None:
     config = {**asdict(shape), "batch": BATCH, "steps": options.steps, "learning_rate": PEAK_LEARNING_RATE}
     parameters = sum(parameter.numel() for parameter in model.parameters())
 
-    run = capture.start(job="demo-gpt", run=options.run, spool=options.spool, local_dir=options.local_dir,
+    run = capture.start(job="demo-gpt", run=options.run_name, spool=options.spool, local_dir=options.local_dir,
                         config=config, injected=injected, param_count=parameters, compute_dtype="float32")  # fmt: skip
     journal = os.open(options.journal / f"rank-{rank}.steps", os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o644)
 
@@ -107,7 +107,7 @@ def save(run: capture.Run, model: SmallGpt, path: Path, step: int, rank: int) ->
 def main() -> None:
     """Parse what the demo command passes and train."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--run", required=True)
+    parser.add_argument("--run-name", required=True)
     parser.add_argument("--spool", required=True)
     parser.add_argument("--local-dir", required=True)
     parser.add_argument("--journal", type=Path, required=True)
