@@ -35,7 +35,6 @@ _PIPELINE = {
     "deltalake",
     "distributed",
     "great_expectations",
-    "jsonschema",
     "pandas",
     "prefect",
     "rich",
