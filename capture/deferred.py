@@ -1,0 +1,75 @@
+"""Deferred: numbers on their way from a device, read when they have arrived, so that training never waits for one.
+
+A tensor's value is copied to pinned memory on the stream that computes it, and an event is put behind the copy. The
+value is delivered, at some later step's end, once the event has happened.
+"""
+
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from ranklake.capture.values import BadValueError
+
+MOST_WAITING: Final = 4096
+
+Deliver = Callable[[float], None]
+
+
+class Deferred:
+    """Values under way, oldest first. Safe from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._waiting: deque[tuple[Any, Any, Deliver]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def send(self, tensor: Any, deliver: Deliver) -> bool:  # noqa: ANN401 - torch is no dependency
+        """Start the copy of a one-element tensor. False if it cannot be had without waiting, or too many are under way.
+
+        Raises
+        ------
+        BadValueError
+            It has not exactly one element, or is complex.
+        """
+        torch: Any = sys.modules.get("torch")
+        if torch is None or not isinstance(tensor, torch.Tensor) or tensor.device.type != "cuda":
+            return False
+        if tensor.numel() != 1 or tensor.is_complex():
+            raise BadValueError(f"a tensor of {tensor.numel()} elements, {tensor.dtype}")
+        if len(self._waiting) >= MOST_WAITING or torch.cuda.is_current_stream_capturing():
+            return False
+        host = tensor.detach().to("cpu", non_blocking=True)  # torch takes pinned memory for this
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(tensor.device))
+        self.add(event, host, deliver)
+        return True
+
+    def add(self, event: Any, host: Any, deliver: Deliver) -> None:  # noqa: ANN401 - torch is no dependency
+        """Wait for an event (has ``query()``) whose value (has ``item()``) goes to `deliver`."""
+        with self._lock:
+            self._waiting.append((event, host, deliver))
+
+    def drain(self) -> None:
+        """Deliver what has arrived, in order; never waits."""
+        while self._waiting:
+            with self._lock:
+                if not self._waiting or not self._waiting[0][0].query():
+                    return
+                _, host, deliver = self._waiting.popleft()
+            deliver(float(host.item()))
+
+    def give_up(self) -> int:
+        """Forget what is still under way and return how many values that was."""
+        with self._lock:
+            left = len(self._waiting)
+            self._waiting.clear()
+        return left
+
+    def after_fork(self) -> None:
+        """In a forked child: a device's events mean nothing here; the values are the parent's to deliver."""
+        self._lock = threading.RLock()
+        self._waiting = deque()

@@ -1,0 +1,33 @@
+"""Files: written whole or not at all, and on the disk when they appear."""
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Final
+
+TEMPORARY: Final = ".tmp"
+
+
+def write_whole(path: Path, raw: bytes) -> None:
+    """Write a file that is whole and on the disk when it appears under its name. Raises `OSError`, leaving none."""
+    temporary = path.with_name(f".{path.name[:64]}{TEMPORARY}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(raw)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring a folder's entries to the disk. Raises `OSError`."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

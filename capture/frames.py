@@ -1,0 +1,137 @@
+"""Frames: rows of any width in an append-only file, each with its length and checksum.
+
+    u32 length ─ u32 crc32 of the payload ─ payload: one JSON object
+
+A frame is one `os.write` to a descriptor opened with O_APPEND: a killed process leaves whole frames and at most one
+torn tail. Payloads begin with ``{"``, which is what the scan looks for behind a damaged frame; so one bad byte
+costs one frame, never the rest of the file.
+"""
+
+import errno
+import json
+import os
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+Frame = dict[str, Any]
+
+MAX_BYTES: Final = 1 << 20
+_HEAD: Final = struct.Struct("<II")
+_OPENING: Final = b'{"'
+
+
+class FrameTooLargeError(ValueError):
+    """A payload beyond `MAX_BYTES`; nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What a file of frames holds.
+
+    Attributes
+    ----------
+    frames
+        The readable ones, in order.
+    damaged
+        Stretches that are no frames.
+    torn_bytes
+        Length of a frame at the end that was not written to its end; it is not counted as damaged.
+    """
+
+    frames: list[Frame]
+    damaged: int
+    torn_bytes: int
+
+
+def pack(facts: Mapping[str, Any]) -> bytes:
+    """Return one frame.
+
+    Raises
+    ------
+    FrameTooLargeError
+        The payload has more than `MAX_BYTES`.
+    ValueError, TypeError
+        A value is no JSON (NaN and infinities are none).
+    """
+    payload = json.dumps(facts, separators=(",", ":"), allow_nan=False).encode()
+    if len(payload) > MAX_BYTES:
+        raise FrameTooLargeError(f"a frame of {len(payload)} bytes")
+    return _HEAD.pack(len(payload), zlib.crc32(payload)) + payload
+
+
+def scan(raw: bytes) -> Scan:
+    """Read all frames that are whole, skipping what is not. Never raises on any bytes."""
+    frames: list[Frame] = []
+    damaged = at = end = 0
+    while at < len(raw):
+        found = _frame_at(raw, at)
+        if found is None:
+            opening = raw.find(_OPENING, at + _HEAD.size + 1)
+            if opening < 0:
+                break
+            at = opening - _HEAD.size
+        else:
+            damaged += at > end
+            frames.append(found[0])
+            at = end = found[1]
+    torn = len(raw) - end
+    if torn >= _HEAD.size and _HEAD.unpack_from(raw, end)[0] <= torn - _HEAD.size:
+        return Scan(frames, damaged + 1, 0)  # all of it is there, and it is wrong
+    return Scan(frames, damaged, torn)
+
+
+def read(path: Path) -> Scan:
+    """Read a file of frames; one that is absent is empty. Raises `OSError` for other troubles."""
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        raw = b""
+    return scan(raw)
+
+
+class FrameFile:
+    """A file of frames being written. Callers hold their own lock around `append`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        self._fd = os.open(path, flags, 0o600)
+        self._size = os.fstat(self._fd).st_size
+
+    def append(self, facts: Mapping[str, Any]) -> None:
+        """Write one frame; whole or, if an `OSError` is raised, not at all. Raises what `pack` raises, too."""
+        frame = pack(facts)
+        written = os.write(self._fd, frame)
+        if written < len(frame):  # the disk filled up within the frame: take its head back
+            os.ftruncate(self._fd, self._size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+        self._size += written
+
+    def sync(self) -> None:
+        """Bring what was written to the disk itself. Raises `OSError`."""
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        """Close the file; closing twice is harmless."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _frame_at(raw: bytes, at: int) -> tuple[Frame, int] | None:
+    if at + _HEAD.size > len(raw):
+        return None
+    length, checksum = _HEAD.unpack_from(raw, at)
+    begin = at + _HEAD.size
+    payload = raw[begin : begin + length]
+    if length > MAX_BYTES or len(payload) < length or zlib.crc32(payload) != checksum:
+        return None
+    try:
+        frame = json.loads(payload)
+    except ValueError:
+        return None
+    return (frame, begin + length) if isinstance(frame, dict) else None

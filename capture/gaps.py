@@ -1,0 +1,105 @@
+"""Gaps: what could not be recorded, counted by table and reason. Nothing is ever dropped without passing here."""
+
+import logging
+import threading
+from collections import Counter
+from typing import Final
+
+LOGGER: Final = logging.getLogger("ranklake")
+
+BAD_VALUE: Final = "bad value"
+BAD_STEP: Final = "bad step"
+BAD_NAME: Final = "bad name"
+BAD_ARGUMENTS: Final = "bad arguments"
+TOO_MANY_SERIES: Final = "too many series"
+TOO_LARGE: Final = "too large"
+AFTER_CLOSE: Final = "after close"
+BEGUN_BEFORE_FORK: Final = "begun before a fork"
+DEVICE_VALUE: Final = "device value"
+SPOOL_FULL: Final = "spool full"
+SPOOL_VANISHED: Final = "spool vanished"
+SPOOL_REFUSED: Final = "spool not writable"
+DAMAGED: Final = "damaged"
+UNEXPECTED: Final = "unexpected error"
+
+
+class Gaps:
+    """Counts by (table, reason), safe from any thread and from signal handlers.
+
+    Each reason is told once per process in one logging warning; the counts go to gap frames and segment footers.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._fresh: Counter[tuple[str, str]] = Counter()
+        self._total: Counter[tuple[str, str]] = Counter()
+        self._told: set[str] = set()
+
+    def count(self, table: str, reason: str, rows: int = 1, detail: object = "") -> None:
+        """Count rows of a table that could not be recorded.
+
+        Parameters
+        ----------
+        detail
+            What the first warning of this reason adds, such as a name or an error; its repr is cut short.
+        """
+        if rows <= 0:
+            return
+        with self._lock:
+            self._fresh[table, reason] += rows
+            self._total[table, reason] += rows
+            new = reason not in self._told
+            self._told.add(reason)
+        if new:
+            self.tell(reason, f"not recorded in {table}: {reason}{_shown(detail)}; counted as gaps from here on")
+
+    def refuse(self, table: str, reason: str, detail: str) -> None:
+        """Count one row; what the lanes call."""
+        self.count(table, reason, 1, detail)
+
+    def warn(self, topic: str, text: str) -> None:
+        """Log a warning that is no gap, once per topic."""
+        with self._lock:
+            new = topic not in self._told
+            self._told.add(topic)
+        if new:
+            self.tell(topic, text)
+
+    @staticmethod
+    def tell(topic: str, text: str) -> None:
+        """Log one line; a logging handler that fails is no reason to stop training."""
+        try:
+            LOGGER.warning("ranklake: %s", text, extra={"topic": topic})
+        except Exception:  # noqa: BLE001 - a user's own handler may raise anything
+            return
+
+    def drain(self) -> Counter[tuple[str, str]]:
+        """Return the counts since the last drain, and forget them."""
+        with self._lock:
+            fresh, self._fresh = self._fresh, Counter()
+        return fresh
+
+    def restore(self, counts: Counter[tuple[str, str]]) -> None:
+        """Take back drained counts that could not be written down."""
+        with self._lock:
+            self._fresh.update(counts)
+
+    def totals(self) -> dict[tuple[str, str], int]:
+        """Return all counts of this process so far."""
+        with self._lock:
+            return dict(self._total)
+
+    def after_fork(self) -> None:
+        """Begin anew in a forked child: the counts are the parent's, and the lock may be held by a lost thread."""
+        self._lock = threading.RLock()
+        self._fresh, self._total = Counter(), Counter()
+
+
+def _shown(detail: object) -> str:
+    if detail == "":
+        return ""
+    try:
+        text = detail if isinstance(detail, str) else repr(detail)
+    except Exception:  # noqa: BLE001 - the repr of a user's object may raise anything
+        text = type(detail).__name__
+    return f" ({' '.join(text.split())[:120]})"

@@ -1,0 +1,302 @@
+"""Keeper: the threads that look after a recorder: one seals, one uploads, one recovers what dead processes left.
+
+    sealer     each second: clocks noted, gaps written down, next files prepared, data synced to disk
+               each minute, or when a file is full: files cut and sealed; forked children that have died adopted
+    uploader   when something is sealed, and when the breaker lets it try again
+    recovery   once, at the start
+
+Training waits for none of them but in `flush` and `close`, for as long as their callers say.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from ranklake.capture.gaps import Gaps
+from ranklake.capture.recorder import Recorder
+from ranklake.capture.recover import Recovery, recover_stream
+from ranklake.capture.seal import Sealing, seal
+from ranklake.capture.slots import RefusedError
+from ranklake.capture.stream import SealedFile, Stream, sealed_files
+from ranklake.capture.upload import Uploader
+
+ANCHOR_EVERY_S: Final = 10.0
+ADOPT_EVERY_S: Final = 5.0
+DEVICE_HOLD_NS: Final = 2_000_000_000
+_LATE_S: Final = 5.0
+
+
+class Keeper:
+    """Looks after one recorder in the process that started it.
+
+    Parameters
+    ----------
+    recorder
+        Its stream is open.
+    storage_options
+        For the spool, handed to fsspec.
+    seal_every_s
+        How long rows wait to be sealed.
+    sync_every_s
+        How long rows wait to reach the disk itself; what a power failure may cost.
+    expects_late_values
+        Says whether values are on their way from a device into slots that are written.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        storage_options: Mapping[str, Any] | None = None,
+        *,
+        seal_every_s: float = 60.0,
+        sync_every_s: float = 1.0,
+        expects_late_values: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._recorder = recorder
+        self._storage_options = dict(storage_options or {})
+        self._uploader = Uploader(recorder.spool, storage_options) if recorder.spool else None
+        self._seal_every_s, self._sync_every_s = seal_every_s, sync_every_s
+        self._expects_late_values = expects_late_values
+        self._sealer_wakes, self._uploader_wakes = threading.Event(), threading.Event()
+        self._flushes: list[threading.Event] = []
+        self._stopping = self._sealing_over = self._finished = False
+        self._deadline = float("inf")
+        self._pushing = threading.Lock()
+        self._forked = False
+        self._next = dict.fromkeys(("anchor", "seal", "sync", "adopt"), 0.0)
+        self._next["seal"] = time.monotonic() + seal_every_s
+        self._threads = [
+            threading.Thread(target=self._keep_sealing, name="ranklake-seal", daemon=True),
+            threading.Thread(target=self._keep_uploading, name="ranklake-upload", daemon=True),
+            threading.Thread(target=self._recover, name="ranklake-recover", daemon=True),
+        ]
+
+    @property
+    def _gaps(self) -> Gaps:
+        return self._recorder.gaps
+
+    def start(self) -> None:
+        """Start the threads.
+
+        Raises `RuntimeError` if the system gives none; then everything stays in the local spool.
+        """
+        for thread in self._threads:
+            thread.start()
+
+    def note_fork(self) -> None:
+        """Remember that this process has children whose streams it may have to adopt."""
+        self._forked = True
+
+    def flush(self, timeout_s: float) -> bool:
+        """Seal all rows recorded so far and upload them; True if the spool has them all in time."""
+        deadline = time.monotonic() + timeout_s
+        done = threading.Event()
+        self._flushes.append(done)
+        self._sealer_wakes.set()
+        if not done.wait(timeout_s):
+            return False
+        return self._push(deadline) == 0
+
+    def stop(self, timeout_s: float) -> None:
+        """Seal the rest and upload it for at most `timeout_s`. The recorder is closed already."""
+        self._deadline = time.monotonic() + timeout_s
+        self._stopping = True
+        self._sealer_wakes.set()
+        self._uploader_wakes.set()
+        for thread in self._threads:
+            if thread.ident is not None and thread is not threading.current_thread():
+                thread.join(max(0.1, self._deadline + 1.0 - time.monotonic()))
+        if any(thread.is_alive() for thread in self._threads[:2]):
+            self._gaps.warn(
+                "close", f"not finished in {timeout_s:.0f} s; what is left in {self._recorder.root} is not lost"
+            )
+
+    # ── sealing ──
+
+    def _keep_sealing(self) -> None:
+        while not self._stopping:
+            self._sealer_wakes.wait(min(1.0, self._seal_every_s))
+            self._sealer_wakes.clear()
+            if not self._stopping:
+                self._guarded(self._tick, "sealing")
+        self._guarded(self._finish, "sealing at the end")
+        self._sealing_over = True
+        self._uploader_wakes.set()
+
+    def _tick(self) -> None:
+        recorder = self._recorder
+        flushes, self._flushes = self._flushes, []
+        if recorder.stream is not None and recorder.stream.vanished():
+            recorder.abandon_stream()
+        stream = recorder.require()
+        now = time.monotonic()
+        if now >= self._next["anchor"]:
+            stream.anchor()
+            self._next["anchor"] = now + ANCHOR_EVERY_S
+        recorder.flush_gaps()
+        for lane in recorder.slots.values():
+            lane.prepare()
+        if now >= self._next["sync"]:
+            recorder.sync()
+            self._next["sync"] = now + self._sync_every_s
+        if flushes or now >= self._next["seal"]:
+            self._next["seal"] = now + self._seal_every_s
+            self._tell_gaps()
+            recorder.end_files(hold_ns=DEVICE_HOLD_NS if self._expects_late_values() and not flushes else 0)
+        else:
+            recorder.collect()
+        self._seal(stream)
+        if self._forked and now >= self._next["adopt"]:
+            self._adopt(stream)
+            self._next["adopt"] = now + ADOPT_EVERY_S
+        for done in flushes:
+            done.set()
+
+    def _seal(self, stream: Stream, *, final: bool = False) -> None:
+        recorder = self._recorder
+        if not recorder.unsealed and not final:
+            return
+        stream.anchor()  # behind the last row: with both ends fixed, sealing again gives the same times
+        files = [file for file in recorder.unsealed if file.path.exists()]
+        for sealed in seal(job_of(stream), files, final=final):
+            stream.waiting[sealed.file.path.name] = (sealed.file.table, sealed.file.rows)
+        recorder.unsealed = {file: rows for file, rows in recorder.unsealed.items() if file.path.exists()}
+        self._uploader_wakes.set()
+
+    def _tell_gaps(self) -> None:
+        """Make new gaps visible as events, each kind once per sealing."""
+        recorder = self._recorder
+        told, recorder.untold = recorder.untold, type(recorder.untold)()
+        for (table, reason), rows in sorted(told.items()):
+            row = {
+                "event": "gap",
+                "severity": "warning",
+                "message": f"{rows} rows of {table} could not be recorded: {reason}",
+                "attributes": f'{{"reason":"{reason}","rows":{rows},"table":"{table}"}}',
+            }
+            recorder.records["events"].append(time.monotonic_ns(), row)
+
+    def _finish(self) -> None:
+        recorder = self._recorder
+        if recorder.stream is not None and recorder.stream.vanished():
+            recorder.abandon_stream()
+        recorder.reopen_for_the_end()
+        recorder.flush_gaps()
+        recorder.collect()
+        self._seal(recorder.require(), final=True)
+        self._finished = True
+        if self._forked and recorder.stream is not None:
+            self._adopt(recorder.stream)
+
+    # ── uploading ──
+
+    def _keep_uploading(self) -> None:
+        while not self._stopping:
+            left = 0
+            self._uploader_wakes.clear()
+            if self._recorder.stream is not None:
+                left = self._push(None)
+            wait = self._uploader.breaker.left_s() if left and self._uploader is not None else None
+            self._uploader_wakes.wait(None if wait is None else max(0.05, wait))
+        while not self._sealing_over and time.monotonic() < self._deadline:
+            self._uploader_wakes.clear()
+            if not self._sealing_over:
+                self._uploader_wakes.wait(max(0.0, self._deadline - time.monotonic()))
+        self._guarded(self._part, "uploading at the end")
+
+    def _push(self, deadline: float | None) -> int:
+        """Upload what is sealed; return how many segments are left."""
+        stream = self._recorder.stream
+        if stream is None:
+            return 0
+        patience = -1.0 if deadline is None else max(0.0, deadline - time.monotonic())
+        if not self._pushing.acquire(timeout=patience):
+            return 1
+        try:
+            if self._uploader is None:
+                return len(sealed_files(stream.folder))
+            acked = partial(_acked, stream)
+            pushed = self._uploader.push(stream.folder, acked=acked, deadline=deadline)
+        except OSError:  # the folder vanished, say: the sealer sees that, too
+            return 1
+        finally:
+            self._pushing.release()
+        if pushed.left:
+            self._gaps.warn("upload", f"the spool cannot be reached, trying on: {self._uploader.last_error}")
+        return pushed.left
+
+    def _part(self) -> None:
+        """Upload the last segments; remove the stream if they all went, else leave it to recovery."""
+        left = self._push(self._deadline)
+        stream, self._recorder.stream = self._recorder.stream, None
+        if stream is None:
+            return
+        if left == 0 and self._finished:
+            stream.discard()
+            return
+        stream.close()
+        if self._uploader is None:
+            self._gaps.warn("close", f"no spool is set; the segments wait in {stream.folder} for `ranklake agent`")
+        else:
+            self._gaps.warn(
+                "close", f"{left} segments wait in {stream.folder}; recovery or `ranklake agent` sends them"
+            )
+
+    # ── others' streams ──
+
+    def _recover(self) -> None:
+        recovery = Recovery(self._recorder.root, self._recorder.spool, self._storage_options, self._uploader)
+        self._guarded(lambda: recovery.run(stop=lambda: self._stopping), "recovering what dead processes left")
+
+    def _adopt(self, stream: Stream) -> None:
+        """Take over the streams of this process's forked children that have died."""
+        for folder in sorted(stream.folder.parent.glob(f"r{stream.name.rank:05d}-*")):
+            if folder != stream.folder:
+                with self._pushing:
+                    recover_stream(folder, self._uploader, family=stream.owner.family)
+
+    def report_late(self) -> None:
+        """Write down what was refused after the close, as a stream that has nothing but gaps.
+
+        Called at interpreter exit.
+        """
+        recorder = self._recorder
+        counts = recorder.gaps.drain()
+        if not counts or recorder.stream is not None:
+            return
+        stream = recorder.new_stream()
+        stream.note_gaps(counts)
+        seal(job_of(stream), [], final=True)
+        if self._uploader is not None:
+            pushed = self._uploader.push(stream.folder, deadline=time.monotonic() + _LATE_S)
+            if pushed.left == 0:
+                stream.discard()
+                return
+        stream.close()
+
+    def _guarded(self, work: Callable[[], object], doing: str) -> None:
+        """Do something whose failure must end neither the thread nor the training."""
+        try:
+            work()
+        except (OSError, RefusedError) as error:  # the local spool is full or away: try again in a second
+            self._gaps.warn(doing, f"{doing}: {error}; trying again")
+        except Exception as error:  # noqa: BLE001 - a bug of ours
+            self._gaps.warn(doing, f"{doing} failed: {type(error).__name__}: {error}")
+
+
+def _acked(stream: Stream, file: SealedFile) -> None:
+    stream.waiting.pop(file.path.name, None)
+
+
+def job_of(stream: Stream) -> Sealing:
+    """Return what sealing needs to know of a stream that this process writes."""
+    return Sealing(
+        name=stream.name,
+        folder=stream.folder,
+        world_size=stream.owner.world_size,
+        fallback=stream.owner.anchor,
+        note=stream.note,
+        next_segment=stream.next_segment,
+    )

@@ -1,0 +1,161 @@
+"""meta.frames read back: all that is needed to seal a stream's files, by its process or by whoever finds them."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from ranklake.capture import frames
+from ranklake.capture.clock import Anchor
+from ranklake.capture.gaps import DAMAGED
+from ranklake.capture.stream import META_FILE
+
+ENDED: Final[dict[str, Any]] = {"k": "ended"}
+"""The frame behind the event ``rank_end``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """Name and kind of a series."""
+
+    name: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpanName:
+    """What all spans of one name id have in common."""
+
+    name: str
+    kind: str
+    stream: str | None = None
+    dp_rank: int | None = None
+    pp_rank: int | None = None
+    tp_rank: int | None = None
+
+
+@dataclass(slots=True)
+class Meta:
+    """What the frames say, summed up.
+
+    Attributes
+    ----------
+    anchors
+        As read, in file order.
+    metrics, schemas, spans
+        Definitions by id; a schema is the metrics of a mapping's values, in order.
+    rows, assigned
+        Per table, over all sealed segments: rows, and gaps that their footers carry.
+    gaps
+        Counted so far, by (table, reason), whether or not a footer carries them.
+    taken
+        The part of `gaps` that footers carry.
+    sealed
+        Pairs (table, segment) that were sealed.
+    highest
+        Highest segment number sealed, per table.
+    ended
+        True if the process said that it ended.
+    final
+        True once the last ``events`` segment was sealed.
+    damaged
+        True if a frame was lost: then cumulative counts are lower bounds.
+    """
+
+    anchors: list[Anchor] = field(default_factory=list)
+    metrics: dict[int, Metric] = field(default_factory=dict)
+    schemas: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    spans: dict[int, SpanName] = field(default_factory=dict)
+    rows: "Counter[str]" = field(default_factory=Counter)
+    assigned: "Counter[str]" = field(default_factory=Counter)
+    gaps: "Counter[tuple[str, str]]" = field(default_factory=Counter)
+    taken: "Counter[tuple[str, str]]" = field(default_factory=Counter)
+    sealed: set[tuple[str, int]] = field(default_factory=set)
+    highest: dict[str, int] = field(default_factory=dict)
+    ended: bool = False
+    final: bool = False
+    damaged: bool = False
+
+    def pending(self, table: str) -> dict[str, int]:
+        """Return the gaps of a table that no footer carries yet, by reason."""
+        left = self.gaps - self.taken
+        return {reason: rows for (of, reason), rows in sorted(left.items()) if of == table}
+
+    def tables_with_pending(self) -> list[str]:
+        """Return the tables that have such gaps, sorted."""
+        return sorted({table for table, _ in self.gaps - self.taken})
+
+    def add_sealed(self, table: str, segment: int, rows: int, gaps: dict[str, int], *, final: bool) -> None:
+        """Take a sealed segment into account; twice counts once."""
+        if (table, segment) in self.sealed:
+            return
+        self.sealed.add((table, segment))
+        self.highest[table] = max(segment, self.highest.get(table, -1))
+        self.rows[table] += rows
+        self.assigned[table] += sum(gaps.values())
+        for reason, count in gaps.items():
+            if reason != DAMAGED:  # found when sealing, never noted as a gap before
+                self.taken[table, reason] += count
+        self.final = self.final or (final and table == "events")
+
+
+def sealed_frame(table: str, segment: int, rows: int, gaps: dict[str, int], *, final: bool) -> dict[str, Any]:
+    """Return the frame that says that a segment was sealed."""
+    return {"k": "sealed", "t": table, "s": segment, "r": rows, "g": gaps, "f": final}
+
+
+def read_meta(folder: Path) -> Meta:
+    """Read a stream's meta.frames; frames of unknown kinds (of a later version) are passed over. Raises `OSError`."""
+    found = frames.read(folder / META_FILE)
+    meta = Meta(damaged=bool(found.damaged) or not found.frames)
+    for frame in found.frames:
+        try:
+            _READERS.get(frame.get("k", ""), _pass_over)(meta, frame)
+        except (KeyError, TypeError, ValueError):
+            meta.damaged = True
+    return meta
+
+
+def _anchor(meta: Meta, frame: frames.Frame) -> None:
+    meta.anchors.append((int(frame["m"]), int(frame["w"])))
+
+
+def _metric(meta: Meta, frame: frames.Frame) -> None:
+    meta.metrics[int(frame["i"])] = Metric(str(frame["n"]), str(frame["kind"]))
+
+
+def _schema(meta: Meta, frame: frames.Frame) -> None:
+    meta.schemas[int(frame["i"])] = tuple(int(series) for series in frame["of"])
+
+
+def _span(meta: Meta, frame: frames.Frame) -> None:
+    meta.spans[int(frame["i"])] = SpanName(**{key: value for key, value in frame.items() if key not in {"k", "i"}})
+
+
+def _gaps(meta: Meta, frame: frames.Frame) -> None:
+    for table, reason, rows in frame["n"]:
+        meta.gaps[str(table), str(reason)] += int(rows)
+
+
+def _sealed(meta: Meta, frame: frames.Frame) -> None:
+    meta.add_sealed(str(frame["t"]), int(frame["s"]), int(frame["r"]), dict(frame["g"]), final=bool(frame["f"]))
+
+
+def _ended(meta: Meta, frame: frames.Frame) -> None:
+    del frame
+    meta.ended = True
+
+
+def _pass_over(meta: Meta, frame: frames.Frame) -> None:
+    del meta, frame
+
+
+_READERS: Final = {
+    "anchor": _anchor,
+    "metric": _metric,
+    "schema": _schema,
+    "span": _span,
+    "gaps": _gaps,
+    "sealed": _sealed,
+    "ended": _ended,
+}

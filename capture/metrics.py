@@ -1,0 +1,314 @@
+"""Metrics: values by name, from a mapping or through a handle that was looked up once.
+
+The fast ways write one slot. Whatever goes wrong in them (a full file, a value that is no number, a new set of names)
+ends in the slow ways, which put right what can be and count the rest.
+"""
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.capture.deferred import Deferred
+from ranklake.capture.gaps import (
+    AFTER_CLOSE,
+    BAD_ARGUMENTS,
+    BAD_STEP,
+    BAD_VALUE,
+    DEVICE_VALUE,
+    UNEXPECTED,
+    Gaps,
+)
+from ranklake.capture.layouts import ABSENT, MARK, ROW_WIDTH, SCALARS, row_packer
+from ranklake.capture.slots import Lane, RefusedError
+from ranklake.capture.steps import METRIC_OF, STEP_COUNTS, STEP_NAMES, Stack, Step, devices_alive, now
+from ranklake.capture.values import BadValueError, DeviceValueError, integer, number, text
+
+if TYPE_CHECKING:
+    from ranklake.capture.recorder import Recorder
+
+Pack = Callable[..., None]
+Plan = tuple[Lane, Pack, int]
+
+_PLAIN: Final = frozenset({float, int, bool})
+_MOST_PLANS: Final = 1000
+_ROWS_BY_SLOT: Final = 4 * ROW_WIDTH  # a wider mapping is rare enough to go value by value
+_pack_scalar: Final = SCALARS.packer.pack_into
+
+
+class Scalar:
+    """One metric, looked up once: ``loss = run.scalar("train/loss")``, then ``loss.add(value, step)``.
+
+    Attributes
+    ----------
+    add
+        Records a value. Called with the value and, if it belongs to one, its step.
+    """
+
+    __slots__ = ("add", "name")
+
+    def __init__(self, name: str, add: Callable[..., None]) -> None:
+        self.name = name
+        self.add = add
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _no_scalar, (self.name,)
+
+
+def _no_scalar(name: str) -> Scalar:
+    return Scalar(name, lambda *_, **__: None)
+
+
+class Metrics:
+    """The part of a run that records values.
+
+    Parameters
+    ----------
+    recorder
+        None for a run that records nothing.
+
+    Attributes
+    ----------
+    stack
+        The innermost open step or phase of each thread.
+    """
+
+    def __init__(self, recorder: "Recorder | None") -> None:
+        self._recorder = recorder
+        self._gaps = Gaps() if recorder is None else recorder.gaps
+        self._closed = False
+        self._latest = ABSENT
+        self._devices = False
+        self._plans: dict[tuple[object, ...], Plan | None] = {}
+        self._deferred = Deferred()
+        self.stack = Stack()
+        if recorder is not None:
+            self._scalars, self._rows = recorder.slots["scalars"], recorder.slots["rows"]
+
+    def scalar(self, name: object, *_: object, kind: str = "gauge") -> Scalar:
+        """Return a handle for one metric: the fastest way to record values.
+
+        Parameters
+        ----------
+        kind
+            ``gauge``, ``counter``, ``delta`` or ``ratio``: how values combine.
+        """
+        recorder = self._recorder
+        if recorder is None:
+            return _no_scalar(text(name, 80))
+        try:
+            series = recorder.series.metric(name, kind)
+        except RefusedError as refused:
+            reason, detail = refused.reason, refused.detail
+            return Scalar(text(name, 80), lambda *_, **__: self.refuse("scalars", reason, detail))
+        lane, pack, clock, mark = self._scalars, _pack_scalar, now, MARK
+
+        def add(value: Any, step: Any = ABSENT) -> None:  # noqa: ANN401 - whatever training has
+            try:
+                if value.__class__ is float:
+                    view, take = lane.pair
+                    pack(view, take(), clock(), step, value, series, mark)
+                    return
+            except Exception:  # noqa: BLE001, S110 - the file is full or cut, or the step is no int: see below
+                pass
+            self._add_slowly(str(name), series, value, step)
+
+        return Scalar(str(name), add)
+
+    def _add_slowly(self, name: str, series: int, value: object, step: object) -> None:
+        moment = now()
+        try:
+            at = ABSENT if step is None or step == ABSENT else self.step_number(step)
+        except Exception:  # noqa: BLE001 - telemetry never raises into training
+            self.refuse("scalars", BAD_STEP, repr_of(step))
+            return
+        try:
+            self._scalars.put(_pack_scalar, moment, at, number(value), series)
+        except DeviceValueError:
+            self._defer(name, value, lambda late: self._put_scalar(moment, at, late, series))
+        except BadValueError as error:
+            self.refuse("scalars", BAD_VALUE, f"{name}={error}")
+        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
+            self.trouble("recording a value", error, "scalars")
+
+    def _put_scalar(self, moment: int, step: int, value: float, series: int) -> None:
+        self._scalars.put(_pack_scalar, moment, step, value, series)
+
+    def log(self, mapping: Any = None, *excess: object, step: object = None, **scalars: object) -> None:  # noqa: ANN401
+        """Record values by name, all at one moment.
+
+        Within a step, ``loss``, ``lr``, ``grad_norm``, ``tokens`` and ``samples`` go to the step's row; all else
+        becomes metrics.
+
+        Parameters
+        ----------
+        mapping
+            Names to values, for names that are no identifiers, such as ``"eval/loss"``.
+        step
+            Step that the values belong to; by default the running one, or between steps the one that ended last.
+        scalars
+            Further names and values.
+        """
+        if self._recorder is None:
+            return
+        moment = now()
+        try:
+            if mapping is not None:
+                scalars = {**mapping, **scalars} if scalars else mapping
+            frame = self.stack.top
+            current = None if frame is None else frame.step
+            plan = self._plans.get(tuple(scalars))
+            if plan is not None and (not self._devices or _PLAIN.issuperset(map(type, scalars.values()))):
+                lane, pack, series = plan
+                at = step
+                if at is None:
+                    at = self._latest if current is None else current.number
+                view, take = lane.pair
+                pack(view, take(), moment, at, *scalars.values(), series, MARK)
+                return
+        except Exception:  # noqa: BLE001, S110 - a new set of names, a full file, a value that is no number: see below
+            pass
+        try:
+            if excess:
+                self.refuse("scalars", BAD_ARGUMENTS, repr_of(excess))
+            self._log_slowly(moment, dict(scalars), step)
+        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
+            self.refuse("scalars", BAD_ARGUMENTS, repr_of(error))
+
+    def _log_slowly(self, moment: int, scalars: dict[Any, object], step: object) -> None:
+        recorder = self._recorder
+        assert recorder is not None
+        frame = self.stack.top
+        current = None if frame is None else frame.step
+        if current is not None and current.start is None:  # begun in the parent of a fork, which writes it
+            current = None
+        try:
+            at = self.step_number(step) if step is not None else self._latest if current is None else current.number
+        except Exception:  # noqa: BLE001 - telemetry never raises into training
+            self._gaps.count("scalars", BAD_STEP, len(scalars), repr_of(step))
+            return
+        if current is not None and at != current.number:
+            current = None
+        good: dict[int, float] = {}
+        in_row = False
+        for name, value in scalars.items():
+            column = STEP_NAMES.get(name) if isinstance(name, str) else None
+            in_row = in_row or column is not None
+            metric = name if column is None else METRIC_OF[column]
+            try:
+                if column is not None and current is not None:
+                    self._put_in_step(current, column, value)
+                    continue
+                series = recorder.series.metric(metric)
+                good[series] = number(value)
+            except DeviceValueError:
+                self._defer(str(name), value, partial(self._deliver, metric, at, moment))
+            except BadValueError as error:
+                self.refuse("scalars", BAD_VALUE, f"{text(name, 80)}={error}")
+            except RefusedError as refused:
+                self.refuse("scalars", refused.reason, refused.detail)
+        self._write(moment, at, good)
+        if not in_row and 0 < len(good) == len(scalars) <= ROW_WIDTH and len(self._plans) < _MOST_PLANS:
+            self._plans[tuple(scalars)] = self._plan(tuple(good))
+
+    def _deliver(self, metric: str, step: int, moment: int, value: float) -> None:
+        self.add_metric(metric, value, step, moment)
+
+    def _put_in_step(self, current: Step, column: str, value: object) -> None:
+        try:
+            current.put(column, integer(value) if column in STEP_COUNTS else number(value))
+        except DeviceValueError:
+            self._defer(column, value, lambda late: current.put_late(column, late))
+
+    def _plan(self, series: tuple[int, ...]) -> tuple[Lane, Pack, int] | None:
+        """Return how a mapping of these metrics is written in one go; None if there are too many kinds of mappings."""
+        if len(series) == 1:
+            return self._scalars, _pack_scalar, series[0]
+        assert self._recorder is not None
+        try:
+            return self._rows, row_packer(len(series)).pack_into, self._recorder.series.schema(series)
+        except RefusedError:
+            return None
+
+    def _write(self, moment: int, step: int, values: dict[int, float]) -> None:
+        """Write values by metric number: several to a slot where that is worth it."""
+        series = tuple(values)
+        if 1 < len(series) <= _ROWS_BY_SLOT:
+            for at in range(0, len(series), ROW_WIDTH):
+                part = series[at : at + ROW_WIDTH]
+                plan = self._plan(part)
+                if plan is None:
+                    break
+                lane, pack, schema = plan
+                lane.put(pack, moment, step, *(values.pop(one) for one in part), schema)
+        for one, value in values.items():
+            self._scalars.put(_pack_scalar, moment, step, value, one)
+
+    def add_metric(self, name: str, value: float, step: int, moment: int | None = None) -> None:
+        """Record one value whose number and step are in order already."""
+        if self._recorder is None:
+            return
+        try:
+            series = self._recorder.series.metric(name)
+        except RefusedError as refused:
+            self.refuse("scalars", refused.reason, refused.detail)
+            return
+        self._put_scalar(now() if moment is None else moment, step, value, series)
+
+    def _defer(self, name: str, value: object, deliver: Callable[[float], None]) -> None:
+        try:
+            sent = self._deferred.send(value, deliver)
+        except BadValueError as error:
+            self.refuse("scalars", BAD_VALUE, f"{text(name, 80)}={error}")
+        except Exception as error:  # noqa: BLE001 - a device in trouble must not be ours
+            self.refuse("scalars", DEVICE_VALUE, repr_of(error))
+        else:
+            if not sent:
+                self.refuse("scalars", DEVICE_VALUE, text(name, 80))
+
+    def step_number(self, raw: object) -> int:
+        """Return a step's number; None is one more than the last. Raises what `integer` raises."""
+        if raw is None:
+            return 0 if self._latest == ABSENT else self._latest + 1
+        return integer(raw)
+
+    def enter_step(self, number_: int) -> None:
+        """Take note that a step begins: values logged from here on are its; values from devices may have arrived."""
+        if number_ != ABSENT:
+            self._latest = number_
+        if len(self._deferred):
+            try:
+                self._deferred.drain()
+            except Exception as error:  # noqa: BLE001 - a device in trouble must not be ours
+                self._gaps.count("scalars", DEVICE_VALUE, self._deferred.give_up(), repr_of(error))
+        if not self._devices:
+            self._devices = devices_alive()
+
+    def refuse(self, table: str, reason: str, detail: str = "") -> None:
+        """Count a row that could not be recorded."""
+        self._gaps.count(table, AFTER_CLOSE if self._closed else reason, 1, detail)
+
+    def trouble(self, doing: str, error: BaseException, table: str = "") -> None:
+        """Tell of an error of our own; if it cost a row of a table, count it."""
+        if table:
+            self._gaps.count(table, UNEXPECTED, 1, f"{doing}: {repr_of(error)}")
+        else:
+            self._gaps.warn(doing, f"{doing} failed: {repr_of(error)}")
+
+    def drain_devices(self, timeout_s: float) -> None:
+        """Record values that have arrived from a device; with a timeout, wait for the others and then give them up."""
+        deadline = time.monotonic() + timeout_s
+        self._deferred.drain()
+        while len(self._deferred) and time.monotonic() < deadline:
+            time.sleep(0.001)
+            self._deferred.drain()
+        if timeout_s:
+            self._gaps.count("scalars", DEVICE_VALUE, self._deferred.give_up(), "did not arrive before the close")
+
+
+def repr_of(value: object) -> str:
+    """Return a short repr, whatever the object's own does."""
+    try:
+        return repr(value)[:120]
+    except Exception:  # noqa: BLE001 - the repr of a user's object may raise anything
+        return type(value).__name__

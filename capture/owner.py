@@ -1,0 +1,169 @@
+"""Owner: whether the process that writes a stream still lives.
+
+The owner holds a POSIX record lock on its ``owner.json`` for life. `lockf`, not `flock`: a forked worker that
+outlives its parent would keep a `flock`. Such a lock is dropped when *any* descriptor of the file is closed in the
+locking process, so a process never opens an ``owner.json`` that it holds itself; `HELD` says which these are. Where
+locks do not work across (some network file systems), process start time and boot id are the second sign.
+"""
+
+import fcntl
+import json
+import os
+import threading
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+OWNER_FILE: Final = "owner.json"
+_STATE, _START_TIME = 0, 19  # fields of /proc/<pid>/stat behind the command's closing bracket
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """What ``owner.json`` says.
+
+    Attributes
+    ----------
+    pid, start_ticks, boot_id
+        Together name a process for ever. `start_ticks` is 0 and `boot_id` empty where /proc says nothing.
+    role
+        ``main``, or ``worker`` for a forked child.
+    family
+        Incarnation of the main process that a worker descends from; of a main process its own.
+    spool
+        URI that the segments are meant for; empty if none was configured.
+    world_size
+        Ranks of the run.
+    anchor
+        Monotonic and wall ns at the start: what times are computed from if all else is damaged.
+    """
+
+    pid: int
+    start_ticks: int
+    boot_id: str
+    role: str
+    family: int
+    spool: str
+    world_size: int
+    anchor: tuple[int, int]
+
+    @classmethod
+    def from_json(cls, raw: bytes) -> Self:
+        """Read it back. Raises `ValueError` if it is not whole."""
+        try:
+            facts: dict[str, Any] = json.loads(raw)
+            mono, wall = facts["anchor"]
+            return cls(**{**facts, "anchor": (int(mono), int(wall))})
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError("owner.json is damaged") from error
+
+    def to_json(self) -> bytes:
+        """Return the file's bytes."""
+        return json.dumps(asdict(self)).encode()
+
+    def runs(self) -> bool:
+        """Say whether that very process runs on this boot; False also where that cannot be known."""
+        if not self.boot_id or self.boot_id != boot_id() or not self.start_ticks:
+            return False
+        return start_ticks(self.pid) == self.start_ticks
+
+
+def boot_id() -> str:
+    """Return the kernel's id of this boot, or an empty text."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def start_ticks(pid: int) -> int:
+    """Return when a process started, in clock ticks since boot; 0 if it is gone, a zombie, or /proc says nothing."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
+        return 0 if fields[_STATE] in {b"Z", b"X"} else int(fields[_START_TIME])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+class _Held:
+    """Incarnations whose owner.json this process has open."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: set[int] = set()
+
+    def take(self, incarnation: int) -> bool:
+        """Reserve an incarnation for the calling thread; False if this process has it already."""
+        with self._lock:
+            if incarnation in self._held:
+                return False
+            self._held.add(incarnation)
+            return True
+
+    def drop(self, incarnation: int) -> None:
+        with self._lock:
+            self._held.discard(incarnation)
+
+    def after_fork(self) -> None:
+        """Locks are not inherited, so a child holds none."""
+        self._lock = threading.Lock()
+        self._held = set()
+
+
+HELD: Final = _Held()
+os.register_at_fork(after_in_child=HELD.after_fork)
+
+
+class OwnerLock:
+    """The held lock of one stream. `incarnation` must have been reserved by ``HELD.take``."""
+
+    def __init__(self, fd: int, incarnation: int) -> None:
+        self._fd, self._incarnation, self._pid = fd, incarnation, os.getpid()
+
+    @classmethod
+    def create(cls, folder: Path, owner: Owner, incarnation: int) -> Self:
+        """Write ``owner.json`` in a folder nobody else sees yet, and lock it. Raises `OSError`."""
+        fd = os.open(folder / OWNER_FILE, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.write(fd, owner.to_json())
+        except BaseException:
+            os.close(fd)
+            raise
+        return cls(fd, incarnation)
+
+    @classmethod
+    def seize(cls, folder: Path, incarnation: int) -> tuple[Self, Owner | None] | None:
+        """Lock a stream whose owner is dead; None if it lives, or somebody else has seized it.
+
+        Returns
+        -------
+        The lock and what owner.json says, None if that is damaged. Raises `OSError` if the file cannot be opened.
+        """
+        fd = os.open(folder / OWNER_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(fd).st_nlink == 0:  # the former holder finished and removed the stream
+                os.close(fd)
+                return None
+            raw = os.pread(fd, 1 << 16, 0)
+        except OSError:
+            os.close(fd)
+            return None
+        try:
+            owner: Owner | None = Owner.from_json(raw)
+        except ValueError:
+            owner = None
+        if owner is not None and owner.pid != os.getpid() and owner.runs():
+            os.close(fd)
+            return None
+        return cls(fd, incarnation), owner
+
+    def release(self) -> None:
+        """Give the lock up. In a child that inherited the descriptor this closes it and nothing more."""
+        if self._fd < 0:
+            return
+        os.close(self._fd)
+        self._fd = -1
+        if os.getpid() == self._pid:
+            HELD.drop(self._incarnation)

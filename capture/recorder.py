@@ -1,0 +1,230 @@
+"""Recorder: the lanes, names and gaps of one process, and the stream they are written to.
+
+It is what `Run` writes into and what the sealer works on. A process has one stream at a time: a forked child opens
+its own at its first write, and so does a process whose folder vanished.
+"""
+
+import itertools
+import os
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
+from ranklake.capture.gaps import AFTER_CLOSE, SPOOL_VANISHED, Gaps
+from ranklake.capture.launcher import Launch
+from ranklake.capture.layouts import FRAME_LANES, ROWS, SLOT_LANES, STEPS, Layout
+from ranklake.capture.records import RecordLane, refusal
+from ranklake.capture.series import Series
+from ranklake.capture.slots import Lane, RefusedError, SlotFile
+from ranklake.capture.stream import SPARE, OpenFile, Stream
+
+_RETIRE_TRIES: Final = 1000
+
+
+class Recorder:
+    """What one process records.
+
+    Parameters
+    ----------
+    root
+        Local spool.
+    launch
+        Who this process is.
+    spool
+        URI that the segments are meant for.
+    file_bytes
+        Size of slot files by lane, where it is not to be the layout's.
+    """
+
+    def __init__(self, root: Path, launch: Launch, spool: str, file_bytes: dict[str, int] | None = None) -> None:
+        self.root, self.launch, self.spool = root, launch, spool
+        self.gaps = Gaps()
+        self.series = Series(self.note)
+        self.closed = False
+        self.stream: Stream | None = None
+        self.unsealed: dict[OpenFile, int] = {}
+        self.untold: Counter[tuple[str, str]] = Counter()
+        self._file_bytes = file_bytes or {}
+        self._family: int | None = None
+        self._spares = itertools.count()
+        self._mutex = threading.RLock()
+        self.slots = {
+            name: Lane(layout, self._new_slots, self._new_spare, self._adopt_spare, self.gaps.refuse, self._weigh)
+            for name, layout in SLOT_LANES.items()
+        }
+        self.records = {table: RecordLane(table, self._new_path, self.gaps.refuse) for table in FRAME_LANES}
+
+    @property
+    def is_worker(self) -> bool:
+        """True in a forked child."""
+        return self._family is not None
+
+    def require(self) -> Stream:
+        """Return the stream, making one if there is none. Raises `RefusedError`."""
+        stream = self.stream
+        if stream is not None:
+            return stream
+        with self._mutex:
+            if self.stream is not None:
+                return self.stream
+            if self.closed:
+                raise RefusedError(AFTER_CLOSE)
+            self.stream = self.new_stream()
+            return self.stream
+
+    def reopen_for_the_end(self) -> None:
+        """Make a stream after the close, if there is none, for the last gaps to be written down in.
+
+        Raises `RefusedError`.
+        """
+        if self.stream is None:
+            self.stream = self.new_stream()
+
+    def new_stream(self) -> Stream:
+        """Make a stream that knows all names. Raises `RefusedError`."""
+        launch = self.launch
+        try:
+            stream = Stream.create(
+                self.root,
+                launch.run,
+                launch.attempt,
+                launch.rank,
+                world_size=launch.world_size,
+                spool=self.spool,
+                family=self._family,
+            )
+            for frame in self.series.frames():
+                stream.note(frame)
+        except OSError as error:
+            raise refusal(error) from error
+        return stream
+
+    def note(self, frame: dict[str, Any]) -> None:
+        """Write a frame to the stream's meta.frames. Raises `RefusedError`."""
+        try:
+            self.require().note(frame)
+        except OSError as error:
+            raise refusal(error) from error
+
+    def flush_gaps(self) -> None:
+        """Write counted gaps down; what cannot be written stays counted in memory."""
+        counts = self.gaps.drain()
+        if not counts:
+            return
+        try:
+            self.require().note_gaps(counts)
+        except (OSError, RefusedError):
+            self.gaps.restore(counts)
+        else:
+            self.untold.update(counts)
+
+    def end_files(self, *, hold_ns: int = 0) -> None:
+        """End all files that hold anything, so that they can be sealed; see `Lane.collect` for `hold_ns`."""
+        for lane in self.slots.values():
+            lane.cut()
+        self.collect(hold_ns)
+        for records in self.records.values():
+            self._take(dict([cut]) if (cut := records.cut()) is not None else {})
+
+    def close(self) -> None:
+        """End all files for good; later rows are refused, and counted as having come after the close."""
+        self.closed = True
+        for lane in self.slots.values():
+            lane.shut()
+        for _ in range(_RETIRE_TRIES):  # a write that is just under way holds its file for microseconds
+            self.collect()
+            if not any(lane.retired for lane in self.slots.values()):
+                break
+            time.sleep(0.001)
+        for records in self.records.values():
+            self._take(dict([cut]) if (cut := records.cut()) is not None else {})
+
+    def collect(self, hold_ns: int = 0) -> None:
+        """Take the slot files that writers filled, or that were cut, on the list of those to seal."""
+        for lane in self.slots.values():
+            self._take(lane.collect(hold_ns=hold_ns if lane.layout is STEPS else 0))
+
+    def _take(self, ended: dict[Path, int]) -> None:
+        for path, rows in ended.items():
+            file = OpenFile.of(path)
+            assert file is not None
+            self.unsealed[file] = rows
+
+    def abandon_stream(self) -> None:
+        """Give up a stream whose folder vanished: what it held and was not uploaded is counted as gaps.
+
+        Only the sealer's thread calls it. Rows written meanwhile go to the next stream, whose files have another
+        folder.
+        """
+        with self._mutex:
+            stream, self.stream = self.stream, None
+        if stream is None:
+            return
+        lost: Counter[str] = Counter()
+        for file, rows in self.unsealed.items():
+            lost[file.table] += rows
+        self.unsealed = {}
+        for table, rows in stream.waiting.values():
+            lost[table] += rows
+        for lane in self.slots.values():
+            lost[lane.layout.table] += lane.abandon(stream.folder)
+        for records in self.records.values():
+            lost[records.table] += records.abandon(stream.folder)
+        for table, rows in lost.items():
+            self.gaps.count(table, SPOOL_VANISHED, rows, str(stream.folder))
+        stream.close()
+
+    def sync(self) -> None:
+        """Bring everything recorded to the disk itself. Raises `OSError`."""
+        for lane in self.slots.values():
+            lane.sync()
+        for records in self.records.values():
+            records.sync()
+        if self.stream is not None:
+            self.stream.sync()
+
+    def after_fork(self) -> None:
+        """In a forked child: let go of all that is the parent's; the child's own stream opens at its first write."""
+        if self.stream is not None and self._family is None:
+            self._family = self.stream.owner.family
+        stream, self.stream = self.stream, None
+        self._mutex = threading.RLock()
+        self.gaps.after_fork()
+        self.series.after_fork()
+        self.unsealed, self.untold = {}, Counter()
+        for lane in self.slots.values():
+            lane.after_fork()
+        for records in self.records.values():
+            records.after_fork()
+        if stream is not None:
+            stream.close()
+
+    def _weigh(self, file: SlotFile) -> int:
+        if file.layout is ROWS:
+            return self.series.values_in(file.marked("schema").tolist())
+        return len(file.marked("mark"))
+
+    def _new_path(self, lane: str) -> Path:
+        return self.require().next_open(lane)
+
+    def _new_slots(self, layout: Layout) -> SlotFile:
+        path = self._new_path(layout.lane)
+        try:
+            return SlotFile(path, layout, self._file_bytes.get(layout.lane, 0))
+        except OSError as error:
+            raise refusal(error) from error
+
+    def _new_spare(self, layout: Layout) -> SlotFile:
+        path = self.require().folder / f"{layout.lane}-{os.getpid()}-{next(self._spares)}{SPARE}"
+        try:
+            return SlotFile(path, layout, self._file_bytes.get(layout.lane, 0))
+        except OSError as error:
+            raise refusal(error) from error
+
+    def _adopt_spare(self, spare: SlotFile) -> None:
+        try:
+            spare.rename(self._new_path(spare.layout.lane))
+        except OSError as error:
+            raise refusal(error) from error

@@ -1,0 +1,265 @@
+"""Recover: seal and upload what processes left that are no more.
+
+A stream is taken over only with its owner's lock in hand, so two recoveries never work on the same one. Every step is
+one that sealing and uploading can repeat: a recovery that is killed is carried on by the next, with no row lost and
+none twice.
+"""
+
+import contextlib
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from ranklake.capture import frames
+from ranklake.capture.clock import straighten
+from ranklake.capture.files import TEMPORARY, write_whole
+from ranklake.capture.frames import FrameFile
+from ranklake.capture.gaps import LOGGER
+from ranklake.capture.meta import Meta, read_meta
+from ranklake.capture.owner import HELD, OWNER_FILE, Owner, OwnerLock
+from ranklake.capture.places import local_root, spool_uri
+from ranklake.capture.seal import Sealing, keep_damaged, seal
+from ranklake.capture.stream import (
+    ACKED,
+    GONE,
+    META_FILE,
+    NEW,
+    OPEN,
+    SPARE,
+    OpenFile,
+    SealedFile,
+    StreamName,
+    discard,
+    open_files,
+    sealed_files,
+    streams,
+)
+from ranklake.capture.tables import read_rows
+from ranklake.capture.upload import Pushed, Uploader
+
+_STALE_S: Final = 3600.0
+_ENDINGS: Final = frozenset({"rank_end", "abandoned"})
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What a recovery did.
+
+    Attributes
+    ----------
+    streams
+        Taken over.
+    segments, rows
+        Uploaded.
+    left
+        Segments that wait for the spool to be reachable.
+    alive, foreign
+        Streams passed by: their process runs, or they are meant for another spool.
+    troubles
+        One line for each stream that could not be finished.
+    """
+
+    streams: int = 0
+    segments: int = 0
+    rows: int = 0
+    left: int = 0
+    alive: int = 0
+    foreign: int = 0
+    troubles: tuple[str, ...] = ()
+
+
+def recover(
+    local_dir: str | os.PathLike[str] | None = None,
+    spool: str | os.PathLike[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Recovered:
+    """Seal and upload the streams below a local spool whose processes are dead.
+
+    Parameters
+    ----------
+    local_dir
+        The local spool; by default as for `start`.
+    spool
+        Where segments go; only streams meant for it are touched. Without one, each goes where its process meant it to.
+    storage_options
+        Handed to fsspec.
+
+    Returns
+    -------
+    What was done. A stream that cannot be finished is left as it is and told of; the others are not held up.
+
+    Raises
+    ------
+    LocalSpoolError
+        The local spool cannot be used.
+    """
+    return Recovery(local_root(local_dir), spool_uri(spool), storage_options).run()
+
+
+@dataclass
+class Recovery:
+    """One way to recover, repeatable: by `run` once, or by an agent again and again."""
+
+    root: Path
+    spool: str
+    storage_options: Mapping[str, Any] | None = None
+    uploader: Uploader | None = None
+    _uploaders: dict[str, Uploader] = field(default_factory=dict)
+
+    def run(self, stop: Callable[[], bool] = lambda: False) -> Recovered:
+        """Go over all streams once; `stop` is asked before each of them and each upload."""
+        counts: Counter[str] = Counter()
+        troubles: list[str] = []
+        for folder in streams(self.root):
+            if stop():
+                break
+            try:
+                done = self._one(folder, stop)
+            except Exception as error:  # noqa: BLE001 - one damaged stream must not block the others
+                troubles.append(f"{folder}: {type(error).__name__}: {error}")
+                LOGGER.warning("ranklake: cannot recover %s: %s", folder, error)
+            else:
+                if isinstance(done, str):
+                    counts[done] += 1
+                else:
+                    counts.update(streams=1, segments=done.segments, rows=done.rows, left=done.left)
+        _sweep(self.root)
+        return Recovered(**counts, troubles=tuple(troubles))
+
+    def _one(self, folder: Path, stop: Callable[[], bool]) -> Pushed | str:
+        with taken_over(folder) as taken:
+            if taken is None:
+                return "alive"
+            meant_for = taken.owner.spool if taken.owner is not None else ""
+            if self.spool and meant_for and meant_for != self.spool:
+                return "foreign"
+            return taken.finish(self._uploader_for(self.spool or meant_for), stop)
+
+    def _uploader_for(self, uri: str) -> Uploader | None:
+        if self.uploader is not None and self.uploader.uri == uri:
+            return self.uploader
+        if uri and uri not in self._uploaders:
+            self._uploaders[uri] = Uploader(uri, self.storage_options)
+        return self._uploaders.get(uri)
+
+
+def recover_stream(folder: Path, uploader: Uploader | None, *, family: int) -> Pushed | None:
+    """Finish the stream of a dead forked child of the process whose incarnation is `family`; None if it is no such."""
+    with taken_over(folder) as taken:
+        if taken is None or taken.owner is None or taken.owner.role != "worker" or taken.owner.family != family:
+            return None
+        return taken.finish(uploader)
+
+
+@contextlib.contextmanager
+def taken_over(folder: Path) -> Iterator["Orphan | None"]:
+    """Hold a dead process's stream for the block; None if the process lives or somebody else has taken it over."""
+    name = StreamName.of(folder)
+    if name is None or not HELD.take(name.incarnation):
+        yield None
+        return
+    try:
+        seized = OwnerLock.seize(folder, name.incarnation)
+    except OSError:  # removed meanwhile, or not ours to open
+        seized = None
+    if seized is None:
+        HELD.drop(name.incarnation)
+        yield None
+        return
+    lock, owner = seized
+    try:
+        yield Orphan(name, folder, owner)
+    finally:
+        lock.release()
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """A stream whose owner is dead and whose lock is ours."""
+
+    name: StreamName
+    folder: Path
+    owner: Owner | None
+
+    def finish(self, uploader: Uploader | None, stop: Callable[[], bool] = lambda: False) -> Pushed:
+        """Seal all, upload all, and remove the stream if nothing is left. Raises `OSError` if the local disk fails."""
+        self._tidy()
+        self._drop_torn_tail()
+        meta_file = FrameFile(self.folder / META_FILE)
+        try:
+            self._add_ending(read_meta(self.folder))
+            job = Sealing(
+                name=self.name,
+                folder=self.folder,
+                world_size=self.owner.world_size if self.owner is not None else 0,
+                fallback=self.owner.anchor if self.owner is not None else None,
+                note=meta_file.append,
+                next_segment=self._next_segment,
+            )
+            seal(job, open_files(self.folder), final=True)
+        finally:
+            meta_file.close()
+        if uploader is None:
+            return Pushed(left=len(sealed_files(self.folder)))
+        pushed = uploader.push(self.folder, stop=stop)
+        if pushed.left == 0 and not open_files(self.folder):
+            discard(self.folder)
+        return pushed
+
+    def _tidy(self) -> None:
+        """Remove what is of no use any more, and move out of the way what is not known."""
+        for path in sorted(self.folder.iterdir()):
+            if path.name.endswith((SPARE, ACKED)) or (path.name.startswith(".") and path.name.endswith(TEMPORARY)):
+                path.unlink()
+            elif path.name not in {OWNER_FILE, META_FILE} and not OpenFile.of(path) and not SealedFile.of(path):
+                keep_damaged(self.folder, path)
+
+    def _drop_torn_tail(self) -> None:
+        """Cut the frame that its writer was killed in, so that frames added here do not make it look like damage."""
+        path = self.folder / META_FILE
+        found = frames.read(path)
+        if found.torn_bytes:
+            os.truncate(path, path.stat().st_size - found.torn_bytes)
+
+    def _add_ending(self, meta: Meta) -> None:
+        """Add an event ``abandoned`` if the process did not get to say that it ended. A worker never says so."""
+        if meta.ended or meta.final or (self.owner is not None and self.owner.role == "worker"):
+            return
+        straight = straighten(meta.anchors) or [self.owner.anchor if self.owner is not None else (0, 0)]
+        last = straight[-1][0]
+        for file in open_files(self.folder):
+            raw = file.path.read_bytes()
+            if file.table == "events" and any(f.get("event") in _ENDINGS for f in frames.scan(raw).frames):
+                return
+            rows = read_rows(file.lane, raw, meta, straight)
+            last = max(last, int(rows.mono_ns.max()) if len(rows) else last)
+        event = {
+            "s": 0,
+            "m": last,
+            "event": "abandoned",
+            "severity": "error",
+            "message": "the process ended without closing the run",
+        }
+        write_whole(self.folder / f"events-{self._next_segment('events'):06d}{OPEN}", frames.pack(event))
+
+    def _next_segment(self, table: str) -> int:
+        """Return a segment number that the table has not had."""
+        numbers = [read_meta(self.folder).highest.get(table, -1)]
+        numbers += [file.segment for file in open_files(self.folder) if file.table == table]
+        numbers += [file.segment for file in sealed_files(self.folder) if file.table == table]
+        return 1 + max(numbers)
+
+
+def _sweep(root: Path) -> None:
+    """Remove streams that were never opened or are half removed, both left by killed processes."""
+    for folder in root.glob(f"*/a*/{GONE}*"):
+        shutil.rmtree(folder, ignore_errors=True)
+    for folder in root.glob(f"*/a*/{NEW}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - folder.stat().st_mtime > _STALE_S:
+                shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,39 @@
+"""Redaction: what looks like a credential is replaced before it is recorded anywhere."""
+
+import re
+from typing import Any, Final
+
+REDACTED: Final = "[redacted]"
+
+_SECRET_NAME: Final = re.compile(
+    r"(?:^|[_\-.])(?:pass(?:word|wd|phrase)?|secrets?|token|auth|credentials?|dsn|(?:api|access|private)[_\-]?key)"
+    r"(?:$|[_\-.])",
+    re.IGNORECASE,
+)
+_SECRET_TEXT: Final = re.compile(
+    r"AKIA[0-9A-Z]{16}"  # AWS access key id
+    r"|gh[pousr]_[A-Za-z0-9]{20,}"
+    r"|hf_[A-Za-z0-9]{20,}"
+    r"|sk-[A-Za-z0-9_\-]{20,}"
+    r"|xox[abprs]-[A-Za-z0-9\-]{10,}"
+    r"|eyJ[A-Za-z0-9_\-]{10,}\.[A-Za-z0-9_\-]{10,}\.[A-Za-z0-9_\-]*"  # JSON web token
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*"
+    r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)",  # user and password of a URL
+    re.DOTALL,
+)
+
+
+def redact(value: Any) -> Any:  # noqa: ANN401 - JSON
+    """Return a JSON value with credentials replaced: texts under telling names, texts of telling shapes anywhere."""
+    if isinstance(value, dict):
+        return {key: REDACTED if _tells(key, item) else redact(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [redact(item) for item in value]
+    if isinstance(value, str):
+        return _SECRET_TEXT.sub(REDACTED, value)
+    return value
+
+
+def _tells(key: str, item: object) -> bool:
+    """Say whether a name announces a secret; numbers under it (token_count: 5) are none."""
+    return isinstance(item, str) and bool(item) and _SECRET_NAME.search(key) is not None

@@ -1,0 +1,340 @@
+"""Run: what a training loop talks to.
+
+Nothing in here raises into training, whatever it is given: what cannot be recorded is counted as a gap, by reason, and
+told once in a warning of the logger "ranklake".
+"""
+
+import contextlib
+import itertools
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from ranklake.capture.flops import PEAK_MEASURED, FlopCount, measure_cpu_peak
+from ranklake.capture.gaps import (
+    BAD_ARGUMENTS,
+    BAD_VALUE,
+)
+from ranklake.capture.launcher import Launch
+from ranklake.capture.layouts import ABSENT
+from ranklake.capture.meta import ENDED
+from ranklake.capture.metrics import Metrics
+from ranklake.capture.series import checked
+from ranklake.capture.slots import RefusedError
+from ranklake.capture.steps import (
+    NOTHING,
+    Nothing,
+    Phase,
+    Step,
+    now,
+    phase_column,
+)
+from ranklake.capture.values import BadValueError, DeviceValueError, integer, json_text, number, text
+
+if TYPE_CHECKING:
+    from ranklake.capture.keeper import Keeper
+    from ranklake.capture.recorder import Recorder
+
+_SEVERITIES: Final = frozenset({"info", "warning", "error"})
+
+
+class Run(Metrics):
+    """A training run being recorded by one rank. Made by `start`; see there for the parameters.
+
+    Parameters
+    ----------
+    launch
+        Who this process is.
+    recorder
+        None for a run that records nothing.
+    """
+
+    def __init__(self, launch: Launch, recorder: "Recorder | None" = None) -> None:
+        super().__init__(recorder)
+        self._launch = launch
+        self._keeper: Keeper | None = None
+        self.span_ids = itertools.count(1)
+        self.step_span = 0
+        if recorder is not None:
+            self.steps, self.spans = recorder.slots["steps"], recorder.slots["spans"]
+            self.step_span = recorder.series.span("step", "step")
+
+    # ── who and what ──
+
+    @property
+    def name(self) -> str:
+        """The run's name, the same on all ranks."""
+        return self._launch.run
+
+    @property
+    def rank(self) -> int:
+        """Global rank of this process."""
+        return self._launch.rank
+
+    @property
+    def world_size(self) -> int:
+        """Ranks in the run."""
+        return self._launch.world_size
+
+    @property
+    def attempt(self) -> int:
+        """Restart number of the run."""
+        return self._launch.attempt
+
+    @property
+    def enabled(self) -> bool:
+        """Whether anything is recorded."""
+        return self._recorder is not None and not self._closed
+
+    def gaps(self) -> dict[str, dict[str, int]]:
+        """Return what this process could not record so far: rows by table and reason."""
+        counts: dict[str, dict[str, int]] = {}
+        for (table, reason), rows in sorted(self._gaps.totals().items()):
+            counts.setdefault(table, {})[reason] = rows
+        return counts
+
+    # ── steps and phases ──
+
+    def step(
+        self, n: object = None, *excess: object, tokens: object = None, samples: object = None, **scalars: object
+    ) -> Step | Nothing:
+        """Return a context for one training step; its row is written, and survives, when the block ends.
+
+        Parameters
+        ----------
+        n
+            Step number as the trainer counts it; by default one more than the last.
+        tokens, samples
+            What this rank trains on in the step; may as well be logged within the step.
+        scalars
+            Further values, as if logged in the step.
+        """
+        if self._recorder is None:
+            return NOTHING
+        try:
+            step = Step(self, n, {"tokens": tokens, "samples": samples}, scalars)
+        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
+            self.trouble("beginning a step", error, "steps")
+            return NOTHING
+        if excess:
+            self.refuse("scalars", BAD_ARGUMENTS, repr(excess))
+        return step
+
+    def phase(
+        self, name: object = "", *excess: object, size_bytes: object = None, microbatch: object = None
+    ) -> Phase | Nothing:
+        """Return a context for a part of a step, or for any stretch of time; it is recorded as a span.
+
+        Within a step ``data``, ``forward``, ``backward``, ``optimizer``, ``collective``, ``checkpoint`` and
+        ``evaluation`` also add to the step's column of that name.
+
+        Parameters
+        ----------
+        size_bytes
+            Data moved or written, if that is what the phase does.
+        microbatch
+            Number of the micro-batch within the step.
+        """
+        if self._recorder is None:
+            return NOTHING
+        try:
+            column, kind = phase_column(name)
+            number = self._recorder.series.span(name, kind)
+            size = ABSENT if size_bytes is None else integer(size_bytes)
+            batch = -1 if microbatch is None else integer(microbatch) & 0x7FFFFFFF
+            phase = Phase(self, number, column, size, batch)
+        except RefusedError as refused:
+            self.refuse("spans", refused.reason, refused.detail)
+        except (BadValueError, DeviceValueError) as error:
+            self.refuse("spans", BAD_VALUE, str(error))
+        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
+            self.trouble("beginning a phase", error, "spans")
+        else:
+            if excess:
+                self.refuse("spans", BAD_ARGUMENTS, repr(excess))
+            return phase
+        return NOTHING
+
+    # ── events ──
+
+    def event(
+        self,
+        name: object = "",
+        *excess: object,
+        message: object = None,
+        step: object = None,
+        severity: object = "info",
+        duration_s: object = None,
+        **attributes: object,
+    ) -> None:
+        """Record that something happened.
+
+        Parameters
+        ----------
+        name
+            One of the contract's (``checkpoint``, ``failure``, ``preemption``, …) or your own.
+        message
+            One line for a person to read.
+        step
+            By default the running step, if there is one.
+        severity
+            ``info``, ``warning`` or ``error``.
+        duration_s
+            How long it took, if it took time; it then ended now.
+        attributes
+            What else is known, kept as JSON.
+        """
+        if self._recorder is None:
+            return
+        moment = now()
+        try:
+            frame = self.stack.top
+            if step is None:
+                at = ABSENT if frame is None or frame.step is None else frame.step.number
+            else:
+                at = self.step_number(step)
+            if excess:
+                attributes["excess"] = excess
+            columns: dict[str, Any] = {
+                "event": checked(name)[:256],
+                "severity": severity if severity in _SEVERITIES else "info",
+                "message": None if message is None else text(message, 8192),
+                "step": None if at == ABSENT else at,
+                "duration_ns": None if duration_s is None else max(0, round(number(duration_s) * 1e9)),
+                "attributes": json_text(attributes),
+            }
+            row = {column: value for column, value in columns.items() if value is not None}
+            self._recorder.records["events"].append(moment, row)
+        except RefusedError as refused:
+            self.refuse("events", refused.reason, refused.detail)
+        except (BadValueError, DeviceValueError, OverflowError, ValueError) as error:
+            self.refuse("events", BAD_VALUE, str(error))
+        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
+            self.trouble("recording an event", error, "events")
+
+    # ── FLOPs ──
+
+    def count_flops(self, *_: object, tokens: object = None) -> FlopCount | Nothing:
+        """Return a context around one real training step whose FLOPs torch counts; see `FlopCount`.
+
+        Parameters
+        ----------
+        tokens
+            Tokens that this rank trains on in that step, for FLOPs per token.
+        """
+        return NOTHING if self._recorder is None else FlopCount(self, tokens)
+
+    def calibrate_peak(self) -> float | None:
+        """Measure this CPU's peak, record it as device/peak_flops_measured and return it in FLOP/s.
+
+        None, and nothing is recorded, where a GPU computes or torch is not imported. Takes about two seconds.
+        """
+        if self._recorder is None:
+            return None
+        try:
+            peak = measure_cpu_peak()
+            if peak is not None:
+                self.scalar(PEAK_MEASURED).add(peak)
+        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
+            self.trouble("measuring the peak", error)
+            return None
+        return peak
+
+    # ── the end ──
+
+    def flush(self, timeout_s: float = 10.0) -> bool:
+        """Seal and upload what is recorded so far; True if all of it reached the spool in time."""
+        if self._keeper is None or self._closed:
+            return False
+        try:
+            self.drain_devices(0.0)
+            return self._keeper.flush(timeout_s)
+        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
+            self.trouble("flushing", error)
+            return False
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """End the recording: seal everything, upload it for at most `timeout_s`, leave the rest to recovery.
+
+        Closing twice is harmless. What is logged afterwards is counted as a gap.
+        """
+        if self._recorder is None or self._closed:
+            return
+        try:
+            self.drain_devices(min(1.0, timeout_s))
+            self._record_end()
+            self._closed = True
+            self._recorder.close()
+            if self._keeper is not None:
+                self._keeper.stop(timeout_s)
+            elif self._recorder.stream is not None:  # a forked child: its parent seals and uploads
+                self._recorder.flush_gaps()
+                self._recorder.stream.close()
+        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
+            self._closed = True
+            self.trouble("closing", error)
+
+    def _record_end(self) -> None:
+        assert self._recorder is not None
+        if self._recorder.is_worker:
+            return
+        if self._launch.rank == 0:
+            self.event("run_end")
+        self.event("rank_end")
+        with contextlib.suppress(RefusedError):
+            self._recorder.note(ENDED)
+
+    def keep(self, keeper: "Keeper") -> None:
+        """Have sealing and uploading looked after."""
+        self._keeper = keeper
+
+    def expects_late_values(self) -> bool:
+        """Say whether values are on their way from a device."""
+        return len(self._deferred) > 0
+
+    def note_fork(self) -> None:
+        """In the parent: a child may leave a stream of its own."""
+        if self._keeper is not None:
+            self._keeper.note_fork()
+
+    def at_exit(self) -> None:
+        """Close at interpreter exit; write down, in a stream of its own, what was refused after an earlier close."""
+        self.close()
+        if self._keeper is not None and self._recorder is not None:
+            try:
+                self._keeper.report_late()
+            except Exception as error:  # noqa: BLE001 - nobody is left to handle it
+                self.trouble("reporting late gaps", error)
+
+    def after_fork(self) -> None:
+        """In a forked child: no threads, no uploads; blocks that are open began in the parent, which records them."""
+        self._keeper = None
+        self._deferred.after_fork()
+        if self._recorder is not None:
+            self._recorder.after_fork()
+        frame = self.stack.top
+        while frame is not None:
+            frame.start = None
+            frame = frame.parent
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception):
+            self.event(
+                "failure",
+                message=f"{type(error).__name__}: {text(error, 4096)}",
+                severity="error",
+                exception=type(error).__name__,
+            )
+        self.close()
+
+    def __deepcopy__(self, memo: Mapping[int, Any]) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as a run that records nothing: a checkpoint may hold a trainer that holds a run."""
+        return Run, (self._launch,)

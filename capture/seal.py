@@ -1,0 +1,260 @@
+"""Seal: slot and frame files become Parquet segments.
+
+Effects in their order, so that a kill between any two is harmless:
+
+    1. Parquet under a temporary name, fsync           a later sealing overwrites it
+    2. renamed to ….sealed                             a later sealing finds it whole and goes on with 3
+    3. the frame "sealed" in meta.frames               likewise
+    4. the slot file deleted                           uploads begin only now
+
+Sealing the same slots again, whoever does it, gives the same bytes: nothing in a segment depends on when it was sealed.
+"""
+
+import hashlib
+import io
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import ranklake
+from ranklake.capture.clock import Anchor, bracket, straighten
+from ranklake.capture.files import write_whole
+from ranklake.capture.gaps import DAMAGED
+from ranklake.capture.meta import Meta, read_meta, sealed_frame
+from ranklake.capture.stream import DAMAGED_FOLDER, OpenFile, SealedFile, StreamName, sealed_files
+from ranklake.capture.tables import NO_ROWS, Rows, arrow_table, read_rows
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.contracts.segment import METADATA_KEY, NotASegmentError, SegmentFooter
+
+WRITER: Final = f"ranklake {ranklake.__version__}"
+_LAST: Final = "events"  # sealed last: its final segment says how much of every table there is
+_FEW_VALUES: Final = frozenset(
+    {"run", "metric", "kind", "value_flag", "name", "stream", "non_finite", "event", "severity"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A segment that was sealed just now."""
+
+    file: SealedFile
+    gaps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sealing:
+    """Everything about a stream that sealing needs.
+
+    Attributes
+    ----------
+    name, folder, world_size
+        The stream.
+    fallback
+        Anchor to compute times from if meta.frames has none; None if there is no such either.
+    note
+        Appends a frame to meta.frames; raises `OSError`.
+    next_segment
+        Gives a table's next segment number.
+    """
+
+    name: StreamName
+    folder: Path
+    world_size: int
+    fallback: Anchor | None
+    note: Callable[[dict[str, Any]], None]
+    next_segment: Callable[[str], int]
+
+
+def seal(job: Sealing, files: Sequence[OpenFile], *, final: bool) -> list[Sealed]:
+    """Seal files of a stream that nobody writes to any more.
+
+    Parameters
+    ----------
+    files
+        Some of the stream's; at the end of the stream all of them.
+    final
+        The stream ends: then each table's last segment says so, tables that have gaps and no rows get a segment without
+        rows, and the last segment of ``events`` carries the totals.
+
+    Returns
+    -------
+    The new segments. Files without rows and gaps are deleted without one.
+
+    Raises
+    ------
+    OSError
+        The disk is full, say. What was sealed is sealed; call again for the rest.
+    """
+    meta = read_meta(job.folder)
+    there = {(file.table, file.segment): file for file in sealed_files(job.folder)}
+    todo = sorted(files, key=lambda file: (file.table, file.segment))
+    last = {file.table: file for file in todo} if final else {}
+    done: list[Sealed | None] = []
+    for closing_table in (False, True):
+        for file in todo:
+            if (file.table == _LAST) is closing_table:
+                is_last = last.get(file.table) is file
+                done.append(_finish(job, meta, file, there) or _seal_file(job, meta, file, final=is_last))
+        if final and not closing_table:
+            done += [_seal_none(job, meta, table) for table in meta.tables_with_pending() if table != _LAST]
+    if final and not meta.final:
+        done.append(_seal_none(job, meta, _LAST))
+    return [sealed for sealed in done if sealed is not None]
+
+
+def _finish(job: Sealing, meta: Meta, file: OpenFile, there: dict[tuple[str, int], SealedFile]) -> Sealed | None:
+    """Finish what a killed process began: the segment is there, its slots are too.
+
+    None if there is no sound segment.
+    """
+    if (file.table, file.segment) in meta.sealed:
+        file.path.unlink()
+        found = there.get((file.table, file.segment))
+        return Sealed(found, 0) if found else None
+    found = there.get((file.table, file.segment))
+    if found is None:
+        return None
+    raw = found.path.read_bytes()
+    if hashlib.sha256(raw).hexdigest() != found.sha256:
+        found.path.unlink()  # its slots are still there to seal it again
+        return None
+    footer = read_footer(raw)
+    _note(job, meta, file.table, file.segment, footer.rows, footer.gaps, final=footer.final)
+    file.path.unlink()
+    return Sealed(found, sum(footer.gaps.values()))
+
+
+def _seal_file(job: Sealing, meta: Meta, file: OpenFile, *, final: bool) -> Sealed | None:
+    if (file.table, file.segment) in meta.sealed:  # finished above, uploaded before
+        return None
+    raw = file.path.read_bytes()
+    straight = straighten(meta.anchors) or [job.fallback or _emergency_anchor(file, raw, meta)]
+    rows = read_rows(file.lane, raw, meta, straight)
+    gaps = meta.pending(file.table)
+    if rows.damaged:
+        gaps[DAMAGED] = gaps.get(DAMAGED, 0) + rows.damaged
+    closing = final and file.table == _LAST
+    if not len(rows) and not gaps and not closing:
+        file.path.unlink()
+        return None
+    sealed = _write(job, meta, file.table, file.segment, rows, gaps, straight, final=final)
+    _note(job, meta, file.table, file.segment, len(rows), gaps, final=final)
+    if rows.damaged:
+        keep_damaged(job.folder, file.path)
+    else:
+        file.path.unlink()
+    return Sealed(sealed, sum(gaps.values()))
+
+
+def _seal_none(job: Sealing, meta: Meta, table: str) -> Sealed:
+    """Seal a segment without rows, for what its footer has to say."""
+    gaps = meta.pending(table)
+    segment = job.next_segment(table)
+    sealed = _write(job, meta, table, segment, NO_ROWS, gaps, (), final=True)
+    _note(job, meta, table, segment, 0, gaps, final=True)
+    return Sealed(sealed, sum(gaps.values()))
+
+
+def _note(job: Sealing, meta: Meta, table: str, segment: int, rows: int, gaps: dict[str, int], *, final: bool) -> None:
+    job.note(sealed_frame(table, segment, rows, gaps, final=final))
+    meta.add_sealed(table, segment, rows, gaps, final=final)
+
+
+def _write(
+    job: Sealing,
+    meta: Meta,
+    table: str,
+    segment: int,
+    rows: Rows,
+    gaps: dict[str, int],
+    straight: Sequence[Anchor],
+    *,
+    final: bool,
+) -> SealedFile:
+    totals: dict[str, list[int]] = {}
+    if final and table == _LAST and not meta.damaged:  # counts of a damaged meta.frames are lower bounds, no totals
+        names = {*meta.rows, *meta.assigned, table}
+        totals = {name: [meta.rows[name], meta.assigned[name]] for name in sorted(names)}
+        totals[table] = [totals[table][0] + len(rows), totals[table][1] + sum(gaps.values())]
+    first, last = (int(rows.mono_ns.min()), int(rows.mono_ns.max())) if len(rows) else (0, 0)
+    used = bracket(straight, first, last) if len(rows) else []
+    footer = SegmentFooter(
+        table=table,
+        contract_version=contract(table).version,
+        run=job.name.run,
+        attempt=job.name.attempt,
+        rank=job.name.rank,
+        world_size=job.world_size,
+        incarnation=job.name.incarnation,
+        segment=segment,
+        rows=len(rows),
+        rows_before=meta.rows[table],
+        gaps=gaps,
+        gaps_before=meta.assigned[table],
+        anchors=[list(anchor) for anchor in used],
+        final=final,
+        totals=totals,
+        writer=WRITER,
+    )
+    raw = parquet_bytes(arrow_table(rows, table, job.name, segment, straight), footer)
+    digest = hashlib.sha256(raw).hexdigest()
+    today = datetime.fromtimestamp(time.time(), UTC).date().isoformat()
+    path = job.folder / SealedFile.local_name(table, segment, today, len(rows), digest)
+    write_whole(path, raw)
+    sealed = SealedFile.of(path)
+    assert sealed is not None
+    return sealed
+
+
+def parquet_bytes(table: pa.Table, footer: SegmentFooter) -> bytes:
+    """Return a segment's bytes: zstd, deltas for whole numbers and times, floats split by byte, page checksums."""
+    encodings: dict[str, str] = {}
+    for field in table.schema:
+        if pa.types.is_floating(field.type):
+            encodings[field.name] = "BYTE_STREAM_SPLIT"
+        elif pa.types.is_integer(field.type) or pa.types.is_timestamp(field.type):
+            encodings[field.name] = "DELTA_BINARY_PACKED"
+    bare = pa.schema([pa.field(field.name, field.type, field.nullable) for field in table.schema])
+    sink = io.BytesIO()
+    with pq.ParquetWriter(
+        sink,
+        bare,
+        compression="zstd",
+        use_dictionary=[name for name in table.column_names if name in _FEW_VALUES],
+        column_encoding=encodings,
+        write_page_checksum=True,
+        store_schema=False,  # docs of columns have no place in each of ten thousand small files
+    ) as writer:
+        writer.write_table(table.cast(bare))
+        writer.add_key_value_metadata({METADATA_KEY: footer.to_json()})
+    return sink.getvalue()
+
+
+def read_footer(raw: bytes) -> SegmentFooter:
+    """Read a segment's footer. Raises `NotASegmentError`."""
+    try:
+        metadata = pq.read_metadata(pa.BufferReader(raw)).metadata or {}
+    except (pa.ArrowException, OSError) as error:
+        raise NotASegmentError("not readable as Parquet") from error
+    return SegmentFooter.from_json(metadata.get(METADATA_KEY, b""))
+
+
+def keep_damaged(folder: Path, path: Path) -> None:
+    """Move a damaged file out of the way, to <local>/damaged/, where a person may look at it. Raises `OSError`."""
+    name = StreamName.of(folder)
+    place = folder.parent.parent.parent / DAMAGED_FOLDER
+    place.mkdir(mode=0o700, exist_ok=True)
+    whose = f"{name.run[:100]}~a{name.attempt}~r{name.rank:05d}~{name.incarnation:016x}~" if name else ""
+    path.rename(place / f"{whose}{path.name}"[:250])
+
+
+def _emergency_anchor(file: OpenFile, raw: bytes, meta: Meta) -> Anchor:
+    """Return an anchor for a stream that has lost its own: the file's last event happened when it was last changed."""
+    rows = read_rows(file.lane, raw, meta, [(-(1 << 61), 0), (1 << 61, 1)])
+    return (int(rows.mono_ns.max()) if len(rows) else 0), file.path.stat().st_mtime_ns

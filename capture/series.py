@@ -1,0 +1,118 @@
+"""Series: the names of metrics, mappings and spans, replaced by small numbers before they reach the hot path.
+
+A definition is written to meta.frames before its number is used in a slot, so that whoever reads the slot finds it.
+"""
+
+import itertools
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from ranklake.capture.gaps import BAD_NAME, TOO_LARGE, TOO_MANY_SERIES
+from ranklake.capture.slots import RefusedError
+
+MAX_NAME: Final = 512
+MAX_METRICS: Final = 10_000
+MAX_SCHEMAS: Final = 1_000
+MAX_SPAN_NAMES: Final = 10_000
+KINDS: Final = frozenset({"gauge", "counter", "delta", "ratio"})
+
+
+class Series:
+    """The definitions of one process. All methods raise `RefusedError` where a name finds no number.
+
+    Parameters
+    ----------
+    note
+        Writes a frame to the stream's meta.frames; raises `RefusedError`.
+
+    Notes
+    -----
+    Look-ups of known names take no lock; new ones are added under a lock.
+    """
+
+    def __init__(self, note: Callable[[dict[str, Any]], None]) -> None:
+        self._note = note
+        self._lock = threading.RLock()
+        self._frames: list[dict[str, Any]] = []
+        self._metrics: dict[str, int] = {}
+        self._schemas: dict[tuple[int, ...], int] = {}
+        self._widths: dict[int, int] = {}
+        self._spans: dict[tuple[object, ...], int] = {}
+        self._numbers = {kind: itertools.count() for kind in ("metric", "schema", "span")}
+
+    def metric(self, name: object, kind: str = "gauge") -> int:
+        """Return the number of a metric; the kind of its first mention holds."""
+        try:
+            return self._metrics[name]  # type: ignore[index]  # a name of another type is not found
+        except (KeyError, TypeError):
+            return self._define(
+                "metric",
+                self._metrics,
+                checked(name),
+                MAX_METRICS,
+                {"n": name, "kind": kind if kind in KINDS else "gauge"},
+            )
+
+    def schema(self, metrics: tuple[int, ...]) -> int:
+        """Return the number of a mapping's metrics in their order."""
+        found = self._schemas.get(metrics)
+        if found is not None:
+            return found
+        number = self._define("schema", self._schemas, metrics, MAX_SCHEMAS, {"of": metrics})
+        self._widths[number] = len(metrics)
+        return number
+
+    def span(self, name: object, kind: str, **facts: str | int | None) -> int:
+        """Return the number of a span's name together with what all its spans have in common."""
+        try:
+            return self._spans[name, kind, *facts.items()]
+        except (KeyError, TypeError):
+            facts = {key: value for key, value in facts.items() if value is not None}
+            key = (checked(name), kind, *facts.items())
+            return self._define("span", self._spans, key, MAX_SPAN_NAMES, {"name": name, "kind": kind, **facts})
+
+    def frames(self) -> list[dict[str, Any]]:
+        """Return all definitions so far, for the meta.frames of a new stream.
+
+        Takes no lock: `note` may wait for the caller's.
+        """
+        return list(self._frames)
+
+    def values_in(self, schemas: Iterable[int]) -> int:
+        """Return how many values slots of these schemas hold together."""
+        return sum(self._widths.get(int(schema), 0) for schema in schemas)
+
+    def after_fork(self) -> None:
+        """In a forked child: numbers stay as they are; the lock may be held by a thread that is not there."""
+        self._lock = threading.RLock()
+
+    def _define(self, what: str, known: dict[Any, int], key: object, limit: int, facts: dict[str, Any]) -> int:
+        with self._lock:
+            if key in known:
+                return known[key]
+            if len(known) >= limit:
+                raise RefusedError(TOO_MANY_SERIES, f"more than {limit} of kind {what}")
+            number = next(self._numbers[what])
+            frame = {"k": what, "i": number, **facts}
+            # Listed before it is noted: if the stream is replaced in between, the new one has it as well, and twice
+            # is harmless.
+            self._frames.append(frame)
+            try:
+                self._note(frame)
+            except BaseException:
+                self._frames.remove(frame)
+                raise
+            known[key] = number
+            return number
+
+
+def checked(name: object) -> str:
+    """Return a name that can be stored, else raise `RefusedError`: text of 1 to 512 printable characters."""
+    if not isinstance(name, str) or not name:
+        raise RefusedError(BAD_NAME, repr(name)[:80])
+    if len(name) > MAX_NAME:
+        raise RefusedError(TOO_LARGE, f"a name of {len(name)} characters")
+    if not name.isprintable():  # control characters, and surrogates that UTF-8 cannot carry
+        raise RefusedError(BAD_NAME, repr(name)[:80])
+    return name

@@ -1,0 +1,336 @@
+"""Slots: fixed-width rows in a memory-mapped file that is written without a lock and survives SIGKILL.
+
+A lane publishes its open file as one tuple, ``(view, take)``. A writer unpacks it, takes a slot and packs into the
+view:
+
+    view, take = lane.pair
+    pack_into(view, take(), …, MARK)
+
+`take` is an `itertools.count` that steps by the slot's size, so every call in the process gets another offset. The
+sealer ends a file by publishing the next pair and then *releasing* the view, after which no write into the old file
+can succeed:
+
+    Thread 1  view, take = lane.pair             Thread 2 (sealer)  lane.pair = next
+    Thread 1  offset = take()                    Thread 2           view.release()
+    Thread 1  pack_into(view, …) → ValueError, caught: it writes again by way of the new pair
+
+    Thread 1  is within pack_into                Thread 2           view.release() → BufferError: try again later
+
+So a row is in the old file, whole, before it is sealed, or in the new one; there is no state between. Slots that
+were taken and not written stay zero, and readers skip what has no mark. A full file shows as `struct.error` from
+the bounds check that `pack_into` makes anyway, a value that is no number likewise: both end in `Lane.put`, which
+sorts it out at leisure.
+"""
+
+import contextlib
+import itertools
+import mmap
+import os
+import struct
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.capture.gaps import BAD_VALUE
+from ranklake.capture.layouts import MARK, Layout
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Pair = tuple[memoryview, Callable[[], int]]
+Place = tuple[memoryview, int]
+
+RETRY_NS: Final = 1_000_000_000
+_POPULATE_WRITE: Final = 23  # MADV_POPULATE_WRITE, Linux 5.14
+
+
+class RefusedError(Exception):
+    """No slot file can be had for now; `reason` is what gaps are counted under."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(reason)
+        self.reason, self.detail = reason, detail
+
+
+def _shut() -> Pair:
+    view = memoryview(bytearray(1))
+    view.release()
+    return view, itertools.repeat(0).__next__
+
+
+SHUT: Final[Pair] = _shut()  # every write raises ValueError
+
+
+class SlotFile:
+    """One preallocated, mapped file of slots. Creating it raises `OSError` and then leaves no file behind."""
+
+    def __init__(self, path: Path, layout: Layout, file_bytes: int = 0) -> None:
+        self.path, self.layout = path, layout
+        size = (file_bytes or layout.file_bytes) // layout.slot_bytes * layout.slot_bytes
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(self._fd, 0, size)  # a sparse file would kill us with SIGBUS when the disk fills
+            self._map = mmap.mmap(self._fd, size)
+        except BaseException:
+            os.close(self._fd)
+            path.unlink(missing_ok=True)
+            raise
+        self._view = memoryview(self._map)
+        self.pair: Pair = (self._view, itertools.count(0, layout.slot_bytes).__next__)
+        self.retired_ns = 0
+
+    def rename(self, path: Path) -> None:
+        """Give the file another name. Raises `OSError`."""
+        self.path.rename(path)
+        self.path = path
+
+    def touch_pages(self) -> None:
+        """Fault all pages in now, in the sealer's thread, instead of one by one in the training thread."""
+        with contextlib.suppress(OSError, ValueError):
+            self._map.madvise(_POPULATE_WRITE)
+
+    def marked(self, field: str) -> "np.ndarray[Any, np.dtype[Any]]":
+        """Return one field of all slots written so far. The file must not be retired."""
+        import numpy as np  # called by the sealer, which has it; recording does not need it
+
+        slots = np.frombuffer(self._map, self.layout.dtype())
+        found: np.ndarray[Any, np.dtype[Any]] = slots[field][slots["mark"] == MARK]
+        del slots  # it holds the map
+        return found
+
+    def used(self) -> bool:
+        """Say whether anything was ever written. The file must not be retired."""
+        return any(self._map[: self.layout.slot_bytes]) or len(self.marked("mark")) > 0
+
+    def sync(self) -> None:
+        """Bring what was written to the disk itself. Raises `OSError`."""
+        os.fdatasync(self._fd)
+
+    def retire(self, weigh: Callable[["SlotFile"], int] | None) -> int | None:
+        """Make further writes impossible.
+
+        Parameters
+        ----------
+        weigh
+            Counts the rows in the file before it is closed; None counts nothing.
+
+        Returns
+        -------
+        The count, or None if a write is just under way and it has to be tried again.
+        """
+        try:
+            self._view.release()
+        except BufferError:
+            return None
+        rows = weigh(self) if weigh is not None else 0
+        self.forget()
+        return rows
+
+    def forget(self) -> None:
+        """Close the file without a look at it: at the end of `retire`, and in a forked child, whose parent owns it."""
+        with contextlib.suppress(BufferError):
+            self._view.release()
+            self._map.close()
+        os.close(self._fd)
+
+
+class Lane:
+    """The open slot file of one layout, and its successor.
+
+    Parameters
+    ----------
+    layout
+        Of the slots.
+    create
+        Makes the next `SlotFile`, or raises `RefusedError`.
+    spare
+        Makes a `SlotFile` in advance, under a name that is not yet a segment's; may raise `RefusedError`.
+    adopt
+        Gives a spare its name as a segment's file, or raises `RefusedError`.
+    refuse
+        Called with (table, reason, detail) for each row that found no place.
+    weigh
+        Counts the rows in an ended file: a slot may hold several.
+
+    Attributes
+    ----------
+    alone
+        Set in a forked child, where no sealer runs: ended files are closed at once and left to the parent's.
+
+    Notes
+    -----
+    `pair` is read without a lock by any thread. Everything else is written under `_lock`, which is re-entrant
+    because a signal handler may log while the same thread is in here.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        create: Callable[[Layout], SlotFile],
+        spare: Callable[[Layout], SlotFile],
+        adopt: Callable[[SlotFile], None],
+        refuse: Callable[[str, str, str], None],
+        weigh: Callable[[SlotFile], int],
+    ) -> None:
+        self.layout = layout
+        self.alone = False
+        self.pair: Pair = SHUT
+        self.retired: list[SlotFile] = []
+        self._create, self._make_spare, self._adopt = create, spare, adopt
+        self._refuse, self._weigh = refuse, weigh
+        self._lock = threading.RLock()
+        self._file: SlotFile | None = None
+        self._spare: SlotFile | None = None
+        self._refused: RefusedError | None = None
+        self._retry_ns = 0
+
+    def put(self, pack: Callable[..., None], *fields: float) -> Place | None:
+        """Write one slot whatever it takes, and return where it is; None if it was counted as a gap.
+
+        Parameters
+        ----------
+        pack
+            `pack_into` of the layout's packer or of one of the same size.
+        fields
+            All but the mark: plain ints and floats, whose conversion runs no foreign code.
+        """
+        while True:
+            pair = self.pair
+            view, take = pair
+            offset = take()
+            try:
+                if offset + self.layout.slot_bytes <= len(view):
+                    pack(view, offset, *fields, MARK)
+                    return view, offset
+            except ValueError:  # released: the sealer was here between the two lines
+                pass
+            except (struct.error, TypeError, OverflowError) as error:
+                self._refuse(self.layout.table, BAD_VALUE, str(error))
+                return None
+            if not self._advance(pair):
+                return None
+
+    def _advance(self, seen: Pair) -> bool:
+        """Publish a next file unless another thread did; False, with a gap counted, if there is none to be had."""
+        with self._lock:
+            if self.pair is not seen:
+                return True
+            if self._refused is None or time.monotonic_ns() >= self._retry_ns:
+                try:
+                    self._publish(self._next())
+                except RefusedError as refused:
+                    self._publish(None)
+                    self._refused = refused
+                    self._retry_ns = time.monotonic_ns() + RETRY_NS
+                else:
+                    self._refused = None
+                    return True
+            why = self._refused
+        self._refuse(self.layout.table, why.reason, why.detail)
+        return False
+
+    def _next(self) -> SlotFile:
+        spare, self._spare = self._spare, None
+        if spare is None:
+            return self._create(self.layout)
+        self._adopt(spare)
+        return spare
+
+    def _publish(self, file: SlotFile | None) -> None:
+        old, self._file = self._file, file
+        self.pair = SHUT if file is None else file.pair
+        if old is not None:
+            old.retired_ns = time.monotonic_ns()
+            if not self.alone or old.retire(None) is None:
+                self.retired.append(old)
+
+    def prepare(self) -> None:
+        """Have the next file ready, its pages touched; called by the sealer's thread."""
+        if self._file is None or self._spare is not None:
+            return
+        try:
+            spare = self._make_spare(self.layout)
+        except RefusedError:  # the writer that needs it will be told
+            return
+        spare.touch_pages()
+        with self._lock:
+            self._spare = spare
+
+    def cut(self) -> None:
+        """End the open file if it holds anything, so that it can be sealed; the next is the spare or made on demand."""
+        with self._lock:
+            if self._file is None or not self._file.used():
+                return
+            try:
+                following = self._next() if self._spare is not None else None
+            except RefusedError:
+                following = None
+            self._publish(following)
+
+    def shut(self) -> None:
+        """End the open file, used or not, and drop the spare; later writes ask for a new file."""
+        with self._lock:
+            self._publish(None)
+            spare, self._spare = self._spare, None
+            self._refused = None
+            if spare is not None and spare.retire(None) is not None:
+                with contextlib.suppress(OSError):
+                    spare.path.unlink()
+
+    def sync(self) -> None:
+        """Bring the open file to the disk. Raises `OSError`."""
+        file = self._file
+        if file is not None:
+            file.sync()
+
+    def collect(self, *, hold_ns: int = 0) -> dict[Path, int]:
+        """Retire ended files and return the paths of those that nobody can write to any more, with their rows.
+
+        Parameters
+        ----------
+        hold_ns
+            Leave a file alone for that long after its end: values still on their way from a device belong in it.
+        """
+        ready: dict[Path, int] = {}
+        with self._lock:
+            waiting: list[SlotFile] = []
+            for file in self.retired:
+                held = time.monotonic_ns() - file.retired_ns < hold_ns
+                rows = None if held else file.retire(None if self.alone else self._weigh)
+                if rows is None:
+                    waiting.append(file)
+                else:
+                    ready[file.path] = rows
+            self.retired = waiting
+        return ready
+
+    def abandon(self, folder: Path) -> int:
+        """Close the files in a folder that vanished and return how many rows they hold."""
+        rows = 0
+        with self._lock:
+            if self._spare is not None and self._spare.path.parent == folder:
+                self._spare.forget()
+                self._spare = None
+            if self._file is not None and self._file.path.parent == folder:
+                self._publish(None)
+                self._refused = None
+            lost = [file for file in self.retired if file.path.parent == folder]
+            self.retired = [file for file in self.retired if file.path.parent != folder]
+        for file in lost:
+            while (held := file.retire(self._weigh)) is None:  # a write is under way, for microseconds
+                time.sleep(0.0001)
+            rows += held
+        return rows
+
+    def after_fork(self) -> None:
+        """In a forked child: the files are the parent's; the lock may be held by a thread that is not there."""
+        self._lock = threading.RLock()
+        self.pair = SHUT
+        self.alone = True
+        for file in (self._file, self._spare, *self.retired):
+            if file is not None:
+                file.forget()
+        self._file = self._spare = self._refused = None
+        self.retired = []

@@ -1,0 +1,152 @@
+"""Start: from arguments and environment to a run that records, or to one that does nothing; never to an error."""
+
+import atexit
+import os
+import time
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from ranklake.capture.gaps import Gaps
+from ranklake.capture.launcher import Launch, clean, find_launch
+from ranklake.capture.places import local_root, spool_uri
+from ranklake.capture.provenance import run_row
+from ranklake.capture.recorder import Recorder
+from ranklake.capture.run import Run
+from ranklake.capture.values import integer, text
+
+_runs: "weakref.WeakSet[Run]" = weakref.WeakSet()
+
+
+def start(  # noqa: PLR0913 - one call with named settings is what users want here
+    job: str = "job",
+    *,
+    run: str | None = None,
+    spool: str | os.PathLike[str] | None = None,
+    local_dir: str | os.PathLike[str] | None = None,
+    rank: int | None = None,
+    world_size: int | None = None,
+    attempt: int | None = None,
+    config: Mapping[str, Any] | None = None,
+    labels: Mapping[str, str] | None = None,
+    injected: str | None = None,
+    compute_dtype: str | None = None,
+    param_count: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    seal_every_s: float = 60.0,
+    sync_every_s: float = 1.0,
+    enabled: bool = True,
+) -> Run:
+    """Begin to record this rank.
+
+    Parameters
+    ----------
+    job
+        Name of the job; several runs may share it.
+    run
+        Name of the run, the same on all ranks; by default RANKLAKE_RUN, else what the launcher says (see
+        `ranklake.capture.launcher`).
+    spool
+        Folder or fsspec URI that segments are uploaded to; by default RANKLAKE_SPOOL. Without one they wait in the
+        local spool for ``ranklake agent``.
+    local_dir
+        Folder on a local disk; by default RANKLAKE_LOCAL_SPOOL, else /var/tmp/ranklake-<uid>.
+    rank, world_size, attempt
+        By default as the launcher says; RANKLAKE_ATTEMPT sets the attempt.
+    config
+        Hyperparameters. What looks like a credential is redacted.
+    labels
+        The user's own.
+    injected
+        What is made wrong on purpose in this run, such as a slowed rank.
+    compute_dtype
+        Number format of the matrix products, such as ``bfloat16``: MFU is taken against that peak.
+    param_count
+        Trainable parameters of the model.
+    storage_options
+        Handed to fsspec for the spool.
+    seal_every_s
+        How long rows wait to be sealed and uploaded.
+    sync_every_s
+        How long rows wait to reach the disk itself; a killed process loses nothing either way, a power failure this
+        much.
+    enabled
+        False gives a run that records nothing.
+
+    Returns
+    -------
+    A run. Nothing is raised: if the recording cannot begin, the run records nothing, and a warning says why.
+    """
+    gaps = Gaps()
+    launch = Launch(run=clean(text(run or "run")))
+    if not enabled:
+        return Run(launch)
+    try:
+        name = text(job, 256)
+        launch = find_launch(name, os.environ, run=run, rank=rank, world_size=world_size, attempt=attempt)
+        recorder = Recorder(local_root(local_dir), launch, spool_uri(spool))
+        begun = _begin(recorder, storage_options, seal_every_s, sync_every_s)
+        _write_beginning(
+            begun,
+            recorder,
+            launch,
+            name,
+            {
+                "config": config,
+                "labels": labels,
+                "injected": None if injected is None else text(injected, 1024),
+                "compute_dtype": None if compute_dtype is None else text(compute_dtype, 64).removeprefix("torch."),
+                "param_count": None if param_count is None else integer(param_count),
+            },
+        )
+    except Exception as error:  # noqa: BLE001 - telemetry never raises into training
+        gaps.warn("start", f"nothing is recorded: {type(error).__name__}: {error}")
+        return Run(launch)
+    if launch.warning:
+        gaps.warn("launch", launch.warning)
+    return begun
+
+
+def _begin(
+    recorder: Recorder, storage_options: Mapping[str, Any] | None, seal_every_s: float, sync_every_s: float
+) -> Run:
+    """Open the stream and start the threads. Raises `RefusedError`, or whatever bad arguments raise."""
+    from ranklake.capture.keeper import Keeper  # pyarrow and fsspec: not before something is recorded
+
+    recorder.require()
+    run = Run(recorder.launch, recorder)
+    keeper = Keeper(
+        recorder,
+        storage_options,
+        seal_every_s=max(0.05, float(seal_every_s)),
+        sync_every_s=max(0.0, float(sync_every_s)),
+        expects_late_values=run.expects_late_values,
+    )
+    run.keep(keeper)
+    _runs.add(run)
+    atexit.register(run.at_exit)
+    try:
+        keeper.start()
+    except RuntimeError as error:  # no more threads to be had
+        recorder.gaps.warn("threads", f"{error}; segments wait in {recorder.root} for `ranklake agent`")
+    return run
+
+
+def _write_beginning(run: Run, recorder: Recorder, launch: Launch, job: str, told: dict[str, Any]) -> None:
+    if launch.rank == 0:
+        recorder.records["runs"].append(time.monotonic_ns(), run_row(launch, job, told))
+        run.event("run_start")
+    run.event("rank_start", launcher=launch.launcher, world_size=launch.world_size)
+
+
+def _after_fork_in_child() -> None:
+    for run in list(_runs):
+        run.after_fork()
+
+
+def _after_fork_in_parent() -> None:
+    for run in list(_runs):
+        run.note_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child, after_in_parent=_after_fork_in_parent)

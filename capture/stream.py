@@ -1,0 +1,283 @@
+"""Stream: the folder of one incarnation (one process that records) and what the names in it say.
+
+    <local>/<run>/a<attempt>/r<rank>-<incarnation>/
+        owner.json                                  locked while its process lives
+        meta.frames                                 identity, anchors, definitions, gaps, what was sealed
+        <lane>.spare                                prepared, empty
+        <lane>-<segment>.open                       slots or frames being written
+        <table>-<segment>~<date>~<rows>~<sha256>.sealed   Parquet, to be uploaded
+        ….acked                                     uploaded, about to be deleted
+
+The state of a file is its name and changes by rename alone. A local name leaves out what the folder says: with run,
+table and date a segment's full name can pass the 255 bytes that file systems allow.
+"""
+
+import itertools
+import os
+import re
+import secrets
+import shutil
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+
+from ranklake.capture.clock import read_anchor
+from ranklake.capture.frames import FrameFile
+from ranklake.capture.layouts import TABLE_OF_LANE
+from ranklake.capture.owner import HELD, Owner, OwnerLock, boot_id, start_ticks
+from ranklake.lake.contracts.segment import RUN_NAME, SegmentName
+
+META_FILE: Final = "meta.frames"
+OPEN, SPARE, SEALED, ACKED = ".open", ".spare", ".sealed", ".acked"
+NEW, GONE, DAMAGED_FOLDER = ".new-", ".gone-", "damaged"
+
+_FOLDER: Final = re.compile(r"r(\d{1,9})-([0-9a-f]{16})")
+_ATTEMPT: Final = re.compile(r"a(\d{1,9})")
+_OPEN: Final = re.compile(r"([a-z_]+)-(\d{6,9})\.open")
+_SEALED: Final = re.compile(r"([a-z_]+)-(\d{6,9})~(\d{4}-\d{2}-\d{2})~(\d{1,10})~([0-9a-f]{64})\.sealed")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StreamName:
+    """Whose rows a folder holds."""
+
+    run: str
+    attempt: int
+    rank: int
+    incarnation: int
+
+    def folder(self, root: Path) -> Path:
+        """Return where the stream lies below a local spool."""
+        return root / self.run / f"a{self.attempt}" / f"r{self.rank:05d}-{self.incarnation:016x}"
+
+    @classmethod
+    def of(cls, folder: Path) -> Self | None:
+        """Read the name off a folder's path; None if it is no stream's."""
+        own, attempt = _FOLDER.fullmatch(folder.name), _ATTEMPT.fullmatch(folder.parent.name)
+        run = folder.parent.parent.name
+        if not own or not attempt or not RUN_NAME.fullmatch(run):
+            return None
+        return cls(run, int(attempt[1]), int(own[1]), int(own[2], 16))
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFile:
+    """A file of slots or frames that is not sealed yet."""
+
+    path: Path
+    lane: str
+    segment: int
+
+    @property
+    def table(self) -> str:
+        """The table that its rows belong to."""
+        return TABLE_OF_LANE[self.lane]
+
+    @classmethod
+    def of(cls, path: Path) -> Self | None:
+        """Read the name of a path; None if it is another kind of file."""
+        found = _OPEN.fullmatch(path.name)
+        if not found or found[1] not in TABLE_OF_LANE:
+            return None
+        return cls(path, found[1], int(found[2]))
+
+
+@dataclass(frozen=True, slots=True)
+class SealedFile:
+    """A Parquet segment that waits for its upload."""
+
+    path: Path
+    table: str
+    segment: int
+    date: str
+    rows: int
+    sha256: str
+
+    @classmethod
+    def of(cls, path: Path) -> Self | None:
+        """Read the name of a path; None if it is another kind of file."""
+        found = _SEALED.fullmatch(path.name)
+        return cls(path, found[1], int(found[2]), found[3], int(found[4]), found[5]) if found else None
+
+    @staticmethod
+    def local_name(table: str, segment: int, date: str, rows: int, sha256: str) -> str:
+        """Return the file's name in its stream."""
+        return f"{table}-{segment:06d}~{date}~{rows}~{sha256}{SEALED}"
+
+    def remote(self, stream: StreamName) -> str:
+        """Return the segment's path below the spool's URI."""
+        name = SegmentName(
+            run=stream.run,
+            attempt=stream.attempt,
+            rank=stream.rank,
+            incarnation=stream.incarnation,
+            segment=self.segment,
+            rows=self.rows,
+            sha256=self.sha256,
+        )
+        return f"segments/{self.date}/{self.table}/{name}"
+
+
+def open_files(folder: Path) -> list[OpenFile]:
+    """Return the unsealed files of a stream, by table and segment. Raises `OSError`."""
+    found = [file for path in folder.iterdir() if (file := OpenFile.of(path))]
+    return sorted(found, key=lambda file: (file.table, file.segment))
+
+
+def sealed_files(folder: Path) -> list[SealedFile]:
+    """Return the segments of a stream that wait, by table and segment. Raises `OSError`."""
+    found = [file for path in folder.iterdir() if (file := SealedFile.of(path))]
+    return sorted(found, key=lambda file: (file.table, file.segment))
+
+
+def streams(root: Path) -> Iterator[Path]:
+    """Yield the folders of all streams below a local spool, sorted; what cannot be listed is skipped."""
+    yield from (path for path in sorted(root.glob("*/a*/r*")) if StreamName.of(path))
+
+
+def new_incarnation() -> int:
+    """Return a random positive 63-bit number."""
+    return secrets.randbits(62) + 1
+
+
+@dataclass
+class Stream:
+    """A stream being written by this process.
+
+    Attributes
+    ----------
+    name, folder
+        Whose it is and where.
+    inode
+        Of the folder: if another one is found at its path, or none, the stream has vanished.
+    waiting
+        Rows of sealed segments that are not uploaded, by file name, so that they can be counted if the folder vanishes.
+    """
+
+    name: StreamName
+    folder: Path
+    owner: Owner
+    inode: int
+    _lock_file: OwnerLock
+    _meta: FrameFile
+    waiting: dict[str, tuple[str, int]] = field(default_factory=dict)
+    _numbers: "defaultdict[str, itertools.count[int]]" = field(default_factory=lambda: defaultdict(itertools.count))
+    _mutex: threading.RLock = field(default_factory=threading.RLock)
+
+    @classmethod
+    def create(
+        cls, root: Path, run: str, attempt: int, rank: int, *, world_size: int, spool: str, family: int | None = None
+    ) -> Self:
+        """Make a stream's folder, already locked when it appears.
+
+        Raises `OSError`, leaving nothing a reader would take up.
+        """
+        name = StreamName(run, attempt, rank, new_incarnation())
+        folder = name.folder(root)
+        anchor = read_anchor()
+        pid = os.getpid()
+        role = "main" if family is None else "worker"
+        owner = Owner(
+            pid=pid,
+            start_ticks=start_ticks(pid),
+            boot_id=boot_id(),
+            role=role,
+            family=family or name.incarnation,
+            spool=spool,
+            world_size=world_size,
+            anchor=anchor,
+        )
+        hidden = folder.with_name(NEW + folder.name)
+        _make(hidden)
+        HELD.take(name.incarnation)
+        lock = None
+        try:
+            lock = OwnerLock.create(hidden, owner, name.incarnation)
+            meta = FrameFile(hidden / META_FILE)
+            hidden.rename(folder)
+        except BaseException:
+            shutil.rmtree(hidden, ignore_errors=True)
+            if lock is not None:
+                lock.release()
+            HELD.drop(name.incarnation)
+            raise
+        stream = cls(name, folder, owner, folder.stat().st_ino, lock, meta)
+        stream.note({"k": "anchor", "m": anchor[0], "w": anchor[1]})
+        return stream
+
+    def note(self, facts: dict[str, Any]) -> None:
+        """Append a frame to meta.frames. Raises `OSError`, or what `frames.pack` raises."""
+        with self._mutex:
+            self._meta.append(facts)
+
+    def anchor(self) -> None:
+        """Note both clocks. Raises `OSError`."""
+        mono, wall = read_anchor()
+        self.note({"k": "anchor", "m": mono, "w": wall})
+
+    def note_gaps(self, counts: "Counter[tuple[str, str]]") -> None:
+        """Note gap counts, all in one frame, so that they are written down whole or not. Raises `OSError`."""
+        self.note({"k": "gaps", "n": [[table, reason, rows] for (table, reason), rows in sorted(counts.items())]})
+
+    def next_segment(self, table: str) -> int:
+        """Return a segment number that this table has not had."""
+        return next(self._numbers[table])
+
+    def next_open(self, lane: str) -> Path:
+        """Return the path of a lane's next file."""
+        return self.folder / f"{lane}-{self.next_segment(TABLE_OF_LANE[lane]):06d}{OPEN}"
+
+    def vanished(self) -> bool:
+        """Say whether the folder is no longer the one that was made."""
+        try:
+            return self.folder.stat().st_ino != self.inode
+        except OSError:
+            return True
+
+    def sync(self) -> None:
+        """Bring meta.frames to the disk. Raises `OSError`."""
+        self._meta.sync()
+
+    def close(self) -> None:
+        """Close files and give up the lock; the folder stays for whoever adopts it."""
+        self._meta.close()
+        self._lock_file.release()
+
+    def discard(self) -> None:
+        """Remove the stream, all of whose rows are safe elsewhere, and give up the lock."""
+        discard(self.folder)
+        self.close()
+
+
+def _make(folder: Path) -> None:
+    """Make a folder and its parents, which another process may be removing: its own stream there was the last."""
+    for tries_left in (2, 1, 0):
+        try:
+            folder.mkdir(mode=0o700, parents=True)
+        except FileNotFoundError:
+            if not tries_left:
+                raise
+        else:
+            return
+
+
+def discard(folder: Path) -> None:
+    """Remove a finished stream.
+
+    It is renamed first: a stream without its meta.frames, left by a process killed in here, would look like one
+    whose end nobody had recorded.
+    """
+    gone = folder.with_name(GONE + folder.name)
+    try:
+        folder.rename(gone)
+    except OSError:
+        return
+    shutil.rmtree(gone, ignore_errors=True)
+    for parent in (folder.parent, folder.parent.parent):  # the last stream of an attempt, of a run
+        try:
+            parent.rmdir()
+        except OSError:
+            return

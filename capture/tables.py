@@ -1,0 +1,289 @@
+"""Tables: the bytes of a slot or frame file as contract-typed Arrow columns. Pure, and vectorised over slots.
+
+Damage is judged here: a slot counts as damaged if its commit word is neither zero nor the mark, if its names are not
+defined, or if its times lie where no event of the process can. Such rows are left out and counted.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from ranklake.capture import frames
+from ranklake.capture.clock import Anchor, wall_ns
+from ranklake.capture.layouts import ABSENT, MARK, PHASES, ROW_WIDTH, SLOT_LANES, STEP_FLOATS
+from ranklake.capture.meta import Meta
+from ranklake.capture.stream import StreamName
+from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.load import contract
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Columns = dict[str, pa.Array]
+
+_DAY_NS: Final = 86_400 * 10**9
+_BEFORE_NS: Final = _DAY_NS  # an event may have begun before the stream was opened: a child opens it at its first write
+_AFTER_NS: Final = 30 * _DAY_NS  # and come long after the last anchor: a child has only its first
+_FLAGS: Final = ("nan", "+inf", "-inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What was read from one file.
+
+    Attributes
+    ----------
+    mono_ns
+        Times of the rows on the monotonic clock.
+    slots
+        Their positions.
+    columns
+        The contract's own columns that the lane fills; the others become NULL.
+    damaged
+        Rows that were there but cannot be read.
+    """
+
+    mono_ns: Array
+    slots: Array
+    columns: Columns
+    damaged: int
+
+    def __len__(self) -> int:
+        return len(self.mono_ns)
+
+
+NO_ROWS: Final = Rows(np.empty(0, np.int64), np.empty(0, np.int64), {}, 0)
+
+
+def read_rows(lane: str, raw: bytes, meta: Meta, straight: Sequence[Anchor]) -> Rows:
+    """Read a file of the lane. Never raises on any bytes."""
+    if lane not in SLOT_LANES:
+        return _frame_rows(lane, raw, straight)
+    dtype = SLOT_LANES[lane].dtype()
+    slots = np.frombuffer(raw, dtype, len(raw) // dtype.itemsize)
+    marked = slots["mark"] == MARK
+    damaged = int(np.count_nonzero(~marked & (slots["mark"] != 0)))
+    positions = np.flatnonzero(marked)
+    rows = _SLOT_READERS[lane](slots[positions], positions, meta, straight)
+    return Rows(rows.mono_ns, rows.slots, rows.columns, rows.damaged + damaged)
+
+
+def arrow_table(rows: Rows, table: str, name: StreamName, segment: int, straight: Sequence[Anchor]) -> pa.Table:
+    """Return the rows with their envelope under the contract's segment schema."""
+    schema = arrow_schema(contract(table), segment=True)
+    count = len(rows)
+    wall_us = wall_ns(rows.mono_ns, straight) // 1000 if count else rows.mono_ns
+    envelope = {
+        "run": pa.repeat(pa.scalar(name.run), count),
+        "attempt": pa.repeat(pa.scalar(name.attempt, pa.int32()), count),
+        "rank": pa.repeat(pa.scalar(name.rank, pa.int32()), count),
+        "incarnation": pa.repeat(pa.scalar(name.incarnation, pa.int64()), count),
+        "segment": pa.repeat(pa.scalar(segment, pa.int32()), count),
+        "slot": pa.array(rows.slots.astype(np.int32)),
+        "ts": pa.array(wall_us).cast(schema.field("ts").type),
+    }
+    columns = envelope | rows.columns
+    arrays = [columns[field.name] if field.name in columns else pa.nulls(count, field.type) for field in schema]
+    return pa.table([_as(array, field.type) for array, field in zip(arrays, schema, strict=True)], schema=schema)
+
+
+def _as(array: pa.Array, to: pa.DataType) -> pa.Array:
+    return array if array.type == to else array.cast(to)
+
+
+def _plausible(start: Array, duration: Array | None, straight: Sequence[Anchor]) -> Array:
+    good = (start >= straight[0][0] - _BEFORE_NS) & (start <= straight[-1][0] + _AFTER_NS)
+    if duration is not None:
+        good &= (duration >= 0) & (duration <= 2 * _AFTER_NS)
+    return good
+
+
+def _integers(values: Array, type_: pa.DataType, absent: int = ABSENT) -> pa.Array:
+    return pa.array(values, mask=values == absent).cast(type_)
+
+
+def _flags(values: Array) -> Array:
+    """Return 0 for finite, else 1 + the index in `_FLAGS`."""
+    codes: Array = np.select([np.isnan(values), np.isposinf(values), np.isneginf(values)], [1, 2, 3], 0)
+    return codes
+
+
+def _texts(codes: Array, texts: Sequence[str | None], absent: Array | None = None) -> pa.Array:
+    """Return texts[code] for each code, NULL where `absent` says so."""
+    return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32(), mask=absent), pa.array(texts, pa.string())).cast(
+        pa.string()
+    )
+
+
+def _steps(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor]) -> Rows:
+    del meta
+    good = _plausible(slots["start_ns"], slots["duration_ns"], straight)
+    damaged = int(np.count_nonzero(~good))
+    slots, positions = slots[good], positions[good]
+    columns: Columns = {
+        "step": pa.array(slots["step"]),
+        "step_time_s": pa.array((slots["duration_ns"] / 1e9).astype(np.float32)),
+    }
+    for phase in PHASES:
+        spent = slots[f"{phase}_ns"]
+        columns[f"{phase}_time_s"] = pa.array((spent / 1e9).astype(np.float32), mask=spent == ABSENT)
+    for name in ("tokens", "samples", "memory_allocated_bytes", "memory_reserved_bytes"):
+        columns[name] = _integers(slots[name], pa.int64())
+    code = np.zeros(len(slots), np.int64)
+    for bit, name in enumerate(STEP_FLOATS):
+        with np.errstate(over="ignore"):  # beyond float32 is infinite in the column's type, and flagged so
+            narrow = slots[name].astype(np.float32)
+        there = (slots["present"] >> np.uint32(bit)) & np.uint32(1) == 1
+        flags = np.where(there, _flags(narrow), 0)
+        columns[name] = pa.array(narrow, mask=~there | (flags > 0))
+        code += flags * 4**bit
+    columns["non_finite"] = _texts(code, _NON_FINITE, code == 0)
+    return Rows(slots["start_ns"], positions, columns, damaged)
+
+
+def _non_finite_texts() -> list[str]:
+    """Return the text for each sum of flag x 4^bit over the step's floats."""
+    texts = []
+    for code in range(4 ** len(STEP_FLOATS)):
+        flags = [(name, code // 4**bit % 4) for bit, name in enumerate(STEP_FLOATS)]
+        texts.append(",".join(f"{name}:{_FLAGS[flag - 1]}" for name, flag in flags if flag))
+    return texts
+
+
+_NON_FINITE: Final = _non_finite_texts()
+
+
+def _values(time: Array, step: Array, value: Array, series: Array, slots: Array, meta: Meta, damaged: int) -> Rows:
+    """Return rows of `scalars` from flat arrays; `series` are defined."""
+    known = sorted(meta.metrics)
+    at = np.searchsorted(np.array(known, np.int64), series.astype(np.int64))
+    flags = _flags(value)
+    columns: Columns = {
+        "metric": _texts(at, [meta.metrics[number].name for number in known]),
+        "kind": _texts(at, [meta.metrics[number].kind for number in known]),
+        "step": _integers(step, pa.int64()),
+        "value": pa.array(value, mask=flags > 0),
+        "value_flag": _texts(np.maximum(flags - 1, 0), _FLAGS, flags == 0),
+    }
+    return Rows(time, slots, columns, damaged)
+
+
+def _scalars(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor]) -> Rows:
+    good = _plausible(slots["time_ns"], None, straight) & np.isin(slots["series"], list(meta.metrics))
+    kept = slots[good]
+    return _values(
+        kept["time_ns"],
+        kept["step"],
+        kept["value"],
+        kept["series"],
+        positions[good],
+        meta,
+        int(np.count_nonzero(~good)),
+    )
+
+
+def _rows(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor]) -> Rows:
+    """Spread each mapping's slot over as many rows as it has values; the row's slot number says which value."""
+    good = _plausible(slots["time_ns"], None, straight)
+    damaged = int(np.count_nonzero(~good))
+    parts: list[tuple[Array, Array, Array, Array, Array]] = []
+    for schema in np.unique(slots["schema"][good]):
+        mine = np.flatnonzero(good & (slots["schema"] == schema))
+        series = meta.schemas.get(int(schema), ())
+        width = len(series)
+        if not 0 < width <= ROW_WIDTH or not set(series) <= meta.metrics.keys():
+            damaged += len(mine) * max(width, 1)
+            continue
+        parts.append(
+            (
+                np.repeat(slots["time_ns"][mine], width),
+                np.repeat(slots["step"][mine], width),
+                slots["values"][mine, :width].ravel(),
+                np.tile(np.array(series, np.int64), len(mine)),
+                (positions[mine, None] * ROW_WIDTH + np.arange(width)).ravel(),
+            )
+        )
+    if not parts:
+        empty = np.empty(0, np.int64)
+        return _values(empty, empty, np.empty(0), empty, empty, meta, damaged)
+    time, step, value, series_of, slot = (np.concatenate(column) for column in zip(*parts, strict=True))
+    order = np.argsort(slot, kind="stable")
+    return _values(time[order], step[order], value[order], series_of[order], slot[order], meta, damaged)
+
+
+def _spans(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor]) -> Rows:
+    good = _plausible(slots["start_ns"], slots["duration_ns"], straight) & np.isin(slots["name"], list(meta.spans))
+    damaged = int(np.count_nonzero(~good))
+    slots, positions = slots[good], positions[good]
+    known = sorted(meta.spans)
+    at = np.searchsorted(np.array(known, np.int64), slots["name"].astype(np.int64))
+    names = [meta.spans[number] for number in known]
+    columns: Columns = {
+        "name": _texts(at, [name.name for name in names]),
+        "kind": _texts(at, [name.kind for name in names]),
+        "stream": _texts(at, [name.stream for name in names]),
+        "step": _integers(slots["step"], pa.int64()),
+        "duration_ns": pa.array(slots["duration_ns"]),
+        "span_id": pa.array(slots["span_id"]),
+        "parent_id": _integers(slots["parent_id"], pa.int64()),
+        "bytes": _integers(slots["bytes"], pa.int64()),
+        "microbatch": _integers(slots["microbatch"], pa.int32(), -1),
+    }
+    for axis in ("dp_rank", "pp_rank", "tp_rank"):
+        values = pa.array([getattr(name, axis) for name in names], pa.int32())
+        columns[axis] = values.take(pa.array(at))
+    return Rows(slots["start_ns"], positions, columns, damaged)
+
+
+_SLOT_READERS: Final[dict[str, Callable[[Array, Array, Meta, Sequence[Anchor]], Rows]]] = {
+    "steps": _steps,
+    "scalars": _scalars,
+    "rows": _rows,
+    "spans": _spans,
+}
+
+
+def _frame_rows(table: str, raw: bytes, straight: Sequence[Anchor]) -> Rows:
+    """Read a lane of frames: ``s`` is the slot, ``m`` the monotonic time, the rest are columns. Few, so one by one.
+
+    Slots are handed out without holes, so those that are missing below the highest were lost.
+    """
+    schema = arrow_schema(contract(table), segment=True)
+    kept: dict[int, frames.Frame] = {}
+    for frame in frames.scan(raw).frames:
+        slot, mono = frame.get("s"), frame.get("m")
+        if not isinstance(slot, int) or not isinstance(mono, int) or not 0 <= slot < 1 << 31:
+            continue
+        if _plausible(np.array([mono]), None, straight)[0] and _fits(frame, schema):
+            kept[slot] = frame
+    order = sorted(kept)
+    columns = {
+        field.name: pa.array([kept[slot].get(field.name) for slot in order], field.type)
+        for field in schema
+        if any(field.name in kept[slot] for slot in order) or not field.nullable
+        if field.name not in _ENVELOPE
+    }
+    damaged = order[-1] + 1 - len(order) if order else 0
+    mono_ns = np.array([kept[slot]["m"] for slot in order], np.int64)
+    return Rows(mono_ns, np.array(order, np.int64), columns, damaged)
+
+
+_ENVELOPE: Final = frozenset({"run", "attempt", "rank", "incarnation", "segment", "slot", "ts"})
+
+
+def _fits(frame: frames.Frame, schema: pa.Schema) -> bool:
+    """Say whether each value of a frame has its column's type."""
+    for field in _own_fields(schema):
+        value = frame.get(field.name)
+        try:
+            pa.array([value], field.type)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            return False
+        if value is None and not field.nullable:
+            return False
+    return True
+
+
+def _own_fields(schema: pa.Schema) -> Iterable[pa.Field]:
+    return (field for field in schema if field.name not in _ENVELOPE)

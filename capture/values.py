@@ -1,0 +1,110 @@
+"""Values: what users hand over, as the plain numbers and texts that can be recorded."""
+
+import json
+import math
+import numbers
+from typing import Any, Final
+
+ABSURDLY_LONG: Final = 1 << 16
+_CUT: Final = " […]"
+
+
+class BadValueError(Exception):
+    """Not a number."""
+
+
+class DeviceValueError(Exception):
+    """A number that is still on its device; reading it here would make training wait."""
+
+
+def number(value: object) -> float:
+    """Return a number as a float; NaN and infinities pass.
+
+    Takes bool, int, float, numpy and torch scalars of every real dtype (also arrays and tensors of one element),
+    Decimal, Fraction.
+
+    Raises
+    ------
+    BadValueError
+        Text, complex numbers, None, several values, or an integer beyond the range of a double.
+    DeviceValueError
+        A tensor that is not in main memory.
+    """
+    if isinstance(value, float | int):
+        return _float(value)
+    where = getattr(value, "device", None)
+    device = getattr(where, "type", None) or getattr(where, "platform", "cpu")  # torch's word, jax's word
+    if device != "cpu":
+        raise DeviceValueError(device)
+    item = getattr(value, "item", None)
+    if item is not None:
+        try:
+            value = item()
+        except Exception as error:
+            raise BadValueError(type(value).__name__) from error
+    if isinstance(value, numbers.Real) or hasattr(value, "as_integer_ratio"):
+        return _float(value)
+    raise BadValueError(type(value).__name__)
+
+
+def _float(value: Any) -> float:  # noqa: ANN401 - anything that float() takes
+    try:
+        return float(value)
+    except Exception as error:
+        raise BadValueError(f"{type(value).__name__} out of range") from error
+
+
+def integer(value: object) -> int:
+    """Return a whole number that fits 63 bits and a sign. Raises what `number` raises."""
+    if not isinstance(value, int):
+        whole = number(value)
+        if not math.isfinite(whole) or whole != int(whole):
+            raise BadValueError(repr(value)[:80])
+        item = getattr(value, "item", None)
+        exact = item() if item is not None else whole
+        value = int(exact)
+    if not -(1 << 63) < value < 1 << 63:
+        raise BadValueError("an integer beyond 64 bits")
+    return int(value)
+
+
+def text(value: object, longest: int = ABSURDLY_LONG) -> str:
+    """Return something as text that UTF-8 can carry, cut at `longest` characters; never raises."""
+    try:
+        shown = value if isinstance(value, str) else str(value)
+    except Exception:  # noqa: BLE001 - the str of a user's object may raise anything
+        shown = f"<{type(value).__name__}>"
+    shown = shown.encode("utf-8", "replace").decode()
+    return shown if len(shown) <= longest else shown[: longest - len(_CUT)] + _CUT
+
+
+def json_text(value: object) -> str | None:
+    """Return JSON of something, what JSON does not know being shown as text; None for None or an empty mapping."""
+    if value is None or value == {}:
+        return None
+    return json.dumps(plain(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def plain(value: object, depth: int = 8) -> Any:  # noqa: ANN401, PLR0911 - JSON; a line for each kind of value
+    """Return something as what JSON has: keys are texts, NaN and infinities are texts, the unknown is its text."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return text(value)
+    if depth == 0:
+        return text(value, 80)
+    if isinstance(value, dict):
+        return {text(key, 256): plain(item, depth - 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item, depth - 1) for item in value]
+    if isinstance(value, set | frozenset):
+        return [plain(item, depth - 1) for item in sorted(value, key=text)]
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value) if abs(value) < 1 << 63 else text(value)
+    try:
+        found = number(value)
+    except Exception:  # noqa: BLE001 - a foreign object; its text must do
+        return text(value, 1024)
+    if not math.isfinite(found):
+        return "nan" if math.isnan(found) else "+inf" if found > 0 else "-inf"
+    return int(found) if found.is_integer() and not isinstance(value, float) and abs(found) < 1 << 53 else found
