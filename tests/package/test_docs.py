@@ -1,0 +1,83 @@
+"""Documentation is true: its commands run, its links lead somewhere, its Python compiles."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from segments import put_segment, step_rows
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted(
+    path
+    for path in [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("*/README.md"),
+        *ROOT.glob("lake/*/README.md"),
+        *ROOT.glob("docs/**/*.md"),
+    ]
+    if ".venv" not in path.parts
+)
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+ELSEWHERE = ("ranklake demo", "make demo", "make test", "pip install")  # the demo's own tests, CI, and make package
+
+
+def blocks(language):
+    for page in PAGES:
+        for found, text in FENCE.findall(page.read_text(encoding="utf-8")):
+            if found == language:
+                yield page.relative_to(ROOT), text
+
+
+COMMANDS = [
+    (page, line.split("#")[0].strip())
+    for page, text in blocks("sh")
+    for line in text.replace("\\\n", " ").splitlines()
+    if line.strip() and not line.startswith(("#", *ELSEWHERE))
+]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Return an environment with a spool of two ranks and a lake that the first documented command makes."""
+    place = tmp_path_factory.mktemp("docs")
+    for rank in range(2):
+        put_segment(place / "spool", step_rows(40, rank=rank, incarnation=7 + rank))
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("RANKLAKE_")},
+        "RANKLAKE_LAKE": str(place / "lake"),
+        "RANKLAKE_SPOOL": str(place / "spool"),
+        "RANKLAKE_LOCAL_SPOOL": str(place / "local"),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    subprocess.run(["ranklake", "ingest"], env=environment, cwd=place, check=True, capture_output=True)
+    return place, environment
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("page", "command"), COMMANDS, ids=[f"{page}: {command}" for page, command in COMMANDS])
+def test_documented_commands_run(place, page, command):
+    """Every command line of every page exits 0 (or, for a check that may find something, 1) and says something."""
+    folder, environment = place
+    done = subprocess.run(
+        ["bash", "-c", command], env=environment, cwd=folder, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, f"{page}: {command}\n{done.stdout}{done.stderr}"
+    assert done.stdout
+
+
+def test_documented_python_compiles():
+    """Python blocks are Python."""
+    for _, text in blocks("python"):
+        ast.parse(text)
+
+
+def test_links_lead_somewhere():
+    """Relative links of every page name something that exists."""
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
