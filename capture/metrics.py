@@ -71,6 +71,8 @@ class Metrics:
     ----------
     stack
         The innermost open step or phase of each thread.
+    current
+        The step that runs, in whichever thread.
     """
 
     def __init__(self, recorder: "Recorder | None") -> None:
@@ -82,6 +84,7 @@ class Metrics:
         self._plans: dict[tuple[object, ...], Plan | None] = {}
         self._deferred = Deferred()
         self.stack = Stack()
+        self.current: Step | None = None
         if recorder is not None:
             self._scalars, self._rows = recorder.slots["scalars"], recorder.slots["rows"]
 

@@ -312,6 +312,7 @@ class Run(Metrics):
         self._deferred.after_fork()
         if self._recorder is not None:
             self._recorder.after_fork()
+        self.current = None
         frame = self.stack.top
         while frame is not None:
             frame.start = None

@@ -71,9 +71,6 @@ class Frame:
         self.inner = 0
         self.span_id = 0
 
-    def _leave(self) -> None:
-        self._stack.top = self.parent
-
 
 class Phase(Frame):
     """A named stretch of time, recorded as a span; within a step it also adds to the step's column of that name.
@@ -90,8 +87,9 @@ class Phase(Frame):
     def __enter__(self) -> Self:
         stack = self._stack
         parent = self.parent = stack.top
-        if parent is not None:
-            self.step = parent.step
+        # Another thread than the step's (a backward hook's, say): its spans belong to the step that runs meanwhile, but its
+        # time is no part of the step's own and adds to no column.
+        self.step = self._run.current if parent is None else parent.step
         self.inner = 0
         self.span_id = next(self._run.span_ids)
         stack.top = self
@@ -116,7 +114,9 @@ class Phase(Frame):
         if step is not None:
             number = step.number
             column = self._column
-            if column >= 0:
+            if parent is None:
+                parent_id = step.span_id
+            elif column >= 0:
                 spent = step.spent
                 before = spent[column]
                 spent[column] = duration - self.inner + (0 if before == ABSENT else before)
@@ -171,6 +171,7 @@ class Step(Frame):
         self.span_id = next(run.span_ids)
         stack.top = self
         self.start = now()
+        run.current = self
         if self._scalars:
             run.log(self._scalars)
         return self
@@ -179,7 +180,9 @@ class Step(Frame):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         end = now()
-        self._stack.top = self.parent
+        parent = self.parent
+        self._stack.top = parent
+        self._run.current = None if parent is None else parent.step
         try:
             self._end(end, error)
         except Exception as trouble:  # noqa: BLE001 - telemetry never raises into training
