@@ -5,6 +5,7 @@ late import of this room.
 """
 
 import asyncio
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ _SETTINGS = {
     "PREFECT_LOGGING_LEVEL": "WARNING",
     "PREFECT_CLI_PROMPT": "false",
     "DO_NOT_TRACK": "1",
+    "DASK_LOGGING__DISTRIBUTED": "warning",  # Prefect's root handler would show every connection
 }
 
 
@@ -31,6 +33,7 @@ def run_pipeline(settings: Settings, home: Path) -> dict[str, Any]:
     os.environ.setdefault("PREFECT_HOME", str(home))
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
+    logging.getLogger("great_expectations").setLevel(logging.WARNING)
     from ranklake.flows.pipeline import pipeline_flow
 
     return asyncio.run(pipeline_flow(settings))

@@ -162,10 +162,8 @@ def _books(facts: Facts) -> list[str]:
 
 
 def _checks(checks: dict[str, Any]) -> str:
-    return (
-        f"checks      {checks['checks']:,} run, {checks['failed']:,} failed, {checks['errored']:,} errored, "
-        f"{checks['quarantined_rows']:,} rows quarantined"
-    )
+    outcomes = ", ".join(f"{count:,} {status}" for status, count in checks["checks"].items()) or "nothing new to check"
+    return f"checks      {outcomes}; {checks['quarantined_rows']:,} rows quarantined"
 
 
 def _questions(run: str) -> list[str]:

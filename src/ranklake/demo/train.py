@@ -77,8 +77,9 @@ def train(options: argparse.Namespace) -> None:
                 tokens, targets = next(source)
             with counted:
                 with run.phase("forward"):
-                    if rank == options.slow_rank:  # the injected fault: this rank does part of its work twice
-                        model(tokens, targets)
+                    if rank == options.slow_rank:  # the injected fault: this rank does part of its work three times
+                        for _ in range(2):
+                            model(tokens, targets)
                     loss = parallel(tokens, targets)
                 with run.phase("backward"):
                     loss.backward()
