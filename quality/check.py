@@ -1,0 +1,294 @@
+"""Checks of new partitions: scan, take out what must not stay, write down what was found."""
+
+import uuid
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.lake.commit import files
+from ranklake.lake.contracts.errors import UnknownTableError
+from ranklake.lake.contracts.load import load_contracts, load_metrics
+from ranklake.lake.driver import drive
+from ranklake.lake.ledger import append_own
+from ranklake.lake.plan import last_finished, read_plan
+from ranklake.lake.tables import delta_table
+from ranklake.lake.workers import InProcess
+from ranklake.quality import quarantine
+from ranklake.quality.engine import Judge
+from ranklake.quality.results import RESULTS, CheckResult, Standing, fingerprint, standing
+from ranklake.quality.scan import Partition, Tally, scan
+from ranklake.quality.suite import Expectation, Suite, compile_suite
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.plan import Plan, Progress
+    from ranklake.lake.store import Lake
+
+
+class NotCheckedError(RanklakeError):
+    """A table that no suite is compiled for. ``table`` is what was asked for."""
+
+    def __init__(self, table: str, *, mend: str = "") -> None:
+        super().__init__(f"no checks are run on table {table!r}", mend=mend)
+        self.table = table
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What one call of `run_checks` found.
+
+    Attributes
+    ----------
+    check_run
+        Its identity in ``quality_results``.
+    results
+        Of the partitions that were new, in the order of tables and dates.
+    unchanged
+        Partitions whose files and suite are as they were when they were last checked; nothing was run on them.
+    standing
+        Failures of those that still stand: found by an earlier run, and their rows are still there.
+    """
+
+    check_run: str
+    results: tuple[CheckResult, ...]
+    unchanged: int
+    standing: tuple[CheckResult, ...]
+
+    @property
+    def passed(self) -> bool:
+        """True unless a check of severity error failed or errored, now or on what has not changed since."""
+        return not any(result.alarming for result in (*self.results, *self.standing))
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions were checked."""
+        return len({(result.table, result.partition_date) for result in self.results})
+
+    @property
+    def unsound(self) -> tuple[CheckResult, ...]:
+        """Results that tell of something wrong, warnings among them."""
+        return tuple(result for result in self.results if result.unsound)
+
+    @property
+    def quarantined_rows(self) -> int:
+        """Rows that were taken out of their tables."""
+        return sum(result.quarantined_rows for result in self.results)
+
+    def summary(self) -> dict[str, Any]:
+        """Return plain JSON values: the verdict, counts, and every result that is not sound."""
+        return {
+            "check_run": self.check_run,
+            "passed": self.passed,
+            "partitions": self.partitions,
+            "unchanged": self.unchanged,
+            "checks": dict(sorted(Counter(result.status for result in self.results).items())),
+            "quarantined_rows": self.quarantined_rows,
+            "unsound": [result.plain() for result in self.unsound],
+            "standing": [result.plain() for result in self.standing],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What is to be checked in one table."""
+
+    contract: "Contract"
+    suite: Suite
+    parts: list[Partition]
+
+
+def run_checks(
+    lake: "Lake",
+    tables: Sequence[str] | None = None,
+    *,
+    contracts_overlay: Path | None = None,
+    progress: "Progress | None" = None,
+) -> CheckReport:
+    """Check the partitions that are new since they were last checked.
+
+    New is a partition whose files changed, whose suite changed, or on which something could not be computed. All fact
+    and derived tables that the lake has are looked at, unless `tables` names some.
+
+    Raises
+    ------
+    UnknownTableError, NotCheckedError
+        A name in `tables` is no table, or a system table.
+    """
+    contracts = _chosen(load_contracts(contracts_overlay), tables)
+    _finish_quarantine(lake)
+    metrics = load_metrics(contracts_overlay)
+    known = standing(lake, list(contracts))
+    work: list[_Work] = []
+    unchanged: list[Standing] = []
+    for contract in contracts.values():
+        suite = compile_suite(contract, metrics)
+        found = _partitions(lake, contract)
+        new = [part for part in found if not _done(known.get((contract.table, part.day)), suite, part)]
+        unchanged += [known[contract.table, part.day] for part in found if part not in new]
+        if new:
+            work.append(_Work(_as_stored(lake, contract), suite, new))
+    run = _Run(lake, uuid.uuid4().hex, datetime.now(UTC), sum(len(one.parts) for one in work), progress)
+    results = [result for one in work for result in run.check(one)]
+    still = tuple(result for one in unchanged for result in one.open)
+    return CheckReport(run.name, tuple(results), len(unchanged), still)
+
+
+def _chosen(contracts: "Mapping[str, Contract]", tables: Sequence[str] | None) -> "dict[str, Contract]":
+    checkable = {name: one for name, one in contracts.items() if one.kind in {"fact", "derived"}}
+    if tables is None:
+        return checkable
+    for name in tables:
+        if name in contracts and name not in checkable:
+            raise NotCheckedError(name, mend="name a fact or a derived table")
+        if name not in contracts:
+            raise UnknownTableError(name, mend=did_you_mean(name, checkable))
+    return {name: checkable[name] for name in sorted(set(tables))}
+
+
+def _finish_quarantine(lake: "Lake") -> None:
+    """Finish what a check that died left half done; a plan of another kind may be somebody's who is at it right now."""
+    waiting = read_plan(lake, last_finished(lake) + 1)
+    if waiting is not None and waiting.kind == quarantine.KIND:
+        drive(lake, lambda _: None, InProcess())
+
+
+def _partitions(lake: "Lake", contract: "Contract") -> list[Partition]:
+    handle = delta_table(lake, contract.table)
+    if handle is None:
+        return []
+    live = files(handle)
+    by_day: dict[date, list[int]] = {}
+    for index, day in enumerate(live["date"].to_pylist()):
+        by_day.setdefault(day, []).append(index)
+    return [Partition(day, handle.version(), live.take(rows)) for day, rows in sorted(by_day.items())]
+
+
+def _done(last: Standing | None, suite: Suite, part: Partition) -> bool:
+    if last is None or last.errored or last.suite != suite.name:
+        return False
+    return last.files_sha256 == fingerprint(part.files["path"].to_pylist())
+
+
+def _as_stored(lake: "Lake", contract: "Contract") -> "Contract":
+    """Return the contract with the columns that the table has: it may be older than its contract."""
+    handle = delta_table(lake, contract.table)
+    assert handle is not None
+    stored = {column.name for column in handle.schema().fields}
+    checks = tuple(check for check in contract.checks if stored.issuperset(check.columns))
+    return replace(contract, columns=tuple(one for one in contract.columns if one.name in stored), checks=checks)
+
+
+class _Run:
+    """One call of `run_checks` on its way. The judge, whose import takes seconds, is made when there is work for it."""
+
+    def __init__(self, lake: "Lake", name: str, when: datetime, total: int, progress: "Progress | None") -> None:
+        self.lake, self.name, self.when = lake, name, when
+        self._done, self._total, self._progress = 0, total, progress
+        self._judge: Judge | None = None
+
+    def check(self, work: _Work) -> list[CheckResult]:
+        """Scan the partitions of a table and commit what came of it; return the results."""
+        self._judge = self._judge or Judge()
+        found: list[tuple[Partition, list[Tally]]] = []
+        for part in work.parts:
+            self._tell()
+            found.append((part, scan(self.lake, work.contract, work.suite, part, self._judge)))
+            self._done += 1
+            self._tell()
+        dirty = [(part, tallies) for part, tallies in found if _must_lose_rows(work.suite, tallies)]
+        moved = self._take_out(work, dirty)
+        told = {result.partition_date for result in moved}
+        quiet = [
+            result
+            for part, tallies in found
+            if part.day not in told
+            for result in self._results(work.suite, part, tallies, None)
+        ]
+        append_own(self.lake, RESULTS, lambda _: [result.row() for result in quiet])
+        return sorted([*moved, *quiet], key=lambda result: result.partition_date)
+
+    def _take_out(self, work: _Work, dirty: list[tuple[Partition, list[Tally]]]) -> list[CheckResult]:
+        """Move failing rows to ``rejects`` and commit the results of those partitions with it; return the results.
+
+        None are returned, and nothing was committed, if another process took the rows out first.
+        """
+        written: list[CheckResult] = []
+
+        def report(taken: dict[date, quarantine.Taken]) -> list[dict[str, Any]]:
+            for part, tallies in dirty:
+                written.extend(self._results(work.suite, part, tallies, taken[part.day]))
+            return [result.row() for result in written]
+
+        def compose(number: int) -> "Plan | None":
+            written.clear()  # of an earlier try that lost its number to another driver
+            return quarantine.compose(self.lake, number, work.contract, [part for part, _ in dirty], report)
+
+        if dirty:
+            drive(self.lake, compose, InProcess())
+        return written
+
+    def _results(
+        self, suite: Suite, part: Partition, tallies: list[Tally], taken: quarantine.Taken | None
+    ) -> list[CheckResult]:
+        paths = part.files["path"].to_pylist() if taken is None else taken.files
+        assert self._judge is not None
+        facts = {
+            "check_run": self.name,
+            "table": suite.table,
+            "partition_date": part.day,
+            "table_version": part.version,
+            "suite": suite.name,
+            "gx_version": self._judge.version,
+            "files_sha256": fingerprint(paths),
+            "ts": self.when,
+        }
+        return [
+            _result(one, tally, 0 if taken is None or not one.quarantines else taken.reasons[one.reason], facts)
+            for one, tally in zip(suite.expectations, tallies, strict=True)
+        ]
+
+    def _tell(self) -> None:
+        if self._progress is not None:
+            self._progress(self._done, self._total)
+
+
+def _must_lose_rows(suite: Suite, tallies: list[Tally]) -> bool:
+    return any(one.quarantines and tally.failed for one, tally in zip(suite.expectations, tallies, strict=True))
+
+
+def _result(one: Expectation, tally: Tally, moved: int, facts: dict[str, Any]) -> CheckResult:
+    status, message = _status(one, tally)
+    known = status in {"passed", "failed"}
+    return CheckResult(
+        **facts,
+        expectation=one.kind,
+        column=one.about,
+        check_id=one.check.id,
+        severity=one.check.severity,
+        status=status,
+        rows_checked=tally.checked if known else None,
+        rows_failed=tally.failed if known else None,
+        failed_ratio=tally.failed / tally.checked if known and tally.checked else None,
+        observed=", ".join(tally.seen) or None,
+        message=message,
+        quarantined_rows=moved,
+    )
+
+
+def _status(one: Expectation, tally: Tally) -> tuple[str, str | None]:
+    if tally.absent:
+        return "skipped", "the table has no such column yet"
+    if tally.error:
+        return "errored", tally.error
+    if one.check.kind == "row_count":
+        return ("failed", one.wrong) if tally.failed else ("passed", None)
+    if not tally.checked:
+        return "skipped", "there was no value to judge"
+    if one.check.kind == "fill_ratio":
+        short = 1 - tally.failed / tally.checked < float(one.check.min or 0)
+        return ("failed", one.wrong) if short else ("passed", None)
+    return ("failed", one.wrong) if tally.failed else ("passed", None)

@@ -1,0 +1,139 @@
+"""Great Expectations, held so that it judges and does nothing else.
+
+Its import takes seconds, so it happens when the first `Judge` is made: this is the one place. It is given a context in
+memory: no files, no project folder, no network. Of classified columns it is asked for yes or no only, because any other
+form of result copies values. A metric that crashed looks like one that failed; here it becomes an error of its own.
+"""
+
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ranklake.quality.rules import RULES
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.quality.suite import Expectation
+
+_SHOWN = 3
+_MESSAGE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of one expectation on one frame.
+
+    Attributes
+    ----------
+    success
+        Whether all rows passed; None if it could not be computed.
+    checked, failed
+        Rows judged and rows that failed; None for classified columns, where only `success` is asked for.
+    shown
+        A few failing values, of operational numbers only.
+    error
+        Why it could not be computed; for classified columns no more than that it could not.
+    """
+
+    success: bool | None
+    checked: int | None = None
+    failed: int | None = None
+    shown: tuple[object, ...] = ()
+    error: str = ""
+
+
+class Judge:
+    """Judges frames. Not for use by several threads at once."""
+
+    def __init__(self) -> None:
+        with _silence():
+            import great_expectations as gx
+            from great_expectations.data_context.types import base
+
+            config = base.DataContextConfig(
+                # their default makes a temporary folder for a site that nobody builds, and leaves it behind
+                store_backend_defaults=base.InMemoryStoreBackendDefaults(init_temp_docs_sites=False),
+                progress_bars=base.ProgressBarsConfig(globally=False),
+                analytics_enabled=False,
+            )
+            context = gx.get_context(mode="ephemeral", project_config=config)
+        self._gx = gx
+        asset = context.data_sources.add_pandas("partition").add_dataframe_asset("rows")
+        self._batches = asset.add_batch_definition_whole_dataframe("all")
+        self.version: str = gx.__version__
+
+    def __call__(
+        self, contract: "Contract", rows: object, expectations: "Sequence[Expectation]", *, classified: bool
+    ) -> list[Verdict]:
+        """Return one verdict per expectation on a pandas frame, in their order; nothing that a check does raises."""
+        verdicts: dict[int, Verdict] = {}
+        ready = []
+        for index, expectation in enumerate(expectations):
+            try:
+                ready.append(self._configured(contract, expectation, index))
+            except Exception as error:  # noqa: BLE001 - a bound that does not suit its column must not stop the others
+                verdicts[index] = _errored(type(error).__name__, "", classified=classified)
+        shown: Any = "BOOLEAN_ONLY" if classified else {"result_format": "BASIC", "partial_unexpected_count": _SHOWN}
+        try:
+            with _silence():
+                batch = self._batches.get_batch(batch_parameters={"dataframe": rows})
+                suite = self._gx.ExpectationSuite(name="suite", expectations=ready)
+                found = batch.validate(suite, result_format=shown).results if ready else []
+        except Exception as error:  # noqa: BLE001 - whatever it was, it is the check that failed, not the data
+            whole = _errored(type(error).__name__, "", classified=classified)
+            return [verdicts.get(index, whole) for index in range(len(expectations))]
+        for result in found:
+            assert result.expectation_config is not None
+            index = (result.expectation_config.meta or {})["index"]
+            verdicts[index] = _verdict(result, expectations[index], classified=classified)
+        return [verdicts[index] for index in range(len(expectations))]
+
+    def _configured(self, contract: "Contract", expectation: "Expectation", index: int) -> Any:  # noqa: ANN401 - theirs
+        check = expectation.check
+        kind = getattr(self._gx.expectations, expectation.kind)
+        kwargs = RULES[check.kind].kwargs(check, contract.column(check.columns[0]))
+        return kind(**kwargs, meta={"index": index})
+
+
+def _verdict(result: Any, expectation: "Expectation", *, classified: bool) -> Verdict:  # noqa: ANN401 - theirs
+    raised = _raised(result.exception_info)
+    if raised is not None:
+        kind = raised.get("exception_traceback", "").strip().rpartition("\n")[2].partition(":")[0].rpartition(".")[2]
+        return _errored(kind, str(raised.get("exception_message", "")), classified=classified)
+    if classified:
+        return Verdict(bool(result.success))
+    facts = result.result
+    checked = int(facts["element_count"]) - int(facts.get("missing_count") or 0)
+    failed = int(facts["unexpected_count"])
+    shown = tuple(facts.get("partial_unexpected_list") or ()) if expectation.numeric else ()
+    return Verdict(failed == 0, checked, failed, shown)
+
+
+def _raised(info: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the first exception; they come either flat or one per metric."""
+    per_metric = [one for one in info.values() if isinstance(one, dict)]
+    return next((one for one in [info, *per_metric] if one.get("raised_exception")), None)
+
+
+def _errored(kind: str, message: str, *, classified: bool) -> Verdict:
+    text = f"could not be computed ({kind or 'no reason given'})"
+    if message and not classified:
+        text += f": {' '.join(message.split())[:_MESSAGE]}"
+    return Verdict(None, error=text)
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Keep their log and their warnings to themselves: both may quote what they looked at."""
+    logger = logging.getLogger("great_expectations")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,54 @@
+"""Arrow rows as a pandas frame of NumPy columns, which Great Expectations judges ten times faster than Arrow ones.
+
+Nothing may change on the way: a NULL among integers makes pandas take floats, which hold integers up to 2⁵³ only.
+"""
+
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.quality.rules import RULES, Ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import pandas as pd  # type: ignore[import-untyped]
+
+    from ranklake.quality.suite import Expectation
+
+EXACT: Final = 2**53
+
+
+def frame(rows: pa.Table, expectations: "Iterable[Expectation]", ranges: Ranges) -> "pd.DataFrame":
+    """Return the columns that some row expectations need, and no others."""
+    import pandas as pd
+
+    columns: dict[str, pa.ChunkedArray] = {}
+    for expectation in expectations:
+        check = expectation.check
+        columns |= RULES[check.kind].columns(check, rows, ranges)
+    # Without copy=False pandas would gather the columns in one block.
+    return pd.DataFrame({name: _values(column) for name, column in columns.items()}, copy=False)
+
+
+def _values(column: pa.ChunkedArray) -> Any:  # noqa: ANN401 - a NumPy array or a pandas Series
+    kind = column.type
+    if pa.types.is_float32(kind):
+        # A bound is a float64; a float32 column would round it, and Arrow's masks do not.
+        return column.cast(pa.float64()).to_numpy()
+    if pa.types.is_integer(kind) and column.null_count and not _exact(column):
+        return column.to_pandas(integer_object_nulls=True)
+    if pa.types.is_int32(kind):
+        # Great Expectations compares int64 and float64 by NumPy, everything else value by value.
+        return column.cast(pa.int64()).to_numpy()
+    if pa.types.is_date(kind):
+        return column.cast(pa.timestamp("us")).cast(pa.timestamp("us", "UTC")).to_pandas()
+    if pa.types.is_string(kind) or pa.types.is_timestamp(kind):
+        return column.to_pandas()
+    return column.to_numpy()
+
+
+def _exact(column: pa.ChunkedArray) -> bool:
+    ends = pc.min_max(column).as_py()
+    return ends["min"] is None or (ends["min"] >= -EXACT and ends["max"] <= EXACT)

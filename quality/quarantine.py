@@ -1,0 +1,95 @@
+"""Taking failing rows out: one plan moves them to ``rejects`` and writes down the results; no crash parts the two.
+
+Whoever dies before the plan is written leaves files that no commit names; whoever dies later leaves a plan that the
+next driver finishes.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.lake import action_plan
+from ranklake.lake.commit import append_files
+from ranklake.lake.compact import reject_rows
+from ranklake.lake.contracts import edge
+from ranklake.lake.contracts.load import contract as contract_of
+from ranklake.lake.ledger import row_files
+from ranklake.quality.results import RESULTS
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.parquet import DataFile
+    from ranklake.lake.plan import Plan
+    from ranklake.lake.store import Lake
+    from ranklake.quality.scan import Partition
+
+KIND: Final = "quarantine"
+REJECTS: Final = "rejects"
+_ROWS: Final = 50_000  # rows that are JSON text in memory at a time
+
+
+@dataclass(slots=True)
+class Taken:
+    """What was taken out of one partition.
+
+    Attributes
+    ----------
+    reasons
+        Rows by reason, as `ranklake.lake.contracts.edge.judge` gives it.
+    files
+        Paths of the partition's files that were scanned, after rows were taken out.
+    """
+
+    reasons: Counter[str] = field(default_factory=Counter)
+    files: set[str] = field(default_factory=set)
+
+
+def compose(
+    lake: "Lake",
+    number: int,
+    contract: "Contract",
+    parts: "Sequence[Partition]",
+    report: Callable[[dict[date, Taken]], list[dict[str, Any]]],
+) -> "Plan | None":
+    """Write the files of a plan that takes failing rows out of some partitions; None if no row fails any more.
+
+    Parameters
+    ----------
+    contract
+        Its quarantining checks say which rows go; its columns are those that the table has.
+    parts
+        Partitions as they were scanned. Files that came since are left for the next check, files that are gone are
+        passed over.
+    report
+        Given what was taken out of each partition, returns the rows of ``quality_results`` that the plan commits too.
+    """
+    when = datetime.now(UTC)
+    gone: list[pa.Table] = []
+    new: list[DataFile] = []
+    taken = {part.day: Taken(files=set(part.files["path"].to_pylist())) for part in parts}
+    scanned = pa.array([path for one in taken.values() for path in one.files], pa.string())
+    live = action_plan.live_files(lake, contract.table, list(taken))
+    candidates = live.filter(pc.is_in(live["path"], value_set=scanned))
+    for dropped, replaced, rows in action_plan.take_rows_out(
+        lake, contract, number, candidates, lambda rows: pc.is_valid(edge.judge(contract, rows))
+    ):
+        one = taken[dropped["date"][0].as_py()]
+        one.files -= set(dropped["path"].to_pylist())
+        one.files |= {file.path for file in replaced}
+        gone.append(dropped)
+        new += replaced
+        for start in range(0, rows.num_rows, _ROWS):
+            some = rows.slice(start, _ROWS)
+            reasons = edge.judge(contract, some)
+            one.reasons.update(reasons.to_pylist())
+            rejected = reject_rows(some, reasons, [None] * some.num_rows, "check", contract, number, when)
+            new += append_files(lake, contract_of(REJECTS), rejected, number)
+    if not gone:
+        return None
+    new += row_files(lake, RESULTS, report(taken), number)
+    return action_plan.compose(number, KIND, add=new, remove={contract.table: pa.concat_tables(gone)})

@@ -1,0 +1,133 @@
+"""Results of checks: what one says, how it is kept in ``quality_results``, which partitions it still speaks for."""
+
+import hashlib
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass
+from datetime import date, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.read import read
+
+if TYPE_CHECKING:
+    from ranklake.lake.store import Lake
+
+RESULTS: Final = "quality_results"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What came of one expectation on one partition: a row of ``quality_results``.
+
+    Attributes
+    ----------
+    check_run
+        The call of `ranklake.quality.check.run_checks` that it comes from.
+    table, partition_date, table_version
+        What was read.
+    suite, expectation, column, check_id, severity
+        What was held against it.
+    status
+        passed; failed; errored (it could not be computed: nothing is known of the data); skipped (there was nothing to
+        judge).
+    rows_checked, rows_failed, failed_ratio
+        Counts; None where nothing was judged.
+    observed, message
+        For people; no value of a classified column.
+    quarantined_rows
+        Rows that were taken out for it. A row that breaks several checks is taken out for the first.
+    files_sha256
+        `fingerprint` of the partition's files as the check left them.
+    """
+
+    check_run: str
+    table: str
+    partition_date: date
+    table_version: int
+    suite: str
+    expectation: str
+    column: str | None
+    check_id: str
+    severity: str
+    status: str
+    rows_checked: int | None
+    rows_failed: int | None
+    failed_ratio: float | None
+    observed: str | None
+    message: str | None
+    quarantined_rows: int
+    gx_version: str
+    files_sha256: str
+    ts: datetime
+
+    @property
+    def unsound(self) -> bool:
+        """Whether it tells of something wrong, whatever its severity."""
+        return self.status in {"failed", "errored"}
+
+    @property
+    def alarming(self) -> bool:
+        """Whether it should fail the command: unsound, and no mere warning."""
+        return self.unsound and self.severity == "error"
+
+    def row(self) -> dict[str, Any]:
+        """Return the row of ``quality_results``."""
+        return {**asdict(self), "date": self.ts.date()}
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {**asdict(self), "partition_date": self.partition_date.isoformat(), "ts": self.ts.isoformat()}
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The last word on a partition.
+
+    Attributes
+    ----------
+    suite, files_sha256
+        What was held against which files.
+    errored
+        Whether something could not be computed, so that the partition is not done with.
+    open
+        Failures whose rows are still in the table.
+    """
+
+    suite: str
+    files_sha256: str
+    errored: bool
+    open: tuple[CheckResult, ...]
+
+
+def fingerprint(paths: Iterable[str]) -> str:
+    """Return a digest of a partition's files. Data files never change, so their names say it all."""
+    return hashlib.sha256("\n".join(sorted(paths)).encode()).hexdigest()
+
+
+def standing(lake: "Lake", tables: Collection[str]) -> dict[tuple[str, date], Standing]:
+    """Return the last word on every partition of some tables that was ever checked."""
+    key = ["table", "partition_date"]
+    when = read(lake, contract(RESULTS), [*key, "ts", "date"])
+    when = when.filter(pc.is_in(when["table"], value_set=pa.array(list(tables), pa.string())))
+    latest = when.group_by(key).aggregate([("ts", "max"), ("date", "max")])
+    rows = read(lake, contract(RESULTS), partitions=pc.unique(latest["date_max"]).to_pylist())
+    rows = rows.join(latest, key, join_type="inner").filter(pc.field("ts") == pc.field("ts_max"))
+    facts = rows.select(["suite", "files_sha256", *key]).group_by([*key, "suite", "files_sha256"]).aggregate([])
+    found: dict[tuple[str, date], Standing] = {
+        (row["table"], row["partition_date"]): Standing(row["suite"], row["files_sha256"], errored=False, open=())
+        for row in facts.to_pylist()
+    }
+    names = list(CheckResult.__dataclass_fields__)
+    unsound = rows.filter(pc.is_in(rows["status"], value_set=pa.array(["failed", "errored"])))
+    by_partition: dict[tuple[str, date], list[CheckResult]] = {}
+    for row in unsound.select(names).to_pylist():
+        by_partition.setdefault((row["table"], row["partition_date"]), []).append(CheckResult(**row))
+    for where, results in by_partition.items():
+        still = (one for one in results if one.status == "errored" or one.quarantined_rows < (one.rows_failed or 0))
+        last = found[where]
+        errored = any(one.status == "errored" for one in results)
+        found[where] = Standing(last.suite, last.files_sha256, errored=errored, open=tuple(still))
+    return found

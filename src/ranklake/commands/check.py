@@ -1,0 +1,94 @@
+"""``ranklake check``."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+
+from ranklake.commands.options import configuration, json_option, lake_option
+from ranklake.commands.progress import progress_bar
+from ranklake.lake.store import Lake
+from ranklake.quality.check import CheckReport, run_checks
+from ranklake.quality.results import CheckResult
+
+_WORDS = (
+    ("passed", "passed"),
+    ("failed", "failed"),
+    ("errored", "could not be computed"),
+    ("skipped", "had no values"),
+)
+
+
+@click.command()
+@click.argument("tables", metavar="[TABLE]...", nargs=-1)
+@lake_option
+@json_option
+@click.pass_context
+def check(ctx: click.Context, tables: tuple[str, ...], lake: str, *, as_json: bool) -> int:
+    """Run the contracts' checks on new partitions of all tables, or of those named.
+
+    New is a partition whose files, or whose checks, changed since it was last checked. Rows that fail a check whose
+    contract says so are moved to the table rejects. Results are in the table quality_results.
+
+    Exits 1 if a check of severity error failed or could not be computed, or failed before on rows that are still there.
+    """
+    config = configuration(ctx)
+    overlay = Path(config.contracts.overlay) if config.contracts.overlay else None
+    target = Lake.open(lake, config.storage)
+    with progress_bar("check") as progress:
+        report = run_checks(target, tables or None, contracts_overlay=overlay, progress=progress)
+    if as_json:
+        click.echo(json.dumps(report.summary()))
+    else:
+        _print(report)
+    return 0 if report.passed else 1
+
+
+def _print(report: CheckReport) -> None:
+    if report.unsound:
+        _table(report.unsound)
+    if not report.partitions:
+        click.echo(f"nothing changed since the last check; {_counted(report.unchanged, 'partition')} unchanged")
+    else:
+        by_status = Counter(result.status for result in report.results)
+        said = ", ".join(f"{by_status[status]} {words}" for status, words in _WORDS if by_status[status])
+        unchanged = f"; {_counted(report.unchanged, 'partition')} unchanged" if report.unchanged else ""
+        click.echo(f"{_counted(report.partitions, 'partition')}: checks {said}{unchanged}")
+    if report.quarantined_rows:
+        click.echo(f"{_counted(report.quarantined_rows, 'row')} moved to the table rejects")
+    if report.standing:
+        click.echo("still failing since an earlier check:")
+        _table(report.standing)
+
+
+def _table(results: Iterable[CheckResult]) -> None:
+    head = ("table", "partition", "check", "severity", "status", "rows failed", "of", "moved", "what")
+    lines = [head, *(_line(result) for result in results)]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(head))]
+    for line in lines:
+        cells = (
+            cell.rjust(width) if 5 <= index <= 7 else cell.ljust(width)  # noqa: PLR2004 - the three counts
+            for index, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        click.echo("  ".join(cells).rstrip())
+
+
+def _line(result: CheckResult) -> tuple[str, ...]:
+    seen = f" ({result.observed})" if result.observed else ""
+    return (
+        result.table,
+        result.partition_date.isoformat(),
+        result.check_id,
+        result.severity,
+        result.status,
+        "" if result.rows_failed is None else f"{result.rows_failed:,}",
+        "" if result.rows_checked is None else f"{result.rows_checked:,}",
+        f"{result.quarantined_rows:,}" if result.quarantined_rows else "",
+        f"{result.message or ''}{seen}",
+    )
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

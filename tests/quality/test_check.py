@@ -1,0 +1,229 @@
+"""Checks of new partitions, from segments on disk to results in the lake."""
+
+import os
+import socket
+from datetime import timedelta
+
+import pyarrow as pa
+import pytest
+from governed import any_rows
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from segments import DAY, step_rows
+
+from ranklake.lake.commit import files, replace_partitions
+from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.errors import UnknownTableError
+from ranklake.lake.contracts.load import contract, load_metrics
+from ranklake.lake.plan import last_finished
+from ranklake.lake.tables import delta_table
+from ranklake.quality import scan as scanning
+from ranklake.quality.check import NotCheckedError, run_checks
+from ranklake.quality.scan import Partition, scan
+from ranklake.quality.suite import compile_suite
+
+SMALL_LOSS = """
+extends: steps
+checks:
+  - {id: loss_small, kind: between, columns: [loss], max: 3.0}
+"""
+
+
+def by_id(report, table="steps"):
+    return {result.check_id: result for result in report.results if result.table == table}
+
+
+def test_sound_rows_pass(site):
+    """Rows as a recorder writes them pass; what had no value is skipped; the lake keeps the results."""
+    site.bring(step_rows(100))
+    report = run_checks(site.lake)
+    assert report.passed
+    assert (report.partitions, report.unchanged, report.unsound) == (1, 0, ())
+    found = by_id(report)
+    assert (found["steps_unique"].status, found["steps_unique"].rows_checked) == ("passed", 100)
+    assert (found["lr_not_negative"].status, found["lr_not_negative"].rows_checked) == ("skipped", None)
+    stored = {row["check_id"]: row for row in site.rows("quality_results")}
+    assert stored.keys() == found.keys()
+    assert all(stored[name] == result.row() for name, result in found.items())
+
+
+def test_again_runs_nothing(site):
+    """A second check without changes runs nothing, commits nothing, and says so."""
+    site.bring(step_rows(10))
+    run_checks(site.lake)
+    before = delta_table(site.lake, "quality_results").version()
+    report = run_checks(site.lake)
+    assert (report.partitions, report.unchanged, report.results) == (0, 1, ())
+    assert delta_table(site.lake, "quality_results").version() == before
+
+
+def test_only_what_changed_is_checked(site):
+    """New rows make their own partition new, and no other; another suite makes all of them new."""
+    site.bring(step_rows(10))
+    site.bring(step_rows(10, segment=1, start=DAY + timedelta(days=1)), rows_before=10)
+    assert run_checks(site.lake).partitions == 2
+    site.bring(step_rows(10, segment=2, start=DAY + timedelta(days=1)), rows_before=20)
+    report = run_checks(site.lake)
+    assert {str(result.partition_date) for result in report.results} == {"2026-03-02"}
+    assert report.unchanged == 1
+    overlay = site.overlay(steps=SMALL_LOSS)
+    assert run_checks(site.lake, contracts_overlay=overlay).partitions == 2
+    assert run_checks(site.lake, contracts_overlay=overlay).partitions == 0
+
+
+def test_a_failure_stands_until_its_rows_are_gone(site):
+    """A failed check that takes no rows out fails the next run too, though nothing is run then."""
+    site.bring(step_rows(50))
+    overlay = site.overlay(steps=SMALL_LOSS)
+    first = run_checks(site.lake, contracts_overlay=overlay)
+    failed = by_id(first)["loss_small"]
+    assert not first.passed
+    assert (failed.status, failed.rows_checked, failed.quarantined_rows) == ("failed", 50, 0)
+    assert 0 < failed.rows_failed < 50
+    assert failed.failed_ratio == pytest.approx(failed.rows_failed / 50)
+    assert len(failed.observed.split(", ")) == 3
+    again = run_checks(site.lake, contracts_overlay=overlay)
+    assert (again.partitions, again.passed) == (0, False)
+    assert again.standing == (failed,)
+    assert again.summary()["standing"][0]["check_id"] == "loss_small"
+
+
+def test_warnings_fail_nothing(site):
+    """A failed check of severity warning is written down and shown, and the report passes."""
+    rows = step_rows(10)
+    slow = pa.array([9.0] * 10, pa.float32())
+    site.bring(rows.set_column(rows.schema.get_field_index("data_time_s"), "data_time_s", slow))
+    report = run_checks(site.lake)
+    assert report.passed
+    assert [result.check_id for result in report.unsound] == ["data_within_step"]
+
+
+def test_repeated_keys_are_found_across_files(site):
+    """A grain that repeats over two files of a partition fails; NULLs in a key are equal to nothing."""
+    site.bring(step_rows(10))
+    site.bring(step_rows(4, incarnation=8))
+    report = run_checks(site.lake)
+    unique = by_id(report)["steps_unique"]
+    assert (unique.status, unique.rows_checked, unique.rows_failed) == ("failed", 14, 4)
+    assert unique.expectation == "ExpectCompoundColumnsToBeUnique"
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(sizes=st.lists(st.integers(1, 60), min_size=1, max_size=4), batch_rows=st.integers(5, 80))
+def test_batches_change_no_count(judge, tmp_path_factory, sizes, batch_rows):
+    """However a partition is cut into files and batches, its tallies are the same."""
+    from governed import Site
+
+    site = Site(tmp_path_factory.mktemp("batches"))
+    for segment, size in enumerate(sizes):
+        site.bring(step_rows(size, segment=segment), rows_before=sum(sizes[:segment]))
+    steps = contract("steps")
+    suite = compile_suite(steps, load_metrics())
+    handle = delta_table(site.lake, "steps")
+    part = Partition(DAY.date(), handle.version(), files(handle))
+    whole = scan(site.lake, steps, suite, part, judge)
+    cut = scan(site.lake, steps, suite, part, judge, batch_rows)
+    assert [(one.checked, one.failed, one.error) for one in whole] == [
+        (one.checked, one.failed, one.error) for one in cut
+    ]
+    assert whole[0].checked == sum(sizes)
+
+
+def test_a_file_that_cannot_be_read_is_no_failure_of_the_data(site):
+    """Damaged bytes make checks errored, other partitions are checked, and the partition is tried again next time."""
+    site.bring(step_rows(10))
+    site.bring(step_rows(10, segment=1, start=DAY + timedelta(days=1)), rows_before=10)
+    (path,) = (site.folder / "lake/tables/steps/date=2026-03-01").glob("*.parquet")
+    sound = path.read_bytes()
+    path.write_bytes(sound[:50] + b"?" * 50 + sound[100:-20])
+    report = run_checks(site.lake)
+    status = {(str(result.partition_date), result.status) for result in report.results if result.check_id == "run_name"}
+    assert status == {("2026-03-01", "errored"), ("2026-03-02", "passed")}
+    assert not report.passed
+    assert run_checks(site.lake).partitions == 1
+    path.write_bytes(sound)
+    assert run_checks(site.lake).passed
+    assert run_checks(site.lake).partitions == 0
+
+
+def test_a_column_that_the_table_lacks_is_skipped(site):
+    """Checks on a column that came to the contract later than to the table are skipped, not failed."""
+    site.bring(step_rows(10))
+    overlay = site.overlay(
+        steps="extends: steps\ncolumns:\n"
+        "  - {id: 10000, name: extra, type: int64, unit: none, class: operational, doc: An extra number of ours.,"
+        " checks: [{id: extra_filled, kind: not_null}]}\n"
+    )
+    found = by_id(run_checks(site.lake, contracts_overlay=overlay))["extra_filled"]
+    assert (found.status, found.message) == ("skipped", "the table has no such column yet")
+
+
+def test_derived_tables_are_checked_and_keep_their_rows(site):
+    """A ratio above 1 in a derived table fails, and the row stays where the rollup put it."""
+    derived = contract("mfu")
+    ratio = next(one for one in derived.columns if one.unit == "ratio" and one.type.startswith("float"))
+    filler = {"string": "x", "int32": 1, "int64": 1, "float32": 0.5, "float64": 0.5, "bool": True, "timestamp": DAY}
+    row = {one.name: filler.get(one.type) for one in derived.columns} | {"date": DAY.date(), ratio.name: 1.5}
+    rows = pa.Table.from_pylist([row], schema=arrow_schema(derived))
+    replace_partitions(site.lake, derived, rows, [DAY.date()])
+    report = run_checks(site.lake, ["mfu"])
+    failed = [result for result in report.unsound if result.column == ratio.name]
+    assert failed
+    assert all((one.status, one.rows_failed, one.quarantined_rows) == ("failed", 1, 0) for one in failed)
+    assert delta_table(site.lake, "mfu").count() == 1
+
+
+def test_names_that_are_no_tables(site):
+    """A name that is no table is refused with the nearest; a system table is not checked."""
+    with pytest.raises(UnknownTableError, match="did you mean 'steps'"):
+        run_checks(site.lake, ["stepz"])
+    with pytest.raises(NotCheckedError, match="'segments'; name a fact or a derived table"):
+        run_checks(site.lake, ["segments"])
+    assert run_checks(site.lake, ["logs"]).results == ()
+
+
+def test_large_partitions_come_in_batches(site, judge, monkeypatch):
+    """No more rows than a batch are handed to Great Expectations at a time."""
+    site.bring(step_rows(100))
+    monkeypatch.setattr(scanning, "BATCH_ROWS", 30)
+    seen = []
+    handle = delta_table(site.lake, "steps")
+    part = Partition(DAY.date(), handle.version(), files(handle))
+
+    def watching(contract, rows, expectations, *, classified):
+        seen.append(len(rows))
+        return judge(contract, rows, expectations, classified=classified)
+
+    steps = contract("steps")
+    scan(site.lake, steps, compile_suite(steps, load_metrics()), part, watching, scanning.BATCH_ROWS)
+    assert seen == [30, 30, 30, 10]
+
+
+def test_nothing_is_sent_and_nothing_is_said(site, monkeypatch, capfd, caplog):
+    """A check opens no connection and writes neither progress bars nor log lines."""
+
+    def refuse(*args):
+        raise AssertionError("a check opened a connection")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    site.bring(step_rows(20))
+    run_checks(site.lake, contracts_overlay=site.overlay(steps=SMALL_LOSS))
+    assert capfd.readouterr() == ("", "")
+    assert caplog.text == ""
+
+
+def test_checks_take_no_plan_number_unless_rows_move(site):
+    """Results are kept by commits of their own, so that a quiet check stays out of the way of ingest."""
+    site.bring(step_rows(20))
+    before = last_finished(site.lake)
+    run_checks(site.lake)
+    assert last_finished(site.lake) == before
+    assert len(os.listdir(site.folder / "lake/plans")) == before  # noqa: PTH208 - a count
+
+
+def test_json_and_text_columns_of_captured_tables(site):
+    """Text that is not JSON where the contract says JSON is found, in a table of another kind than steps."""
+    site.bring(any_rows("runs", 3, labels=["{}", "{oops", None], world_size=[1, 1, 1]), "runs")
+    found = by_id(run_checks(site.lake), "runs")["json:labels"]
+    assert (found.status, found.rows_checked, found.rows_failed, found.observed) == ("failed", 2, 1, None)

@@ -1,0 +1,88 @@
+"""``ranklake check`` as a user meets it."""
+
+import json
+
+import pytest
+from segments import step_rows
+
+from ranklake.cli import run
+
+LAX = "extends: steps\nchecks:\n  - {id: loss_small, kind: between, columns: [loss], max: 3.0%s}\n"
+
+
+@pytest.fixture
+def command(site, monkeypatch, capfd):
+    """Run the command on the lake; give exit code, output and errors."""
+    monkeypatch.chdir(site.folder)
+    for name in ("RANKLAKE_LAKE", "RANKLAKE_SPOOL", "RANKLAKE_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+
+    def call(*args):
+        code = run(["check", "--lake", str(site.folder / "lake"), *args])
+        return code, *capfd.readouterr()
+
+    return call
+
+
+def configure(site, text):
+    (site.folder / "ranklake.toml").write_text(f'[contracts]\noverlay = "{site.overlay(steps=text)}"\n')
+
+
+def test_all_is_well(site, command):
+    """A sound partition: one line, exit 0; again: nothing changed, exit 0."""
+    site.bring(step_rows(10))
+    code, out, err = command()
+    assert (code, err) == (0, "")
+    assert out.startswith("1 partition: checks ")
+    assert len(out.splitlines()) == 1
+    assert command() == (0, "nothing changed since the last check; 1 partition unchanged\n", "")
+
+
+def test_a_failure_is_shown_and_exits_1(site, command):
+    """A failed check stands in a table with its counts, now and next time."""
+    configure(site, LAX % "")
+    site.bring(step_rows(10))
+    code, out, _ = command()
+    assert code == 1
+    head, line, *_ = out.splitlines()
+    assert head.split()[:3] == ["table", "partition", "check"]
+    assert line.split()[:5] == ["steps", "2026-03-01", "loss_small", "error", "failed"]
+    code, out, _ = command("steps")
+    assert code == 1
+    assert "still failing since an earlier check:" in out
+
+
+def test_moved_rows_are_said(site, command):
+    """Rows in quarantine are counted; the next check passes."""
+    configure(site, LAX % ", on_fail: quarantine")
+    site.bring(step_rows(10))
+    code, out, _ = command()
+    assert code == 1
+    assert "moved to the table rejects" in out
+    assert command()[0] == 0
+
+
+def test_json(site, command):
+    """Machines get one JSON object."""
+    site.bring(step_rows(10))
+    code, out, _ = command("--json")
+    found = json.loads(out)
+    assert (code, found["passed"], found["partitions"], found["unsound"]) == (0, True, 1, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("stepz", "did you mean 'steps'?"), ("rejects", "name a fact or a derived table")]
+)
+def test_wrong_names_are_one_line(command, name, said):
+    """A name that cannot be checked: one line, exit 2."""
+    code, out, err = command(name)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_not_a_lake(site, command):
+    """A place that is no lake: one line, exit 2, nothing made there."""
+    code = run(["check", "--lake", str(site.folder / "nowhere")])
+    assert code == 2
+    assert not (site.folder / "nowhere").exists()
