@@ -58,9 +58,11 @@ class Frame:
         Time of the phases directly within, which is theirs and not this one's.
     step
         The nearest step around or itself.
+    adds
+        Whether it runs in its step's own thread, so that its time is part of the step's.
     """
 
-    __slots__ = ("_run", "_stack", "inner", "parent", "span_id", "start", "step")
+    __slots__ = ("_run", "_stack", "adds", "inner", "parent", "span_id", "start", "step")
 
     def __init__(self, run: "Run") -> None:
         self._run = run
@@ -70,6 +72,7 @@ class Frame:
         self.start: int | None = None
         self.inner = 0
         self.span_id = 0
+        self.adds = False
 
 
 class Phase(Frame):
@@ -87,9 +90,13 @@ class Phase(Frame):
     def __enter__(self) -> Self:
         stack = self._stack
         parent = self.parent = stack.top
-        # Another thread than the step's (a backward hook's, say): its spans belong to the step that runs meanwhile, but its
-        # time is no part of the step's own and adds to no column.
-        self.step = self._run.current if parent is None else parent.step
+        if parent is None:
+            # Perhaps another thread than the step's (a backward hook's, say): its spans belong to the step that runs
+            # meanwhile, but its time is no part of the step's own and adds to no column.
+            self.step = self._run.current
+        else:
+            self.step = parent.step
+            self.adds = parent.adds
         self.inner = 0
         self.span_id = next(self._run.span_ids)
         stack.top = self
@@ -116,7 +123,7 @@ class Phase(Frame):
             column = self._column
             if parent is None:
                 parent_id = step.span_id
-            elif column >= 0:
+            elif column >= 0 and self.adds:
                 spent = step.spent
                 before = spent[column]
                 spent[column] = duration - self.inner + (0 if before == ABSENT else before)
@@ -167,6 +174,7 @@ class Step(Frame):
         stack = self._stack
         self.parent = stack.top
         self.step = self
+        self.adds = True
         self.inner = 0
         self.span_id = next(run.span_ids)
         stack.top = self

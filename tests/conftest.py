@@ -1,0 +1,52 @@
+"""What every test is held to: it leaves no thread and no file descriptor behind."""
+
+import gc
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+PATIENCE_S = 3.0
+ONE_PER_PROCESS = {"tqdm_monitor", "fsspecIO", "Dask-Offload_0"}  # threads that libraries start once and keep
+NOT_OURS = ("anon_inode:", "socket:")  # delta-rs and datafusion keep an event loop each, from their first use on
+
+
+def _open_files():
+    """Return {descriptor: what it leads to} of this process."""
+    found = {}
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            found[int(link.name)] = str(link.readlink())
+        except OSError:  # the descriptor that listed the folder
+            continue
+    return found
+
+
+def _new_threads(before):
+    now = (thread for thread in threading.enumerate() if thread.name not in ONE_PER_PROCESS)
+    return [thread for thread in now if thread not in before and thread.is_alive()]
+
+
+def _new_files(before):
+    now = _open_files()
+    ours = {fd: target for fd, target in now.items() if not target.startswith(NOT_OURS)}
+    return {fd: target for fd, target in ours.items() if before.get(fd) != target}
+
+
+@pytest.fixture(autouse=True)
+def no_leaks(request):
+    """Fail a test that leaves a thread running or a file open; `@pytest.mark.leaky("reason")` lets it."""
+    if request.node.get_closest_marker("leaky"):
+        yield
+        return
+    threads, files = set(threading.enumerate()), _open_files()
+    yield
+    deadline = time.monotonic() + PATIENCE_S
+    while (_new_threads(threads) or _new_files(files)) and time.monotonic() < deadline:
+        gc.collect()
+        time.sleep(0.02)
+    left = [thread.name for thread in _new_threads(threads)]
+    assert not left, f"threads left running: {left}"
+    opened = _new_files(files)
+    assert not opened, f"files left open: {opened}"
