@@ -41,7 +41,7 @@ def ranklake(*arguments, cwd, **environment):
     ("arguments", "said"),
     [
         (["sql", "SELECT * FROM stepz", "--lake", "lake"], "did you mean 'steps'?"),
-        (["sql", "SELECT lost FROM steps", "--lake", "lake"], "did you mean 'loss'?"),
+        (["sql", "SELECT step_time FROM steps", "--lake", "lake"], "did you mean 'step_time_s'?"),
         (["sql", "SELEC 1", "--lake", "lake"], "SELEC"),
         (["sql", "DROP TABLE steps", "--lake", "lake"], "SELECT"),
         (["catalog", "stepz"], "did you mean 'steps'?"),

@@ -66,6 +66,7 @@ def test_only_what_may_pass_is_tried_again(error, again):
     assert asyncio.run(may_pass(None, None, _State(error))) is again
 
 
+@pytest.mark.leaky("the first process that Dask starts brings a resource tracker, and a pipe to it, that stay")
 def test_ingest_once_is_repeatable(tmp_path):
     """Calling the ingest of a flow twice stores rows once and says that the second found nothing."""
     put_segment(tmp_path / "spool", step_rows(10))

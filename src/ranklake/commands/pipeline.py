@@ -33,8 +33,7 @@ def pipeline(ctx: click.Context, lake: str, spool: str, dask: str | None, *, as_
         ingested, checked = done["ingest"], done["check"]
         written = sum(len(result["partitions"]) for result in done["rollup"]["rollups"])
         click.echo(f"ingest  {ingested['rows_stored']:,} rows stored, {ingested['rows_rejected']:,} quarantined")
-        click.echo(
-            f"check   {checked['checks']:,} checks, {checked['failed']:,} failed, {checked['errored']:,} errored"
-        )
+        outcomes = ", ".join(f"{count:,} {status}" for status, count in checked["checks"].items())
+        click.echo(f"check   {outcomes or 'nothing new'}")
         click.echo(f"rollup  {written:,} partitions written")
     return 0 if done["check"]["passed"] else 1
