@@ -87,7 +87,7 @@ def workers(address: str = "", count: int = 0, memory_limit: str = "2GiB") -> It
     processes = count or min(4, os.cpu_count() or 1)
     with (
         LocalCluster(
-            n_workers=processes, threads_per_worker=1, memory_limit=memory_limit, dashboard_address=None
+            n_workers=processes, threads_per_worker=1, memory_limit=memory_limit, dashboard_address="127.0.0.1:0"
         ) as cluster,
         Client(cluster) as client,
     ):

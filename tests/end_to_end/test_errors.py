@@ -1,4 +1,4 @@
-"""A mistake of the user comes back as one line that says what, where and the mend, with exit code 2 and no traceback."""
+"""A mistake of the user comes back as one line that says what, where and the mend, with exit code 2: no traceback."""
 
 import os
 import subprocess
