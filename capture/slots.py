@@ -12,7 +12,7 @@ can succeed:
 
     Thread 1  view, take = lane.pair             Thread 2 (sealer)  lane.pair = next
     Thread 1  offset = take()                    Thread 2           view.release()
-    Thread 1  pack_into(view, …) → ValueError, caught: it writes again by way of the new pair
+    Thread 1  pack_into(view, …) raises: it writes again by way of the new pair
 
     Thread 1  is within pack_into                Thread 2           view.release() → BufferError: try again later
 
@@ -60,7 +60,15 @@ def _shut() -> Pair:
     return view, itertools.repeat(0).__next__
 
 
-SHUT: Final[Pair] = _shut()  # every write raises ValueError
+SHUT: Final[Pair] = _shut()  # every write raises
+
+
+def _released(view: memoryview) -> bool:
+    try:
+        view.nbytes  # noqa: B018 - the one question a released view answers with an error
+    except ValueError:
+        return True
+    return False
 
 
 class SlotFile:
@@ -204,11 +212,10 @@ class Lane:
                 if offset + self.layout.slot_bytes <= len(view):
                     pack(view, offset, *fields, MARK)
                     return view, offset
-            except ValueError:  # released: the sealer was here between the two lines
-                pass
-            except (struct.error, TypeError, OverflowError) as error:
-                self._refuse(self.layout.table, BAD_VALUE, str(error))
-                return None
+            except (ValueError, TypeError, OverflowError, struct.error) as error:
+                if not _released(view):
+                    self._refuse(self.layout.table, BAD_VALUE, str(error))
+                    return None
             if not self._advance(pair):
                 return None
 

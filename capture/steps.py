@@ -275,7 +275,7 @@ class Step(Frame):
                 _pack_float(view, offset + STEPS.offset(name), value)
                 present = _PRESENT.unpack_from(view, at)[0] | 1 << STEP_FLOATS.index(name)
                 _PRESENT.pack_into(view, at, present)
-            except ValueError:  # released: sealed just now
+            except (TypeError, ValueError):  # released: sealed just now
                 pass
             else:
                 return

@@ -1,0 +1,222 @@
+"""Slots: no row is lost or written twice, whoever rotates the files meanwhile."""
+
+import itertools
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from ranklake.capture.gaps import BAD_VALUE, SPOOL_FULL
+from ranklake.capture.layouts import MARK, SCALARS, SLOT_LANES, STEPS, row_packer
+from ranklake.capture.slots import SHUT, Lane, RefusedError, SlotFile
+
+PACK = SCALARS.packer.pack_into
+
+
+class Lanes:
+    """A lane over a folder, and what it refused."""
+
+    def __init__(self, folder, slots=64):
+        self.folder, self.bytes = folder, slots * SCALARS.slot_bytes
+        self.numbers = itertools.count()
+        self.refused = []
+        self.full = False
+        self.lane = Lane(
+            SCALARS,
+            self.create,
+            lambda layout: SlotFile(folder / f"spare-{next(self.numbers)}", layout, self.bytes),
+            lambda spare: spare.rename(folder / f"slots-{next(self.numbers):06d}"),
+            lambda *why: self.refused.append(why),
+            lambda file: len(file.marked("mark")),
+        )
+
+    def create(self, layout):
+        """Make the next file, unless the disk is full."""
+        if self.full:
+            raise RefusedError(SPOOL_FULL)
+        return SlotFile(self.folder / f"slots-{next(self.numbers):06d}", layout, self.bytes)
+
+    def values(self):
+        """Return the values in all files that can be sealed, and what the lane counted in them."""
+        counted, values = 0, []
+        for path, rows in self.lane.collect().items():
+            slots = np.frombuffer(path.read_bytes(), SCALARS.dtype())
+            values += slots["value"][slots["mark"] == MARK].tolist()
+            counted += rows
+        assert counted == len(values)
+        return values
+
+
+@pytest.fixture
+def lanes(tmp_path):
+    """Give a lane whose files hold 64 slots."""
+    made = Lanes(tmp_path)
+    yield made
+    made.lane.shut()
+    made.lane.collect()
+
+
+def fast(lane, value):
+    """Write as the hot path does, the slow way only where the fast one fails."""
+    try:
+        view, take = lane.pair
+        PACK(view, take(), 1, 2, value, 3, MARK)
+    except Exception:  # noqa: BLE001 - as the hot path does
+        lane.put(PACK, 1, 2, value, 3)
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+def test_eight_threads_and_a_rotating_sealer_lose_nothing(lanes, prepared):
+    """Eight threads write while the sealer cuts, retires and reads files: each value is found, once."""
+    each, stop, found = 5000, threading.Event(), []
+
+    def seal():
+        while not stop.is_set():
+            if prepared:
+                lanes.lane.prepare()
+            lanes.lane.cut()
+            found.extend(lanes.values())
+
+    def write(thread):
+        for number in range(each):
+            fast(lanes.lane, float(thread * each + number))
+
+    sealer = threading.Thread(target=seal)
+    writers = [threading.Thread(target=write, args=(thread,)) for thread in range(8)]
+    for thread in (sealer, *writers):
+        thread.start()
+    for thread in writers:
+        thread.join()
+    stop.set()
+    sealer.join()
+    lanes.lane.shut()
+    found += lanes.values()
+    assert lanes.refused == []
+    assert sorted(found) == [float(number) for number in range(8 * each)]
+
+
+def test_a_writer_between_taking_and_packing_finds_its_file_gone(lanes):
+    """A slot that was taken in a file that is retired meanwhile stays empty, and the row goes to the next file."""
+    fast(lanes.lane, 1.0)
+    view, take = lanes.lane.pair
+    offset = take()
+    lanes.lane.cut()
+    assert lanes.values() == [1.0]
+    with pytest.raises(TypeError):
+        PACK(view, offset, 1, 2, 3.0, 4, MARK)
+    fast(lanes.lane, 2.0)
+    lanes.lane.cut()
+    assert lanes.values() == [2.0]
+
+
+def test_a_file_that_is_retired_just_before_the_write_costs_no_row(lanes):
+    """The slow way, too, may find the sealer between its look at the file and its write: it writes to the next one."""
+    fast(lanes.lane, 1.0)
+    sealed = []
+
+    def pack(view, offset, *fields):
+        if not sealed:
+            lanes.lane.cut()
+            sealed.append(lanes.values())
+        PACK(view, offset, *fields)
+
+    assert lanes.lane.put(pack, 1, 2, 2.0, 3) is not None
+    lanes.lane.cut()
+    assert (sealed, lanes.values(), lanes.refused) == ([[1.0]], [2.0], [])
+
+
+def test_a_file_with_a_write_under_way_is_not_retired(lanes):
+    """A write that has begun is let finish: the file is left for the sealer's next look."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Slow:
+        def __float__(self):
+            begun.set()
+            go_on.wait()
+            return 2.0
+
+    fast(lanes.lane, 1.0)
+    writer = threading.Thread(target=fast, args=(lanes.lane, Slow()))
+    writer.start()
+    begun.wait()
+    lanes.lane.cut()
+    assert lanes.values() == []
+    go_on.set()
+    writer.join()
+    assert lanes.values() == [1.0, 2.0]
+
+
+def test_a_held_file_waits_for_values_from_devices(lanes):
+    """A file stays writable for as long as it is held."""
+    fast(lanes.lane, 1.0)
+    lanes.lane.cut()
+    assert lanes.lane.collect(hold_ns=10**12) == {}
+    assert lanes.values() == [1.0]
+
+
+def test_a_full_disk_counts_each_row_and_training_goes_on_when_there_is_room(lanes, monkeypatch):
+    """Rows that find no file are refused one by one; a second later it is tried again."""
+    monkeypatch.setattr("ranklake.capture.slots.RETRY_NS", 50_000_000)
+    lanes.full = True
+    for _ in range(10):
+        fast(lanes.lane, 1.0)
+    assert [why[:2] for why in lanes.refused] == [("scalars", SPOOL_FULL)] * 10
+    lanes.full = False
+    time.sleep(0.06)
+    fast(lanes.lane, 2.0)
+    lanes.lane.cut()
+    assert (lanes.values(), len(lanes.refused)) == ([2.0], 10)
+
+
+def test_what_is_no_number_is_refused_and_leaves_a_hole(lanes):
+    """A text is refused, and the slot it took is skipped by readers."""
+    fast(lanes.lane, 1.0)
+    fast(lanes.lane, "two")
+    fast(lanes.lane, 3.0)
+    lanes.lane.cut()
+    assert lanes.values() == [1.0, 3.0]
+    assert [why[:2] for why in lanes.refused] == [("scalars", BAD_VALUE)]
+
+
+def test_an_unused_file_is_not_cut(lanes):
+    """Cutting what holds nothing changes nothing, so idle lanes use up no numbers."""
+    fast(lanes.lane, 1.0)
+    lanes.lane.prepare()
+    lanes.lane.cut()
+    assert lanes.values() == [1.0]
+    pair = lanes.lane.pair
+    lanes.lane.cut()
+    assert lanes.lane.pair is pair
+
+
+def test_a_failed_creation_leaves_no_file(tmp_path):
+    """A file that cannot be made whole is not there."""
+    with pytest.raises(OSError, match=r"\w"):
+        SlotFile(tmp_path / "huge", SCALARS, 1 << 62)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_shut_lanes_take_no_write():
+    """The pair of a shut lane refuses every write."""
+    view, take = SHUT
+    with pytest.raises(TypeError):
+        PACK(view, take(), 1, 2, 3.0, 4, MARK)
+
+
+@pytest.mark.parametrize("lane", sorted(SLOT_LANES))
+def test_layouts_agree_with_their_numpy_structure(lane):
+    """`struct` and numpy see the same size and the same places, and the mark comes last."""
+    layout = SLOT_LANES[lane]
+    dtype = layout.dtype()
+    assert dtype.itemsize == layout.slot_bytes
+    assert layout.slot_bytes % 8 == 0
+    assert layout.fields[-1] == ("mark", "I")
+    for name, _ in layout.fields:
+        assert dtype.fields[name][1] == layout.offset(name)
+    assert STEPS.slots > 1000
+
+
+def test_mappings_of_any_width_fill_the_same_slot():
+    """Every width of a mapping has the layout's size."""
+    assert {row_packer(width).size for width in range(1, 17)} == {SLOT_LANES["rows"].slot_bytes}

@@ -1,0 +1,84 @@
+"""What a run left in its spool, read the way any Parquet reader would."""
+
+import hashlib
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ranklake.lake.contracts.segment import METADATA_KEY, SegmentFooter, SegmentName
+
+KEY = ("incarnation", "segment", "slot")
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One file of the spool, checked: its name, its footer and its bytes agree."""
+
+    table: str
+    name: SegmentName
+    footer: SegmentFooter
+    rows: pa.Table
+
+
+def segments(spool: Path, table: str = "*") -> list[Segment]:
+    """Return the segments of a local spool, in the order of their names."""
+    found = []
+    for path in sorted(Path(spool).glob(f"segments/*/{table}/*")):
+        name = SegmentName.parse(path.name)
+        raw = path.read_bytes()
+        assert hashlib.sha256(raw).hexdigest() == name.sha256
+        file = pq.ParquetFile(pa.BufferReader(raw), page_checksum_verification=True)
+        footer = SegmentFooter.from_json(file.schema_arrow.metadata[METADATA_KEY])
+        rows = file.read()
+        said = (footer.run, footer.attempt, footer.rank, footer.incarnation, footer.segment, footer.rows)
+        assert said == (name.run, name.attempt, name.rank, name.incarnation, name.segment, name.rows)
+        assert rows.num_rows == name.rows
+        assert footer.table == path.parent.name
+        found.append(Segment(footer.table, name, footer, rows))
+    return found
+
+
+def rows(spool: Path, table: str) -> list[dict]:
+    """Return a table's rows, each key once, in the order of their times."""
+    by_key = {}
+    for segment in segments(spool, table):
+        for row in segment.rows.to_pylist():
+            by_key[tuple(row[name] for name in KEY)] = row
+    return sorted(by_key.values(), key=lambda row: (row["ts"], row["segment"], row["slot"]))
+
+
+def gaps(spool: Path) -> dict[str, dict[str, int]]:
+    """Return the gaps that all footers of a spool count, by table and reason."""
+    counts = defaultdict(lambda: defaultdict(int))
+    for segment in {(s.table, s.name.incarnation, s.name.segment): s for s in segments(spool)}.values():
+        for reason, count in segment.footer.gaps.items():
+            counts[segment.table][reason] += count
+    return {table: dict(reasons) for table, reasons in counts.items()}
+
+
+def totals(spool: Path) -> dict[int, dict[str, list[int]]]:
+    """Return what each incarnation says it recorded in its whole life."""
+    return {s.name.incarnation: s.footer.totals for s in segments(spool, "events") if s.footer.totals}
+
+
+def check_books(spool: Path) -> None:
+    """Assert that rows and gaps of every incarnation are what its totals say, and that each table's segments follow."""
+    found = {(s.table, s.name.incarnation, s.name.segment): s for s in segments(spool)}.values()
+    for incarnation, said in totals(spool).items():
+        for table, (row_count, gap_count) in said.items():
+            mine = [s for s in found if s.table == table and s.name.incarnation == incarnation]
+            assert sum(s.footer.rows for s in mine) == row_count, (table, said)
+            assert sum(sum(s.footer.gaps.values()) for s in mine) == gap_count, (table, said)
+            before = 0
+            for s in sorted(mine, key=lambda s: (s.footer.rows_before, s.footer.rows)):
+                assert s.footer.rows_before == before
+                before += s.footer.rows
+
+
+def attributes(row: dict) -> dict:
+    """Return an event's attributes."""
+    return json.loads(row["attributes"]) if row["attributes"] else {}
