@@ -59,7 +59,8 @@ ODD = st.one_of(
     st.none(),
     st.booleans(),
     st.integers(-3, 3),
-    st.floats(allow_nan=False, allow_infinity=False, width=16),
+    # whole floats are left out: JSON Schema takes 1.0 for an integer, we do not take "version: 1.0"
+    st.floats(allow_nan=False, allow_infinity=False, width=16).filter(lambda value: not value.is_integer()),
     st.sampled_from(["", "x", "X y", "int64", "personal", "2026-01-01", "error", "between", "a.b"]),
     st.just([]),
     st.just({}),
