@@ -43,6 +43,15 @@ class NotReadOnlyError(QueryError):
     """A statement that would change something."""
 
 
+def engine(threads: int | None = None) -> SessionContext:
+    """Return a DataFusion session without tables; `threads` as for `session`."""
+    partitions = threads or os.cpu_count() or 1
+    config = SessionConfig().with_target_partitions(partitions).with_information_schema(enabled=True)
+    # Contracts put their facts into field metadata. DataFusion merges it where tables meet and then takes its own
+    # result for another schema; names and types are checked elsewhere.
+    return SessionContext(config.set("datafusion.execution.skip_physical_aggregate_schema_check", "true"))
+
+
 def session(
     lake: Lake,
     tables: Iterable[str] | None = None,
@@ -64,10 +73,7 @@ def session(
     threads
         Partitions that a query runs in; default one per core.
     """
-    config = (
-        SessionConfig().with_target_partitions(threads or os.cpu_count() or 1).with_information_schema(enabled=True)
-    )
-    ctx = SessionContext(config)
+    ctx = engine(threads)
     contracts = load_contracts(overlay)
     for name in contracts if tables is None else tables:
         handle = handles[name] if handles is not None and name in handles else delta_table(lake, name)

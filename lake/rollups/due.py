@@ -81,7 +81,8 @@ def due_runs(
 ) -> Due | None:
     """Return the runs of a run rollup that are due: all that have rows in a changed partition, or may have had some.
 
-    None if nothing changed. Arguments as for `due_days`.
+    None if nothing changed. Arguments as for `due_days`. A run that retention took inputs of is computed again from
+    what is left if more of it arrives, but not merely to have everything computed.
     """
     was = state.get(WHOLE, {})
     now = {(name, partition(day)): digest for name, one in inputs.items() for day, digest in one.fingerprints.items()}
@@ -102,14 +103,16 @@ def due_runs(
         run for run, (first, last) in spans.items() if any(first - _DAY <= day <= last + _DAY for day in rewritten)
     }
     starts = _starts(lake, rollup, inputs, changed, under_way if state else set(spans))
-    frozen = {
-        run
-        for run in set(spans) - set(starts)
-        if any(spans[run][0] - _DAY <= day_of(name) <= spans[run][1] + _DAY for _, name in gone)
-    }
+    frozen = {run for run in spans if (not state or run not in starts) and _overlaps(spans[run], gone, rollup.tables)}
+    starts = {run: day for run, day in starts.items() if run not in frozen}
     replaced = frozenset({*starts, *(under_way if state else spans)} - frozen)
     old_days = frozenset(row["date"] for row in held if row["run"] in replaced)
     return Due(starts, replaced, old_days, changed)
+
+
+def _overlaps(span: tuple[date, date], gone: Collection[Key], tables: Collection[str]) -> bool:
+    """Return whether retention took inputs of a run: a rebuild would know less than the row that stands."""
+    return any(table in tables and span[0] - _DAY <= day_of(name) <= span[1] + _DAY for table, name in gone)
 
 
 def _starts(

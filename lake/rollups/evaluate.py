@@ -27,7 +27,7 @@ def evaluate_day(ctx: "SessionContext", rollup: "Rollup", day: date) -> pa.Table
 
 def evaluate_runs(ctx: "SessionContext", rollup: "Rollup", runs: dict[str, date]) -> pa.Table:
     """Compute whole runs of a run rollup; `runs` gives each run's output date. Raises as `evaluate_day`."""
-    affected = pa.table({"run": pa.array(runs, pa.string()), "date": pa.array(runs.values(), pa.date32())})
+    affected = pa.table({"run": pa.array(list(runs), pa.string()), "date": pa.array(list(runs.values()), pa.date32())})
     replace_table(ctx, AFFECTED, affected)
     return _evaluate(ctx, rollup, {})
 
@@ -43,5 +43,11 @@ def _evaluate(ctx: "SessionContext", rollup: "Rollup", values: dict[str, Any]) -
     for name, make in rollup.lookups.items():
         if not ctx.table_exist(name):
             replace_table(ctx, name, make())
-    found = ctx.sql(rollup.sql, param_values={**rollup.parameters, **values}).to_arrow_table()
+    *intermediate, (_, last) = rollup.queries
+    parameters = {**rollup.parameters, **values}
+    for name, text in intermediate:
+        replace_table(ctx, name, ctx.sql(text, param_values=parameters).to_arrow_table())
+    found = ctx.sql(last, param_values=parameters).to_arrow_table()
+    for name, _ in intermediate:
+        ctx.deregister_table(name)
     return conform(found, contract(rollup.name))

@@ -12,53 +12,59 @@
 --              9 init, restart              until the first step; of a restart also since the attempt before was last seen
 --             10 stall                      what is left in one piece of more than $stall_s seconds
 --             11 unattributed               what is left
-WITH lead_rows AS (
+--
+-- into timeline: the steps of rank 0
+SELECT
+    step_rollup.run, step_rollup.attempt, step,
+    CAST(lead_ts AS BIGINT) * 1000 AS begin_ns,
+    CAST(lead_ts AS BIGINT) * 1000 + lead_step_time_ns AS end_ns,
+    lead_step_time_ns AS step_ns,
+    least(coalesce(lead_checkpoint_time_ns, 0), lead_step_time_ns) AS checkpoint_ns,
+    least(
+        coalesce(lead_evaluation_time_ns, 0),
+        lead_step_time_ns - least(coalesce(lead_checkpoint_time_ns, 0), lead_step_time_ns)
+    ) AS evaluation_ns
+FROM step_rollup
+INNER JOIN affected_runs ON affected_runs.run = step_rollup.run;
+
+-- into happened: events, which end at their time, but for those that whoever found the remains wrote, at whatever time
+SELECT
+    events.run, events.attempt, events.rank, events.event,
+    CAST(events.ts AS BIGINT) * 1000 AS end_ns,
+    CAST(events.ts AS BIGINT) * 1000 - greatest(coalesce(events.duration_ns, 0), 0) AS begin_ns
+FROM events
+INNER JOIN affected_runs ON affected_runs.run = events.run
+WHERE events.event NOT IN ('abandoned', 'gap');
+
+-- into attempts: from where to where each attempt's account goes, and what its steps are like
+WITH stepped AS (
     SELECT
-        step_rollup.run, step_rollup.attempt, step,
-        CAST(lead_ts AS BIGINT) * 1000 AS begin_ns,
-        lead_step_time_ns AS step_ns,
-        coalesce(lead_checkpoint_time_ns, 0) AS checkpoint_ns,
-        coalesce(lead_evaluation_time_ns, 0) AS evaluation_ns
-    FROM step_rollup
-    INNER JOIN affected_runs ON affected_runs.run = step_rollup.run
-),
-happened AS (
-    SELECT
-        events.run, events.attempt, events.rank, events.event,
-        CAST(events.ts AS BIGINT) * 1000 AS end_ns,
-        CAST(events.ts AS BIGINT) * 1000 - greatest(coalesce(events.duration_ns, 0), 0) AS begin_ns
-    FROM events
-    INNER JOIN affected_runs ON affected_runs.run = events.run
-    -- written by whoever found the remains, at whatever time that was
-    WHERE events.event NOT IN ('abandoned', 'gap')
+        run, attempt,
+        count(*) AS steps,
+        min(step) AS first_step,
+        min(begin_ns) AS first_ns,
+        max(end_ns) AS last_ns,
+        CAST(median(step_ns) AS BIGINT) AS typical_ns
+    FROM timeline
+    GROUP BY run, attempt
 ),
 seen AS (
-    SELECT run, attempt, begin_ns, begin_ns + step_ns AS end_ns FROM lead_rows
+    SELECT run, attempt, first_ns AS begin_ns, last_ns AS end_ns, CAST(NULL AS BIGINT) AS closed_ns FROM stepped
     UNION ALL
-    SELECT run, attempt, begin_ns, end_ns FROM happened
+    SELECT run, attempt, begin_ns, end_ns, CASE WHEN event = 'run_end' THEN end_ns END FROM happened
     UNION ALL
-    SELECT runs.run, runs.attempt, CAST(runs.ts AS BIGINT) * 1000, CAST(runs.ts AS BIGINT) * 1000
+    SELECT runs.run, runs.attempt, CAST(runs.ts AS BIGINT) * 1000, CAST(runs.ts AS BIGINT) * 1000, NULL
     FROM runs
     INNER JOIN affected_runs ON affected_runs.run = runs.run
 ),
-closed AS (
-    SELECT run, attempt, max(end_ns) AS end_ns FROM happened WHERE event = 'run_end' GROUP BY run, attempt
-),
 extents AS (
-    SELECT
-        seen.run, seen.attempt,
-        min(seen.begin_ns) AS begin_ns,
-        coalesce(max(closed.end_ns), max(seen.end_ns)) AS end_ns
+    SELECT run, attempt, min(begin_ns) AS begin_ns, coalesce(max(closed_ns), max(end_ns)) AS end_ns
     FROM seen
-    LEFT JOIN closed ON closed.run = seen.run AND closed.attempt = seen.attempt
-    GROUP BY seen.run, seen.attempt
+    GROUP BY run, attempt
 ),
 ordered AS (
     -- attempts begin in their order, whatever their hosts' clocks say
-    SELECT
-        run, attempt, end_ns,
-        max(begin_ns) OVER (PARTITION BY run ORDER BY attempt) AS begin_ns
-    FROM extents
+    SELECT run, attempt, end_ns, max(begin_ns) OVER (PARTITION BY run ORDER BY attempt) AS begin_ns FROM extents
 ),
 bounded AS (
     SELECT
@@ -66,126 +72,126 @@ bounded AS (
         greatest(begin_ns, least(end_ns, coalesce(lead(begin_ns) OVER (PARTITION BY run ORDER BY attempt), end_ns)))
             AS end_ns
     FROM ordered
-),
-windows AS (
-    SELECT
-        run, attempt, begin_ns AS start_ns, end_ns,
-        coalesce(lag(end_ns) OVER (PARTITION BY run ORDER BY attempt), begin_ns) AS begin_ns,
-        row_number() OVER (PARTITION BY run ORDER BY attempt) > 1 AS is_restart
-    FROM bounded
-),
-resumed AS (
-    -- the first step of the attempts after each one
-    SELECT
-        run, attempt,
-        min(first_step) OVER (
-            PARTITION BY run ORDER BY attempt ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING
-        ) AS step
-    FROM (SELECT run, attempt, min(step) AS first_step FROM lead_rows GROUP BY run, attempt)
-),
-typical AS (
-    SELECT run, attempt, CAST(median(step_ns) AS BIGINT) AS step_ns, min(begin_ns) AS first_ns
-    FROM lead_rows
-    GROUP BY run, attempt
-),
-timed AS (
-    SELECT
-        lead_rows.run, lead_rows.attempt, lead_rows.begin_ns,
-        lead_rows.begin_ns + lead_rows.step_ns AS end_ns,
-        least(lead_rows.checkpoint_ns, lead_rows.step_ns) AS checkpoint_ns,
-        least(lead_rows.evaluation_ns, lead_rows.step_ns - least(lead_rows.checkpoint_ns, lead_rows.step_ns))
-            AS evaluation_ns,
-        coalesce(lead_rows.step >= resumed.step, FALSE) AS is_lost,
-        lead_rows.begin_ns = typical.first_ns AS is_first,
-        CASE
-            WHEN lead_rows.step_ns - lead_rows.checkpoint_ns - lead_rows.evaluation_ns
-                <= $hang_factor * typical.step_ns THEN 0
-            WHEN lead_rows.begin_ns > typical.first_ns AND lead_rows.step_ns <= $stall_s * 1000000000 THEN 0
-            ELSE lead_rows.step_ns - lead_rows.checkpoint_ns - lead_rows.evaluation_ns - typical.step_ns
-        END AS beyond_ns
-    FROM lead_rows
-    INNER JOIN typical ON typical.run = lead_rows.run AND typical.attempt = lead_rows.attempt
-    LEFT JOIN resumed ON resumed.run = lead_rows.run AND resumed.attempt = lead_rows.attempt
-),
-intervals AS (
-    SELECT run, attempt, 1 AS kind, end_ns - checkpoint_ns AS begin_ns, end_ns FROM timed WHERE checkpoint_ns > 0
+)
+SELECT
+    bounded.run, bounded.attempt, bounded.end_ns,
+    coalesce(lag(bounded.end_ns) OVER following, bounded.begin_ns) AS begin_ns,
+    row_number() OVER following > 1 AS is_restart,
+    coalesce(stepped.steps, 0) AS steps, stepped.first_ns, stepped.typical_ns,
+    -- the step that the attempts after this one went back to
+    min(stepped.first_step) OVER (
+        PARTITION BY bounded.run ORDER BY bounded.attempt ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING
+    ) AS resumed_step
+FROM bounded
+LEFT JOIN stepped ON stepped.run = bounded.run AND stepped.attempt = bounded.attempt
+WINDOW following AS (PARTITION BY bounded.run ORDER BY bounded.attempt);
+
+-- into marked: what each step is
+SELECT
+    timeline.run, timeline.attempt, timeline.begin_ns, timeline.end_ns, timeline.checkpoint_ns, timeline.evaluation_ns,
+    coalesce(timeline.step >= attempts.resumed_step, FALSE) AS is_lost,
+    timeline.begin_ns = attempts.first_ns AS is_first,
+    CASE
+        WHEN timeline.step_ns - timeline.checkpoint_ns - timeline.evaluation_ns <= $hang_factor * attempts.typical_ns
+        THEN 0
+        WHEN timeline.begin_ns > attempts.first_ns AND timeline.step_ns <= $stall_s * 1000000000 THEN 0
+        ELSE timeline.step_ns - timeline.checkpoint_ns - timeline.evaluation_ns - attempts.typical_ns
+    END AS beyond_ns
+FROM timeline
+INNER JOIN attempts ON attempts.run = timeline.run AND attempts.attempt = timeline.attempt;
+
+-- the account
+WITH intervals AS (
+    SELECT run, attempt, 1 AS kind, end_ns - checkpoint_ns AS begin_ns, end_ns FROM marked WHERE checkpoint_ns > 0
     UNION ALL
     SELECT run, attempt, 2, end_ns - checkpoint_ns - evaluation_ns, end_ns - checkpoint_ns
-    FROM timed WHERE evaluation_ns > 0
+    FROM marked WHERE evaluation_ns > 0
     UNION ALL
     SELECT run, attempt, CASE WHEN is_first THEN 3 ELSE 4 END, begin_ns, begin_ns + beyond_ns
-    FROM timed WHERE beyond_ns > 0
+    FROM marked WHERE beyond_ns > 0
     UNION ALL
-    SELECT run, attempt, CASE WHEN is_lost THEN 5 ELSE 6 END, begin_ns, end_ns FROM timed
+    SELECT run, attempt, CASE WHEN is_lost THEN 5 ELSE 6 END, begin_ns, end_ns FROM marked
     UNION ALL
-    SELECT happened.run, happened.attempt, CASE happened.event WHEN 'checkpoint' THEN 7 ELSE 8 END,
-        happened.begin_ns, happened.end_ns
+    SELECT run, attempt, CASE event WHEN 'checkpoint' THEN 7 ELSE 8 END, begin_ns, end_ns
     FROM happened
-    WHERE happened.event IN ('checkpoint', 'evaluation') AND happened.rank = 0
+    WHERE event IN ('checkpoint', 'evaluation') AND rank = 0
     UNION ALL
-    SELECT spans.run, spans.attempt, CASE spans.kind WHEN 'checkpoint' THEN 7 ELSE 8 END,
+    SELECT
+        spans.run, spans.attempt, CASE spans.kind WHEN 'checkpoint' THEN 7 ELSE 8 END,
         CAST(spans.ts AS BIGINT) * 1000, CAST(spans.ts AS BIGINT) * 1000 + spans.duration_ns
     FROM spans
     INNER JOIN affected_runs ON affected_runs.run = spans.run
     WHERE spans.kind IN ('checkpoint', 'evaluation') AND spans.rank = 0
     UNION ALL
     -- without any step all of the attempt was a start
-    SELECT windows.run, windows.attempt, 9, windows.begin_ns, coalesce(typical.first_ns, windows.end_ns)
-    FROM windows
-    LEFT JOIN typical ON typical.run = windows.run AND typical.attempt = windows.attempt
+    SELECT run, attempt, 9, begin_ns, coalesce(first_ns, end_ns) FROM attempts
     UNION ALL
-    SELECT run, attempt, 11, begin_ns, end_ns FROM windows
+    SELECT run, attempt, 11, begin_ns, end_ns FROM attempts
 ),
 clipped AS (
     SELECT
-        windows.run, windows.attempt, intervals.kind,
-        greatest(intervals.begin_ns, windows.begin_ns) AS begin_ns,
-        least(intervals.end_ns, windows.end_ns) AS end_ns
+        attempts.run, attempts.attempt, intervals.kind,
+        greatest(intervals.begin_ns, attempts.begin_ns) AS begin_ns,
+        least(intervals.end_ns, attempts.end_ns) AS end_ns
     FROM intervals
-    INNER JOIN windows ON windows.run = intervals.run AND windows.attempt = intervals.attempt
-    WHERE least(intervals.end_ns, windows.end_ns) > greatest(intervals.begin_ns, windows.begin_ns)
+    INNER JOIN attempts ON attempts.run = intervals.run AND attempts.attempt = intervals.attempt
+    WHERE least(intervals.end_ns, attempts.end_ns) > greatest(intervals.begin_ns, attempts.begin_ns)
+),
+weights(kind, weight) AS (
+    -- one decimal counts what covers a moment, four digits a kind, the first kind in front: its size tells the kind
+    VALUES
+    (1, CAST('100000000000000000000000000000000' AS DECIMAL(38, 0))),
+    (2, CAST('10000000000000000000000000000' AS DECIMAL(38, 0))),
+    (3, CAST('1000000000000000000000000' AS DECIMAL(38, 0))),
+    (4, CAST('100000000000000000000' AS DECIMAL(38, 0))),
+    (5, CAST('10000000000000000' AS DECIMAL(38, 0))),
+    (6, CAST('1000000000000' AS DECIMAL(38, 0))),
+    (7, CAST('100000000' AS DECIMAL(38, 0))),
+    (8, CAST('10000' AS DECIMAL(38, 0))),
+    (9, CAST('1' AS DECIMAL(38, 0))),
+    (11, CAST('0' AS DECIMAL(38, 0)))
 ),
 changes AS (
-    SELECT run, attempt, at_ns, kind, sum(change) AS change
-    FROM (
-        SELECT run, attempt, kind, begin_ns AS at_ns, 1 AS change FROM clipped
-        UNION ALL
-        SELECT run, attempt, kind, end_ns, -1 FROM clipped
-    )
-    GROUP BY run, attempt, at_ns, kind
+    SELECT
+        run, attempt,
+        unnest(make_array(begin_ns, end_ns)) AS at_ns,
+        unnest(make_array(weight, -weight)) AS change
+    FROM clipped
+    INNER JOIN weights ON weights.kind = clipped.kind
 ),
 boundaries AS (
-    SELECT
-        run, attempt, at_ns,
-        sum(CASE kind WHEN 1 THEN change ELSE 0 END) AS c1, sum(CASE kind WHEN 2 THEN change ELSE 0 END) AS c2,
-        sum(CASE kind WHEN 3 THEN change ELSE 0 END) AS c3, sum(CASE kind WHEN 4 THEN change ELSE 0 END) AS c4,
-        sum(CASE kind WHEN 5 THEN change ELSE 0 END) AS c5, sum(CASE kind WHEN 6 THEN change ELSE 0 END) AS c6,
-        sum(CASE kind WHEN 7 THEN change ELSE 0 END) AS c7, sum(CASE kind WHEN 8 THEN change ELSE 0 END) AS c8,
-        sum(CASE kind WHEN 9 THEN change ELSE 0 END) AS c9
-    FROM changes
-    GROUP BY run, attempt, at_ns
+    SELECT run, attempt, at_ns, sum(change) AS change FROM changes GROUP BY run, attempt, at_ns
 ),
-pieces AS (
+covered AS (
     SELECT
         run, attempt, at_ns,
         lead(at_ns) OVER timeline - at_ns AS piece_ns,
-        CASE
-            WHEN sum(c1) OVER timeline > 0 THEN 1 WHEN sum(c2) OVER timeline > 0 THEN 2
-            WHEN sum(c3) OVER timeline > 0 THEN 3 WHEN sum(c4) OVER timeline > 0 THEN 4
-            WHEN sum(c5) OVER timeline > 0 THEN 5 WHEN sum(c6) OVER timeline > 0 THEN 6
-            WHEN sum(c7) OVER timeline > 0 THEN 7 WHEN sum(c8) OVER timeline > 0 THEN 8
-            WHEN sum(c9) OVER timeline > 0 THEN 9 ELSE 11
-        END AS kind
+        CAST(sum(change) OVER (
+            PARTITION BY run, attempt ORDER BY at_ns ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+        ) AS DOUBLE) AS cover
     FROM boundaries
     WINDOW timeline AS (PARTITION BY run, attempt ORDER BY at_ns)
+),
+pieces AS (
+    SELECT
+        run, attempt, at_ns, piece_ns,
+        -- a little below each weight, since the cast to double may round
+        CASE
+            WHEN cover >= 0.99999e32 THEN 1 WHEN cover >= 0.99999e28 THEN 2 WHEN cover >= 0.99999e24 THEN 3
+            WHEN cover >= 0.99999e20 THEN 4 WHEN cover >= 0.99999e16 THEN 5 WHEN cover >= 0.99999e12 THEN 6
+            WHEN cover >= 0.99999e8 THEN 7 WHEN cover >= 0.99999e4 THEN 8 WHEN cover >= 0.5 THEN 9 ELSE 11
+        END AS kind
+    FROM covered
+    WHERE piece_ns > 0
 ),
 islands AS (
     -- neighbouring pieces of unattributed time are one piece
     SELECT
         run, attempt, kind, piece_ns,
-        sum(CASE kind WHEN 11 THEN 0 ELSE 1 END) OVER (PARTITION BY run, attempt ORDER BY at_ns) AS island
+        sum(CASE kind WHEN 11 THEN 0 ELSE 1 END) OVER (
+            PARTITION BY run, attempt ORDER BY at_ns ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+        ) AS island
     FROM pieces
-    WHERE piece_ns > 0
 ),
 joined AS (
     SELECT run, attempt, kind, sum(piece_ns) AS piece_ns
@@ -206,26 +212,26 @@ spent AS (
     FROM joined
     GROUP BY run, attempt
 ),
-counted AS (
-    SELECT run, attempt, count(*) AS steps, sum(CAST(is_lost AS INT)) AS steps_lost FROM timed GROUP BY run, attempt
+lost AS (
+    SELECT run, attempt, count(*) AS steps FROM marked WHERE is_lost GROUP BY run, attempt
 )
 SELECT
-    windows.run, windows.attempt, affected_runs.date,
-    to_timestamp_micros(windows.begin_ns / 1000) AT TIME ZONE 'UTC' AS ts,
-    to_timestamp_micros(windows.end_ns / 1000) AT TIME ZONE 'UTC' AS end_ts,
-    coalesce(counted.steps, 0) AS steps,
-    coalesce(counted.steps_lost, 0) AS steps_lost,
-    windows.end_ns - windows.begin_ns AS wall_ns,
-    CASE WHEN windows.is_restart THEN 0 ELSE coalesce(spent.start_ns, 0) END AS init_ns,
+    attempts.run, attempts.attempt, affected_runs.date,
+    to_timestamp_micros(attempts.begin_ns / 1000) AT TIME ZONE 'UTC' AS ts,
+    to_timestamp_micros(attempts.end_ns / 1000) AT TIME ZONE 'UTC' AS end_ts,
+    attempts.steps,
+    coalesce(lost.steps, 0) AS steps_lost,
+    attempts.end_ns - attempts.begin_ns AS wall_ns,
+    CASE WHEN attempts.is_restart THEN 0 ELSE coalesce(spent.start_ns, 0) END AS init_ns,
     coalesce(spent.productive_ns, 0) AS productive_ns,
     coalesce(spent.checkpoint_ns, 0) AS checkpoint_ns,
     coalesce(spent.evaluation_ns, 0) AS evaluation_ns,
-    CASE WHEN windows.is_restart THEN coalesce(spent.start_ns, 0) ELSE 0 END AS restart_ns,
+    CASE WHEN attempts.is_restart THEN coalesce(spent.start_ns, 0) ELSE 0 END AS restart_ns,
     coalesce(spent.lost_work_ns, 0) AS lost_work_ns,
     coalesce(spent.stall_ns, 0) AS stall_ns,
     coalesce(spent.unattributed_ns, 0) AS unattributed_ns,
-    CAST(spent.productive_ns AS DOUBLE) / nullif(windows.end_ns - windows.begin_ns, 0) AS goodput_ratio
-FROM windows
-INNER JOIN affected_runs ON affected_runs.run = windows.run
-LEFT JOIN spent ON spent.run = windows.run AND spent.attempt = windows.attempt
-LEFT JOIN counted ON counted.run = windows.run AND counted.attempt = windows.attempt
+    CAST(spent.productive_ns AS DOUBLE) / nullif(attempts.end_ns - attempts.begin_ns, 0) AS goodput_ratio
+FROM attempts
+INNER JOIN affected_runs ON affected_runs.run = attempts.run
+LEFT JOIN spent ON spent.run = attempts.run AND spent.attempt = attempts.attempt
+LEFT JOIN lost ON lost.run = attempts.run AND lost.attempt = attempts.attempt

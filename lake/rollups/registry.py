@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,6 +29,7 @@ HANG_FACTOR: Final = 10.0
 STALL_S: Final = 60
 """Seconds without anything known that count as a stall; shorter gaps are unattributed."""
 
+_INTO: Final = re.compile(r"^-- into (\w+):", re.MULTILINE)
 Reach = Literal["day", "days", "until", "run"]
 Scope = Literal["partition", "run"]
 
@@ -82,6 +84,19 @@ class Rollup:
     def sql(self) -> str:
         """Text of the SQL file."""
         return files(__package__).joinpath(f"{self.name}.sql").read_text(encoding="utf-8")
+
+    @property
+    def queries(self) -> list[tuple[str, str]]:
+        """The file's queries as (name, text), in order.
+
+        All but the last are headed ``-- into NAME: …``; their result is a table that later ones read, so that it is
+        computed once. The last one, named "", is the result.
+        """
+        found = []
+        for text in self.sql.split(";\n\n"):
+            heads = _INTO.findall(text)
+            found.append((heads[-1] if heads else "", text))
+        return found
 
     @cached_property
     def sha256(self) -> str:

@@ -1,0 +1,256 @@
+"""The rollup `goodput`: wall time taken apart without a nanosecond left over."""
+
+import itertools
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rollup_inputs import DAY, NOON, computed, context, rows
+
+from ranklake.lake.rollups.evaluate import replace_table
+
+KINDS = ("init", "productive", "checkpoint", "evaluation", "restart", "lost_work", "stall", "unattributed")
+SECOND = 10**9
+
+
+def at(seconds):
+    return NOON + timedelta(seconds=seconds)
+
+
+def steps_at(starts, seconds=1.0, *, first=0, attempt=0, rank=0, **facts):
+    """Return a row of `steps` for each start (seconds after noon)."""
+    return [
+        {"attempt": attempt, "rank": rank, "step": first + n, "ts": at(start), "step_time_s": seconds, **facts}
+        for n, start in enumerate(starts)
+    ]
+
+
+def event(name, seconds, attempt=0, took=None, **facts):
+    duration = None if took is None else round(took * SECOND)
+    return {"event": name, "ts": at(seconds), "attempt": attempt, "duration_ns": duration, **facts}
+
+
+def goodput_of(*, starts=None, days=(DAY,), **tables):
+    """Compute step_rollup from steps, then goodput."""
+    ctx = context(**tables)
+    replace_table(ctx, "step_rollup", computed(ctx, "step_rollup", days))
+    found = computed(ctx, "goodput", runs=starts).sort_by([("run", "ascending"), ("attempt", "ascending")]).to_pylist()
+    for row in found:
+        assert sum(row[f"{kind}_ns"] for kind in KINDS) == row["wall_ns"]
+        assert all(row[f"{kind}_ns"] >= 0 for kind in KINDS)
+    return found
+
+
+def seconds_of(row):
+    """Return the kinds that are not 0, in seconds."""
+    return {kind: row[f"{kind}_ns"] / SECOND for kind in KINDS if row[f"{kind}_ns"]}
+
+
+def test_a_plain_run():
+    """Start at 0, steps from 5 to 15 with a gap of 2 s, end at 16: init 5, productive 10, unattributed 3."""
+    (row,) = goodput_of(
+        steps=steps_at([5, 6, 7, 8, 9, 12, 13, 14, 15, 16]),
+        events=[event("run_start", 0), event("run_end", 18)],
+    )
+    assert seconds_of(row) == {"init": 5, "productive": 10, "unattributed": 3}
+    assert (row["wall_ns"], row["goodput_ratio"]) == (18 * SECOND, 10 / 18)
+    assert (row["ts"], row["end_ts"]) == (at(0), at(18))
+
+
+def test_checkpoints_and_evaluations_within_steps_are_taken_out_of_them():
+    """What the step's own columns say is no productive time."""
+    (row,) = goodput_of(steps=steps_at([0, 10], 10.0, checkpoint_time_s=2.0, evaluation_time_s=3.0))
+    assert seconds_of(row) == {"productive": 10, "checkpoint": 4, "evaluation": 6}
+
+
+def test_checkpoints_and_evaluations_between_steps_come_from_events_and_spans():
+    """An event ends at its time, a span begins at it; told twice they count once; in a step its own column holds."""
+    (row,) = goodput_of(
+        steps=steps_at([0, 10, 20]),
+        events=[event("checkpoint", 5, took=3), event("checkpoint", 10.9, took=0.5), event("evaluation", 30, took=4)],
+        spans=[
+            {"ts": at(2), "name": "save", "kind": "checkpoint", "duration_ns": 3 * SECOND, "span_id": 1},
+            {"ts": at(12), "name": "save", "kind": "checkpoint", "duration_ns": 2 * SECOND, "span_id": 2, "rank": 1},
+        ],
+    )
+    assert seconds_of(row) == {"productive": 3, "checkpoint": 3, "evaluation": 4, "unattributed": 20}
+
+
+def test_a_restart_costs_its_downtime_its_start_and_the_steps_done_again():
+    """Attempt 0 ends at 10; attempt 1 starts at 25 and goes back from step 9 to 6 at 30: 4 s lost, restart 20 s."""
+    first, second = goodput_of(
+        steps=[*steps_at(range(10)), *steps_at(range(30, 40), first=6, attempt=1)],
+        events=[event("run_start", 0), event("run_start", 25, attempt=1), event("run_end", 41, attempt=1)],
+    )
+    assert seconds_of(first) == {"productive": 6, "lost_work": 4}
+    assert (first["steps"], first["steps_lost"]) == (10, 4)
+    assert seconds_of(second) == {"restart": 20, "productive": 10, "unattributed": 1}
+    assert second["ts"] == first["end_ts"]
+    assert first["wall_ns"] + second["wall_ns"] == 41 * SECOND
+
+
+def test_work_is_lost_once_however_often_it_is_done_again():
+    """Steps that two later attempts repeat are lost in the earlier ones and productive in the last."""
+    found = goodput_of(
+        steps=[
+            *steps_at(range(10)),
+            *steps_at(range(20, 23), first=5, attempt=1),
+            *steps_at(range(30, 40), first=5, attempt=2),
+        ]
+    )
+    assert [row["steps_lost"] for row in found] == [5, 3, 0]
+    assert [seconds_of(row).get("productive") for row in found] == [5, None, 10]
+
+
+def test_a_slow_first_step_is_part_of_the_start():
+    """Compilation makes the first step long: what is beyond a usual step is init, of a restart restart."""
+    facts = [
+        *steps_at([0], 101.0),
+        *steps_at(range(101, 120), first=1),
+        *steps_at([130], 61.0, first=20, attempt=1),
+        *steps_at(range(191, 200), first=21, attempt=1),
+    ]
+    first, second = goodput_of(steps=facts)
+    assert seconds_of(first) == {"init": 100, "productive": 20}
+    assert seconds_of(second) == {"restart": 70, "productive": 10}
+
+
+def test_hangs_and_long_silences_are_stalls():
+    """A step of 10 minutes and a gap of 5 minutes are stalls; a gap of 30 s is unattributed."""
+    facts = [*steps_at(range(10)), *steps_at([10], 601.0, first=10), *steps_at([611, 642, 942], first=11)]
+    (row,) = goodput_of(steps=facts, events=[event("run_start", 0), event("run_end", 943)])
+    assert seconds_of(row) == {"productive": 14, "stall": 600 + 299, "unattributed": 30}
+
+
+def test_an_attempt_without_steps_was_all_start():
+    """A run that died while starting has init alone; its restart without steps is all restart."""
+    first, second = goodput_of(events=[event("run_start", 0), event("failure", 9), event("run_start", 20, attempt=1)])
+    assert seconds_of(first) == {"init": 9}
+    assert seconds_of(second) == {"restart": 11}
+    assert (first["goodput_ratio"], second["goodput_ratio"]) == (0, 0)
+
+
+def test_a_run_of_one_moment_has_no_ratio():
+    """Without any length there is no ratio: NULL, not 0."""
+    (row,) = goodput_of(events=[event("run_start", 0)])
+    assert (row["wall_ns"], row["goodput_ratio"]) == (0, None)
+
+
+def test_what_is_found_later_does_not_lengthen_the_run():
+    """An `abandoned` event is written when the remains are found, hours later; the run ended when it was last seen."""
+    (row,) = goodput_of(steps=steps_at(range(10)), events=[event("abandoned", 7200)])
+    assert row["wall_ns"] == 10 * SECOND
+
+
+def test_steps_that_rank_0_did_not_record_are_taken_from_the_others():
+    """Where rank 0's rows are lost the other ranks' step stands in, and overlapping steps count once."""
+    facts = steps_at(range(10), rank=1) + steps_at([0, 1, 2])
+    (row,) = goodput_of(steps=facts)
+    assert (row["steps"], seconds_of(row)) == (10, {"productive": 10})
+
+
+def test_runs_do_not_mix():
+    """Each run has its own account, on its own date."""
+    found = goodput_of(
+        steps=[{**row, "run": run} for run in ("a", "b") for row in steps_at(range(5 if run == "a" else 7))],
+        starts={"a": DAY, "b": DAY - timedelta(days=1)},
+    )
+    assert [(row["run"], row["date"], row["steps"]) for row in found] == [
+        ("a", DAY, 5),
+        ("b", DAY - timedelta(days=1), 7),
+    ]
+
+
+def us(moment):
+    """Return microseconds since noon."""
+    return round((moment - NOON).total_seconds() * 1e6)
+
+
+def extent(row):
+    """Return begin and end of a step, an event (which ends at its time) or a span, in microseconds."""
+    took = round(row["step_time_s"] * 1e6) if "step_time_s" in row else (row["duration_ns"] or 0) // 1000
+    return (us(row["ts"]) - took, us(row["ts"])) if "event" in row else (us(row["ts"]), us(row["ts"]) + took)
+
+
+def windows(facts, events):
+    """Return {attempt: (start, end)}: attempts begin in order; each account begins where the last one ended."""
+    extents = {
+        n: [extent(row) for row in [*facts, *events] if row["attempt"] == n]
+        for n in sorted({row["attempt"] for row in [*facts, *events]})
+    }
+    begins = dict(
+        zip(extents, itertools.accumulate((min(low for low, _ in one) for one in extents.values()), max), strict=True)
+    )
+    found, previous = {}, None
+    for n, one in extents.items():
+        following = min((begin for other, begin in begins.items() if other > n), default=None)
+        end = max(high for _, high in one)
+        end = max(begins[n], end if following is None else min(end, following))
+        found[n] = (begins[n] if previous is None else previous, end)
+        previous = end
+    return found
+
+
+def oracle(facts, events, spans):
+    """Return {attempt: (wall, kinds)}, in microseconds, by asking of every piece between two cuts what covers it."""
+    accounts = {}
+    for n, (start, end) in windows(facts, events).items():
+        mine = [row for row in facts if row["attempt"] == n]
+        again = min((row["step"] for row in facts if row["attempt"] > n), default=float("inf"))
+        layers = [("lost_work", *extent(row)) for row in mine if row["step"] >= again]
+        layers += [("productive", *extent(row)) for row in mine if row["step"] < again]
+        saves = [row for row in events if row["attempt"] == n and row["event"] == "checkpoint"]
+        layers += [("checkpoint", *extent(row)) for row in saves]
+        layers += [("evaluation", *extent(row)) for row in spans if row["attempt"] == n]
+        first = min((us(row["ts"]) for row in mine), default=end)
+        layers.append(("restart" if accounts else "init", start, first))
+        cuts = sorted({start, end, *(min(max(edge, start), end) for layer in layers for edge in layer[1:])})
+        kinds = dict.fromkeys(KINDS, 0)
+        for low, high in itertools.pairwise(cuts):
+            kinds[next((kind for kind, *of in layers if of[0] <= low and high <= of[1]), "unattributed")] += high - low
+        accounts[n] = (end - start, kinds)
+    return accounts
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_any_timeline_adds_up_and_agrees_with_the_oracle(data):
+    """Random attempts, overlapping steps, events, spans: exact sums and the oracle's times (below the stall limits)."""
+    tick = st.integers(0, 40_000).map(lambda number: number / 1000)
+    facts, events, spans = [], [], []
+    for attempt in range(data.draw(st.integers(1, 3))):
+        first = data.draw(st.integers(0, 5))
+        shift = 12 * attempt
+        for n in range(data.draw(st.integers(0, 6))):
+            start = shift + data.draw(tick) / 4
+            facts.append({"attempt": attempt, "step": first + n, "ts": at(start), "step_time_s": 0.5})
+        events.append(
+            {"attempt": attempt, "event": "run_start", "ts": at(shift + data.draw(tick) / 8), "duration_ns": None}
+        )
+        for _ in range(data.draw(st.integers(0, 2))):
+            took = data.draw(st.integers(0, 3_000)) * 10**6
+            events.append(
+                {"attempt": attempt, "event": "checkpoint", "ts": at(shift + data.draw(tick) / 4), "duration_ns": took}
+            )
+        for n in range(data.draw(st.integers(0, 2))):
+            span = {"name": "eval", "kind": "evaluation", "duration_ns": data.draw(st.integers(0, 3_000)) * 10**6}
+            spans.append({"attempt": attempt, "ts": at(shift + data.draw(tick) / 4), "span_id": n, **span})
+    found = goodput_of(steps=facts, events=events, spans=spans)
+    expected = oracle(facts, events, spans)
+    assert {row["attempt"] for row in found} == set(expected)
+    for row in found:
+        wall, kinds = expected[row["attempt"]]
+        assert row["wall_ns"] == wall * 1000
+        assert {kind: row[f"{kind}_ns"] for kind in KINDS} == {kind: value * 1000 for kind, value in kinds.items()}
+    assert all(a["end_ts"] == b["ts"] for a, b in itertools.pairwise(found))
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_parallelism_does_not_matter(threads):
+    """The account is the same however many threads compute it."""
+    facts = [{**row, "run": f"r{n}"} for n in range(20) for row in steps_at(range(n + 1))]
+    ctx = context(threads=threads, steps=rows("steps", facts))
+    replace_table(ctx, "step_rollup", computed(ctx, "step_rollup"))
+    found = computed(ctx, "goodput", runs={f"r{n}": DAY for n in range(20)}).to_pylist()
+    assert {row["run"]: row["productive_ns"] for row in found} == {f"r{n}": (n + 1) * SECOND for n in range(20)}

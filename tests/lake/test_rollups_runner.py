@@ -1,0 +1,322 @@
+"""Keeping rollups up to date in a real lake: what changed is computed again, to the rows of a full rebuild."""
+
+from datetime import timedelta
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rollup_inputs import DAY, NOON, append, rows
+
+from ranklake.lake.commit import files, number_of, replace_partitions, swap
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.read import read
+from ranklake.lake.rollups import runner
+from ranklake.lake.rollups.registry import ROLLUPS, UnknownRollupError, chosen
+from ranklake.lake.rollups.runner import run_rollups
+from ranklake.lake.store import Lake
+from ranklake.lake.tables import delta_table
+
+NEXT = DAY + timedelta(days=1)
+
+
+@pytest.fixture
+def lake(tmp_path):
+    return Lake.create(str(tmp_path / "lake"))
+
+
+def run_of(name, *, start=NOON, steps=30, seconds=0.5, ranks=2, seed=0, attempt=0, first=0):
+    """Return {table: rows} of one run attempt: its start, facts, steps, checkpoint and end."""
+    rng = np.random.default_rng(seed)
+    base = {"run": name, "attempt": attempt, "incarnation": seed + 1}
+    told = [
+        {**base, "rank": rank, "ts": start, "metric": metric, "value": value}
+        for rank in range(ranks)
+        for metric, value in (("model/flops_per_step", 1e9), ("device/peak_flops_measured", 1e11))
+    ]
+    stepped = [
+        {
+            **base,
+            "rank": rank,
+            "step": first + n,
+            "ts": start + timedelta(seconds=1 + n * seconds, microseconds=rank),
+            "step_time_s": float(np.float32(seconds * rng.uniform(0.5, 1))),
+            "tokens": 64,
+            "loss": float(np.float32(rng.normal(3, 1))),
+        }
+        for n in range(steps)
+        for rank in range(ranks)
+    ]
+    end = start + timedelta(seconds=2 + steps * seconds)
+    return {
+        "runs": [{**base, "ts": start, "device_type": "cpu", "device_name": "a CPU", "compute_dtype": "float32"}],
+        "scalars": told,
+        "steps": stepped,
+        "events": [{**base, "ts": start, "event": "run_start"}, {**base, "ts": end, "event": "run_end"}],
+        "spans": [{**base, "ts": end, "name": "save", "kind": "checkpoint", "duration_ns": 10**9, "span_id": 1}],
+    }
+
+
+def ingest(lake, *runs):
+    for run in runs:
+        for table, facts in run.items():
+            append(lake, table, facts)
+
+
+def state(lake):
+    """Return every rollup's rows, sorted by grain."""
+    found = {}
+    for rollup in ROLLUPS:
+        rows_of = read(lake, contract(rollup.name))
+        found[rollup.name] = rows_of.sort_by([(name, "ascending") for name in contract(rollup.name).grain])
+    return found
+
+
+def versions(lake):
+    names = [*(rollup.name for rollup in ROLLUPS), "lineage"]
+    return {name: None if (table := delta_table(lake, name)) is None else table.version() for name in names}
+
+
+def written(results):
+    return {result.name: result.partitions for result in results if result.partitions}
+
+
+def test_a_second_run_commits_nothing(lake):
+    """The first run writes every rollup; the second finds nothing changed and touches no table, nor lineage."""
+    ingest(lake, run_of("a"))
+    assert set(written(run_rollups(lake))) == {rollup.name for rollup in ROLLUPS}
+    before = versions(lake)
+    again = run_rollups(lake)
+    assert written(again) == {}
+    assert [result.computed for result in again] == [0] * len(ROLLUPS)
+    assert versions(lake) == before
+
+
+def test_an_empty_lake_has_nothing_to_roll_up(lake):
+    """Without facts no table is made."""
+    assert written(run_rollups(lake)) == {}
+    assert set(versions(lake).values()) == {None}
+
+
+def test_what_yields_no_rows_is_not_computed_again(lake):
+    """Scalars without a single fact of the model give no rows; that they were looked at is remembered."""
+    append(lake, "scalars", [{"ts": NOON, "metric": "train/epoch", "value": 1.0}])
+    first, second = (run_rollups(lake, ["run_facts"]) for _ in range(2))
+    assert [(result.computed, result.partitions, result.version) for result in first + second] == [
+        (1, (), None),
+        (0, (), None),
+    ]
+
+
+def test_only_changed_dates_are_computed(lake):
+    """Another run on the next day leaves the first day's partitions as they are."""
+    ingest(lake, run_of("a"))
+    run_rollups(lake)
+    ingest(lake, run_of("b", start=NOON + timedelta(days=1), seed=1))
+    done = written(run_rollups(lake))
+    for name in ("run_facts", "mfu", "goodput", "run_summary", "step_rollup", "rank_health"):
+        assert done[name] == (NEXT.isoformat(),), name
+
+
+def test_an_unchanged_result_stops_the_cascade(lake):
+    """A rewritten input with the same rows (compaction) is computed again and found the same: nothing is committed."""
+    ingest(lake, run_of("a"), run_of("b", seed=1))
+    run_rollups(lake)
+    before = versions(lake)
+    for name in ("steps", "scalars", "events", "runs", "spans"):
+        table = delta_table(lake, name)
+        replace_partitions(lake, contract(name), read(lake, contract(name)), files(table)["date"].unique().to_pylist())
+    done = run_rollups(lake)
+    assert written(done) == {}
+    assert sum(result.computed for result in done) > 0
+    after = versions(lake)
+    assert {name: after[name] for name in before if name != "lineage"} == {
+        name: before[name] for name in before if name != "lineage"
+    }
+    assert all(result.computed == 0 for result in run_rollups(lake))
+
+
+def test_a_run_that_goes_on_is_computed_as_a_whole(lake):
+    """More steps on the next day change the run's row on its first date; other runs of that date keep theirs."""
+    ingest(lake, run_of("a"), run_of("other", seed=3))
+    run_rollups(lake)
+    other = read(lake, contract("run_summary")).filter(pc.field("run") == "other")
+    ingest(lake, run_of("a", start=NOON + timedelta(days=1), attempt=1, first=20, seed=2))
+    assert written(run_rollups(lake))["run_summary"] == (DAY.isoformat(),)
+    found = read(lake, contract("run_summary")).sort_by([("run", "ascending"), ("attempt", "ascending")])
+    assert found.select(["run", "attempt", "date"]).to_pylist() == [
+        {"run": "a", "attempt": 0, "date": DAY},
+        {"run": "a", "attempt": 1, "date": DAY},
+        {"run": "other", "attempt": 0, "date": DAY},
+    ]
+    assert found.filter(pc.field("run") == "other").equals(other)
+    lost = read(lake, contract("goodput")).filter(pc.field("run") == "a").sort_by("attempt")["steps_lost"].to_pylist()
+    assert lost == [10, 0]
+
+
+def test_an_earlier_day_that_arrives_late_moves_the_run(lake):
+    """A run first seen on its second day moves to its first when that arrives: no row stays behind."""
+    facts = run_of("a", start=NOON + timedelta(hours=11, minutes=59, seconds=50), steps=60)
+    early, late = ({}, {})
+    for table, given_rows in facts.items():
+        early[table] = [row for row in given_rows if row["ts"].date() == DAY]
+        late[table] = [row for row in given_rows if row["ts"].date() != DAY]
+    ingest(lake, late)
+    run_rollups(lake)
+    assert read(lake, contract("goodput"))["date"].to_pylist() == [NEXT]
+    ingest(lake, early)
+    assert written(run_rollups(lake))["goodput"] == (DAY.isoformat(), NEXT.isoformat())
+    assert read(lake, contract("goodput"))["date"].to_pylist() == [DAY]
+    assert read(lake, contract("run_summary"))["steps"].to_pylist() == [60]
+
+
+def test_rows_that_are_taken_out_are_taken_out_of_the_rollups(lake):
+    """When a run is erased from the facts it vanishes from every rollup; its neighbours stay as they were."""
+    ingest(lake, run_of("a"), run_of("gone", seed=5))
+    run_rollups(lake)
+    for name in ("steps", "scalars", "events", "runs", "spans"):
+        kept = read(lake, contract(name)).filter(pc.field("run") != "gone")
+        dates = files(delta_table(lake, name))["date"].unique().to_pylist()
+        replace_partitions(lake, contract(name), kept, dates)
+    run_rollups(lake)
+    for name, found in state(lake).items():
+        assert set(found["run"].to_pylist()) == {"a"}, name
+
+
+def test_a_whole_day_taken_out_empties_its_partitions(lake):
+    """A date that lost all its facts otherwise than by retention loses its rollups too, and is then at rest."""
+    ingest(lake, run_of("a"), run_of("b", start=NOON + timedelta(days=1), seed=1))
+    run_rollups(lake)
+    drop(lake, NEXT)
+    assert all(NEXT.isoformat() in partitions for partitions in written(run_rollups(lake)).values())
+    for name, found in state(lake).items():
+        assert set(found["run"].to_pylist()) == {"a"}, name
+    assert written(run_rollups(lake)) == {}
+
+
+def drop(lake, day):
+    for name in ("steps", "scalars", "events", "runs", "spans"):
+        table = delta_table(lake, name)
+        swap(table, number_of(table) + 1, remove=files(table, [day]))
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_what_retention_took_leaves_the_rollups_as_they_were(lake, full):
+    """Rollups outlive the facts they came from: a retired date is no change, not even for a full rebuild."""
+    ingest(lake, run_of("a"), run_of("b", start=NOON + timedelta(days=1), seed=1))
+    run_rollups(lake)
+    before = state(lake)
+    drop(lake, DAY)
+    retired = [
+        {"retention_plan": "p", "row_kind": "application", "table": name, "partition_date": DAY, "ts": NOON}
+        for name in ("steps", "scalars", "events", "runs", "spans")
+    ]
+    append(lake, "retention_plans", rows("retention_plans", retired))
+    run_rollups(lake, full=full)
+    after = state(lake)
+    assert all(after[name].equals(before[name]) for name in before)
+    ingest(lake, run_of("c", start=NOON + timedelta(days=1), seed=2))
+    run_rollups(lake, full=full)
+    assert sorted(read(lake, contract("run_summary"))["run"].to_pylist()) == ["a", "b", "c"]
+
+
+def test_changed_code_is_computed_again(lake, monkeypatch):
+    """New SQL or another threshold makes every partition of that rollup due."""
+    ingest(lake, run_of("a"))
+    run_rollups(lake)
+    (rollup,) = (one for one in ROLLUPS if one.name == "rank_health")
+    monkeypatch.setitem(rollup.parameters, "min_steps", 7)
+    monkeypatch.delitem(rollup.__dict__, "sha256")
+    done = {result.name: result for result in run_rollups(lake)}
+    assert done["rank_health"].computed == 1
+    assert done["step_rollup"].computed == 0
+    monkeypatch.undo()
+    rollup.__dict__.pop("sha256", None)
+
+
+def test_a_crash_before_lineage_does_no_harm(lake, monkeypatch):
+    """Killed between the commit and its lineage, the next run computes the same partitions to the same rows."""
+    ingest(lake, run_of("a"))
+
+    def dies(*_arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(runner, "record", dies)
+        with pytest.raises(KeyboardInterrupt):
+            run_rollups(lake, ["step_rollup"])
+    once = read(lake, contract("step_rollup"))
+    assert once.num_rows == 30
+    (done,) = run_rollups(lake, ["step_rollup"])
+    assert (done.computed, done.partitions) == (1, ())
+    assert read(lake, contract("step_rollup")).equals(once)
+
+
+def test_lineage_says_which_versions_a_partition_came_from(lake):
+    """Each output partition names its input partitions, their table's version and the digest of the code."""
+    ingest(lake, run_of("a"))
+    run_rollups(lake)
+    found = read(lake, contract("lineage")).to_pylist()
+    (step,) = (row for row in found if row["output_table"] == "step_rollup")
+    assert (step["output_partition"], step["input_table"], step["input_partition"]) == (
+        f"date={DAY}",
+        "steps",
+        f"date={DAY}",
+    )
+    assert step["input_version"] == delta_table(lake, "steps").version()
+    assert step["output_version"] == delta_table(lake, "step_rollup").version()
+    assert step["transform_sha256"] == next(one.sha256 for one in ROLLUPS if one.name == "step_rollup")
+    metadata = delta_table(lake, "step_rollup").history(1)[0]
+    assert f"date={DAY}" in metadata["inputs"]
+
+
+def test_a_named_rollup_brings_what_it_reads(lake):
+    """`mfu` needs `run_facts`; what neither reads is not computed. An unknown name says which is near."""
+    ingest(lake, run_of("a"))
+    assert [result.name for result in run_rollups(lake, ["mfu"])] == ["run_facts", "mfu"]
+    with pytest.raises(UnknownRollupError, match="did you mean 'goodput'"):
+        chosen(["godput"])
+
+
+def test_progress_counts_rollups(lake):
+    """The caller learns how many rollups are done, from 0 to all."""
+    calls = []
+    run_rollups(lake, progress=lambda done, total: calls.append((done, total)))
+    assert calls == [(number, len(ROLLUPS)) for number in range(len(ROLLUPS) + 1)]
+
+
+@pytest.mark.slow
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32), arrivals=st.integers(1, 4))
+def test_incremental_is_full_whatever_the_order_of_arrival(tmp_path_factory, seed, arrivals):
+    """Runs over three days, cut into pieces that arrive in random order with rollups between: the rows of a rebuild."""
+    rng = np.random.default_rng(seed)
+    whole = [
+        run_of("a", start=NOON + timedelta(hours=11, minutes=59, seconds=52), steps=40, seed=1),
+        run_of("a", start=NOON + timedelta(hours=12, seconds=40), steps=20, attempt=1, first=25, seed=2),
+        run_of("b", start=NOON, steps=10, ranks=3, seed=3),
+        run_of("c", start=NOON + timedelta(days=2), steps=5, seed=4),
+    ]
+    pieces = [(table, row) for run in whole for table, facts in run.items() for row in facts]
+    rng.shuffle(pieces)
+    incremental = Lake.create(str(tmp_path_factory.mktemp("incremental")))
+    cuts = sorted(rng.integers(0, len(pieces), arrivals))
+    for low, high in zip([0, *cuts], [*cuts, len(pieces)], strict=True):
+        arrived = {}
+        for table, row in pieces[low:high]:
+            arrived.setdefault(table, []).append(row)
+        ingest(incremental, arrived)
+        run_rollups(incremental)
+    fresh = Lake.create(str(tmp_path_factory.mktemp("fresh")))
+    for table in ("runs", "scalars", "steps", "events", "spans"):
+        append(fresh, table, pa.concat_tables([rows(table, run[table]) for run in whole]))
+    run_rollups(fresh)
+    one, other = state(incremental), state(fresh)
+    for name in one:
+        assert one[name].equals(other[name]), name
+    run_rollups(incremental, full=True)
+    rebuilt = state(incremental)
+    for name in one:
+        assert rebuilt[name].equals(one[name]), name

@@ -1,0 +1,58 @@
+"""Rows of fact tables made by hand, for tests of rollups: in memory for the SQL, in a lake for the runner."""
+
+from datetime import UTC, datetime
+
+import pyarrow as pa
+from datafusion import SessionContext
+from deltalake import DeltaTable
+
+from ranklake.lake.commit import append_files, number_of, swap
+from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.query import engine
+from ranklake.lake.rollups.evaluate import evaluate_day, evaluate_runs, replace_table
+from ranklake.lake.rollups.registry import chosen
+from ranklake.lake.tables import ensure_table
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+DAY = NOON.date()
+# DataFusion and delta-rs keep a runtime each, with its event queue, for the life of the process: no test's leak.
+SessionContext().sql("SELECT 1").to_arrow_table()
+DeltaTable.is_deltatable("/nowhere")
+ENVELOPE = {"run": "r1", "attempt": 0, "rank": 0, "incarnation": 7, "segment": 0}
+
+
+def rows(table, facts):
+    """Return facts (dicts) as a table under its contract; the envelope and the date are filled in."""
+    schema = arrow_schema(contract(table))
+    full = []
+    for slot, fact in enumerate(facts):
+        row = {**ENVELOPE, "slot": slot, **fact}
+        row.setdefault("date", row["ts"].date())
+        full.append({name: row.get(name) for name in schema.names})
+    return pa.Table.from_pylist(full, schema=schema)
+
+
+def context(threads=2, **tables):
+    """Return a session with the given tables (lists of dicts or Arrow tables), and every other input empty."""
+    ctx = engine(threads)
+    for name in {name for rollup in chosen() for name in (*rollup.tables, rollup.name)}:
+        given = tables.get(name, [])
+        replace_table(ctx, name, given if isinstance(given, pa.Table) else rows(name, given))
+    return ctx
+
+
+def computed(ctx, name, days=(DAY,), runs=None):
+    """Compute one rollup: a partition rollup on the days, a run rollup for the runs (name to date)."""
+    (rollup,) = (one for one in chosen([name]) if one.name == name)
+    if rollup.scope == "run":
+        return evaluate_runs(ctx, rollup, runs or {"r1": DAY})
+    return pa.concat_tables([evaluate_day(ctx, rollup, day) for day in days])
+
+
+def append(lake, table, facts):
+    """Commit rows to a lake's table, the way ingest does."""
+    given = facts if isinstance(facts, pa.Table) else rows(table, facts)
+    handle = ensure_table(lake, contract(table))
+    number = number_of(handle) + 1
+    swap(handle, number, add=append_files(lake, contract(table), given, number))
