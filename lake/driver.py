@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ranklake.lake import action_plan, ingest_plan
-from ranklake.lake.plan import Plan, Progress, propose_and_carry_out
+from ranklake.lake.plan import Plan, Progress, last_finished, propose_and_carry_out, read_plan
 
 if TYPE_CHECKING:
     from ranklake.lake.store import Lake
@@ -42,3 +42,10 @@ def drive(
 
     plan = propose_and_carry_out(lake, compose, carry_out)
     return None if plan is None else Driven(plan, outcomes.get(plan.number, []))
+
+
+def finish(lake: "Lake", kind: str, workers: "Workers") -> None:
+    """Finish the unfinished plan if it is of a kind; one of another kind may be somebody's who is at it right now."""
+    waiting = read_plan(lake, last_finished(lake) + 1)
+    if waiting is not None and waiting.kind == kind:
+        drive(lake, lambda _: None, workers)

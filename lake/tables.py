@@ -15,11 +15,18 @@ if TYPE_CHECKING:
 
 
 def delta_table(lake: "Lake", name: str) -> DeltaTable | None:
-    """Return a fresh handle on a table, or None where it was never written."""
+    """Return a fresh handle on a table, or None where it was never written.
+
+    Raises `LakeUnreachableError` if its log is there and cannot be read.
+    """
     try:
         return DeltaTable(lake.table_uri(name), storage_options=lake.storage)
     except TableNotFoundError:
         return None
+    except (DeltaError, OSError) as error:
+        reason = str(error).partition(": ParsedLogPath")[0]
+        mend = "check your rights there; restore a damaged _delta_log from a backup"
+        raise LakeUnreachableError(f"table {name} cannot be opened: {reason}", where=lake.uri, mend=mend) from error
 
 
 def ensure_table(lake: "Lake", contract: "Contract") -> DeltaTable:

@@ -12,9 +12,8 @@ from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.commit import files
 from ranklake.lake.contracts.errors import UnknownTableError
 from ranklake.lake.contracts.load import load_contracts, load_metrics
-from ranklake.lake.driver import drive
+from ranklake.lake.driver import drive, finish
 from ranklake.lake.ledger import append_own
-from ranklake.lake.plan import last_finished, read_plan
 from ranklake.lake.tables import delta_table
 from ranklake.lake.workers import InProcess
 from ranklake.quality import quarantine
@@ -119,7 +118,7 @@ def run_checks(
         A name in `tables` is no table, or a system table.
     """
     contracts = _chosen(load_contracts(contracts_overlay), tables)
-    _finish_quarantine(lake)
+    finish(lake, quarantine.KIND, InProcess())  # what a check that died left half done
     metrics = load_metrics(contracts_overlay)
     known = standing(lake, list(contracts))
     work: list[_Work] = []
@@ -147,13 +146,6 @@ def _chosen(contracts: "Mapping[str, Contract]", tables: Sequence[str] | None) -
         if name not in contracts:
             raise UnknownTableError(name, mend=did_you_mean(name, checkable))
     return {name: checkable[name] for name in sorted(set(tables))}
-
-
-def _finish_quarantine(lake: "Lake") -> None:
-    """Finish what a check that died left half done; a plan of another kind may be somebody's who is at it right now."""
-    waiting = read_plan(lake, last_finished(lake) + 1)
-    if waiting is not None and waiting.kind == quarantine.KIND:
-        drive(lake, lambda _: None, InProcess())
 
 
 def _partitions(lake: "Lake", contract: "Contract") -> list[Partition]:

@@ -1,0 +1,136 @@
+"""Approving a retention plan, and applying it: exactly the planned files go, once, and the trail says who and why.
+
+    approve   audit row, then approval row
+    apply     audit row (begun), then one numbered plan of the lake: files dropped, application row, bytes deleted; then
+              audit row (done)
+
+Whoever dies on the way leaves what the next apply of the same plan finishes.
+"""
+
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from ranklake.errors import RanklakeError
+from ranklake.lake import action_plan
+from ranklake.lake.driver import drive, finish
+from ranklake.lake.ledger import row_files
+from ranklake.lake.workers import InProcess
+from ranklake.retention import audit
+from ranklake.retention.plan import KIND, due
+from ranklake.retention.register import TABLE, Item, RetentionPlan, add, find, head_row, stamped
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.plan import Plan
+    from ranklake.lake.store import Lake
+    from ranklake.retention.policy import Policies
+
+
+class NotApprovedError(RanklakeError):
+    """A plan that nobody approved. ``plan`` is its name."""
+
+    def __init__(self, plan: str) -> None:
+        super().__init__("nobody approved this plan", where=plan, mend=f"ranklake retain approve {plan} --by NAME")
+        self.plan = plan
+
+
+class VoidPlanError(RanklakeError):
+    """A plan that no longer says what is due.
+
+    Attributes
+    ----------
+    plan, item
+        Its name, and the first partition that is not as planned.
+    """
+
+    def __init__(self, plan: str, item: Item, what: str) -> None:
+        where = f"{plan}: {item.table} {item.partition_date}"
+        super().__init__(what, where=where, mend="plan again with 'ranklake retain plan'")
+        self.plan, self.item = plan, item
+
+
+def approve(lake: "Lake", name: str, by: str, reason: str | None = None) -> tuple[RetentionPlan, bool]:
+    """Approve a plan; return it, and whether this call did it.
+
+    A plan that was approved or applied already is left as it is. Raises `ranklake.retention.register.UnknownPlanError`.
+    """
+    finish(lake, KIND, InProcess())
+    plan = find(lake, name)
+    if plan.approved is not None:
+        return plan, False
+    details = {"rows": plan.rows, "bytes": plan.bytes, "files": plan.files, "policy_sha256": plan.policy_sha256}
+    audit.record(lake, by, "retention.approve", name, reason, details, once=True)
+    fresh = add(lake, plan, by, "approval")
+    return find(lake, name), fresh
+
+
+def apply(
+    lake: "Lake",
+    name: str,
+    by: str,
+    contracts: "Mapping[str, Contract]",
+    policies: "Policies",
+    today: date | None = None,
+) -> tuple[RetentionPlan, bool]:
+    """Remove what an approved plan names, bytes and all; return the plan, and whether this call did it.
+
+    A plan that was applied already is left as it is.
+
+    Raises
+    ------
+    UnknownPlanError, NotApprovedError
+        Nothing was changed.
+    VoidPlanError
+        A partition has other files than planned, or is not due (any more, or yet) under the policies of today. Nothing
+        was changed.
+    """
+    finish(lake, KIND, InProcess())
+    plan = find(lake, name)
+    if plan.applied is None:
+        if plan.approved is None:
+            raise NotApprovedError(name)
+        day = today or datetime.now(UTC).date()
+
+        def compose(number: int) -> "Plan | None":
+            return _compose(lake, plan, number, by, _checked(lake, plan, contracts, policies, day))
+
+        drive(lake, compose, InProcess())
+    done = find(lake, name)
+    if done.applied is None:  # some other plan took its files between our look and our try
+        raise VoidPlanError(name, plan.items[0], "the lake moved on")
+    audit.record(lake, by, "retention.applied", name, None, {"plan": done.plan, "rows": done.rows}, once=True)
+    return done, plan.applied is None
+
+
+def _checked(
+    lake: "Lake", plan: RetentionPlan, contracts: "Mapping[str, Contract]", policies: "Policies", today: date
+) -> dict[str, pa.Table] | None:
+    """Return the files to drop per table; None if the plan was applied by now. Raises `VoidPlanError`."""
+    if find(lake, plan.name).applied is not None:
+        return None
+    now = {(item.table, item.partition_date): (item, files) for item, files in due(lake, contracts, policies, today)}
+    drop: dict[str, list[pa.Table]] = {}
+    for item in plan.items:
+        current, files = now.get((item.table, item.partition_date), (None, None))
+        if current is None:
+            raise VoidPlanError(plan.name, item, "is not due under the policies of today, or is gone")
+        if current.files_sha256 != item.files_sha256:
+            raise VoidPlanError(plan.name, item, "has other files than planned")
+        drop.setdefault(item.table, []).append(files)
+    return {table: pa.concat_tables(parts, promote_options="default") for table, parts in drop.items()}
+
+
+def _compose(
+    lake: "Lake", plan: RetentionPlan, number: int, by: str, drop: dict[str, pa.Table] | None
+) -> "Plan | None":
+    if drop is None:
+        return None
+    details = {"rows": plan.rows, "bytes": plan.bytes, "files": plan.files, "policy_sha256": plan.policy_sha256}
+    audit.record(lake, by, "retention.apply", plan.name, None, details, once=True)
+    row = head_row(plan, "application", by, number)
+    done = row_files(lake, TABLE, stamped([row], datetime.now(UTC)), number)
+    return action_plan.compose(number, KIND, add=done, remove=drop, purge=True, facts={"retention_plan": plan.name})

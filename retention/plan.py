@@ -1,0 +1,93 @@
+"""What is due: partitions older than their class's period, as a plan whose name is a digest of what it would remove."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import date
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.lake.commit import files
+from ranklake.lake.driver import finish
+from ranklake.lake.tables import delta_table
+from ranklake.lake.workers import InProcess
+from ranklake.retention.register import Item, RetentionPlan, add, find
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.store import Lake
+    from ranklake.retention.policy import Policies, Policy
+
+KIND: Final = "retention"
+
+
+def make_plan(
+    lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Policies", as_of: date
+) -> RetentionPlan | None:
+    """Plan what is due and write the plan down; None if nothing is.
+
+    Parameters
+    ----------
+    contracts
+        All tables; those that the lake does not have are passed over.
+    as_of
+        The day to plan for. A day to come shows what will be due then; such a plan cannot be applied before.
+
+    Equal items make the same plan, which is written once; what is returned says what became of it so far.
+    """
+    finish(lake, KIND, InProcess())  # what an application that died left half done
+    items = tuple(item for item, _ in due(lake, contracts, policies, as_of))
+    if not items:
+        return None
+    plan = RetentionPlan(named(items), items, policies.sha256)
+    add(lake, plan, None, "plan")
+    return find(lake, plan.name)
+
+
+def due(
+    lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Policies", as_of: date
+) -> Iterator[tuple[Item, pa.Table]]:
+    """Yield the partitions that are due, by table and date, each with its files (rows of `commit.files`)."""
+    for contract in contracts.values():
+        policy = policies.by_class[contract.retention]
+        cutoff = policy.cutoff(as_of)
+        handle = delta_table(lake, contract.table) if cutoff is not None else None
+        if cutoff is None or handle is None:
+            continue
+        live = files(handle)
+        old = live.filter(pc.less(live["date"], pa.scalar(cutoff, pa.date32())))
+        for day in sorted(set(old["date"].to_pylist())):
+            partition = old.filter(pc.equal(old["date"], pa.scalar(day, pa.date32())))
+            yield _item(contract, policy, cutoff, day, partition), partition
+
+
+def _item(contract: "Contract", policy: "Policy", cutoff: date, day: date, partition: pa.Table) -> Item:
+    assert policy.period_days is not None
+    return Item(
+        table=contract.table,
+        partition_date=day,
+        retention_class=contract.retention,
+        period_days=policy.period_days,
+        cutoff_date=cutoff,
+        rows=int(pc.sum(partition["num_records"]).as_py() or 0),
+        bytes=int(pc.sum(partition["size_bytes"]).as_py() or 0),
+        files=partition.num_rows,
+        files_sha256=fingerprint(partition),
+        reason=policy.reason,
+    )
+
+
+def fingerprint(partition: pa.Table) -> str:
+    """Return a digest of the names of a partition's files, which never change their content."""
+    return hashlib.sha256("\n".join(sorted(partition["path"].to_pylist())).encode()).hexdigest()
+
+
+def named(items: Iterable[Item]) -> str:
+    """Return the name of a plan with these items. The day it was planned for is no part of it."""
+    facts = [
+        [item.table, item.partition_date.isoformat(), item.retention_class, item.period_days, item.files_sha256]
+        for item in items
+    ]
+    return "rp-" + hashlib.sha256(json.dumps(sorted(facts)).encode()).hexdigest()[:16]

@@ -1,0 +1,174 @@
+"""``ranklake retain``."""
+
+import getpass
+import json
+from collections.abc import Mapping
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import click
+
+from ranklake.commands.options import configuration, json_option, lake_option
+from ranklake.config import Config
+from ranklake.lake.contracts.load import load_contracts
+from ranklake.lake.contracts.model import Contract
+from ranklake.lake.store import Lake
+from ranklake.retention.apply import apply as apply_plan
+from ranklake.retention.apply import approve as approve_plan
+from ranklake.retention.plan import make_plan
+from ranklake.retention.policy import Policies, load_policies
+from ranklake.retention.register import RetentionPlan, register
+
+_KILO = 1024
+
+
+@click.group()
+def retain() -> None:
+    """Plan, approve and apply retention.
+
+    Nothing is ever removed but by a plan that somebody looked at and approved.
+    """
+
+
+@retain.command()
+@lake_option
+@click.option("--as-of", metavar="DATE", help="Day to plan for, such as 2026-12-31; default: today, UTC.")
+@json_option
+@click.pass_context
+def plan(ctx: click.Context, lake: str, as_of: str | None, *, as_json: bool) -> None:
+    """Show what is older than its class is kept, and why it would go, and write that down as a plan."""
+    config = configuration(ctx)
+    contracts, policies = _law(config)
+    day = _day(as_of)
+    made = make_plan(Lake.open(lake, config.storage), contracts, policies, day)
+    if as_json:
+        click.echo(json.dumps({"as_of": day.isoformat(), "plan": None if made is None else made.plain()}))
+    elif made is None:
+        click.echo(f"nothing is due on {day}")
+    else:
+        _show(made)
+
+
+@retain.command()
+@click.argument("name", metavar="PLAN")
+@lake_option
+@click.option("--by", metavar="NAME", required=True, help="Who approves; kept in the audit trail.")
+@click.option("--reason", metavar="TEXT", help="Why; kept in the audit trail.")
+@json_option
+@click.pass_context
+def approve(ctx: click.Context, name: str, lake: str, by: str, reason: str | None, *, as_json: bool) -> None:
+    """Approve a plan, so that it can be applied."""
+    target = Lake.open(lake, configuration(ctx).storage)
+    found, fresh = approve_plan(target, name, _named(by), reason)
+    if as_json:
+        click.echo(json.dumps({"approved_now": fresh, **found.plain()}))
+    elif fresh:
+        click.echo(f"{name}: approved; apply it with 'ranklake retain apply {name}'")
+    else:
+        click.echo(f"{name}: {found.state} already; nothing written")
+
+
+@retain.command()
+@click.argument("name", metavar="PLAN")
+@lake_option
+@click.option("--by", metavar="NAME", help="Who applies it; default: the account that runs this.")
+@json_option
+@click.pass_context
+def apply(ctx: click.Context, name: str, lake: str, by: str | None, *, as_json: bool) -> None:
+    """Remove exactly what an approved plan names, bytes and all.
+
+    Refuses a plan that nobody approved, and one whose partitions are not as they were planned. If it is interrupted,
+    run it again.
+    """
+    config = configuration(ctx)
+    contracts, policies = _law(config)
+    actor = _named(by if by is not None else getpass.getuser())
+    found, fresh = apply_plan(Lake.open(lake, config.storage), name, actor, contracts, policies)
+    if as_json:
+        click.echo(json.dumps({"applied_now": fresh, **found.plain()}))
+    elif fresh:
+        click.echo(f"{name}: removed {_sums(found)} by plan {found.plan}")
+    else:
+        click.echo(f"{name}: applied already, by plan {found.plan}; nothing done")
+
+
+@retain.command("list")
+@lake_option
+@json_option
+@click.pass_context
+def list_(ctx: click.Context, lake: str, *, as_json: bool) -> None:
+    """List plans and what became of them."""
+    plans = register(Lake.open(lake, configuration(ctx).storage)).values()
+    if as_json:
+        click.echo(json.dumps([one.plain() for one in plans]))
+        return
+    if not plans:
+        click.echo("no retention plans")
+    for one in plans:
+        when = one.applied or one.approved or one.planned
+        click.echo(f"{one.name}  {one.state:<8}  {when:%Y-%m-%d %H:%M}  {_sums(one)}")
+
+
+def _law(config: Config) -> tuple[Mapping[str, Contract], Policies]:
+    overlay = Path(config.contracts.overlay) if config.contracts.overlay else None
+    contracts = load_contracts(overlay)
+    file = Path(config.retention.policies) if config.retention.policies else None
+    return contracts, load_policies({one.retention for one in contracts.values()}, file)
+
+
+def _day(text: str | None) -> date:
+    if text is None:
+        return datetime.now(UTC).date()
+    try:
+        return date.fromisoformat(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is not a date such as 2026-12-31", param_hint="--as-of") from error
+
+
+def _named(by: str) -> str:
+    name = " ".join(by.split())
+    if not name:
+        raise click.BadParameter("an empty name says nobody", param_hint="--by")
+    return name
+
+
+def _show(made: RetentionPlan) -> None:
+    head = ("table", "partition", "class", "kept days", "goes before", "rows", "bytes", "files")
+    lines = [
+        (
+            item.table,
+            str(item.partition_date),
+            item.retention_class,
+            str(item.period_days),
+            str(item.cutoff_date),
+            f"{item.rows:,}",
+            f"{item.bytes:,}",
+            str(item.files),
+        )
+        for item in made.items
+    ]
+    widths = [max(len(line[index]) for line in (head, *lines)) for index in range(len(head))]
+    for line in (head, *lines):
+        cells = (
+            cell.ljust(width) if index < 3 else cell.rjust(width)  # noqa: PLR2004 - three texts, then numbers
+            for index, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        click.echo("  ".join(cells).rstrip())
+    for class_, reason in sorted({(item.retention_class, item.reason) for item in made.items}):
+        click.echo(f"{class_}: {reason}")
+    then = {
+        "planned": f"nobody approved it yet: ranklake retain approve {made.name} --by NAME",
+        "approved": f"approved: ranklake retain apply {made.name}",
+        "applied": "applied",
+    }
+    click.echo(f"plan {made.name}: {_sums(made)}; {then[made.state]}")
+
+
+def _sums(one: RetentionPlan) -> str:
+    size = float(one.bytes)
+    units = iter(("B", "KiB", "MiB", "GiB", "TiB"))
+    unit = next(units)
+    while size >= _KILO and (larger := next(units, "")):
+        size, unit = size / _KILO, larger
+    shown = f"{size:.0f}" if unit == "B" else f"{size:.1f}"
+    return f"{len(one.items):,} partitions, {one.rows:,} rows, {shown} {unit} in {one.files:,} files"

@@ -1,0 +1,126 @@
+"""``ranklake retain`` and ``ranklake audit`` as a user meets them."""
+
+import json
+from datetime import timedelta
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from retaining import APPROVER, TODAY, bring_days, days_ago
+from segments import step_rows
+
+from ranklake.cli import run
+from ranklake.retention.audit import record
+
+OWN = "version: 1\nclasses:\n"
+
+
+@pytest.fixture
+def command(site, monkeypatch, capfd):
+    """Run a command on the lake; give exit code, output and errors."""
+    monkeypatch.chdir(site.folder)
+    for name in ("RANKLAKE_LAKE", "RANKLAKE_SPOOL", "RANKLAKE_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+
+    def call(*args):
+        code = run([*args, "--lake", str(site.folder / "lake")])
+        return code, *capfd.readouterr()
+
+    return call
+
+
+def test_from_plan_to_application(site, command):
+    """What would go is shown and why; unapproved it is refused; approved it goes; again it is said to be gone."""
+    bring_days(site, [0, 200])
+    code, out, _ = command("retain", "plan")
+    assert code == 0
+    assert out.splitlines()[1].split()[:4] == ["steps", str(TODAY - timedelta(days=200)), "raw", "90"]
+    assert "raw: Rows of single steps" in out
+    name = json.loads(command("retain", "plan", "--json")[1])["plan"]["retention_plan"]
+    assert f"ranklake retain approve {name} --by NAME" in out
+
+    code, out, err = command("retain", "apply", name)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "nobody approved this plan" in err
+    assert command("retain", "approve", name, "--by", APPROVER, "--reason", "agreed")[0] == 0
+    assert "already" in command("retain", "approve", name, "--by", APPROVER)[1]
+    code, out, _ = command("retain", "apply", name, "--by", "Otto")
+    assert code == 0
+    assert "removed 1 partitions, 10 rows" in out
+    code, out, _ = command("retain", "apply", name)
+    assert (code, "applied already" in out) == (0, True)
+    code, out, _ = command("retain", "list")
+    assert out.split()[:2] == [name, "applied"]
+    assert json.loads(command("retain", "list", "--json")[1])[0]["rows"] == 10
+    assert command("status")[0] == 0
+    code, out, _ = command("audit", "verify")
+    assert (code, out) == (0, "the audit trail is whole: 3 rows\n")
+    code, out, _ = command("audit", "list")
+    assert [line.split()[0] for line in out.splitlines()] == ["0", "1", "2"]
+    assert APPROVER in out.splitlines()[0]
+    assert [row["seq"] for row in json.loads(command("audit", "list", "--json")[1])] == [0, 1, 2]
+
+
+def test_nothing_due(site, command):
+    """It is said, and nothing is planned; a day to come can be asked for."""
+    bring_days(site, [10])
+    assert command("retain", "plan") == (0, f"nothing is due on {TODAY}\n", "")
+    assert command("retain", "list")[1] == "no retention plans\n"
+    assert command("audit", "verify") == (0, "the audit trail is empty\n", "")
+    assert "plan rp-" in command("retain", "plan", "--as-of", str(TODAY + timedelta(days=100)))[1]
+
+
+def test_mistakes_are_one_line(site, command):
+    """A wrong plan, date, name or policy file: one line, exit 2."""
+    bring_days(site, [200])
+    name = json.loads(command("retain", "plan", "--json")[1])["plan"]["retention_plan"]
+    (site.folder / "mine.yaml").write_text(OWN)
+    for args, said in (
+        (("retain", "apply", name[:-1]), f"did you mean '{name}'?"),
+        (("retain", "plan", "--as-of", "yesterday"), "is not a date"),
+        (("retain", "approve", name, "--by", " "), "says nobody"),
+        (("retain", "approve", name), "--by"),
+        (("retain", "aprove", name), "aprove"),
+    ):
+        code, out, err = command(*args)
+        assert (code, out, err.count("\n")) == (2, "", 1), args
+        assert said in err
+    (site.folder / "ranklake.toml").write_text('[retention]\npolicies = "mine.yaml"\n')
+    code, _, err = command("retain", "plan")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "mine.yaml:2: 'classes' must be object" in err
+
+
+def test_a_void_plan_is_one_line(site, command):
+    """A partition that changed since: exit 2, and what to do."""
+    bring_days(site, [200])
+    name = json.loads(command("retain", "plan", "--json")[1])["plan"]["retention_plan"]
+    command("retain", "approve", name, "--by", APPROVER)
+    site.bring(step_rows(5, incarnation=9, start=days_ago(200)))
+    code, _, err = command("retain", "apply", name)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "has other files than planned; plan again with 'ranklake retain plan'" in err
+
+
+def test_a_broken_trail_exits_1(site, command):
+    """The first broken row is named."""
+    for _ in range(3):
+        record(site.lake, "a", "b", "c")
+    for path in (site.folder / "lake/tables/audit").rglob("*.parquet"):
+        rows = pq.read_table(path, partitioning=None)
+        if rows["seq"][0].as_py() == 1:
+            actor = rows.schema.get_field_index("actor")
+            pq.write_table(rows.set_column(actor, rows.schema.field(actor), pa.array(["somebody else"])), path)
+    code, out, err = command("audit", "verify")
+    assert (code, out) == (1, "")
+    assert err == "the audit trail is broken: row 1 is missing, repeated or altered\n"
+
+
+def test_a_damaged_log_is_one_line(site, command):
+    """A table whose log lost a commit cannot be opened: exit 2, and what to do."""
+    for _ in range(3):
+        record(site.lake, "a", "b", "c")
+    (site.folder / "lake/tables/audit/_delta_log/00000000000000000002.json").unlink()
+    code, out, err = command("audit", "verify")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "table audit cannot be opened" in err

@@ -1,0 +1,73 @@
+"""Policy files: what they must say, and how they say what is wrong."""
+
+from datetime import date
+
+import pytest
+from retaining import CLASSES, POLICIES
+
+from ranklake.retention.policy import KEPT, PolicyError, load_policies
+
+ONE = "version: 1\nclasses:\n  raw: {period_days: 30, owner: me, reason: why, basis: law}\n"
+
+
+def write(tmp_path, text):
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_the_packaged_file_has_a_policy_for_every_class():
+    """Each class that a contract uses has one, with a reason, an owner and a basis; the books are kept for ever."""
+    assert set(POLICIES.by_class) == CLASSES
+    assert {name for name, policy in POLICIES.by_class.items() if policy.period_days is None} == set(KEPT)
+    assert len(POLICIES.sha256) == 64
+
+
+def test_a_file_of_ones_own_replaces_it_whole(tmp_path):
+    """What it says holds, and nothing is taken from the packaged one."""
+    found = load_policies({"raw"}, write(tmp_path, ONE))
+    assert found.by_class["raw"].period_days == 30
+    with pytest.raises(PolicyError, match="no policy for the retention class 'logs'; add logs"):
+        load_policies({"raw", "logs"}, write(tmp_path, ONE))
+
+
+def test_the_cutoff_leaves_the_last_row_its_whole_period():
+    """With 30 days, rows of the last second of 1 March may go on 1 April and not on 31 March."""
+    policy = POLICIES.by_class["logs"]
+    assert policy.period_days == 30
+    assert date(2026, 3, 1) < policy.cutoff(date(2026, 4, 1))
+    assert not date(2026, 3, 1) < policy.cutoff(date(2026, 3, 31))
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        (ONE.replace("raw:", "raww:"), 3, "did you mean 'raw'?"),
+        (ONE.replace("period_days: 30", "period_days: soon"), 3, "'period_days' must be integer or null, not 'soon'"),
+        (ONE.replace("period_days: 30", "period_days: 0"), 3, "at least 1"),
+        (ONE.replace("period_days: 30", "period_days: true"), 3, "must be integer or null"),
+        (ONE.replace("owner: me", "ovner: me"), 3, "did you mean 'owner'?"),
+        (ONE.replace(", basis: law", ""), 3, "lacks the key 'basis'"),
+        (ONE.replace("reason: why", 'reason: ""'), 3, "must not be empty"),
+        (ONE + "  raw: {period_days: 3, owner: me, reason: why, basis: law}\n", 4, "twice"),
+        (ONE.replace("version: 1", "version: 2"), 1, "cannot be 2"),
+        (ONE.replace("classes:", "clases:"), 2, "did you mean 'classes'?"),
+        (ONE.replace("  raw: {", "  raw: {{"), 4, "YAML"),
+        (ONE.replace("raw:", "audit:"), 3, "cannot have a period: its chain of hashes would break"),
+        ("", 1, "must be object"),
+    ],
+)
+def test_a_mistake_is_shown_with_its_line(tmp_path, text, line, said):
+    """What is wrong comes as one line: file, line, what, mend."""
+    path = write(tmp_path, text)
+    with pytest.raises(PolicyError) as caught:
+        load_policies({"raw", "audit"} if "audit" in text else {"raw"}, path)
+    assert str(caught.value).startswith(f"{path}:{line}: ")
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    """It is named, with what to do."""
+    with pytest.raises(PolicyError, match=r"nowhere\.yaml"):
+        load_policies({"raw"}, tmp_path / "nowhere.yaml")

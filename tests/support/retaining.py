@@ -1,0 +1,57 @@
+"""What tests of retention do again and again."""
+
+from datetime import UTC, datetime, timedelta
+
+from segments import DAY, step_rows
+
+from ranklake.lake.contracts.load import load_contracts
+from ranklake.retention.apply import apply, approve
+from ranklake.retention.plan import make_plan
+from ranklake.retention.policy import load_policies
+
+CONTRACTS = load_contracts()
+CLASSES = {one.retention for one in CONTRACTS.values()}
+POLICIES = load_policies(CLASSES)
+TODAY = datetime.now(UTC).date()
+APPROVER = "Ada Approver"
+
+
+def days_ago(days):
+    """Return the midnight that many days before today."""
+    return datetime(TODAY.year, TODAY.month, TODAY.day, tzinfo=UTC) - timedelta(days=days)
+
+
+def bring_days(site, ages, rows=10):
+    """Ingest rows of ``steps``, so many per age in days; one segment each."""
+    for segment, age in enumerate(ages):
+        site.bring(step_rows(rows, segment=segment, start=days_ago(age)), rows_before=rows * segment)
+
+
+def plan(site, as_of=TODAY, policies=POLICIES):
+    """Plan what is due."""
+    return make_plan(site.lake, CONTRACTS, policies, as_of)
+
+
+def agree(site, name):
+    """Approve a plan."""
+    return approve(site.lake, name, APPROVER, "as agreed")
+
+
+def carry_out(site, name, today=TODAY, policies=POLICIES):
+    """Apply a plan."""
+    return apply(site.lake, name, "Otto Operator", CONTRACTS, policies, today)
+
+
+__all__ = [
+    "APPROVER",
+    "CLASSES",
+    "CONTRACTS",
+    "DAY",
+    "POLICIES",
+    "TODAY",
+    "agree",
+    "bring_days",
+    "carry_out",
+    "days_ago",
+    "plan",
+]
