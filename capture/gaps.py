@@ -3,7 +3,11 @@
 import logging
 import threading
 from collections import Counter
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
+D = TypeVar("D")
 
 LOGGER: Final = logging.getLogger("ranklake")
 
@@ -53,10 +57,6 @@ class Gaps:
         if new:
             self.tell(reason, f"not recorded in {table}: {reason}{_shown(detail)}; counted as gaps from here on")
 
-    def refuse(self, table: str, reason: str, detail: str) -> None:
-        """Count one row; what the lanes call."""
-        self.count(table, reason, 1, detail)
-
     def warn(self, topic: str, text: str) -> None:
         """Log a warning that is no gap, once per topic."""
         with self._lock:
@@ -64,6 +64,16 @@ class Gaps:
             self._told.add(topic)
         if new:
             self.tell(topic, text)
+
+    def lenient(self, name: str, convert: Callable[[Any], T], given: object, otherwise: D) -> T | D:
+        """Convert a setting; a bad one is told, and replaced. None stands for not given."""
+        if given is None:
+            return otherwise
+        try:
+            return convert(given)
+        except Exception as error:  # noqa: BLE001 - users hand over anything
+            self.warn(name, f"{name} is not usable ({type(error).__name__}: {error}) and left out")
+            return otherwise
 
     @staticmethod
     def tell(topic: str, text: str) -> None:

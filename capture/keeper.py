@@ -61,7 +61,8 @@ class Keeper:
         self._expects_late_values = expects_late_values
         self._sealer_wakes, self._uploader_wakes = threading.Event(), threading.Event()
         self._flushes: list[threading.Event] = []
-        self._stopping = self._sealing_over = self._finished = False
+        self._stopping = self._finished = False
+        self._sealing_over = threading.Event()
         self._deadline = float("inf")
         self._pushing = threading.Lock()
         self._forked = False
@@ -122,7 +123,7 @@ class Keeper:
             if not self._stopping:
                 self._guarded(self._tick, "sealing")
         self._guarded(self._finish, "sealing at the end")
-        self._sealing_over = True
+        self._sealing_over.set()
         self._uploader_wakes.set()
 
     def _tick(self) -> None:
@@ -200,10 +201,8 @@ class Keeper:
                 left = self._push(None)
             wait = self._uploader.breaker.left_s() if left and self._uploader is not None else None
             self._uploader_wakes.wait(None if wait is None else max(0.05, wait))
-        while not self._sealing_over and time.monotonic() < self._deadline:
-            self._uploader_wakes.clear()
-            if not self._sealing_over:
-                self._uploader_wakes.wait(max(0.0, self._deadline - time.monotonic()))
+        # The stream is let go of when nobody seals in it any more, however late; `stop` does not wait for that.
+        self._sealing_over.wait()
         self._guarded(self._part, "uploading at the end")
 
     def _push(self, deadline: float | None) -> int:
@@ -218,7 +217,8 @@ class Keeper:
             if self._uploader is None:
                 return len(sealed_files(stream.folder))
             acked = partial(_acked, stream)
-            pushed = self._uploader.push(stream.folder, acked=acked, deadline=deadline)
+            late = partial(_is_past, deadline)
+            pushed = self._uploader.push(stream.folder, acked=acked, stop=late, deadline=deadline)
         except OSError:  # the folder vanished, say: the sealer sees that, too
             return 1
         finally:
@@ -284,6 +284,10 @@ class Keeper:
             self._gaps.warn(doing, f"{doing}: {error}; trying again")
         except Exception as error:  # noqa: BLE001 - a bug of ours
             self._gaps.warn(doing, f"{doing} failed: {type(error).__name__}: {error}")
+
+
+def _is_past(deadline: float | None) -> bool:
+    return deadline is not None and time.monotonic() > deadline
 
 
 def _acked(stream: Stream, file: SealedFile) -> None:

@@ -5,7 +5,7 @@ ends in the slow ways, which put right what can be and count the rest.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +22,7 @@ from ranklake.capture.gaps import (
 from ranklake.capture.layouts import ABSENT, MARK, ROW_WIDTH, SCALARS, row_packer
 from ranklake.capture.slots import Lane, RefusedError
 from ranklake.capture.steps import METRIC_OF, STEP_COUNTS, STEP_NAMES, Stack, Step, devices_alive, now
-from ranklake.capture.values import BadValueError, DeviceValueError, integer, number, text
+from ranklake.capture.values import BadValueError, DeviceValueError, integer, number, repr_of, text
 
 if TYPE_CHECKING:
     from ranklake.capture.recorder import Recorder
@@ -79,9 +79,9 @@ class Metrics:
         self._recorder = recorder
         self._gaps = Gaps() if recorder is None else recorder.gaps
         self._closed = False
-        self._latest = ABSENT
+        self._latest = self._at = ABSENT
         self._devices = False
-        self._plans: dict[tuple[object, ...], Plan | None] = {}
+        self._plans: dict[tuple[object, ...], Plan] = {}
         self._deferred = Deferred()
         self.stack = Stack()
         self.current: Step | None = None
@@ -121,7 +121,7 @@ class Metrics:
     def _add_slowly(self, name: str, series: int, value: object, step: object) -> None:
         moment = now()
         try:
-            at = ABSENT if step is None or step == ABSENT else self.step_number(step)
+            at = ABSENT if step is None or step == ABSENT else integer(step)
         except Exception:  # noqa: BLE001 - telemetry never raises into training
             self.refuse("scalars", BAD_STEP, repr_of(step))
             return
@@ -137,7 +137,9 @@ class Metrics:
     def _put_scalar(self, moment: int, step: int, value: float, series: int) -> None:
         self._scalars.put(_pack_scalar, moment, step, value, series)
 
-    def log(self, mapping: Any = None, *excess: object, step: object = None, **scalars: object) -> None:  # noqa: ANN401
+    def log(
+        self, mapping: Mapping[Any, object] | None = None, *excess: object, step: object = None, **scalars: object
+    ) -> None:
         """Record values by name, all at one moment.
 
         Within a step, ``loss``, ``lr``, ``grad_norm``, ``tokens`` and ``samples`` go to the step's row; all else
@@ -152,29 +154,24 @@ class Metrics:
         scalars
             Further names and values.
         """
-        if self._recorder is None:
-            return
         moment = now()
         try:
+            values: Any = scalars
             if mapping is not None:
-                scalars = {**mapping, **scalars} if scalars else mapping
-            frame = self.stack.top
-            current = None if frame is None else frame.step
-            plan = self._plans.get(tuple(scalars))
-            if plan is not None and (not self._devices or _PLAIN.issuperset(map(type, scalars.values()))):
-                lane, pack, series = plan
-                at = step
-                if at is None:
-                    at = self._latest if current is None else current.number
+                values = {**mapping, **scalars} if scalars else mapping
+            lane, pack, series = self._plans[tuple(values)]
+            if not self._devices or _PLAIN.issuperset(map(type, values.values())):
                 view, take = lane.pair
-                pack(view, take(), moment, at, *scalars.values(), series, MARK)
+                pack(view, take(), moment, self._at if step is None else step, *values.values(), series, MARK)
                 return
         except Exception:  # noqa: BLE001, S110 - a new set of names, a full file, a value that is no number: see below
             pass
+        if self._recorder is None:
+            return
         try:
             if excess:
                 self.refuse("scalars", BAD_ARGUMENTS, repr_of(excess))
-            self._log_slowly(moment, dict(scalars), step)
+            self._log_slowly(moment, {**mapping, **scalars} if mapping is not None else scalars, step)
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
             self.refuse("scalars", BAD_ARGUMENTS, repr_of(error))
 
@@ -186,7 +183,7 @@ class Metrics:
         if current is not None and current.start is None:  # begun in the parent of a fork, which writes it
             current = None
         try:
-            at = self.step_number(step) if step is not None else self._latest if current is None else current.number
+            at = self._at if step is None else integer(step)
         except Exception:  # noqa: BLE001 - telemetry never raises into training
             self._gaps.count("scalars", BAD_STEP, len(scalars), repr_of(step))
             return
@@ -210,9 +207,12 @@ class Metrics:
                 self.refuse("scalars", BAD_VALUE, f"{text(name, 80)}={error}")
             except RefusedError as refused:
                 self.refuse("scalars", refused.reason, refused.detail)
+        series_of = tuple(good)
         self._write(moment, at, good)
-        if not in_row and 0 < len(good) == len(scalars) <= ROW_WIDTH and len(self._plans) < _MOST_PLANS:
-            self._plans[tuple(scalars)] = self._plan(tuple(good))
+        if not in_row and 0 < len(series_of) == len(scalars) <= ROW_WIDTH and len(self._plans) < _MOST_PLANS:
+            plan = self._plan(series_of)
+            if plan is not None:
+                self._plans[tuple(scalars)] = plan
 
     def _deliver(self, metric: str, step: int, moment: int, value: float) -> None:
         self.add_metric(metric, value, step, moment)
@@ -243,7 +243,7 @@ class Metrics:
                 if plan is None:
                     break
                 lane, pack, schema = plan
-                lane.put(pack, moment, step, *(values.pop(one) for one in part), schema)
+                lane.put(pack, moment, step, *(values.pop(one) for one in part), schema, rows=len(part))
         for one, value in values.items():
             self._scalars.put(_pack_scalar, moment, step, value, one)
 
@@ -275,10 +275,12 @@ class Metrics:
             return 0 if self._latest == ABSENT else self._latest + 1
         return integer(raw)
 
-    def enter_step(self, number_: int) -> None:
+    def enter_step(self, step: Step) -> None:
         """Take note that a step begins: values logged from here on are its; values from devices may have arrived."""
-        if number_ != ABSENT:
-            self._latest = number_
+        self.current = step
+        self._at = step.number
+        if step.number != ABSENT:
+            self._latest = step.number
         if len(self._deferred):
             try:
                 self._deferred.drain()
@@ -286,6 +288,11 @@ class Metrics:
                 self._gaps.count("scalars", DEVICE_VALUE, self._deferred.give_up(), repr_of(error))
         if not self._devices:
             self._devices = devices_alive()
+
+    def leave_step(self, around: Step | None) -> None:
+        """Take note that a step ends: what is logged now belongs to the step around it, or to the one that ended."""
+        self.current = around
+        self._at = self._latest if around is None else around.number
 
     def refuse(self, table: str, reason: str, detail: str = "") -> None:
         """Count a row that could not be recorded."""
@@ -307,11 +314,3 @@ class Metrics:
             self._deferred.drain()
         if timeout_s:
             self._gaps.count("scalars", DEVICE_VALUE, self._deferred.give_up(), "did not arrive before the close")
-
-
-def repr_of(value: object) -> str:
-    """Return a short repr, whatever the object's own does."""
-    try:
-        return repr(value)[:120]
-    except Exception:  # noqa: BLE001 - the repr of a user's object may raise anything
-        return type(value).__name__

@@ -47,7 +47,7 @@ def run_row(launch: Launch, job: str, told: Facts) -> Facts:
         return value
 
     config = told.get("config")
-    config_json = json_text(redact(plain(config))) if config else None
+    config_json = None if config is None else json_text(redact(_as_object(config)))
     framework = next((name for name in _FRAMEWORKS if name in sys.modules), None)
     device = found("device_name", lambda: _device(launch))
     row = {
@@ -68,7 +68,7 @@ def run_row(launch: Launch, job: str, told: Facts) -> Facts:
         "ranklake_version": ranklake.__version__,
         "config": config_json,
         "config_sha256": hashlib.sha256(config_json.encode()).hexdigest() if config_json else None,
-        "labels": json_text(redact(plain(told.get("labels")))) if told.get("labels") else None,
+        "labels": None if told.get("labels") is None else json_text(redact(_as_object(told["labels"]))),
         "injected": told.get("injected"),
         "os_description": f"{os.uname().sysname} {os.uname().release}",
         "cpu_model": found("cpu_model", cpu_model),
@@ -78,6 +78,11 @@ def run_row(launch: Launch, job: str, told: Facts) -> Facts:
     }
     row["unavailable"] = json_text(unavailable)
     return {column: value for column, value in row.items() if value is not None}
+
+
+def _as_object(given: object) -> Facts:
+    found = plain(given)
+    return found if isinstance(found, dict) else {"value": found}
 
 
 def cpu_model() -> str | None:

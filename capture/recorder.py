@@ -51,10 +51,10 @@ class Recorder:
         self._spares = itertools.count()
         self._mutex = threading.RLock()
         self.slots = {
-            name: Lane(layout, self._new_slots, self._new_spare, self._adopt_spare, self.gaps.refuse, self._weigh)
+            name: Lane(layout, self._new_slots, self._new_spare, self._adopt_spare, self.gaps.count, self._weigh)
             for name, layout in SLOT_LANES.items()
         }
-        self.records = {table: RecordLane(table, self._new_path, self.gaps.refuse) for table in FRAME_LANES}
+        self.records = {table: RecordLane(table, self._new_path, self.gaps.count) for table in FRAME_LANES}
 
     @property
     def is_worker(self) -> bool:

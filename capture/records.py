@@ -35,14 +35,16 @@ class RecordLane:
     next_path
         Gives the path of the next file, or raises `RefusedError`.
     refuse
-        Called with (table, reason, detail) for each row that found no place.
+        Called with (table, reason, rows, detail) for a row that found no place.
 
     Notes
     -----
     Rows are few, so a lock is taken for each; it is re-entrant for the sake of signal handlers.
     """
 
-    def __init__(self, table: str, next_path: Callable[[str], Path], refuse: Callable[[str, str, str], None]) -> None:
+    def __init__(
+        self, table: str, next_path: Callable[[str], Path], refuse: Callable[[str, str, int, str], None]
+    ) -> None:
         self.table = table
         self._next_path, self._refuse = next_path, refuse
         self._lock = threading.RLock()
@@ -55,13 +57,13 @@ class RecordLane:
             with self._lock:
                 self._write(mono_ns, columns)
         except FrameTooLargeError as error:
-            self._refuse(self.table, TOO_LARGE, str(error))
+            self._refuse(self.table, TOO_LARGE, 1, str(error))
         except (ValueError, TypeError) as error:
-            self._refuse(self.table, BAD_VALUE, str(error))
+            self._refuse(self.table, BAD_VALUE, 1, str(error))
         except RefusedError as refused:
-            self._refuse(self.table, refused.reason, refused.detail)
+            self._refuse(self.table, refused.reason, 1, refused.detail)
         except OSError as error:
-            self._refuse(self.table, refusal(error).reason, str(error))
+            self._refuse(self.table, refusal(error).reason, 1, str(error))
         else:
             return True
         return False

@@ -29,7 +29,7 @@ from ranklake.capture.steps import (
     now,
     phase_column,
 )
-from ranklake.capture.values import BadValueError, DeviceValueError, integer, json_text, number, text
+from ranklake.capture.values import BadValueError, DeviceValueError, integer, json_text, number, repr_of, text
 
 if TYPE_CHECKING:
     from ranklake.capture.keeper import Keeper
@@ -53,6 +53,7 @@ class Run(Metrics):
         super().__init__(recorder)
         self._launch = launch
         self._keeper: Keeper | None = None
+        self._phases: dict[object, tuple[int, int]] = {}
         self.span_ids = itertools.count(1)
         self.step_span = 0
         if recorder is not None:
@@ -117,7 +118,7 @@ class Run(Metrics):
             self.trouble("beginning a step", error, "steps")
             return NOTHING
         if excess:
-            self.refuse("scalars", BAD_ARGUMENTS, repr(excess))
+            self.refuse("scalars", BAD_ARGUMENTS, repr_of(excess))
         return step
 
     def phase(
@@ -135,6 +136,12 @@ class Run(Metrics):
         microbatch
             Number of the micro-batch within the step.
         """
+        try:
+            number, column = self._phases[name]
+            if size_bytes is None and microbatch is None and not excess:
+                return Phase(self, number, column, ABSENT, -1)
+        except (KeyError, TypeError):
+            pass
         if self._recorder is None:
             return NOTHING
         try:
@@ -142,7 +149,6 @@ class Run(Metrics):
             number = self._recorder.series.span(name, kind)
             size = ABSENT if size_bytes is None else integer(size_bytes)
             batch = -1 if microbatch is None else integer(microbatch) & 0x7FFFFFFF
-            phase = Phase(self, number, column, size, batch)
         except RefusedError as refused:
             self.refuse("spans", refused.reason, refused.detail)
         except (BadValueError, DeviceValueError) as error:
@@ -151,8 +157,9 @@ class Run(Metrics):
             self.trouble("beginning a phase", error, "spans")
         else:
             if excess:
-                self.refuse("spans", BAD_ARGUMENTS, repr(excess))
-            return phase
+                self.refuse("spans", BAD_ARGUMENTS, repr_of(excess))
+            self._phases[name] = number, column
+            return Phase(self, number, column, size, batch)
         return NOTHING
 
     # ── events ──
@@ -192,7 +199,7 @@ class Run(Metrics):
             if step is None:
                 at = ABSENT if frame is None or frame.step is None else frame.step.number
             else:
-                at = self.step_number(step)
+                at = integer(step)
             if excess:
                 attributes["excess"] = excess
             columns: dict[str, Any] = {

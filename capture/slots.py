@@ -158,7 +158,7 @@ class Lane:
     adopt
         Gives a spare its name as a segment's file, or raises `RefusedError`.
     refuse
-        Called with (table, reason, detail) for each row that found no place.
+        Called with (table, reason, rows, detail) for rows that found no place.
     weigh
         Counts the rows in an ended file: a slot may hold several.
 
@@ -179,7 +179,7 @@ class Lane:
         create: Callable[[Layout], SlotFile],
         spare: Callable[[Layout], SlotFile],
         adopt: Callable[[SlotFile], None],
-        refuse: Callable[[str, str, str], None],
+        refuse: Callable[[str, str, int, str], None],
         weigh: Callable[[SlotFile], int],
     ) -> None:
         self.layout = layout
@@ -194,7 +194,7 @@ class Lane:
         self._refused: RefusedError | None = None
         self._retry_ns = 0
 
-    def put(self, pack: Callable[..., None], *fields: float) -> Place | None:
+    def put(self, pack: Callable[..., None], *fields: float, rows: int = 1) -> Place | None:
         """Write one slot whatever it takes, and return where it is; None if it was counted as a gap.
 
         Parameters
@@ -203,6 +203,8 @@ class Lane:
             `pack_into` of the layout's packer or of one of the same size.
         fields
             All but the mark: plain ints and floats, whose conversion runs no foreign code.
+        rows
+            How many rows the slot holds.
         """
         while True:
             pair = self.pair
@@ -214,12 +216,12 @@ class Lane:
                     return view, offset
             except (ValueError, TypeError, OverflowError, struct.error) as error:
                 if not _released(view):
-                    self._refuse(self.layout.table, BAD_VALUE, str(error))
+                    self._refuse(self.layout.table, BAD_VALUE, rows, str(error))
                     return None
-            if not self._advance(pair):
+            if not self._advance(pair, rows):
                 return None
 
-    def _advance(self, seen: Pair) -> bool:
+    def _advance(self, seen: Pair, rows: int) -> bool:
         """Publish a next file unless another thread did; False, with a gap counted, if there is none to be had."""
         with self._lock:
             if self.pair is not seen:
@@ -235,7 +237,7 @@ class Lane:
                     self._refused = None
                     return True
             why = self._refused
-        self._refuse(self.layout.table, why.reason, why.detail)
+        self._refuse(self.layout.table, why.reason, rows, why.detail)
         return False
 
     def _next(self) -> SlotFile:

@@ -13,7 +13,7 @@ from ranklake.capture.places import local_root, spool_uri
 from ranklake.capture.provenance import run_row
 from ranklake.capture.recorder import Recorder
 from ranklake.capture.run import Run
-from ranklake.capture.values import integer, text
+from ranklake.capture.values import integer, number, text
 
 _runs: "weakref.WeakSet[Run]" = weakref.WeakSet()
 
@@ -85,43 +85,39 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
         name = text(job, 256)
         launch = find_launch(name, os.environ, run=run, rank=rank, world_size=world_size, attempt=attempt)
         recorder = Recorder(local_root(local_dir), launch, spool_uri(spool))
-        begun = _begin(recorder, storage_options, seal_every_s, sync_every_s)
-        _write_beginning(
-            begun,
-            recorder,
-            launch,
-            name,
-            {
-                "config": config,
-                "labels": labels,
-                "injected": None if injected is None else text(injected, 1024),
-                "compute_dtype": None if compute_dtype is None else text(compute_dtype, 64).removeprefix("torch."),
-                "param_count": None if param_count is None else integer(param_count),
-            },
-        )
+        keep = {
+            "storage_options": gaps.lenient("storage_options", dict, storage_options, {}),
+            "seal_every_s": max(0.05, gaps.lenient("seal_every_s", number, seal_every_s, 60.0)),
+            "sync_every_s": max(0.0, gaps.lenient("sync_every_s", number, sync_every_s, 1.0)),
+        }
+        told = {
+            "config": config,
+            "labels": labels,
+            "injected": gaps.lenient("injected", text, injected, None),
+            "compute_dtype": gaps.lenient("compute_dtype", text, compute_dtype, None),
+            "param_count": gaps.lenient("param_count", integer, param_count, None),
+        }
+        row = run_row(launch, name, told)
+        begun = _begin(recorder, keep)
     except Exception as error:  # noqa: BLE001 - telemetry never raises into training
         gaps.warn("start", f"nothing is recorded: {type(error).__name__}: {error}")
         return Run(launch)
     if launch.warning:
         gaps.warn("launch", launch.warning)
+    if launch.rank == 0:
+        recorder.records["runs"].append(time.monotonic_ns(), row)
+        begun.event("run_start")
+    begun.event("rank_start", launcher=launch.launcher, world_size=launch.world_size)
     return begun
 
 
-def _begin(
-    recorder: Recorder, storage_options: Mapping[str, Any] | None, seal_every_s: float, sync_every_s: float
-) -> Run:
-    """Open the stream and start the threads. Raises `RefusedError`, or whatever bad arguments raise."""
+def _begin(recorder: Recorder, keep: dict[str, Any]) -> Run:
+    """Open the stream and start the threads. Raises `RefusedError`."""
     from ranklake.capture.keeper import Keeper  # pyarrow and fsspec: not before something is recorded
 
     recorder.require()
     run = Run(recorder.launch, recorder)
-    keeper = Keeper(
-        recorder,
-        storage_options,
-        seal_every_s=max(0.05, float(seal_every_s)),
-        sync_every_s=max(0.0, float(sync_every_s)),
-        expects_late_values=run.expects_late_values,
-    )
+    keeper = Keeper(recorder, expects_late_values=run.expects_late_values, **keep)
     run.keep(keeper)
     _runs.add(run)
     atexit.register(run.at_exit)
@@ -130,13 +126,6 @@ def _begin(
     except RuntimeError as error:  # no more threads to be had
         recorder.gaps.warn("threads", f"{error}; segments wait in {recorder.root} for `ranklake agent`")
     return run
-
-
-def _write_beginning(run: Run, recorder: Recorder, launch: Launch, job: str, told: dict[str, Any]) -> None:
-    if launch.rank == 0:
-        recorder.records["runs"].append(time.monotonic_ns(), run_row(launch, job, told))
-        run.event("run_start")
-    run.event("rank_start", launcher=launch.launcher, world_size=launch.world_size)
 
 
 def _after_fork_in_child() -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from ranklake.capture.gaps import BAD_STEP, BAD_VALUE, BEGUN_BEFORE_FORK
 from ranklake.capture.layouts import ABSENT, MARK, PHASES, SPANS, STEP_FLOATS, STEPS
-from ranklake.capture.values import BadValueError, DeviceValueError, integer
+from ranklake.capture.values import BadValueError, DeviceValueError, integer, repr_of
 
 if TYPE_CHECKING:
     from ranklake.capture.run import Run
@@ -64,15 +64,14 @@ class Frame:
 
     __slots__ = ("_run", "_stack", "adds", "inner", "parent", "span_id", "start", "step")
 
-    def __init__(self, run: "Run") -> None:
-        self._run = run
-        self._stack = run.stack
-        self.parent: Frame | None = None
-        self.step: Step | None = None
-        self.start: int | None = None
-        self.inner = 0
-        self.span_id = 0
-        self.adds = False
+    _run: "Run"
+    _stack: Stack
+    parent: "Frame | None"
+    step: "Step | None"
+    start: int | None
+    inner: int
+    span_id: int
+    adds: bool
 
 
 class Phase(Frame):
@@ -84,7 +83,7 @@ class Phase(Frame):
     __slots__ = ("_column", "_microbatch", "_name", "_size")
 
     def __init__(self, run: "Run", name: int, column: int, size: int, microbatch: int) -> None:
-        super().__init__(run)
+        self._run, self._stack = run, run.stack
         self._name, self._column, self._size, self._microbatch = name, column, size, microbatch
 
     def __enter__(self) -> Self:
@@ -93,10 +92,9 @@ class Phase(Frame):
         if parent is None:
             # Perhaps another thread than the step's (a backward hook's, say): its spans belong to the step that runs
             # meanwhile, but its time is no part of the step's own and adds to no column.
-            self.step = self._run.current
+            self.step, self.adds = self._run.current, False
         else:
-            self.step = parent.step
-            self.adds = parent.adds
+            self.step, self.adds = parent.step, parent.adds
         self.inner = 0
         self.span_id = next(self._run.span_ids)
         stack.top = self
@@ -146,7 +144,7 @@ class Step(Frame):
     __slots__ = ("_counts", "_floats", "_place", "_raw", "_scalars", "number", "spent")
 
     def __init__(self, run: "Run", raw: object, counts: dict[str, object], scalars: dict[str, object]) -> None:
-        super().__init__(run)
+        self._run, self._stack = run, run.stack
         self._raw, self._scalars = raw, scalars
         self.number = ABSENT
         self.spent = [ABSENT] * len(PHASES)
@@ -170,7 +168,7 @@ class Step(Frame):
             self.number = run.step_number(raw)
         except Exception:  # noqa: BLE001 - counted when the step ends
             self.number = ABSENT
-        run.enter_step(self.number)
+        run.enter_step(self)
         stack = self._stack
         self.parent = stack.top
         self.step = self
@@ -179,7 +177,6 @@ class Step(Frame):
         self.span_id = next(run.span_ids)
         stack.top = self
         self.start = now()
-        run.current = self
         if self._scalars:
             run.log(self._scalars)
         return self
@@ -190,7 +187,7 @@ class Step(Frame):
         end = now()
         parent = self.parent
         self._stack.top = parent
-        self._run.current = None if parent is None else parent.step
+        self._run.leave_step(None if parent is None else parent.step)
         try:
             self._end(end, error)
         except Exception as trouble:  # noqa: BLE001 - telemetry never raises into training
@@ -211,7 +208,7 @@ class Step(Frame):
         if error is not None:
             self._fail(error)
         elif self.number == ABSENT:
-            run.refuse("steps", BAD_STEP, repr(self._raw))
+            run.refuse("steps", BAD_STEP, repr_of(self._raw))
             self._spill()
         else:
             self._write(start, duration)

@@ -32,17 +32,18 @@ def number(value: object) -> float:
     """
     if isinstance(value, float | int):
         return _float(value)
-    where = getattr(value, "device", None)
-    device = getattr(where, "type", None) or getattr(where, "platform", "cpu")  # torch's word, jax's word
+    try:
+        where = getattr(value, "device", None)
+        device = getattr(where, "type", None) or getattr(where, "platform", "cpu")  # torch's word, jax's word
+        if device == "cpu":
+            item = getattr(value, "item", None)
+            value = value if item is None else item()
+            real = isinstance(value, numbers.Real) or hasattr(value, "as_integer_ratio")
+    except Exception as error:
+        raise BadValueError(type(value).__name__) from error
     if device != "cpu":
-        raise DeviceValueError(device)
-    item = getattr(value, "item", None)
-    if item is not None:
-        try:
-            value = item()
-        except Exception as error:
-            raise BadValueError(type(value).__name__) from error
-    if isinstance(value, numbers.Real) or hasattr(value, "as_integer_ratio"):
+        raise DeviceValueError(str(device))
+    if real:
         return _float(value)
     raise BadValueError(type(value).__name__)
 
@@ -59,7 +60,7 @@ def integer(value: object) -> int:
     if not isinstance(value, int):
         whole = number(value)
         if not math.isfinite(whole) or whole != int(whole):
-            raise BadValueError(repr(value)[:80])
+            raise BadValueError(repr_of(value))
         item = getattr(value, "item", None)
         exact = item() if item is not None else whole
         value = int(exact)
@@ -108,3 +109,11 @@ def plain(value: object, depth: int = 8) -> Any:  # noqa: ANN401, PLR0911 - JSON
     if not math.isfinite(found):
         return "nan" if math.isnan(found) else "+inf" if found > 0 else "-inf"
     return int(found) if found.is_integer() and not isinstance(value, float) and abs(found) < 1 << 53 else found
+
+
+def repr_of(value: object) -> str:
+    """Return a short repr, whatever the object's own does."""
+    try:
+        return repr(value)[:120]
+    except Exception:  # noqa: BLE001 - the repr of a user's object may raise anything
+        return type(value).__name__

@@ -218,6 +218,7 @@ def test_other_ranks_write_no_run_row(place):
 
 def test_a_step_that_raises_did_not_happen(place):
     """The exception goes on, the step has no row, its values become metrics, and a failure is told."""
+
     def train(run):
         with run.step(3, tokens=9):
             run.log(loss=1.0)

@@ -1,0 +1,281 @@
+"""Bad input: training goes on, the count is exact, the reason is recorded. Nothing here may raise."""
+
+import decimal
+import fractions
+import math
+
+import numpy as np
+import pytest
+from recorded import check_books, gaps, rows
+
+from ranklake import capture
+from ranklake.capture.gaps import AFTER_CLOSE, BAD_NAME, BAD_STEP, BAD_VALUE, TOO_LARGE, TOO_MANY_SERIES
+from ranklake.capture.values import BadValueError, DeviceValueError, integer, number
+
+
+class Hostile:
+    """An object whose every method raises."""
+
+    def __getattr__(self, name):
+        raise RuntimeError(name)
+
+    def __repr__(self):
+        raise RuntimeError("repr")
+
+    __str__ = __float__ = __index__ = __eq__ = __hash__ = __bool__ = __iter__ = __len__ = __repr__
+
+
+GOOD = [
+    (1, 1.0),
+    (2.5, 2.5),
+    (bool(1), 1.0),
+    (np.float16(0.5), 0.5),
+    (np.float32(0.1), float(np.float32(0.1))),
+    (np.float64(0.1), 0.1),
+    (np.longdouble(0.5), 0.5),
+    (np.int8(-3), -3.0),
+    (np.uint64(2**64 - 1), float(2**64 - 1)),
+    (np.bool_(1), 1.0),
+    (np.array(4.0), 4.0),
+    (np.array([[5]]), 5.0),
+    (decimal.Decimal("1.25"), 1.25),
+    (fractions.Fraction(1, 4), 0.25),
+    (2**70, 2.0**70),
+]
+BAD = [
+    "3.5",
+    b"3",
+    None,
+    1j,
+    np.complex64(1),
+    np.array([1.0, 2.0]),
+    [1.0],
+    {},
+    object(),
+    10**400,
+    np.datetime64("2026-01-01"),
+    np.str_("x"),
+    math,
+    float,
+    Hostile(),
+]
+BAD_STEPS = ["one", 1.5, math.nan, math.inf, 2**63, -(2**63), [1], Hostile(), 1j]
+KINDS = [f"{type(value).__name__}-{index}" for index, value in enumerate(BAD)]
+
+
+@pytest.mark.parametrize(("given", "meant"), GOOD, ids=[f"{type(v).__name__}-{i}" for i, (v, _) in enumerate(GOOD)])
+def test_numbers_of_every_kind_are_recorded(place, given, meant):
+    """Scalars of Python, numpy, decimal and fractions come back as doubles, by every way of logging."""
+    with place.start() as run:
+        run.log(one=given)
+        run.log({"two": given, "three": given})
+        run.scalar("four").add(given, 1)
+    found = rows(place.spool, "scalars")
+    assert [row["value"] for row in found] == [meant] * 4
+    assert run.gaps() == {}
+
+
+@pytest.mark.parametrize("given", BAD, ids=KINDS)
+def test_what_is_no_number_is_counted_once_each(place, given):
+    """Each value that is no number is one gap; the good values beside it are recorded."""
+    with place.start() as run:
+        run.log(one=given)
+        run.log({"two": given, "good": 1.0})
+        run.scalar("three").add(given, 1)
+        with run.step(0, tokens=given):
+            run.log(loss=given, lr=0.5)
+    missing = 4 if given is None else 5  # tokens=None is as good as not given
+    assert run.gaps() == {"scalars": {BAD_VALUE: missing}}
+    assert gaps(place.spool) == {"scalars": {BAD_VALUE: missing}}
+    assert [row["metric"] for row in rows(place.spool, "scalars")] == ["good"]
+    (step,) = rows(place.spool, "steps")
+    assert (step["loss"], step["lr"], step["tokens"]) == (None, 0.5, None)
+    check_books(place.spool)
+
+
+@pytest.mark.parametrize("given", BAD_STEPS, ids=range(len(BAD_STEPS)))
+def test_a_step_without_a_good_number_is_a_gap(place, given):
+    """The step has no row and is counted; what was logged in it is kept without a step."""
+    with place.start() as run, run.step(given, tokens=3):
+        run.log(loss=1.0, other=2.0)
+    assert run.gaps() == {"steps": {BAD_STEP: 1}}
+    assert rows(place.spool, "steps") == []
+    found = {row["metric"]: (row["value"], row["step"]) for row in rows(place.spool, "scalars")}
+    assert found == {"train/loss": (1.0, None), "train/tokens": (3.0, None), "other": (2.0, None)}
+
+
+def test_step_numbers_of_any_integral_type_are_taken(place):
+    """Whole floats, numpy integers and booleans count as step numbers, negative ones too: contracts judge them."""
+    given = [np.int64(5), 6.0, np.float32(7), True, -3, 2**62]
+    with place.start() as run:
+        for step in given:
+            with run.step(step):
+                run.log(x=1.0)
+            run.log({"y": 1.0}, step=step)
+            run.scalar("z").add(1.0, step)
+    assert [row["step"] for row in rows(place.spool, "steps")] == [5, 6, 7, 1, -3, 2**62]
+    assert sorted({row["step"] for row in rows(place.spool, "scalars")}) == [-3, 1, 5, 6, 7, 2**62]
+    assert run.gaps() == {}
+
+
+def test_a_step_going_backwards_is_recorded_as_it_comes(place):
+    """A restart from a checkpoint repeats steps; each is a row."""
+    with place.start() as run:
+        for step in (3, 4, 3, 4):
+            with run.step(step):
+                pass
+    assert [row["step"] for row in rows(place.spool, "steps")] == [3, 4, 3, 4]
+
+
+def test_bad_steps_of_values_are_counted_per_value(place):
+    """Values logged for a step that is no number are lost, one by one."""
+    with place.start() as run:
+        run.log({"a": 1.0, "b": 2.0}, step="three")
+        run.scalar("c").add(1.0, "four")
+    assert run.gaps() == {"scalars": {BAD_STEP: 3}}
+
+
+@pytest.mark.parametrize("name", ["", "line\nbreak", "tab\t", "nul\0", "\ud800", 5, None, (1, 2), b"bytes"])
+def test_names_that_cannot_be_stored_are_refused(place, name):
+    """A metric, span or event without a printable name is a gap of its table; its neighbours are recorded."""
+    with place.start() as run:
+        run.log({name: 1.0, "good/name with spaces": 2.0})
+        run.scalar(name).add(1.0)
+        with run.phase(name):
+            pass
+        run.event(name)
+    assert run.gaps() == {"events": {BAD_NAME: 1}, "scalars": {BAD_NAME: 2}, "spans": {BAD_NAME: 1}}
+    assert [row["metric"] for row in rows(place.spool, "scalars")] == ["good/name with spaces"]
+
+
+def test_names_of_any_length_and_script(place):
+    """Slashes and any printable text are fine; ten kilobytes are not."""
+    with place.start() as run:
+        run.log({"a/b/c": 1.0, "perdita λ": 2.0, "損失": 3.0, "x" * 10_000: 4.0})
+    assert [row["metric"] for row in rows(place.spool, "scalars")] == ["a/b/c", "perdita λ", "損失"]
+    assert run.gaps() == {"scalars": {TOO_LARGE: 1}}
+
+
+def test_a_mapping_of_ten_thousand_keys(place):
+    """It is recorded as far as the number of series allows, and the rest is counted."""
+    with place.start() as run:
+        run.log({f"key/{number}": float(number) for number in range(10_000)})
+        run.log({"one more": 1.0, "key/5": 2.0})
+    assert len(rows(place.spool, "scalars")) == 10_001
+    assert run.gaps() == {"scalars": {TOO_MANY_SERIES: 1}}
+    check_books(place.spool)
+
+
+def test_mappings_of_ever_other_keys(place):
+    """More kinds of mappings than there are schemas fall back to value by value: none is lost."""
+    with place.start() as run:
+        for number in range(1200):
+            run.log({f"k/{number % 80}": 1.0, f"l/{number}": 2.0})
+    assert len(rows(place.spool, "scalars")) == 2400
+    assert run.gaps() == {}
+
+
+def test_wrong_arguments_do_not_raise(place):
+    """Too many arguments, of wrong types, where none belong."""
+    with place.start() as run:
+        run.log(5)
+        run.log([("a", 1)])
+        run.log({"a": 1.0}, "excess", 3)
+        run.event()
+        run.event("e", "excess", severity=7, duration_s="long", step=[])
+        run.event("f", duration_s=-5, message=Hostile(), thing=Hostile(), text="\ud800")
+        with run.step(1, "excess", 2, loss=1.0, unknown=3.0) as step, run.phase("forward", "excess", 3):
+            assert step is not None
+        with run.phase("x", size_bytes="many"):
+            pass
+        with run.phase("x", microbatch=1 << 40):
+            pass
+        run.flush("soon")
+        run.calibrate_peak()
+    (row,) = rows(place.spool, "steps")
+    assert row["loss"] == 1.0
+    assert {found["event"] for found in rows(place.spool, "events")} >= {"f"}
+    check_books(place.spool)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"job": 5},
+        {"job": Hostile()},
+        {"run": 7},
+        {"run": "a/b\nc" * 100},
+        {"rank": -1},
+        {"rank": 5, "world_size": 2},
+        {"rank": "one"},
+        {"attempt": 2**40},
+        {"config": Hostile()},
+        {"config": {"a": Hostile(), 5: math.nan, "deep": [[[[[[[[[[1]]]]]]]]]]}},
+        {"labels": 5},
+        {"seal_every_s": "often"},
+        {"storage_options": 5},
+        {"spool": "nosuch://bucket/x"},
+        {"spool": 5},
+        {"local_dir": "/proc/no/such"},
+        {"param_count": "many"},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_starting_badly_does_not_raise(tmp_path, settings):
+    """Whatever `start` is given, a run comes back that takes every call."""
+    run = capture.start(**({"job": "j", "spool": tmp_path / "spool", "local_dir": tmp_path / "local"} | settings))
+    with run.step(0), run.phase("forward"):
+        run.log(loss=1.0)
+    run.close(timeout_s=0.5)
+
+
+def test_use_after_close_is_counted(place):
+    """Everything that comes after the close is refused and counted, each once."""
+    run = place.start()
+    handle = run.scalar("x")
+    run.log(y=1.0, z=2.0)
+    run.close()
+    run.log(y=1.0, z=2.0)
+    run.log(new=1.0)
+    handle.add(1.0)
+    run.event("late")
+    with run.step(9), run.phase("forward"):
+        pass
+    assert run.gaps() == {
+        "events": {AFTER_CLOSE: 1},
+        "scalars": {AFTER_CLOSE: 4},
+        "spans": {AFTER_CLOSE: 2},
+        "steps": {AFTER_CLOSE: 1},
+    }
+    assert not run.flush()
+    assert rows(place.spool, "steps") == []
+
+
+def test_one_warning_per_reason(place, caplog):
+    """A thousand bad values are told once, in one line."""
+    with place.start() as run:
+        for _ in range(1000):
+            run.log(x="text")
+    assert run.gaps() == {"scalars": {BAD_VALUE: 1000}}
+    assert caplog.text.count(BAD_VALUE) == 1
+
+
+def test_gaps_are_seen_in_the_events(place):
+    """Whoever asks the lake sees what was lost, and why."""
+    with place.start() as run:
+        for _ in range(3):
+            run.log(x="text")
+        run.flush()
+    (told,) = [row for row in rows(place.spool, "events") if row["event"] == "gap"]
+    assert told["attributes"] == '{"reason":"bad value","rows":3,"table":"scalars"}'
+
+
+def test_number_and_integer_raise_only_what_they_say():
+    """The conversions raise their own errors for anything that is no number."""
+    for given in BAD:
+        with pytest.raises((BadValueError, DeviceValueError)):
+            number(given)
+    for given in [*BAD, 0.5, math.inf, 2**63]:
+        with pytest.raises((BadValueError, DeviceValueError)):
+            integer(given)
+    assert integer(np.int64(2**53 + 1)) == 2**53 + 1
