@@ -6,15 +6,19 @@ torch is used only if the caller has imported it.
 import importlib
 import sys
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 if TYPE_CHECKING:
     from ranklake.capture.run import Run
 
+Shape = Sequence[int]
+
 FLOPS_PER_STEP: Final = "model/flops_per_step"
 FLOPS_PER_TOKEN: Final = "model/flops_per_token"  # noqa: S105 - a metric's name
 PEAK_MEASURED: Final = "device/peak_flops_measured"
+_ATTENTION_KERNELS: Final = ("flash_attention", "flash_attention_for_cpu", "efficient_attention", "cudnn_attention")
 _SIZES: Final = (512, 1024, 2048)
 _TRIES: Final = 4
 _ENOUGH_S: Final = 1.5
@@ -24,7 +28,8 @@ class FlopCount:
     """Context in which one real training step runs, forward and backward, on this rank.
 
     torch's FlopCounterMode sees every matrix product that is dispatched in it and counts a multiplication and an
-    addition as two. The counted step is slower than others. At the end the scalars model/flops_per_step and, if
+    addition as two. Fused attention is counted by our own formulas, see `attention_forward`. The counted step is slower
+    than others. At the end the scalars model/flops_per_step and, if
     `tokens` is given, model/flops_per_token are recorded; after an exception, nothing.
 
     Attributes
@@ -75,7 +80,36 @@ class FlopCount:
 def _flop_counter() -> Any:  # noqa: ANN401 - torch is no dependency
     if "torch" not in sys.modules:
         return None
-    return importlib.import_module("torch.utils.flop_counter").FlopCounterMode(display=False)
+    aten = sys.modules["torch"].ops.aten
+    formulas = {
+        getattr(aten, f"_scaled_dot_product_{kernel}{suffix}"): formula
+        for kernel in _ATTENTION_KERNELS
+        for suffix, formula in (("", attention_forward), ("_backward", attention_backward))
+        if hasattr(aten, f"_scaled_dot_product_{kernel}{suffix}")
+    }
+    counter = importlib.import_module("torch.utils.flop_counter")
+    return counter.FlopCounterMode(display=False, custom_mapping=formulas)
+
+
+def attention_forward(query: Shape, key: Shape, value: Shape, *_: object, **__: object) -> int:
+    """Return the FLOPs of scaled dot-product attention, forward: its two matrix products, without a discount for masks.
+
+    Parameters
+    ----------
+    query, key, value
+        Shapes (batch, heads, positions, channels); fewer key and value heads are shared by the query's.
+
+    Notes ----- torch's own table does not know the kernel for CPUs, which then counts nothing, and adds to the
+    backward pass the scores that fused kernels compute again. Model FLOPs leave recomputation out (Chowdhery et al.
+    2022, PaLM, appendix B).
+    """
+    batch, heads, positions, channels = query
+    return 2 * batch * heads * positions * key[2] * (channels + value[3])
+
+
+def attention_backward(_: Shape, query: Shape, key: Shape, value: Shape, *__: object, **___: object) -> int:
+    """Return the FLOPs of its backward pass: the gradients of both products, each by both of its factors."""
+    return 2 * attention_forward(query, key, value)
 
 
 def measure_cpu_peak() -> float | None:

@@ -1,6 +1,7 @@
 """Starts the demo's trainer on two ranks and keeps what it counted itself."""
 
 import os
+import re
 import subprocess
 import sys
 import uuid
@@ -61,8 +62,9 @@ def launch(folder: Path, steps: int, slow_rank: int | None, kill_rank: int | Non
             process.wait()
             raise
     if ended != 0 and kill_rank is None:
-        last = next((line for line in reversed(log.read_text(errors="replace").splitlines()) if "rror" in line), "")
-        raise TrainingFailedError(f"the demo's training failed: {last.strip()}", where=str(log), mend="read the log")
+        said = re.search(r"\w+(?:Error|Exception): .*", log.read_text(errors="replace"))
+        what = f"the demo's training failed: {said[0].strip()}" if said else "the demo's training failed"
+        raise TrainingFailedError(what, where=str(log), mend="read the log")
     counted = {rank: _journalled(journal / f"rank-{rank}.steps") for rank in range(WORLD_SIZE)}
     return Trained(run, counted, journal)
 

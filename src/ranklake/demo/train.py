@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, distributed
@@ -58,7 +57,8 @@ def train(options: argparse.Namespace) -> None:
                         config=config, injected=injected, param_count=parameters, compute_dtype="float32")  # fmt: skip
     journal = os.open(options.journal / f"rank-{rank}.steps", os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o644)
 
-    def reduce_gradients(_: object, bucket: Any) -> torch.futures.Future[Tensor]:  # noqa: ANN401 - torch exports no type
+    # DDP insists on this very annotation, which torch does not export to type checkers.
+    def reduce_gradients(_: object, bucket: distributed.GradBucket) -> torch.futures.Future[Tensor]:  # type: ignore[name-defined]
         with run.phase("collective"):
             distributed.all_reduce(bucket.buffer())
         done: torch.futures.Future[Tensor] = torch.futures.Future()

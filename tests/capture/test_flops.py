@@ -1,0 +1,30 @@
+"""FLOPs counted on a real step."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+from ranklake.capture.flops import _flop_counter
+
+
+@pytest.mark.parametrize(("query_heads", "key_heads"), [(4, 4), (8, 2)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_fused_attention_counts_like_its_matrix_products(query_heads, key_heads, causal):
+    """Attention costs 2 products forward and 4 backward, whichever kernel runs it; scores computed again do not count."""
+    batch, positions, channels = 2, 32, 16
+    query = torch.randn(batch, query_heads, positions, channels, requires_grad=True)
+    key, value = (torch.randn(batch, key_heads, positions, channels, requires_grad=True) for _ in range(2))
+    with _flop_counter() as counter:
+        out = functional.scaled_dot_product_attention(query, key, value, is_causal=causal, enable_gqa=True)
+        out.sum().backward()
+    product = 2 * batch * query_heads * positions * positions * channels
+    assert counter.get_total_flops() == 6 * product
+
+
+def test_a_linear_layer_counts_six_per_weight_and_token():
+    """Forward, and backward by weight and by input: six FLOPs a weight and token."""
+    layer = torch.nn.Linear(32, 48, bias=False)
+    x = torch.randn(10, 32, requires_grad=True)
+    with _flop_counter() as counter:
+        layer(x).sum().backward()
+    assert counter.get_total_flops() == 6 * 32 * 48 * 10

@@ -1,0 +1,157 @@
+"""The main job, end to end: a real training run on two ranks, recorded, ingested, checked and rolled up."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+
+import duckdb
+import polars as pl
+import pytest
+from deltalake import DeltaTable
+
+from ranklake.lake.query import query
+from ranklake.lake.store import Lake
+
+STEPS = 80
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Return one folder for all demos of this module: runs of one lake must not disturb one another."""
+    return tmp_path_factory.mktemp("demo")
+
+
+def demo(folder, *options):
+    command = [
+        sys.executable,
+        "-m",
+        "ranklake",
+        "demo",
+        "--dir",
+        str(folder),
+        "--steps",
+        str(STEPS),
+        "--json",
+        *options,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr + done.stdout
+    return json.loads(done.stdout)
+
+
+def stragglers(said):
+    return [row["rank"] for row in said["health"] if row["is_straggler"]]
+
+
+def test_every_step_the_trainer_counted_is_stored(folder):
+    """Steps per rank equal the trainer's own count, nothing is in gaps or quarantine, checks pass, nobody is slow."""
+    said = demo(folder)
+    assert [(row["rank"], row["counted"], row["n"]) for row in said["ranks"]] == [(0, STEPS, STEPS), (1, STEPS, STEPS)]
+    assert (said["lost"], said["repeated"], said["books_add_up"]) == (0, 0, True)
+    assert sum(item["gaps"] + item["quarantined"] + item["in_flight"] for item in said["balances"]) == 0
+    assert set(said["checks"]["checks"]) <= {"passed", "skipped"}, said["checks"]["unsound"]
+    assert stragglers(said) == []
+    assert said["summary"]["status"] == "finished"
+    assert said["summary"]["injected"] is None
+    assert said["loss"][-1] < said["loss"][0]
+    assert said["gpu_rows"] == 0
+
+
+def test_mfu_says_what_it_rests_on(folder):
+    """The demo's MFU lies between nothing and the measured peak, and names its peak, number format and convention."""
+    lake = Lake.open(str(folder / "lake"))
+    (row,) = query(lake, "SELECT * FROM mfu ORDER BY hour LIMIT 1").to_pylist()
+    assert 0 < row["mfu_ratio"] < 1
+    assert row["mfu_ratio"] == pytest.approx(row["model_flops"] / row["peak_flops"])
+    assert row["peak_source"] == "measured: calibration matrix product"
+    assert (row["peak_dtype"], row["flops_convention"]) == ("float32", "counted")
+
+
+def test_counted_flops_are_those_of_the_model(folder):
+    """Counted FLOPs of a token are 6 per weight of every matrix product, plus attention, within two percent."""
+    lake = Lake.open(str(folder / "lake"))
+    (row,) = query(
+        lake, "SELECT value FROM scalars WHERE metric = 'model/flops_per_token' AND rank = 0 LIMIT 1"
+    ).to_pylist()
+    layers, width, context, vocabulary = 3, 128, 64, 256
+    matrices = layers * 12 * width**2 + vocabulary * width
+    attention = 12 * layers * width * context
+    assert row["value"] == pytest.approx(6 * matrices + attention, rel=0.02)
+
+
+def test_goodput_adds_up_to_wall_time(folder):
+    """The kinds of time of a run add up to its wall time, to the nanosecond."""
+    rows = query(Lake.open(str(folder / "lake")), "SELECT * FROM goodput").to_pylist()
+    kinds = ("init", "productive", "checkpoint", "evaluation", "restart", "lost_work", "stall", "unattributed")
+    for row in rows:
+        assert sum(row[f"{kind}_ns"] for kind in kinds) == row["wall_ns"]
+
+
+def test_a_second_ingest_commits_nothing(folder):
+    """Ingest over the same spool again says that there is nothing new, and no table has a new version."""
+    tables = sorted((folder / "lake" / "tables").iterdir())
+    before = {table.name: DeltaTable(str(table)).version() for table in tables}
+    command = [
+        sys.executable,
+        "-m",
+        "ranklake",
+        "ingest",
+        "--lake",
+        str(folder / "lake"),
+        "--spool",
+        str(folder / "spool"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "nothing new in the spool; nothing committed\n"
+    assert {table.name: DeltaTable(str(table)).version() for table in tables} == before
+
+
+def test_a_slowed_rank_is_named(folder):
+    """With an injected slow rank the run is labelled as injected and the summary names that rank and no other."""
+    said = demo(folder, "--slow-rank", "1")
+    assert stragglers(said) == [1]
+    assert said["summary"]["straggler_rank"] == 1
+    assert said["summary"]["injected"] == "slow rank 1"
+
+
+def test_a_killed_rank_loses_nothing_it_acknowledged(folder):
+    """After SIGKILL half-way every step that a rank had journalled is stored, once, and the run is not called finished."""
+    said = demo(folder, "--kill-rank", "1")
+    assert (said["lost"], said["repeated"], said["books_add_up"]) == (0, 0, True)
+    counted = {row["rank"]: row["counted"] for row in said["ranks"]}
+    assert counted[1] == STEPS // 2
+    assert all(row["n"] >= row["counted"] for row in said["ranks"])
+    assert said["summary"]["status"] in {"failed", "abandoned"}
+
+
+@pytest.mark.leaky("polars keeps its thread pool")
+def test_other_readers_see_the_same(folder):
+    """Polars on the Delta log and DuckDB on its files count the same rows and sum the same values as our SQL."""
+    lake = Lake.open(str(folder / "lake"))
+    for table in ("runs", "steps", "scalars", "spans", "events", "step_rollup", "rank_health", "run_summary"):
+        path = str(folder / "lake" / "tables" / table)
+        (ours,) = query(lake, f"SELECT count(*) AS n FROM {table}").to_pylist()
+        assert pl.scan_delta(path).select(pl.len()).collect().item() == ours["n"] > 0
+        files = DeltaTable(path).file_uris()
+        assert duckdb.read_parquet(files, hive_partitioning=True).aggregate("count(*)").fetchall()[0][0] == ours["n"]
+    ours = query(
+        lake, "SELECT run, rank, count(*) AS n, sum(tokens) AS tokens FROM steps GROUP BY run, rank"
+    ).to_pylist()
+    frame = pl.scan_delta(str(folder / "lake" / "tables" / "steps"))
+    theirs = frame.group_by("run", "rank").agg(pl.len().alias("n"), pl.col("tokens").sum()).collect().to_dicts()
+    assert Counter(tuple(row.values()) for row in theirs) == Counter(tuple(row.values()) for row in ours)
+
+
+def test_sql_prints_a_table_and_json_that_parses(folder):
+    """The documented question prints a table, and as JSON it parses."""
+    question = "SELECT rank, count(*) n, avg(step_time_s) FROM steps GROUP BY rank"
+    command = [sys.executable, "-m", "ranklake", "sql", question, "--lake", str(folder / "lake")]
+    table = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert table.splitlines()[0].split("|")[0].strip() == "rank"
+    rows = json.loads(
+        subprocess.run([*command, "--format", "json"], capture_output=True, check=True, timeout=60).stdout
+    )
+    assert sorted(row["rank"] for row in rows) == [0, 1]
