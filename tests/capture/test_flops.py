@@ -10,7 +10,7 @@ from ranklake.capture.flops import _flop_counter
 @pytest.mark.parametrize(("query_heads", "key_heads"), [(4, 4), (8, 2)])
 @pytest.mark.parametrize("causal", [False, True])
 def test_fused_attention_counts_like_its_matrix_products(query_heads, key_heads, causal):
-    """Attention costs 2 products forward and 4 backward, whichever kernel runs it; scores computed again do not count."""
+    """Attention costs 2 products forward, 4 backward, whichever kernel runs it; scores computed again do not count."""
     batch, positions, channels = 2, 32, 16
     query = torch.randn(batch, query_heads, positions, channels, requires_grad=True)
     key, value = (torch.randn(batch, key_heads, positions, channels, requires_grad=True) for _ in range(2))

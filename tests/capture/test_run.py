@@ -130,6 +130,14 @@ def test_a_value_logged_twice_in_a_step_is_kept_twice(place):
     ]
 
 
+def test_two_names_of_one_metric_are_two_values(place):
+    """`loss` and `train/loss` in one mapping are both kept."""
+    with place.start() as run:
+        run.log({"loss": 1.0, "train/loss": 2.0})
+        run.log({"loss": 3.0, "train/loss": 4.0})
+    assert sorted(row["value"] for row in rows(place.spool, "scalars")) == [1.0, 2.0, 3.0, 4.0]
+
+
 def test_numbers_that_are_not_finite_are_null_and_flagged(place):
     """NaN and infinities never reach a table: the value is NULL and says what it was."""
     with place.start() as run:

@@ -118,7 +118,7 @@ def test_a_slowed_rank_is_named(folder):
 
 
 def test_a_killed_rank_loses_nothing_it_acknowledged(folder):
-    """After SIGKILL half-way every step that a rank had journalled is stored, once, and the run is not called finished."""
+    """After SIGKILL half-way every step a rank had journalled is stored, once, and the run is not called finished."""
     said = demo(folder, "--kill-rank", "1")
     assert (said["lost"], said["repeated"], said["books_add_up"]) == (0, 0, True)
     counted = {row["rank"]: row["counted"] for row in said["ranks"]}

@@ -27,7 +27,7 @@ class Segment:
 def segments(spool: Path, table: str = "*") -> list[Segment]:
     """Return the segments of a local spool, in the order of their names."""
     found = []
-    for path in sorted(Path(spool).glob(f"segments/*/{table}/*")):
+    for path in sorted(Path(spool).glob(f"segments/*/{table}/*.parquet")):
         name = SegmentName.parse(path.name)
         raw = path.read_bytes()
         assert hashlib.sha256(raw).hexdigest() == name.sha256
