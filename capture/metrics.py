@@ -176,8 +176,6 @@ class Metrics:
             self.refuse("scalars", BAD_ARGUMENTS, repr_of(error))
 
     def _log_slowly(self, moment: int, scalars: dict[Any, object], step: object) -> None:
-        recorder = self._recorder
-        assert recorder is not None
         frame = self.stack.top
         current = None if frame is None else frame.step
         if current is not None and current.start is None:  # begun in the parent of a fork, which writes it
@@ -190,29 +188,38 @@ class Metrics:
         if current is not None and at != current.number:
             current = None
         good: dict[int, float] = {}
-        in_row = False
         for name, value in scalars.items():
-            column = STEP_NAMES.get(name) if isinstance(name, str) else None
-            in_row = in_row or column is not None
-            metric = name if column is None else METRIC_OF[column]
-            try:
-                if column is not None and current is not None:
-                    self._put_in_step(current, column, value)
-                    continue
-                series = recorder.series.metric(metric)
-                good[series] = number(value)
-            except DeviceValueError:
-                self._defer(str(name), value, partial(self._deliver, metric, at, moment))
-            except BadValueError as error:
-                self.refuse("scalars", BAD_VALUE, f"{text(name, 80)}={error}")
-            except RefusedError as refused:
-                self.refuse("scalars", refused.reason, refused.detail)
+            self._sort_out(name, value, current, at, moment, good)
         series_of = tuple(good)
         self._write(moment, at, good)
-        if not in_row and 0 < len(series_of) == len(scalars) <= ROW_WIDTH and len(self._plans) < _MOST_PLANS:
+        all_alike = len(series_of) == len(scalars) and STEP_NAMES.keys().isdisjoint(scalars)
+        if all_alike and 0 < len(series_of) <= ROW_WIDTH and len(self._plans) < _MOST_PLANS:
             plan = self._plan(series_of)
             if plan is not None:
                 self._plans[tuple(scalars)] = plan
+
+    def _sort_out(
+        self, name: object, value: object, current: Step | None, at: int, moment: int, good: dict[int, float]
+    ) -> None:
+        """Put one value into the step's row or, by its series, into `good`; else send for it or count it."""
+        assert self._recorder is not None
+        column = STEP_NAMES.get(name) if isinstance(name, str) else None
+        metric = name if column is None else METRIC_OF[column]
+        try:
+            if column is not None and current is not None:
+                self._put_in_step(current, column, value)
+            else:
+                series = self._recorder.series.metric(metric)
+                if series in good:  # two names of one metric
+                    self._put_scalar(moment, at, number(value), series)
+                else:
+                    good[series] = number(value)
+        except DeviceValueError:
+            self._defer(str(name), value, partial(self._deliver, str(metric), at, moment))
+        except BadValueError as error:
+            self.refuse("scalars", BAD_VALUE, f"{text(name, 80)}={error}")
+        except RefusedError as refused:
+            self.refuse("scalars", refused.reason, refused.detail)
 
     def _deliver(self, metric: str, step: int, moment: int, value: float) -> None:
         self.add_metric(metric, value, step, moment)
