@@ -101,9 +101,8 @@ class Metrics:
             return _no_scalar(text(name, 80))
         try:
             series = recorder.series.metric(name, kind)
-        except RefusedError as refused:
-            reason, detail = refused.reason, refused.detail
-            return Scalar(text(name, 80), lambda *_, **__: self.refuse("scalars", reason, detail))
+        except RefusedError:  # a bad name, or no stream to define it in: tried again, and counted, with each value
+            return Scalar(text(name, 80), lambda value=None, step=None: self._add_unknown(name, kind, value, step))
         lane, pack, clock, mark = self._scalars, _pack_scalar, now, MARK
 
         def add(value: Any, step: Any = ABSENT) -> None:  # noqa: ANN401 - whatever training has
@@ -117,6 +116,15 @@ class Metrics:
             self._add_slowly(str(name), series, value, step)
 
         return Scalar(str(name), add)
+
+    def _add_unknown(self, name: object, kind: str, value: object, step: object) -> None:
+        assert self._recorder is not None
+        try:
+            series = self._recorder.series.metric(name, kind)
+        except RefusedError as refused:
+            self.refuse("scalars", refused.reason, refused.detail)
+        else:
+            self._add_slowly(str(name), series, value, step)
 
     def _add_slowly(self, name: str, series: int, value: object, step: object) -> None:
         moment = now()

@@ -1,5 +1,6 @@
 """Places: the local spool on this host's disk, and the spool that segments are uploaded to."""
 
+import contextlib
 import os
 import stat
 from pathlib import Path
@@ -16,7 +17,7 @@ class LocalSpoolError(RanklakeError):
 
 
 def local_root(given: str | os.PathLike[str] | None = None) -> Path:
-    """Return the local spool's folder, made if need be.
+    """Return the local spool's folder, made if that is possible now.
 
     What is given comes first, then RANKLAKE_LOCAL_SPOOL, then /var/tmp/ranklake-<uid>: a disk that outlives a
     reboot, unlike /tmp. There a folder of somebody else's, or a link, is refused: whoever made it could read or
@@ -25,15 +26,13 @@ def local_root(given: str | os.PathLike[str] | None = None) -> Path:
     Raises
     ------
     LocalSpoolError
-        It cannot be made, or belongs to somebody else.
+        The default folder cannot be made, or belongs to somebody else.
     """
     named = os.fspath(given) if given else os.environ.get(LOCAL_VARIABLE, "")
     if named:
         path = Path(named).expanduser().absolute()
-        try:
+        with contextlib.suppress(OSError):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise LocalSpoolError(f"cannot be made ({error.strerror})", where=str(path)) from error
         return path
     path = Path(f"/var/tmp/ranklake-{os.getuid()}")  # noqa: S108 - private, and its owner is checked
     mend = f"set {LOCAL_VARIABLE} to a folder of your own"

@@ -55,10 +55,8 @@ class Run(Metrics):
         self._keeper: Keeper | None = None
         self._phases: dict[object, tuple[int, int]] = {}
         self.span_ids = itertools.count(1)
-        self.step_span = 0
         if recorder is not None:
             self.steps, self.spans = recorder.slots["steps"], recorder.slots["spans"]
-            self.step_span = recorder.series.span("step", "step")
 
     # ── who and what ──
 
@@ -161,6 +159,15 @@ class Run(Metrics):
             self._phases[name] = number, column
             return Phase(self, number, column, size, batch)
         return NOTHING
+
+    def step_span(self) -> int | None:
+        """Return the number of the name of steps' spans; None if there is none to be had, which is then counted."""
+        assert self._recorder is not None
+        try:
+            return self._recorder.series.span("step", "step")
+        except RefusedError as refused:
+            self.refuse("spans", refused.reason, refused.detail)
+            return None
 
     # ── events ──
 

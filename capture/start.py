@@ -13,6 +13,7 @@ from ranklake.capture.places import local_root, spool_uri
 from ranklake.capture.provenance import run_row
 from ranklake.capture.recorder import Recorder
 from ranklake.capture.run import Run
+from ranklake.capture.slots import RefusedError
 from ranklake.capture.values import integer, number, text
 
 _runs: "weakref.WeakSet[Run]" = weakref.WeakSet()
@@ -112,10 +113,13 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
 
 
 def _begin(recorder: Recorder, keep: dict[str, Any]) -> Run:
-    """Open the stream and start the threads. Raises `RefusedError`."""
+    """Open the stream and start the threads."""
     from ranklake.capture.keeper import Keeper  # pyarrow and fsspec: not before something is recorded
 
-    recorder.require()
+    try:
+        recorder.require()
+    except RefusedError as refused:  # it may be there later; until then each row is counted
+        recorder.gaps.warn("start", f"the local spool cannot be used yet: {refused.reason} ({refused.detail})")
     run = Run(recorder.launch, recorder)
     keeper = Keeper(recorder, expects_late_values=run.expects_late_values, **keep)
     run.keep(keeper)

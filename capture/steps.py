@@ -203,8 +203,10 @@ class Step(Frame):
         if self.parent is not None:
             self.parent.inner += duration
         parent_id = ABSENT if self.parent is None else self.parent.span_id
-        span = (start, duration, self.number, self.span_id, parent_id, ABSENT, -1, 0, run.step_span)
-        run.spans.put(_pack_span, *span)
+        name = run.step_span()
+        if name is not None:
+            span = (start, duration, self.number, self.span_id, parent_id, ABSENT, -1, 0, name)
+            run.spans.put(_pack_span, *span)
         if error is not None:
             self._fail(error)
         elif self.number == ABSENT:

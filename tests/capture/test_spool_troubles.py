@@ -1,0 +1,208 @@
+"""A local spool that vanishes, fills up or cannot be written: training goes on, and every row is counted."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+from recorded import check_books, gaps, rows, segments
+
+from ranklake.capture.gaps import SPOOL_FULL, SPOOL_REFUSED, SPOOL_VANISHED
+from ranklake.capture.recover import recover
+
+
+def wait_for(condition, timeout_s=10):
+    """Wait until something holds."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_folder_that_vanishes_is_counted_and_replaced(place):
+    """Rows of the lost folder are gaps, to the row; later rows are recorded into a new one."""
+    run = place.start(seal_every_s=0.1)
+    handle = run.scalar("x")
+    run.flush()
+    for number in range(100):
+        handle.add(1.0, number)
+        run.log(a=1.0, b=2.0, c=3.0)
+    with run.step(1):
+        pass
+    run.event("lost")
+    shutil.rmtree(place.local)
+    wait_for(run.gaps)
+    for number in range(50):
+        handle.add(2.0, number)
+    run.close()
+    found = rows(place.spool, "scalars")
+    lost = run.gaps()
+    assert {reason for reasons in lost.values() for reason in reasons} == {SPOOL_VANISHED}
+    assert len(found) + lost["scalars"][SPOOL_VANISHED] == 100 * 4 + 50
+    assert [row["value"] for row in found if row["value"] == 2.0] == [2.0] * 50
+    assert gaps(place.spool) == lost
+    check_books(place.spool)
+
+
+def test_a_folder_that_vanishes_just_before_the_close(place):
+    """The last rows are counted, too."""
+    run = place.start()
+    with run.step(1), run.phase("forward"):
+        run.log(x=1.0)
+    shutil.rmtree(place.local)
+    run.close()
+    assert rows(place.spool, "steps") == []
+    lost = gaps(place.spool)
+    assert lost["steps"] == {SPOOL_VANISHED: 1}
+    assert lost["spans"] == {SPOOL_VANISHED: 2}
+    assert lost["scalars"] == {SPOOL_VANISHED: 1}
+    assert lost["runs"] == {SPOOL_VANISHED: 1}
+    check_books(place.spool)
+
+
+def test_a_folder_that_cannot_come_back(place):
+    """With its place taken by a file, every row is counted in memory, and training goes on."""
+    run = place.start(seal_every_s=0.1)
+    shutil.rmtree(place.local)
+    place.local.write_text("taken")
+    wait_for(run.gaps)
+    for number in range(100):
+        with run.step(number):
+            run.log(x=1.0)
+    run.close(timeout_s=0.5)
+    counted = run.gaps()
+    assert sum(counted["steps"].values()) == 100
+    assert sum(counted["scalars"].values()) == 100
+
+
+# A limit on file sizes makes every allocation beyond it fail, as a full disk does, in this process alone.
+FULL = """
+import json, resource, sys
+from ranklake import capture
+run = capture.start(job="j", run="full", spool=sys.argv[1], local_dir=sys.argv[2], seal_every_s=3600)
+handle = run.scalar("x")
+handle.add(1.0)
+run.flush()
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, resource.RLIM_INFINITY))
+for number in range(300_000):
+    handle.add(2.0, number)
+run.log(a=1.0, b=2.0, c=3.0)
+counted = run.gaps()
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+run.close()
+print(json.dumps(counted))
+"""
+
+
+def test_a_full_disk_is_counted_to_the_row(tmp_path):
+    """When no file can be made any more, each row is one gap; recorded and counted are all there is."""
+    command = [sys.executable, "-c", FULL, str(tmp_path / "spool"), str(tmp_path / "local")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
+    counted = json.loads(done.stdout)
+    stored = sum(segment.rows.num_rows for segment in segments(tmp_path / "spool", "scalars"))
+    assert set(counted["scalars"]) == {SPOOL_FULL}
+    assert counted["scalars"][SPOOL_FULL] > 1000
+    assert stored + counted["scalars"][SPOOL_FULL] == 300_000 + 1 + 3
+    assert gaps(tmp_path / "spool")["scalars"] == counted["scalars"]
+    check_books(tmp_path / "spool")
+    assert done.stderr.count(SPOOL_FULL) == 1
+
+
+# Root may write anywhere, so the test becomes somebody else, with all modules loaded.
+READ_ONLY = """
+import json, os, sys, time
+from ranklake import capture
+import ranklake.capture.keeper
+os.setgid(65534); os.setuid(65534)
+run = capture.start(job="j", run="r", spool=sys.argv[1], local_dir=sys.argv[2])
+handle = run.scalar("x")
+for number in range(10):
+    with run.step(number), run.phase("forward"):
+        run.log(loss=1.0)
+        run.log(a=1.0, b=2.0)
+        handle.add(1.0)
+run.close()
+print(json.dumps(run.gaps()))
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+def test_a_folder_that_is_not_ours_to_write(tmp_path):
+    """A local spool without write permission: every row is counted, one warning says why, training goes on."""
+    (tmp_path / "local").mkdir(mode=0o755)
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    command = [sys.executable, "-c", READ_ONLY, str(tmp_path / "spool"), str(tmp_path / "local")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
+    counted = json.loads(done.stdout)
+    del counted["events"], counted["runs"]
+    assert counted == {
+        "scalars": {SPOOL_REFUSED: 30},
+        "spans": {SPOOL_REFUSED: 20},
+        "steps": {SPOOL_REFUSED: 10},
+    }
+    assert "Traceback" not in done.stderr
+
+
+def test_a_folder_that_can_be_had_only_later(place):
+    """Rows are counted until the local spool can be used, and recorded from then on; handles made before work then."""
+    place.local.parent.mkdir(exist_ok=True)
+    place.local.write_text("taken")
+    run = place.start(seal_every_s=0.1)
+    handle = run.scalar("x")
+    for number in range(10):
+        handle.add(1.0, number)
+    place.local.unlink()
+    deadline = time.monotonic() + 10
+    while not place.local.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(1.1)  # a lane asks for a file once a second
+    for number in range(20):
+        handle.add(2.0, number)
+        with run.step(number):
+            pass
+    run.close()
+    assert len(rows(place.spool, "steps")) == 20
+    assert [row["value"] for row in rows(place.spool, "scalars")] == [2.0] * 20
+    assert sum(gaps(place.spool)["scalars"].values()) == 10
+    assert gaps(place.spool) == run.gaps()
+    check_books(place.spool)
+
+
+EXITS = {
+    "returns": "",
+    "closes": "run.close()",
+    "os._exit": "import os; os._exit(0)",
+    "raises": "raise SystemExit(3)",
+    "fails": "1 / 0",
+    "a thread is recording": "import threading; threading.Thread(target=lambda: [run.log(y=1.0) for _ in range(10**9)],"
+    " daemon=True).start()",
+    "late": "run.close(); run.log(z=1.0); run.log(z=2.0)",
+}
+
+
+@pytest.mark.parametrize("how", EXITS)
+def test_however_a_process_ends_its_rows_are_there(tmp_path, how):
+    """At every kind of exit the steps that ended are stored or recovered, and the process ends as it would have."""
+    script = (
+        "import sys; from ranklake import capture\n"
+        "run = capture.start(job='j', run='r', spool=sys.argv[1], local_dir=sys.argv[2])\n"
+        "for number in range(50):\n"
+        "    with run.step(number): run.log(x=1.0)\n" + EXITS[how]
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "spool"), str(tmp_path / "local")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == {"raises": 3, "fails": 1}.get(how, 0)
+    assert ("Traceback" in done.stderr) == (how == "fails")
+    closed = how != "os._exit"
+    recovered = recover(tmp_path / "local", tmp_path / "spool")
+    assert recovered.streams == (0 if closed else 1)
+    assert [row["step"] for row in rows(tmp_path / "spool", "steps")] == list(range(50))
+    ended = [row["event"] for row in rows(tmp_path / "spool", "events")][-1]
+    assert ended == ("rank_end" if closed else "abandoned")
+    if how == "late":
+        assert gaps(tmp_path / "spool") == {"scalars": {"after close": 2}}
+    check_books(tmp_path / "spool")
