@@ -6,7 +6,8 @@ columns and types, so that ``SELECT count(*) FROM gpu_samples`` gives 0 on a mac
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,8 +16,8 @@ from datafusion import SessionConfig, SessionContext, SQLOptions
 from deltalake import DeltaTable
 
 from ranklake.errors import RanklakeError, did_you_mean
-from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import load_contracts
+from ranklake.lake.scan import register
 from ranklake.lake.store import Lake
 from ranklake.lake.tables import delta_table
 
@@ -58,6 +59,7 @@ def session(
     *,
     overlay: Path | None = None,
     handles: Mapping[str, DeltaTable | None] | None = None,
+    days: Mapping[str, Collection[date]] | None = None,
     threads: int | None = None,
 ) -> SessionContext:
     """Return a DataFusion session with tables of the lake registered under their names.
@@ -70,6 +72,8 @@ def session(
         Folder of the user's own contracts.
     handles
         Delta tables that are open already, at the versions to read; None stands for one that was never written.
+    days
+        Dates to register, by table; default all.
     threads
         Partitions that a query runs in; default one per core.
     """
@@ -77,17 +81,8 @@ def session(
     contracts = load_contracts(overlay)
     for name in contracts if tables is None else tables:
         handle = handles[name] if handles is not None and name in handles else delta_table(lake, name)
-        register(ctx, contracts[name], handle)
+        register(ctx, lake, contracts[name], handle, None if days is None else days.get(name))
     return ctx
-
-
-def register(ctx: SessionContext, contract: "Contract", handle: DeltaTable | None) -> None:
-    """Register one table: what it holds, or nothing under its contract's schema where it was never written."""
-    if handle is not None:
-        ctx.register_table(contract.table, handle)
-        return
-    empty = pa.RecordBatch.from_pylist([], schema=arrow_schema(contract))
-    ctx.register_record_batches(contract.table, [[empty]])
 
 
 def query(

@@ -144,14 +144,11 @@ def _expected(rollup: "Rollup", day: date, inputs: Mapping[str, Snapshot]) -> di
     """Return the fingerprints of what an output date is computed from, that date of the main input always."""
     found: dict[Key, str] = {(rollup.inputs[0].table, partition(day)): NOTHING}
     for item in rollup.inputs:
-        one = inputs[item.table]
-        if item.reach == "until":
+        one, days = inputs[item.table], item.days(day)
+        if days is None:
             found[item.table, WHOLE] = combined(one, day)
             continue
-        around = (-1, 0, 1) if item.reach == "days" else (0,)
-        for near in (day + _DAY * offset for offset in around):
-            if near in one.fingerprints:
-                found[item.table, partition(near)] = one.fingerprints[near]
+        found |= {(item.table, partition(near)): one.fingerprints[near] for near in days if near in one.fingerprints}
     return found
 
 

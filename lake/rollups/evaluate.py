@@ -43,11 +43,15 @@ def _evaluate(ctx: "SessionContext", rollup: "Rollup", values: dict[str, Any]) -
     for name, make in rollup.lookups.items():
         if not ctx.table_exist(name):
             replace_table(ctx, name, make())
-    *intermediate, (_, last) = rollup.queries
+    *before, last = rollup.queries
     parameters = {**rollup.parameters, **values}
-    for name, text in intermediate:
-        replace_table(ctx, name, ctx.sql(text, param_values=parameters).to_arrow_table())
-    found = ctx.sql(last, param_values=parameters).to_arrow_table()
-    for name, _ in intermediate:
-        ctx.deregister_table(name)
+    for query in before:
+        frame = ctx.sql(query.text, param_values=parameters)
+        if query.kind == "view":
+            ctx.register_view(query.name, frame)
+        else:
+            replace_table(ctx, query.name, frame.to_arrow_table())
+    found = ctx.sql(last.text, param_values=parameters).to_arrow_table()
+    for query in before:
+        ctx.deregister_table(query.name)
     return conform(found, contract(rollup.name))

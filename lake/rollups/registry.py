@@ -5,9 +5,10 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import date, timedelta
 from functools import cached_property
 from importlib.resources import files
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import pyarrow as pa
 
@@ -29,7 +30,7 @@ HANG_FACTOR: Final = 10.0
 STALL_S: Final = 60
 """Seconds without anything known that count as a stall; shorter gaps are unattributed."""
 
-_INTO: Final = re.compile(r"^-- into (\w+):", re.MULTILINE)
+_HEAD: Final = re.compile(r"^-- (into|view) (\w+):", re.MULTILINE)
 Reach = Literal["day", "days", "until", "run"]
 Scope = Literal["partition", "run"]
 
@@ -53,6 +54,19 @@ class Input:
 
     table: str
     reach: Reach
+
+    def days(self, day: date) -> tuple[date, ...] | None:
+        """Return the dates of the table that an output date depends on; None where they are not bounded."""
+        around = {"day": (0,), "days": (-1, 0, 1)}.get(self.reach)
+        return None if around is None else tuple(day + timedelta(days=offset) for offset in around)
+
+
+class Query(NamedTuple):
+    """One query of a rollup's file: ``into`` a table in memory, a ``view``, or the ``result``."""
+
+    kind: str
+    name: str
+    text: str
 
 
 @dataclass(frozen=True)
@@ -86,16 +100,17 @@ class Rollup:
         return files(__package__).joinpath(f"{self.name}.sql").read_text(encoding="utf-8")
 
     @property
-    def queries(self) -> list[tuple[str, str]]:
-        """The file's queries as (name, text), in order.
+    def queries(self) -> list[Query]:
+        """The file's queries, in order.
 
-        All but the last are headed ``-- into NAME: …``; their result is a table that later ones read, so that it is
-        computed once. The last one, named "", is the result.
+        All but the last are headed ``-- into NAME: …`` or ``-- view NAME: …`` and are read under that name by later ones:
+        what is put into a table is computed once, a view each time it is read, without being held in memory.
         """
         found = []
         for text in self.sql.split(";\n\n"):
-            heads = _INTO.findall(text)
-            found.append((heads[-1] if heads else "", text))
+            heads = _HEAD.findall(text)
+            kind, name = heads[-1] if heads else ("result", "")
+            found.append(Query(kind, name, text))
         return found
 
     @cached_property

@@ -42,7 +42,8 @@ stepped AS (
         min(step_time_s) AS min_step_time_s,
         median(step_time_s) AS median_step_time_s,
         max(step_time_s) AS max_step_time_s,
-        first_value(rank ORDER BY self_ns DESC, rank) AS slowest_rank,
+        -- longest self time (in us) and the lowest rank that had it, in one integer
+        max(self_ns / 1000 * 1048576 + 1048575 - rank) AS slowest,
         sum(self_ns) AS sum_self_time_ns,
         max(self_ns) AS max_self_ns,
         avg(data_time_s) AS mean_data_time_s,
@@ -82,7 +83,7 @@ SELECT
     max_step_time_s * 1e9 * ranks / nullif(sum_step_time_ns, 0) AS imbalance_ratio,
     sum_self_time_ns,
     max_self_ns / 1e9 AS max_self_time_s,
-    CASE WHEN ranks > 1 THEN slowest_rank END AS slowest_rank,
+    CASE WHEN ranks > 1 THEN 1048575 - slowest % 1048576 END AS slowest_rank,
     CASE WHEN ranks > 1
          THEN (CAST(ranks AS BIGINT) * max_self_ns - sum_self_time_ns) / CAST(ranks - 1 AS DOUBLE) / 1e9
     END AS slowest_excess_s,
