@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.parquet import DataFile, write_partition
+from ranklake.lake.store import LakeUnreachableError
 from ranklake.lake.tables import ensure_table
 
 if TYPE_CHECKING:
@@ -80,6 +81,10 @@ def swap(
     except CommitFailedError as error:
         raise LostRaceError(
             f"another process committed {number} first", where=table.table_uri, mend="run it again"
+        ) from error
+    except (DeltaError, OSError) as error:
+        raise LakeUnreachableError(
+            f"nothing was committed: {error}", where=table.table_uri, mend="check space and rights there; run it again"
         ) from error
     return True
 

@@ -5,10 +5,12 @@ bytes ─▶ digest ─▶ Parquet ─▶ contract's types ─▶ one row a key 
 """
 
 import hashlib
+import itertools
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -24,14 +26,13 @@ from ranklake.lake.contracts.edge import judge
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.contracts.segment import METADATA_KEY, NotASegmentError, SegmentFooter, SegmentName
-from ranklake.lake.parquet import DataFile
-from ranklake.lake.read import read
-from ranklake.lake.spool import Spool
+from ranklake.lake.parquet import DataFile, bounds
+from ranklake.lake.read import read_files
+from ranklake.lake.spool import GONE, Spool
 from ranklake.lake.store import Lake
 
 Mask = npt.NDArray[np.bool_]
 KEY = ("incarnation", "segment", "slot")
-GONE = "gone from the spool before it was read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +106,9 @@ def compact(group: Group) -> Compacted:
     """Carry out one task. Repeatable: files of an earlier try are orphans that no commit names."""
     lake = Lake.open(group.lake_uri, group.storage)
     spool = Spool(group.spool_uri, group.storage)
-    try:
-        target: Contract | None = contract(group.table)
-    except RanklakeError:
-        target = None
+    target = recorded_table(group.table)
     segments = [_load(lake, spool, target, row) for row in group.segments]
-    read_in = [(segment, segment.rows) for segment in segments if segment.rows is not None]
+    read_in = [(segment, segment.rows) for segment in segments if segment.rows is not None and segment.rows.num_rows]
     if target is None or not read_in:
         return Compacted([], [], [_outcome(segment, group.table) for segment in segments])
 
@@ -139,6 +137,15 @@ def compact(group: Group) -> Compacted:
         )
         rejects = append_files(lake, contract("rejects"), table, group.plan)
     return Compacted(files, rejects, [_outcome(segment, group.table) for segment in segments])
+
+
+def recorded_table(name: str) -> Contract | None:
+    """Return the contract of a table that ranks record, or None: no rank writes derived or system tables."""
+    try:
+        found = contract(name)
+    except RanklakeError:
+        return None
+    return found if found.envelope else None
 
 
 def _load(lake: Lake, spool: Spool, target: Contract | None, row: dict[str, Any]) -> _Segment:
@@ -182,7 +189,7 @@ def _parse(raw: bytes, segment: _Segment, target: Contract | None) -> tuple[Segm
     if segment.name is None:
         raise NotASegmentError("not a segment's name")
     if target is None:
-        raise NotASegmentError("no contract has this table's name")
+        raise NotASegmentError("no table of this name is recorded by ranks")
     if hashlib.sha256(raw).hexdigest() != segment.sha256:
         raise NotASegmentError("the bytes do not have the digest in the name")
     file = pq.ParquetFile(pa.BufferReader(raw), page_checksum_verification=True)
@@ -196,13 +203,20 @@ def _parse(raw: bytes, segment: _Segment, target: Contract | None) -> tuple[Segm
         raise NotASegmentError(
             f"written under contract version {footer.contract_version}, known up to {target.version}"
         )
-    return footer, conform(file.read(), target, segment=True)
+    stored = file.read()
+    stored.validate(full=True)  # text that is not UTF-8 would pass unseen until somebody reads it
+    rows = conform(stored, target, segment=True)
+    for column in ("run", "attempt", "rank", "incarnation", "segment"):
+        if pc.any(pc.not_equal(rows[column], pa.scalar(getattr(name, column), rows[column].type))).as_py():
+            raise NotASegmentError("name, footer and contents disagree")
+    return footer, rows
 
 
 def _first_of_key(rows: pa.Table) -> Mask:
     """Return a mask that keeps the first row of every (incarnation, segment, slot).
 
-    The key is packed into one integer so that one stable sort finds the repeats.
+    The key is packed into one integer so that one stable sort finds the repeats. A row whose key has a NULL repeats
+    none.
     """
     incarnation, segment, slot = (_dense(rows[name]) for name in KEY)
     packed = ((incarnation * (segment.max() + 1)) + segment) * (slot.max() + 1) + slot
@@ -210,6 +224,8 @@ def _first_of_key(rows: pa.Table) -> Mask:
     ordered = packed[order]
     mask = np.ones(len(packed), bool)
     mask[order[1:]] = ordered[1:] != ordered[:-1]
+    for name in KEY:
+        mask |= rows[name].is_null().to_numpy()
     return mask
 
 
@@ -228,10 +244,14 @@ def _stored_before(lake: Lake, target: Contract, group: Group, good: Sequence[_S
     again = {(segment.name.incarnation, segment.name.segment) for segment in good if segment.name and segment.resent}
     if not again:
         return np.zeros(rows.num_rows, bool)
-    stored = read(lake, target, KEY, version=group.version)
-    rejects = read(lake, contract("rejects"), [*KEY, "table"], version=group.rejects_version)
-    rejects = rejects.filter(pc.equal(rejects["table"], target.table)).select(KEY)
-    known = {key for part in (stored, rejects) for key in _keys(part) if key[:2] in again}
+    theirs = pa.array({incarnation for incarnation, _ in again}, pa.int64())
+    stored = (part for _, part in read_files(lake, target, KEY, version=group.version))
+    rejects = (
+        part for _, part in read_files(lake, contract("rejects"), [*KEY, "table"], version=group.rejects_version)
+    )
+    refused = (part.filter(pc.equal(part["table"], target.table)) for part in rejects)
+    near = (part.filter(pc.is_in(part["incarnation"], theirs)) for part in itertools.chain(stored, refused))
+    known = {key for part in near for key in _keys(part) if key[:2] in again}
     return np.fromiter((key in known for key in _keys(rows)), bool, rows.num_rows)
 
 
@@ -257,7 +277,7 @@ def reject_rows(
     schema = arrow_schema(contract("rejects"))
     columns: dict[str, Any] = {name: rows[name] for name in ("run", "attempt", "rank", *KEY)}
     columns["reason"] = reasons
-    columns["row"] = [json.dumps(row, default=_jsonable) for row in rows.to_pylist()]
+    columns["row"] = _as_json(rows)
     columns["sha256"] = digests
     constants = {
         "plan": plan,
@@ -278,16 +298,36 @@ def reject_rows(
     return pa.table(arrays, schema=schema)
 
 
+def _as_json(rows: pa.Table) -> list[str]:
+    """Return each row as a JSON object.
+
+    Times are ISO 8601, or microseconds since 1970 where the year has not four digits; a number that JSON lacks is
+    "nan", "inf" or "-inf".
+    """
+    for place, column in enumerate(rows.schema):
+        if pa.types.is_timestamp(column.type):
+            moments = rows[column.name].cast(pa.int64()).to_pylist()
+            texts = [None if moment is None else _iso(moment) for moment in moments]
+            rows = rows.set_column(place, column.name, pa.array(texts, pa.string()))
+    return [json.dumps({name: _jsonable(value) for name, value in row.items()}) for row in rows.to_pylist()]
+
+
+def _iso(moment_us: int) -> str:
+    try:
+        return (datetime.fromtimestamp(0, UTC) + timedelta(microseconds=moment_us)).isoformat()
+    except OverflowError:
+        return str(moment_us)
+
+
 def _jsonable(value: object) -> object:
-    return value.isoformat() if isinstance(value, (datetime, date)) else str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value.isoformat() if isinstance(value, date) else value
 
 
 def _outcome(segment: _Segment, table: str) -> dict[str, Any]:
     name, footer = segment.name, segment.footer
-    times = {"ts_min": None, "ts_max": None}
-    if segment.rows is not None and segment.rows.num_rows:
-        bounds = pc.min_max(segment.rows["ts"]).as_py()
-        times = {"ts_min": bounds["min"], "ts_max": bounds["max"]}
+    first, last = (None, None) if segment.rows is None else bounds(segment.rows["ts"])
     counts = dict(segment.counts)
     if segment.unreadable not in {None, GONE} and name is not None:  # the name says how many rows lie in quarantine
         counts["rows_rejected"] = name.rows
@@ -310,6 +350,7 @@ def _outcome(segment: _Segment, table: str) -> dict[str, Any]:
         "unreadable": segment.unreadable,
         "contract_version": footer.contract_version if footer else None,
         "bytes": segment.size_bytes,
-        **times,
+        "ts_min": first,
+        "ts_max": last,
         **counts,
     }

@@ -1,7 +1,7 @@
 """Drives plans of every kind: whoever finds one unfinished finishes it, whatever it came to do itself."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ranklake.lake import action_plan, ingest_plan
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Driven:
-    """A plan that was proposed and finished by this process.
+    """What was done about plans.
 
     Attributes
     ----------
     plan
-        The plan.
+        The plan that was composed and finished, or None where there was nothing to compose.
     outcomes
-        For ingest: the account of its segments; empty where another driver did the work.
+        For each ingest plan that was finished here, whoever composed it: the account of its segments.
     """
 
-    plan: Plan
-    outcomes: list[dict[str, Any]] = field(default_factory=list)
+    plan: Plan | None
+    outcomes: dict[int, list[dict[str, Any]]]
 
 
 def drive(
     lake: "Lake", compose: Callable[[int], Plan | None], workers: "Workers", progress: Progress | None = None
-) -> Driven | None:
-    """Finish what is unfinished, compose the next plan, and carry it out; None where there was nothing to do."""
+) -> Driven:
+    """Finish what is unfinished, compose the next plan, and carry it out."""
     outcomes: dict[int, list[dict[str, Any]]] = {}
 
     def carry_out(plan: Plan) -> None:
@@ -41,7 +41,7 @@ def drive(
             action_plan.execute(lake, plan)
 
     plan = propose_and_carry_out(lake, compose, carry_out)
-    return None if plan is None else Driven(plan, outcomes.get(plan.number, []))
+    return Driven(plan, outcomes)
 
 
 def finish(lake: "Lake", kind: str, workers: "Workers") -> None:

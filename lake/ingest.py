@@ -3,12 +3,13 @@
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ranklake.lake import ingest_plan
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.driver import drive
 from ranklake.lake.read import read
+from ranklake.lake.spool import GONE
 from ranklake.lake.tables import delta_table
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ class Ingested:
     Attributes
     ----------
     plans
-        Numbers of the plans this call proposed and finished; empty if the spool held nothing new.
+        Numbers of the plans this call finished, its own and one that another driver left half done; empty if there
+        was nothing to do.
     segments, unreadable
         Segments in them, and how many of those could not be read.
     rows_stored, rows_rejected, rows_duplicate
@@ -57,19 +59,21 @@ def ingest(
         Segments stay in the spool that long after their plan is finished, for replay.
     """
     started = time.monotonic()
-    plans, rows = [], []
-    while True:
+    outcomes: dict[int, list[dict[str, Any]]] = {}
+    composed = True
+    while composed:
         driven = drive(lake, lambda number: ingest_plan.compose(lake, spool, number), workers, progress)
-        if driven is None:
-            break
-        plans.append(driven.plan.number)
-        rows += driven.outcomes
+        outcomes |= driven.outcomes
+        # What vanished before it was read stays new; a listing that goes on naming it must not keep us here for ever.
+        account = driven.outcomes.get(driven.plan.number) if driven.plan else []
+        composed = account is None or any(row["unreadable"] != GONE for row in account)
+    rows = [row for account in outcomes.values() for row in account]
     purged = 0
     if delta_table(lake, "segments") is not None:
-        kept = read(lake, contract("segments"), ["uri_name", "date"])
+        kept = read(lake, contract("segments"), [*ingest_plan.IDENTITY, "date"])
         purged = spool.purge(kept, datetime.now(UTC).date(), keep_days)
     return Ingested(
-        plans=plans,
+        plans=sorted(outcomes),
         segments=len(rows),
         unreadable=sum(row["unreadable"] is not None for row in rows),
         rows_stored=sum(row["rows_stored"] for row in rows),

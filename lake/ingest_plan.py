@@ -19,7 +19,8 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.ledger import commit_rows, ledger_row
 from ranklake.lake.plan import LEDGER, Plan, Progress
 from ranklake.lake.read import read
-from ranklake.lake.spool import Spool, Spooled
+from ranklake.lake.spool import Spool, Spooled, identities
+from ranklake.lake.store import LakeError
 from ranklake.lake.tables import delta_table, ensure_table
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from ranklake.lake.workers import Workers
 
 KIND = "ingest"
+IDENTITY = ("sha256", "uri_name", "bytes", "table", "unreadable")
 PLAN_SEGMENTS = 20_000
 GROUP_ROWS = 2_000_000
 GROUP_BYTES = 128 * 2**20
@@ -34,7 +36,8 @@ GROUP_BYTES = 128 * 2**20
 
 def compose(lake: "Lake", spool: "Spool", number: int) -> Plan | None:
     """Return the plan that brings in what is new in the spool, or None where nothing is."""
-    known = read(lake, contract("segments"), ["sha256", "uri_name", "bytes", "table", "incarnation", "segment"])
+    _refuse_amnesia(lake)
+    known = read(lake, contract("segments"), [*IDENTITY, "incarnation", "segment"])
     new = unknown(spool.listing(), known)
     if not new:
         return None
@@ -43,7 +46,7 @@ def compose(lake: "Lake", spool: "Spool", number: int) -> Plan | None:
     others = {claims[0].path: [item.path for item in claims[1:]] for claims in new}
     tables = sorted({item.table for item in chosen})
     body = {
-        "spool": spool.uri,
+        "spool": spool.address,
         "writer": f"ranklake {ranklake.__version__}",
         "versions": {table: _version(lake, table) for table in [*tables, "rejects"]},
         "segments": [
@@ -62,18 +65,23 @@ def compose(lake: "Lake", spool: "Spool", number: int) -> Plan | None:
     return Plan(number, KIND, time.time_ns() // 1000, body)
 
 
+def _refuse_amnesia(lake: "Lake") -> None:
+    """Raise `LakeError` where plans were finished and nobody can tell what they brought in."""
+    if delta_table(lake, "segments") is None and KIND in read(lake, contract(LEDGER), ["kind"])["kind"].to_pylist():
+        mend = "restore tables/segments from a backup; else all that is in the spool would be stored again"
+        raise LakeError("the table segments is gone", where=lake.uri, mend=mend)
+
+
 def unknown(listing: list[Spooled], known: pa.Table) -> list[list[Spooled]]:
     """Return the files that no plan named yet, in stream order, those that claim one digest together.
 
     Parameters
     ----------
     known
-        Columns sha256, uri_name and bytes of the table ``segments``. A file whose bytes did not have the digest in
-        its name stands there under the digest they had, so it is also known by its place and size; should it be
-        replaced by a sound copy of another size, that copy is new.
+        Columns `IDENTITY` of the table ``segments``. A damaged file that is replaced by a sound copy of another size is
+        new again.
     """
-    digests = set(zip(known["table"].to_pylist(), known["sha256"].to_pylist(), strict=True))
-    places = set(zip(known["uri_name"].to_pylist(), known["bytes"].to_pylist(), strict=True))
+    digests, places = identities(known)
     claims: dict[tuple[str, str], list[Spooled]] = {}
     for item in listing:
         claim = (item.table, item.sha256)
@@ -139,7 +147,7 @@ def _groups(lake: "Lake", plan: Plan) -> Iterator[Group]:
         stored = _number(lake, table) >= plan.number
         for chunk in _chunks(list(segments)):
             yield Group(
-                lake.uri,
+                lake.address,
                 plan.body["spool"],
                 lake.storage,
                 table,

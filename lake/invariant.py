@@ -1,8 +1,8 @@
 """The invariant: rows recorded = rows stored + quarantined + counted gaps + in flight (+ retired by retention).
 
 What was recorded is read from what the recorders say of themselves (cumulative counts in segment footers, totals at
-closing), what is stored from the Delta logs' own row counts; the table ``segments`` ties the two together. So a lost
-segment, a lost tail, a lost file and a double commit each show, in one of the two comparisons.
+closing), what is stored from the Delta logs' own row counts and the files that they name; the table ``segments`` ties
+the two together. So a lost segment, a lost tail, a lost file, a lost quarantine and a double commit each show.
 """
 
 import json
@@ -14,17 +14,26 @@ import pyarrow.compute as pc
 
 from ranklake.lake.commit import files
 from ranklake.lake.contracts.load import contract, table_names
+from ranklake.lake.ingest_plan import IDENTITY, unknown
 from ranklake.lake.plan import LEDGER
 from ranklake.lake.read import read
+from ranklake.lake.spool import GONE
 from ranklake.lake.tables import delta_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from ranklake.lake.spool import Spooled
     from ranklake.lake.store import Lake
 
 Stream = tuple[str, int, int, int]
+SlotFile = tuple[str, int, int]
+SEGMENT_FACTS = (
+    *IDENTITY,
+    *("run", "attempt", "rank", "incarnation", "segment"),
+    *("rows", "rows_before", "gap_rows", "gap_rows_before", "totals"),
+    *("rows_stored", "rows_rejected", "rows_duplicate"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,30 +74,17 @@ def balance(lake: "Lake", spooled: "Iterable[Spooled]" = ()) -> list[TableBalanc
     spooled
         The spool's listing; without it nothing counts as in flight.
     """
-    wanted = [
-        "sha256",
-        "uri_name",
-        "bytes",
-        "table",
-        "run",
-        "attempt",
-        "rank",
-        "incarnation",
-        "segment",
-        "rows",
-        "rows_before",
-        "gap_rows",
-    ]
-    wanted += ["gap_rows_before", "totals", "rows_stored", "rows_rejected", "rows_duplicate", "unreadable"]
-    segments = read(lake, contract("segments"), wanted).to_pylist()
-    known = {row["sha256"] for row in segments}
-    waiting = {item.sha256: item for item in spooled if item.sha256 not in known}
+    known = read(lake, contract("segments"), SEGMENT_FACTS)
+    segments = known.to_pylist()
+    waiting = [claims[0] for claims in unknown(list(spooled), known)]
     moved, retired = _moved(lake)
-    lanes = _lanes(segments, waiting.values())
+    lanes = _lanes(segments, waiting)
+    live = {table: rows for table in table_names() if contract(table).envelope and (rows := _live_rows(lake, table))}
     tables = (
-        {table for table, _ in lanes} | {row["table"] for row in segments} | {item.table for item in waiting.values()}
+        {table for table, _ in lanes} | {row["table"] for row in segments} | {item.table for item in waiting} | {*live}
     )
-    return [_balance(lake, table, lanes, segments, waiting.values(), moved, retired) for table in sorted(tables)]
+    balances = [_balance(lake, table, lanes, segments, moved, retired, live.get(table, 0)) for table in sorted(tables)]
+    return [*balances, *_quarantine(lake, segments, moved, retired["rejects"])]
 
 
 @dataclass(slots=True)
@@ -113,15 +109,19 @@ class _Lane:
 
 def _lanes(segments: list[dict[str, Any]], waiting: "Iterable[Spooled]") -> dict[tuple[str, Stream], _Lane]:
     lanes: dict[tuple[str, Stream], _Lane] = defaultdict(_Lane)
-    sound = {(row["table"], row["incarnation"], row["segment"]) for row in segments if row["unreadable"] is None}
-    for row in segments:
-        copied = row["unreadable"] is not None and (row["table"], row["incarnation"], row["segment"]) in sound
-        if row["incarnation"] is None or copied:  # nobody's rows; or rows that a sound copy brought
+    ingested: dict[SlotFile, int] = defaultdict(int)
+    # Sound copies of a slot file come first, then what lies in quarantine, then what was gone. Of a slot file that no
+    # sound copy brought one damaged copy counts; where a sound one came, the damaged ones are nobody's rows.
+    for row in sorted(segments, key=lambda row: (row["unreadable"] is not None, row["unreadable"] == GONE)):
+        slot_file = (row["table"], row["incarnation"], row["segment"])
+        if row["incarnation"] is None or (row["unreadable"] is not None and slot_file in ingested):
             continue
         stream = (row["run"], row["attempt"], row["rank"], row["incarnation"])
         lane = lanes[row["table"], stream]
         lane.stored += row["rows_stored"]
         lane.rejected += row["rows_rejected"]
+        if row["unreadable"] != GONE:
+            ingested[slot_file] = max(ingested[slot_file], row["rows"])
         # Of an unreadable segment only its name is known; later footers of the stream say what came before them.
         lane.said_rows = max(lane.said_rows, (row["rows_before"] or 0) + row["rows"])
         lane.said_gaps = max(lane.said_gaps, (row["gap_rows_before"] or 0) + (row["gap_rows"] or 0))
@@ -130,10 +130,15 @@ def _lanes(segments: list[dict[str, Any]], waiting: "Iterable[Spooled]") -> dict
             closing.said_rows = max(closing.said_rows, rows)
             closing.said_gaps = max(closing.said_gaps, gaps)
             closing.closed = True
+    # A slot file that is sent again brings only what none of its copies brought before.
     for item in waiting:
-        if item.name is not None:
-            name = item.name
-            lanes[item.table, (name.run, name.attempt, name.rank, name.incarnation)].in_flight += name.rows
+        if item.name is None:
+            continue
+        name = item.name
+        slot_file = (item.table, name.incarnation, name.segment)
+        lane = lanes[item.table, (name.run, name.attempt, name.rank, name.incarnation)]
+        lane.in_flight += max(0, name.rows - ingested[slot_file])
+        ingested[slot_file] = max(ingested[slot_file], name.rows)
     return lanes
 
 
@@ -155,9 +160,9 @@ def _balance(
     table: str,
     lanes: dict[tuple[str, Stream], _Lane],
     segments: list[dict[str, Any]],
-    waiting: "Iterable[Spooled]",
     moved: dict[str, int],
     retired: dict[str, int],
+    live: int,
 ) -> TableBalance:
     mine = {stream: lane for (name, stream), lane in lanes.items() if name == table}
     faults = [
@@ -165,24 +170,50 @@ def _balance(
         for stream, lane in sorted(mine.items())
         if (fault := lane.fault())
     ]
-    in_flight = sum(item.name.rows for item in waiting if item.table == table and item.name is not None)
+    in_flight = sum(lane.in_flight for lane in mine.values())
     ingested = sum(row["rows_stored"] for row in segments if row["table"] == table)
     quarantined = sum(lane.rejected for lane in mine.values()) + moved[table]
-    live = _live_rows(lake, table)
     expected = ingested - moved[table] - retired[table]
     if live != expected:
         faults.append(f"the table holds {live} rows, the plans say {expected}")
+    faults += _file_faults(lake, table)
     gaps = sum(lane.said_gaps for lane in mine.values())
     accounted = {stream: lane.stored + lane.rejected + lane.in_flight for stream, lane in mine.items()}
     recorded = gaps + sum(max(lane.said_rows, accounted[stream]) for stream, lane in mine.items())
     return TableBalance(table, recorded, live, quarantined, gaps, in_flight, retired[table], faults)
 
 
+def _quarantine(
+    lake: "Lake", segments: list[dict[str, Any]], moved: dict[str, int], retired: int
+) -> "Iterator[TableBalance]":
+    """Yield the balance of ``rejects`` where what was quarantined is not all there."""
+    faults = []
+    live = _live_rows(lake, "rejects")
+    refused = sum(row["rows_rejected"] for row in segments if row["unreadable"] is None)
+    expected = refused + sum(moved.values()) - retired
+    if live != expected:
+        faults.append(f"the table holds {live} rows, the plans say {expected}")
+    faults += _file_faults(lake, "rejects")
+    kept = {path.rpartition("/")[2] for path in lake.fs.find(lake.path("quarantine"))}
+    aside = {row["sha256"] for row in segments if row["unreadable"] not in {None, GONE}}
+    if aside - kept:
+        faults.append(f"{len(aside - kept)} unreadable segments are not in the lake's quarantine folder any more")
+    if faults:
+        yield TableBalance("rejects", stored=live, retired=retired, faults=faults)
+
+
 def _live_rows(lake: "Lake", table: str) -> int:
-    if table not in table_names():
-        return 0
+    found = delta_table(lake, table)
+    return 0 if found is None else int(pc.sum(files(found)["num_records"]).as_py() or 0)
+
+
+def _file_faults(lake: "Lake", table: str) -> list[str]:
+    """Return what is wrong with a table's data files: the log may name bytes that are not there."""
     found = delta_table(lake, table)
     if found is None:
-        return 0
-    live = files(found)
-    return int(pc.sum(live["num_records"]).as_py() or 0) if live.num_rows else 0
+        return []
+    listed = lake.fs.find(lake.path("tables", table), detail=True)
+    there = {path: info["size"] for path, info in listed.items()}
+    named = files(found).select(["path", "size_bytes"]).to_pylist()
+    bad = sum(there.get(lake.path("tables", table, row["path"])) != row["size_bytes"] for row in named)
+    return [f"{bad} data files are missing or not of their size"] if bad else []

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ranklake.lake.store import Lake
 
 ROW_GROUP_ROWS = 262_144
+STATISTIC_CHARACTERS = 64
 
 
 class FileMismatchError(RanklakeError):
@@ -118,7 +119,11 @@ def writer_options(schema: pa.Schema) -> dict[str, Any]:
 
 
 def statistics(contract: "Contract", rows: pa.Table) -> str:
-    """Return Delta statistics, as JSON, of the contract's statistics columns."""
+    """Return Delta statistics, as JSON, of the contract's statistics columns.
+
+    A column whose bounds are long text has none: cut short they would be no values of the column, and some readers
+    answer MIN and MAX from them.
+    """
     low: dict[str, Any] = {}
     high: dict[str, Any] = {}
     nulls: dict[str, int] = {}
@@ -127,18 +132,29 @@ def statistics(contract: "Contract", rows: pa.Table) -> str:
             continue
         column = rows[name]
         nulls[name] = column.null_count
-        if column.null_count == len(column) or pa.types.is_boolean(column.type):
+        if pa.types.is_boolean(column.type):
             continue
-        bounds = pc.min_max(column).as_py()
-        low[name], high[name] = _plain(bounds["min"]), _plain(bounds["max"])
+        least, most = bounds(column)
+        if least is None or (isinstance(most, str) and max(len(least), len(most)) > STATISTIC_CHARACTERS):
+            continue
+        low[name], high[name] = _plain(least), _plain(most)
     return json.dumps(
         {"numRecords": rows.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}, allow_nan=False
     )
 
 
+def bounds(column: pa.ChunkedArray) -> tuple[Any, Any]:
+    """Return (minimum, maximum) of a column; None for both where it has no value, or a time that Python cannot hold."""
+    try:
+        found = pc.min_max(column).as_py()
+    except (OverflowError, ValueError):
+        return None, None
+    return found["min"], found["max"]
+
+
 def _plain(value: object) -> object:
     if isinstance(value, datetime):
-        return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
     if isinstance(value, date):
         return value.isoformat()
     return value

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 FORMAT: Final = 1
 LEDGER: Final = "ingest_plans"
+RESTORE: Final = "restore the file from a backup; if no commit carries its number it may be removed"
 
 Progress = Callable[[int, int], None]
 """Told (tasks done, tasks in the plan) as a plan goes on."""
@@ -72,8 +73,7 @@ class Plan:
             facts = json.loads(raw)
             head = (facts.pop("format"), int(facts.pop("plan")), str(facts.pop("kind")), int(facts.pop("created_us")))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            mend = "restore the file from a backup; if no commit carries its number it may be removed"
-            raise DamagedPlanError("the plan cannot be read", where=where, mend=mend) from error
+            raise DamagedPlanError("the plan cannot be read", where=where, mend=RESTORE) from error
         if head[0] != FORMAT:
             raise DamagedPlanError(f"plan format {head[0]} is not {FORMAT}", where=where, mend="upgrade ranklake")
         return cls(*head[1:], facts)
@@ -89,9 +89,12 @@ def read_plan(lake: "Lake", number: int) -> Plan | None:
     """Return a plan by number, or None where there is none."""
     where = lake.path(Plan(number, "", 0).name)
     try:
-        return Plan.from_json(lake.fs.cat_file(where), where)
+        plan = Plan.from_json(lake.fs.cat_file(where), where)
     except FileNotFoundError:
         return None
+    if plan.number != number:
+        raise DamagedPlanError(f"the file holds plan {plan.number}", where=where, mend=RESTORE)
+    return plan
 
 
 def propose_and_carry_out(

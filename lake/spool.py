@@ -3,16 +3,18 @@
 import hashlib
 from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from fsspec.implementations.local import LocalFileSystem
 
 from ranklake.lake.contracts.segment import NotASegmentError, SegmentName
 from ranklake.lake.store import LakeUnreachableError, filesystem
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+GONE = "gone from the spool before it was read"
+MISPLACED = "(no table)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class Spooled:
     name
         What the file name says, or None if it is not a segment's.
     sha256
-        From the name; for a foreign file, of its bytes.
+        From the name; for a foreign file, of its path and size: nobody reads it before ingest does.
     """
 
     path: str
@@ -61,7 +63,13 @@ class Spool:
 
     def __init__(self, uri: str, storage: dict[str, str] | None = None) -> None:
         self.uri = uri.rstrip("/")
-        self.fs, root = filesystem(self.uri, dict(storage or {}))
+        try:
+            self.fs, root = filesystem(self.uri, dict(storage or {}))
+        except Exception as error:  # object stores raise a class of their own per client
+            raise LakeUnreachableError(
+                f"the spool cannot be reached: {error}", where=uri, mend="check the URI"
+            ) from error
+        self.address = root if isinstance(self.fs, LocalFileSystem) else self.uri
         self.root = f"{root.rstrip('/')}/segments"
 
     def listing(self) -> list[Spooled]:
@@ -76,18 +84,17 @@ class Spool:
         except Exception as error:  # object stores raise a class of their own per client
             mend = "check the URI, the network and your rights there"
             raise LakeUnreachableError(f"the spool cannot be listed: {error}", where=self.uri, mend=mend) from error
-        spooled = (
-            self._look(path, int(info["size"] or 0)) for path, info in found.items() if not path.endswith(".tmp")
-        )
+        whole = {path: info for path, info in found.items() if not path.endswith(".tmp") and not _leads_nowhere(info)}
+        spooled = (self._look(path, int(info["size"] or 0)) for path, info in whole.items())
         return sorted(spooled, key=lambda item: (item.table, item.order))
 
     def _look(self, path: str, size: int) -> Spooled:
-        folder, _, base = path.rpartition("/")
-        table = folder.rpartition("/")[2]
+        folder, _, base = path.removeprefix(self.root).rpartition("/")
+        table = folder.rpartition("/")[2] or MISPLACED
         try:
             name = SegmentName.parse(base)
         except NotASegmentError:
-            digest = hashlib.sha256(self.fs.cat_file(path)).hexdigest()
+            digest = hashlib.sha256(f"{path} {size}".encode()).hexdigest()
             return Spooled(path, table, size, None, digest)
         return Spooled(path, table, size, name, name.sha256)
 
@@ -97,13 +104,19 @@ class Spool:
         Parameters
         ----------
         ingested
-            Columns uri_name and date of the table ``segments``: only what a finished plan named may go.
+            Columns table, sha256, uri_name, bytes, unreadable and date of the table ``segments``: only what a finished
+            plan read may go, and every further copy of it.
         """
         old = ingested.filter(pc.less(ingested["date"], pa.scalar(today - timedelta(days=keep_days), pa.date32())))
-        return sum(self._delete(path) for path in self._present(old["uri_name"].to_pylist()))
-
-    def _present(self, paths: "Iterable[str]") -> list[str]:
-        return [path for path in paths if self.fs.exists(path)]
+        if not old.num_rows:
+            return 0
+        digests, places = identities(old)
+        gone = [
+            item.path
+            for item in self.listing()
+            if (item.table, item.sha256) in digests or (item.path, item.size_bytes) in places
+        ]
+        return sum(self._delete(path) for path in gone)
 
     def _delete(self, path: str) -> int:
         try:
@@ -111,3 +124,19 @@ class Spool:
         except FileNotFoundError:  # another driver was faster
             return 0
         return 1
+
+
+def _leads_nowhere(info: dict[str, Any]) -> bool:
+    return bool(info.get("islink")) and not Path(info["name"]).exists()
+
+
+def identities(ingested: pa.Table) -> tuple[set[tuple[str, str]], set[tuple[str, int]]]:
+    """Return (table, digest) and (path, bytes) of all that was read, of rows of the table ``segments``.
+
+    A file whose bytes did not have the digest in its name stands there under the digest they had, so it is known by its
+    place and size. One that was gone before it was read is not known: it may come back.
+    """
+    read = ingested.filter(pc.fill_null(pc.not_equal(ingested["unreadable"], GONE), fill_value=True))
+    digests = set(zip(read["table"].to_pylist(), read["sha256"].to_pylist(), strict=True))
+    places = set(zip(read["uri_name"].to_pylist(), read["bytes"].to_pylist(), strict=True))
+    return digests, places

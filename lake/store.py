@@ -6,6 +6,7 @@ One set of storage options, under delta-rs's names, serves fsspec and delta-rs a
 import json
 import os
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -75,8 +76,12 @@ class Lake:
         lake = cls._at(uri, storage)
         marker = json.dumps({"format": FORMAT, "lake": uuid.uuid4().hex}).encode()
         try:
+            # Another process may be making the lake right now: its marker, whole or not, is no stranger's file, and
+            # what it makes next comes after the marker, which is therefore looked for last.
+            found = lake.fs.ls(lake.root, detail=False) if lake.fs.exists(lake.root) else []
+            strange = [path for path in found if not path.rpartition("/")[2].startswith(MARKER)]
             marked = lake.fs.exists(lake.path(MARKER))
-            taken = not marked and lake.fs.exists(lake.root) and bool(lake.fs.ls(lake.root, detail=False))
+            taken = bool(strange) and not marked
             if not marked and not taken:
                 lake.put_if_absent(MARKER, marker)
         except Exception as error:  # object stores raise a class of their own per client
@@ -95,6 +100,11 @@ class Lake:
         return cls(uri.rstrip("/"), options, fs, root.rstrip("/"))
 
     @property
+    def address(self) -> str:
+        """The URI for another process, whose current folder may be another."""
+        return self.root if self.is_local else self.uri
+
+    @property
     def is_local(self) -> bool:
         """True where the lake is a folder of this machine."""
         return isinstance(self.fs, LocalFileSystem)
@@ -105,13 +115,12 @@ class Lake:
 
     def table_uri(self, table: str) -> str:
         """Return the URI of a Delta table, for delta-rs."""
-        base = self.root if self.is_local else self.uri
-        return f"{base}/tables/{table}"
+        return f"{self.address}/tables/{table}"
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Write a whole file unless the name is taken; return whether this call wrote it.
 
-        A reader sees all of the file or none. On failure a stray temporary file may stay behind on a local disk.
+        A reader sees all of the file or none. Killed half-way, it leaves a stray temporary file on a local disk.
         """
         target = self.path(name)
         if not self.is_local:
@@ -122,16 +131,17 @@ class Lake:
             return True
         os.makedirs(os.path.dirname(target), exist_ok=True)  # noqa: PTH103, PTH120 - fsspec paths are strings
         scratch = f"{target}.{uuid.uuid4().hex}.tmp"
-        with open(scratch, "xb") as file:  # noqa: PTH123 - likewise
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
         try:
+            with open(scratch, "xb") as file:  # noqa: PTH123 - likewise
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
             os.link(scratch, target)  # a link fails if the name is taken; a rename would not
         except FileExistsError:
             return False
         finally:
-            os.unlink(scratch)  # noqa: PTH108 - likewise
+            with suppress(OSError):  # it may never have been opened
+                os.unlink(scratch)  # noqa: PTH108 - likewise
         return True
 
 

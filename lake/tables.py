@@ -54,5 +54,5 @@ def ensure_table(lake: "Lake", contract: "Contract") -> DeltaTable:
         if found is not None:
             return found
         raise LakeUnreachableError(
-            f"table {contract.table} cannot be made: {error}", where=lake.uri, mend="check your rights there"
+            f"table {contract.table} cannot be made: {error}", where=lake.uri, mend="check space and rights there"
         ) from error

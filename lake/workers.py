@@ -3,6 +3,7 @@
 Only descriptions of work and of its results pass through the scheduler; rows never do.
 """
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -52,13 +53,17 @@ class OnDask:
         self, work: Callable[[Task], Result], tasks: Sequence[Task], done: Callable[[], None] | None = None
     ) -> list[Result]:
         """Submit all tasks and gather their results as they come; a task lost with its worker runs again."""
-        from distributed import as_completed
+        from distributed import KilledWorker, as_completed
 
-        futures = self.client.map(work, list(tasks), pure=False, retries=2)
+        # No retries of a task that fails: an outage is for whoever runs the whole, a mistake stays one.
+        futures = self.client.map(work, list(tasks), pure=False)
         for future in as_completed(futures):
             if future.status == "error":
                 error = future.exception()
                 self.client.cancel(futures)
+                if isinstance(error, KilledWorker):
+                    mend = "give each worker more memory ([dask] memory_limit) or look at the workers' logs"
+                    raise WorkersError(f"workers died over and over at one task: {error}", mend=mend) from error
                 raise error
             if done:
                 done()
@@ -70,10 +75,11 @@ class OnDask:
 def workers(address: str = "", count: int = 0, memory_limit: str = "2GiB") -> Iterator[OnDask]:
     """Give workers on a Dask cluster: the one at `address`, else a local one that lives as long as the context.
 
-    Raises `WorkersError` if no scheduler answers at the address within ten seconds.
+    Raises `WorkersError` if no scheduler answers at the address within ten seconds, or the memory limit is no amount.
     """
     # distributed costs a third of a second to import and many commands need no cluster.
     from distributed import Client, LocalCluster
+    from distributed.worker_memory import parse_memory_limit
 
     if address:
         try:
@@ -84,6 +90,11 @@ def workers(address: str = "", count: int = 0, memory_limit: str = "2GiB") -> It
         with client:
             yield OnDask(client)
         return
+    try:
+        parse_memory_limit(memory_limit, 1, 1, logger=logging.getLogger(__name__))
+    except ValueError as error:
+        mend = "write it like 2GiB, under [dask] memory_limit"
+        raise WorkersError(f"{memory_limit!r} is no amount of memory", mend=mend) from error
     processes = count or min(4, os.cpu_count() or 1)
     with (
         LocalCluster(

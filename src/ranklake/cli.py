@@ -86,7 +86,10 @@ def run(args: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output (head, less) left; nobody is there to tell
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (RanklakeError, click.ClickException, click.Abort, KeyboardInterrupt, ModuleNotFoundError) as error:
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return error.exit_code
+    except (RanklakeError, click.ClickException, click.Abort, KeyboardInterrupt, ModuleNotFoundError, OSError) as error:
         line, code = _explain(error)
         click.echo(f"ranklake: {' '.join(line.split())}", err=True)
         return code
@@ -105,5 +108,7 @@ def _explain(error: BaseException) -> tuple[str, int]:
             return f"{error.name} is not installed; pip install 'ranklake[pipeline,torch]'", 2
         case ModuleNotFoundError():
             raise error
+        case OSError():  # a full disk, a read-only place, a store that went away: the world's fault, not a bug
+            return f"{error.filename or 'storage'}: {error.strerror or error}; mend that and run it again", 2
         case _:
             return "interrupted; run it again to go on where it stopped", 130

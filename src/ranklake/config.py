@@ -92,23 +92,25 @@ def load_config(path: Path | None = None) -> Config:
             "no such configuration file", where=str(named), mend="unset RANKLAKE_CONFIG or write the file"
         )
     file = named or Path("ranklake.toml")
-    text = file.read_text(encoding="utf-8") if file.is_file() else ""
     try:
+        text = file.read_text(encoding="utf-8") if file.is_file() else ""
         raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"not valid TOML: {error}", where=str(file), mend="mend the line named") from error
     sections: dict[str, Any] = {}
     for name, body in raw.items():
         if not isinstance(body, dict):
             raise ConfigError(
-                f"{name!r} stands outside a section", where=_place(file, text, name), mend="put it under a [section]"
+                f"{name!r} stands outside a section",
+                where=_place(file, text, re.escape(name)),
+                mend="put it under a [section]",
             )
         if name == "storage":
             sections[name] = {key: str(value) for key, value in body.items()}
             continue
         if name not in _SECTIONS:
             hint = did_you_mean(name, [*_SECTIONS, "storage"])
-            raise ConfigError(f"unknown section [{name}]", where=_place(file, text, rf"\[{name}"), mend=hint)
+            raise ConfigError(f"unknown section [{name}]", where=_place(file, text, rf"\[{re.escape(name)}"), mend=hint)
         sections[name] = _section(name, body, file, text)
     return _with_environment(Config(**sections))
 
@@ -117,12 +119,14 @@ def _section(name: str, body: dict[str, Any], file: Path, text: str) -> object:
     kind = _SECTIONS[name]
     known = {item.name: item for item in fields(kind)}
     for key, value in body.items():
-        where = _place(file, text, key)
+        where = _place(file, text, re.escape(key))
         if key not in known:
             raise ConfigError(f"unknown key {key!r} in [{name}]", where=where, mend=did_you_mean(key, known))
         expected = int if known[key].type is int else str
         if not isinstance(value, expected) or isinstance(value, bool):
             raise ConfigError(f"{name}.{key} must be {expected.__name__}, not {type(value).__name__}", where=where)
+        if isinstance(value, int) and value < 0:
+            raise ConfigError(f"{name}.{key} must not be negative", where=where)
     return kind(**body)
 
 

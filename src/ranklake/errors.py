@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class RanklakeError(Exception):
@@ -25,11 +26,21 @@ class RanklakeError(Exception):
         super().__init__(what, where, mend)
         self.what, self.where, self.mend = what, where, mend
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A subclass may build itself from other facts than it shows; an error of a worker process comes back by pickle.
+        return _rebuild, (type(self), self.args, self.__dict__)
+
     def __str__(self) -> str:
         line = f"{self.where}: {self.what}" if self.where else self.what
         if self.mend:
             line += f"; {self.mend}"
         return " ".join(line.split())
+
+
+def _rebuild(kind: type[RanklakeError], args: tuple[str, ...], facts: dict[str, Any]) -> RanklakeError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(facts)
+    return error
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
