@@ -1,5 +1,6 @@
 """What must be computed again: dates of partition rollups, runs of run rollups."""
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -14,6 +15,8 @@ from ranklake.lake.rollups.evaluate import AFFECTED, replace_table
 from ranklake.lake.rollups.inputs import NOTHING, WHOLE, Key, Recorded, Snapshot, State, combined, day_of, partition
 
 if TYPE_CHECKING:
+    from datafusion import SessionContext
+
     from ranklake.lake.rollups.registry import Rollup
     from ranklake.lake.store import Lake
 
@@ -43,7 +46,7 @@ class Due:
 
 
 def due_days(
-    rollup: "Rollup", inputs: Mapping[str, Snapshot], output: Snapshot, state: State, gone: Collection[Key]
+    rollup: "Rollup", inputs: Mapping[str, Snapshot], output: Snapshot, state: State, gone: set[Key]
 ) -> dict[date, dict[Key, str]]:
     """Return the dates of a partition rollup that are due, each with the fingerprints of its inputs.
 
@@ -60,13 +63,13 @@ def due_days(
     days = {*inputs[main].fingerprints, *output.fingerprints, *(day_of(name) for name in state)}
     due = {}
     for day in days:
-        if day not in inputs[main].fingerprints and (main, partition(day)) in gone:
+        if (main, partition(day)) in gone:
             continue
         expected = _expected(rollup, day, inputs)
         was = state.get(partition(day), {})
         vanished = {key: NOTHING for key, one in was.items() if key not in expected and one.fingerprint != NOTHING}
-        fresh = all(_is(was.get(key), digest, rollup.sha256) for key, digest in expected.items())
-        if not fresh or set(vanished) - set(gone):
+        stale = {key for key, digest in expected.items() if not _is(was.get(key), digest, rollup.sha256)}
+        if (stale | set(vanished)) - gone:
             due[day] = expected | vanished
     return due
 
@@ -77,18 +80,18 @@ def due_runs(
     inputs: Mapping[str, Snapshot],
     output: Snapshot,
     state: State,
-    gone: Collection[Key],
+    gone: set[Key],
 ) -> Due | None:
     """Return the runs of a run rollup that are due: all that have rows in a changed partition, or may have had some.
 
     None if nothing changed. Arguments as for `due_days`. A run that retention took inputs of is computed again from
-    what is left if more of it arrives, but not merely to have everything computed.
+    what is left if new rows of it arrive, but not for new code nor merely to have everything computed.
     """
     was = state.get(WHOLE, {})
     now = {(name, partition(day)): digest for name, one in inputs.items() for day, digest in one.fingerprints.items()}
-    changed = {key: digest for key, digest in now.items() if not _is(was.get(key), digest, rollup.sha256)}
-    changed |= {
-        key: NOTHING for key, one in was.items() if key not in now and one.fingerprint != NOTHING and key not in gone
+    now |= {key: NOTHING for key, one in was.items() if key not in now and one.fingerprint != NOTHING}
+    changed = {
+        key: digest for key, digest in now.items() if key not in gone and not _is(was.get(key), digest, rollup.sha256)
     }
     if not changed and (state or not output.fingerprints):
         return None
@@ -100,14 +103,23 @@ def due_runs(
     # What a partition held before is not known, but only runs that were under way then can have been in it.
     rewritten = {day_of(name) for table, name in changed if (table, name) in was or not state}
     under_way = {
-        run for run, (first, last) in spans.items() if any(first - _DAY <= day <= last + _DAY for day in rewritten)
+        run
+        for run, (first, last) in spans.items()
+        if not state or any(first - _DAY <= day <= last + _DAY for day in rewritten)
     }
-    starts = _starts(lake, rollup, inputs, changed, under_way if state else set(spans))
-    frozen = {run for run in spans if (not state or run not in starts) and _overlaps(spans[run], gone, rollup.tables)}
-    starts = {run: day for run, day in starts.items() if run not in frozen}
-    replaced = frozenset({*starts, *(under_way if state else spans)} - frozen)
-    old_days = frozenset(row["date"] for row in held if row["run"] in replaced)
-    return Due(starts, replaced, old_days, changed)
+    ctx = session(lake, rollup.tables, handles={name: one.handle for name, one in inputs.items()})
+    arrived = _runs_in(
+        ctx, {key for key, digest in changed.items() if state and (key not in was or was[key].fingerprint != digest)}
+    )
+    frozen = {run for run in spans if run not in arrived and _overlaps(spans[run], gone, rollup.tables)}
+    wanted = (_runs_in(ctx, changed) | under_way) - frozen
+    starts = _first_dates(ctx, rollup.tables, wanted)
+    return Due(
+        starts=starts,
+        replaced=frozenset(wanted),
+        old_days=frozenset(row["date"] for row in held if row["run"] in wanted),
+        inputs=changed,
+    )
 
 
 def _overlaps(span: tuple[date, date], gone: Collection[Key], tables: Collection[str]) -> bool:
@@ -115,26 +127,25 @@ def _overlaps(span: tuple[date, date], gone: Collection[Key], tables: Collection
     return any(table in tables and span[0] - _DAY <= day_of(name) <= span[1] + _DAY for table, name in gone)
 
 
-def _starts(
-    lake: "Lake",
-    rollup: "Rollup",
-    inputs: Mapping[str, Snapshot],
-    changed: Mapping[Key, str],
-    also: Collection[str],
-) -> dict[str, date]:
-    """Return every run with rows in a changed partition, and of `also` those with any rows, with its first date."""
-    ctx = session(lake, rollup.tables, handles={name: one.handle for name, one in inputs.items()})
-    runs = set(also)
-    for name in rollup.tables:
-        days = [day_of(part) for table, part in changed if table == name]
-        if days:
-            listed = ", ".join(f"DATE '{day}'" for day in sorted(days))
-            found = ctx.sql(f"SELECT DISTINCT run FROM {name} WHERE date IN ({listed})")  # noqa: S608 - our own names
-            runs.update(found.to_arrow_table()["run"].to_pylist())
+def _runs_in(ctx: "SessionContext", keys: Collection[Key]) -> set[str]:
+    """Return the runs that have rows in input partitions."""
+    days: dict[str, list[date]] = defaultdict(list)
+    for table, name in keys:
+        days[table].append(day_of(name))
+    runs: set[str] = set()
+    for table, dates in days.items():
+        listed = ", ".join(f"DATE '{day}'" for day in sorted(dates))
+        found = ctx.sql(f"SELECT DISTINCT run FROM {table} WHERE date IN ({listed})")  # noqa: S608 - our own names
+        runs.update(found.to_arrow_table()["run"].to_pylist())
+    return runs
+
+
+def _first_dates(ctx: "SessionContext", tables: Collection[str], runs: Collection[str]) -> dict[str, date]:
+    """Return the first date on which any of the tables has a row of a run, for those runs that have any."""
     replace_table(ctx, AFFECTED, pa.table({"run": pa.array(sorted(runs), pa.string())}))
     parts = " UNION ALL ".join(
         f"SELECT {name}.run, date FROM {name} INNER JOIN {AFFECTED} ON {AFFECTED}.run = {name}.run"  # noqa: S608 - likewise
-        for name in rollup.tables
+        for name in tables
     )
     firsts = ctx.sql(f"SELECT run, min(date) AS date FROM ({parts}) GROUP BY run").to_arrow_table()  # noqa: S608 - likewise
     return dict(zip(firsts["run"].to_pylist(), firsts["date"].to_pylist(), strict=True))

@@ -4,7 +4,8 @@ An input partition's fingerprint is the digest of the names of its files, which 
 ``lineage`` keeps, for each output partition, the fingerprint of every input partition that it was computed from; a
 rollup is due where the two differ. Whole-run rollups keep theirs under the output partition "" (the whole table).
 
-A partition that retention took away is no change: what was computed from it stays as it was.
+A partition that retention took away is no change: what was computed from it stays as it was, even if late rows come
+after.
 """
 
 import hashlib
@@ -153,13 +154,15 @@ def record(
 
 
 def retired(lake: "Lake") -> set[Key]:
-    """Return the partitions that retention has taken away."""
-    rows = read(lake, contract("retention_plans"), ["row_kind", "table", "partition_date"])
-    rows = rows.filter(pc.equal(rows["row_kind"], "application"))
+    """Return the partitions that applied retention plans took away, or files of them."""
+    rows = read(
+        lake, contract("retention_plans"), ["retention_plan", "row_kind", "table", "partition_date"]
+    ).to_pylist()
+    applied = {row["retention_plan"] for row in rows if row["row_kind"] == "application"}
     return {
         (row["table"], partition(row["partition_date"]))
-        for row in rows.to_pylist()
-        if row["table"] is not None and row["partition_date"] is not None
+        for row in rows
+        if row["row_kind"] == "item" and row["retention_plan"] in applied
     }
 
 

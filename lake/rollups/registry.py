@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, timedelta
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.resources import files
 from typing import Final, Literal, NamedTuple
 
@@ -103,7 +103,7 @@ class Rollup:
     def queries(self) -> list[Query]:
         """The file's queries, in order.
 
-        All but the last are headed ``-- into NAME: …`` or ``-- view NAME: …`` and are read under that name by later ones:
+        All but the last are headed ``-- into NAME: …`` or ``-- view NAME: …``, the name that later ones read them by:
         what is put into a table is computed once, a view each time it is read, without being held in memory.
         """
         found = []
@@ -126,6 +126,7 @@ class Rollup:
         return tuple(item.table for item in self.inputs)
 
 
+@cache
 def _peaks() -> pa.Table:
     return pa.Table.from_pylist(peak_rows())
 
