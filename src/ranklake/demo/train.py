@@ -78,8 +78,8 @@ def train(options: argparse.Namespace) -> None:
                 tokens, targets = next(source)
             with counted:
                 with run.phase("forward"):
-                    if rank == options.slow_rank:  # the injected fault: this rank does part of its work three times
-                        for _ in range(2):
+                    if rank == options.slow_rank:  # the injected fault: this rank does its forward pass four times
+                        for _ in range(3):
                             model(tokens, targets)
                     loss = parallel(tokens, targets)
                 with run.phase("backward"):
