@@ -6,12 +6,13 @@ defined, or if its times lie where no event of the process can. Such rows are le
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from ranklake.capture import frames
+from ranklake.capture.arrays import Array, chosen, numbers, plain
 from ranklake.capture.clock import Anchor, wall_ns
 from ranklake.capture.layouts import ABSENT, MARK, PHASES, ROW_WIDTH, SLOT_LANES, STEP_FLOATS
 from ranklake.capture.meta import Meta
@@ -19,7 +20,6 @@ from ranklake.capture.stream import StreamName
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Columns = dict[str, pa.Array]
 
 _DAY_NS: Final = 86_400 * 10**9
@@ -74,22 +74,19 @@ def arrow_table(rows: Rows, table: str, name: StreamName, segment: int, straight
     schema = arrow_schema(contract(table), segment=True)
     count = len(rows)
     wall_us = wall_ns(rows.mono_ns, straight) // 1000 if count else rows.mono_ns
+    same = np.zeros(count, np.int64)
     envelope = {
-        "run": pa.repeat(pa.scalar(name.run), count),
-        "attempt": pa.repeat(pa.scalar(name.attempt, pa.int32()), count),
-        "rank": pa.repeat(pa.scalar(name.rank, pa.int32()), count),
-        "incarnation": pa.repeat(pa.scalar(name.incarnation, pa.int64()), count),
-        "segment": pa.repeat(pa.scalar(segment, pa.int32()), count),
-        "slot": pa.array(rows.slots.astype(np.int32)),
-        "ts": pa.array(wall_us).cast(schema.field("ts").type),
+        "run": chosen(same, [name.run]),
+        "attempt": numbers(same + name.attempt, pa.int32()),
+        "rank": numbers(same + name.rank, pa.int32()),
+        "incarnation": numbers(same + name.incarnation, pa.int64()),
+        "segment": numbers(same + segment, pa.int32()),
+        "slot": numbers(rows.slots, pa.int32()),
+        "ts": numbers(wall_us, schema.field("ts").type),
     }
     columns = envelope | rows.columns
     arrays = [columns[field.name] if field.name in columns else pa.nulls(count, field.type) for field in schema]
-    return pa.table([_as(array, field.type) for array, field in zip(arrays, schema, strict=True)], schema=schema)
-
-
-def _as(array: pa.Array, to: pa.DataType) -> pa.Array:
-    return array if array.type == to else array.cast(to)
+    return pa.table(arrays, schema=schema)
 
 
 def _plausible(start: Array, duration: Array | None, straight: Sequence[Anchor]) -> Array:
@@ -100,7 +97,7 @@ def _plausible(start: Array, duration: Array | None, straight: Sequence[Anchor])
 
 
 def _integers(values: Array, type_: pa.DataType, absent: int = ABSENT) -> pa.Array:
-    return pa.array(values, mask=values == absent).cast(type_)
+    return numbers(values, type_, values == absent)
 
 
 def _flags(values: Array) -> Array:
@@ -109,25 +106,18 @@ def _flags(values: Array) -> Array:
     return codes
 
 
-def _texts(codes: Array, texts: Sequence[str | None], absent: Array | None = None) -> pa.Array:
-    """Return texts[code] for each code, NULL where `absent` says so."""
-    return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32(), mask=absent), pa.array(texts, pa.string())).cast(
-        pa.string()
-    )
-
-
 def _steps(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor]) -> Rows:
     del meta
     good = _plausible(slots["start_ns"], slots["duration_ns"], straight)
     damaged = int(np.count_nonzero(~good))
     slots, positions = slots[good], positions[good]
     columns: Columns = {
-        "step": pa.array(slots["step"]),
-        "step_time_s": pa.array((slots["duration_ns"] / 1e9).astype(np.float32)),
+        "step": numbers(slots["step"], pa.int64()),
+        "step_time_s": numbers(slots["duration_ns"] / 1e9, pa.float32()),
     }
     for phase in PHASES:
         spent = slots[f"{phase}_ns"]
-        columns[f"{phase}_time_s"] = pa.array((spent / 1e9).astype(np.float32), mask=spent == ABSENT)
+        columns[f"{phase}_time_s"] = numbers(spent / 1e9, pa.float32(), spent == ABSENT)
     for name in ("tokens", "samples", "memory_allocated_bytes", "memory_reserved_bytes"):
         columns[name] = _integers(slots[name], pa.int64())
     code = np.zeros(len(slots), np.int64)
@@ -136,13 +126,13 @@ def _steps(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor
             narrow = slots[name].astype(np.float32)
         there = (slots["present"] >> np.uint32(bit)) & np.uint32(1) == 1
         flags = np.where(there, _flags(narrow), 0)
-        columns[name] = pa.array(narrow, mask=~there | (flags > 0))
+        columns[name] = numbers(narrow, pa.float32(), ~there | (flags > 0))
         code += flags * 4**bit
-    columns["non_finite"] = _texts(code, _NON_FINITE, code == 0)
+    columns["non_finite"] = chosen(code, _NON_FINITE, code == 0)
     return Rows(slots["start_ns"], positions, columns, damaged)
 
 
-def _non_finite_texts() -> list[str]:
+def _non_finitechosen() -> list[str]:
     """Return the text for each sum of flag x 4^bit over the step's floats."""
     texts = []
     for code in range(4 ** len(STEP_FLOATS)):
@@ -151,7 +141,7 @@ def _non_finite_texts() -> list[str]:
     return texts
 
 
-_NON_FINITE: Final = _non_finite_texts()
+_NON_FINITE: Final = _non_finitechosen()
 
 
 def _values(time: Array, step: Array, value: Array, series: Array, slots: Array, meta: Meta, damaged: int) -> Rows:
@@ -160,11 +150,11 @@ def _values(time: Array, step: Array, value: Array, series: Array, slots: Array,
     at = np.searchsorted(np.array(known, np.int64), series.astype(np.int64))
     flags = _flags(value)
     columns: Columns = {
-        "metric": _texts(at, [meta.metrics[number].name for number in known]),
-        "kind": _texts(at, [meta.metrics[number].kind for number in known]),
+        "metric": chosen(at, [meta.metrics[number].name for number in known]),
+        "kind": chosen(at, [meta.metrics[number].kind for number in known]),
         "step": _integers(step, pa.int64()),
-        "value": pa.array(value, mask=flags > 0),
-        "value_flag": _texts(np.maximum(flags - 1, 0), _FLAGS, flags == 0),
+        "value": numbers(value, pa.float64(), flags > 0),
+        "value_flag": chosen(np.maximum(flags - 1, 0), _FLAGS, flags == 0),
     }
     return Rows(time, slots, columns, damaged)
 
@@ -220,19 +210,19 @@ def _spans(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor
     at = np.searchsorted(np.array(known, np.int64), slots["name"].astype(np.int64))
     names = [meta.spans[number] for number in known]
     columns: Columns = {
-        "name": _texts(at, [name.name for name in names]),
-        "kind": _texts(at, [name.kind for name in names]),
-        "stream": _texts(at, [name.stream for name in names]),
+        "name": chosen(at, [name.name for name in names]),
+        "kind": chosen(at, [name.kind for name in names]),
+        "stream": chosen(at, [name.stream for name in names]),
         "step": _integers(slots["step"], pa.int64()),
-        "duration_ns": pa.array(slots["duration_ns"]),
-        "span_id": pa.array(slots["span_id"]),
+        "duration_ns": numbers(slots["duration_ns"], pa.int64()),
+        "span_id": numbers(slots["span_id"], pa.int64()),
         "parent_id": _integers(slots["parent_id"], pa.int64()),
         "bytes": _integers(slots["bytes"], pa.int64()),
         "microbatch": _integers(slots["microbatch"], pa.int32(), -1),
     }
     for axis in ("dp_rank", "pp_rank", "tp_rank"):
-        values = pa.array([getattr(name, axis) for name in names], pa.int32())
-        columns[axis] = values.take(pa.array(at))
+        values = np.array([getattr(name, axis) if getattr(name, axis) is not None else -1 for name in names], np.int64)
+        columns[axis] = _integers(values[at], pa.int32(), -1)
     return Rows(slots["start_ns"], positions, columns, damaged)
 
 
@@ -259,7 +249,7 @@ def _frame_rows(table: str, raw: bytes, straight: Sequence[Anchor]) -> Rows:
             kept[slot] = frame
     order = sorted(kept)
     columns = {
-        field.name: pa.array([kept[slot].get(field.name) for slot in order], field.type)
+        field.name: plain([kept[slot].get(field.name) for slot in order], field.type)
         for field in schema
         if any(field.name in kept[slot] for slot in order) or not field.nullable
         if field.name not in _ENVELOPE
@@ -277,8 +267,8 @@ def _fits(frame: frames.Frame, schema: pa.Schema) -> bool:
     for field in _own_fields(schema):
         value = frame.get(field.name)
         try:
-            pa.array([value], field.type)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            plain([value], field.type)
+        except (TypeError, ValueError, OverflowError):
             return False
         if value is None and not field.nullable:
             return False

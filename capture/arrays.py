@@ -1,0 +1,75 @@
+"""Arrays: numpy and text as Arrow arrays, buffer by buffer.
+
+`pyarrow.array` imports pandas wherever it is installed, to see whether it was handed a series: half a second and sixty
+megabytes in the training process, for nothing.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_NUMPY = {
+    pa.int32(): np.int32,
+    pa.int64(): np.int64,
+    pa.float32(): np.float32,
+    pa.float64(): np.float64,
+}
+
+
+def numbers(values: Array, to: pa.DataType, absent: Array | None = None) -> pa.Array:
+    """Return numbers (or times, given in their unit) as an array of the type, NULL where `absent` is true."""
+    dtype = _NUMPY.get(to, np.int64)
+    data = np.ascontiguousarray(values, dtype)
+    return pa.Array.from_buffers(to, len(data), [_validity(absent), pa.py_buffer(data)])
+
+
+def texts(values: Sequence[str | None]) -> pa.Array:
+    """Return texts as an array."""
+    raw = [b"" if value is None else value.encode() for value in values]
+    offsets = np.zeros(len(raw) + 1, np.int32)
+    np.cumsum([len(one) for one in raw], out=offsets[1:])
+    absent = np.array([value is None for value in values], bool)
+    buffers = [_validity(absent), pa.py_buffer(offsets), pa.py_buffer(b"".join(raw))]
+    return pa.Array.from_buffers(pa.string(), len(raw), buffers)
+
+
+def chosen(codes: Array, of: Sequence[str | None], absent: Array | None = None) -> pa.Array:
+    """Return texts ``of[code]`` for each code, NULL where `absent` is true."""
+    if not len(codes):
+        return texts([])
+    return pa.DictionaryArray.from_arrays(numbers(codes, pa.int32(), absent), texts(of)).cast(pa.string())
+
+
+def truths(values: Sequence[bool | None]) -> pa.Array:
+    """Return booleans as an array."""
+    bits = np.packbits(np.array([bool(value) for value in values], bool), bitorder="little")
+    absent = np.array([value is None for value in values], bool)
+    return pa.Array.from_buffers(pa.bool_(), len(values), [_validity(absent), pa.py_buffer(bits)])
+
+
+def plain(values: Sequence[Any], to: pa.DataType) -> pa.Array:
+    """Return Python values as an array. Raises `TypeError`, `ValueError`, `OverflowError` if one does not fit."""
+    absent = np.array([value is None for value in values], bool)
+    if pa.types.is_string(to):
+        return texts([_of(value, str) for value in values])
+    if pa.types.is_boolean(to):
+        return truths([_of(value, bool) for value in values])
+    kind = (float, int) if pa.types.is_floating(to) else int
+    filled = [0 if value is None else _of(value, kind) for value in values]
+    return numbers(np.array(filled, _NUMPY.get(to, np.int64)), to, absent)
+
+
+def _of(value: Any, kind: Any) -> Any:  # noqa: ANN401 - JSON
+    if value is not None and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
+        raise TypeError(f"{type(value).__name__} in a column of another type")
+    return value
+
+
+def _validity(absent: Array | None) -> pa.Buffer | None:
+    if absent is None or not absent.any():
+        return None
+    return pa.py_buffer(np.packbits(~absent, bitorder="little"))

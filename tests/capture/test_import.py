@@ -1,0 +1,40 @@
+"""Importing capture: light, and with no part of the pipeline."""
+
+import subprocess
+import sys
+
+HEAVY = ("prefect", "dask", "deltalake", "datafusion", "great_expectations", "pandas", "torch", "numpy", "pyarrow")
+HEAVY_TO_RECORD = (*HEAVY[:7], "pynvml", "psutil")
+
+
+def loaded(script):
+    """Run a script in a fresh interpreter and return the modules that it loaded and what it printed."""
+    script += "\nimport sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    *printed, modules = done.stdout.splitlines()
+    return set(modules.split()), printed
+
+
+def test_importing_loads_no_heavy_package():
+    """Not even numpy and pyarrow are loaded before something is recorded."""
+    modules, _ = loaded("import ranklake.capture")
+    assert modules.isdisjoint(HEAVY)
+
+
+def test_recording_loads_nothing_of_the_pipeline(tmp_path):
+    """A run from start to close needs numpy and pyarrow, and nothing of the pipeline, on a machine without a GPU."""
+    modules, _ = loaded(
+        f"from ranklake import capture\nwith capture.start(spool={str(tmp_path / 's')!r},"
+        f" local_dir={str(tmp_path / 'l')!r}) as run:\n with run.step(0): run.log(loss=1.0)"
+    )
+    assert modules.isdisjoint(HEAVY_TO_RECORD)
+    assert list((tmp_path / "s").rglob("steps/*.parquet"))
+
+
+def test_importing_is_quick():
+    """It takes less than 0.3 s more than pyarrow and fsspec do; the best of three, since others use this machine."""
+    script = (
+        "import time, pyarrow, fsspec; start = time.perf_counter(); import ranklake.capture;"
+        " print(time.perf_counter() - start)"
+    )
+    assert min(float(loaded(script)[1][0]) for _ in range(3)) < 0.3

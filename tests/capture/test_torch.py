@@ -1,0 +1,161 @@
+"""With torch: tensors are values, FLOPs are counted on the real step, and a CPU's peak is measured."""
+
+import copy
+import threading
+
+import pytest
+from recorded import rows
+
+from ranklake.capture.deferred import MOST_WAITING, Deferred
+from ranklake.capture.gaps import BAD_VALUE, DEVICE_VALUE
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "int64", "int8", "uint8", "bool"],
+)
+def test_tensors_of_every_dtype_are_values(place, dtype):
+    """A tensor of one element in main memory is recorded, whatever its dtype, shape or gradient."""
+    with place.start() as run:
+        run.log({"flat": torch.tensor(1, dtype=getattr(torch, dtype)), "deep": torch.ones(1, 1)})
+        with run.step(0):
+            run.log(loss=torch.tensor(2.0, requires_grad=True) * 1)
+    assert [row["value"] for row in rows(place.spool, "scalars")] == [1.0, 1.0]
+    assert rows(place.spool, "steps")[0]["loss"] == 2.0
+    assert run.gaps() == {}
+
+
+def test_tensors_that_are_no_number(place):
+    """Several elements, none, or complex ones are counted as bad values."""
+    with place.start() as run:
+        run.log(a=torch.ones(2), b=torch.ones(0), c=torch.ones(1, dtype=torch.complex64))
+    assert run.gaps() == {"scalars": {BAD_VALUE: 3}}
+
+
+def test_tensors_elsewhere_are_never_waited_for(place):
+    """A tensor on a device that cannot hand values over without waiting is a gap, not a synchronisation."""
+    with place.start() as run, run.step(torch.zeros(1, dtype=torch.int64)):
+        run.log(loss=torch.ones(1, device="meta"), other=torch.ones(1, device="meta"))
+        run.scalar("x").add(torch.ones(1, device="meta"))
+    assert run.gaps() == {"scalars": {DEVICE_VALUE: 3}}
+    assert rows(place.spool, "steps")[0]["loss"] is None
+
+
+class Arrival:
+    """An event that has happened once a test says so."""
+
+    def __init__(self, happened):
+        self.happened = happened
+
+    def query(self):
+        """Say whether the copy is done."""
+        return self.happened.is_set()
+
+
+def send_late(run, monkeypatch):
+    """Let tensors on the meta device arrive as CUDA tensors do: later. Returns what makes them arrive."""
+    happened = threading.Event()
+
+    def send(self, tensor, deliver):
+        self.add(Arrival(happened), torch.tensor(float(tensor.numel())), deliver)
+        return True
+
+    monkeypatch.setattr(Deferred, "send", send)
+    return happened
+
+
+def test_a_value_that_arrives_later_is_in_its_steps_row(place, monkeypatch):
+    """The loss of a step that has ended is put into its row when it arrives; metrics are recorded then."""
+    with place.start() as run:
+        arrived = send_late(run, monkeypatch)
+        far = torch.ones(1, device="meta")
+        with run.step(0):
+            run.log(loss=far, extra=far)
+        arrived.set()
+        with run.step(1):
+            run.log(loss=2.0)
+    assert [row["loss"] for row in rows(place.spool, "steps")] == [1.0, 2.0]
+    assert [(row["metric"], row["step"], row["value"]) for row in rows(place.spool, "scalars")] == [("extra", 0, 1.0)]
+
+
+def test_a_value_that_arrives_after_its_row_is_sealed_is_a_metric(place, monkeypatch):
+    """What is too late for the row is kept as train/loss of that step."""
+    with place.start() as run:
+        arrived = send_late(run, monkeypatch)
+        with run.step(5):
+            run.log(loss=torch.ones(1, device="meta"))
+        run.flush()
+        arrived.set()
+    assert rows(place.spool, "steps")[0]["loss"] is None
+    assert [(row["metric"], row["step"], row["value"]) for row in rows(place.spool, "scalars")] == [
+        ("train/loss", 5, 1.0)
+    ]
+
+
+def test_a_value_that_never_arrives_is_counted_at_the_close(place, monkeypatch):
+    """The close waits a second at most, then counts it."""
+    with place.start() as run:
+        send_late(run, monkeypatch)
+        with run.step(0):
+            run.log(loss=torch.ones(1, device="meta"))
+    assert run.gaps() == {"scalars": {DEVICE_VALUE: 1}}
+
+
+def test_too_many_values_under_way_are_refused():
+    """The queue is bounded."""
+    deferred = Deferred()
+    for _ in range(MOST_WAITING):
+        deferred.add(Arrival(threading.Event()), None, print)
+    assert not deferred.send(torch.ones(1, device="meta"), print)
+    assert deferred.give_up() == MOST_WAITING
+    deferred.drain()
+
+
+def test_flops_of_a_real_step_are_counted(place):
+    """Forward and backward of a linear layer: 2·m·n·k for each of its three products."""
+    layer = torch.nn.Linear(64, 32, bias=False)
+    data = torch.ones(16, 64, requires_grad=True)
+    with place.start() as run, run.step(0), run.count_flops(tokens=16) as count:
+        layer(data).sum().backward()
+    expected = 3 * 2 * 16 * 64 * 32
+    assert count.flops == expected
+    assert {row["metric"]: row["value"] for row in rows(place.spool, "scalars")} == {
+        "model/flops_per_step": expected,
+        "model/flops_per_token": expected / 16,
+    }
+
+
+def test_a_counted_step_that_fails_counts_nothing(place):
+    """The exception goes on, and no number is made up."""
+    run = place.start()
+
+    def train():
+        with run.count_flops(tokens=1):
+            torch.ones(2, 2) @ torch.ones(2, 2)
+            raise KeyError("batch")
+
+    with pytest.raises(KeyError):
+        train()
+    run.close()
+    assert rows(place.spool, "scalars") == []
+
+
+def test_the_peak_of_a_cpu_is_measured_and_training_draws_the_same_numbers(place):
+    """The peak is a plausible positive number, recorded once, and the random state is left alone."""
+    before = copy.deepcopy(torch.get_rng_state())
+    with place.start() as run:
+        peak = run.calibrate_peak()
+    assert torch.equal(before, torch.get_rng_state())
+    assert 1e8 < peak < 1e14
+    assert [(row["metric"], row["value"]) for row in rows(place.spool, "scalars")] == [
+        ("device/peak_flops_measured", peak)
+    ]
+
+
+def test_the_run_row_names_the_framework(place):
+    """The framework and its version are those that training has imported."""
+    place.start().close()
+    (row,) = rows(place.spool, "runs")
+    assert (row["framework"], row["framework_version"]) == ("torch", torch.__version__)
