@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ranklake.errors import RanklakeError
 from ranklake.lake import action_plan
-from ranklake.lake.driver import drive, finish
+from ranklake.lake.driver import drive
 from ranklake.lake.ledger import row_files
 from ranklake.lake.workers import InProcess
 from ranklake.retention import audit
@@ -58,7 +58,6 @@ def approve(lake: "Lake", name: str, by: str, reason: str | None = None) -> tupl
 
     A plan that was approved or applied already is left as it is. Raises `ranklake.retention.register.UnknownPlanError`.
     """
-    finish(lake, KIND, InProcess())
     plan = find(lake, name)
     if plan.approved is not None:
         return plan, False
@@ -88,7 +87,6 @@ def apply(
         A partition has other files than planned, or is not due (any more, or yet) under the policies of today. Nothing
         was changed.
     """
-    finish(lake, KIND, InProcess())
     plan = find(lake, name)
     if plan.applied is None:
         if plan.approved is None:

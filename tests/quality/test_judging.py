@@ -89,7 +89,7 @@ ROWS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=ROWS)
 def test_both_ways_of_judging_agree(judge, rows):
     """For every kind of check Great Expectations counts the same judged and failed rows as the Arrow masks do."""

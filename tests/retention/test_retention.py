@@ -97,7 +97,7 @@ def test_apply_removes_exactly_the_plan_bytes_and_all(site):
     assert plan(site) is None
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     spread=st.lists(st.integers(0, 400), min_size=1, max_size=6),
     period=st.integers(1, 300),
@@ -288,6 +288,22 @@ def test_death_between_commits_converges(site, monkeypatch, when):
     monkeypatch.undo()
     carry_out(site, made.name)
     ended(site, made)
+
+
+def test_planning_finishes_what_died_first(site, monkeypatch):
+    """Half an application is no state to plan from: planning again finishes it, and finds nothing due."""
+    bring_days(site, [200])
+    site.bring(any_rows("logs", 3, start=days_ago(31), incarnation=9), "logs")
+    made = plan(site)
+    agree(site, made.name)
+    die_before(monkeypatch, "steps")
+    with pytest.raises(SystemExit):
+        carry_out(site, made.name)
+    monkeypatch.undo()
+    assert plan(site) is None
+    assert register(site.lake)[made.name].state == "applied"
+    carry_out(site, made.name)
+    assert audit.trail(site.lake)[-1]["action"] == "retention.applied"
 
 
 def test_an_approval_that_died_half_way_is_made_again(site, monkeypatch):
