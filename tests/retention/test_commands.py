@@ -46,7 +46,7 @@ def test_from_plan_to_application(site, command):
     assert "already" in command("retain", "approve", name, "--by", APPROVER)[1]
     code, out, _ = command("retain", "apply", name, "--by", "Otto")
     assert code == 0
-    assert "removed 1 partitions, 10 rows" in out
+    assert "removed 1 partition, 10 rows" in out
     code, out, _ = command("retain", "apply", name)
     assert (code, "applied already" in out) == (0, True)
     code, out, _ = command("retain", "list")

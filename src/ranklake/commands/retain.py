@@ -171,4 +171,9 @@ def _sums(one: RetentionPlan) -> str:
     while size >= _KILO and (larger := next(units, "")):
         size, unit = size / _KILO, larger
     shown = f"{size:.0f}" if unit == "B" else f"{size:.1f}"
-    return f"{len(one.items):,} partitions, {one.rows:,} rows, {shown} {unit} in {one.files:,} files"
+    counts = (_counted(len(one.items), "partition"), _counted(one.rows, "row"), f"{shown} {unit}")
+    return f"{', '.join(counts)} in {_counted(one.files, 'file')}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
