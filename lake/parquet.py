@@ -21,6 +21,7 @@ from deltalake.transaction import AddAction
 from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.delta import statistics_columns
+from ranklake.lake.store import cannot_write
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
@@ -75,7 +76,8 @@ def write_partition(lake: "Lake", contract: "Contract", rows: pa.Table, day: dat
     plan
         Number of the plan this belongs to; it is part of the file's name, so that orphans can be told.
 
-    Raises `FileMismatchError` if what was written does not read back as claimed. The file is complete and, on a local
+    Raises `FileMismatchError` if what was written does not read back as claimed, `LakeUnreachableError` where it cannot
+    be written. The file is complete and, on a local
     disk, synced when this returns; on failure a file that no commit names stays behind.
     """
     schema = arrow_schema(contract)
@@ -88,11 +90,14 @@ def write_partition(lake: "Lake", contract: "Contract", rows: pa.Table, day: dat
     full = lake.path("tables", contract.table, path)
     if lake.is_local:
         os.makedirs(os.path.dirname(full), exist_ok=True)  # noqa: PTH103, PTH120 - fsspec paths are strings
-    with lake.fs.open(full, "wb") as sink:
-        pq.write_table(body, sink, **writer_options(body.schema), row_group_size=ROW_GROUP_ROWS)
-        if lake.is_local:  # a commit must never name bytes that a power cut can take back
-            sink.flush()
-            os.fsync(sink.fileno())
+    try:
+        with lake.fs.open(full, "wb") as sink:
+            pq.write_table(body, sink, **writer_options(body.schema), row_group_size=ROW_GROUP_ROWS)
+            if lake.is_local:  # a commit must never name bytes that a power cut can take back
+                sink.flush()
+                os.fsync(sink.fileno())
+    except OSError as error:
+        raise cannot_write(full, error) from error
     with lake.fs.open(full, "rb") as source:
         written = pq.ParquetFile(source)
         if written.metadata.num_rows != body.num_rows or not written.schema_arrow.equals(body.schema):

@@ -129,9 +129,9 @@ class Lake:
             except FileExistsError:
                 return False
             return True
-        os.makedirs(os.path.dirname(target), exist_ok=True)  # noqa: PTH103, PTH120 - fsspec paths are strings
         scratch = f"{target}.{uuid.uuid4().hex}.tmp"
         try:
+            os.makedirs(os.path.dirname(target), exist_ok=True)  # noqa: PTH103, PTH120 - fsspec paths are strings
             with open(scratch, "xb") as file:  # noqa: PTH123 - likewise
                 file.write(data)
                 file.flush()
@@ -139,6 +139,8 @@ class Lake:
             os.link(scratch, target)  # a link fails if the name is taken; a rename would not
         except FileExistsError:
             return False
+        except OSError as error:
+            raise cannot_write(target, error) from error
         finally:
             with suppress(OSError):  # it may never have been opened
                 os.unlink(scratch)  # noqa: PTH108 - likewise
@@ -157,6 +159,12 @@ def filesystem(uri: str, storage: dict[str, str]) -> tuple[Any, str]:
             options["secret"] = storage.get("aws_secret_access_key")
     fs, path = url_to_fs(uri, **options)
     return fs, str(path)
+
+
+def cannot_write(path: str, error: OSError) -> LakeUnreachableError:
+    """Return the error for a file that a full or read-only place refused."""
+    mend = "make room or get the right to write there, then run it again"
+    return LakeUnreachableError(f"cannot be written: {error.strerror or error}", where=path, mend=mend)
 
 
 def _unreachable(uri: str, error: Exception) -> LakeUnreachableError:

@@ -5,8 +5,10 @@ Only descriptions of work and of its results pass through the scheduler; rows ne
 
 import logging
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from typing import Any, Protocol, TypeVar
 
 from ranklake.errors import RanklakeError
@@ -95,11 +97,30 @@ def workers(address: str = "", count: int = 0, memory_limit: str = "2GiB") -> It
     except ValueError as error:
         mend = "write it like 2GiB, under [dask] memory_limit"
         raise WorkersError(f"{memory_limit!r} is no amount of memory", mend=mend) from error
-    processes = count or min(4, os.cpu_count() or 1)
-    with (
-        LocalCluster(
-            n_workers=processes, threads_per_worker=1, memory_limit=memory_limit, dashboard_address="127.0.0.1:0"
-        ) as cluster,
-        Client(cluster) as client,
-    ):
+    with _interrupts_held():
+        # What goes wrong comes back as one error; the cluster's own account of it would be stack traces.
+        cluster = LocalCluster(
+            n_workers=count or min(4, os.cpu_count() or 1),
+            threads_per_worker=1,
+            memory_limit=memory_limit,
+            dashboard_address="127.0.0.1:0",
+            silence_logs=logging.CRITICAL,
+        )
+    with cluster, Client(cluster) as client:
         yield OnDask(client)
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold back Ctrl-C until the block ends.
+
+    Threads and processes begin with the signal mask of the thread that starts them. So the cluster's thread, and every
+    worker that it ever starts, never gets the interrupt of the terminal: it is for the command alone, which then closes
+    the cluster.
+    """
+    resource_tracker.ensure_running()  # the first to need it would start it, and open the mask again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,8 +1,11 @@
 """A mistake of the user comes back as one line that says what, where and the mend, with exit code 2: no traceback."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 from segments import put_segment, step_rows
@@ -53,6 +56,7 @@ def ranklake(*arguments, cwd, **environment):
         (["ingest", "--lake", "/proc/lake", "--spool", "spool"], "cannot be reached"),
         (["ingest", "--lake", "lake", "--spool", "spool", "--dask", "tcp://127.0.0.1:9"], "no Dask scheduler answers"),
         (["status", "--lake", "weird://bucket/lake"], "cannot be reached"),
+        (["ingest", "--lake", "lake", "--spool", "weird://bucket/spool"], "the spool cannot be reached"),
         (["status"], "no lake is named"),
         (["rollup", "mfuu", "--lake", "lake"], "did you mean 'mfu'?"),
         (["retain", "apply", "nonsense", "--lake", "lake"], "nonsense"),
@@ -83,3 +87,27 @@ def test_credentials_in_a_uri_are_not_repeated(place):
     done = ranklake("status", "--lake", "weird://user:hunter2@bucket/lake", cwd=place)
     assert done.returncode == 2
     assert "hunter2" not in done.stderr
+
+
+@pytest.mark.parametrize("delay_s", [2.0, 3.5])
+@pytest.mark.slow
+def test_an_interrupt_is_one_line_and_leaves_nothing_running(place, tmp_path, delay_s):
+    """Ctrl-C, which a terminal sends to the workers too, ends ingest with code 130, one line and no stack trace."""
+    for segment in range(20):
+        put_segment(tmp_path / "spool", step_rows(100_000, segment=segment))
+    command = [sys.executable, "-m", "ranklake", "ingest", "--lake", "lake", "--spool", "spool"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True) as started:
+        time.sleep(delay_s)
+        os.killpg(started.pid, signal.SIGINT)
+        _, said = started.communicate(timeout=60)
+    assert (started.returncode, said.strip()) == (130, "ranklake: interrupted; run it again to go on where it stopped")
+    states = [stat.read_text().rpartition(")")[2].split() for stat in Path("/proc").glob("[0-9]*/stat")]
+    assert [state for state in states if state[2] == str(started.pid) and state[0] != "Z"] == []
+
+
+def test_no_command_shows_the_help(place):
+    """Without a command the help is shown, in lines, and the exit code says that nothing was done."""
+    done = ranklake(cwd=place)
+    assert done.returncode == 2
+    assert "  ingest " in done.stderr
+    assert len(done.stderr.splitlines()) > 10

@@ -45,3 +45,20 @@ def test_a_named_file_must_exist(monkeypatch):
     monkeypatch.delenv("RANKLAKE_CONFIG")
     monkeypatch.chdir(Path("/"))
     assert load_config().lake.uri == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b'[lake]\n"a(b" = "x"\n', "unknown key 'a(b' in [lake]"),
+        (b"\xff\xfe", "not valid TOML"),
+        (b"[dask]\nworkers = -1\n", "dask.workers must not be negative"),
+    ],
+)
+def test_whatever_the_file_holds(tmp_path, text, said):
+    """Odd keys, bytes that are no text and negative counts are configuration errors, never anything else."""
+    path = tmp_path / "ranklake.toml"
+    path.write_bytes(text)
+    with pytest.raises(ConfigError) as error:
+        load_config(path)
+    assert said in str(error.value)
