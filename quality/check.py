@@ -1,7 +1,6 @@
 """Checks of new partitions: scan, take out what must not stay, write down what was found."""
 
 import uuid
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
@@ -18,7 +17,7 @@ from ranklake.lake.tables import delta_table
 from ranklake.lake.workers import InProcess
 from ranklake.quality import quarantine
 from ranklake.quality.engine import Judge
-from ranklake.quality.results import RESULTS, CheckResult, Standing, fingerprint, standing
+from ranklake.quality.results import RESULTS, CheckReport, CheckResult, Standing, fingerprint, standing
 from ranklake.quality.scan import Partition, Tally, scan
 from ranklake.quality.suite import Expectation, Suite, compile_suite
 
@@ -34,61 +33,6 @@ class NotCheckedError(RanklakeError):
     def __init__(self, table: str, *, mend: str = "") -> None:
         super().__init__(f"no checks are run on table {table!r}", mend=mend)
         self.table = table
-
-
-@dataclass(frozen=True, slots=True)
-class CheckReport:
-    """What one call of `run_checks` found.
-
-    Attributes
-    ----------
-    check_run
-        Its identity in ``quality_results``.
-    results
-        Of the partitions that were new, in the order of tables and dates.
-    unchanged
-        Partitions whose files and suite are as they were when they were last checked; nothing was run on them.
-    standing
-        Failures of those that still stand: found by an earlier run, and their rows are still there.
-    """
-
-    check_run: str
-    results: tuple[CheckResult, ...]
-    unchanged: int
-    standing: tuple[CheckResult, ...]
-
-    @property
-    def passed(self) -> bool:
-        """True unless a check of severity error failed or errored, now or on what has not changed since."""
-        return not any(result.alarming for result in (*self.results, *self.standing))
-
-    @property
-    def partitions(self) -> int:
-        """How many partitions were checked."""
-        return len({(result.table, result.partition_date) for result in self.results})
-
-    @property
-    def unsound(self) -> tuple[CheckResult, ...]:
-        """Results that tell of something wrong, warnings among them."""
-        return tuple(result for result in self.results if result.unsound)
-
-    @property
-    def quarantined_rows(self) -> int:
-        """Rows that were taken out of their tables."""
-        return sum(result.quarantined_rows for result in self.results)
-
-    def summary(self) -> dict[str, Any]:
-        """Return plain JSON values: the verdict, counts, and every result that is not sound."""
-        return {
-            "check_run": self.check_run,
-            "passed": self.passed,
-            "partitions": self.partitions,
-            "unchanged": self.unchanged,
-            "checks": dict(sorted(Counter(result.status for result in self.results).items())),
-            "quarantined_rows": self.quarantined_rows,
-            "unsound": [result.plain() for result in self.unsound],
-            "standing": [result.plain() for result in self.standing],
-        }
 
 
 @dataclass(frozen=True, slots=True)

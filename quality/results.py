@@ -1,6 +1,7 @@
 """Results of checks: what one says, how it is kept in ``quality_results``, which partitions it still speaks for."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 from datetime import date, datetime
@@ -80,6 +81,61 @@ class CheckResult:
     def plain(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return {**asdict(self), "partition_date": self.partition_date.isoformat(), "ts": self.ts.isoformat()}
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What one call of `ranklake.quality.check.run_checks` found.
+
+    Attributes
+    ----------
+    check_run
+        Its identity in ``quality_results``.
+    results
+        Of the partitions that were new, in the order of tables and dates.
+    unchanged
+        Partitions whose files and suite are as they were when they were last checked; nothing was run on them.
+    standing
+        Failures of those that still stand: found by an earlier run, and their rows are still there.
+    """
+
+    check_run: str
+    results: tuple[CheckResult, ...]
+    unchanged: int
+    standing: tuple[CheckResult, ...]
+
+    @property
+    def passed(self) -> bool:
+        """True unless a check of severity error failed or errored, now or on what has not changed since."""
+        return not any(result.alarming for result in (*self.results, *self.standing))
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions were checked."""
+        return len({(result.table, result.partition_date) for result in self.results})
+
+    @property
+    def unsound(self) -> tuple[CheckResult, ...]:
+        """Results that tell of something wrong, warnings among them."""
+        return tuple(result for result in self.results if result.unsound)
+
+    @property
+    def quarantined_rows(self) -> int:
+        """Rows that were taken out of their tables."""
+        return sum(result.quarantined_rows for result in self.results)
+
+    def summary(self) -> dict[str, Any]:
+        """Return plain JSON values: the verdict, counts, and every result that is not sound."""
+        return {
+            "check_run": self.check_run,
+            "passed": self.passed,
+            "partitions": self.partitions,
+            "unchanged": self.unchanged,
+            "checks": dict(sorted(Counter(result.status for result in self.results).items())),
+            "quarantined_rows": self.quarantined_rows,
+            "unsound": [result.plain() for result in self.unsound],
+            "standing": [result.plain() for result in self.standing],
+        }
 
 
 @dataclass(frozen=True, slots=True)
