@@ -4,7 +4,7 @@ Damage is judged here: a slot counts as damaged if its commit word is neither ze
 defined, or if its times lie where no event of the process can. Such rows are left out and counted.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -239,41 +239,37 @@ def _frame_rows(table: str, raw: bytes, straight: Sequence[Anchor]) -> Rows:
 
     Slots are handed out without holes, so those that are missing below the highest were lost.
     """
-    schema = arrow_schema(contract(table), segment=True)
+    fields = [field for field in arrow_schema(contract(table), segment=True) if field.name not in _ENVELOPE]
     kept: dict[int, frames.Frame] = {}
     for frame in frames.scan(raw).frames:
         slot, mono = frame.get("s"), frame.get("m")
-        if not isinstance(slot, int) or not isinstance(mono, int) or not 0 <= slot < 1 << 31:
-            continue
-        if _plausible(np.array([mono]), None, straight)[0] and _fits(frame, schema):
+        if isinstance(slot, int) and isinstance(mono, int) and 0 <= slot < 1 << 31 and abs(mono) < 1 << 62:
             kept[slot] = frame
+    highest = max(kept, default=-1)
+    for slot in [slot for slot, frame in kept.items() if not _plausible(np.array([frame["m"]]), None, straight)[0]]:
+        del kept[slot]
+    columns = _columns(kept, fields)
+    if columns is None:  # some value is not of its column's type: leave such rows out
+        kept = {slot: frame for slot, frame in kept.items() if _columns({0: frame}, fields) is not None}
+        columns = _columns(kept, fields) or {}
     order = sorted(kept)
-    columns = {
-        field.name: plain([kept[slot].get(field.name) for slot in order], field.type)
-        for field in schema
-        if any(field.name in kept[slot] for slot in order) or not field.nullable
-        if field.name not in _ENVELOPE
-    }
-    damaged = order[-1] + 1 - len(order) if order else 0
     mono_ns = np.array([kept[slot]["m"] for slot in order], np.int64)
-    return Rows(mono_ns, np.array(order, np.int64), columns, damaged)
+    return Rows(mono_ns, np.array(order, np.int64), columns, highest + 1 - len(order))
+
+
+def _columns(kept: dict[int, frames.Frame], fields: Sequence[pa.Field]) -> Columns | None:
+    """Return the columns of frames by slot; None if a value does not fit."""
+    ordered = [kept[slot] for slot in sorted(kept)]
+    columns: Columns = {}
+    try:
+        for field in fields:
+            values = [frame.get(field.name) for frame in ordered]
+            if not field.nullable and None in values:
+                return None
+            columns[field.name] = plain(values, field.type)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return columns
 
 
 _ENVELOPE: Final = frozenset({"run", "attempt", "rank", "incarnation", "segment", "slot", "ts"})
-
-
-def _fits(frame: frames.Frame, schema: pa.Schema) -> bool:
-    """Say whether each value of a frame has its column's type."""
-    for field in _own_fields(schema):
-        value = frame.get(field.name)
-        try:
-            plain([value], field.type)
-        except (TypeError, ValueError, OverflowError):
-            return False
-        if value is None and not field.nullable:
-            return False
-    return True
-
-
-def _own_fields(schema: pa.Schema) -> Iterable[pa.Field]:
-    return (field for field in schema if field.name not in _ENVELOPE)

@@ -140,7 +140,7 @@ def test_forks_among_busy_threads(place):
     stop, counts = threading.Event(), [0, 0]
 
     def work(thread):
-        while not stop.is_set():
+        while not stop.wait(0.0001):
             run.log({f"of/{thread}": 1.0, "both": 1.0})
             with run.phase("busy"):
                 run.event("tick")
