@@ -46,12 +46,6 @@ def demo(folder: Path, steps: int, slow_rank: int | None, kill_rank: int | None,
     return 0 if facts.books_add_up and not facts.lost and not facts.repeated else 1
 
 
-def _adopt(folder: Path) -> None:
-    from ranklake.capture.recover import recover
-
-    recover(folder / "local", str(folder / "spool"))
-
-
 def _plain(facts: Facts, trained: Trained) -> dict[str, object]:
     outcome = {"lost": facts.lost, "repeated": facts.repeated, "books_add_up": facts.books_add_up}
     return {"run": trained.run, **outcome, **asdict(facts)}
