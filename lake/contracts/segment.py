@@ -1,7 +1,7 @@
 """A segment: what it is called and what its footer says.
 
-A segment is one Parquet file of rows of one table, recorded by one incarnation (process) of one rank. Capture writes it, ingest
-reads it; this module is all that the two share about it.
+A segment is one Parquet file of rows of one table, recorded by one incarnation (process) of one rank. Capture writes
+it, ingest reads it; this module is all that the two share about it.
 """
 
 import json
@@ -92,7 +92,8 @@ class SegmentFooter:
     final
         True on the last segment that an incarnation wrote for this table, where that was known when sealing.
     totals
-        On the last ``events`` segment of an incarnation: ``{table: [rows, gaps]}`` recorded in its whole life; else empty.
+        On the last ``events`` segment of an incarnation: ``{table: [rows, gaps]}`` recorded in its whole life; else
+        empty.
     writer
         Name and version of the software that sealed it.
     """
