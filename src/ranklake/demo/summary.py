@@ -1,7 +1,10 @@
 """What the demo says at its end: facts asked from the lake, then lines of text. Asking and drawing do not mix."""
 
+import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ranklake.demo.launch import Trained
@@ -164,6 +167,15 @@ def _books(facts: Facts) -> list[str]:
 def _checks(checks: dict[str, Any]) -> str:
     outcomes = ", ".join(f"{count:,} {status}" for status, count in checks["checks"].items()) or "nothing new to check"
     return f"checks      {outcomes}; {checks['quarantined_rows']:,} rows quarantined"
+
+
+def program() -> str:
+    """Return what to type for ``ranklake`` here: the bare name if the shell finds it, else where it is."""
+    here = Path(sys.executable).with_name("ranklake")
+    found = shutil.which("ranklake")
+    if found and Path(found).resolve() == here.resolve():
+        return "ranklake"
+    return str(here.relative_to(Path.cwd())) if here.is_relative_to(Path.cwd()) else str(here)
 
 
 def _questions(run: str) -> list[str]:
