@@ -105,7 +105,7 @@ def render(facts: Facts, trained: Trained, lake_uri: str) -> list[str]:
     lines += ["loss (nats a token, mean of the ranks)", *text_plot(facts.loss), ""]
     lines += [_mfu(facts.summary), _goodput(facts.summary), *_stragglers(facts), _gpus(facts), ""]
     lines += [*_books(facts), _checks(facts.checks), ""]
-    lines += ["try next", *(f'  ranklake sql --lake {lake_uri} "{sql}"' for sql in _questions(trained.run))]
+    lines += ["try next", *(f'  {program()} sql --lake {lake_uri} "{sql}"' for sql in _questions(trained.run))]
     return lines
 
 
