@@ -117,9 +117,9 @@ class FrameFile:
 
     def close(self) -> None:
         """Close the file; closing twice is harmless."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        fd, self._fd = self._fd, -1  # forgotten first: a fork in between must not close it again, or somebody else's
+        if fd >= 0:
+            os.close(fd)
 
 
 def _frame_at(raw: bytes, at: int) -> tuple[Frame, int] | None:

@@ -29,7 +29,7 @@ class Owner:
     role
         ``main``, or ``worker`` for a forked child.
     family
-        Incarnation of the main process that a worker descends from; of a main process its own.
+        Random number that a process and its forked children share.
     spool
         URI that the segments are meant for; empty if none was configured.
     world_size
@@ -161,9 +161,9 @@ class OwnerLock:
 
     def release(self) -> None:
         """Give the lock up. In a child that inherited the descriptor this closes it and nothing more."""
-        if self._fd < 0:
+        fd, self._fd = self._fd, -1
+        if fd < 0:
             return
-        os.close(self._fd)
-        self._fd = -1
+        os.close(fd)
         if os.getpid() == self._pid:
             HELD.drop(self._incarnation)

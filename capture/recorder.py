@@ -18,7 +18,7 @@ from ranklake.capture.layouts import FRAME_LANES, ROWS, SLOT_LANES, STEPS, Layou
 from ranklake.capture.records import RecordLane, refusal
 from ranklake.capture.series import Series
 from ranklake.capture.slots import Lane, RefusedError, SlotFile
-from ranklake.capture.stream import SPARE, OpenFile, Stream
+from ranklake.capture.stream import SPARE, OpenFile, Stream, new_incarnation
 
 _RETIRE_TRIES: Final = 1000
 
@@ -36,6 +36,19 @@ class Recorder:
         URI that the segments are meant for.
     file_bytes
         Size of slot files by lane, where it is not to be the layout's.
+
+    Attributes
+    ----------
+    closed
+        Set for good by `close`.
+    is_worker
+        True in a forked child.
+    stream
+        What is written to now; None before the first write of a child, and while there is no place to write.
+    unsealed
+        Files that nobody writes to any more, and their rows.
+    untold
+        Gaps that no event tells of yet.
     """
 
     def __init__(self, root: Path, launch: Launch, spool: str, file_bytes: dict[str, int] | None = None) -> None:
@@ -47,7 +60,8 @@ class Recorder:
         self.unsealed: dict[OpenFile, int] = {}
         self.untold: Counter[tuple[str, str]] = Counter()
         self._file_bytes = file_bytes or {}
-        self._family: int | None = None
+        self._family = new_incarnation()
+        self.is_worker = False
         self._spares = itertools.count()
         self._mutex = threading.RLock()
         self.slots = {
@@ -55,11 +69,6 @@ class Recorder:
             for name, layout in SLOT_LANES.items()
         }
         self.records = {table: RecordLane(table, self._new_path, self.gaps.count) for table in FRAME_LANES}
-
-    @property
-    def is_worker(self) -> bool:
-        """True in a forked child."""
-        return self._family is not None
 
     def require(self) -> Stream:
         """Return the stream, making one if there is none. Raises `RefusedError`."""
@@ -94,6 +103,7 @@ class Recorder:
                 world_size=launch.world_size,
                 spool=self.spool,
                 family=self._family,
+                worker=self.is_worker,
             )
             for frame in self.series.frames():
                 stream.note(frame)
@@ -187,8 +197,7 @@ class Recorder:
 
     def after_fork(self) -> None:
         """In a forked child: let go of all that is the parent's; the child's own stream opens at its first write."""
-        if self.stream is not None and self._family is None:
-            self._family = self.stream.owner.family
+        self.is_worker = True
         stream, self.stream = self.stream, None
         self._mutex = threading.RLock()
         self.gaps.after_fork()

@@ -138,10 +138,12 @@ class SlotFile:
 
     def forget(self) -> None:
         """Close the file without a look at it: at the end of `retire`, and in a forked child, whose parent owns it."""
-        with contextlib.suppress(BufferError):
+        fd, self._fd = self._fd, -1  # forgotten first: a fork in between must not close it again, or somebody else's
+        with contextlib.suppress(BufferError, ValueError):
             self._view.release()
             self._map.close()
-        os.close(self._fd)
+        if fd >= 0:
+            os.close(fd)
 
 
 class Lane:
@@ -334,12 +336,17 @@ class Lane:
         return rows
 
     def after_fork(self) -> None:
-        """In a forked child: the files are the parent's; the lock may be held by a thread that is not there."""
-        self._lock = threading.RLock()
+        """In a forked child: the files are the parent's; the lock may be held by a thread that is not there.
+
+        That thread may also have been anywhere in this class, so nothing is relied upon here.
+        """
         self.pair = SHUT
         self.alone = True
-        for file in (self._file, self._spare, *self.retired):
-            if file is not None:
-                file.forget()
+        self._lock = threading.RLock()
+        files = [self._file, self._spare, *self.retired]
         self._file = self._spare = self._refused = None
         self.retired = []
+        for file in files:
+            if file is not None:
+                with contextlib.suppress(OSError):
+                    file.forget()

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from ranklake.capture.gaps import Gaps
+from ranklake.capture.gaps import LOGGER, Gaps
 from ranklake.capture.launcher import Launch, clean, find_launch
 from ranklake.capture.places import local_root, spool_uri
 from ranklake.capture.provenance import run_row
@@ -134,7 +134,10 @@ def _begin(recorder: Recorder, keep: dict[str, Any]) -> Run:
 
 def _after_fork_in_child() -> None:
     for run in list(_runs):
-        run.after_fork()
+        try:
+            run.after_fork()
+        except Exception as error:  # noqa: BLE001 - the next run's turn must come
+            LOGGER.warning("ranklake: after a fork: %s", error)
 
 
 def _after_fork_in_parent() -> None:

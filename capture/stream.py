@@ -169,7 +169,7 @@ class Stream:
 
     @classmethod
     def create(
-        cls, root: Path, run: str, attempt: int, rank: int, *, world_size: int, spool: str, family: int | None = None
+        cls, root: Path, run: str, attempt: int, rank: int, *, world_size: int, spool: str, family: int, worker: bool
     ) -> Self:
         """Make a stream's folder, already locked when it appears.
 
@@ -179,13 +179,12 @@ class Stream:
         folder = name.folder(root)
         anchor = read_anchor()
         pid = os.getpid()
-        role = "main" if family is None else "worker"
         owner = Owner(
             pid=pid,
             start_ticks=start_ticks(pid),
             boot_id=boot_id(),
-            role=role,
-            family=family or name.incarnation,
+            role="worker" if worker else "main",
+            family=family,
             spool=spool,
             world_size=world_size,
             anchor=anchor,
