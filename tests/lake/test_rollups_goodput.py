@@ -150,6 +150,19 @@ def test_steps_that_rank_0_did_not_record_are_taken_from_the_others():
     assert (row["steps"], seconds_of(row)) == (10, {"productive": 10})
 
 
+def test_clocks_that_disagree_do_not_turn_time_around():
+    """Attempt 1 says that it began before attempt 0, on a host whose clock is late: no account is negative."""
+    first, second = goodput_of(
+        steps=[*steps_at(range(10, 20)), *steps_at(range(5, 30), first=10, attempt=1)],
+        events=[event("run_start", 10), event("run_start", 4, attempt=1)],
+    )
+    assert (first["ts"], first["wall_ns"]) == (at(10), 0)
+    assert (second["ts"], second["wall_ns"]) == (at(10), 20 * SECOND)
+    assert seconds_of(second) == {"productive": 20}
+    first, second = goodput_of(events=[event("run_start", 10), event("run_start", 4, attempt=1)])
+    assert (first["wall_ns"], second["wall_ns"], second["ts"]) == (0, 0, at(10))
+
+
 def test_runs_do_not_mix():
     """Each run has its own account, on its own date."""
     found = goodput_of(
@@ -221,7 +234,7 @@ def test_any_timeline_adds_up_and_agrees_with_the_oracle(data):
     facts, events, spans = [], [], []
     for attempt in range(data.draw(st.integers(1, 3))):
         first = data.draw(st.integers(0, 5))
-        shift = 12 * attempt
+        shift = 4 * attempt  # so that clocks may disagree about which attempt began first
         for n in range(data.draw(st.integers(0, 6))):
             start = shift + data.draw(tick) / 4
             facts.append({"attempt": attempt, "step": first + n, "ts": at(start), "step_time_s": 0.5})

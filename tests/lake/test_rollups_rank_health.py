@@ -106,6 +106,17 @@ def test_a_slowed_rank_is_named_and_only_that_one(ranks, factor):
         assert found[key]["p_value"] < 1e-6
 
 
+def test_a_steady_but_small_difference_is_not_worth_a_name():
+    """A rank that is always 5 % slower is certain but within its peers; at 15 % it is named."""
+    compute = np.full((STEPS, 2), 0.1)
+    compute[:, 1] *= 1.05
+    small = health([synchronous("r", compute)])["r", 1]
+    assert (small["is_straggler"], small["slower_step_ratio"]) == (False, 1.0)
+    assert small["reason"].startswith("within its peers: +5")
+    compute[:, 1] *= 1.1
+    assert health([synchronous("r", compute)])["r", 1]["is_straggler"] is True
+
+
 def test_step_times_alone_would_not_tell():
     """In a synchronous run all ranks' step times are equal: only self time shows who held the others up."""
     compute = np.full((STEPS, 2), 0.1)

@@ -41,7 +41,7 @@ def run_of(name, *, start=NOON, steps=30, seconds=0.5, ranks=2, seed=0, attempt=
             **base,
             "rank": rank,
             "step": first + n,
-            "ts": start + timedelta(seconds=1 + n * seconds, microseconds=rank),
+            "ts": start + timedelta(seconds=1 + n * seconds + 0.7 * rank),
             "step_time_s": float(np.float32(seconds * rng.uniform(0.5, 1))),
             "tokens": 64,
             "loss": float(np.float32(rng.normal(3, 1))),
@@ -350,6 +350,9 @@ def test_incremental_is_full_whatever_the_order_of_arrival(tmp_path_factory, see
     one, other = state(incremental), state(fresh)
     for name in one:
         assert one[name].equals(other[name]), name
+    assert sum(one["step_rollup"]["ranks"].to_pylist()) == sum(len(run["steps"]) for run in whole)
+    assert one["step_rollup"].num_rows == 40 + 20 + 10 + 5
+    assert one["mfu"]["mfu_ratio"].null_count == 0
     run_rollups(incremental, full=True)
     rebuilt = state(incremental)
     for name in one:
