@@ -24,6 +24,7 @@ SPOOL_FULL: Final = "spool full"
 SPOOL_VANISHED: Final = "spool vanished"
 SPOOL_REFUSED: Final = "spool not writable"
 DAMAGED: Final = "damaged"
+UNSEALABLE: Final = "file not sealable"
 UNEXPECTED: Final = "unexpected error"
 
 
@@ -31,6 +32,11 @@ class Gaps:
     """Counts by (table, reason), safe from any thread and from signal handlers.
 
     Each reason is told once per process in one logging warning; the counts go to gap frames and segment footers.
+
+    Attributes
+    ----------
+    at_once
+        Called after each count, to write it down where no thread does so each second.
     """
 
     def __init__(self) -> None:
@@ -38,6 +44,7 @@ class Gaps:
         self._fresh: Counter[tuple[str, str]] = Counter()
         self._total: Counter[tuple[str, str]] = Counter()
         self._told: set[str] = set()
+        self.at_once: Callable[[], None] | None = None
 
     def count(self, table: str, reason: str, rows: int = 1, detail: object = "") -> None:
         """Count rows of a table that could not be recorded.
@@ -54,6 +61,8 @@ class Gaps:
             self._total[table, reason] += rows
             new = reason not in self._told
             self._told.add(reason)
+        if self.at_once is not None:
+            self.at_once()
         if new:
             self.tell(reason, f"not recorded in {table}: {reason}{_shown(detail)}; counted as gaps from here on")
 

@@ -8,6 +8,7 @@
 Training waits for none of them but in `flush` and `close`, for as long as their callers say.
 """
 
+import errno
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -25,6 +26,7 @@ from ranklake.capture.upload import Uploader
 ANCHOR_EVERY_S: Final = 10.0
 ADOPT_EVERY_S: Final = 5.0
 DEVICE_HOLD_NS: Final = 2_000_000_000
+NO_SPARE_FOR_S: Final = 30.0
 _LATE_S: Final = 5.0
 
 
@@ -66,7 +68,7 @@ class Keeper:
         self._deadline = float("inf")
         self._pushing = threading.Lock()
         self._forked = False
-        self._next = dict.fromkeys(("anchor", "seal", "sync", "adopt"), 0.0)
+        self._next = dict.fromkeys(("anchor", "seal", "sync", "adopt", "spare"), 0.0)
         self._next["seal"] = time.monotonic() + seal_every_s
         self._threads = [
             threading.Thread(target=self._keep_sealing, name="ranklake-seal", daemon=True),
@@ -134,17 +136,18 @@ class Keeper:
         stream = recorder.require()
         now = time.monotonic()
         if now >= self._next["anchor"]:
-            stream.anchor()
+            self._guarded(stream.anchor, "noting the time")
             self._next["anchor"] = now + ANCHOR_EVERY_S
         recorder.flush_gaps()
-        for lane in recorder.slots.values():
-            lane.prepare()
+        if now >= self._next["spare"]:
+            for lane in recorder.slots.values():
+                lane.prepare()
         if now >= self._next["sync"]:
-            recorder.sync()
+            self._guarded(recorder.sync, "syncing")
             self._next["sync"] = now + self._sync_every_s
         if flushes or now >= self._next["seal"]:
             self._next["seal"] = now + self._seal_every_s
-            self._tell_gaps()
+            recorder.tell_gaps()
             recorder.end_files(hold_ns=DEVICE_HOLD_NS if self._expects_late_values() and not flushes else 0)
         else:
             recorder.collect()
@@ -159,25 +162,13 @@ class Keeper:
         recorder = self._recorder
         if not recorder.unsealed and not final:
             return
-        stream.anchor()  # behind the last row: with both ends fixed, sealing again gives the same times
+        # An anchor behind the last row: with both ends fixed, sealing again gives the same times.
+        self._guarded(stream.anchor, "noting the time")
         files = [file for file in recorder.unsealed if file.path.exists()]
         for sealed in seal(job_of(stream), files, final=final):
             stream.waiting[sealed.file.path.name] = (sealed.file.table, sealed.file.rows)
         recorder.unsealed = {file: rows for file, rows in recorder.unsealed.items() if file.path.exists()}
         self._uploader_wakes.set()
-
-    def _tell_gaps(self) -> None:
-        """Make new gaps visible as events, each kind once per sealing."""
-        recorder = self._recorder
-        told, recorder.untold = recorder.untold, type(recorder.untold)()
-        for (table, reason), rows in sorted(told.items()):
-            row = {
-                "event": "gap",
-                "severity": "warning",
-                "message": f"{rows} rows of {table} could not be recorded: {reason}",
-                "attributes": f'{{"reason":"{reason}","rows":{rows},"table":"{table}"}}',
-            }
-            recorder.records["events"].append(time.monotonic_ns(), row)
 
     def _finish(self) -> None:
         recorder = self._recorder
@@ -190,6 +181,12 @@ class Keeper:
         self._finished = True
         if self._forked and recorder.stream is not None:
             self._adopt(recorder.stream)
+
+    def _make_room(self) -> None:
+        """Give up prepared files on a full disk: sealing needs room to make room."""
+        self._next["spare"] = time.monotonic() + NO_SPARE_FOR_S
+        for lane in self._recorder.slots.values():
+            lane.drop_spare()
 
     # ── uploading ──
 
@@ -282,6 +279,8 @@ class Keeper:
             work()
         except (OSError, RefusedError) as error:  # the local spool is full or away: try again in a second
             self._gaps.warn(doing, f"{doing}: {error}; trying again")
+            if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+                self._make_room()
         except Exception as error:  # noqa: BLE001 - a bug of ours
             self._gaps.warn(doing, f"{doing} failed: {type(error).__name__}: {error}")
 

@@ -17,8 +17,9 @@ from ranklake.capture.launcher import Launch
 from ranklake.capture.layouts import FRAME_LANES, ROWS, SLOT_LANES, STEPS, Layout
 from ranklake.capture.records import RecordLane, refusal
 from ranklake.capture.series import Series
-from ranklake.capture.slots import Lane, RefusedError, SlotFile
+from ranklake.capture.slots import RETRY_NS, Lane, RefusedError, SlotFile
 from ranklake.capture.stream import SPARE, OpenFile, Stream, new_incarnation
+from ranklake.capture.values import json_text
 
 _RETIRE_TRIES: Final = 1000
 
@@ -63,6 +64,7 @@ class Recorder:
         self._family = new_incarnation()
         self.is_worker = False
         self._spares = itertools.count()
+        self._gaps_again_ns = 0
         self._mutex = threading.RLock()
         self.slots = {
             name: Lane(layout, self._new_slots, self._new_spare, self._adopt_spare, self.gaps.count, self._weigh)
@@ -127,8 +129,27 @@ class Recorder:
             self.require().note_gaps(counts)
         except (OSError, RefusedError):
             self.gaps.restore(counts)
+            self._gaps_again_ns = time.monotonic_ns() + RETRY_NS
         else:
-            self.untold.update(counts)
+            with self._mutex:
+                self.untold.update(counts)
+
+    def tell_gaps(self) -> None:
+        """Make new gaps visible as events, one for each table and reason."""
+        with self._mutex:
+            told, self.untold = self.untold, Counter()
+        for (table, reason), rows in sorted(told.items()):
+            row = {
+                "event": "gap",
+                "severity": "warning",
+                "message": f"{rows} rows of {table} could not be recorded: {reason}",
+                "attributes": json_text({"table": table, "reason": reason, "rows": rows}),
+            }
+            self.records["events"].append(time.monotonic_ns(), row)
+
+    def _flush_gaps_of_worker(self) -> None:
+        if time.monotonic_ns() >= self._gaps_again_ns:
+            self.flush_gaps()
 
     def end_files(self, *, hold_ns: int = 0) -> None:
         """End all files that hold anything, so that they can be sealed; see `Lane.collect` for `hold_ns`."""
@@ -201,6 +222,7 @@ class Recorder:
         stream, self.stream = self.stream, None
         self._mutex = threading.RLock()
         self.gaps.after_fork()
+        self.gaps.at_once = self._flush_gaps_of_worker
         self.series.after_fork()
         self.unsealed, self.untold = {}, Counter()
         for lane in self.slots.values():

@@ -262,7 +262,7 @@ class Run(Metrics):
             return False
         try:
             self.drain_devices(0.0)
-            return self._keeper.flush(timeout_s)
+            return self._keeper.flush(self._gaps.lenient("timeout_s", number, timeout_s, 10.0))
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
             self.trouble("flushing", error)
             return False
@@ -274,24 +274,29 @@ class Run(Metrics):
         """
         if self._recorder is None or self._closed:
             return
+        seconds = self._gaps.lenient("timeout_s", number, timeout_s, 10.0)
         try:
-            self.drain_devices(min(1.0, timeout_s))
+            self.drain_devices(min(1.0, seconds))
             self._record_end()
-            self._closed = True
+        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
+            self.trouble("ending the run", error)
+        self._closed = True
+        try:
             self._recorder.close()
             if self._keeper is not None:
-                self._keeper.stop(timeout_s)
+                self._keeper.stop(seconds)
             elif self._recorder.stream is not None:  # a forked child: its parent seals and uploads
                 self._recorder.flush_gaps()
                 self._recorder.stream.close()
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
-            self._closed = True
             self.trouble("closing", error)
 
     def _record_end(self) -> None:
         assert self._recorder is not None
         if self._recorder.is_worker:
             return
+        self._recorder.flush_gaps()
+        self._recorder.tell_gaps()
         if self._launch.rank == 0:
             self.event("run_end")
         self.event("rank_end")

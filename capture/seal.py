@@ -25,10 +25,10 @@ import pyarrow.parquet as pq
 import ranklake
 from ranklake.capture.clock import Anchor, bracket, straighten
 from ranklake.capture.files import write_whole
-from ranklake.capture.gaps import DAMAGED
+from ranklake.capture.gaps import DAMAGED, LOGGER, UNSEALABLE
 from ranklake.capture.meta import Meta, read_meta, sealed_frame
 from ranklake.capture.stream import DAMAGED_FOLDER, OpenFile, SealedFile, StreamName, sealed_files
-from ranklake.capture.tables import NO_ROWS, Rows, arrow_table, read_rows
+from ranklake.capture.tables import NO_ROWS, Rows, arrow_table, read_rows, rows_there
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.segment import METADATA_KEY, NotASegmentError, SegmentFooter
 
@@ -100,7 +100,7 @@ def seal(job: Sealing, files: Sequence[OpenFile], *, final: bool) -> list[Sealed
         for file in todo:
             if (file.table == _LAST) is closing_table:
                 is_last = last.get(file.table) is file
-                done.append(_finish(job, meta, file, there) or _seal_file(job, meta, file, final=is_last))
+                done.append(_finish(job, meta, file, there) or _seal_or_put_aside(job, meta, file, final=is_last))
         if final and not closing_table:
             done += [_seal_none(job, meta, table) for table in meta.tables_with_pending() if table != _LAST]
     if final and not meta.final:
@@ -128,6 +128,21 @@ def _finish(job: Sealing, meta: Meta, file: OpenFile, there: dict[tuple[str, int
     _note(job, meta, file.table, file.segment, footer.rows, footer.gaps, final=footer.final)
     file.path.unlink()
     return Sealed(found, sum(footer.gaps.values()))
+
+
+def _seal_or_put_aside(job: Sealing, meta: Meta, file: OpenFile, *, final: bool) -> Sealed | None:
+    """Seal a file; one that proves impossible to seal is put aside, its rows counted, so that it blocks no other."""
+    try:
+        return _seal_file(job, meta, file, final=final)
+    except OSError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a bug of ours, or damage beyond imagination
+        LOGGER.warning("ranklake: cannot seal %s: %s: %s", file.path, type(error).__name__, error)
+        lost = rows_there(file.lane, file.path.read_bytes())
+        job.note({"k": "gaps", "n": [[file.table, UNSEALABLE, lost]]})
+        meta.gaps[file.table, UNSEALABLE] += lost
+        keep_damaged(job.folder, file.path)
+        return None
 
 
 def _seal_file(job: Sealing, meta: Meta, file: OpenFile, *, final: bool) -> Sealed | None:

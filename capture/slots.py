@@ -284,11 +284,17 @@ class Lane:
         """End the open file, used or not, and drop the spare; later writes ask for a new file."""
         with self._lock:
             self._publish(None)
-            spare, self._spare = self._spare, None
             self._refused = None
-            if spare is not None and spare.retire(None) is not None:
-                with contextlib.suppress(OSError):
-                    spare.path.unlink()
+            self.drop_spare()
+
+    def drop_spare(self) -> None:
+        """Remove the prepared file."""
+        with self._lock:
+            spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.forget()
+            with contextlib.suppress(OSError):
+                spare.path.unlink()
 
     def sync(self) -> None:
         """Bring the open file to the disk. Raises `OSError`."""

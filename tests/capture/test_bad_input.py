@@ -265,7 +265,6 @@ def test_gaps_are_seen_in_the_events(place):
     with place.start() as run:
         for _ in range(3):
             run.log(x="text")
-        run.flush()
     (told,) = [row for row in rows(place.spool, "events") if row["event"] == "gap"]
     assert told["attributes"] == '{"reason":"bad value","rows":3,"table":"scalars"}'
 

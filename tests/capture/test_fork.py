@@ -107,6 +107,15 @@ def test_a_fork_in_the_middle_of_a_step_is_counted_in_the_child(place):
     check_books(place.spool)
 
 
+def test_what_a_child_could_not_record_is_counted(place):
+    """Gaps of a child that ends without any clean-up are written down at once."""
+    run = place.start()
+    assert in_child(lambda: [run.log(x="text") for _ in range(3)]) == 0
+    run.close()
+    assert gaps(place.spool) == {"scalars": {"bad value": 3}}
+    check_books(place.spool)
+
+
 def test_a_child_that_exits_normally_sends_nothing_itself(place):
     """A child that closes, at exit even, seals and uploads nothing; its parent does."""
     run = place.start()

@@ -17,6 +17,7 @@ from ranklake.capture import frames
 from ranklake.capture.owner import HELD
 from ranklake.capture.recover import recover, taken_over
 from ranklake.capture.stream import streams
+from ranklake.capture.tables import arrow_table
 
 # A process that records and is killed: 300 steps with two metrics each, half of them sealed before.
 RECORD = """
@@ -207,7 +208,7 @@ def files_of(local):
     return sorted(path for path in stream_of(local).iterdir() if path.suffix in {".open", ".frames", ".json"})
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_damage_costs_only_what_it_hit(dead, data):
     """Files cut short or with bits flipped at random: recovery ends, whole rows come back, and no row is made up."""
@@ -258,6 +259,22 @@ def test_a_damaged_slot_is_counted_and_its_file_kept(local, tmp_path):
     assert gaps(tmp_path / "spool") == {"steps": {"damaged": 1}}
     assert len(list((local / "damaged").iterdir())) == 1
     check_books(tmp_path / "spool")
+
+
+def test_a_file_that_cannot_be_sealed_blocks_no_other(local, tmp_path, monkeypatch):
+    """Should sealing a file fail for a reason nobody thought of, its rows are counted and the file is kept."""
+
+    def fail(rows, table, *rest):
+        if table == "steps" and len(rows):
+            raise ValueError("unthought of")
+        return arrow_table(rows, table, *rest)
+
+    monkeypatch.setattr("ranklake.capture.seal.arrow_table", fail)
+    done = adopt(local, tmp_path / "spool")
+    assert (done.troubles, done.left) == ((), 0)
+    assert gaps(tmp_path / "spool") == {"steps": {"file not sealable": 300}}
+    assert len(rows(tmp_path / "spool", "scalars")) == 900
+    assert len(list((local / "damaged").iterdir())) == 1
 
 
 def test_unknown_files_are_moved_out_of_the_way(local, tmp_path):
