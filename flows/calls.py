@@ -8,13 +8,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ranklake.lake.rollups.runner import run_rollups
-from ranklake.quality.check import run_checks
-
 from ranklake.lake.ingest import ingest
+from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.spool import Spool
 from ranklake.lake.store import Lake
 from ranklake.lake.workers import workers
+from ranklake.quality.check import run_checks
 
 Progress = Callable[[int, int], None]
 

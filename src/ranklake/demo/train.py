@@ -78,7 +78,7 @@ def train(options: argparse.Namespace) -> None:
                 tokens, targets = next(source)
             with counted:
                 with run.phase("forward"):
-                    if rank == options.slow_rank:  # the injected fault: this rank does its forward pass four times
+                    if rank == options.slow_rank and step:  # the injected fault; step 0 is the one that is counted
                         for _ in range(3):
                             model(tokens, targets)
                     loss = parallel(tokens, targets)
