@@ -9,7 +9,9 @@ import pytest
 
 CONFTEST = Path(__file__).resolve().parents[1] / "conftest.py"
 LEAKS = {
-    "a thread": "import threading\ndef test_it():\n    threading.Thread(target=threading.Event().wait, daemon=True).start()",
+    "a thread": (
+        "import threading\ndef test_it():\n    threading.Thread(target=threading.Event().wait, daemon=True).start()"
+    ),
     "a file": "import os\ndef test_it(tmp_path):\n    os.open(tmp_path / 'x', os.O_CREAT)",
 }
 
