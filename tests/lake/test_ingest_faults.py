@@ -52,6 +52,15 @@ def faults(lake, spool):
     return [f"{item.table}: {fault}" for item in books(lake, spool).values() for fault in item.faults]
 
 
+def repeated_segments(lake):
+    """Return the rows of the table segments, and how many of them repeat a key that its contract calls unique."""
+    table = contract("segments")
+    (unique,) = (check for check in table.checks if check.kind == "unique")
+    assert tuple(unique.columns) == tuple(table.grain)
+    rows = read(lake, table, unique.columns).to_pylist()
+    return len(rows), len(rows) - len({tuple(row.values()) for row in rows})
+
+
 def with_column(rows, name, values):
     """Return rows with a column replaced; it may hold NULL where the contract allows none."""
     place = rows.schema.get_field_index(name)
@@ -152,6 +161,16 @@ def test_a_segment_that_vanished_may_come_back(lake, spool):
     assert books(lake, spool)["steps"].in_flight == 10
     assert bring(lake, spool).rows_stored == 10
     assert faults(lake, spool) == []
+    assert repeated_segments(lake) == (2, 0)
+
+
+def test_foreign_files_of_equal_bytes_have_a_row_each(lake, spool):
+    """Two files that are no segments' and hold the same bytes are two rows of the table segments, by its own key."""
+    for name in ("one.txt", "two.txt"):
+        (spool / "segments" / "2026-03-01" / "steps").mkdir(parents=True, exist_ok=True)
+        (spool / "segments" / "2026-03-01" / "steps" / name).write_bytes(b"the same")
+    assert bring(lake, spool).unreadable == 2
+    assert repeated_segments(lake) == (2, 0)
 
 
 def test_what_another_driver_left_is_told(lake, spool):
