@@ -48,7 +48,6 @@ def test_phases_of_a_step_never_sum_to_more_than_it(place):
             time.sleep(0.001)
     (row,) = rows(place.spool, "steps")
     assert row["collective_time_s"] >= 0.02
-    assert row["backward_time_s"] < 0.01
     assert row["backward_time_s"] + row["collective_time_s"] <= row["step_time_s"]
 
 
