@@ -125,6 +125,7 @@ def test_a_killed_rank_loses_nothing_it_acknowledged(folder):
     assert counted[1] == STEPS // 2
     assert all(row["n"] >= row["counted"] for row in said["ranks"])
     assert said["summary"]["status"] in {"failed", "abandoned"}
+    assert said["summary"]["injected"] == "killed rank 1"
 
 
 @pytest.mark.leaky("polars keeps its thread pool")

@@ -142,7 +142,7 @@ def _stragglers(facts: Facts) -> list[str]:
     if not named:
         reasons = "; ".join(f"rank {row['rank']} {row['reason']}" for row in facts.health)
         return [f"stragglers  none ({reasons or 'no steps'})"]
-    return [f"straggler   rank {row['rank']}: {row['reason']}" for row in named]
+    return [f"straggler   rank {row['rank']}: {row['reason'].removeprefix('straggler: ')}" for row in named]
 
 
 def _gpus(facts: Facts) -> str:

@@ -49,7 +49,8 @@ def train(options: argparse.Namespace) -> None:
     model = SmallGpt(shape)
     parallel = DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_LEARNING_RATE)
-    injected = None if options.slow_rank is None else f"slow rank {options.slow_rank}"
+    faults = {"slow rank": options.slow_rank, "killed rank": options.kill_rank}
+    injected = ", ".join(f"{fault} {number}" for fault, number in faults.items() if number is not None) or None
     config = {**asdict(shape), "batch": BATCH, "steps": options.steps, "learning_rate": PEAK_LEARNING_RATE}
     parameters = sum(parameter.numel() for parameter in model.parameters())
 
