@@ -24,7 +24,8 @@ def delta_table(lake: "Lake", name: str) -> DeltaTable | None:
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
-        reason = str(error).partition(": ParsedLogPath")[0]
+        lines = str(error).partition(": ParsedLogPath")[0].splitlines() or [type(error).__name__]
+        reason = lines[0]  # a backtrace of delta-rs may follow
         mend = "check your rights there; restore a damaged _delta_log from a backup"
         raise LakeUnreachableError(f"table {name} cannot be opened: {reason}", where=lake.uri, mend=mend) from error
 
