@@ -257,13 +257,18 @@ class Keeper:
     def report_late(self) -> None:
         """Write down what was refused after the close, as a stream that has nothing but gaps.
 
-        Called at interpreter exit.
+        Called at interpreter exit. Where there is no place for a stream the count is told and lost.
         """
         recorder = self._recorder
         counts = recorder.gaps.drain()
         if not counts or recorder.stream is not None:
             return
-        stream = recorder.new_stream()
+        try:
+            stream = recorder.new_stream()
+        except RefusedError as refused:
+            rows = counts.total()
+            self._gaps.warn("late", f"{rows} gaps are in no segment, for lack of a place: {refused.detail}")
+            return
         stream.note_gaps(counts)
         seal(job_of(stream), [], final=True)
         if self._uploader is not None:

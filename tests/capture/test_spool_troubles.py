@@ -63,8 +63,8 @@ def test_a_folder_that_vanishes_just_before_the_close(place):
     check_books(place.spool)
 
 
-def test_a_folder_that_cannot_come_back(place):
-    """With its place taken by a file, every row is counted in memory, and training goes on."""
+def test_a_folder_that_cannot_come_back(place, caplog):
+    """With its place taken by a file, rows are counted in memory, training goes on, and the loss is told at exit."""
     run = place.start(seal_every_s=0.1)
     shutil.rmtree(place.local)
     place.local.write_text("taken")
@@ -76,6 +76,8 @@ def test_a_folder_that_cannot_come_back(place):
     counted = run.gaps()
     assert sum(counted["steps"].values()) == 100
     assert sum(counted["scalars"].values()) == 100
+    run.at_exit()
+    assert f"{sum(sum(reasons.values()) for reasons in counted.values())} gaps are in no segment" in caplog.text
 
 
 # A limit on file sizes makes every allocation beyond it fail, as a full disk does, in this process alone.
