@@ -7,8 +7,9 @@ tables, and system tables that are also written outside of plans (results of che
 count their own; a plan that changes such a table says so under a second application, see `swap_plan`.
 """
 
+import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
@@ -121,6 +122,11 @@ def files(table: DeltaTable, partitions: Sequence[date] | None = None) -> pa.Tab
     if partitions is not None:
         actions = actions.filter(pc.is_in(actions["date"], value_set=pa.array(partitions, pa.date32())))
     return actions
+
+
+def fingerprint(paths: Iterable[str]) -> str:
+    """Return a digest of files. Data files never change once written, so their names say it all; order says nothing."""
+    return hashlib.sha256("\n".join(sorted(paths)).encode()).hexdigest()
 
 
 def replace_partitions(

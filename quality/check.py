@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ranklake.errors import RanklakeError, did_you_mean
-from ranklake.lake.commit import files
+from ranklake.lake.commit import files, fingerprint
 from ranklake.lake.contracts.errors import UnknownTableError
 from ranklake.lake.contracts.load import load_contracts, load_metrics
 from ranklake.lake.driver import drive, finish
@@ -17,7 +17,7 @@ from ranklake.lake.tables import delta_table
 from ranklake.lake.workers import InProcess
 from ranklake.quality import quarantine
 from ranklake.quality.engine import Judge
-from ranklake.quality.results import RESULTS, CheckReport, CheckResult, Standing, fingerprint, standing
+from ranklake.quality.results import RESULTS, CheckReport, CheckResult, Standing, standing
 from ranklake.quality.scan import Partition, Tally, scan
 from ranklake.quality.suite import Expectation, Suite, compile_suite
 

@@ -1,8 +1,7 @@
 """Results of checks: what one says, how it is kept in ``quality_results``, which partitions it still speaks for."""
 
-import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -156,11 +155,6 @@ class Standing:
     files_sha256: str
     errored: bool
     open: tuple[CheckResult, ...]
-
-
-def fingerprint(paths: Iterable[str]) -> str:
-    """Return a digest of a partition's files. Data files never change, so their names say it all."""
-    return hashlib.sha256("\n".join(sorted(paths)).encode()).hexdigest()
 
 
 def standing(lake: "Lake", tables: Collection[str]) -> dict[tuple[str, date], Standing]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.commit import files
+from ranklake.lake.commit import files, fingerprint
 from ranklake.lake.driver import finish
 from ranklake.lake.tables import delta_table
 from ranklake.lake.workers import InProcess
@@ -74,14 +74,9 @@ def _item(contract: "Contract", policy: "Policy", cutoff: date, day: date, parti
         rows=int(pc.sum(partition["num_records"]).as_py() or 0),
         bytes=int(pc.sum(partition["size_bytes"]).as_py() or 0),
         files=partition.num_rows,
-        files_sha256=fingerprint(partition),
+        files_sha256=fingerprint(partition["path"].to_pylist()),
         reason=policy.reason,
     )
-
-
-def fingerprint(partition: pa.Table) -> str:
-    """Return a digest of the names of a partition's files, which never change their content."""
-    return hashlib.sha256("\n".join(sorted(partition["path"].to_pylist())).encode()).hexdigest()
 
 
 def named(items: Iterable[Item]) -> str:

@@ -8,21 +8,19 @@ A partition that retention took away is no change: what was computed from it sta
 after.
 """
 
-import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.commit import append_files, files, number_of, swap
-from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.commit import files, fingerprint
 from ranklake.lake.contracts.load import contract
+from ranklake.lake.ledger import append_own
 from ranklake.lake.read import read
-from ranklake.lake.tables import delta_table, ensure_table
+from ranklake.lake.tables import delta_table
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -79,7 +77,7 @@ def snapshot(lake: "Lake", table: str) -> Snapshot:
     named: dict[date, list[str]] = defaultdict(list)
     for row in files(handle).select(["path", "date"]).to_pylist():
         named[row["date"]].append(row["path"])
-    return Snapshot(table, handle, handle.version(), {day: _digest(paths) for day, paths in named.items()})
+    return Snapshot(table, handle, handle.version(), {day: fingerprint(paths) for day, paths in named.items()})
 
 
 def partition(day: date) -> str:
@@ -94,7 +92,7 @@ def day_of(name: str) -> date:
 
 def combined(snapshots: Snapshot, until: date) -> str:
     """Return one fingerprint for all dates of a table up to one, so that lineage needs one row for them."""
-    return _digest(f"{day} {digest}" for day, digest in snapshots.fingerprints.items() if day <= until)
+    return fingerprint(f"{day} {digest}" for day, digest in snapshots.fingerprints.items() if day <= until)
 
 
 def recorded(lake: "Lake", rollup: "Rollup", version: int) -> State:
@@ -127,7 +125,7 @@ def record(
         Output partition to fingerprint by input partition.
 
     If this fails after the output was committed, the same partitions are computed once more next time, to the same
-    result. Raises `LostRaceError` if others append all the time.
+    result.
     """
     now = datetime.now(UTC)
     rows = [
@@ -147,10 +145,7 @@ def record(
         for output, inputs in state.items()
         for (table, name), digest in inputs.items()
     ]
-    lineage = contract("lineage")
-    table = ensure_table(lake, lineage)
-    number = number_of(table) + 1
-    swap(table, number, add=append_files(lake, lineage, pa.Table.from_pylist(rows, arrow_schema(lineage)), number))
+    append_own(lake, "lineage", lambda _: rows)
 
 
 def retired(lake: "Lake") -> set[Key]:
@@ -164,7 +159,3 @@ def retired(lake: "Lake") -> set[Key]:
         for row in rows
         if row["row_kind"] == "item" and row["retention_plan"] in applied
     }
-
-
-def _digest(names: Iterable[str]) -> str:
-    return hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()
