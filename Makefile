@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types format catalog snapshots crash crash-capture package clean
+.PHONY: help demo test lint types format catalog snapshots crash crash-capture bench-capture package clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -55,8 +55,23 @@ crash: .venv/.test ## kill capture and ingest at random points, many times (RANK
 crash-capture: .venv/.test ## the same for capture alone
 	@RANKLAKE_KILLS=$${RANKLAKE_KILLS:-1000} $(BIN)/python -m pytest tests/crash/test_capture_kills.py --timeout 3600
 
+# The peers, in an environment of their own; each may be missing, and is then shown as not available.
+PEERS := tensorboardX wandb 'mlflow-skinny sqlalchemy alembic' opentelemetry-sdk
+BENCH_INSTALL := PIP_CONSTRAINT=tests/bench/constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 .bench-venv/bin/python -m pip install --quiet
+
+.bench-venv/.ready: pyproject.toml tests/bench/constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "ranklake needs Python 3.11 or later; name one with PYTHON=..." >&2; exit 2; }
+	$(PYTHON) -m venv .bench-venv
+	@$(BENCH_INSTALL) --editable .
+	@for peer in $(PEERS); do $(BENCH_INSTALL) $$peer || echo "cannot install $$peer" >&2; done
+	@touch $@
+
+bench-capture: .bench-venv/.ready ## what recording costs the calling thread, beside its peers, as ratios
+	@.bench-venv/bin/python tests/bench/capture_bench.py
+
 package: .venv/.test ## build wheel and sdist, compare them with git, smoke-test the wheel in an empty environment
 	@$(BIN)/python tests/package/check_distributions.py
 
 clean: ## remove what the targets made
-	rm -rf .venv dist demo-lake .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .bench-venv dist demo-lake .pytest_cache .mypy_cache .ruff_cache .hypothesis
