@@ -17,7 +17,13 @@ from ranklake.lake.workers import workers
 @lake_option
 @spool_option
 @click.option("--dask", metavar="ADDRESS", help="Dask scheduler, such as tcp://host:8786; default: a local cluster.")
-@click.option("--keep-days", default=7, show_default=True, help="Days an ingested segment stays in the spool.")
+@click.option(
+    "--keep-days",
+    default=7,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="Days an ingested segment stays in the spool.",
+)
 @json_option
 @click.pass_context
 def ingest(ctx: click.Context, lake: str, spool: str, dask: str | None, keep_days: int, *, as_json: bool) -> None:
@@ -45,6 +51,5 @@ def ingest(ctx: click.Context, lake: str, spool: str, dask: str | None, keep_day
             f"{done.rows_duplicate:,} seen before, in {done.elapsed_s:.1f} s"
         )
         if done.unreadable:
-            click.echo(
-                f"{done.unreadable} segments could not be read; ask the table segments where unreadable is not null"
-            )
+            why = "SELECT uri_name, unreadable FROM segments WHERE unreadable IS NOT NULL"
+            click.echo(f'{done.unreadable} segments could not be read; see why: ranklake sql "{why}"')

@@ -27,12 +27,12 @@ _COUNT = click.IntRange(min=1)
 @click.option("--params", type=_POSITIVE, metavar="N", help="Parameters, input embedding included.")
 @click.option("--active-params", type=_POSITIVE, metavar="N", help="Of a mixture of experts: those a token meets.")
 @click.option("--input-embedding-params", type=click.FloatRange(min=0), metavar="N", help="Else vocab times d-model.")
-@click.option("--layers", type=_COUNT)
+@click.option("--layers", type=_COUNT, help="Transformer layers.")
 @click.option("--d-model", type=_COUNT, help="Model width.")
-@click.option("--seq-len", type=_COUNT)
-@click.option("--vocab", type=_COUNT)
+@click.option("--seq-len", type=_COUNT, help="Tokens in a sequence.")
+@click.option("--vocab", type=_COUNT, help="Tokens in the vocabulary.")
 @click.option("--heads", type=_COUNT, help="With --head-dim, where heads times head size is not d-model.")
-@click.option("--head-dim", type=_COUNT)
+@click.option("--head-dim", type=_COUNT, help="Size of a head; see --heads.")
 @click.option("--flops-per-token", type=_POSITIVE, help="Counted forward and backward, for --convention counted.")
 @click.option("--tokens-per-s", type=_POSITIVE, help="Of all devices together.")
 @click.option("--gpus", type=_COUNT, default=1, show_default=True, help="Devices.")
@@ -48,7 +48,13 @@ _COUNT = click.IntRange(min=1)
     metavar="NAME",
     help=f"How to count: {', '.join(CONVENTIONS)}.",
 )
-@click.option("--n-convention", type=click.Choice(N_CONVENTIONS), default="all", show_default=True)
+@click.option(
+    "--n-convention",
+    type=click.Choice(N_CONVENTIONS),
+    default="all",
+    show_default=True,
+    help="Parameters that N counts.",
+)
 @click.option(
     "--recompute", type=click.Choice(RECOMPUTE), help="Activations computed twice; default: the convention's."
 )

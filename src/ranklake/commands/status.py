@@ -15,7 +15,11 @@ _COLUMNS = ("recorded", "stored", "quarantined", "gaps", "in_flight", "retired")
 
 @click.command()
 @lake_option
-@click.option("--spool", metavar="URI", help="URI or folder of the spool; without one, nothing counts as in flight.")
+@click.option(
+    "--spool",
+    metavar="URI",
+    help="URI or folder of the spool; without one, nothing is in flight.",
+)
 @json_option
 @click.pass_context
 def status(ctx: click.Context, lake: str, spool: str | None, *, as_json: bool) -> int:
