@@ -29,8 +29,8 @@ class FlopCount:
 
     torch's FlopCounterMode sees every matrix product that is dispatched in it and counts a multiplication and an
     addition as two. Fused attention is counted by our own formulas, see `attention_forward`. The counted step is slower
-    than others. At the end the scalars model/flops_per_step and, if
-    `tokens` is given, model/flops_per_token are recorded; after an exception, nothing.
+    than others. At the end the scalars model/flops_per_step and, if `tokens` is given, model/flops_per_token are
+    recorded; after an exception, nothing.
 
     Attributes
     ----------
@@ -99,9 +99,11 @@ def attention_forward(query: Shape, key: Shape, value: Shape, *_: object, **__: 
     query, key, value
         Shapes (batch, heads, positions, channels); fewer key and value heads are shared by the query's.
 
-    Notes ----- torch's own table does not know the kernel for CPUs, which then counts nothing, and adds to the
-    backward pass the scores that fused kernels compute again. Model FLOPs leave recomputation out (Chowdhery et al.
-    2022, PaLM, appendix B).
+    Notes
+    -----
+    torch's own table does not know the kernel for CPUs, which then counts nothing, and adds to the backward pass the
+    scores that fused kernels compute again. Model FLOPs leave recomputation out (Chowdhery et al. 2022, PaLM,
+    appendix B).
     """
     batch, heads, positions, channels = query
     return 2 * batch * heads * positions * key[2] * (channels + value[3])

@@ -77,8 +77,8 @@ def write_partition(lake: "Lake", contract: "Contract", rows: pa.Table, day: dat
         Number of the plan this belongs to; it is part of the file's name, so that orphans can be told.
 
     Raises `FileMismatchError` if what was written does not read back as claimed, `LakeUnreachableError` where it cannot
-    be written. The file is complete and, on a local
-    disk, synced when this returns; on failure a file that no commit names stays behind.
+    be written. The file is complete and, on a local disk, synced when this returns; on failure a file that no commit
+    names stays behind.
     """
     schema = arrow_schema(contract)
     schema = schema.remove(schema.get_field_index("date"))

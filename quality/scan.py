@@ -70,6 +70,8 @@ def scan(
     ----------
     contract
         With those columns only that the table has; expectations on others come back as absent.
+    batch_rows
+        Rows that are put to the judge at a time.
 
     A file that cannot be read makes the expectations errored, each with the reason.
     """
