@@ -54,11 +54,6 @@ class Layout:
         """Size of a slot."""
         return self.packer.size
 
-    @property
-    def slots(self) -> int:
-        """Slots of a whole file."""
-        return self.file_bytes // self.slot_bytes
-
     def offset(self, name: str) -> int:
         """Return where a field begins in its slot, in bytes."""
         at = [field for field, _ in self.fields].index(name)
