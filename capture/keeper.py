@@ -260,8 +260,11 @@ class Keeper:
         Called at interpreter exit. Where there is no place for a stream the count is told and lost.
         """
         recorder = self._recorder
+        if recorder.stream is not None:  # its last segments are still on their way; `flush_gaps` writes into it
+            recorder.flush_gaps()
+            return
         counts = recorder.gaps.drain()
-        if not counts or recorder.stream is not None:
+        if not counts:
             return
         try:
             stream = recorder.new_stream()
