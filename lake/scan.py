@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.dataset as ds
 from datafusion import DataFrame, SessionContext, col, lit
-from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem
 
 from ranklake.lake.commit import files
 from ranklake.lake.contracts.arrow import arrow_schema
@@ -71,7 +70,7 @@ def _frame(ctx: SessionContext, lake: "Lake", table: str, row: dict[str, Any], s
 
 
 def _dataset(lake: "Lake", table: str, live: list[dict[str, Any]], schema: pa.Schema) -> ds.Dataset:
-    filesystem = LocalFileSystem() if lake.is_local else PyFileSystem(FSSpecHandler(lake.fs))
+    filesystem = lake.arrow_filesystem()
     form = ds.ParquetFileFormat()
     fragments = [
         form.make_fragment(

@@ -12,6 +12,8 @@ from typing import Any, Final
 
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
+from pyarrow.fs import FileSystem, FSSpecHandler, PyFileSystem
+from pyarrow.fs import LocalFileSystem as ArrowLocal
 
 from ranklake.errors import RanklakeError
 
@@ -108,6 +110,10 @@ class Lake:
     def is_local(self) -> bool:
         """True where the lake is a folder of this machine."""
         return isinstance(self.fs, LocalFileSystem)
+
+    def arrow_filesystem(self) -> FileSystem:
+        """Return the lake's file system as pyarrow reads through it; a local one without the way round by fsspec."""
+        return ArrowLocal() if self.is_local else PyFileSystem(FSSpecHandler(self.fs))
 
     def path(self, *parts: str) -> str:
         """Return the path, for `fs`, of something in the lake."""

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem
 
 from ranklake.lake.contracts.arrow import arrow_schema
 
@@ -31,7 +30,7 @@ def repeated(lake: "Lake", contract: "Contract", files: pa.Table, columns: "Sequ
         paths,
         schema=pa.schema([stored.field(name) for name in names]),
         format="parquet",
-        filesystem=LocalFileSystem() if lake.is_local else PyFileSystem(FSSpecHandler(lake.fs)),
+        filesystem=lake.arrow_filesystem(),
     )
     runtime = RuntimeEnvBuilder().with_disk_manager_os().with_fair_spill_pool(MEMORY_BYTES)
     session = SessionContext(SessionConfig().with_target_partitions(2), runtime)

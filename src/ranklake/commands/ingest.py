@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 import click
 
-from ranklake.commands.options import configuration, json_option, lake_option, spool_option
+from ranklake.commands.options import configuration, dask_option, json_option, lake_option, spool_option
 from ranklake.commands.progress import progress_bar
 from ranklake.lake.ingest import ingest as run_ingest
 from ranklake.lake.spool import Spool
@@ -16,7 +16,7 @@ from ranklake.lake.workers import workers
 @click.command()
 @lake_option
 @spool_option
-@click.option("--dask", metavar="ADDRESS", help="Dask scheduler, such as tcp://host:8786; default: a local cluster.")
+@dask_option
 @click.option(
     "--keep-days",
     default=7,

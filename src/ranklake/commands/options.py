@@ -39,6 +39,12 @@ def spool_option(command: Command) -> Command:
     return click.option("--spool", metavar="URI", callback=_named, help="URI or folder of the spool.")(command)
 
 
+def dask_option(command: Command) -> Command:
+    """Pass ``dask``: the scheduler's address, or None for the configured cluster or a local one."""
+    text = "Dask scheduler, such as tcp://host:8786; default: a local cluster."
+    return click.option("--dask", metavar="ADDRESS", help=text)(command)
+
+
 def json_option(command: Command) -> Command:
     """Pass ``as_json``: print JSON for machines instead of text for people."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)

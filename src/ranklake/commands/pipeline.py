@@ -4,14 +4,14 @@ import json
 
 import click
 
-from ranklake.commands.options import configuration, json_option, lake_option, spool_option
+from ranklake.commands.options import configuration, dask_option, json_option, lake_option, spool_option
 from ranklake.flows.calls import Settings, pipeline_once
 
 
 @click.command()
 @lake_option
 @spool_option
-@click.option("--dask", metavar="ADDRESS", help="Dask scheduler, such as tcp://host:8786; default: a local cluster.")
+@dask_option
 @json_option
 @click.pass_context
 def pipeline(ctx: click.Context, lake: str, spool: str, dask: str | None, *, as_json: bool) -> int:
