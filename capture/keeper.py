@@ -39,10 +39,6 @@ class Keeper:
         Its stream is open.
     storage_options
         For the spool, handed to fsspec.
-    seal_every_s
-        How long rows wait to be sealed.
-    sync_every_s
-        How long rows wait to reach the disk itself; what a power failure may cost.
     expects_late_values
         Says whether values are on their way from a device into slots that are written.
     """
@@ -52,14 +48,12 @@ class Keeper:
         recorder: Recorder,
         storage_options: Mapping[str, Any] | None = None,
         *,
-        seal_every_s: float = 60.0,
-        sync_every_s: float = 1.0,
         expects_late_values: Callable[[], bool] = lambda: False,
     ) -> None:
         self._recorder = recorder
         self._storage_options = dict(storage_options or {})
         self._uploader = Uploader(recorder.spool, storage_options) if recorder.spool else None
-        self._seal_every_s, self._sync_every_s = seal_every_s, sync_every_s
+        self._settings = recorder.settings
         self._expects_late_values = expects_late_values
         self._sealer_wakes, self._uploader_wakes = threading.Event(), threading.Event()
         self._flushes: list[threading.Event] = []
@@ -69,7 +63,7 @@ class Keeper:
         self._pushing = threading.Lock()
         self._forked = False
         self._next = dict.fromkeys(("anchor", "seal", "sync", "adopt", "spare"), 0.0)
-        self._next["seal"] = time.monotonic() + seal_every_s
+        self._next["seal"] = time.monotonic() + self._settings.seal_every_s
         self._threads = [
             threading.Thread(target=self._keep_sealing, name="ranklake-seal", daemon=True),
             threading.Thread(target=self._keep_uploading, name="ranklake-upload", daemon=True),
@@ -120,7 +114,7 @@ class Keeper:
 
     def _keep_sealing(self) -> None:
         while not self._stopping:
-            self._sealer_wakes.wait(min(1.0, self._seal_every_s))
+            self._sealer_wakes.wait(min(1.0, self._settings.seal_every_s))
             self._sealer_wakes.clear()
             if not self._stopping:
                 self._guarded(self._tick, "sealing")
@@ -144,9 +138,9 @@ class Keeper:
                 lane.prepare()
         if now >= self._next["sync"]:
             self._guarded(recorder.sync, "syncing")
-            self._next["sync"] = now + self._sync_every_s
+            self._next["sync"] = now + self._settings.sync_every_s
         if flushes or now >= self._next["seal"]:
-            self._next["seal"] = now + self._seal_every_s
+            self._next["seal"] = now + self._settings.seal_every_s
             recorder.tell_gaps()
             recorder.end_files(hold_ns=DEVICE_HOLD_NS if self._expects_late_values() and not flushes else 0)
         else:

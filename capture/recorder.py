@@ -17,6 +17,7 @@ from ranklake.capture.launcher import Launch
 from ranklake.capture.layouts import FRAME_LANES, ROWS, SLOT_LANES, STEPS, Layout
 from ranklake.capture.records import RecordLane, refusal
 from ranklake.capture.series import Series
+from ranklake.capture.settings import Settings
 from ranklake.capture.slots import RETRY_NS, Lane, RefusedError, SlotFile
 from ranklake.capture.stream import SPARE, OpenFile, Stream, new_incarnation
 from ranklake.capture.values import json_text
@@ -35,6 +36,8 @@ class Recorder:
         Who this process is.
     spool
         URI that the segments are meant for.
+    settings
+        How it is to behave.
     file_bytes
         Size of slot files by lane, where it is not to be the layout's.
 
@@ -52,8 +55,16 @@ class Recorder:
         Gaps that no event tells of yet.
     """
 
-    def __init__(self, root: Path, launch: Launch, spool: str, file_bytes: dict[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        launch: Launch,
+        spool: str,
+        settings: Settings | None = None,
+        file_bytes: dict[str, int] | None = None,
+    ) -> None:
         self.root, self.launch, self.spool = root, launch, spool
+        self.settings = settings or Settings()
         self.gaps = Gaps()
         self.series = Series(self.note)
         self.closed = False

@@ -13,8 +13,9 @@ from ranklake.capture.places import local_root, spool_uri
 from ranklake.capture.provenance import run_row
 from ranklake.capture.recorder import Recorder
 from ranklake.capture.run import Run
+from ranklake.capture.settings import read_settings
 from ranklake.capture.slots import RefusedError
-from ranklake.capture.values import integer, number, text
+from ranklake.capture.values import integer, text
 
 _runs: "weakref.WeakSet[Run]" = weakref.WeakSet()
 
@@ -34,9 +35,8 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
     compute_dtype: str | None = None,
     param_count: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
-    seal_every_s: float = 60.0,
-    sync_every_s: float = 1.0,
     enabled: bool = True,
+    **settings: Any,  # noqa: ANN401 - whatever users hand over; see Settings
 ) -> Run:
     """Begin to record this rank.
 
@@ -66,13 +66,11 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
         Trainable parameters of the model.
     storage_options
         Handed to fsspec for the spool.
-    seal_every_s
-        How long rows wait to be sealed and uploaded.
-    sync_every_s
-        How long rows wait to reach the disk itself; a killed process loses nothing either way, a power failure this
-        much.
     enabled
         False gives a run that records nothing.
+    settings
+        Any of `ranklake.capture.settings.Settings` by name, such as ``seal_every_s=30``. They win over the environment
+        and over ``[capture]`` in ``ranklake.toml``.
 
     Returns
     -------
@@ -85,12 +83,9 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
     try:
         name = text(job, 256)
         launch = find_launch(name, os.environ, run=run, rank=rank, world_size=world_size, attempt=attempt)
-        recorder = Recorder(local_root(local_dir), launch, spool_uri(spool))
-        keep = {
-            "storage_options": gaps.lenient("storage_options", dict, storage_options, {}),
-            "seal_every_s": max(0.05, gaps.lenient("seal_every_s", number, seal_every_s, 60.0)),
-            "sync_every_s": max(0.0, gaps.lenient("sync_every_s", number, sync_every_s, 1.0)),
-        }
+        chosen = read_settings(settings, os.environ, gaps.warn)
+        recorder = Recorder(local_root(local_dir), launch, spool_uri(spool), chosen)
+        options: dict[str, Any] = gaps.lenient("storage_options", dict, storage_options, {})
         told = {
             "config": config,
             "labels": labels,
@@ -99,7 +94,7 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
             "param_count": gaps.lenient("param_count", integer, param_count, None),
         }
         row = run_row(launch, name, told)
-        begun = _begin(recorder, keep)
+        begun = _begin(recorder, options)
     except Exception as error:  # noqa: BLE001 - telemetry never raises into training
         gaps.warn("start", f"nothing is recorded: {type(error).__name__}: {error}")
         return Run(launch)
@@ -112,7 +107,7 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
     return begun
 
 
-def _begin(recorder: Recorder, keep: dict[str, Any]) -> Run:
+def _begin(recorder: Recorder, storage_options: dict[str, Any]) -> Run:
     """Open the stream and start the threads."""
     from ranklake.capture.keeper import Keeper  # pyarrow and fsspec: not before something is recorded
 
@@ -121,7 +116,7 @@ def _begin(recorder: Recorder, keep: dict[str, Any]) -> Run:
     except RefusedError as refused:  # it may be there later; until then each row is counted
         recorder.gaps.warn("start", f"the local spool cannot be used yet: {refused.reason} ({refused.detail})")
     run = Run(recorder.launch, recorder)
-    keeper = Keeper(recorder, expects_late_values=run.expects_late_values, **keep)
+    keeper = Keeper(recorder, storage_options, expects_late_values=run.expects_late_values)
     run.keep(keeper)
     _runs.add(run)
     atexit.register(run.at_exit)

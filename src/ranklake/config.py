@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from ranklake.capture.settings import Settings
 from ranklake.errors import RanklakeError, did_you_mean
 
 
@@ -71,6 +72,7 @@ class Config:
     dask: DaskSection = field(default_factory=DaskSection)
     contracts: ContractsSection = field(default_factory=ContractsSection)
     retention: RetentionSection = field(default_factory=RetentionSection)
+    capture: Settings = field(default_factory=Settings)
     storage: dict[str, str] = field(default_factory=dict)
     """Object-store options under delta-rs's names, such as ``aws_endpoint_url``; leave credentials to their chains."""
 
@@ -81,7 +83,11 @@ _SECTIONS = {
     "dask": DaskSection,
     "contracts": ContractsSection,
     "retention": RetentionSection,
+    "capture": Settings,
 }
+
+
+_TAKES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (float, int)}
 
 
 def load_config(path: Path | None = None) -> Config:
@@ -122,11 +128,15 @@ def _section(name: str, body: dict[str, Any], file: Path, text: str) -> object:
         where = _place(file, text, re.escape(key))
         if key not in known:
             raise ConfigError(f"unknown key {key!r} in [{name}]", where=where, mend=did_you_mean(key, known))
-        expected = int if known[key].type is int else str
+        expected = _TAKES.get(str(getattr(known[key].type, "__name__", "")), (str,))
         if not isinstance(value, expected) or isinstance(value, bool):
-            raise ConfigError(f"{name}.{key} must be {expected.__name__}, not {type(value).__name__}", where=where)
+            raise ConfigError(f"{name}.{key} must be {expected[0].__name__}, not {type(value).__name__}", where=where)
         if isinstance(value, int) and value < 0:
             raise ConfigError(f"{name}.{key} must not be negative", where=where)
+        try:
+            kind(**{key: value})
+        except ValueError as error:
+            raise ConfigError(f"{name}.{error}", where=where) from error
     return kind(**body)
 
 
@@ -144,5 +154,6 @@ def _with_environment(config: Config) -> Config:
         dask=config.dask,
         contracts=config.contracts,
         retention=config.retention,
+        capture=config.capture,
         storage=config.storage,
     )

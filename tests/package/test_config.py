@@ -62,3 +62,18 @@ def test_whatever_the_file_holds(tmp_path, text, said):
     with pytest.raises(ConfigError) as error:
         load_config(path)
     assert said in str(error.value)
+
+
+def test_the_section_of_capture_is_strict(tmp_path):
+    """The commands refuse a [capture] that training would have run with and warned of."""
+    file = tmp_path / "ranklake.toml"
+    file.write_text("[capture]\nseal_every_s = 30\n")
+    assert load_config(file).capture.seal_every_s == 30
+    for text, said in (
+        ("[capture]\nseal_evry_s = 30\n", "did you mean 'seal_every_s'?"),
+        ("[capture]\nseal_every_s = 0\n", "capture.seal_every_s must be at least 0.05"),
+        ('[capture]\nseal_every_s = "x"\n', "capture.seal_every_s must be float, not str"),
+    ):
+        file.write_text(text)
+        with pytest.raises(ConfigError, match=said.replace("?", r"\?")):
+            load_config(file)

@@ -1,0 +1,92 @@
+"""Settings: how capture behaves.
+
+They come from ``[capture]`` in ``ranklake.toml``, then the environment, then what `start` is given; the later wins.
+Training must never fail for a misspelt setting: one that is unknown or unusable is told in a warning, and the default holds.
+(The commands are strict about the same section; see `ranklake.config`.)
+"""
+
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+from ranklake.capture.values import text
+from ranklake.errors import did_you_mean
+
+CONFIG_VARIABLE: Final = "RANKLAKE_CONFIG"
+PREFIX: Final = "RANKLAKE_CAPTURE_"
+"""``RANKLAKE_CAPTURE_SEAL_EVERY_S=30`` sets `Settings.seal_every_s`."""
+
+Tell = Callable[[str, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a user may change of capture. Every field has a default that suits a training cluster."""
+
+    seal_every_s: float = 60.0
+    """How long rows wait to be sealed and uploaded."""
+    sync_every_s: float = 1.0
+    """How long rows wait to reach the disk itself: what a power failure may cost. A killed process loses nothing."""
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            if not getattr(self, name) >= least:
+                raise ValueError(f"{name} must be at least {least}")
+        for name, words in _WORDS.items():
+            if getattr(self, name) not in words:
+                raise ValueError(f"{name} must be one of {', '.join(words)}")
+
+
+_LEAST: Final[dict[str, float]] = {"seal_every_s": 0.05, "sync_every_s": 0.0}
+_WORDS: Final[dict[str, tuple[str, ...]]] = {}
+
+_KINDS: Final[dict[object, Callable[[Any], Any]]] = {float: float, int: int, str: text}
+
+
+def read_settings(given: Mapping[str, Any], environment: Mapping[str, str], tell: Tell) -> Settings:
+    """Return the settings that hold; whatever is wrong with a source goes to `tell` (topic, text), never raised.
+
+    Parameters
+    ----------
+    given
+        By name, as handed to `start`; None stands for not given.
+    environment
+        Usually `os.environ`.
+    """
+    chosen: dict[str, Any] = {}
+    for where, name, raw in _sources(given, environment, tell):
+        kind = {field.name: field.type for field in fields(Settings)}.get(name)
+        if kind is None:
+            tell(f"{where}.{name}", f"unknown setting {name!r} in {where}{_hint(name)}; it is left out")
+            continue
+        try:
+            value = _KINDS[kind](raw)
+            Settings(**{name: value})
+        except Exception as error:  # noqa: BLE001 - users hand over anything
+            tell(f"{where}.{name}", f"{name} in {where} is not usable ({type(error).__name__}: {error}) and left out")
+            continue
+        chosen[name] = value
+    return Settings(**chosen)
+
+
+def _hint(name: str) -> str:
+    hint = did_you_mean(name, [field.name for field in fields(Settings)])
+    return f" ({hint})" if hint else ""
+
+
+def _sources(given: Mapping[str, Any], environment: Mapping[str, str], tell: Tell) -> Iterator[tuple[str, str, Any]]:
+    file = Path(environment.get(CONFIG_VARIABLE) or "ranklake.toml")
+    try:
+        section = tomllib.loads(file.read_text(encoding="utf-8")).get("capture", {}) if file.is_file() else {}
+        for name, raw in section.items():
+            yield f"[capture] of {file}", name, raw
+    except (OSError, ValueError, AttributeError) as error:
+        tell("ranklake.toml", f"{file} cannot be read ({error}); its settings are left out")
+    for variable in sorted(environment):
+        if variable.startswith(PREFIX):
+            yield "the environment", variable.removeprefix(PREFIX).lower(), environment[variable]
+    for name, raw in given.items():
+        if raw is not None:
+            yield "start()", name, raw
