@@ -1,7 +1,7 @@
 """Settings: how capture behaves.
 
 They come from ``[capture]`` in ``ranklake.toml``, then the environment, then what `start` is given; the later wins.
-Training must never fail for a misspelt setting: one that is unknown or unusable is told in a warning, and the default holds.
+Training must never fail for a misspelt setting: an unknown or unusable one is told in a warning, and the default holds.
 (The commands are strict about the same section; see `ranklake.config`.)
 """
 
