@@ -6,7 +6,9 @@ ends in the slow ways, which put right what can be and count the rest.
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.capture.deferred import Deferred
@@ -19,18 +21,41 @@ from ranklake.capture.gaps import (
     UNEXPECTED,
     Gaps,
 )
-from ranklake.capture.layouts import ABSENT, MARK, ROW_WIDTH, SCALARS, row_packer
+from ranklake.capture.layouts import ABSENT, MARK, ROW_WIDTH, SCALARS, STEP_FLOATS, row_packer
+from ranklake.capture.phases import now
 from ranklake.capture.slots import Lane, RefusedError
-from ranklake.capture.steps import METRIC_OF, STEP_COUNTS, STEP_NAMES, Stack, Step, devices_alive, now
+from ranklake.capture.stack import Stack
+from ranklake.capture.steps import METRIC_OF, STEP_COUNTS, STEP_NAMES, Step, devices_alive
 from ranklake.capture.values import BadValueError, DeviceValueError, integer, number, repr_of, text
 
 if TYPE_CHECKING:
     from ranklake.capture.recorder import Recorder
 
 Pack = Callable[..., None]
-Plan = tuple[Lane, Pack, int]
+Pick = Callable[[Mapping[Any, Any]], tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How mappings with the same names, sixteen at most, are written in one go.
+
+    Attributes
+    ----------
+    width
+        Values in the slot.
+    pick
+        Returns a mapping's values in the order of the slot; raises `KeyError` if a name is missing.
+    """
+
+    width: int
+    pick: Pick
+    lane: Lane
+    pack: Pack
+    number: int
+
 
 _PLAIN: Final = frozenset({float, int, bool})
+_STEP_FLOATS: Final = frozenset(STEP_FLOATS)
 _MOST_PLANS: Final = 1000
 _ROWS_BY_SLOT: Final = 4 * ROW_WIDTH  # a wider mapping is rare enough to go value by value
 _pack_scalar: Final = SCALARS.packer.pack_into
@@ -81,7 +106,8 @@ class Metrics:
         self._closed = False
         self._latest = self._at = ABSENT
         self._devices = False
-        self._plans: dict[tuple[object, ...], Plan] = {}
+        self._plans: dict[tuple[object, ...], tuple[Plan, ...]] = {}
+        self._recent: dict[int, Plan] = {}
         self._deferred = Deferred()
         self.stack = Stack()
         self.current: Step | None = None
@@ -167,12 +193,13 @@ class Metrics:
             values: Any = scalars
             if mapping is not None:
                 values = {**mapping, **scalars} if scalars else mapping
-            lane, pack, series = self._plans[tuple(values)]
-            if not self._devices or _PLAIN.issuperset(map(type, values.values())):
-                view, take = lane.pair
-                pack(view, take(), moment, self._at if step is None else step, *values.values(), series, MARK)
+            plan = self._recent[len(values)]  # a loop logs the same names again and again
+            numbers = plan.pick(values)
+            if not excess and (not self._devices or _PLAIN.issuperset(map(type, numbers))):
+                view, take = plan.lane.pair
+                plan.pack(view, take(), moment, self._at if step is None else step, *numbers, plan.number, MARK)
                 return
-        except Exception:  # noqa: BLE001, S110 - a new set of names, a full file, a value that is no number: see below
+        except Exception:  # noqa: BLE001, S110 - other names, a full file, a value that is no number: see below
             pass
         if self._recorder is None:
             return
@@ -188,6 +215,11 @@ class Metrics:
         current = None if frame is None else frame.step
         if current is not None and current.start is None:  # begun in the parent of a fork, which writes it
             current = None
+        if current is not None and step is None and _STEP_FLOATS.issuperset(scalars) and current.fill(scalars):
+            return
+        plans = self._plans.get(tuple(scalars))
+        if plans is not None and self._by_plans(plans, moment, scalars, step):
+            return
         try:
             at = self._at if step is None else integer(step)
         except Exception:  # noqa: BLE001 - telemetry never raises into training
@@ -198,13 +230,42 @@ class Metrics:
         good: dict[int, float] = {}
         for name, value in scalars.items():
             self._sort_out(name, value, current, at, moment, good)
-        series_of = tuple(good)
+        names, series_of = tuple(scalars), tuple(good)
         self._write(moment, at, good)
-        all_alike = len(series_of) == len(scalars) and STEP_NAMES.keys().isdisjoint(scalars)
-        if all_alike and 0 < len(series_of) <= ROW_WIDTH and len(self._plans) < _MOST_PLANS:
-            plan = self._plan(series_of)
-            if plan is not None:
-                self._plans[tuple(scalars)] = plan
+        if len(names) == len(series_of) <= _ROWS_BY_SLOT and STEP_NAMES.keys().isdisjoint(names):
+            self._make_plans(names, series_of)
+
+    def _make_plans(self, names: tuple[object, ...], series: tuple[int, ...]) -> None:
+        """Keep how a mapping with these names is written; not if there are too many kinds of mappings already."""
+        if not names or len(self._plans) >= _MOST_PLANS:
+            return
+        plans: list[Plan] = []
+        for at in range(0, len(names), ROW_WIDTH):
+            target = self._target(series[at : at + ROW_WIDTH])
+            if target is None:
+                return
+            some = names[at : at + ROW_WIDTH]
+            plans.append(Plan(len(some), _picker(some), *target))
+        self._plans[names] = tuple(plans)
+        if len(plans) == 1:
+            self._recent[len(names)] = plans[0]
+
+    def _by_plans(self, plans: tuple[Plan, ...], moment: int, scalars: dict[Any, object], step: object) -> bool:
+        """Write a mapping whose names are known; False, and nothing is written, if its values or step are odd."""
+        if not _PLAIN.issuperset(map(type, scalars.values())) or not (step is None or type(step) is int):
+            return False
+        try:
+            numbers = {name: float(value) for name, value in scalars.items()}  # type: ignore[arg-type]  # are plain
+        except OverflowError:
+            return False
+        at = self._at if step is None else step
+        if not ABSENT <= at < -ABSENT:
+            return False
+        for plan in plans:
+            plan.lane.put(plan.pack, moment, at, *plan.pick(numbers), plan.number, rows=plan.width)
+        if len(plans) == 1:
+            self._recent[len(scalars)] = plans[0]
+        return True
 
     def _sort_out(
         self, name: object, value: object, current: Step | None, at: int, moment: int, good: dict[int, float]
@@ -238,14 +299,14 @@ class Metrics:
         except DeviceValueError:
             self._defer(column, value, lambda late: current.put_late(column, late))
 
-    def _plan(self, series: tuple[int, ...]) -> tuple[Lane, Pack, int] | None:
-        """Return how a mapping of these metrics is written in one go; None if there are too many kinds of mappings."""
+    def _target(self, series: tuple[int, ...]) -> tuple[Lane, Pack, int] | None:
+        """Return where values of these metrics go in one slot, by which packer and number; None if nowhere."""
         if len(series) == 1:
             return self._scalars, _pack_scalar, series[0]
         assert self._recorder is not None
         try:
             return self._rows, row_packer(len(series)).pack_into, self._recorder.series.schema(series)
-        except RefusedError:
+        except RefusedError:  # too many kinds of mappings
             return None
 
     def _write(self, moment: int, step: int, values: dict[int, float]) -> None:
@@ -254,10 +315,10 @@ class Metrics:
         if 1 < len(series) <= _ROWS_BY_SLOT:
             for at in range(0, len(series), ROW_WIDTH):
                 part = series[at : at + ROW_WIDTH]
-                plan = self._plan(part)
-                if plan is None:
+                target = self._target(part)
+                if target is None:
                     break
-                lane, pack, schema = plan
+                lane, pack, schema = target
                 lane.put(pack, moment, step, *(values.pop(one) for one in part), schema, rows=len(part))
         for one, value in values.items():
             self._scalars.put(_pack_scalar, moment, step, value, one)
@@ -329,3 +390,10 @@ class Metrics:
             self._deferred.drain()
         if timeout_s:
             self._gaps.count("scalars", DEVICE_VALUE, self._deferred.give_up(), "did not arrive before the close")
+
+
+def _picker(names: tuple[Any, ...]) -> Pick:
+    if len(names) > 1:
+        return itemgetter(*names)
+    (name,) = names
+    return lambda values: (values[name],)

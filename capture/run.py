@@ -19,16 +19,10 @@ from ranklake.capture.launcher import Launch
 from ranklake.capture.layouts import ABSENT
 from ranklake.capture.meta import ENDED
 from ranklake.capture.metrics import Metrics
+from ranklake.capture.phases import Phase, now, phase_column
 from ranklake.capture.series import checked
 from ranklake.capture.slots import RefusedError
-from ranklake.capture.steps import (
-    NOTHING,
-    Nothing,
-    Phase,
-    Step,
-    now,
-    phase_column,
-)
+from ranklake.capture.steps import NOTHING, Nothing, Step
 from ranklake.capture.values import BadValueError, DeviceValueError, integer, json_text, number, repr_of, text
 
 if TYPE_CHECKING:
@@ -53,7 +47,7 @@ class Run(Metrics):
         super().__init__(recorder)
         self._launch = launch
         self._keeper: Keeper | None = None
-        self._phases: dict[object, tuple[int, int]] = {}
+        self._phases: dict[object, Phase] = {}
         self.span_ids = itertools.count(1)
         if recorder is not None:
             self.steps, self.spans = recorder.slots["steps"], recorder.slots["spans"]
@@ -122,10 +116,12 @@ class Run(Metrics):
     def phase(
         self, name: object = "", *excess: object, size_bytes: object = None, microbatch: object = None
     ) -> Phase | Nothing:
-        """Return a context for a part of a step, or for any stretch of time; it is recorded as a span.
+        """Return a context for a part of a step, or for any stretch of time; each passage is recorded as a span.
 
         Within a step ``data``, ``forward``, ``backward``, ``optimizer``, ``collective``, ``checkpoint`` and
         ``evaluation`` also add to the step's column of that name.
+
+        What is returned can be kept and entered again and again, by several threads at once, too: the fastest way.
 
         Parameters
         ----------
@@ -135,9 +131,8 @@ class Run(Metrics):
             Number of the micro-batch within the step.
         """
         try:
-            number, column = self._phases[name]
             if size_bytes is None and microbatch is None and not excess:
-                return Phase(self, number, column, ABSENT, -1)
+                return self._phases[name]
         except (KeyError, TypeError):
             pass
         if self._recorder is None:
@@ -156,8 +151,10 @@ class Run(Metrics):
         else:
             if excess:
                 self.refuse("spans", BAD_ARGUMENTS, repr_of(excess))
-            self._phases[name] = number, column
-            return Phase(self, number, column, size, batch)
+            phase = Phase(self, number, column, size, batch)
+            if size_bytes is None and microbatch is None:
+                self._phases[name] = phase
+            return phase
         return NOTHING
 
     def step_span(self) -> int | None:

@@ -1,4 +1,4 @@
-"""Steps and phases: what `run.step` and `run.phase` return, and which of them a thread is in.
+"""Steps: what `run.step` returns.
 
 Only the monotonic clock is read here, first thing at the end and last thing at the beginning. A row is written when
 its block ends: once ``__exit__`` has returned, the row survives the process.
@@ -6,26 +6,26 @@ its block ends: once ``__exit__`` has returned, the row survives the process.
 
 import struct
 import sys
-import threading
-import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ranklake.capture.gaps import BAD_STEP, BAD_VALUE, BEGUN_BEFORE_FORK
-from ranklake.capture.layouts import ABSENT, MARK, PHASES, SPANS, STEP_FLOATS, STEPS
+from ranklake.capture.layouts import ABSENT, PHASES, SPANS, STEP_FLOATS, STEPS
+from ranklake.capture.phases import now
+from ranklake.capture.stack import Frame
 from ranklake.capture.values import BadValueError, DeviceValueError, integer, repr_of
 
 if TYPE_CHECKING:
     from ranklake.capture.run import Run
     from ranklake.capture.slots import Place
 
-now: Final = time.monotonic_ns
 _pack_step: Final = STEPS.packer.pack_into
 _pack_span: Final = SPANS.packer.pack_into
 _pack_float: Final = struct.Struct("<d").pack_into
 _PRESENT: Final = struct.Struct("<I")
 
 STEP_COUNTS: Final = frozenset({"tokens", "samples"})
+_PLAIN: Final = frozenset({float, int, bool})
 STEP_NAMES: Final = {
     **{name: name for name in (*STEP_FLOATS, *STEP_COUNTS)},
     **{f"train/{name}": name for name in STEP_FLOATS},
@@ -35,104 +35,6 @@ STEP_NAMES: Final = {
 METRIC_OF: Final = {name: f"train/{name}" for name in (*STEP_FLOATS, *STEP_COUNTS)}
 """The same values as metrics, for when no step is running."""
 
-_PHASE_OF: Final = {name: index for index, name in enumerate(PHASES)} | {"eval": PHASES.index("evaluation")}
-_KIND_OF: Final = {name: name if name in {"collective", "checkpoint", "evaluation"} else "phase" for name in PHASES} | {
-    "eval": "evaluation"
-}
-
-
-class Stack(threading.local):
-    """The innermost open frame of each thread."""
-
-    top: "Frame | None" = None
-
-
-class Frame:
-    """An open stretch of time: a step or a phase.
-
-    Attributes
-    ----------
-    start
-        Monotonic ns; None if it began in the parent of a fork, whose time it is.
-    inner
-        Time of the phases directly within, which is theirs and not this one's.
-    step
-        The nearest step around or itself.
-    adds
-        Whether it runs in its step's own thread, so that its time is part of the step's.
-    """
-
-    __slots__ = ("_run", "_stack", "adds", "inner", "parent", "span_id", "start", "step")
-
-    _run: "Run"
-    _stack: Stack
-    parent: "Frame | None"
-    step: "Step | None"
-    start: int | None
-    inner: int
-    span_id: int
-    adds: bool
-
-
-class Phase(Frame):
-    """A named stretch of time, recorded as a span; within a step it also adds to the step's column of that name.
-
-    Time in a phase within a phase is the inner one's alone, so the phases of a step never sum to more than the step.
-    """
-
-    __slots__ = ("_column", "_microbatch", "_name", "_size")
-
-    def __init__(self, run: "Run", name: int, column: int, size: int, microbatch: int) -> None:
-        self._run, self._stack = run, run.stack
-        self._name, self._column, self._size, self._microbatch = name, column, size, microbatch
-
-    def __enter__(self) -> Self:
-        stack = self._stack
-        parent = self.parent = stack.top
-        if parent is None:
-            # Perhaps another thread than the step's (a backward hook's, say): its spans belong to the step that runs
-            # meanwhile, but its time is no part of the step's own and adds to no column.
-            self.step, self.adds = self._run.current, False
-        else:
-            self.step, self.adds = parent.step, parent.adds
-        self.inner = 0
-        self.span_id = next(self._run.span_ids)
-        stack.top = self
-        self.start = now()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        end = now()
-        parent, step, start = self.parent, self.step, self.start
-        self._stack.top = parent
-        if start is None:
-            self._run.refuse("spans", BEGUN_BEFORE_FORK)
-            return
-        duration = end - start
-        parent_id = ABSENT
-        if parent is not None:
-            parent.inner += duration
-            parent_id = parent.span_id
-        number = ABSENT
-        if step is not None:
-            number = step.number
-            column = self._column
-            if parent is None:
-                parent_id = step.span_id
-            elif column >= 0 and self.adds:
-                spent = step.spent
-                before = spent[column]
-                spent[column] = duration - self.inner + (0 if before == ABSENT else before)
-        lane = self._run.spans
-        fields = (start, duration, number, self.span_id, parent_id, self._size, self._microbatch, 0, self._name)
-        try:
-            view, take = lane.pair
-            _pack_span(view, take(), *fields, MARK)
-        except Exception:  # noqa: BLE001 - the file is full, or cut just now: the slow way sorts it out
-            lane.put(_pack_span, *fields)
-
 
 class Step(Frame):
     """One training step: a row of ``steps``, and a span that its phases hang on.
@@ -141,9 +43,10 @@ class Step(Frame):
     ``failure`` event are written, and what was logged in it goes to ``scalars``.
     """
 
-    __slots__ = ("_counts", "_floats", "_place", "_raw", "_scalars", "number", "spent")
+    __slots__ = ("_counts", "_floats", "_place", "_raw", "_run", "_scalars", "_stack", "number", "spent")
 
     def __init__(self, run: "Run", raw: object, counts: dict[str, object], scalars: dict[str, object]) -> None:
+        self.owner = self
         self._run, self._stack = run, run.stack
         self._raw, self._scalars = raw, scalars
         self.number = ABSENT
@@ -186,7 +89,8 @@ class Step(Frame):
     ) -> None:
         end = now()
         parent = self.parent
-        self._stack.top = parent
+        if self._stack_has_me():  # and with it go phases within that were never ended
+            self._stack.top = parent
         self._run.leave_step(None if parent is None else parent.step)
         try:
             self._end(end, error)
@@ -216,21 +120,17 @@ class Step(Frame):
             self._write(start, duration)
 
     def _write(self, start: int, duration: int) -> None:
-        floats = self._floats
-        present = sum(1 << bit for bit, name in enumerate(STEP_FLOATS) if name in floats)
-        self._place = self._run.steps.put(
-            _pack_step,
-            start,
-            duration,
-            self.number,
-            *self.spent,
-            self._counts["tokens"],
-            self._counts["samples"],
-            *(floats.get(name, 0.0) for name in STEP_FLOATS),
-            ABSENT,
-            ABSENT,
-            present,
-        )
+        floats, counts = self._floats, self._counts
+        numbers, present = [], 0
+        for bit, name in enumerate(STEP_FLOATS):
+            value = floats.get(name)
+            if value is None:
+                numbers.append(0.0)
+            else:
+                numbers.append(value)
+                present |= 1 << bit
+        fields = (start, duration, self.number, *self.spent, counts["tokens"], counts["samples"], *numbers)
+        self._place = self._run.steps.put(_pack_step, *fields, ABSENT, ABSENT, present)
 
     def _fail(self, error: BaseException) -> None:
         self._spill()
@@ -260,6 +160,16 @@ class Step(Frame):
         if name in self._floats:
             self._run.add_metric(METRIC_OF[name], self._floats[name], self.number)
         self._floats[name] = value
+
+    def fill(self, scalars: dict[Any, Any]) -> bool:
+        """Set several of the row's floats that were not set before; False, and none is set, if that is not so plain."""
+        if self._floats or not _PLAIN.issuperset(map(type, scalars.values())):
+            return False
+        try:
+            self._floats = {name: float(value) for name, value in scalars.items()}
+        except OverflowError:
+            return False
+        return True
 
     def put_late(self, name: str, value: float) -> None:
         """Set a number that arrived from a device: in the row that was written, or as a metric once that is sealed."""
@@ -300,14 +210,6 @@ class Nothing:
 
 
 NOTHING: Final = Nothing()
-
-
-def phase_column(name: object) -> tuple[int, str]:
-    """Return the step's column that a phase adds to (-1 for none) and the kind of its span."""
-    try:
-        return _PHASE_OF[name], _KIND_OF[name]  # type: ignore[index]  # a name of another type is not found
-    except (KeyError, TypeError):
-        return -1, "other"
 
 
 def devices_alive() -> bool:
