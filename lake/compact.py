@@ -26,6 +26,7 @@ from ranklake.lake.contracts.edge import judge
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.contracts.segment import METADATA_KEY, NotASegmentError, SegmentFooter, SegmentName
+from ranklake.lake.packs import Reader
 from ranklake.lake.parquet import DataFile, bounds
 from ranklake.lake.read import read_files
 from ranklake.lake.spool import GONE, Spool
@@ -107,7 +108,8 @@ def compact(group: Group) -> Compacted:
     lake = Lake.open(group.lake_uri, group.storage)
     spool = Spool(group.spool_uri, group.storage)
     target = recorded_table(group.table)
-    segments = [_load(lake, spool, target, row) for row in group.segments]
+    reader = Reader(spool.fs, (path for row in group.segments for path in (row["path"], *row["others"])))
+    segments = [_load(lake, reader, target, row) for row in group.segments]
     read_in = [(segment, segment.rows) for segment in segments if segment.rows is not None and segment.rows.num_rows]
     if target is None or not read_in:
         return Compacted([], [], [_outcome(segment, group.table) for segment in segments])
@@ -148,7 +150,7 @@ def recorded_table(name: str) -> Contract | None:
     return found if found.envelope else None
 
 
-def _load(lake: Lake, spool: Spool, target: Contract | None, row: dict[str, Any]) -> _Segment:
+def _load(lake: Lake, reader: Reader, target: Contract | None, row: dict[str, Any]) -> _Segment:
     """Read a segment; where several files claim its digest, the first that is sound.
 
     An outage of the store raises: the plan is then carried out again, and nothing is quarantined.
@@ -157,7 +159,7 @@ def _load(lake: Lake, spool: Spool, target: Contract | None, row: dict[str, Any]
     for path in (row["path"], *row["others"]):
         segment = _Segment(path, row["sha256"], row["bytes"], row["resent"], _name(path))
         try:
-            raw = spool.fs.cat_file(path)
+            raw = reader.read(path)
         except FileNotFoundError:
             segment.unreadable = GONE
             tried.append(segment)

@@ -38,7 +38,7 @@ def compose(lake: "Lake", spool: "Spool", number: int) -> Plan | None:
     """Return the plan that brings in what is new in the spool, or None where nothing is."""
     _refuse_amnesia(lake)
     known = read(lake, contract("segments"), [*IDENTITY, "incarnation", "segment"])
-    new = unknown(spool.listing(), known)
+    new = unknown(spool.listing(known), known)
     if not new:
         return None
     slots = set(zip(*(known[name].to_pylist() for name in ("table", "incarnation", "segment")), strict=True))

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from fsspec.implementations.local import LocalFileSystem
 
 from ranklake.lake.contracts.segment import NotASegmentError, SegmentName
+from ranklake.lake.packs import look_into, member_path, pack_name, pack_of, settled
 from ranklake.lake.store import LakeUnreachableError, filesystem
 
 GONE = "gone from the spool before it was read"
@@ -19,12 +20,12 @@ MISPLACED = "(no table)"
 
 @dataclass(frozen=True, slots=True)
 class Spooled:
-    """A file in the spool.
+    """A file in the spool, or a segment in a pack there.
 
     Attributes
     ----------
     path
-        For the spool's file system.
+        For the spool's file system, or as `ranklake.lake.packs.member_path` makes it.
     table
         The folder it lies in; not necessarily a table that exists.
     size_bytes
@@ -72,21 +73,59 @@ class Spool:
         self.address = root if isinstance(self.fs, LocalFileSystem) else self.uri
         self.root = f"{root.rstrip('/')}/segments"
 
-    def listing(self) -> list[Spooled]:
-        """Return the files there, in stream order; an absent folder is an empty spool.
+    def listing(self, known: pa.Table | None = None) -> list[Spooled]:
+        """Return the segments and other files there, in stream order; an absent folder is an empty spool.
 
-        Files still being written (names that end in .tmp) are left out. Raises `LakeUnreachableError`.
+        Files still being written (names that end in .tmp) are left out. Of packs the members are listed, and the pack
+        itself only if it is damaged.
+
+        Parameters
+        ----------
+        known
+            Columns uri_name and unreadable of the table ``segments``: packs all of whose members were read are left
+            out unopened.
+
+        Raises
+        ------
+        LakeUnreachableError
+            The spool, or a pack in it, cannot be read.
         """
+        done = set() if known is None else settled(_read(known)["uri_name"])
+        return self._open({path: size for path, size in self._files().items() if path not in done})
+
+    def _open(self, files: dict[str, int]) -> list[Spooled]:
+        """Return what some files are, by size, and what is in those that are packs."""
+        packs = {path: size for path, size in files.items() if pack_name(path)}
+        try:
+            contents = look_into(self.fs, packs)
+        except Exception as error:  # object stores raise a class of their own per client
+            raise self._unlisted(error) from error
+        spooled = [self._look(path, size) for path, size in files.items() if path not in packs]
+        for path, found in contents.items():
+            for member in found.members:
+                where = member_path(path, member)
+                spooled.append(Spooled(where, member.table, member.size, member.name, member.name.sha256))
+            if not found.whole:
+                spooled.append(self._look(path, packs[path]))
+        return sorted(spooled, key=lambda item: (item.table, item.order))
+
+    def _unlisted(self, error: Exception) -> LakeUnreachableError:
+        mend = "check the URI, the network and your rights there"
+        return LakeUnreachableError(f"the spool cannot be listed: {error}", where=self.uri, mend=mend)
+
+    def _files(self) -> dict[str, int]:
+        """Return the size of all whole files, by path."""
         try:
             found: dict[str, dict[str, Any]] = self.fs.find(self.root, detail=True)
         except FileNotFoundError:
-            return []
+            return {}
         except Exception as error:  # object stores raise a class of their own per client
-            mend = "check the URI, the network and your rights there"
-            raise LakeUnreachableError(f"the spool cannot be listed: {error}", where=self.uri, mend=mend) from error
-        whole = {path: info for path, info in found.items() if not path.endswith(".tmp") and not _leads_nowhere(info)}
-        spooled = (self._look(path, int(info["size"] or 0)) for path, info in whole.items())
-        return sorted(spooled, key=lambda item: (item.table, item.order))
+            raise self._unlisted(error) from error
+        return {
+            path: int(info["size"] or 0)
+            for path, info in found.items()
+            if not path.endswith(".tmp") and not _leads_nowhere(info)
+        }
 
     def _look(self, path: str, size: int) -> Spooled:
         folder, _, base = path.removeprefix(self.root).rpartition("/")
@@ -99,24 +138,25 @@ class Spool:
         return Spooled(path, table, size, name, name.sha256)
 
     def purge(self, ingested: pa.Table, today: date, keep_days: int) -> int:
-        """Delete segments that were ingested more than `keep_days` before `today`; return how many went.
+        """Delete files that were ingested more than `keep_days` before `today`; return how many went.
 
         Parameters
         ----------
         ingested
             Columns table, sha256, uri_name, bytes, unreadable and date of the table ``segments``: only what a finished
-            plan read may go, and every further copy of it.
+            plan read may go, and every further copy of it. A pack goes when all of its members may, and counts as one.
         """
         old = ingested.filter(pc.less(ingested["date"], pa.scalar(today - timedelta(days=keep_days), pa.date32())))
         if not old.num_rows:
             return 0
         digests, places = identities(old)
-        gone = [
-            item.path
-            for item in self.listing()
-            if (item.table, item.sha256) in digests or (item.path, item.size_bytes) in places
-        ]
-        return sum(self._delete(path) for path in gone)
+        files = self._files()
+        over, all_read = settled(_read(old)["uri_name"]), settled(_read(ingested)["uri_name"])
+        may_go = {path: [True] for path in files if path in over}
+        for item in self._open({path: size for path, size in files.items() if path not in all_read}):
+            read = (item.table, item.sha256) in digests or (item.path, item.size_bytes) in places
+            may_go.setdefault(pack_of(item.path) or item.path, []).append(read)
+        return sum(self._delete(path) for path, reads in may_go.items() if all(reads))
 
     def _delete(self, path: str) -> int:
         try:
@@ -136,7 +176,11 @@ def identities(ingested: pa.Table) -> tuple[set[tuple[str, str]], set[tuple[str,
     A file whose bytes did not have the digest in its name stands there under the digest they had, so it is known by its
     place and size. One that was gone before it was read is not known: it may come back.
     """
-    read = ingested.filter(pc.fill_null(pc.not_equal(ingested["unreadable"], GONE), fill_value=True))
+    read = _read(ingested)
     digests = set(zip(read["table"].to_pylist(), read["sha256"].to_pylist(), strict=True))
     places = set(zip(read["uri_name"].to_pylist(), read["bytes"].to_pylist(), strict=True))
     return digests, places
+
+
+def _read(ingested: pa.Table) -> pa.Table:
+    return ingested.filter(pc.fill_null(pc.not_equal(ingested["unreadable"], GONE), fill_value=True))

@@ -2,9 +2,11 @@
 
 import hashlib
 import json
+import zipfile
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,11 +27,10 @@ class Segment:
 
 
 def segments(spool: Path, table: str = "*") -> list[Segment]:
-    """Return the segments of a local spool, in the order of their names."""
+    """Return the segments of a local spool, those in packs too, in the order of their names."""
     found = []
-    for path in sorted(Path(spool).glob(f"segments/*/{table}/*.parquet")):
+    for path, raw in sorted(_files(Path(spool), table)):
         name = SegmentName.parse(path.name)
-        raw = path.read_bytes()
         assert hashlib.sha256(raw).hexdigest() == name.sha256
         file = pq.ParquetFile(pa.BufferReader(raw), page_checksum_verification=True)
         footer = SegmentFooter.from_json(file.schema_arrow.metadata[METADATA_KEY])
@@ -40,6 +41,17 @@ def segments(spool: Path, table: str = "*") -> list[Segment]:
         assert footer.table == path.parent.name
         found.append(Segment(footer.table, name, footer, rows))
     return found
+
+
+def _files(spool: Path, table: str) -> Iterator[tuple[PurePath, bytes]]:
+    """Yield segments sent alone, and then those that unzipping all packs would give."""
+    for path in spool.glob(f"segments/*/{table}/*.parquet"):
+        yield PurePath(path.relative_to(spool / "segments")), path.read_bytes()
+    for packed in spool.glob("segments/*/packs/*.zip"):
+        with zipfile.ZipFile(packed) as archive:
+            for member in archive.namelist():
+                if PurePath(member).match(f"*/{table}/*.parquet"):
+                    yield PurePath(member), archive.read(member)
 
 
 def rows(spool: Path, table: str) -> list[dict]:

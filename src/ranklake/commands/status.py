@@ -6,7 +6,9 @@ from dataclasses import asdict
 import click
 
 from ranklake.commands.options import configuration, json_option, lake_option
+from ranklake.lake.contracts.load import contract
 from ranklake.lake.invariant import TableBalance, balance
+from ranklake.lake.read import read
 from ranklake.lake.spool import Spool
 from ranklake.lake.store import Lake
 
@@ -30,7 +32,8 @@ def status(ctx: click.Context, lake: str, spool: str | None, *, as_json: bool) -
     config = configuration(ctx)
     target = Lake.open(lake, config.storage)
     uri = spool or config.spool.uri
-    balances = balance(target, Spool(uri, config.storage).listing() if uri else ())
+    known = read(target, contract("segments"), ["uri_name", "unreadable"])
+    balances = balance(target, Spool(uri, config.storage).listing(known) if uri else ())
     wrong = [item for item in balances if not item.adds_up]
     if as_json:
         rows = [{**asdict(item), "adds_up": item.adds_up} for item in balances]
