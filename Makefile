@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types format catalog snapshots crash crash-capture bench-capture package clean
+.PHONY: help demo native test lint types format catalog snapshots crash crash-capture bench-capture package clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -23,6 +23,9 @@ help: ## list the targets
 .venv/.test: .venv/.demo
 	@$(INSTALL) --editable '.[pipeline,torch,dev]'
 	@touch $@
+
+native: .venv/.test ## compile the optional hot path in C, in place
+	@$(BIN)/python -m ranklake.capture.build
 
 demo: .venv/.demo ## train a small model on two ranks, record it, and run the whole pipeline
 	@$(BIN)/ranklake demo

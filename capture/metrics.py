@@ -4,6 +4,7 @@ The fast ways write one slot. Whatever goes wrong in them (a full file, a value 
 ends in the slow ways, which put right what can be and count the rest.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from ranklake.capture.gaps import (
     Gaps,
 )
 from ranklake.capture.layouts import ABSENT, MARK, ROW_WIDTH, SCALARS, STEP_FLOATS, row_packer
+from ranklake.capture.native import MODULE
 from ranklake.capture.phases import now
 from ranklake.capture.slots import Lane, RefusedError
 from ranklake.capture.stack import Stack
@@ -111,8 +113,11 @@ class Metrics:
         self._deferred = Deferred()
         self.stack = Stack()
         self.current: Step | None = None
+        self._logger: Any = None
         if recorder is not None:
             self._scalars, self._rows = recorder.slots["scalars"], recorder.slots["rows"]
+            if MODULE is not None:
+                self._logger = self.__dict__["log"] = MODULE.Logger(self, self.log)
 
     def scalar(self, name: object, *_: object, kind: str = "gauge") -> Scalar:
         """Return a handle for one metric: the fastest way to record values.
@@ -129,6 +134,9 @@ class Metrics:
             series = recorder.series.metric(name, kind)
         except RefusedError:  # a bad name, or no stream to define it in: tried again, and counted, with each value
             return Scalar(text(name, 80), lambda value=None, step=None: self._add_unknown(name, kind, value, step))
+        slow = partial(self._add_slowly, str(name), series)
+        if MODULE is not None:
+            return Scalar(str(name), MODULE.Adder(self._scalars, series, slow))
         lane, pack, clock, mark = self._scalars, _pack_scalar, now, MARK
 
         def add(value: Any, step: Any = ABSENT) -> None:  # noqa: ANN401 - whatever training has
@@ -139,7 +147,7 @@ class Metrics:
                     return
             except Exception:  # noqa: BLE001, S110 - the file is full or cut, or the step is no int: see below
                 pass
-            self._add_slowly(str(name), series, value, step)
+            slow(value, step)
 
         return Scalar(str(name), add)
 
@@ -152,7 +160,7 @@ class Metrics:
         else:
             self._add_slowly(str(name), series, value, step)
 
-    def _add_slowly(self, name: str, series: int, value: object, step: object) -> None:
+    def _add_slowly(self, name: str, series: int, value: object = None, step: object = None) -> None:
         moment = now()
         try:
             at = ABSENT if step is None or step == ABSENT else integer(step)
@@ -247,7 +255,14 @@ class Metrics:
             some = names[at : at + ROW_WIDTH]
             plans.append(Plan(len(some), _picker(some), *target))
         self._plans[names] = tuple(plans)
-        if len(plans) == 1:
+        self._remember(names, tuple(plans))
+
+    def _remember(self, names: tuple[object, ...], plans: tuple[Plan, ...]) -> None:
+        """Have mappings with these names written by the fast way from here on."""
+        if self._logger is not None:
+            with contextlib.suppress(TypeError):  # names that are texts, and something more
+                self._logger.learn(names, self._scalars, self._rows, tuple(plan.number for plan in plans))
+        elif len(plans) == 1:
             self._recent[len(names)] = plans[0]
 
     def _by_plans(self, plans: tuple[Plan, ...], moment: int, scalars: dict[Any, object], step: object) -> bool:
@@ -263,8 +278,7 @@ class Metrics:
             return False
         for plan in plans:
             plan.lane.put(plan.pack, moment, at, *plan.pick(numbers), plan.number, rows=plan.width)
-        if len(plans) == 1:
-            self._recent[len(scalars)] = plans[0]
+        self._remember(tuple(scalars), plans)
         return True
 
     def _sort_out(

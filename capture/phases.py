@@ -5,11 +5,13 @@ the block ends: once ``__exit__`` has returned, the row survives the process.
 """
 
 import time
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from ranklake.capture.gaps import BEGUN_BEFORE_FORK, NOT_BEGUN
 from ranklake.capture.layouts import ABSENT, MARK, PHASES, SPANS
+from ranklake.capture.native import MODULE
 from ranklake.capture.stack import Frame
 
 if TYPE_CHECKING:
@@ -97,6 +99,25 @@ class Phase:
             lane.put(_pack_span, start, duration, number, span_id, parent_id, size, microbatch, 0, name)
         frame.parent = frame.step = None
         self._done.append(frame)
+
+
+def phase_handle(run: "Run", name: int, column: int, size: int = ABSENT, microbatch: int = -1) -> Phase:
+    """Return a handle, in C where that was built.
+
+    Parameters
+    ----------
+    name
+        Number of the span's name.
+    column
+        Of the step that it adds to; -1 for none.
+    size, microbatch
+        ABSENT and -1 if there is none.
+    """
+    if MODULE is None:
+        return Phase(run, name, column, size, microbatch)
+    slow = partial(run.spans.put, _pack_span)
+    made: Phase = MODULE.Phase(run, run.stack, run.spans, slow, run.span_ids.__next__, name, column, size, microbatch)
+    return made
 
 
 def phase_column(name: object) -> tuple[int, str]:

@@ -19,7 +19,7 @@ from ranklake.capture.launcher import Launch
 from ranklake.capture.layouts import ABSENT
 from ranklake.capture.meta import ENDED
 from ranklake.capture.metrics import Metrics
-from ranklake.capture.phases import Phase, now, phase_column
+from ranklake.capture.phases import Phase, now, phase_column, phase_handle
 from ranklake.capture.series import checked
 from ranklake.capture.slots import RefusedError
 from ranklake.capture.steps import NOTHING, Nothing, Step
@@ -151,7 +151,7 @@ class Run(Metrics):
         else:
             if excess:
                 self.refuse("spans", BAD_ARGUMENTS, repr_of(excess))
-            phase = Phase(self, number, column, size, batch)
+            phase = phase_handle(self, number, column, size, batch)
             if size_bytes is None and microbatch is None:
                 self._phases[name] = phase
             return phase

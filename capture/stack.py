@@ -3,6 +3,8 @@
 import threading
 from typing import TYPE_CHECKING
 
+from ranklake.capture.native import MODULE
+
 if TYPE_CHECKING:
     from ranklake.capture.steps import Step
 
@@ -18,6 +20,8 @@ class Frame:
         The handle that was entered.
     step
         The nearest step around or itself.
+    number, spent
+        Of a step alone: its number, and nanoseconds by phase.
     start
         Monotonic ns; None if it began in the parent of a fork, whose time it is.
     inner
@@ -28,7 +32,7 @@ class Frame:
         Whether it runs in its step's own thread, so that its time is part of the step's.
     """
 
-    __slots__ = ("adds", "inner", "owner", "parent", "span_id", "start", "step")
+    __slots__ = ("adds", "inner", "number", "owner", "parent", "span_id", "spent", "start", "step")
 
     parent: "Frame | None"
     owner: object
@@ -37,6 +41,8 @@ class Frame:
     inner: int
     span_id: int
     adds: bool
+    number: int
+    spent: list[int]
 
 
 class Stack(threading.local):
@@ -61,3 +67,7 @@ class Stack(threading.local):
                 return outer
             frame = outer
         return None
+
+
+if MODULE is not None and not TYPE_CHECKING:
+    Frame, Stack = MODULE.Frame, MODULE.Stack

@@ -43,7 +43,7 @@ class Step(Frame):
     ``failure`` event are written, and what was logged in it goes to ``scalars``.
     """
 
-    __slots__ = ("_counts", "_floats", "_place", "_raw", "_run", "_scalars", "_stack", "number", "spent")
+    __slots__ = ("_counts", "_floats", "_place", "_raw", "_run", "_scalars", "_stack")
 
     def __init__(self, run: "Run", raw: object, counts: dict[str, object], scalars: dict[str, object]) -> None:
         self.owner = self
