@@ -44,6 +44,15 @@ def chosen(codes: Array, of: Sequence[str | None], absent: Array | None = None) 
     return pa.DictionaryArray.from_arrays(numbers(codes, pa.int32(), absent), texts(of)).cast(pa.string())
 
 
+def lists(values: Array, lengths: Array) -> pa.Array:
+    """Return the first ``lengths[i]`` whole numbers of each row i of `values` as an array of lists."""
+    offsets = np.zeros(len(values) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    flat = values[np.arange(values.shape[1])[None, :] < lengths[:, None]]
+    buffers = [None, pa.py_buffer(offsets)]
+    return pa.Array.from_buffers(pa.list_(pa.int64()), len(values), buffers, children=[numbers(flat, pa.int64())])
+
+
 def truths(values: Sequence[bool | None]) -> pa.Array:
     """Return booleans as an array."""
     bits = np.packbits(np.array([bool(value) for value in values], bool), bitorder="little")

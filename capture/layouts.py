@@ -127,7 +127,60 @@ SPANS: Final = Layout(
     1 << 22,
 )
 
-SLOT_LANES: Final = {layout.lane: layout for layout in (STEPS, SCALARS, ROWS, SPANS)}
+INTERVAL_STATE: Final = (
+    ("end_ns", "q"),
+    ("step", "q"),
+    ("count", "q"),  # all values
+    ("finite", "q"),  # those that the figures below are of
+    ("min", "d"),
+    ("max", "d"),
+    ("mean", "d"),
+    ("m2", "d"),  # sum of squared distances from the mean
+    ("last", "d"),
+    ("sequence", "q"),
+)
+
+BUCKETS: Final = 160  # of each sign in a `histograms` slot; OpenTelemetry's default, too
+
+HISTOGRAM_STATE: Final = (
+    ("end_ns", "q"),
+    ("step", "q"),
+    ("zero_count", "q"),
+    ("nan_count", "q"),
+    ("infinite_count", "q"),
+    ("sum", "d"),
+    ("min", "d"),
+    ("max", "d"),
+    ("scale", "i"),
+    ("positive_offset", "i"),
+    ("negative_offset", "i"),
+    ("unused", "i"),
+    ("positive_counts", f"{BUCKETS}q"),
+    ("negative_counts", f"{BUCKETS}q"),
+    ("sequence", "q"),
+)
+
+
+def _twice(state: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """Return the fields of a state that a slot holds in two copies; the one with the higher sequence number counts."""
+    return tuple((f"{copy}_{name}", code) for copy in "ab" for name, code in state)
+
+
+INTERVALS: Final = Layout(
+    "intervals",
+    "scalars",
+    (("start_ns", "q"), *_twice(INTERVAL_STATE), ("unused", "10q"), ("series", "I"), ("mark", "I")),
+    1 << 18,
+)
+
+HISTOGRAMS: Final = Layout(
+    "histograms",
+    "distributions",
+    (("start_ns", "q"), *_twice(HISTOGRAM_STATE), ("series", "I"), ("mark", "I")),
+    1 << 20,
+)
+
+SLOT_LANES: Final = {layout.lane: layout for layout in (STEPS, SCALARS, ROWS, SPANS, INTERVALS, HISTOGRAMS)}
 FRAME_LANES: Final = ("runs", "events")
 TABLE_OF_LANE: Final = {**{name: layout.table for name, layout in SLOT_LANES.items()}, **{n: n for n in FRAME_LANES}}
 

@@ -16,10 +16,11 @@ ENDED: Final[dict[str, Any]] = {"k": "ended"}
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """Name and kind of a series."""
+    """Name and kind of a series; under sampling, how many values each of its values stands for."""
 
     name: str
     kind: str
+    weight: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,10 @@ def _anchor(meta: Meta, frame: frames.Frame) -> None:
 
 
 def _metric(meta: Meta, frame: frames.Frame) -> None:
-    meta.metrics[int(frame["i"])] = Metric(str(frame["n"]), str(frame["kind"]))
+    weight = frame.get("w")
+    meta.metrics[int(frame["i"])] = Metric(
+        str(frame["n"]), str(frame["kind"]), None if weight is None else float(weight)
+    )
 
 
 def _schema(meta: Meta, frame: frames.Frame) -> None:

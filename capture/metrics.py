@@ -22,7 +22,9 @@ from ranklake.capture.gaps import (
     UNEXPECTED,
     Gaps,
 )
+from ranklake.capture.handles import Unrecorded
 from ranklake.capture.layouts import ABSENT, MARK, ROW_WIDTH, SCALARS, STEP_FLOATS, row_packer
+from ranklake.capture.meters import Meters
 from ranklake.capture.native import MODULE
 from ranklake.capture.phases import now
 from ranklake.capture.slots import Lane, RefusedError
@@ -31,6 +33,9 @@ from ranklake.capture.steps import METRIC_OF, STEP_COUNTS, STEP_NAMES, Step, dev
 from ranklake.capture.values import BadValueError, DeviceValueError, integer, number, repr_of, text
 
 if TYPE_CHECKING:
+    from ranklake.capture.aggregate import Aggregate
+    from ranklake.capture.counter import Counter
+    from ranklake.capture.distribution import Distribution
     from ranklake.capture.recorder import Recorder
 
 Pack = Callable[..., None]
@@ -113,9 +118,11 @@ class Metrics:
         self._deferred = Deferred()
         self.stack = Stack()
         self.current: Step | None = None
+        self._meters: Meters | None = None
         self._logger: Any = None
         if recorder is not None:
             self._scalars, self._rows = recorder.slots["scalars"], recorder.slots["rows"]
+            self._meters = Meters(recorder, self)
             if MODULE is not None:
                 self._logger = self.__dict__["log"] = MODULE.Logger(self, self.log)
 
@@ -151,6 +158,49 @@ class Metrics:
 
         return Scalar(str(name), add)
 
+    def counter(self, name: object, *_: object, unit: str | None = None) -> "Counter | Unrecorded":
+        """Return a handle that only grows: ``read.add(len(block))`` records the sum so far.
+
+        Parameters
+        ----------
+        unit
+            What is counted, such as ``By`` for bytes.
+        """
+        del unit  # the registry's holds
+        return Unrecorded(text(name, 80)) if self._meters is None else self._meters.counter(name)
+
+    def aggregate(
+        self, name: object, *_: object, every_s: object = 10.0, kind: str = "gauge"
+    ) -> "Aggregate | Unrecorded":
+        """Return a handle whose values become one row per interval: count, least, greatest, mean, deviation, last.
+
+        For what happens too often to keep each value. Each thread that uses the handle has rows of its own.
+
+        Parameters
+        ----------
+        every_s
+            Length of an interval; sealing ends it early, and a row never lacks a value that was added.
+        kind
+            As for `scalar`.
+        """
+        return Unrecorded(text(name, 80)) if self._meters is None else self._meters.aggregate(name, every_s, kind)
+
+    def histogram(
+        self, name: object, *_: object, every_s: object = 60.0, max_buckets: object = 160
+    ) -> "Distribution | Unrecorded":
+        """Return a handle for whole distributions: ``grads.record(array)``; one row of ``distributions`` per interval.
+
+        Parameters
+        ----------
+        every_s
+            As for `aggregate`.
+        max_buckets
+            Of each sign, 4 to 160: the resolution is the finest at which the interval's values fit into so many.
+        """
+        if self._meters is None:
+            return Unrecorded(text(name, 80))
+        return self._meters.histogram(name, every_s, max_buckets)
+
     def _add_unknown(self, name: object, kind: str, value: object, step: object) -> None:
         assert self._recorder is not None
         try:
@@ -170,7 +220,7 @@ class Metrics:
         try:
             self._scalars.put(_pack_scalar, moment, at, number(value), series)
         except DeviceValueError:
-            self._defer(name, value, lambda late: self._put_scalar(moment, at, late, series))
+            self.defer(name, value, lambda late: self._put_scalar(moment, at, late, series))
         except BadValueError as error:
             self.refuse("scalars", BAD_VALUE, f"{name}={error}")
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
@@ -298,7 +348,7 @@ class Metrics:
                 else:
                     good[series] = number(value)
         except DeviceValueError:
-            self._defer(str(name), value, partial(self._deliver, str(metric), at, moment))
+            self.defer(str(name), value, partial(self._deliver, str(metric), at, moment))
         except BadValueError as error:
             self.refuse("scalars", BAD_VALUE, f"{text(name, 80)}={error}")
         except RefusedError as refused:
@@ -311,7 +361,7 @@ class Metrics:
         try:
             current.put(column, integer(value) if column in STEP_COUNTS else number(value))
         except DeviceValueError:
-            self._defer(column, value, lambda late: current.put_late(column, late))
+            self.defer(column, value, lambda late: current.put_late(column, late))
 
     def _target(self, series: tuple[int, ...]) -> tuple[Lane, Pack, int] | None:
         """Return where values of these metrics go in one slot, by which packer and number; None if nowhere."""
@@ -348,7 +398,8 @@ class Metrics:
             return
         self._put_scalar(now() if moment is None else moment, step, value, series)
 
-    def _defer(self, name: str, value: object, deliver: Callable[[float], None]) -> None:
+    def defer(self, name: str, value: object, deliver: Callable[[float], None]) -> None:
+        """Have a device's number delivered once it has arrived; one that cannot be sent for is counted."""
         try:
             sent = self._deferred.send(value, deliver)
         except BadValueError as error:

@@ -326,6 +326,8 @@ class Run(Metrics):
         """In a forked child: no threads, no uploads; blocks that are open began in the parent, which records them."""
         self._keeper = None
         self._deferred.after_fork()
+        if self._meters is not None:
+            self._meters.after_fork()
         if self._recorder is not None:
             self._recorder.after_fork()
         self.current = None

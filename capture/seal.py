@@ -27,8 +27,9 @@ from ranklake.capture.clock import Anchor, bracket, straighten
 from ranklake.capture.files import write_whole
 from ranklake.capture.gaps import DAMAGED, LOGGER, UNSEALABLE
 from ranklake.capture.meta import Meta, read_meta, sealed_frame
+from ranklake.capture.rows import NO_ROWS, Rows
 from ranklake.capture.stream import DAMAGED_FOLDER, OpenFile, SealedFile, StreamName, sealed_files
-from ranklake.capture.tables import NO_ROWS, Rows, arrow_table, read_rows, rows_there
+from ranklake.capture.tables import arrow_table, read_rows, rows_there
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.segment import METADATA_KEY, NotASegmentError, SegmentFooter
 

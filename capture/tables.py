@@ -5,7 +5,6 @@ defined, or if its times lie where no event of the process can. Such rows are le
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -14,46 +13,13 @@ import pyarrow as pa
 from ranklake.capture import frames
 from ranklake.capture.arrays import Array, chosen, numbers, plain
 from ranklake.capture.clock import Anchor, wall_ns
+from ranklake.capture.folded import histogram_rows, interval_rows
 from ranklake.capture.layouts import ABSENT, MARK, PHASES, ROW_WIDTH, SLOT_LANES, STEP_FLOATS
 from ranklake.capture.meta import Meta
+from ranklake.capture.rows import FLAGS, Columns, Rows, flag_texts, flags, integers, named, plausible
 from ranklake.capture.stream import StreamName
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-
-Columns = dict[str, pa.Array]
-
-_DAY_NS: Final = 86_400 * 10**9
-_BEFORE_NS: Final = _DAY_NS  # an event may have begun before the stream was opened: a child opens it at its first write
-_AFTER_NS: Final = 30 * _DAY_NS  # and come long after the last anchor: a child has only its first
-_FLAGS: Final = ("nan", "+inf", "-inf")
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """What was read from one file.
-
-    Attributes
-    ----------
-    mono_ns
-        Times of the rows on the monotonic clock.
-    slots
-        Their positions.
-    columns
-        The contract's own columns that the lane fills; the others become NULL.
-    damaged
-        Rows that were there but cannot be read.
-    """
-
-    mono_ns: Array
-    slots: Array
-    columns: Columns
-    damaged: int
-
-    def __len__(self) -> int:
-        return len(self.mono_ns)
-
-
-NO_ROWS: Final = Rows(np.empty(0, np.int64), np.empty(0, np.int64), {}, 0)
 
 
 def read_rows(lane: str, raw: bytes, meta: Meta, straight: Sequence[Anchor]) -> Rows:
@@ -97,26 +63,9 @@ def arrow_table(rows: Rows, table: str, name: StreamName, segment: int, straight
     return pa.table(arrays, schema=schema)
 
 
-def _plausible(start: Array, duration: Array | None, straight: Sequence[Anchor]) -> Array:
-    good = (start >= straight[0][0] - _BEFORE_NS) & (start <= straight[-1][0] + _AFTER_NS)
-    if duration is not None:
-        good &= (duration >= 0) & (duration <= 2 * _AFTER_NS)
-    return good
-
-
-def _integers(values: Array, type_: pa.DataType, absent: int = ABSENT) -> pa.Array:
-    return numbers(values, type_, values == absent)
-
-
-def _flags(values: Array) -> Array:
-    """Return 0 for finite, else 1 + the index in `_FLAGS`."""
-    codes: Array = np.select([np.isnan(values), np.isposinf(values), np.isneginf(values)], [1, 2, 3], 0)
-    return codes
-
-
 def _steps(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor]) -> Rows:
     del meta
-    good = _plausible(slots["start_ns"], slots["duration_ns"], straight)
+    good = plausible(slots["start_ns"], slots["duration_ns"], straight)
     damaged = int(np.count_nonzero(~good))
     slots, positions = slots[good], positions[good]
     columns: Columns = {
@@ -127,15 +76,15 @@ def _steps(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor
         spent = slots[f"{phase}_ns"]
         columns[f"{phase}_time_s"] = numbers(spent / 1e9, pa.float32(), spent == ABSENT)
     for name in ("tokens", "samples", "memory_allocated_bytes", "memory_reserved_bytes"):
-        columns[name] = _integers(slots[name], pa.int64())
+        columns[name] = integers(slots[name], pa.int64())
     code = np.zeros(len(slots), np.int64)
     for bit, name in enumerate(STEP_FLOATS):
         with np.errstate(over="ignore"):  # beyond float32 is infinite in the column's type, and flagged so
             narrow = slots[name].astype(np.float32)
         there = (slots["present"] >> np.uint32(bit)) & np.uint32(1) == 1
-        flags = np.where(there, _flags(narrow), 0)
-        columns[name] = numbers(narrow, pa.float32(), ~there | (flags > 0))
-        code += flags * 4**bit
+        found = np.where(there, flags(narrow), 0)
+        columns[name] = numbers(narrow, pa.float32(), ~there | (found > 0))
+        code += found * 4**bit
     columns["non_finite"] = chosen(code, _NON_FINITE, code == 0)
     return Rows(slots["start_ns"], positions, columns, damaged)
 
@@ -144,8 +93,8 @@ def _non_finitechosen() -> list[str]:
     """Return the text for each sum of flag x 4^bit over the step's floats."""
     texts = []
     for code in range(4 ** len(STEP_FLOATS)):
-        flags = [(name, code // 4**bit % 4) for bit, name in enumerate(STEP_FLOATS)]
-        texts.append(",".join(f"{name}:{_FLAGS[flag - 1]}" for name, flag in flags if flag))
+        found = [(name, code // 4**bit % 4) for bit, name in enumerate(STEP_FLOATS)]
+        texts.append(",".join(f"{name}:{FLAGS[flag - 1]}" for name, flag in found if flag))
     return texts
 
 
@@ -154,21 +103,18 @@ _NON_FINITE: Final = _non_finitechosen()
 
 def _values(time: Array, step: Array, value: Array, series: Array, slots: Array, meta: Meta, damaged: int) -> Rows:
     """Return rows of `scalars` from flat arrays; `series` are defined."""
-    known = sorted(meta.metrics)
-    at = np.searchsorted(np.array(known, np.int64), series.astype(np.int64))
-    flags = _flags(value)
+    flagged = flags(value)
     columns: Columns = {
-        "metric": chosen(at, [meta.metrics[number].name for number in known]),
-        "kind": chosen(at, [meta.metrics[number].kind for number in known]),
-        "step": _integers(step, pa.int64()),
-        "value": numbers(value, pa.float64(), flags > 0),
-        "value_flag": chosen(np.maximum(flags - 1, 0), _FLAGS, flags == 0),
+        **named(series, meta),
+        "step": integers(step, pa.int64()),
+        "value": numbers(value, pa.float64(), flagged > 0),
+        "value_flag": flag_texts(flagged),
     }
     return Rows(time, slots, columns, damaged)
 
 
 def _scalars(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor]) -> Rows:
-    good = _plausible(slots["time_ns"], None, straight) & np.isin(slots["series"], list(meta.metrics))
+    good = plausible(slots["time_ns"], None, straight) & np.isin(slots["series"], list(meta.metrics))
     kept = slots[good]
     return _values(
         kept["time_ns"],
@@ -183,7 +129,7 @@ def _scalars(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anch
 
 def _rows(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor]) -> Rows:
     """Spread each mapping's slot over as many rows as it has values; the row's slot number says which value."""
-    good = _plausible(slots["time_ns"], None, straight)
+    good = plausible(slots["time_ns"], None, straight)
     damaged = int(np.count_nonzero(~good))
     parts: list[tuple[Array, Array, Array, Array, Array]] = []
     for schema in np.unique(slots["schema"][good]):
@@ -211,7 +157,7 @@ def _rows(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor]
 
 
 def _spans(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor]) -> Rows:
-    good = _plausible(slots["start_ns"], slots["duration_ns"], straight) & np.isin(slots["name"], list(meta.spans))
+    good = plausible(slots["start_ns"], slots["duration_ns"], straight) & np.isin(slots["name"], list(meta.spans))
     damaged = int(np.count_nonzero(~good))
     slots, positions = slots[good], positions[good]
     known = sorted(meta.spans)
@@ -221,16 +167,16 @@ def _spans(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor
         "name": chosen(at, [name.name for name in names]),
         "kind": chosen(at, [name.kind for name in names]),
         "stream": chosen(at, [name.stream for name in names]),
-        "step": _integers(slots["step"], pa.int64()),
+        "step": integers(slots["step"], pa.int64()),
         "duration_ns": numbers(slots["duration_ns"], pa.int64()),
         "span_id": numbers(slots["span_id"], pa.int64()),
-        "parent_id": _integers(slots["parent_id"], pa.int64()),
-        "bytes": _integers(slots["bytes"], pa.int64()),
-        "microbatch": _integers(slots["microbatch"], pa.int32(), -1),
+        "parent_id": integers(slots["parent_id"], pa.int64()),
+        "bytes": integers(slots["bytes"], pa.int64()),
+        "microbatch": integers(slots["microbatch"], pa.int32(), -1),
     }
     for axis in ("dp_rank", "pp_rank", "tp_rank"):
         values = np.array([getattr(name, axis) if getattr(name, axis) is not None else -1 for name in names], np.int64)
-        columns[axis] = _integers(values[at], pa.int32(), -1)
+        columns[axis] = integers(values[at], pa.int32(), -1)
     return Rows(slots["start_ns"], positions, columns, damaged)
 
 
@@ -239,6 +185,8 @@ _SLOT_READERS: Final[dict[str, Callable[[Array, Array, Meta, Sequence[Anchor]], 
     "scalars": _scalars,
     "rows": _rows,
     "spans": _spans,
+    "intervals": interval_rows,
+    "histograms": histogram_rows,
 }
 
 
@@ -254,7 +202,7 @@ def _frame_rows(table: str, raw: bytes, straight: Sequence[Anchor]) -> Rows:
         if isinstance(slot, int) and isinstance(mono, int) and 0 <= slot < 1 << 31 and abs(mono) < 1 << 62:
             kept[slot] = frame
     highest = max(kept, default=-1)
-    for slot in [slot for slot, frame in kept.items() if not _plausible(np.array([frame["m"]]), None, straight)[0]]:
+    for slot in [slot for slot, frame in kept.items() if not plausible(np.array([frame["m"]]), None, straight)[0]]:
         del kept[slot]
     columns = _columns(kept, fields)
     if columns is None:  # some value is not of its column's type: leave such rows out

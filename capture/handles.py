@@ -1,0 +1,57 @@
+"""Handles: what all that is looked up once and then used again and again has in common."""
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from ranklake.capture.layouts import ABSENT
+from ranklake.capture.values import BadValueError, DeviceValueError, integer, repr_of
+
+Define = Callable[[], int]
+"""Gives the number of a handle's series; raises `RefusedError`."""
+
+Late = Callable[[Any], None]
+Failed = Callable[[str, object, Exception, Late], None]
+"""Told of what cannot be recorded as it is: name, value, error, and what takes the value if it comes later."""
+
+_LONGEST_S: Final = 86_400.0
+
+
+class BadStepError(BadValueError):
+    """Not the number of a step."""
+
+
+class Handle(Protocol):
+    """What a run keeps of each."""
+
+    def after_fork(self) -> None:
+        """In a forked child: all that was begun is the parent's."""
+
+
+class Unrecorded:
+    """What a run that records nothing gives for any handle, and what a handle is after it was pickled."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def add(self, *_: object, **__: object) -> None:
+        """Do nothing."""
+
+    record = add
+
+
+def step_of(step: object) -> int:
+    """Return a step's number, `ABSENT` for None. Raises `BadStepError`."""
+    if step is None:
+        return ABSENT
+    try:
+        return integer(step)
+    except (BadValueError, DeviceValueError) as error:
+        raise BadStepError(repr_of(step)) from error
+
+
+def interval_ns(every_s: object) -> int:
+    """Return an interval in ns, a day at most. Raises `ValueError` if it is none."""
+    seconds = float(every_s)  # type: ignore[arg-type]  # whatever it raises is the answer
+    if not seconds > 0:
+        raise ValueError("an interval is longer than 0 s")
+    return int(min(seconds, _LONGEST_S) * 1e9)

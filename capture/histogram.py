@@ -1,0 +1,160 @@
+"""Histogram: base-2 exponential buckets over whole arrays. Pure.
+
+The data model is OpenTelemetry's (opentelemetry.io/docs/specs/otel/metrics/data-model, "ExponentialHistogram"): at a
+scale s the bucket with index i holds magnitudes in (2^(i·2^-s), 2^((i+1)·2^-s)], and the next coarser scale has the
+buckets of index i >> 1, so that any histogram becomes a coarser one, and two become one, without an error.
+
+An index is computed once, at the finest scale, and shifted from there. So a value is in the same bucket of a scale
+whatever it was recorded with, and the sum of two histograms is, count by count, the histogram of all their values.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from ranklake.capture.arrays import Array
+
+FINEST: Final = 20
+MOST_BUCKETS: Final = 160
+"""Of each sign; OpenTelemetry's default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """Counts of one sign: of the buckets from index `offset` up; the first and the last are not empty."""
+
+    offset: int = 0
+    counts: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Buckets)
+            and len(self.counts) == len(other.counts)
+            and (not len(self.counts) or self.offset == other.offset)
+            and bool((self.counts == other.counts).all())
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # holds an array
+
+    def coarser(self, by: int) -> "Buckets":
+        """Return them `by` scales down: 2^by neighbours become one."""
+        if not len(self.counts) or not by:
+            return self
+        indices = np.arange(self.offset, self.offset + len(self.counts), dtype=np.int64) >> by
+        merged = np.zeros(int(indices[-1] - indices[0]) + 1, np.int64)
+        np.add.at(merged, indices - indices[0], self.counts)
+        return Buckets(int(indices[0]), merged)
+
+    def plus(self, other: "Buckets") -> "Buckets":
+        """Return the sum of both, which are of one scale."""
+        if not len(self.counts) or not len(other.counts):
+            return self if len(self.counts) else other
+        low = min(self.offset, other.offset)
+        counts = np.zeros(max(one.offset + len(one.counts) for one in (self, other)) - low, np.int64)
+        for one in (self, other):
+            counts[one.offset - low : one.offset - low + len(one.counts)] += one.counts
+        return Buckets(low, counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """A distribution.
+
+    Attributes
+    ----------
+    scale
+        From -10 to 20; 20 while there is nothing in any bucket.
+    zero_count, nan_count, infinite_count
+        Values that are in no bucket of either sign.
+    sum, min, max
+        Of the finite values; 0 if there are none. The sum is infinite if it overflowed.
+    """
+
+    scale: int = FINEST
+    zero_count: int = 0
+    nan_count: int = 0
+    infinite_count: int = 0
+    sum: float = 0.0
+    min: float = 0.0
+    max: float = 0.0
+    positive: Buckets = field(default_factory=Buckets)
+    negative: Buckets = field(default_factory=Buckets)
+
+    @property
+    def count(self) -> int:
+        """Finite values."""
+        return self.zero_count + int(self.positive.counts.sum()) + int(self.negative.counts.sum())
+
+
+def indices(magnitudes: Array) -> Array:
+    """Return the index at the finest scale of each finite magnitude > 0.
+
+    The exponent is taken apart from the mantissa, so that powers of two are exact and subnormals are right; only the
+    logarithm of the mantissa is rounded, within 2^-53, where a bucket is 2^-20 wide.
+    """
+    mantissa, exponent = np.frexp(magnitudes)  # in [0.5, 1)
+    within = np.ceil(np.log2(2.0 * mantissa) * (1 << FINEST)).astype(np.int64)
+    whole: Array = (exponent.astype(np.int64) - 1) << FINEST
+    found: Array = whole + within - 1  # a power of two is the upper bound of its bucket
+    return found
+
+
+def histogram_of(values: Array, max_buckets: int = MOST_BUCKETS) -> Histogram:
+    """Return the histogram of float64 values of any shape, at the finest scale at which it fits `max_buckets` >= 4."""
+    values = values.ravel()
+    finite = values[np.isfinite(values)]
+    nan_count = int(np.count_nonzero(np.isnan(values)))
+    positive, negative = indices(finite[finite > 0]), indices(-finite[finite < 0])
+    ends = [(int(some.min()), int(some.max())) for some in (positive, negative) if len(some)]
+    by = _shift(ends, max_buckets)
+    with np.errstate(over="ignore"):
+        total = float(finite.sum())
+    return Histogram(
+        scale=FINEST - by,
+        zero_count=len(finite) - len(positive) - len(negative),
+        nan_count=nan_count,
+        infinite_count=len(values) - len(finite) - nan_count,
+        sum=total,
+        min=float(finite.min()) if len(finite) else 0.0,
+        max=float(finite.max()) if len(finite) else 0.0,
+        positive=_counted(positive >> by),
+        negative=_counted(negative >> by),
+    )
+
+
+def merge(one: Histogram, other: Histogram, max_buckets: int = MOST_BUCKETS) -> Histogram:
+    """Return the histogram of the values of both. Counts are exact; the sums are added as floats are."""
+    scale = min(one.scale, other.scale)
+    signs = [
+        getattr(one, sign).coarser(one.scale - scale).plus(getattr(other, sign).coarser(other.scale - scale))
+        for sign in ("positive", "negative")
+    ]
+    by = _shift([(sign.offset, sign.offset + len(sign.counts) - 1) for sign in signs if len(sign.counts)], max_buckets)
+    there = [each for each in (one, other) if each.count]
+    return Histogram(
+        scale=scale - by,
+        zero_count=one.zero_count + other.zero_count,
+        nan_count=one.nan_count + other.nan_count,
+        infinite_count=one.infinite_count + other.infinite_count,
+        sum=one.sum + other.sum,
+        min=min((each.min for each in there), default=0.0),
+        max=max((each.max for each in there), default=0.0),
+        positive=signs[0].coarser(by),
+        negative=signs[1].coarser(by),
+    )
+
+
+def _counted(found: Array) -> Buckets:
+    if not len(found):
+        return Buckets()
+    low = int(found.min())
+    return Buckets(low, np.bincount(found - low).astype(np.int64))
+
+
+def _shift(ends: list[tuple[int, int]], max_buckets: int) -> int:
+    """Return by how many scales indices with these (lowest, highest) must come down to fit."""
+    by = 0
+    while any((high >> by) - (low >> by) >= max_buckets for low, high in ends):
+        by += 1
+    return by
