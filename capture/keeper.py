@@ -1,9 +1,10 @@
 """Keeper: the threads that look after a recorder: one seals, one uploads, one recovers what dead processes left.
 
-    sealer     each second: clocks noted, gaps written down, next files prepared, data synced to disk
+    sealer     each second: clocks noted, gaps written down
                each minute, or when a file is full: files cut and sealed; forked children that have died adopted
     uploader   when something is sealed, and when the breaker lets it try again
     recovery   once, at the start
+    syncer     see `ranklake.capture.syncer`
 
 Training waits for none of them but in `flush` and `close`, for as long as their callers say.
 """
@@ -21,12 +22,12 @@ from ranklake.capture.recover import Recovery, recover_stream
 from ranklake.capture.seal import Sealing, seal
 from ranklake.capture.slots import RefusedError
 from ranklake.capture.stream import SealedFile, Stream, sealed_files
+from ranklake.capture.syncer import Syncer
 from ranklake.capture.upload import Uploader
 
 ANCHOR_EVERY_S: Final = 10.0
 ADOPT_EVERY_S: Final = 5.0
 DEVICE_HOLD_NS: Final = 2_000_000_000
-NO_SPARE_FOR_S: Final = 30.0
 _LATE_S: Final = 5.0
 
 
@@ -62,7 +63,8 @@ class Keeper:
         self._deadline = float("inf")
         self._pushing = threading.Lock()
         self._forked = False
-        self._next = dict.fromkeys(("anchor", "seal", "sync", "adopt", "spare"), 0.0)
+        self._syncer = Syncer(recorder)
+        self._next = dict.fromkeys(("anchor", "seal", "adopt"), 0.0)
         self._next["seal"] = time.monotonic() + self._settings.seal_every_s
         self._threads = [
             threading.Thread(target=self._keep_sealing, name="ranklake-seal", daemon=True),
@@ -79,6 +81,7 @@ class Keeper:
 
         Raises `RuntimeError` if the system gives none; then everything stays in the local spool.
         """
+        self._syncer.start()
         for thread in self._threads:
             thread.start()
 
@@ -102,6 +105,7 @@ class Keeper:
         self._stopping = True
         self._sealer_wakes.set()
         self._uploader_wakes.set()
+        self._syncer.stop(timeout_s)
         for thread in self._threads:
             if thread.ident is not None and thread is not threading.current_thread():
                 thread.join(max(0.1, self._deadline + 1.0 - time.monotonic()))
@@ -133,12 +137,6 @@ class Keeper:
             self._guarded(stream.anchor, "noting the time")
             self._next["anchor"] = now + ANCHOR_EVERY_S
         recorder.flush_gaps()
-        if now >= self._next["spare"]:
-            for lane in recorder.slots.values():
-                lane.prepare()
-        if now >= self._next["sync"]:
-            self._guarded(recorder.sync, "syncing")
-            self._next["sync"] = now + self._settings.sync_every_s
         if flushes or now >= self._next["seal"]:
             self._next["seal"] = now + self._settings.seal_every_s
             recorder.tell_gaps()
@@ -175,12 +173,6 @@ class Keeper:
         self._finished = True
         if self._forked and recorder.stream is not None:
             self._adopt(recorder.stream)
-
-    def _make_room(self) -> None:
-        """Give up prepared files on a full disk: sealing needs room to make room."""
-        self._next["spare"] = time.monotonic() + NO_SPARE_FOR_S
-        for lane in self._recorder.slots.values():
-            lane.drop_spare()
 
     # ── uploading ──
 
@@ -282,7 +274,7 @@ class Keeper:
         except (OSError, RefusedError) as error:  # the local spool is full or away: try again in a second
             self._gaps.warn(doing, f"{doing}: {error}; trying again")
             if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-                self._make_room()
+                self._syncer.make_room()
         except Exception as error:  # noqa: BLE001 - a bug of ours
             self._gaps.warn(doing, f"{doing} failed: {type(error).__name__}: {error}")
 

@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
+from ranklake.capture.files import sync_file
 from ranklake.capture.gaps import AFTER_CLOSE, SPOOL_VANISHED, Gaps
 from ranklake.capture.launcher import Launch
 from ranklake.capture.layouts import FRAME_LANES, ROWS, SLOT_LANES, STEPS, Layout
@@ -219,13 +220,21 @@ class Recorder:
         stream.close()
 
     def sync(self) -> None:
-        """Bring everything recorded to the disk itself. Raises `OSError`."""
+        """Bring everything recorded to the disk itself. Raises `OSError`.
+
+        Definitions come before the rows that use them, and the names of files last: a row is safe when all three are.
+        """
+        stream = self.stream
+        if stream is not None:
+            stream.sync()
         for lane in self.slots.values():
             lane.sync()
         for records in self.records.values():
             records.sync()
-        if self.stream is not None:
-            self.stream.sync()
+        for ended in list(self.unsealed):
+            sync_file(ended.path)
+        if stream is not None:
+            stream.sync_names()
 
     def after_fork(self) -> None:
         """In a forked child: let go of all that is the parent's; the child's own stream opens at its first write."""
@@ -249,6 +258,8 @@ class Recorder:
         return len(file.marked("mark"))
 
     def _new_path(self, lane: str) -> Path:
+        if self.closed:  # a file made now would be nobody's to seal
+            raise RefusedError(AFTER_CLOSE)
         return self.require().next_open(lane)
 
     def _new_slots(self, layout: Layout) -> SlotFile:

@@ -26,6 +26,7 @@ import contextlib
 import itertools
 import mmap
 import os
+import re
 import struct
 import threading
 import time
@@ -33,6 +34,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ranklake.capture import pages
 from ranklake.capture.gaps import BAD_VALUE
 from ranklake.capture.layouts import MARK, Layout
 
@@ -43,7 +45,8 @@ Pair = tuple[memoryview, Callable[[], int]]
 Place = tuple[memoryview, int]
 
 RETRY_NS: Final = 1_000_000_000
-_POPULATE_WRITE: Final = 23  # MADV_POPULATE_WRITE, Linux 5.14
+LEAST_AHEAD_BYTES: Final = 1 << 20  # of pages kept ready in front of the writers
+_COUNT: Final = re.compile(r"count\((\d+)")
 
 
 class RefusedError(Exception):
@@ -94,10 +97,17 @@ class SlotFile:
         self.path.rename(path)
         self.path = path
 
-    def touch_pages(self) -> None:
-        """Fault all pages in now, in the sealer's thread, instead of one by one in the training thread."""
-        with contextlib.suppress(OSError, ValueError):
-            self._map.madvise(_POPULATE_WRITE)
+    def position(self) -> int:
+        """Return how far writers have got, in bytes: what the counter would give next, beyond the end if it is full."""
+        counter = getattr(self.pair[1], "__self__", None)
+        found = _COUNT.match(repr(counter))  # to ask in any other way would take a slot
+        return int(found[1]) if found else len(self._map)
+
+    def touch_pages(self, ahead_bytes: int) -> None:
+        """Fault the pages in front of the writers in now, instead of one by one in the training thread."""
+        with contextlib.suppress(OSError, ValueError):  # an older kernel, or the file was closed just now
+            begin = self.position()
+            pages.populate(self._map, begin, begin + ahead_bytes)
 
     def marked(self, field: str) -> "np.ndarray[Any, np.dtype[Any]]":
         """Return one field of all slots written so far. The file must not be retired."""
@@ -113,8 +123,13 @@ class SlotFile:
         return any(self._map[: self.layout.slot_bytes]) or len(self.marked("mark")) > 0
 
     def sync(self) -> None:
-        """Bring what was written to the disk itself. Raises `OSError`."""
-        os.fdatasync(self._fd)
+        """Bring what was written to the disk itself; a file that was closed meanwhile is left alone. Raises `OSError`.
+
+        From the beginning, since a row may come late to a slot that was taken long ago; what has not changed costs
+        nothing.
+        """
+        with contextlib.suppress(ValueError):
+            pages.sync(self._map, 0, self.position())
 
     def retire(self, weigh: Callable[["SlotFile"], int] | None) -> int | None:
         """Make further writes impossible.
@@ -146,6 +161,16 @@ class SlotFile:
             os.close(fd)
 
 
+def _nobody() -> None:
+    """Wake nobody."""
+
+
+def _remove(spare: SlotFile) -> None:
+    spare.forget()
+    with contextlib.suppress(OSError):
+        spare.path.unlink()
+
+
 class Lane:
     """The open slot file of one layout, and its successor.
 
@@ -168,6 +193,8 @@ class Lane:
     ----------
     alone
         Set in a forked child, where no sealer runs: ended files are closed at once and left to the parent's.
+    wake
+        Called when a prepared file was taken and another is wanted; by any thread, and in signal handlers.
 
     Notes
     -----
@@ -186,6 +213,7 @@ class Lane:
     ) -> None:
         self.layout = layout
         self.alone = False
+        self.wake: Callable[[], object] = _nobody
         self.pair: Pair = SHUT
         self.retired: list[SlotFile] = []
         self._create, self._make_spare, self._adopt = create, spare, adopt
@@ -195,6 +223,9 @@ class Lane:
         self._spare: SlotFile | None = None
         self._refused: RefusedError | None = None
         self._retry_ns = 0
+        self._is_shut = False
+        self._ahead_bytes = layout.file_bytes  # until it is known how fast the writers are
+        self._synced: tuple[Path | None, int] = (None, 0)  # which file, how far
 
     def put(self, pack: Callable[..., None], *fields: float, rows: int = 1) -> Place | None:
         """Write one slot whatever it takes, and return where it is; None if it was counted as a gap.
@@ -244,9 +275,14 @@ class Lane:
 
     def _next(self) -> SlotFile:
         spare, self._spare = self._spare, None
+        self.wake()
         if spare is None:
             return self._create(self.layout)
-        self._adopt(spare)
+        try:
+            self._adopt(spare)
+        except RefusedError:
+            _remove(spare)
+            raise
         return spare
 
     def _publish(self, file: SlotFile | None) -> None:
@@ -258,16 +294,19 @@ class Lane:
                 self.retired.append(old)
 
     def prepare(self) -> None:
-        """Have the next file ready, its pages touched; called by the sealer's thread."""
-        if self._file is None or self._spare is not None:
-            return
-        try:
-            spare = self._make_spare(self.layout)
-        except RefusedError:  # the writer that needs it will be told
-            return
-        spare.touch_pages()
-        with self._lock:
-            self._spare = spare
+        """Have the next file, or the first one, ready, with its first pages touched."""
+        spare = self._spare
+        if spare is None and not self._is_shut:
+            try:
+                spare = self._make_spare(self.layout)
+            except RefusedError:  # the writer that needs it will be told
+                return
+            spare.touch_pages(self._ahead_bytes)
+            with self._lock:
+                if self._spare is None and not self._is_shut:
+                    self._spare = spare
+                    return
+            _remove(spare)
 
     def cut(self) -> None:
         """End the open file if it holds anything, so that it can be sealed; the next is the spare or made on demand."""
@@ -281,8 +320,9 @@ class Lane:
             self._publish(following)
 
     def shut(self) -> None:
-        """End the open file, used or not, and drop the spare; later writes ask for a new file."""
+        """End the open file, used or not, and drop the spare; no other is prepared, later writes ask for one."""
         with self._lock:
+            self._is_shut = True
             self._publish(None)
             self._refused = None
             self.drop_spare()
@@ -292,15 +332,27 @@ class Lane:
         with self._lock:
             spare, self._spare = self._spare, None
         if spare is not None:
-            spare.forget()
-            with contextlib.suppress(OSError):
-                spare.path.unlink()
+            _remove(spare)
 
     def sync(self) -> None:
-        """Bring the open file to the disk. Raises `OSError`."""
-        file = self._file
+        """Bring the rows in open files to the disk, and ready pages in front of the writers. Raises `OSError`.
+
+        As many pages as twice what was written since the last time, since the next second may be busier.
+        """
+        file, spare = self._file, self._spare
         if file is not None:
+            position = file.position()
             file.sync()
+            before, at = self._synced
+            written = position - at if file.path == before else position
+            if written:
+                self._ahead_bytes = max(LEAST_AHEAD_BYTES, self._ahead_bytes // 2, 2 * written)
+                file.touch_pages(self._ahead_bytes)
+            self._synced = file.path, position
+        if spare is not None:
+            spare.touch_pages(self._ahead_bytes)
+        for ended in list(self.retired):  # held for values from devices, or with a write under way
+            ended.sync()
 
     def collect(self, *, hold_ns: int = 0) -> dict[Path, int]:
         """Retire ended files and return the paths of those that nobody can write to any more, with their rows.
@@ -348,9 +400,11 @@ class Lane:
         """
         self.pair = SHUT
         self.alone = True
+        self.wake = _nobody
         self._lock = threading.RLock()
         files = [self._file, self._spare, *self.retired]
         self._file = self._spare = self._refused = None
+        self._synced = (None, 0)
         self.retired = []
         for file in files:
             if file is not None:

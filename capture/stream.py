@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from ranklake.capture.clock import read_anchor
+from ranklake.capture.files import sync_folder
 from ranklake.capture.frames import FrameFile
 from ranklake.capture.layouts import TABLE_OF_LANE
 from ranklake.capture.owner import HELD, Owner, OwnerLock, boot_id, start_ticks
@@ -155,6 +156,8 @@ class Stream:
         Of the folder: if another one is found at its path, or none, the stream has vanished.
     waiting
         Rows of sealed segments that are not uploaded, by file name, so that they can be counted if the folder vanishes.
+    files_named
+        How many files were given a name so far.
     """
 
     name: StreamName
@@ -164,6 +167,8 @@ class Stream:
     _lock_file: OwnerLock
     _meta: FrameFile
     waiting: dict[str, tuple[str, int]] = field(default_factory=dict)
+    files_named: int = 0
+    _names_synced: int = -1
     _numbers: "defaultdict[str, itertools.count[int]]" = field(default_factory=lambda: defaultdict(itertools.count))
     _mutex: threading.RLock = field(default_factory=threading.RLock)
 
@@ -227,6 +232,7 @@ class Stream:
 
     def next_open(self, lane: str) -> Path:
         """Return the path of a lane's next file."""
+        self.files_named += 1
         return self.folder / f"{lane}-{self.next_segment(TABLE_OF_LANE[lane]):06d}{OPEN}"
 
     def vanished(self) -> bool:
@@ -239,6 +245,17 @@ class Stream:
     def sync(self) -> None:
         """Bring meta.frames to the disk. Raises `OSError`."""
         self._meta.sync()
+
+    def sync_names(self) -> None:
+        """Bring the names of new files, and at first of the folder itself, to the disk. Raises `OSError`."""
+        named = self.files_named
+        if named == self._names_synced:
+            return
+        sync_folder(self.folder)
+        if self._names_synced < 0:
+            for parent in self.folder.parents[:3]:
+                sync_folder(parent)
+        self._names_synced = named
 
     def close(self) -> None:
         """Close files and give up the lock; the folder stays for whoever adopts it."""

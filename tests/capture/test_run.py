@@ -10,6 +10,7 @@ import pytest
 from recorded import attributes, check_books, gaps, rows, segments, totals
 
 from ranklake import capture
+from ranklake.capture.gaps import AFTER_CLOSE
 
 
 def test_a_step_is_one_row(place):
@@ -373,3 +374,23 @@ def test_without_a_spool_segments_wait_for_the_agent(place, caplog):
     run.close()
     assert len(list(place.local.rglob("steps-*.sealed"))) == 1
     assert "ranklake agent" in caplog.text
+
+
+def test_what_another_thread_records_during_the_close_is_stored_or_counted(place):
+    """Each row of a thread that goes on through the close is in the spool or a gap, none in a file left behind."""
+    run = place.start()
+    handle, added, over = run.scalar("x"), [], threading.Event()
+
+    def write():
+        while not over.is_set():
+            handle.add(1.0, len(added))
+            added.append(1)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    run.close()
+    over.set()
+    writer.join()
+    late = run.gaps()["scalars"][AFTER_CLOSE]
+    assert late > 0
+    assert len(rows(place.spool, "scalars")) + late == len(added)

@@ -1,6 +1,7 @@
 """Slots: no row is lost or written twice, whoever rotates the files meanwhile."""
 
 import itertools
+import resource
 import threading
 import time
 
@@ -220,3 +221,64 @@ def test_layouts_agree_with_their_numpy_structure(lane):
 def test_mappings_of_any_width_fill_the_same_slot():
     """Every width of a mapping has the layout's size."""
     assert {row_packer(width).size for width in range(1, 17)} == {SLOT_LANES["rows"].slot_bytes}
+
+
+def faults_of_writing(lane, rows):
+    """Return how many pages the kernel had to make ready while this thread wrote rows."""
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+    view, take = lane.pair
+    for _ in range(rows):
+        PACK(view, take(), 1, 2, 3.0, 4, MARK)
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before
+
+
+def test_writers_find_their_pages_ready_also_after_a_sync(tmp_path):
+    """Neither the first file nor what lies ahead after a sync costs the writer a fault for each page."""
+    rows = 1 << 14  # 128 pages
+    made = Lanes(tmp_path, slots=2 * rows)
+    made.lane.prepare()
+    made.lane.put(PACK, 1, 2, 3.0, 4)
+    assert faults_of_writing(made.lane, rows) < 20
+    made.lane.sync()
+    assert faults_of_writing(made.lane, rows - 1) < 20
+    unprepared = Lanes(tmp_path, slots=2 * rows)
+    unprepared.numbers = itertools.count(100)
+    unprepared.lane.put(PACK, 1, 2, 3.0, 4)
+    assert faults_of_writing(unprepared.lane, rows) >= 100  # or the test tells nothing
+    for lanes in (made, unprepared):
+        lanes.lane.shut()
+        lanes.lane.collect()
+
+
+def test_taking_a_prepared_file_asks_for_the_next(lanes):
+    """Whoever prepares files is woken when one was taken."""
+    woken = []
+    lanes.lane.wake = lambda: woken.append(1)
+    lanes.lane.prepare()
+    fast(lanes.lane, 1.0)
+    assert woken == [1]
+    fast(lanes.lane, 2.0)
+    assert woken == [1]
+
+
+def test_a_lane_that_is_shut_meanwhile_keeps_no_prepared_file(lanes):
+    """A file that is prepared while the lane is shut is removed again."""
+    made = lanes.lane._make_spare
+
+    def slow(layout):
+        spare = made(layout)
+        lanes.lane.shut()
+        return spare
+
+    lanes.lane._make_spare = slow
+    lanes.lane.prepare()
+    assert list(lanes.folder.iterdir()) == []
+
+
+def test_position_tells_how_far_writers_are_and_takes_no_slot(lanes):
+    """Asking for the position leaves no hole."""
+    fast(lanes.lane, 1.0)
+    file = lanes.lane._file
+    assert file.position() == file.position() == SCALARS.slot_bytes
+    fast(lanes.lane, 2.0)
+    assert file.position() == 2 * SCALARS.slot_bytes

@@ -24,7 +24,7 @@ ROOM = Path(capture.__file__).parent
 PHASES = {
     "record": {"run", "steps", "metrics", "slots", "records", "frames", "series", "recorder", "stream", "start"},
     "seal": {"seal", "tables", "arrays", "meta", "files", "clock"},
-    "keep": {"keeper", "recorder", "slots", "stream", "owner"},
+    "keep": {"keeper", "syncer", "recorder", "slots", "stream", "owner"},
     "upload": {"upload", "breaker"},
     "recover": {path.stem for path in ROOM.glob("*.py")},
 }
