@@ -1,10 +1,12 @@
 # Every target sets up what it needs in .venv, from constraints.txt, on a bare machine with Python 3.11 or later.
 PYTHON ?= python3
 BIN := .venv/bin
+# What writes through the hot path, which has to hold in C as well as in Python.
+NATIVE_TESTS := $(addprefix tests/capture/test_,run.py slots.py fork.py bad_input.py torch.py recover.py spool_troubles.py) tests/crash/test_capture_kills.py
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo native test lint types format catalog snapshots crash crash-capture bench-capture package clean
+.PHONY: help demo native test lint types format catalog snapshots crash crash-capture bench-capture bench-overhead package clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -30,8 +32,10 @@ native: .venv/.test ## compile the optional hot path in C, in place
 demo: .venv/.demo ## train a small model on two ranks, record it, and run the whole pipeline
 	@$(BIN)/ranklake demo
 
-test: .venv/.test ## run the test suite (under ten minutes)
-	@$(BIN)/python -m pytest
+test: .venv/.test ## run the test suite (under ten minutes), then capture's once more with the hot path in C
+	@RANKLAKE_NATIVE=0 $(BIN)/python -m pytest
+	@$(BIN)/python -m ranklake.capture.build
+	@RANKLAKE_NATIVE=1 $(BIN)/python -m pytest tests/capture/test_native.py $(NATIVE_TESTS)
 
 lint: .venv/.test ## ruff, and what is generated is up to date
 	@$(BIN)/ruff check .
@@ -71,7 +75,12 @@ BENCH_INSTALL := PIP_CONSTRAINT=tests/bench/constraints.txt PIP_DISABLE_PIP_VERS
 	@touch $@
 
 bench-capture: .bench-venv/.ready ## what recording costs the calling thread, beside its peers, as ratios
+	@.bench-venv/bin/python -m ranklake.capture.build || echo "the hot path in C cannot be built here: measured in Python alone" >&2
 	@.bench-venv/bin/python tests/bench/capture_bench.py
+	@echo && RANKLAKE_NATIVE=0 .bench-venv/bin/python tests/bench/capture_bench.py --without-peers
+
+bench-overhead: .venv/.test ## what recording costs a real training loop on a CPU
+	@$(BIN)/python tests/bench/overhead_bench.py
 
 package: .venv/.test ## build wheel and sdist, compare them with git, smoke-test the wheel in an empty environment
 	@$(BIN)/python tests/package/check_distributions.py

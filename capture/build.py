@@ -4,7 +4,6 @@ Needs a C compiler and Python's headers, and that the installed package's folder
 it: without it the same rows are recorded by Python, at two to four times the cost (``make bench-capture``).
 """
 
-import hashlib
 import os
 import shlex
 import subprocess
@@ -13,20 +12,15 @@ import sysconfig
 from pathlib import Path
 from typing import Final
 
+from ranklake.capture.native import SOURCE, digest
 from ranklake.errors import RanklakeError
 
-SOURCE: Final = Path(__file__).with_name("native.c")
 _FLAGS: Final = ("-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-std=gnu11", "-Wall", "-Wextra")
 _QUIET: Final = ("-Wno-cast-function-type", "-Wno-missing-field-initializers")
 
 
 class BuildError(RanklakeError):
     """The hot path cannot be compiled here; recording goes on without it."""
-
-
-def digest() -> str:
-    """Return the SHA-256 of the source, which a build carries, so that one of another version is not loaded."""
-    return hashlib.sha256(SOURCE.read_bytes()).hexdigest()
 
 
 def build(folder: Path = SOURCE.parent) -> Path:

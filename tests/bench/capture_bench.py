@@ -24,8 +24,10 @@ import peers
 from spool_count import Books, close_books
 
 from ranklake import capture
+from ranklake.capture.native import MODULE
 
 BARE, HANDLE, MAPPING, SPAN, STEP = "bare slot", "ranklake scalar", "ranklake mapping", "ranklake span", "ranklake step"
+NAMED_SPAN = "ranklake span, by name"
 PEER_AIMS = {peers.TENSORBOARD: 100, peers.WANDB: 300, peers.MLFLOW_ASYNC: 700, peers.MLFLOW: 700}
 FEWEST_FOR_P999 = 1000
 PAUSE_CALLS = 20
@@ -122,7 +124,8 @@ def own_cases(run: capture.Run, folder: Path) -> list[Case]:
         *peers.bare_cases(Case, BARE, folder),
         Case(HANDLE, "add(value, i)", {"add": handle.add, "value": 0.25}, rows={"scalars": 1}),
         Case(MAPPING, f"log({{{names}}})", {"log": run.log, "value": 0.25}, rows={"scalars": 10}),
-        Case(SPAN, 'with phase("forward"):\n    pass', {"phase": run.phase}, rows={"spans": 1}),
+        Case(SPAN, "with forward:\n    pass", {"forward": run.phase("forward")}, rows={"spans": 1}),
+        Case(NAMED_SPAN, 'with phase("forward"):\n    pass', {"phase": run.phase}, rows={"spans": 1}),
         Case(
             STEP,
             textwrap.dedent(step).strip(),
@@ -258,6 +261,7 @@ def bench(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     rows = figures(cases, loop, timer)
     return {
         "machine": {"python": platform.python_version(), "cpus": os.cpu_count(), "system": platform.system()},
+        "hot_path": "Python" if MODULE is None else "C",
         "rounds": rounds,
         "rounds_wanted": options.rounds,
         "subtracted_ns": {"loop": loop, "timer": timer},
@@ -280,7 +284,9 @@ def table(lines: list[tuple[str, ...]]) -> Iterator[str]:
 
 def text_of(result: dict[str, object]) -> Iterator[str]:
     """Lay out a result for people."""
-    yield f"Cost per call in the calling thread: medians of {result['rounds']} interleaved rounds, {result['machine']}"
+    rounds, path = result["rounds"], result["hot_path"]
+    yield f"Cost per call in the calling thread, hot path in {path}: medians of {rounds} interleaved rounds"
+    yield ", ".join(f"{name} {value}" for name, value in result["machine"].items())
     if result["rounds"] < result["rounds_wanted"]:
         yield f"(stopped before round {result['rounds_wanted']}: the time was over)"
     yield ""

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 BENCH = Path(__file__).resolve().parents[1] / "bench" / "capture_bench.py"
 
 
@@ -21,6 +23,7 @@ def test_the_bench_measures_and_loses_nothing(tmp_path):
         "ranklake scalar",
         "ranklake mapping",
         "ranklake span",
+        "ranklake span, by name",
         "ranklake step",
     } == set(cases)
     for case in cases.values():
@@ -31,7 +34,18 @@ def test_the_bench_measures_and_loses_nothing(tmp_path):
     books = found["books"]
     calls = {name.removeprefix("ranklake "): case["calls"] for name, case in cases.items()}
     assert books["tables"]["scalars"]["stored"] == calls["scalar"] + 10 * calls["mapping"]
-    assert books["tables"]["spans"]["stored"] == calls["span"] + 3 * calls["step"]
+    assert books["tables"]["spans"]["stored"] == calls["span"] + calls["span, by name"] + 3 * calls["step"]
     assert books["tables"]["steps"]["stored"] == calls["step"]
     assert (books["uncounted"], books["twice"]) == (0, 0)
     assert [aim["target"] for aim in found["targets"] if aim["met"] is None and " x ranklake scalar" in aim["target"]]
+
+
+def test_the_overhead_bench_runs_and_loses_nothing(tmp_path):
+    """A short training loop gives both answers, seen and accounted, and every row of it was recorded."""
+    command = [sys.executable, str(BENCH.with_name("overhead_bench.py")), "--pairs", "2", "--steps", "2", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["gaps"] == {}
+    assert found["accounted"]["share"] == pytest.approx(found["accounted"]["ns_a_step"] / found["step_ms"] / 1e6)
+    assert found["seen"]["low"] <= found["seen"]["mean"] <= found["seen"]["high"]

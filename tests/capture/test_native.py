@@ -1,0 +1,66 @@
+"""The hot path in C: never required, never one of another version, and told when it was asked for and is not there.
+
+That it records what Python records is shown by running capture's own tests with it (``make test``).
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from ranklake.capture import native
+from ranklake.capture.build import BuildError, build
+
+compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
+
+
+def test_what_was_asked_for_is_there():
+    """RANKLAKE_NATIVE=0 records by Python, =1 by C; a suite that was meant to test C does so."""
+    wanted = os.environ.get(native.VARIABLE)
+    assert wanted not in {"0", "1"} or (native.MODULE is not None) == (wanted == "1")
+
+
+@compiler
+def test_a_build_carries_the_digest_of_its_source(tmp_path):
+    """A build is loadable and says which source it is of; no temporary file stays."""
+    path = build(tmp_path)
+    code = (
+        "import importlib.util, sys; spec = importlib.util.spec_from_file_location('_native', sys.argv[1]);"
+        "module = importlib.util.module_from_spec(spec); spec.loader.exec_module(module); print(module.SOURCE)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == native.digest()
+    assert [path] == list(tmp_path.iterdir())
+
+
+def test_a_compiler_that_is_missing_or_fails_is_one_line(tmp_path, monkeypatch):
+    """No compiler, or one that fails: an error of one line with the mend, and nothing left behind."""
+    for compiler in ("/nowhere/cc", "false"):
+        monkeypatch.setenv("CC", compiler)
+        with pytest.raises(BuildError) as caught:
+            build(tmp_path)
+        assert "\n" not in str(caught.value)
+        assert "install a C compiler" in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("value", ["0", "1", ""])
+def test_a_build_of_another_version_is_left_out(tmp_path, value):
+    """A stale build beside a newer source is not loaded, and a warning says how to build anew; 0 does not even look."""
+    (stale := tmp_path / "stale.py").write_text("SOURCE = 'of another version'")
+    code = (
+        "import sys, logging; logging.basicConfig(format='%(message)s'); import ranklake.capture;"
+        "import importlib.util;"
+        "spec = importlib.util.spec_from_file_location('stale', sys.argv[1]);"
+        "sys.modules['ranklake.capture._native'] = stale = importlib.util.module_from_spec(spec);"
+        "spec.loader.exec_module(stale);"
+        "from ranklake.capture.native import load; print(load())"
+    )
+    command = [sys.executable, "-c", code, str(stale)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env=os.environ | {native.VARIABLE: value}
+    )
+    assert done.stdout.strip() == "None"
+    assert ("of another version" in done.stderr) == (value != "0")
