@@ -143,9 +143,8 @@ def main() -> int:
         print(json.dumps(found))
     else:
         seen, control, accounted = found["seen"], found["control"], found["accounted"]
-        print(
-            f"training step of {found['step_ms']:.1f} ms with {VALUES} values, 3 phases, hot path in {found['hot_path']}"
-        )
+        path = found["hot_path"]
+        print(f"training step of {found['step_ms']:.1f} ms, {VALUES} values, 3 phases, hot path in {path}")
         print(f"  seen       {seen['mean']:+.3%} (95 %: {seen['low']:+.3%} to {seen['high']:+.3%}): "
               f"{'DISTINGUISHABLE from' if seen['distinguishable'] else 'not distinguishable from'} noise")  # fmt: skip
         print(f"  control    off against off: {control['low']:+.3%} to {control['high']:+.3%}")
