@@ -27,6 +27,9 @@ SPOOL_REFUSED: Final = "spool not writable"
 DAMAGED: Final = "damaged"
 UNSEALABLE: Final = "file not sealable"
 UNEXPECTED: Final = "unexpected error"
+SAMPLED_OUT: Final = "sampled out"
+DELIBERATE: Final = frozenset({SAMPLED_OUT})
+"""What the user wants left out: counted like all else, and no reason to warn."""
 
 
 class Gaps:
@@ -60,7 +63,7 @@ class Gaps:
         with self._lock:
             self._fresh[table, reason] += rows
             self._total[table, reason] += rows
-            new = reason not in self._told
+            new = reason not in self._told and reason not in DELIBERATE
             self._told.add(reason)
         if self.at_once is not None:
             self.at_once()

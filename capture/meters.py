@@ -49,7 +49,7 @@ class Meters:
 
         return self._once(
             ("counter", name),
-            lambda: Counter(_shown(name), self._defined(name, "counter"), put, self._failed("scalars")),
+            lambda: Counter(_shown(name), self._defined(name, "counter"), put, self.failed("scalars")),
         )
 
     def aggregate(self, name: object, every_s: object, kind: str) -> Aggregate:
@@ -57,7 +57,7 @@ class Meters:
         every = self._recorder.gaps.lenient("every_s", interval_ns, every_s, 10 * 10**9)
         return self._once(
             ("aggregate", name, every),
-            lambda: Aggregate(_shown(name), self._intervals, self._defined(name, kind), every, self._failed("scalars")),
+            lambda: Aggregate(_shown(name), self._intervals, self._defined(name, kind), every, self.failed("scalars")),
         )
 
     def histogram(self, name: object, every_s: object, max_buckets: object) -> "Distribution":
@@ -74,7 +74,7 @@ class Meters:
                 self._defined(name, "gauge"),
                 every,
                 buckets,
-                self._failed("distributions"),
+                self.failed("distributions"),
             ),
         )
 
@@ -95,7 +95,8 @@ class Meters:
     def _defined(self, name: object, kind: str) -> Define:
         return lambda: self._recorder.series.metric(name, kind)
 
-    def _failed(self, table: str) -> Failed:
+    def failed(self, table: str) -> Failed:
+        """Return what is to be told of values for a table that cannot be recorded as they are."""
         metrics = self._metrics
 
         def failed(name: str, value: object, error: Exception, late: Callable[[Any], None]) -> None:

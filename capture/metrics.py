@@ -27,6 +27,8 @@ from ranklake.capture.layouts import ABSENT, MARK, ROW_WIDTH, SCALARS, STEP_FLOA
 from ranklake.capture.meters import Meters
 from ranklake.capture.native import MODULE
 from ranklake.capture.phases import now
+from ranklake.capture.ratios import checked_ratio
+from ranklake.capture.sampling import Sampler
 from ranklake.capture.slots import Lane, RefusedError
 from ranklake.capture.stack import Stack
 from ranklake.capture.steps import METRIC_OF, STEP_COUNTS, STEP_NAMES, Step, devices_alive
@@ -105,6 +107,8 @@ class Metrics:
         The innermost open step or phase of each thread.
     current
         The step that runs, in whichever thread.
+    sampler
+        None while no metric is sampled.
     """
 
     def __init__(self, recorder: "Recorder | None") -> None:
@@ -119,24 +123,34 @@ class Metrics:
         self.stack = Stack()
         self.current: Step | None = None
         self._meters: Meters | None = None
+        self.sampler: Sampler | None = None
         self._logger: Any = None
         if recorder is not None:
             self._scalars, self._rows = recorder.slots["scalars"], recorder.slots["rows"]
             self._meters = Meters(recorder, self)
+            if recorder.settings.sampling:
+                self.sampler = Sampler(recorder, self, self._meters.failed("scalars"))
             if MODULE is not None:
                 self._logger = self.__dict__["log"] = MODULE.Logger(self, self.log)
 
-    def scalar(self, name: object, *_: object, kind: str = "gauge") -> Scalar:
+    def scalar(self, name: object, *_: object, kind: str = "gauge", keep: object = None) -> Scalar:
         """Return a handle for one metric: the fastest way to record values.
 
         Parameters
         ----------
         kind
             ``gauge``, ``counter``, ``delta`` or ``ratio``: how values combine.
+        keep
+            Share of the values to keep, from 0 to 1; by default what the setting ``sampling`` says. See
+            `ranklake.capture.sampling`.
         """
         recorder = self._recorder
         if recorder is None:
             return _no_scalar(text(name, 80))
+        if keep is not None or self.sampler is not None:
+            sampled = self._sample(recorder, name, kind, keep)
+            if sampled is not None:
+                return Scalar(str(name), sampled)
         try:
             series = recorder.series.metric(name, kind)
         except RefusedError:  # a bad name, or no stream to define it in: tried again, and counted, with each value
@@ -157,6 +171,17 @@ class Metrics:
             slow(value, step)
 
         return Scalar(str(name), add)
+
+    def _sample(self, recorder: "Recorder", name: object, kind: str, keep: object) -> Callable[..., None] | None:
+        """Return what takes values of a metric of which a share is kept; None if all of it is."""
+        assert self._meters is not None
+        ratio = self._gaps.lenient("keep", lambda given: checked_ratio(number(given)), keep, None)
+        if self.sampler is None:
+            if ratio is None:
+                return None
+            self.sampler = Sampler(recorder, self, self._meters.failed("scalars"))
+        sampled = self.sampler.of(name, kind, ratio)
+        return None if sampled is None else partial(self.sampler.add, sampled)
 
     def counter(self, name: object, *_: object, unit: str | None = None) -> "Counter | Unrecorded":
         """Return a handle that only grows: ``read.add(len(block))`` records the sum so far.
@@ -342,6 +367,10 @@ class Metrics:
             if column is not None and current is not None:
                 self._put_in_step(current, column, value)
             else:
+                sampled = None if self.sampler is None else self.sampler.of(metric)
+                if sampled is not None and self.sampler is not None:
+                    self.sampler.take(sampled, number(value), at, moment)
+                    return
                 series = self._recorder.series.metric(metric)
                 if series in good:  # two names of one metric
                     self._put_scalar(moment, at, number(value), series)
@@ -391,12 +420,17 @@ class Metrics:
         """Record one value whose number and step are in order already."""
         if self._recorder is None:
             return
+        moment = now() if moment is None else moment
         try:
+            sampled = None if self.sampler is None else self.sampler.of(name)
+            if sampled is not None and self.sampler is not None:
+                self.sampler.take(sampled, value, step, moment)
+                return
             series = self._recorder.series.metric(name)
         except RefusedError as refused:
             self.refuse("scalars", refused.reason, refused.detail)
             return
-        self._put_scalar(now() if moment is None else moment, step, value, series)
+        self._put_scalar(moment, step, value, series)
 
     def defer(self, name: str, value: object, deliver: Callable[[float], None]) -> None:
         """Have a device's number delivered once it has arrived; one that cannot be sent for is counted."""

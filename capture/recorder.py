@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ranklake.capture.files import sync_file
-from ranklake.capture.gaps import AFTER_CLOSE, SPOOL_VANISHED, Gaps
+from ranklake.capture.gaps import AFTER_CLOSE, DELIBERATE, SPOOL_VANISHED, Gaps
 from ranklake.capture.launcher import Launch
 from ranklake.capture.layouts import FRAME_LANES, ROWS, SLOT_LANES, STEPS, Layout
 from ranklake.capture.records import RecordLane, refusal
@@ -153,8 +153,8 @@ class Recorder:
         for (table, reason), rows in sorted(told.items()):
             row = {
                 "event": "gap",
-                "severity": "warning",
-                "message": f"{rows} rows of {table} could not be recorded: {reason}",
+                "severity": "info" if reason in DELIBERATE else "warning",
+                "message": f"{rows} rows of {table} were not recorded: {reason}",
                 "attributes": json_text({"table": table, "reason": reason, "rows": rows}),
             }
             self.records["events"].append(time.monotonic_ns(), row)

@@ -274,6 +274,8 @@ class Run(Metrics):
         seconds = self._gaps.lenient("timeout_s", number, timeout_s, 10.0)
         try:
             self.drain_devices(min(1.0, seconds))
+            if self.sampler is not None:
+                self.sampler.close()
             self._record_end()
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
             self.trouble("ending the run", error)
@@ -328,6 +330,8 @@ class Run(Metrics):
         self._deferred.after_fork()
         if self._meters is not None:
             self._meters.after_fork()
+        if self.sampler is not None:
+            self.sampler.after_fork()
         if self._recorder is not None:
             self._recorder.after_fork()
         self.current = None

@@ -35,24 +35,27 @@ class Series:
         self._note = note
         self._lock = threading.RLock()
         self._frames: list[dict[str, Any]] = []
-        self._metrics: dict[str, int] = {}
+        self._metrics: dict[object, int] = {}
         self._schemas: dict[tuple[int, ...], int] = {}
         self._widths: dict[int, int] = {}
         self._spans: dict[tuple[object, ...], int] = {}
         self._numbers = {kind: itertools.count() for kind in ("metric", "schema", "span")}
 
-    def metric(self, name: object, kind: str = "gauge") -> int:
-        """Return the number of a metric; the kind of its first mention holds."""
+    def metric(self, name: object, kind: str = "gauge", *, weight: float | None = None) -> int:
+        """Return the number of a metric; the kind of its first mention holds.
+
+        Parameters
+        ----------
+        weight
+            Under sampling, how many values each of the series' stands for: other weights are other numbers.
+        """
+        key = name if weight is None else (name, weight)
         try:
-            return self._metrics[name]  # type: ignore[index]  # a name of another type is not found
+            return self._metrics[key]
         except (KeyError, TypeError):
-            return self._define(
-                "metric",
-                self._metrics,
-                checked(name),
-                MAX_METRICS,
-                {"n": name, "kind": kind if kind in KINDS else "gauge"},
-            )
+            facts = {"n": checked(name), "kind": kind if kind in KINDS else "gauge"}
+            more = {} if weight is None else {"w": weight}
+            return self._define("metric", self._metrics, key, MAX_METRICS, facts | more)
 
     def schema(self, metrics: tuple[int, ...]) -> int:
         """Return the number of a mapping's metrics in their order."""

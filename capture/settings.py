@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
+from ranklake.capture.ratios import parse_rules
 from ranklake.capture.values import text
 from ranklake.errors import did_you_mean
 
@@ -29,8 +30,13 @@ class Settings:
     """How long rows wait to be sealed and uploaded."""
     sync_every_s: float = 1.0
     """How long rows wait to reach the disk itself: what a power failure may cost. A killed process loses nothing."""
+    sampling: str = ""
+    """Metrics of which a share is kept, such as ``eval/*=0.1, debug/*=0.01``; the first pattern that fits holds."""
+    slow_step_ratio: float = 2.0
+    """A step so many times as long as the running median of the last 32 is slow: nothing in it is sampled out."""
 
     def __post_init__(self) -> None:
+        parse_rules(self.sampling)
         for name, least in _LEAST.items():
             if not getattr(self, name) >= least:
                 raise ValueError(f"{name} must be at least {least}")
@@ -39,7 +45,7 @@ class Settings:
                 raise ValueError(f"{name} must be one of {', '.join(words)}")
 
 
-_LEAST: Final[dict[str, float]] = {"seal_every_s": 0.05, "sync_every_s": 0.0}
+_LEAST: Final[dict[str, float]] = {"seal_every_s": 0.05, "sync_every_s": 0.0, "slow_step_ratio": 1.0}
 _WORDS: Final[dict[str, tuple[str, ...]]] = {}
 
 _KINDS: Final[dict[object, Callable[[Any], Any]]] = {float: float, int: int, str: text}

@@ -118,6 +118,8 @@ class Step(Frame):
             self._spill()
         else:
             self._write(start, duration)
+        if run.sampler is not None:
+            run.sampler.end_step(self, duration, failed=error is not None)
 
     def _write(self, start: int, duration: int) -> None:
         floats, counts = self._floats, self._counts
