@@ -6,6 +6,8 @@
     recovery   once, at the start
     syncer     see `ranklake.capture.syncer`
 
+While the node has an agent, the uploader only looks whether it does its work, and nothing is adopted here.
+
 Training waits for none of them but in `flush` and `close`, for as long as their callers say.
 """
 
@@ -17,6 +19,7 @@ from functools import partial
 from typing import Any, Final
 
 from ranklake.capture.gaps import Gaps
+from ranklake.capture.leader import leader
 from ranklake.capture.recorder import Recorder
 from ranklake.capture.recover import Recovery, recover_stream
 from ranklake.capture.seal import Sealing, seal
@@ -27,6 +30,7 @@ from ranklake.capture.upload import Uploader
 
 ANCHOR_EVERY_S: Final = 10.0
 ADOPT_EVERY_S: Final = 5.0
+AGENT_EVERY_S: Final = 5.0
 DEVICE_HOLD_NS: Final = 2_000_000_000
 _LATE_S: Final = 5.0
 
@@ -180,6 +184,9 @@ class Keeper:
         while not self._stopping:
             left = 0
             self._uploader_wakes.clear()
+            if self._left_to_agent():
+                self._uploader_wakes.wait(AGENT_EVERY_S)
+                continue
             if self._recorder.stream is not None:
                 left = self._push(None)
             wait = self._uploader.breaker.left_s() if left and self._uploader is not None else None
@@ -187,6 +194,21 @@ class Keeper:
         # The stream is let go of when nobody seals in it any more, however late; `stop` does not wait for that.
         self._sealing_over.wait()
         self._guarded(self._part, "uploading at the end")
+
+    def _has_agent(self) -> bool:
+        found = leader(self._recorder.root)
+        return found is not None and found.serves(self._recorder.spool)
+
+    def _left_to_agent(self) -> bool:
+        """Note what the node's agent has sent; say whether it is to be trusted with what waits."""
+        stream = self._recorder.stream
+        if stream is None or not stream.waiting:
+            return False
+        self._guarded(stream.note_acks, "noting what the agent has sent")
+        if not self._has_agent():
+            return False
+        oldest = min((since for name in list(stream.waiting) if (since := _sealed_at(stream, name))), default=None)
+        return oldest is None or time.time() - oldest < self._settings.agent_patience_s
 
     def _push(self, deadline: float | None) -> int:
         """Upload what is sealed; return how many segments are left."""
@@ -212,6 +234,11 @@ class Keeper:
 
     def _part(self) -> None:
         """Upload the last segments; remove the stream if they all went, else leave it to recovery."""
+        if self._left_to_agent():
+            stream, self._recorder.stream = self._recorder.stream, None
+            if stream is not None:
+                stream.close()
+            return
         left = self._push(self._deadline)
         stream, self._recorder.stream = self._recorder.stream, None
         if stream is None:
@@ -230,11 +257,15 @@ class Keeper:
     # ── others' streams ──
 
     def _recover(self) -> None:
+        if self._has_agent():
+            return
         recovery = Recovery(self._recorder.root, self._recorder.spool, self._storage_options, self._uploader)
         self._guarded(lambda: recovery.run(stop=lambda: self._stopping), "recovering what dead processes left")
 
     def _adopt(self, stream: Stream) -> None:
-        """Take over the streams of this process's forked children that have died."""
+        """Take over the streams of this process's forked children that have died, unless an agent does."""
+        if self._has_agent():
+            return
         for folder in sorted(stream.folder.parent.glob(f"r{stream.name.rank:05d}-*")):
             if folder != stream.folder:
                 with self._pushing:
@@ -281,6 +312,14 @@ class Keeper:
 
 def _is_past(deadline: float | None) -> bool:
     return deadline is not None and time.monotonic() > deadline
+
+
+def _sealed_at(stream: Stream, name: str) -> float | None:
+    """Return when a segment was sealed, in wall seconds since 1970; None if its file is gone."""
+    try:
+        return (stream.folder / name).stat().st_mtime
+    except OSError:
+        return None
 
 
 def _acked(stream: Stream, file: SealedFile) -> None:

@@ -100,6 +100,11 @@ class _Held:
             self._held.add(incarnation)
             return True
 
+    def has(self, incarnation: int) -> bool:
+        """Say whether this process has an incarnation's owner.json open."""
+        with self._lock:
+            return incarnation in self._held
+
     def drop(self, incarnation: int) -> None:
         with self._lock:
             self._held.discard(incarnation)

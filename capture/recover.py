@@ -128,7 +128,7 @@ class Recovery:
                     counts[done] += 1
                 else:
                     counts.update(streams=1, segments=done.segments, rows=done.rows, left=done.left)
-        _sweep(self.root)
+        sweep(self.root)
         return Recovered(**counts, troubles=tuple(troubles))
 
     def _one(self, folder: Path, stop: Callable[[], bool]) -> Pushed | str:
@@ -188,6 +188,20 @@ class Orphan:
 
     def finish(self, uploader: Uploader | None, stop: Callable[[], bool] = lambda: False) -> Pushed:
         """Seal all, upload all, and remove the stream if nothing is left. Raises `OSError` if the local disk fails."""
+        self.seal()
+        if uploader is None:
+            return Pushed(left=len(sealed_files(self.folder)))
+        pushed = uploader.push(self.folder, stop=stop)
+        self.discard_if_empty()
+        return pushed
+
+    def discard_if_empty(self) -> None:
+        """Remove the stream if all of it is in the spool. Raises `OSError`."""
+        if not sealed_files(self.folder) and not open_files(self.folder):
+            discard(self.folder)
+
+    def seal(self) -> None:
+        """Put the stream in order and seal all that is not sealed. Raises `OSError` if the local disk fails."""
         self._tidy()
         self._drop_torn_tail()
         meta_file = FrameFile(self.folder / META_FILE)
@@ -204,12 +218,6 @@ class Orphan:
             seal(job, open_files(self.folder), final=True)
         finally:
             meta_file.close()
-        if uploader is None:
-            return Pushed(left=len(sealed_files(self.folder)))
-        pushed = uploader.push(self.folder, stop=stop)
-        if pushed.left == 0 and not open_files(self.folder):
-            discard(self.folder)
-        return pushed
 
     def _tidy(self) -> None:
         """Remove what is of no use any more, and move out of the way what is not known."""
@@ -255,7 +263,7 @@ class Orphan:
         return 1 + max(numbers)
 
 
-def _sweep(root: Path) -> None:
+def sweep(root: Path) -> None:
     """Remove streams that were never opened or are half removed, both left by killed processes."""
     for folder in root.glob(f"*/a*/{GONE}*"):
         shutil.rmtree(folder, ignore_errors=True)

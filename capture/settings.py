@@ -30,6 +30,8 @@ class Settings:
     """How long rows wait to be sealed and uploaded."""
     sync_every_s: float = 1.0
     """How long rows wait to reach the disk itself: what a power failure may cost. A killed process loses nothing."""
+    agent_patience_s: float = 300.0
+    """How long a sealed segment waits for the node's agent before its process uploads it all the same."""
     sampling: str = ""
     """Metrics of which a share is kept, such as ``eval/*=0.1, debug/*=0.01``; the first pattern that fits holds."""
     slow_step_ratio: float = 2.0
@@ -45,7 +47,12 @@ class Settings:
                 raise ValueError(f"{name} must be one of {', '.join(words)}")
 
 
-_LEAST: Final[dict[str, float]] = {"seal_every_s": 0.05, "sync_every_s": 0.0, "slow_step_ratio": 1.0}
+_LEAST: Final[dict[str, float]] = {
+    "seal_every_s": 0.05,
+    "sync_every_s": 0.0,
+    "agent_patience_s": 0.0,
+    "slow_step_ratio": 1.0,
+}
 _WORDS: Final[dict[str, tuple[str, ...]]] = {}
 
 _KINDS: Final[dict[object, Callable[[Any], Any]]] = {float: float, int: int, str: text}

@@ -6,12 +6,13 @@
         <lane>.spare                                prepared, empty
         <lane>-<segment>.open                       slots or frames being written
         <table>-<segment>~<date>~<rows>~<sha256>.sealed   Parquet, to be uploaded
-        ….acked                                     uploaded, about to be deleted
+        ….acked                                     uploaded, about to be deleted; by the stream's process if it lives
 
 The state of a file is its name and changes by rename alone. A local name leaves out what the folder says: with run,
 table and date a segment's full name can pass the 255 bytes that file systems allow.
 """
 
+import contextlib
 import itertools
 import os
 import re
@@ -108,6 +109,20 @@ class SealedFile:
         """Return the file's name in its stream."""
         return f"{table}-{segment:06d}~{date}~{rows}~{sha256}{SEALED}"
 
+    def acknowledge(self) -> Path:
+        """Write down, by its name, that the segment is in the spool; return what the file is called then.
+
+        Raises `OSError`. Whoever else has sent it and was faster has done this: that is no error.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            self.path.rename(self.acked)
+        return self.acked
+
+    @property
+    def acked(self) -> Path:
+        """What the file is called when its segment is in the spool."""
+        return self.path.with_suffix(ACKED)
+
     def remote(self, stream: StreamName) -> str:
         """Return the segment's path below the spool's URI."""
         name = SegmentName(
@@ -132,6 +147,17 @@ def sealed_files(folder: Path) -> list[SealedFile]:
     """Return the segments of a stream that wait, by table and segment. Raises `OSError`."""
     found = [file for path in folder.iterdir() if (file := SealedFile.of(path))]
     return sorted(found, key=lambda file: (file.table, file.segment))
+
+
+def ready_files(folder: Path) -> list[SealedFile]:
+    """Return the segments of a stream that may be sent, by table and segment. Raises `OSError`.
+
+    A segment whose slots are still there may have to be sealed again, so it is not ready. What is sealed is listed
+    first: slots that are gone by the second listing are gone for good.
+    """
+    waiting = sealed_files(folder)
+    unfinished = {(file.table, file.segment) for file in open_files(folder)}
+    return [file for file in waiting if (file.table, file.segment) not in unfinished]
 
 
 def streams(root: Path) -> Iterator[Path]:
@@ -234,6 +260,14 @@ class Stream:
         """Return the path of a lane's next file."""
         self.files_named += 1
         return self.folder / f"{lane}-{self.next_segment(TABLE_OF_LANE[lane]):06d}{OPEN}"
+
+    def note_acks(self) -> None:
+        """Take note of what the agent has sent, and delete it. Raises `OSError`."""
+        for name in list(self.waiting):
+            acked = (self.folder / name).with_suffix(ACKED)
+            if acked.exists():
+                self.waiting.pop(name, None)
+                acked.unlink(missing_ok=True)
 
     def vanished(self) -> bool:
         """Say whether the folder is no longer the one that was made."""

@@ -21,7 +21,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from ranklake.capture.breaker import Breaker
 from ranklake.capture.files import sync_folder
-from ranklake.capture.stream import ACKED, SealedFile, StreamName, open_files, sealed_files
+from ranklake.capture.stream import SealedFile, StreamName, ready_files
 from ranklake.errors import RanklakeError
 
 _OBJECT_STORES: Final = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci", "r2"})
@@ -88,19 +88,16 @@ class Uploader:
 
         Notes
         -----
-        A segment whose slots are still there may have to be sealed again, so it waits. Bytes that decayed on the
-        disk are sent all the same: ingest sees that they do not have the digest in their name, and puts them into
-        quarantine, counted.
+        Bytes that decayed on the disk are sent all the same: ingest sees that they do not have the digest in their
+        name, and puts them into quarantine, counted. What the node's agent sent meanwhile is passed over.
         """
         name = StreamName.of(folder)
         if name is None:
             return Pushed()
         segments = rows = 0
-        waiting = sealed_files(folder)
-        unfinished = {(file.table, file.segment) for file in open_files(folder)}  # listed second: see Notes
-        waiting = [file for file in waiting if (file.table, file.segment) not in unfinished]
+        waiting = ready_files(folder)
         for index, file in enumerate(waiting):
-            if stop() or not self._may_go(deadline) or not self._push_one(name, file, deadline):
+            if stop() or not self._push_one(name, file, deadline):
                 return Pushed(segments, rows, len(waiting) - index)
             segments, rows = segments + 1, rows + file.rows
             if acked is not None:
@@ -115,23 +112,35 @@ class Uploader:
         return True
 
     def _push_one(self, name: StreamName, file: SealedFile, deadline: float | None) -> bool:
-        raw = file.path.read_bytes()
-        while True:
+        try:
+            raw = file.path.read_bytes()
+        except FileNotFoundError:
+            file.acked.unlink()  # the agent has sent it; if nobody has, the folder vanished, and this raises
+            return True
+        if not self.send(file.remote(name), raw, deadline):
+            return False
+        file.acknowledge().unlink(missing_ok=True)
+        return True
+
+    def send(self, path: str, raw: bytes, deadline: float | None = None) -> bool:
+        """Store bytes under a path below the spool, as often as the breaker lets it until a deadline.
+
+        Return whether they are there; if not, `last_error` says why. By default one try is made, if the breaker has
+        nothing against it.
+        """
+        while self._may_go(deadline):
             try:
-                self.put(file.remote(name), raw)
+                self.put(path, raw)
             except Exception as error:  # noqa: BLE001 - object stores raise a class of their own per client
                 self.retries += 1
                 self.last_error = " ".join(f"{type(error).__name__}: {error}".split())[:300]
                 self.breaker.failed(throttled=_throttled(error))
-                if deadline is None or not self._may_go(deadline):
+                if deadline is None:
                     return False
             else:
-                break
-        self.breaker.succeeded()
-        acked = file.path.with_suffix(ACKED)
-        file.path.rename(acked)
-        acked.unlink()
-        return True
+                self.breaker.succeeded()
+                return True
+        return False
 
     def put(self, path: str, raw: bytes) -> None:
         """Store bytes under a path below the spool and make sure they are there. Raises whatever the store raises."""

@@ -1,76 +1,213 @@
 """``ranklake agent``."""
 
+import contextlib
 import json
+import os
 import signal
+import sys
 import threading
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ranklake.capture.places import local_root, spool_uri
-from ranklake.capture.recover import Recovered, Recovery
+from ranklake.capture.agent import Agent, Round
+from ranklake.capture.diary import Diary
+from ranklake.capture.endpoint import Endpoint
+from ranklake.capture.figures import prometheus
+from ranklake.capture.leader import Leadership, leader
+from ranklake.capture.places import LocalSpoolError, local_root, spool_uri
 from ranklake.commands.options import configuration, json_option
 from ranklake.lake.store import filesystem
 
 if TYPE_CHECKING:
     from types import FrameType
 
+STANDBY_LOOK_S = 1.0
+GRACE_S = 2.0
+"""How long an upload under way may go on after SIGTERM. Cut off, it is repeated by the next agent."""
+_CLOSE_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Duty:
+    """What the command was asked for, and what it stops by."""
+
+    root: Path
+    spool: str
+    storage_options: Mapping[str, Any]
+    interval_s: float
+    pack_s: float
+    metrics_port: int
+    as_json: bool
+    stop: threading.Event
+
 
 @click.command()
 @click.option("--spool", metavar="URI", help="URI or folder of the spool; default: where each run meant to send it.")
 @click.option("--local-dir", metavar="DIR", help="Local spool of this node; default: as the runs here have it.")
-@click.option("--once", is_flag=True, help="Look once and end.")
+@click.option("--once", is_flag=True, help="Look once, send all, and end.")
 @click.option(
     "--interval-s", default=10.0, show_default=True, type=click.FloatRange(min=0.1), help="Time between looks."
+)
+@click.option(
+    "--pack-s",
+    default=60.0,
+    show_default=True,
+    type=click.FloatRange(min=0.0),
+    help="How long segments wait to be packed with others.",
+)
+@click.option(
+    "--metrics-port",
+    metavar="PORT",
+    default=0,
+    type=click.IntRange(0, 65535),
+    help="Serve figures for Prometheus at http://127.0.0.1:PORT/metrics, such as 9464; default: not at all.",
 )
 @json_option
 @click.pass_context
 def agent(
-    ctx: click.Context, spool: str | None, local_dir: str | None, interval_s: float, *, once: bool, as_json: bool
+    ctx: click.Context,
+    spool: str | None,
+    local_dir: str | None,
+    interval_s: float,
+    pack_s: float,
+    metrics_port: int,
+    *,
+    once: bool,
+    as_json: bool,
 ) -> int:
-    """Upload and adopt what the ranks of this node left in their local spool.
+    """Upload what the ranks of this node record, packed, and adopt what dead processes left in their local spool.
 
-    Streams whose process runs are left alone: they upload themselves. Without --once it goes on until SIGTERM or
-    Ctrl-C. Exits 1 if a stream could not be finished; segments that only wait for the spool are no such trouble.
+    A local spool has one agent; another one that is started waits and takes over when the first ends. Without --once it
+    goes on until SIGTERM or Ctrl-C, and ends within five seconds. Exits 1 if a stream could not be finished; segments
+    that only wait for the spool are no such trouble.
     """
     config = configuration(ctx)
     uri = spool_uri(spool or config.spool.uri)
     options: dict[str, Any] = {}
     if uri and config.storage:
         options = dict(filesystem(uri, config.storage)[0].storage_options)
-    recovery = Recovery(local_root(local_dir), uri, options)
-    stop = threading.Event()
+    duty = Duty(local_root(local_dir), uri, options, interval_s, pack_s, metrics_port, as_json, threading.Event())
     if once:
-        done = recovery.run()
-        _tell(done, as_json=as_json)
-        return 1 if done.troubles else 0
+        return _once(duty)
+    troubled = False
+    with _stopped_by_signals(duty.stop):
+        while (lead := _elected(duty)) is not None:
+            troubled = _serve(duty, lead)
+    return 1 if troubled else 0
 
+
+def _once(duty: Duty) -> int:
+    lead = _try_to_lead(duty)
+    if lead is None:
+        found = leader(duty.root)
+        click.echo(f"{duty.root} has an agent{f' ({found})' if found else ''}; nothing is left to do")
+        return 0
+    try:
+        done = _agent(duty).look(pack_now=True)
+    finally:
+        lead.release()
+    _tell(done, as_json=duty.as_json)
+    return 1 if done.troubles else 0
+
+
+def _agent(duty: Duty) -> Agent:
+    return Agent(duty.root, duty.spool, duty.storage_options, duty.pack_s)
+
+
+def _try_to_lead(duty: Duty) -> Leadership | None:
+    try:
+        return Leadership.take(duty.root, duty.spool)
+    except OSError as error:
+        mend = "name a folder that can be written by --local-dir"
+        raise LocalSpoolError(f"cannot be used ({error.strerror})", where=str(duty.root), mend=mend) from error
+
+
+def _elected(duty: Duty) -> Leadership | None:
+    """Wait until this process is the agent; None when it is told to stop before that."""
+    told = ""
+    while not duty.stop.is_set():
+        lead = _try_to_lead(duty)
+        if lead is not None:
+            return lead
+        found = leader(duty.root)
+        if found is not None and str(found) != told:
+            told = str(found)
+            line = f"{duty.root} has an agent ({found}); waiting to take over"
+            click.echo(json.dumps({"standby": asdict(found)}) if duty.as_json else line)
+        duty.stop.wait(STANDBY_LOOK_S)
+    return None
+
+
+def _serve(duty: Duty, lead: Leadership) -> bool:
+    """Be the agent until told to stop, or until the local spool is another one; say whether the last look had trouble.
+
+    The work is done by a thread that nobody waits for longer than `GRACE_S`: a PUT that hangs must not hold up the
+    end. The process is then ended as by SIGKILL, which everything on the disk is made for.
+    """
+    last = Round()
+    worker = _agent(duty)
+    diary = Diary(duty.root, duty.spool, duty.storage_options) if duty.spool else None
+
+    def work() -> None:
+        nonlocal last
+        while not duty.stop.is_set() and lead.holds():
+            last = _look(worker, duty)
+            if diary is not None:
+                diary.note(worker.figures)
+            if last.segments or last.troubles:
+                _tell(last, as_json=duty.as_json)
+            duty.stop.wait(duty.interval_s)
+
+    thread = threading.Thread(target=work, name="ranklake-agent", daemon=True)
+    with contextlib.ExitStack() as open_things:
+        open_things.callback(lead.release)
+        if diary is not None:
+            open_things.callback(diary.close, _CLOSE_S)
+        if duty.metrics_port:
+            open_things.enter_context(Endpoint(duty.metrics_port, lambda: prometheus(worker.figures)))
+        thread.start()
+        while thread.is_alive() and not duty.stop.wait(STANDBY_LOOK_S):
+            pass
+        thread.join(GRACE_S)
+    if thread.is_alive():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1 if last.troubles else 0)
+    return bool(last.troubles)
+
+
+def _look(worker: Agent, duty: Duty) -> Round:
+    try:
+        return worker.look(duty.stop.is_set)
+    except Exception as error:  # noqa: BLE001 - the local spool vanished, say; the next look may find it
+        return Round(troubles=(f"{duty.root}: {type(error).__name__}: {error}",))
+
+
+@contextlib.contextmanager
+def _stopped_by_signals(stop: threading.Event) -> Iterator[None]:
     def ask_to_stop(number: int, frame: "FrameType | None") -> None:
         del number, frame
         stop.set()
 
     before = {number: signal.signal(number, ask_to_stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    troubled = False
     try:
-        while not stop.is_set():
-            done = recovery.run(stop=stop.is_set)
-            troubled = bool(done.troubles)
-            if done.segments or done.troubles:
-                _tell(done, as_json=as_json)
-            stop.wait(interval_s)
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    return 1 if troubled else 0
 
 
-def _tell(done: Recovered, *, as_json: bool) -> None:
+def _tell(done: Round, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(asdict(done)))
         return
     click.echo(
         f"{done.streams} streams adopted, {done.segments} segments uploaded, {done.rows:,} rows"
+        + (f", in {done.packs} packs" if done.packs else "")
         + (f"; {done.left} segments wait for the spool" if done.left else "")
         + (f"; {done.alive} streams are being written" if done.alive else "")
         + (f"; {done.foreign} streams are meant for another spool" if done.foreign else "")
