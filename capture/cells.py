@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Final
 
 from ranklake.capture.layouts import HISTOGRAMS, INTERVALS
-from ranklake.capture.slots import Lane, Place
+from ranklake.capture.shards import AnyLane
+from ranklake.capture.slots import Place
 
 Pack = Callable[..., None]
 Field = float | bytes
@@ -27,7 +28,7 @@ class Twin:
         `struct` codes of one copy, without the sequence number behind it.
     """
 
-    def __init__(self, lane: Lane, state: str) -> None:
+    def __init__(self, lane: AnyLane, state: str) -> None:
         copy = struct.Struct(f"<{state}q")
         before = lane.layout.offset("a_end_ns")
         behind = lane.layout.slot_bytes - before - copy.size - 8

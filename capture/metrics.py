@@ -29,7 +29,8 @@ from ranklake.capture.native import MODULE
 from ranklake.capture.phases import now
 from ranklake.capture.ratios import checked_ratio
 from ranklake.capture.sampling import Sampler
-from ranklake.capture.slots import Lane, RefusedError
+from ranklake.capture.shards import AnyLane
+from ranklake.capture.slots import RefusedError
 from ranklake.capture.stack import Stack
 from ranklake.capture.steps import METRIC_OF, STEP_COUNTS, STEP_NAMES, Step, devices_alive
 from ranklake.capture.values import BadValueError, DeviceValueError, integer, number, repr_of, text
@@ -58,7 +59,7 @@ class Plan:
 
     width: int
     pick: Pick
-    lane: Lane
+    lane: AnyLane
     pack: Pack
     number: int
 
@@ -392,7 +393,7 @@ class Metrics:
         except DeviceValueError:
             self.defer(column, value, lambda late: current.put_late(column, late))
 
-    def _target(self, series: tuple[int, ...]) -> tuple[Lane, Pack, int] | None:
+    def _target(self, series: tuple[int, ...]) -> tuple[AnyLane, Pack, int] | None:
         """Return where values of these metrics go in one slot, by which packer and number; None if nowhere."""
         if len(series) == 1:
             return self._scalars, _pack_scalar, series[0]

@@ -6,6 +6,7 @@ its own at its first write, and so does a process whose folder vanished.
 
 import itertools
 import os
+import sys
 import threading
 import time
 from collections import Counter
@@ -19,6 +20,7 @@ from ranklake.capture.layouts import FRAME_LANES, ROWS, SLOT_LANES, STEPS, Layou
 from ranklake.capture.records import RecordLane, refusal
 from ranklake.capture.series import Series
 from ranklake.capture.settings import Settings
+from ranklake.capture.shards import Shards
 from ranklake.capture.slots import RETRY_NS, Lane, RefusedError, SlotFile
 from ranklake.capture.stream import SPARE, OpenFile, Stream, new_incarnation
 from ranklake.capture.values import json_text
@@ -78,8 +80,9 @@ class Recorder:
         self._spares = itertools.count()
         self._gaps_again_ns = 0
         self._mutex = threading.RLock()
-        self.slots = {
-            name: Lane(layout, self._new_slots, self._new_spare, self._adopt_spare, self.gaps.count, self._weigh)
+        sharded = self.settings.shards == "always" or (self.settings.shards == "auto" and not has_gil())
+        self.slots: dict[str, Lane | Shards] = {
+            name: Shards(layout, self._new_lane) if sharded else self._new_lane(layout)
             for name, layout in SLOT_LANES.items()
         }
         self.records = {table: RecordLane(table, self._new_path, self.gaps.count) for table in FRAME_LANES}
@@ -252,6 +255,11 @@ class Recorder:
         if stream is not None:
             stream.close()
 
+    def _new_lane(self, layout: Layout) -> Lane:
+        lane = Lane(layout, self._new_slots, self._new_spare, self._adopt_spare, self.gaps.count, self._weigh)
+        lane.alone = self.is_worker
+        return lane
+
     def _weigh(self, file: SlotFile) -> int:
         if file.layout is ROWS:
             return self.series.values_in(file.marked("schema").tolist())
@@ -281,3 +289,8 @@ class Recorder:
             spare.rename(self._new_path(spare.layout.lane))
         except OSError as error:
             raise refusal(error) from error
+
+
+def has_gil() -> bool:
+    """Say whether one thread at a time runs Python code."""
+    return bool(getattr(sys, "_is_gil_enabled", lambda: True)())

@@ -36,6 +36,8 @@ class Settings:
     """Metrics of which a share is kept, such as ``eval/*=0.1, debug/*=0.01``; the first pattern that fits holds."""
     slow_step_ratio: float = 2.0
     """A step so many times as long as the running median of the last 32 is slow: nothing in it is sampled out."""
+    shards: str = "auto"
+    """Whether each thread has slot files of its own: ``auto`` where Python has no GIL, or ``always``, ``never``."""
 
     def __post_init__(self) -> None:
         parse_rules(self.sampling)
@@ -53,7 +55,7 @@ _LEAST: Final[dict[str, float]] = {
     "agent_patience_s": 0.0,
     "slow_step_ratio": 1.0,
 }
-_WORDS: Final[dict[str, tuple[str, ...]]] = {}
+_WORDS: Final[dict[str, tuple[str, ...]]] = {"shards": ("auto", "always", "never")}
 
 _KINDS: Final[dict[object, Callable[[Any], Any]]] = {float: float, int: int, str: text}
 

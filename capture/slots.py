@@ -193,6 +193,8 @@ class Lane:
     ----------
     alone
         Set in a forked child, where no sealer runs: ended files are closed at once and left to the parent's.
+    is_shut
+        Whether `shut` was called.
     wake
         Called when a prepared file was taken and another is wanted; by any thread, and in signal handlers.
 
@@ -223,7 +225,7 @@ class Lane:
         self._spare: SlotFile | None = None
         self._refused: RefusedError | None = None
         self._retry_ns = 0
-        self._is_shut = False
+        self.is_shut = False
         self._ahead_bytes = layout.file_bytes  # until it is known how fast the writers are
         self._synced: tuple[Path | None, int] = (None, 0)  # which file, how far
 
@@ -296,14 +298,14 @@ class Lane:
     def prepare(self) -> None:
         """Have the next file, or the first one, ready, with its first pages touched."""
         spare = self._spare
-        if spare is None and not self._is_shut:
+        if spare is None and not self.is_shut:
             try:
                 spare = self._make_spare(self.layout)
             except RefusedError:  # the writer that needs it will be told
                 return
             spare.touch_pages(self._ahead_bytes)
             with self._lock:
-                if self._spare is None and not self._is_shut:
+                if self._spare is None and not self.is_shut:
                     self._spare = spare
                     return
             _remove(spare)
@@ -322,7 +324,7 @@ class Lane:
     def shut(self) -> None:
         """End the open file, used or not, and drop the spare; no other is prepared, later writes ask for one."""
         with self._lock:
-            self._is_shut = True
+            self.is_shut = True
             self._publish(None)
             self._refused = None
             self.drop_spare()
