@@ -6,7 +6,7 @@ value is delivered, at some later step's end, once the event has happened.
 
 import sys
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ class Deferred:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._waiting: deque[tuple[Any, Any, Deliver]] = deque()
+        self._waiting: deque[tuple[Any, Any, Deliver, str]] = deque()
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -45,13 +45,25 @@ class Deferred:
         host = tensor.detach().to("cpu", non_blocking=True)  # torch takes pinned memory for this
         event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(tensor.device))
-        self.add(event, host, deliver)
-        return True
+        return self.add(event, host, deliver)
 
-    def add(self, event: Any, host: Any, deliver: Deliver) -> None:  # noqa: ANN401 - torch is no dependency
-        """Wait for an event (has ``query()``) whose value (has ``item()``) goes to `deliver`."""
+    def add(self, event: Any, host: Any, deliver: Deliver, table: str = "scalars") -> bool:  # noqa: ANN401 - torch's
+        """Wait for an event (has ``query()``) whose value (has ``item()``) goes to `deliver`.
+
+        Parameters
+        ----------
+        table
+            That lacks a row if the value never arrives.
+
+        Returns
+        -------
+        False if too many are under way.
+        """
         with self._lock:
-            self._waiting.append((event, host, deliver))
+            if len(self._waiting) >= MOST_WAITING:
+                return False
+            self._waiting.append((event, host, deliver, table))
+        return True
 
     def drain(self) -> None:
         """Deliver what has arrived, in order; never waits."""
@@ -59,13 +71,13 @@ class Deferred:
             with self._lock:
                 if not self._waiting or not self._waiting[0][0].query():
                     return
-                _, host, deliver = self._waiting.popleft()
+                _, host, deliver, _ = self._waiting.popleft()
             deliver(float(host.item()))
 
-    def give_up(self) -> int:
-        """Forget what is still under way and return how many values that was."""
+    def give_up(self) -> "Counter[str]":
+        """Forget what is still under way and return how many values that was, by table."""
         with self._lock:
-            left = len(self._waiting)
+            left = Counter(table for *_, table in self._waiting)
             self._waiting.clear()
         return left
 

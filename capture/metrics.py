@@ -461,7 +461,7 @@ class Metrics:
             try:
                 self._deferred.drain()
             except Exception as error:  # noqa: BLE001 - a device in trouble must not be ours
-                self._gaps.count("scalars", DEVICE_VALUE, self._deferred.give_up(), repr_of(error))
+                self._give_up(repr_of(error))
         if not self._devices:
             self._devices = devices_alive()
 
@@ -489,7 +489,15 @@ class Metrics:
             time.sleep(0.001)
             self._deferred.drain()
         if timeout_s:
-            self._gaps.count("scalars", DEVICE_VALUE, self._deferred.give_up(), "did not arrive before the close")
+            self._give_up("did not arrive before the close")
+
+    def expect(self, event: Any, host: Any, deliver: Callable[[float], None], table: str) -> bool:  # noqa: ANN401
+        """Have a value delivered when its event has happened, see `Deferred.add`; False if too many are under way."""
+        return self._deferred.add(event, host, deliver, table)
+
+    def _give_up(self, why: str) -> None:
+        for table, rows in self._deferred.give_up().items():
+            self._gaps.count(table, DEVICE_VALUE, rows, why)
 
 
 def _picker(names: tuple[Any, ...]) -> Pick:

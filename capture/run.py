@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from ranklake.capture.device_phases import DevicePhase, Mark, Passage, cuda_in_use, mark_cuda
 from ranklake.capture.flops import PEAK_MEASURED, FlopCount, measure_cpu_peak
 from ranklake.capture.gaps import (
     BAD_ARGUMENTS,
@@ -28,7 +29,9 @@ from ranklake.capture.values import BadValueError, DeviceValueError, integer, js
 if TYPE_CHECKING:
     from ranklake.capture.keeper import Keeper
     from ranklake.capture.recorder import Recorder
+    from ranklake.capture.stack import Frame
 
+AnyPhase = Phase | DevicePhase
 _SEVERITIES: Final = frozenset({"info", "warning", "error"})
 
 
@@ -49,6 +52,8 @@ class Run(Metrics):
         self._keeper: Keeper | None = None
         self._phases: dict[object, Phase] = {}
         self.span_ids = itertools.count(1)
+        self.on_device: dict[Frame, Passage] = {}
+        self.mark: Mark = mark_cuda
         if recorder is not None:
             self.steps, self.spans = recorder.slots["steps"], recorder.slots["spans"]
 
@@ -114,8 +119,13 @@ class Run(Metrics):
         return step
 
     def phase(
-        self, name: object = "", *excess: object, size_bytes: object = None, microbatch: object = None
-    ) -> Phase | Nothing:
+        self,
+        name: object = "",
+        *excess: object,
+        size_bytes: object = None,
+        microbatch: object = None,
+        on_device: bool = False,
+    ) -> AnyPhase | Nothing:
         """Return a context for a part of a step, or for any stretch of time; each passage is recorded as a span.
 
         Within a step ``data``, ``forward``, ``backward``, ``optimizer``, ``collective``, ``checkpoint`` and
@@ -129,19 +139,19 @@ class Run(Metrics):
             Data moved or written, if that is what the phase does.
         microbatch
             Number of the micro-batch within the step.
+        on_device
+            Time the CUDA stream as well, without waiting for it: the device's time is a span of its own, and is what
+            the step's column gets. Where CUDA is not in use yet, it makes no difference.
         """
         try:
-            if size_bytes is None and microbatch is None and not excess:
+            if size_bytes is None and microbatch is None and not on_device and not excess:
                 return self._phases[name]
         except (KeyError, TypeError):
             pass
         if self._recorder is None:
             return NOTHING
         try:
-            column, kind = phase_column(name)
-            number = self._recorder.series.span(name, kind)
-            size = ABSENT if size_bytes is None else integer(size_bytes)
-            batch = -1 if microbatch is None else integer(microbatch) & 0x7FFFFFFF
+            phase = self._new_phase(name, size_bytes, microbatch, on_device=bool(on_device))
         except RefusedError as refused:
             self.refuse("spans", refused.reason, refused.detail)
         except (BadValueError, DeviceValueError) as error:
@@ -151,11 +161,22 @@ class Run(Metrics):
         else:
             if excess:
                 self.refuse("spans", BAD_ARGUMENTS, repr_of(excess))
-            phase = phase_handle(self, number, column, size, batch)
-            if size_bytes is None and microbatch is None:
-                self._phases[name] = phase
             return phase
         return NOTHING
+
+    def _new_phase(self, name: object, size_bytes: object, microbatch: object, *, on_device: bool) -> AnyPhase:
+        assert self._recorder is not None
+        column, kind = phase_column(name)
+        number = self._recorder.series.span(name, kind)
+        size = ABSENT if size_bytes is None else integer(size_bytes)
+        batch = -1 if microbatch is None else integer(microbatch) & 0x7FFFFFFF
+        if on_device and cuda_in_use():
+            on_stream = self._recorder.series.span(name, kind, stream="cuda")
+            return DevicePhase(self, phase_handle(self, number, -1, size, batch), on_stream, column, self.mark)
+        phase = phase_handle(self, number, column, size, batch)
+        if size_bytes is None and microbatch is None and not on_device:
+            self._phases[name] = phase
+        return phase
 
     def step_span(self) -> int | None:
         """Return the number of the name of steps' spans; None if there is none to be had, which is then counted."""

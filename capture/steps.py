@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _pack_step: Final = STEPS.packer.pack_into
 _pack_span: Final = SPANS.packer.pack_into
 _pack_float: Final = struct.Struct("<d").pack_into
+_INTEGER: Final = struct.Struct("<q")
 _PRESENT: Final = struct.Struct("<I")
 
 STEP_COUNTS: Final = frozenset({"tokens", "samples"})
@@ -191,6 +192,22 @@ class Step(Frame):
             else:
                 return
         self._run.add_metric(METRIC_OF[name], value, self.number)
+
+    def spend_late(self, column: int, duration: int) -> None:
+        """Add device time, in ns, to a phase: in the row that was written, or as a metric once that is sealed."""
+        place = self._place
+        if place is None:  # still open, or it failed: then nobody asks
+            spent = self.spent
+            spent[column] = duration + (0 if spent[column] == ABSENT else spent[column])
+            self.spent = spent  # the hot path in C gives copies
+            return
+        view, offset = place
+        at = offset + STEPS.offset(f"{PHASES[column]}_ns")
+        try:
+            before = _INTEGER.unpack_from(view, at)[0]
+            _INTEGER.pack_into(view, at, duration + (0 if before == ABSENT else before))
+        except (TypeError, ValueError):  # released: sealed just now
+            self._run.add_metric(f"phase/{PHASES[column]}", duration / 1e9, self.number)
 
     def _stack_has_me(self) -> bool:
         frame = self._stack.top
