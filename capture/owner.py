@@ -10,7 +10,7 @@ import fcntl
 import json
 import os
 import threading
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -25,7 +25,8 @@ class Owner:
     Attributes
     ----------
     pid, start_ticks, boot_id
-        Together name a process for ever. `start_ticks` is 0 and `boot_id` empty where /proc says nothing.
+        Together name a process for ever. `start_ticks` is 0 and `boot_id` empty where /proc says nothing; `start_ticks`
+        is 0, too, when the process is done with the stream.
     role
         ``main``, or ``worker`` for a forked child.
     family
@@ -163,6 +164,15 @@ class OwnerLock:
             os.close(fd)
             return None
         return cls(fd, incarnation), owner
+
+    def resign(self, owner: Owner) -> None:
+        """Write down that the owner is done with the stream, so that it can be taken over while the process lives.
+
+        One write of as many bytes as there were: a process killed here leaves a file that is whole. Raises `OSError`.
+        """
+        if os.getpid() == self._pid and self._fd >= 0:
+            done = replace(owner, start_ticks=0).to_json()
+            os.pwrite(self._fd, done.ljust(len(owner.to_json())), 0)
 
     def release(self) -> None:
         """Give the lock up. In a child that inherited the descriptor this closes it and nothing more."""

@@ -294,6 +294,8 @@ class Stream:
     def close(self) -> None:
         """Close files and give up the lock; the folder stays for whoever adopts it."""
         self._meta.close()
+        with contextlib.suppress(OSError):  # then it is adopted when the process has ended
+            self._lock_file.resign(self.owner)
         self._lock_file.release()
 
     def discard(self) -> None:
