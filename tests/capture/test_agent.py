@@ -404,7 +404,7 @@ def test_the_agent_records_its_figures(node):
 
 
 def test_prometheus_reads_the_figures():
-    """A parser of the real thing finds every family with its type, its help and its value, whatever stands in a label."""
+    """A parser of theirs finds every family with its type, its help and its value, whatever stands in a label."""
     odd = 'a"b\\c\nd'
     text = prometheus(Figures(queue_segments=3, lag_s=0.1, retries=2, gaps={("steps", odd): 7, ("spans", "full"): 1}))
     found = {family.name: family for family in text_string_to_metric_families(text)}
