@@ -37,6 +37,11 @@ class Buckets:
 
     __hash__ = None  # type: ignore[assignment]  # holds an array
 
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The lowest and the highest index; nothing if there are no buckets."""
+        return (self.offset, self.offset + len(self.counts) - 1) if len(self.counts) else ()
+
     def coarser(self, by: int) -> "Buckets":
         """Return them `by` scales down: 2^by neighbours become one."""
         if not len(self.counts) or not by:
@@ -126,22 +131,27 @@ def histogram_of(values: Array, max_buckets: int = MOST_BUCKETS) -> Histogram:
 def merge(one: Histogram, other: Histogram, max_buckets: int = MOST_BUCKETS) -> Histogram:
     """Return the histogram of the values of both. Counts are exact; the sums are added as floats are."""
     scale = min(one.scale, other.scale)
-    signs = [
-        getattr(one, sign).coarser(one.scale - scale).plus(getattr(other, sign).coarser(other.scale - scale))
+    ends = [
+        [end >> (each.scale - scale) for each in (one, other) for end in getattr(each, sign).ends]
         for sign in ("positive", "negative")
     ]
-    by = _shift([(sign.offset, sign.offset + len(sign.counts) - 1) for sign in signs if len(sign.counts)], max_buckets)
+    # To the last scale at once: at a fine one two histograms that lie far apart would have billions of buckets.
+    scale -= _shift([(min(found), max(found)) for found in ends if found], max_buckets)
+    positive, negative = (
+        getattr(one, sign).coarser(one.scale - scale).plus(getattr(other, sign).coarser(other.scale - scale))
+        for sign in ("positive", "negative")
+    )
     there = [each for each in (one, other) if each.count]
     return Histogram(
-        scale=scale - by,
+        scale=scale,
         zero_count=one.zero_count + other.zero_count,
         nan_count=one.nan_count + other.nan_count,
         infinite_count=one.infinite_count + other.infinite_count,
         sum=one.sum + other.sum,
         min=min((each.min for each in there), default=0.0),
         max=max((each.max for each in there), default=0.0),
-        positive=signs[0].coarser(by),
-        negative=signs[1].coarser(by),
+        positive=positive,
+        negative=negative,
     )
 
 

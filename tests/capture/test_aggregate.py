@@ -20,10 +20,11 @@ from recorded import check_books, gaps, rows
 
 from ranklake import capture
 from ranklake.capture.aggregate import NOTHING_YET, fold
-from ranklake.capture.cells import INTERVAL_CODES
+from ranklake.capture.cells import INTERVAL_CODES, Twin
 from ranklake.capture.layouts import INTERVALS, MARK
 from ranklake.capture.meta import Meta, Metric
 from ranklake.capture.recover import recover
+from ranklake.capture.slots import Lane, SlotFile
 from ranklake.capture.tables import read_rows
 
 CHILD = Path(__file__).with_name("fold_child.py")
@@ -300,13 +301,38 @@ def test_a_counter_of_many_threads_never_falls(place):
     run = place.start()
     count = run.counter("count")
     threads = [threading.Thread(target=lambda: [count.add(2) for _ in range(5000)]) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    often, before = 1e-6, sys.getswitchinterval()
+    sys.setswitchinterval(often)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
     run.close()
     in_order = sorted(of(place, "count"), key=lambda row: (row["ts"], row["value"]))
     assert [row["value"] for row in in_order] == [2.0 * (n + 1) for n in range(20_000)]
+
+
+def test_a_write_replaces_the_older_copy(tmp_path):
+    """While it is under way the state before is whole in the other copy."""
+    made = []
+
+    def create(layout):
+        made.append(SlotFile(tmp_path / "intervals", layout))
+        return made[0]
+
+    lane = Lane(INTERVALS, create, create, lambda _: None, lambda *_: None, lambda _: 0)
+    cell = Twin(lane, INTERVAL_CODES).begin(1, 0, (1, 0, 1, 1, 1.0, 1.0, 1.0, 0.0, 1.0))
+    seen = []
+    for count in range(2, 6):
+        assert cell.write((count, 0, count, count, 1.0, 1.0, 1.0, 0.0, 1.0))
+        seen.append(tuple(int(made[0].marked(f"{copy}_{name}")[0]) for name in ("sequence", "count") for copy in "ab"))
+    assert seen == [(1, 2, 1, 2), (3, 2, 3, 2), (3, 4, 3, 4), (5, 4, 5, 4)]
+    lane.shut()
+    lane.collect()
+    assert not cell.write((9, 0, 9, 9, 1.0, 1.0, 1.0, 0.0, 1.0))
 
 
 def test_a_write_that_is_cut_off_leaves_the_state_before():

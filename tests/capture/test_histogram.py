@@ -1,0 +1,270 @@
+"""Base-2 exponential histograms: their buckets, their exact merge, and the rows that they become."""
+
+import math
+import signal
+from functools import reduce
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from recorded import check_books, gaps, rows
+
+from ranklake.capture.histogram import FINEST, Buckets, Histogram, histogram_of, indices, merge
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.ingest import ingest
+from ranklake.lake.invariant import balance
+from ranklake.lake.query import query
+from ranklake.lake.read import read
+from ranklake.lake.spool import Spool
+from ranklake.lake.store import Lake
+from ranklake.lake.workers import InProcess
+
+ANY = arrays.arrays(np.float64, st.integers(0, 40), elements=st.floats())
+NEAR = arrays.arrays(np.float64, st.integers(0, 200), elements=st.floats(-4, 4))
+MOST = st.integers(4, 160)
+
+
+def of_row(row):
+    """Return a row of `distributions` as a histogram."""
+    figures = {name: row[name] for name in ("scale", "zero_count", "nan_count", "infinite_count")}
+    signs = {
+        sign: Buckets(row[f"{sign}_offset"] or 0, np.array(row[f"{sign}_counts"], np.int64))
+        for sign in ("positive", "negative")
+    }
+    return Histogram(**figures, **signs, **{name: row[name] or 0.0 for name in ("sum", "min", "max")})
+
+
+def same(one, other):
+    """Assert that two histograms are equal, but for how their sums were rounded."""
+    for name in ("scale", "zero_count", "nan_count", "infinite_count", "min", "max", "positive", "negative", "count"):
+        assert getattr(one, name) == getattr(other, name), name
+    if math.isfinite(one.sum) and math.isfinite(other.sum):
+        assert one.sum == pytest.approx(other.sum, rel=1e-6, abs=1e-6 * max(abs(one.min), abs(one.max), 1e-300))
+
+
+@given(ANY | NEAR, ANY | NEAR, MOST)
+def test_a_merge_is_the_histogram_of_all_values(one, other, most):
+    """Count by count, at the same scale, whatever the values: subnormal, huge, zero, infinite or NaN."""
+    both = histogram_of(np.concatenate([one, other]), most)
+    same(merge(histogram_of(one, most), histogram_of(other, most), most), both)
+    same(merge(histogram_of(other, most), histogram_of(one, most), most), both)
+
+
+@given(st.lists(ANY | NEAR, max_size=6), MOST, st.randoms())
+def test_many_merge_in_any_order(parts, most, random):
+    """Neither order nor grouping changes a count."""
+    expected = histogram_of(np.concatenate([np.empty(0), *parts]), most)
+    found = [histogram_of(part, most) for part in parts] or [Histogram()]
+    while len(found) > 1:
+        random.shuffle(found)
+        found.append(merge(found.pop(), found.pop(), most))
+    same(found[0], expected)
+
+
+@given(ANY | NEAR, ANY | NEAR, MOST, MOST)
+def test_histograms_of_different_size_merge_exactly(one, other, most, fewer):
+    """A coarser one merges into a finer one as its values would have."""
+    least = min(most, fewer)
+    same(
+        merge(histogram_of(one, most), histogram_of(other, fewer), least),
+        histogram_of(np.concatenate([one, other]), least),
+    )
+
+
+@given(ANY | NEAR, MOST)
+def test_every_value_is_counted_once(values, most):
+    """In a bucket, as zero, as NaN or as infinite; no more buckets than allowed, and none empty at the ends."""
+    found = histogram_of(values, most)
+    assert found.zero_count == np.count_nonzero(values == 0)
+    assert found.positive.counts.sum() == np.count_nonzero((values > 0) & np.isfinite(values))
+    assert found.negative.counts.sum() == np.count_nonzero((values < 0) & np.isfinite(values))
+    assert found.nan_count == np.count_nonzero(np.isnan(values))
+    assert found.infinite_count == np.count_nonzero(np.isinf(values))
+    assert -10 <= found.scale <= FINEST
+    for sign in (found.positive, found.negative):
+        assert len(sign.counts) <= most
+        assert not len(sign.counts) or (sign.counts[0] and sign.counts[-1])
+
+
+@given(arrays.arrays(np.float64, st.integers(1, 60), elements=st.floats(1e-300, 1e300)), MOST)
+def test_the_scale_is_the_finest_that_fits(values, most):
+    """One scale finer would have too many buckets."""
+    found = histogram_of(values, most)
+    if found.scale < FINEST:
+        finer = indices(values) >> (FINEST - found.scale - 1)
+        assert finer.max() - finer.min() >= most
+
+
+@given(st.floats(min_value=5e-324, allow_infinity=False))
+@example(5e-324)
+@example(1.7976931348623157e308)
+def test_a_value_is_between_the_bounds_of_its_bucket(value):
+    """In (2^(i·2^-s), 2^((i+1)·2^-s)]: exactly at the coarse scales, and at fine ones but for the rounding of a log."""
+    (finest,) = indices(np.array([value]))
+    for scale in range(-10, 1):
+        width, index = 1 << -scale, int(finest) >> (FINEST - scale)
+        lower, upper = index * width, (index + 1) * width
+        assert lower < -1074 or (lower < 1024 and math.ldexp(1.0, lower) < value)
+        assert upper >= 1024 or value <= math.ldexp(1.0, max(upper, -1074))
+    for scale in range(1, FINEST + 1):
+        index = int(finest) >> (FINEST - scale)
+        place = math.log2(value) * 2**scale
+        assert index - 1e-6 <= place <= index + 1 + 1e-6
+
+
+def test_powers_of_two_are_upper_bounds():
+    """2^k lies in the bucket that ends with it, at every scale, and the next double in the next bucket."""
+    powers = np.ldexp(1.0, np.arange(-1074, 1024))
+    found = indices(powers)
+    assert (found == (np.arange(-1074, 1024) << FINEST) - 1).all()
+    assert (indices(np.nextafter(powers[60:], np.inf)) == found[60:] + 1).all()
+
+
+def test_buckets_agree_with_numpy():
+    """Numpy's own histogram over the bounds has the same counts, a million values long."""
+    values = np.random.default_rng(3).lognormal(0, 2, 1_000_000)
+    found = histogram_of(values)
+    edges = np.exp2((np.arange(len(found.positive.counts) + 1) + found.positive.offset) * 2.0**-found.scale)
+    assert (np.histogram(values, edges)[0] == found.positive.counts).all()
+    assert (found.min, found.max) == (values.min(), values.max())
+    assert found.sum == pytest.approx(values.sum())
+
+
+@settings(deadline=None)
+@given(arrays.arrays(np.float32, st.integers(1, 30), elements=st.floats(-1e3, 1e3, width=32)))
+def test_coarser_is_what_the_coarser_scale_would_have_had(values):
+    """Pairs of buckets merge without an error, down to the coarsest scale."""
+    fine = histogram_of(values.astype(np.float64), 160)
+    for by in range(fine.scale + 10):
+        expected = indices(values[values > 0].astype(np.float64)) >> (FINEST - fine.scale + by)
+        coarse = fine.positive.coarser(by)
+        assert coarse.counts.sum() == len(expected)
+        for index in expected:
+            assert coarse.counts[index - coarse.offset] == np.count_nonzero(expected == index)
+
+
+def test_what_was_recorded_is_one_row(place):
+    """Arrays, tensors, lists and numbers become one row, equal to the histogram of all of them."""
+    given_values = [
+        np.random.default_rng(1).standard_normal((40, 25)),
+        np.array([1, 2, -3], np.int32),
+        np.float16([0.5, 0.25]),
+        torch.randn(100, generator=torch.Generator().manual_seed(1), dtype=torch.bfloat16).requires_grad_(),
+        torch.tensor([[1, 2], [3, 0]]),
+        [0.0, math.nan, math.inf, -math.inf],
+        7,
+        -0.125,
+        True,
+        np.float32(3.5),
+        range(5),
+    ]
+    run = place.start()
+    sizes = run.histogram("sizes", every_s=3600)
+    for number, values in enumerate(given_values):
+        sizes.record(values, number)
+    sizes.record([])
+    run.close()
+    (row,) = rows(place.spool, "distributions")
+    flat = [v.detach().double().numpy() if isinstance(v, torch.Tensor) else np.asarray(v, float) for v in given_values]
+    same(of_row(row), histogram_of(np.concatenate([values.ravel() for values in flat])))
+    assert (row["metric"], row["step"], row["zero_threshold"]) == ("sizes", 10, 0.0)
+    assert 0 < row["interval_ns"] < 60e9
+    assert gaps(place.spool) == {}
+    check_books(place.spool)
+
+
+def test_sealing_splits_and_the_parts_merge(place):
+    """Rows that were cut by sealing, and rows of two ranks, merge into the histogram of all values."""
+    rng = np.random.default_rng(5)
+    everything = []
+    for rank in (0, 1):
+        run = place.start(rank=rank, world_size=2)
+        sizes = run.histogram("sizes", every_s=3600, max_buckets=40)
+        for number in range(30):
+            everything.append(rng.lognormal(number % 5 - 2, 1, 100) * (-1) ** number)
+            sizes.record(everything[-1])
+            if number % 10 == 5:
+                assert run.flush()
+        run.close()
+    found = rows(place.spool, "distributions")
+    assert len(found) == 8
+    same(reduce(lambda a, b: merge(a, b, 40), map(of_row, found)), histogram_of(np.concatenate(everything), 40))
+    check_books(place.spool)
+
+
+def test_what_is_not_finite_at_all_is_a_row(place):
+    """A row of nothing but NaN has no figures and no buckets, and says how many there were."""
+    run = place.start()
+    run.histogram("sizes").record(np.full(5, np.nan))
+    run.close()
+    (row,) = rows(place.spool, "distributions")
+    assert (row["count"], row["nan_count"], row["sum"], row["min"], row["max"]) == (0, 5, None, None, None)
+    assert (row["positive_counts"], row["positive_offset"]) == ([], None)
+
+
+def test_what_cannot_be_recorded_is_counted(place):
+    """Texts, complex numbers, objects and bad steps are gaps of the table; training goes on."""
+    run = place.start()
+    sizes = run.histogram("sizes", max_buckets=10**6)
+    for bad in ("text", None, object(), [1, "x"], np.array([1j]), torch.tensor([1j]), [10**400], {"a": 1}):
+        sizes.record(bad)
+    sizes.record([1.0], "seven")
+    run.histogram("").record(1.0)
+    sizes.record([1.0])
+    run.close()
+    sizes.record(1.0)
+    assert run.gaps() == {"distributions": {"after close": 1, "bad name": 1, "bad step": 1, "bad value": 8}}
+    assert [row["count"] for row in rows(place.spool, "distributions")] == [1]
+    check_books(place.spool)
+
+
+def test_a_signal_handler_may_record_into_the_same_histogram(place):
+    """A handler that runs in the middle of `record` loses nothing of its own nor of the call that it broke into."""
+    run = place.start()
+    sizes = run.histogram("sizes")
+    handled = own = 0
+
+    def handle(*_):
+        nonlocal handled
+        handled += 1
+        sizes.record(2.0)
+
+    before = signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+    try:
+        while handled < 100:
+            sizes.record(3.0)
+            own += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    run.close()
+    assert sum(row["count"] for row in rows(place.spool, "distributions")) == own + handled
+
+
+def test_a_lake_takes_histograms_and_aggregates(place, tmp_path):
+    """Ingest accepts the rows, lists and all, SQL reads them, and the books add up."""
+    run = place.start(sampling="eval/*=0.5")
+    sizes, wait = run.histogram("sizes"), run.aggregate("wait")
+    for number in range(100):
+        sizes.record([1.0, 2.0, -4.0])
+        wait.add(float(number))
+        run.log({"eval/a": 1.0}, step=number)
+    run.close()
+    lake = Lake.create(str(tmp_path / "lake"))
+    done = ingest(lake, Spool(str(place.spool)), InProcess())
+    assert done.rows_rejected == 0
+    (stored,) = read(lake, contract("distributions")).to_pylist()
+    assert (stored["count"], sum(stored["positive_counts"]), sum(stored["negative_counts"])) == (300, 200, 100)
+    found = balance(lake, Spool(str(place.spool)).listing())
+    assert [fault for item in found for fault in item.faults] == []
+    asked = query(
+        lake,
+        "SELECT sum(agg_count) AS n, sum(agg_count * agg_mean) AS total, count(weight) AS weighed,"
+        " (SELECT max(array_length(positive_counts)) FROM distributions) AS buckets FROM scalars",
+    ).to_pylist()
+    kept = sum(row["metric"] == "eval/a" for row in rows(place.spool, "scalars"))
+    assert asked == [{"n": 100, "total": 4950.0, "weighed": kept, "buckets": len(stored["positive_counts"])}]
