@@ -6,6 +6,7 @@ one. So a kill falls between any two effects, such as a rename and the write beh
 under test.
 """
 
+import contextlib
 import json
 import os
 import random
@@ -15,6 +16,8 @@ import threading
 import time
 from pathlib import Path
 
+from torch.utils.data import DataLoader, Dataset
+
 import ranklake.capture.keeper
 from ranklake import capture
 from ranklake.capture.layouts import SLOT_LANES
@@ -22,8 +25,9 @@ from ranklake.capture.recover import recover
 
 ROOM = Path(capture.__file__).parent
 PHASES = {
-    "record": {"run", "steps", "metrics", "slots", "records", "frames", "series", "recorder", "stream", "start"},
-    "seal": {"seal", "tables", "arrays", "meta", "files", "clock"},
+    "record": {"run", "steps", "phases", "metrics", "meters", "cells", "slots", "records", "frames", "series", "start"},
+    "rotate": {"slots", "shards", "stream", "pages"},
+    "seal": {"seal", "tables", "folded", "arrays", "meta", "files", "clock"},
     "keep": {"keeper", "syncer", "recorder", "slots", "stream", "owner"},
     "upload": {"upload", "breaker"},
     "recover": {path.stem for path in ROOM.glob("*.py")},
@@ -59,7 +63,8 @@ def record(job, journal):
     thread = threading.Thread(target=log_along, args=(run, journal))
     if job["threads"]:
         thread.start()
-    child = train(run, journal, rng, fork_at=rng.randrange(STEPS) if job["forks"] else None)
+    batches = DataLoader(Recorded(run, journal), num_workers=2) if job["loader"] else range(STEPS)
+    child = train(run, journal, rng, batches, fork_at=rng.randrange(STEPS) if job["forks"] else None)
     if job["threads"]:
         thread.join()
     if child is not None:
@@ -71,17 +76,34 @@ def record(job, journal):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def train(run, journal, rng, fork_at):
-    """Take the steps; return the worker's process id, if one was forked."""
+class Recorded(Dataset):
+    """Data whose loading is recorded, in the loader's own workers."""
+
+    def __init__(self, run, journal):
+        self.run, self.journal = run, journal
+
+    def __len__(self):
+        return STEPS
+
+    def __getitem__(self, number):
+        self.run.log(loader=float(number), step=number)
+        os.write(self.journal, b"loader %d\n" % number)
+        return number
+
+
+def train(run, journal, rng, batches, fork_at):
+    """Take a step for each batch; return the worker's process id, if one was forked."""
     child = None
-    handle = run.scalar("by/handle")
-    for number in range(STEPS):
+    handle, folded, drawn = run.scalar("by/handle"), run.aggregate("by/interval"), run.histogram("by/histogram")
+    for number, _ in enumerate(batches):
         if number == fork_at:
             child = fork_worker(run, journal)
         with run.step(number, tokens=8):
             with run.phase("forward"):
                 run.log(loss=1.0, other=2.0)
             handle.add(3.0, number)
+            folded.add(float(number), number)
+            drawn.record(float(number), number)
         os.write(journal, b"step %d\n" % number)
         if number % 16 == 7:
             run.event("mark", number=number)
@@ -134,6 +156,7 @@ def main():
         pid = os.fork()
         if pid == 0:
             status = 1
+            os.setpgid(0, 0)
             try:
                 work(job, told)
                 status = 0
@@ -145,6 +168,8 @@ def main():
             time.sleep(job["after_ms"] / 1000)
             os.kill(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
+        with contextlib.suppress(ProcessLookupError):  # a loader's workers notice only after seconds
+            os.killpg(pid, signal.SIGKILL)
         count = os.read(mine, 20)
         os.close(mine)
         print(json.dumps({"status": status, "events": int(count or 0)}), flush=True)

@@ -1,5 +1,6 @@
 """Capture under SIGKILL: whatever was acknowledged is in the spool after recovery, once, whenever the kill came."""
 
+import itertools
 import json
 import os
 import random
@@ -16,7 +17,7 @@ from recorded import check_books, gaps, rows
 KILLS = int(os.environ.get("RANKLAKE_KILLS", "30"))
 SEED = int(os.environ.get("RANKLAKE_SEED", str(random.SystemRandom().randrange(10**9))))
 CHILD = Path(__file__).with_name("capture_child.py")
-PHASES = ("record", "seal", "keep", "upload")
+PHASES = ("record", "rotate", "seal", "keep", "upload")
 
 
 class Nursery:
@@ -27,7 +28,20 @@ class Nursery:
             [sys.executable, str(CHILD)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def run(self, place, mode, *, phase="record", at=0, after_ms=0, seed=0, threads=False, forks=False, close=True):
+    def run(
+        self,
+        place,
+        mode,
+        *,
+        phase="record",
+        at=0,
+        after_ms=0,
+        seed=0,
+        threads=False,
+        forks=False,
+        loader=False,
+        close=True,
+    ):
         """Run one process; return whether it was killed, and what it counted if it was not."""
         job = {
             "mode": mode,
@@ -37,6 +51,7 @@ class Nursery:
             "seed": seed,
             "threads": threads,
             "forks": forks,
+            "loader": loader,
             "close": close,
             "run": place.name,
             "spool": str(place / "spool"),
@@ -69,7 +84,7 @@ def acknowledged(place):
     path = place / "journal"
     lines = path.read_text().split("\n")[:-1] if path.exists() else []
     return {kind: [int(number) for key, number in map(str.split, lines) if key == kind] for kind in
-            ("step", "along", "event", "worker")}  # fmt: skip
+            ("step", "along", "event", "worker", "loader")}  # fmt: skip
 
 
 def check(place):
@@ -82,10 +97,16 @@ def check(place):
     values = Counter((row["metric"], row["step"]) for row in rows(spool, "scalars"))
     assert set(values.values()) <= {1}
     for metric, kind in {"other": "step", "by/handle": "step", "along/a": "along", "along/b": "along",
-                         "worker": "worker"}.items():  # fmt: skip
+                         "worker": "worker", "loader": "loader"}.items():  # fmt: skip
         there = {step for name, step in values if name == metric}
         assert there >= set(said[kind]), metric
-        assert len(there) - len(said[kind]) <= 1, metric
+        writers = 2 if kind == "loader" else 1
+        assert len(there) - len(said[kind]) <= writers, metric
+    taken = len(said["step"])
+    folded = sum(row["agg_count"] for row in rows(spool, "scalars") if row["metric"] == "by/interval")
+    drawn = sum(row["count"] for row in rows(spool, "distributions"))
+    assert 0 <= folded - taken <= 1
+    assert 0 <= drawn - taken <= 1
     spans = Counter((row["name"], row["step"]) for row in rows(spool, "spans"))
     assert set(spans.values()) <= {1}
     assert {step for name, step in spans if name == "step"} >= set(said["step"])
@@ -109,7 +130,7 @@ def test_killed_capture_loses_and_repeats_nothing(tmp_path, nursery, capsys):
     with capsys.disabled():
         print(f"\n{KILLS} kills of capture, RANKLAKE_SEED={SEED}")
     most = {}
-    kinds = [(threads, forks) for threads in (False, True) for forks in (False, True)]
+    kinds = [*itertools.product((False, True), (False, True), (False,)), (False, False, True), (True, False, True)]
     for phase in PHASES:  # once without a kill, to learn how much there is to be killed in
         place = tmp_path / f"count-{phase}"
         place.mkdir()
@@ -121,15 +142,22 @@ def test_killed_capture_loses_and_repeats_nothing(tmp_path, nursery, capsys):
         round_number += 1
         place = tmp_path / f"round-{round_number}"
         place.mkdir()
-        threads, forks = rng.choice(kinds)
+        threads, forks, loader = rng.choice(kinds)
         phase = rng.choice([*PHASES, "time"])
         how = (
-            {"after_ms": rng.randint(5, 400)}
+            {"after_ms": rng.randint(5, 1000 if loader else 400)}
             if phase == "time"
             else {"phase": phase, "at": rng.randint(1, most[phase])}
         )
         killed, _ = nursery.run(
-            place, "record", seed=rng.random(), threads=threads, forks=forks, close=rng.random() < 0.5, **how
+            place,
+            "record",
+            seed=rng.random(),
+            threads=threads,
+            forks=forks,
+            loader=loader,
+            close=rng.random() < 0.5,
+            **how,
         )
         kills[phase] += killed
         while rng.random() < 0.35:
