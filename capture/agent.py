@@ -212,7 +212,7 @@ class Agent:
             raw: dict[str, bytes] = {}
             for item in members:
                 with self._telling(troubles, item.file.path.parent):
-                    raw[item.remote] = item.file.path.read_bytes()
+                    raw[item.remote] = item.file.read_to_send()
             if raw and not uploader.send(*pack(raw)):
                 left += members
                 continue

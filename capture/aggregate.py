@@ -65,26 +65,27 @@ class Aggregate:
     def add(self, value: Any = None, step: Any = None) -> None:  # noqa: ANN401 - whatever training has
         """Fold in a value; once this has returned, it survives the process."""
         try:
-            self._add(number(value), step_of(step))
+            self.take(number(value), step_of(step))
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
             self._failed(self.name, value, error, lambda late: self.add(late, step))
 
-    def _add(self, value: float, step: int) -> None:
+    def take(self, value: float, step: int) -> bool:
+        """Fold in a number; False if its row finds no place, which is then counted. Raises what `define` does."""
         moment = now()
         current = self._current
         if current.busy:  # a signal handler, or a destructor, within the lines below: it gets a row of its own
-            self._begin(value, step, moment)
-            return
+            return self._begin(value, step, moment) is not None
         current.busy = True
         try:
             if current.cell is not None and moment < current.until_ns:
                 state = fold(current.state, value)
                 if current.cell.write((moment, step, *state, value)):
                     current.state = state
-                    return
+                    return True
             current.cell = None
             current.cell = self._begin(value, step, moment)
             current.state, current.until_ns = fold(NOTHING_YET, value), moment + self._every_ns
+            return current.cell is not None
         finally:
             current.busy = False
 

@@ -24,6 +24,10 @@ DEVICE_VALUE: Final = "device value"
 SPOOL_FULL: Final = "spool full"
 SPOOL_VANISHED: Final = "spool vanished"
 SPOOL_REFUSED: Final = "spool not writable"
+BACKPRESSURE: Final = "backpressure"
+BLOCKED: Final = "backpressure, waited too long"
+DROPPED_OLDEST: Final = "backpressure, oldest dropped"
+AGGREGATED: Final = "aggregated"
 DAMAGED: Final = "damaged"
 UNSEALABLE: Final = "file not sealable"
 UNEXPECTED: Final = "unexpected error"
@@ -50,18 +54,23 @@ class Gaps:
         self._told: set[str] = set()
         self.at_once: Callable[[], None] | None = None
 
-    def count(self, table: str, reason: str, rows: int = 1, detail: object = "") -> None:
+    def count(
+        self, table: str, reason: str, rows: int = 1, detail: object = "", *, is_written_down: bool = False
+    ) -> None:
         """Count rows of a table that could not be recorded.
 
         Parameters
         ----------
         detail
             What the first warning of this reason adds, such as a name or an error; its repr is cut short.
+        is_written_down
+            True if they are in meta.frames already.
         """
         if rows <= 0:
             return
         with self._lock:
-            self._fresh[table, reason] += rows
+            if not is_written_down:
+                self._fresh[table, reason] += rows
             self._total[table, reason] += rows
             new = reason not in self._told and reason not in DELIBERATE
             self._told.add(reason)

@@ -18,7 +18,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
+from ranklake.capture.budget import EVICTABLE
+from ranklake.capture.eviction import evict, finish
 from ranklake.capture.gaps import Gaps
+from ranklake.capture.layouts import SLOT_LANES
 from ranklake.capture.leader import leader
 from ranklake.capture.recorder import Recorder
 from ranklake.capture.recover import Recovery, recover_stream
@@ -67,7 +70,7 @@ class Keeper:
         self._deadline = float("inf")
         self._pushing = threading.Lock()
         self._forked = False
-        self._syncer = Syncer(recorder)
+        self._syncer = Syncer(recorder, self._sealer_wakes.set)
         self._next = dict.fromkeys(("anchor", "seal", "adopt"), 0.0)
         self._next["seal"] = time.monotonic() + self._settings.seal_every_s
         self._threads = [
@@ -141,6 +144,7 @@ class Keeper:
             self._guarded(stream.anchor, "noting the time")
             self._next["anchor"] = now + ANCHOR_EVERY_S
         recorder.flush_gaps()
+        self._guarded(lambda: self._evict(stream), "making room")
         if flushes or now >= self._next["seal"]:
             self._next["seal"] = now + self._settings.seal_every_s
             recorder.tell_gaps()
@@ -173,10 +177,28 @@ class Keeper:
         recorder.reopen_for_the_end()
         recorder.flush_gaps()
         recorder.collect()
-        self._seal(recorder.require(), final=True)
+        stream = recorder.require()
+        finish(stream.folder, stream.note, partial(self._given_up, stream))
+        self._seal(stream, final=True)
         self._finished = True
         if self._forked and recorder.stream is not None:
             self._adopt(recorder.stream)
+
+    def _evict(self, stream: Stream) -> None:
+        """Give up what waits longest, where that was chosen and the disk budget is nearly used up."""
+        if self._settings.backpressure != "drop_oldest":
+            return
+        budget, gone = self._recorder.budget, partial(self._given_up, stream)
+        finish(stream.folder, stream.note, gone)
+        for table, lane in EVICTABLE:
+            excess = budget.excess_bytes(SLOT_LANES[lane])
+            if excess:
+                evict(stream.folder, table, excess, stream.note, gone)
+                budget.look(stream.folder)
+
+    def _given_up(self, stream: Stream, file: SealedFile) -> None:
+        stream.waiting.pop(file.path.name, None)
+        self._recorder.count_given_up(file.table, file.rows)
 
     # ── uploading ──
 

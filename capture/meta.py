@@ -52,7 +52,9 @@ class Meta:
     taken
         The part of `gaps` that footers carry.
     sealed
-        Pairs (table, segment) that were sealed.
+        Pairs (table, segment) that were sealed, and the gaps that their footers carry.
+    dropped
+        Those of them that were given up.
     highest
         Highest segment number sealed, per table.
     ended
@@ -71,7 +73,8 @@ class Meta:
     assigned: "Counter[str]" = field(default_factory=Counter)
     gaps: "Counter[tuple[str, str]]" = field(default_factory=Counter)
     taken: "Counter[tuple[str, str]]" = field(default_factory=Counter)
-    sealed: set[tuple[str, int]] = field(default_factory=set)
+    sealed: dict[tuple[str, int], dict[str, int]] = field(default_factory=dict)
+    dropped: set[tuple[str, int]] = field(default_factory=set)
     highest: dict[str, int] = field(default_factory=dict)
     ended: bool = False
     final: bool = False
@@ -90,7 +93,7 @@ class Meta:
         """Take a sealed segment into account; twice counts once."""
         if (table, segment) in self.sealed:
             return
-        self.sealed.add((table, segment))
+        self.sealed[table, segment] = gaps
         self.highest[table] = max(segment, self.highest.get(table, -1))
         self.rows[table] += rows
         self.assigned[table] += sum(gaps.values())
@@ -99,10 +102,32 @@ class Meta:
                 self.taken[table, reason] += count
         self.final = self.final or (final and table == "events")
 
+    def add_dropped(self, table: str, segment: int, rows: int, gaps: dict[str, int], reason: str) -> None:
+        """Take into account that a sealed segment was given up; twice counts once.
+
+        Its rows are gaps now, and the gaps that its footer carried wait for another.
+        """
+        if (table, segment) in self.dropped:
+            return
+        self.dropped.add((table, segment))
+        self.rows[table] -= rows
+        self.assigned[table] -= sum(gaps.values())
+        self.gaps[table, reason] += rows
+        for carried, count in gaps.items():
+            if carried == DAMAGED:  # was never noted as a gap
+                self.gaps[table, reason] += count
+            else:
+                self.taken[table, carried] -= count
+
 
 def sealed_frame(table: str, segment: int, rows: int, gaps: dict[str, int], *, final: bool) -> dict[str, Any]:
     """Return the frame that says that a segment was sealed."""
     return {"k": "sealed", "t": table, "s": segment, "r": rows, "g": gaps, "f": final}
+
+
+def dropped_frame(table: str, segment: int, rows: int, gaps: dict[str, int], reason: str) -> dict[str, Any]:
+    """Return the frame that says that a sealed segment was given up."""
+    return {"k": "dropped", "t": table, "s": segment, "r": rows, "g": gaps, "why": reason}
 
 
 def read_meta(folder: Path) -> Meta:
@@ -145,6 +170,10 @@ def _sealed(meta: Meta, frame: frames.Frame) -> None:
     meta.add_sealed(str(frame["t"]), int(frame["s"]), int(frame["r"]), dict(frame["g"]), final=bool(frame["f"]))
 
 
+def _dropped(meta: Meta, frame: frames.Frame) -> None:
+    meta.add_dropped(str(frame["t"]), int(frame["s"]), int(frame["r"]), dict(frame["g"]), str(frame["why"]))
+
+
 def _ended(meta: Meta, frame: frames.Frame) -> None:
     del frame
     meta.ended = True
@@ -161,5 +190,6 @@ _READERS: Final = {
     "span": _span,
     "gaps": _gaps,
     "sealed": _sealed,
+    "dropped": _dropped,
     "ended": _ended,
 }

@@ -13,10 +13,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
+from ranklake.capture.budget import Budget
 from ranklake.capture.files import sync_file
-from ranklake.capture.gaps import AFTER_CLOSE, DELIBERATE, SPOOL_VANISHED, Gaps
+from ranklake.capture.folding import Folding
+from ranklake.capture.gaps import AFTER_CLOSE, BACKPRESSURE, DELIBERATE, DROPPED_OLDEST, SPOOL_VANISHED, Gaps
 from ranklake.capture.launcher import Launch
-from ranklake.capture.layouts import FRAME_LANES, ROWS, SLOT_LANES, STEPS, Layout
+from ranklake.capture.layouts import FRAME_LANES, ROWS, SCALARS, SLOT_LANES, STEPS, Layout
 from ranklake.capture.records import RecordLane, refusal
 from ranklake.capture.series import Series
 from ranklake.capture.settings import Settings
@@ -74,12 +76,15 @@ class Recorder:
         self.stream: Stream | None = None
         self.unsealed: dict[OpenFile, int] = {}
         self.untold: Counter[tuple[str, str]] = Counter()
+        self.budget = Budget(self.settings.disk_budget_bytes)
         self._file_bytes = file_bytes or {}
         self._family = new_incarnation()
         self.is_worker = False
         self._spares = itertools.count()
         self._gaps_again_ns = 0
         self._mutex = threading.RLock()
+        folding = self._folding = Folding(lambda: self.slots["intervals"], self.series, self.gaps)
+        self._folds = {SCALARS: folding.scalar, ROWS: folding.row}
         sharded = self.settings.shards == "always" or (self.settings.shards == "auto" and not has_gil())
         self.slots: dict[str, Lane | Shards] = {
             name: Shards(layout, self._new_lane) if sharded else self._new_lane(layout)
@@ -161,6 +166,12 @@ class Recorder:
                 "attributes": json_text({"table": table, "reason": reason, "rows": rows}),
             }
             self.records["events"].append(time.monotonic_ns(), row)
+
+    def count_given_up(self, table: str, rows: int) -> None:
+        """Count rows of sealed segments that were given up, which the stream has written down."""
+        self.gaps.count(table, DROPPED_OLDEST, rows, is_written_down=True)
+        with self._mutex:
+            self.untold[table, DROPPED_OLDEST] += rows
 
     def _flush_gaps_of_worker(self) -> None:
         if time.monotonic_ns() >= self._gaps_again_ns:
@@ -247,6 +258,8 @@ class Recorder:
         self.gaps.after_fork()
         self.gaps.at_once = self._flush_gaps_of_worker
         self.series.after_fork()
+        self.budget.after_fork()
+        self._folding.after_fork()
         self.unsealed, self.untold = {}, Counter()
         for lane in self.slots.values():
             lane.after_fork()
@@ -258,6 +271,10 @@ class Recorder:
     def _new_lane(self, layout: Layout) -> Lane:
         lane = Lane(layout, self._new_slots, self._new_spare, self._adopt_spare, self.gaps.count, self._weigh)
         lane.alone = self.is_worker
+        if self.settings.backpressure == "aggregate":
+            lane.fold = self._folds.get(layout)
+        elif self.settings.backpressure == "block":
+            lane.patience_s = self.settings.block_at_most_s
         return lane
 
     def _weigh(self, file: SlotFile) -> int:
@@ -271,18 +288,29 @@ class Recorder:
         return self.require().next_open(lane)
 
     def _new_slots(self, layout: Layout) -> SlotFile:
-        path = self._new_path(layout.lane)
-        try:
-            return SlotFile(path, layout, self._file_bytes.get(layout.lane, 0))
-        except OSError as error:
-            raise refusal(error) from error
+        self._make_sure_of_room(layout)
+        return self._slots_at(self._new_path(layout.lane), layout)
 
     def _new_spare(self, layout: Layout) -> SlotFile:
-        path = self.require().folder / f"{layout.lane}-{os.getpid()}-{next(self._spares)}{SPARE}"
+        self._make_sure_of_room(layout)
+        return self._slots_at(
+            self.require().folder / f"{layout.lane}-{os.getpid()}-{next(self._spares)}{SPARE}", layout
+        )
+
+    def _make_sure_of_room(self, layout: Layout) -> None:
+        if not self.budget.has_room(layout.lane, self._size(layout)):
+            raise RefusedError(BACKPRESSURE, f"{self.budget.used_bytes} bytes of the disk budget are used")
+
+    def _size(self, layout: Layout) -> int:
+        return self._file_bytes.get(layout.lane) or self.budget.file_bytes(layout)
+
+    def _slots_at(self, path: Path, layout: Layout) -> SlotFile:
         try:
-            return SlotFile(path, layout, self._file_bytes.get(layout.lane, 0))
+            file = SlotFile(path, layout, self._size(layout))
         except OSError as error:
             raise refusal(error) from error
+        self.budget.made(self._size(layout))
+        return file
 
     def _adopt_spare(self, spare: SlotFile) -> None:
         try:

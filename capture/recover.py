@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from ranklake.capture import frames
 from ranklake.capture.clock import straighten
+from ranklake.capture.eviction import finish as finish_evictions
 from ranklake.capture.files import TEMPORARY, write_whole
 from ranklake.capture.frames import FrameFile
 from ranklake.capture.gaps import LOGGER
@@ -26,10 +27,12 @@ from ranklake.capture.places import local_root, spool_uri
 from ranklake.capture.seal import Sealing, keep_damaged, seal
 from ranklake.capture.stream import (
     ACKED,
+    DROPPED,
     GONE,
     META_FILE,
     NEW,
     OPEN,
+    SEALED,
     SPARE,
     OpenFile,
     SealedFile,
@@ -206,6 +209,7 @@ class Orphan:
         self._drop_torn_tail()
         meta_file = FrameFile(self.folder / META_FILE)
         try:
+            finish_evictions(self.folder, meta_file.append)
             self._add_ending(read_meta(self.folder))
             job = Sealing(
                 name=self.name,
@@ -224,7 +228,7 @@ class Orphan:
         for path in sorted(self.folder.iterdir()):
             if path.name.endswith((SPARE, ACKED)) or (path.name.startswith(".") and path.name.endswith(TEMPORARY)):
                 path.unlink()
-            elif path.name not in {OWNER_FILE, META_FILE} and not OpenFile.of(path) and not SealedFile.of(path):
+            elif path.name not in {OWNER_FILE, META_FILE} and not _is_known(path):
                 keep_damaged(self.folder, path)
 
     def _drop_torn_tail(self) -> None:
@@ -261,6 +265,11 @@ class Orphan:
         numbers += [file.segment for file in open_files(self.folder) if file.table == table]
         numbers += [file.segment for file in sealed_files(self.folder) if file.table == table]
         return 1 + max(numbers)
+
+
+def _is_known(path: Path) -> bool:
+    sealed = path.with_suffix(SEALED) if path.name.endswith(DROPPED) else path
+    return bool(OpenFile.of(path) or SealedFile.of(sealed))
 
 
 def sweep(root: Path) -> None:

@@ -37,7 +37,7 @@ class Series:
         self._frames: list[dict[str, Any]] = []
         self._metrics: dict[object, int] = {}
         self._schemas: dict[tuple[int, ...], int] = {}
-        self._widths: dict[int, int] = {}
+        self._members: dict[int, tuple[int, ...]] = {}
         self._spans: dict[tuple[object, ...], int] = {}
         self._numbers = {kind: itertools.count() for kind in ("metric", "schema", "span")}
 
@@ -63,7 +63,7 @@ class Series:
         if found is not None:
             return found
         number = self._define("schema", self._schemas, metrics, MAX_SCHEMAS, {"of": metrics})
-        self._widths[number] = len(metrics)
+        self._members[number] = metrics
         return number
 
     def span(self, name: object, kind: str, **facts: str | int | None) -> int:
@@ -84,7 +84,11 @@ class Series:
 
     def values_in(self, schemas: Iterable[int]) -> int:
         """Return how many values slots of these schemas hold together."""
-        return sum(self._widths.get(int(schema), 0) for schema in schemas)
+        return sum(len(self.metrics_of(schema)) for schema in schemas)
+
+    def metrics_of(self, schema: int) -> tuple[int, ...]:
+        """Return the metrics of a schema, in order; none if it is not known."""
+        return self._members.get(int(schema), ())
 
     def after_fork(self) -> None:
         """In a forked child: numbers stay as they are; the lock may be held by a thread that is not there."""

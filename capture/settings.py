@@ -38,6 +38,15 @@ class Settings:
     """A step so many times as long as the running median of the last 32 is slow: nothing in it is sampled out."""
     shards: str = "auto"
     """Whether each thread has slot files of its own: ``auto`` where Python has no GIL, or ``always``, ``never``."""
+    disk_budget_bytes: int = 2 << 30
+    """Local disk that a process may take while the store is away; 0 for no limit. A forked child has one of its own."""
+    backpressure: str = "aggregate"
+    """What gives way when the budget is nearly used up. ``aggregate``: values, folded into a row per metric and 10 s.
+    ``drop_oldest``: sealed segments that wait longest. ``drop_newest``: rows that are recorded now. ``block``: the
+    caller, who waits. Values go first, then spans; steps, runs and events have the rest of the budget for themselves.
+    Whatever is given up is counted."""
+    block_at_most_s: float = 10.0
+    """How long a call may wait under ``block``; then its row is counted, and for a second no other call waits."""
 
     def __post_init__(self) -> None:
         parse_rules(self.sampling)
@@ -54,8 +63,13 @@ _LEAST: Final[dict[str, float]] = {
     "sync_every_s": 0.0,
     "agent_patience_s": 0.0,
     "slow_step_ratio": 1.0,
+    "disk_budget_bytes": 0,
+    "block_at_most_s": 0.0,
 }
-_WORDS: Final[dict[str, tuple[str, ...]]] = {"shards": ("auto", "always", "never")}
+_WORDS: Final[dict[str, tuple[str, ...]]] = {
+    "shards": ("auto", "always", "never"),
+    "backpressure": ("aggregate", "drop_oldest", "drop_newest", "block"),
+}
 
 _KINDS: Final[dict[object, Callable[[Any], Any]]] = {float: float, int: int, str: text}
 

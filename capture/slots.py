@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.capture import pages
-from ranklake.capture.gaps import BAD_VALUE
+from ranklake.capture.gaps import BACKPRESSURE, BAD_VALUE, BLOCKED
 from ranklake.capture.layouts import MARK, Layout
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ Pair = tuple[memoryview, Callable[[], int]]
 Place = tuple[memoryview, int]
 
 RETRY_NS: Final = 1_000_000_000
+PRESSED_NS: Final = 50_000_000  # room within the budget is quickly asked for, and quickly made
+_PAUSE_S: Final = 0.02
 LEAST_AHEAD_BYTES: Final = 1 << 20  # of pages kept ready in front of the writers
 _COUNT: Final = re.compile(r"count\((\d+)")
 
@@ -195,6 +197,10 @@ class Lane:
         Set in a forked child, where no sealer runs: ended files are closed at once and left to the parent's.
     is_shut
         Whether `shut` was called.
+    fold
+        Called with the fields of rows that find no room within the disk budget, to make less of them; it counts them.
+    patience_s
+        How long a call may wait for room within the disk budget.
     wake
         Called when a prepared file was taken and another is wanted; by any thread, and in signal handlers.
 
@@ -215,6 +221,8 @@ class Lane:
     ) -> None:
         self.layout = layout
         self.alone = False
+        self.fold: Callable[..., None] | None = None
+        self.patience_s = 0.0
         self.wake: Callable[[], object] = _nobody
         self.pair: Pair = SHUT
         self.retired: list[SlotFile] = []
@@ -253,27 +261,42 @@ class Lane:
                 if not _released(view):
                     self._refuse(self.layout.table, BAD_VALUE, rows, str(error))
                     return None
-            if not self._advance(pair, rows):
+            why = self._advance(pair)
+            if why is not None:
+                if self.fold is not None and why.reason == BACKPRESSURE:
+                    self.fold(*fields)
+                else:
+                    self._refuse(self.layout.table, why.reason, rows, why.detail)
                 return None
 
-    def _advance(self, seen: Pair, rows: int) -> bool:
-        """Publish a next file unless another thread did; False, with a gap counted, if there is none to be had."""
-        with self._lock:
-            if self.pair is not seen:
-                return True
-            if self._refused is None or time.monotonic_ns() >= self._retry_ns:
+    def _advance(self, seen: Pair) -> RefusedError | None:
+        """Publish a next file unless another thread did; return why there is none to be had."""
+        until = None
+        while True:
+            with self._lock:
+                if self.pair is not seen:
+                    return None
+                if self._refused is not None and time.monotonic_ns() < self._retry_ns:
+                    return self._refused
                 try:
                     self._publish(self._next())
                 except RefusedError as refused:
                     self._publish(None)
-                    self._refused = refused
-                    self._retry_ns = time.monotonic_ns() + RETRY_NS
+                    seen, why = self.pair, refused
                 else:
                     self._refused = None
-                    return True
-            why = self._refused
-        self._refuse(self.layout.table, why.reason, rows, why.detail)
-        return False
+                    return None
+                now = time.monotonic()
+                until = now + self.patience_s if until is None else until
+                if why.reason != BACKPRESSURE or now >= until:
+                    if why.reason == BACKPRESSURE and self.patience_s:
+                        why = RefusedError(BLOCKED, why.detail)
+                    pause_ns = PRESSED_NS if why.reason == BACKPRESSURE else RETRY_NS
+                    self._refused, self._retry_ns = why, time.monotonic_ns() + pause_ns
+                    self.wake()
+                    return why
+            self.wake()
+            time.sleep(_PAUSE_S)  # without the lock: sealing, which makes room, needs it
 
     def _next(self) -> SlotFile:
         spare, self._spare = self._spare, None

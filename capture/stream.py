@@ -7,6 +7,7 @@
         <lane>-<segment>.open                       slots or frames being written
         <table>-<segment>~<date>~<rows>~<sha256>.sealed   Parquet, to be uploaded
         ….acked                                     uploaded, about to be deleted; by the stream's process if it lives
+        ….dropped                                   given up for lack of room, about to be counted and deleted
 
 The state of a file is its name and changes by rename alone. A local name leaves out what the folder says: with run,
 table and date a segment's full name can pass the 255 bytes that file systems allow.
@@ -18,6 +19,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -33,7 +35,7 @@ from ranklake.capture.owner import HELD, Owner, OwnerLock, boot_id, start_ticks
 from ranklake.lake.contracts.segment import RUN_NAME, SegmentName
 
 META_FILE: Final = "meta.frames"
-OPEN, SPARE, SEALED, ACKED = ".open", ".spare", ".sealed", ".acked"
+OPEN, SPARE, SEALED, ACKED, DROPPED = ".open", ".spare", ".sealed", ".acked", ".dropped"
 NEW, GONE, DAMAGED_FOLDER = ".new-", ".gone-", "damaged"
 
 _FOLDER: Final = re.compile(r"r(\d{1,9})-([0-9a-f]{16})")
@@ -122,6 +124,21 @@ class SealedFile:
     def acked(self) -> Path:
         """What the file is called when its segment is in the spool."""
         return self.path.with_suffix(ACKED)
+
+    def read_to_send(self) -> bytes:
+        """Return the segment's bytes, and mark the file as one that may be in the store from now on.
+
+        The mark is that its owner may no longer write to it. Raises `OSError`: if there is no such file, it was sent
+        or given up.
+        """
+        with contextlib.suppress(PermissionError, NotImplementedError):  # a file system without permissions
+            self.path.chmod(stat.S_IRUSR)
+        return self.path.read_bytes()
+
+    @staticmethod
+    def is_tried(path: Path) -> bool:
+        """Say whether a segment, whatever it is called now, may be in the store. Raises `OSError`."""
+        return not path.stat().st_mode & stat.S_IWUSR
 
     def remote(self, stream: StreamName) -> str:
         """Return the segment's path below the spool's URI."""

@@ -4,13 +4,17 @@ It has a thread of its own because both have a time limit that sealing, which ma
 writer that fills its file finds the next one prepared, and a power failure costs what `Settings.sync_every_s` says.
 """
 
+import contextlib
 import errno
 import queue
 import threading
 import time
+from collections.abc import Callable
 from typing import Final
 
+from ranklake.capture.budget import EVICTABLE
 from ranklake.capture.gaps import AFTER_CLOSE
+from ranklake.capture.layouts import SLOT_LANES
 from ranklake.capture.recorder import Recorder
 from ranklake.capture.slots import RefusedError
 
@@ -19,10 +23,16 @@ _LONGEST_S: Final = 1.0
 
 
 class Syncer:
-    """Prepares and syncs the lanes of one recorder."""
+    """Prepares and syncs the lanes of one recorder, and sees how much of the disk budget is left.
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    Parameters
+    ----------
+    press
+        Called when that is little.
+    """
+
+    def __init__(self, recorder: Recorder, press: Callable[[], None]) -> None:
+        self._recorder, self._press = recorder, press
         self._every_s = recorder.settings.sync_every_s
         self._wanted: queue.SimpleQueue[None] = queue.SimpleQueue()  # may be put to in a signal handler
         self._stopping = False
@@ -71,6 +81,12 @@ class Syncer:
 
     def _round(self) -> None:
         now = time.monotonic()
+        recorder = self._recorder
+        if recorder.stream is not None:
+            with contextlib.suppress(FileNotFoundError):  # it vanished: the sealer sees that, too
+                recorder.budget.look(recorder.stream.folder)
+            if any(recorder.budget.excess_bytes(SLOT_LANES[lane]) for _, lane in EVICTABLE):
+                self._press()
         if now >= self._next_spare:
             for lane in self._recorder.slots.values():
                 lane.prepare()

@@ -113,7 +113,7 @@ class Uploader:
 
     def _push_one(self, name: StreamName, file: SealedFile, deadline: float | None) -> bool:
         try:
-            raw = file.path.read_bytes()
+            raw = file.read_to_send()
         except FileNotFoundError:
             file.acked.unlink()  # the agent has sent it; if nobody has, the folder vanished, and this raises
             return True

@@ -89,14 +89,23 @@ def balance(lake: "Lake", spooled: "Iterable[Spooled]" = ()) -> list[TableBalanc
 
 @dataclass(slots=True)
 class _Lane:
-    """One stream of one table: what its recorder says, and what became of it."""
+    """One stream of one table: what its recorder says, and what became of it.
 
-    said_rows: int = 0
+    A recorder that gives up a sealed segment for lack of room counts its rows as gaps from then on. Footers that were
+    sealed before still have them among the rows, but the sum of both only ever grows, and so do the gaps.
+    """
+
+    said: int = 0
     said_gaps: int = 0
+    named_rows: int = 0
     stored: int = 0
     rejected: int = 0
     in_flight: int = 0
     closed: bool = False
+
+    @property
+    def said_rows(self) -> int:
+        return max(self.said - self.said_gaps, self.named_rows)
 
     def fault(self) -> str | None:
         accounted = self.stored + self.rejected + self.in_flight
@@ -122,12 +131,15 @@ def _lanes(segments: list[dict[str, Any]], waiting: "Iterable[Spooled]") -> dict
         lane.rejected += row["rows_rejected"]
         if row["unreadable"] != GONE:
             ingested[slot_file] = max(ingested[slot_file], row["rows"])
-        # Of an unreadable segment only its name is known; later footers of the stream say what came before them.
-        lane.said_rows = max(lane.said_rows, (row["rows_before"] or 0) + row["rows"])
-        lane.said_gaps = max(lane.said_gaps, (row["gap_rows_before"] or 0) + (row["gap_rows"] or 0))
+        said_gaps = (row["gap_rows_before"] or 0) + (row["gap_rows"] or 0)
+        if row["rows_before"] is None:
+            # Of an unreadable segment only its name is known; later footers of the stream say what came before them.
+            lane.named_rows = max(lane.named_rows, row["rows"])
+        lane.said = max(lane.said, (row["rows_before"] or 0) + row["rows"] + said_gaps)
+        lane.said_gaps = max(lane.said_gaps, said_gaps)
         for table, (rows, gaps) in json.loads(row["totals"] or "{}").items():
             closing = lanes[table, stream]
-            closing.said_rows = max(closing.said_rows, rows)
+            closing.said = max(closing.said, rows + gaps)
             closing.said_gaps = max(closing.said_gaps, gaps)
             closing.closed = True
     # A slot file that is sent again brings only what none of its copies brought before.
