@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -84,7 +85,7 @@ class Recorder:
         self._gaps_again_ns = 0
         self._mutex = threading.RLock()
         folding = self._folding = Folding(lambda: self.slots["intervals"], self.series, self.gaps)
-        self._folds = {SCALARS: folding.scalar, ROWS: folding.row}
+        self._folds: dict[Layout, Callable[..., None]] = {SCALARS: folding.scalar, ROWS: folding.row}
         sharded = self.settings.shards == "always" or (self.settings.shards == "auto" and not has_gil())
         self.slots: dict[str, Lane | Shards] = {
             name: Shards(layout, self._new_lane) if sharded else self._new_lane(layout)
