@@ -10,9 +10,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.capture.budget import Budget
 from ranklake.capture.files import sync_file
@@ -27,6 +26,9 @@ from ranklake.capture.shards import Shards
 from ranklake.capture.slots import RETRY_NS, Lane, RefusedError, SlotFile
 from ranklake.capture.stream import SPARE, OpenFile, Stream, new_incarnation
 from ranklake.capture.values import json_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _RETIRE_TRIES: Final = 1000
 
