@@ -12,6 +12,7 @@ import json
 import os
 import socket
 import threading
+import time
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +20,8 @@ from typing import Final, Self
 
 LEADER_FILE: Final = "agent.json"
 _MOST_BYTES: Final = 1 << 16
+_ASKED_FOR_S: Final = 0.1
+"""Who asks for the leader holds the lock himself for some microseconds, if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,7 @@ class Leadership:
                 return None
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
-                if not _locked(fd):
+                if not _locked_within(fd, _ASKED_FOR_S):
                     os.close(fd)
                     return None
                 found = Leader(os.getpid(), socket.gethostname(), datetime.now(UTC).isoformat("T", "seconds"), spool)
@@ -148,4 +151,13 @@ def _locked(fd: int, *, shared: bool = False) -> bool:
         fcntl.lockf(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
         return False
+    return True
+
+
+def _locked_within(fd: int, patience_s: float) -> bool:
+    deadline = time.monotonic() + patience_s
+    while not _locked(fd):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
     return True

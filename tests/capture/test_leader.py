@@ -19,6 +19,15 @@ print("mine" if lead else "taken", flush=True)
 sys.stdin.readline()
 """
 
+ASKING = """
+import sys
+from pathlib import Path
+from ranklake.capture.leader import leader
+print("asking", flush=True)
+while True:
+    leader(Path(sys.argv[1]))
+"""
+
 
 def holder(root, spool=""):
     """Start a process that tries to lead a local spool; return it and what came of it."""
@@ -118,3 +127,20 @@ def test_it_serves_its_own_spool_or_all(tmp_path):
     lead = Leadership.take(tmp_path, "")
     assert lead.leader.serves("s3://b/spool")
     lead.release()
+
+
+def test_asking_hinders_no_election(tmp_path):
+    """While many ask again and again whether there is a leader, one can still be elected, every time."""
+    (tmp_path / LEADER_FILE).touch()
+    command = [sys.executable, "-c", ASKING, str(tmp_path)]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(2)]
+    try:
+        for process in processes:
+            process.stdout.readline()
+        for _ in range(20):
+            lead = Leadership.take(tmp_path, "")
+            assert lead is not None
+            lead.release()
+    finally:
+        for process in processes:
+            end(process)
