@@ -137,7 +137,7 @@ def test_asking_hinders_no_election(tmp_path):
     try:
         for process in processes:
             process.stdout.readline()
-        for _ in range(20):
+        for _ in range(2000):
             lead = Leadership.take(tmp_path, "")
             assert lead is not None
             lead.release()
