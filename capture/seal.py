@@ -229,7 +229,15 @@ def _write(
 
 
 def parquet_bytes(table: pa.Table, footer: SegmentFooter) -> bytes:
-    """Return a segment's bytes: zstd, deltas for whole numbers and times, floats split by byte, page checksums."""
+    """Return a segment's bytes: zstd, deltas for whole numbers and times, floats split by byte, page checksums.
+
+    Most segments are small: a rank's values of a minute. So what a column costs that says nothing counts for more than
+    its values. Columns that are NULL throughout are left out (a reader takes them for NULL), and there are no
+    statistics: nobody prunes by those of a segment, which is read whole, once.
+    """
+    table = table.select(
+        [field.name for field in table.schema if not field.nullable or table[field.name].null_count < len(table)]
+    )
     encodings: dict[str, str] = {}
     for field in table.schema:
         if pa.types.is_floating(field.type):
@@ -245,6 +253,7 @@ def parquet_bytes(table: pa.Table, footer: SegmentFooter) -> bytes:
         use_dictionary=[name for name in table.column_names if name in _FEW_VALUES],
         column_encoding=encodings,
         write_page_checksum=True,
+        write_statistics=False,
         store_schema=False,  # docs of columns have no place in each of ten thousand small files
     ) as writer:
         writer.write_table(table.cast(bare))

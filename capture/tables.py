@@ -102,7 +102,12 @@ _NON_FINITE: Final = _non_finitechosen()
 
 
 def _values(time: Array, step: Array, value: Array, series: Array, slots: Array, meta: Meta, damaged: int) -> Rows:
-    """Return rows of `scalars` from flat arrays; `series` are defined."""
+    """Return rows of `scalars` from flat arrays; `series` are defined.
+
+    Metric by metric: neighbours that are alike take less room.
+    """
+    order = np.lexsort((slots, series))
+    time, step, value, series, slots = (column[order] for column in (time, step, value, series, slots))
     flagged = flags(value)
     columns: Columns = {
         **named(series, meta),
@@ -152,8 +157,7 @@ def _rows(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor]
         empty = np.empty(0, np.int64)
         return _values(empty, empty, np.empty(0), empty, empty, meta, damaged)
     time, step, value, series_of, slot = (np.concatenate(column) for column in zip(*parts, strict=True))
-    order = np.argsort(slot, kind="stable")
-    return _values(time[order], step[order], value[order], series_of[order], slot[order], meta, damaged)
+    return _values(time, step, value, series_of, slot, meta, damaged)
 
 
 def _spans(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor]) -> Rows:

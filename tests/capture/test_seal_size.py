@@ -1,0 +1,88 @@
+"""How many bytes of object storage an event takes, on what a real training records."""
+
+import itertools
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from ranklake import capture
+from ranklake.capture.seal import parquet_bytes
+from ranklake.demo.model import Shape, SmallGpt
+from ranklake.demo.train import corpus
+from ranklake.lake.contracts.arrow import conform
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.contracts.segment import METADATA_KEY, SegmentFooter
+
+STEPS = 300
+VALUES = 20
+MOST_BYTES = 6.0
+
+
+def train(run):
+    """Train the demo's model, made smaller, on the demo's text for `STEPS` steps; log twenty real values in each."""
+    torch.manual_seed(7)
+    generator = torch.Generator().manual_seed(3)
+    shape = Shape(context=16, layers=2, heads=2, width=24)
+    model, text = SmallGpt(shape), corpus()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    watched = dict(itertools.islice(((n, p) for n, p in model.named_parameters() if p.dim() > 1), (VALUES - 2) // 2))
+    for number in range(STEPS):
+        with run.step(number, tokens=8 * shape.context):
+            starts = torch.randint(len(text) - shape.context - 1, (8,), generator=generator).tolist()
+            window = torch.stack([text[start : start + shape.context + 1] for start in starts])
+            loss = model(window[:, :-1], window[:, 1:])
+            loss.backward()
+            values = {f"grad_norm/{name}": parameter.grad.norm().item() for name, parameter in watched.items()}
+            values |= {f"weight_norm/{name}": parameter.detach().norm().item() for name, parameter in watched.items()}
+            values |= {"train/perplexity": loss.exp().item(), "train/logit_scale": model.norm.weight.norm().item()}
+            optimizer.step()
+            optimizer.zero_grad()
+            assert len(values) == VALUES
+            run.log(values)
+
+
+@pytest.fixture(scope="module")
+def segment(tmp_path_factory):
+    """Give the one segment of scalars of a real run: a file's path."""
+    folder = tmp_path_factory.mktemp("size")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # more get in each other's way in so small a model
+    with capture.start(run="size", spool=folder / "spool", local_dir=folder / "local", seal_every_s=3600) as run:
+        train(run)
+    torch.set_num_threads(threads)
+    (path,) = folder.glob("spool/segments/*/scalars/*.parquet")
+    return path
+
+
+def test_a_scalar_takes_at_most_six_bytes(segment, capsys):
+    """All bytes of the segment, footer and all, over its rows: 6,000, which is a minute of five steps a second."""
+    rows, size = pq.read_metadata(segment).num_rows, segment.stat().st_size
+    assert rows == STEPS * VALUES
+    with capsys.disabled():
+        print(f"\n  {size:,} bytes / {rows:,} scalars = {size / rows:.2f} bytes a scalar")
+    assert size / rows <= MOST_BYTES
+
+
+@pytest.mark.parametrize(("steps", "most"), [(60, 6.2), (12, 15.0)])
+def test_small_segments_cost_little_more(segment, steps, most):
+    """A minute of one step a second, and of one in five seconds: what does not grow with the rows is about 2 kB."""
+    file = pq.ParquetFile(segment)
+    footer = SegmentFooter.from_json(file.schema_arrow.metadata[METADATA_KEY])
+    every = conform(file.read(), contract("scalars"), segment=True)
+    some = every.filter(pa.compute.less(every["step"], steps))
+    assert some.num_rows == steps * VALUES
+    assert len(parquet_bytes(some, footer)) / some.num_rows <= most
+
+
+def test_columns_that_say_nothing_are_left_out(segment):
+    """What is NULL throughout is not in the file; what the contract requires is, and readers see all its columns."""
+    file = pq.ParquetFile(segment)
+    names = set(file.schema_arrow.names)
+    required = {
+        field.name for field in conform(file.read(), contract("scalars"), segment=True).schema if not field.nullable
+    }
+    assert required <= names
+    assert names.isdisjoint({"agg_count", "agg_mean", "value_flag", "weight"})
+    assert {"metric", "step", "value"} <= names
