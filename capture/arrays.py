@@ -53,7 +53,7 @@ def lists(values: Array, lengths: Array) -> pa.Array:
     return pa.Array.from_buffers(pa.list_(pa.int64()), len(values), buffers, children=[numbers(flat, pa.int64())])
 
 
-def truths(values: Sequence[bool | None]) -> pa.Array:
+def truths(values: Sequence[bool | None] | Array) -> pa.Array:
     """Return booleans as an array."""
     bits = np.packbits(np.array([bool(value) for value in values], bool), bitorder="little")
     absent = np.array([value is None for value in values], bool)

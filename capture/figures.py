@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from ranklake.capture import frames
-from ranklake.capture.gaps import DAMAGED
+from ranklake.capture.gaps import FOUND_WHEN_SEALING
 from ranklake.capture.stream import META_FILE
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -104,8 +104,9 @@ class GapCount:
             if frame.get("k") == "gaps":
                 for table, reason, rows in frame["n"]:
                     self.rows[str(table), str(reason)] += int(rows)
-            elif frame.get("k") == "sealed" and DAMAGED in frame["g"]:  # found when sealing, never noted as a gap
-                self.rows[str(frame["t"]), DAMAGED] += int(frame["g"][DAMAGED])
+            elif frame.get("k") == "sealed":
+                for reason in FOUND_WHEN_SEALING.intersection(frame["g"]):
+                    self.rows[str(frame["t"]), reason] += int(frame["g"][reason])
         except (KeyError, TypeError, ValueError):  # a frame of a later version
             return
 

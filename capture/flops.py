@@ -74,7 +74,7 @@ class FlopCount:
         if self._tokens is not None:
             tokens = float(self._tokens)  # type: ignore[arg-type]  # a bad one raises and is told
             if tokens > 0:
-                self._run.scalar(FLOPS_PER_TOKEN, kind="ratio").add(flops / tokens)
+                self._run.scalar(FLOPS_PER_TOKEN).add(flops / tokens)
 
 
 def _flop_counter() -> Any:  # noqa: ANN401 - torch is no dependency

@@ -13,6 +13,7 @@ from ranklake.capture.arrays import Array, lists, numbers
 from ranklake.capture.clock import Anchor
 from ranklake.capture.layouts import HISTOGRAM_STATE, INTERVAL_STATE
 from ranklake.capture.meta import Meta
+from ranklake.capture.ranges import Judged, judge
 from ranklake.capture.rows import Columns, Rows, flag_texts, flags, integers, named, plausible
 
 _SCALES = (-10, 20)
@@ -44,6 +45,12 @@ def _finite(values: Array, there: Array) -> pa.Array:
     return numbers(values, pa.float64(), ~(there & np.isfinite(values)))
 
 
+def _judged(slots: Array, state: dict[str, Array], some: Array, meta: Meta) -> Judged:
+    """Judge intervals by all of their values that are finite."""
+    least, greatest = (np.where(some, state[name], np.nan) for name in ("min", "max"))
+    return judge(slots["series"], least, greatest, meta)
+
+
 def interval_rows(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor]) -> Rows:
     """Return rows of `scalars`, one an interval."""
     state = _newer(slots, INTERVAL_STATE)
@@ -53,6 +60,7 @@ def interval_rows(slots: Array, positions: Array, meta: Meta, straight: Sequence
     slots, positions, state = slots[good], positions[good], _only(state, good)
     some = state["finite"] > 0
     other = state["count"] - state["finite"]
+    judged = _judged(slots, state, some, meta)
     flagged = flags(state["last"])
     with np.errstate(invalid="ignore"):
         deviation = np.sqrt(np.maximum(state["m2"], 0.0) / np.maximum(state["finite"], 1))
@@ -68,8 +76,9 @@ def interval_rows(slots: Array, positions: Array, meta: Meta, straight: Sequence
         "agg_mean": _finite(state["mean"], some),
         "agg_std": _finite(deviation, some),
         "interval_ns": numbers(state["end_ns"] - slots["start_ns"], pa.int64()),
+        "edge_flag": judged.flags,
     }
-    return Rows(state["end_ns"], positions, columns, damaged)
+    return Rows(state["end_ns"], positions, columns, damaged).without(judged.dropped)
 
 
 def histogram_rows(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor]) -> Rows:
@@ -85,9 +94,11 @@ def histogram_rows(slots: Array, positions: Array, meta: Meta, straight: Sequenc
     slots, positions, state = slots[good], positions[good], _only(state, good)
     described = named(slots["series"], meta)
     count = state["zero_count"] + state["positive_counts"].sum(axis=1) + state["negative_counts"].sum(axis=1)
+    judged = _judged(slots, state, count > 0, meta)
     columns: Columns = {
         "metric": described["metric"],
         "weight": described["weight"],
+        "edge_flag": judged.flags,
         "step": integers(state["step"], pa.int64()),
         "interval_ns": numbers(state["end_ns"] - slots["start_ns"], pa.int64()),
         "scale": numbers(state["scale"], pa.int32()),
@@ -101,4 +112,4 @@ def histogram_rows(slots: Array, positions: Array, meta: Meta, straight: Sequenc
         used = np.where(counts > 0, np.arange(1, counts.shape[1] + 1), 0).max(axis=1, initial=0)
         columns[f"{sign}_offset"] = numbers(state[f"{sign}_offset"], pa.int32(), used == 0)
         columns[f"{sign}_counts"] = lists(counts, used)
-    return Rows(state["end_ns"], positions, columns, damaged)
+    return Rows(state["end_ns"], positions, columns, damaged).without(judged.dropped)

@@ -167,6 +167,7 @@ class Keeper:
         files = [file for file in recorder.unsealed if file.path.exists()]
         for sealed in seal(job_of(stream), files, final=final):
             stream.waiting[sealed.file.path.name] = (sealed.file.table, sealed.file.rows)
+            recorder.count_found(sealed.file.table, sealed.found)
         recorder.unsealed = {file: rows for file, rows in recorder.unsealed.items() if file.path.exists()}
         self._uploader_wakes.set()
 

@@ -1,14 +1,17 @@
 """meta.frames read back: all that is needed to seal a stream's files, by its process or by whoever finds them."""
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from ranklake.capture import frames
 from ranklake.capture.clock import Anchor
-from ranklake.capture.gaps import DAMAGED
+from ranklake.capture.gaps import FOUND_WHEN_SEALING
 from ranklake.capture.stream import META_FILE
+
+T = TypeVar("T")
 
 ENDED: Final[dict[str, Any]] = {"k": "ended"}
 """The frame behind the event ``rank_end``."""
@@ -16,11 +19,25 @@ ENDED: Final[dict[str, Any]] = {"k": "ended"}
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """Name and kind of a series; under sampling, how many values each of its values stands for."""
+    """What a series is.
+
+    Attributes
+    ----------
+    weight
+        Under sampling, how many values each of its values stands for.
+    edge
+        What `edge_flag` says of all its rows.
+    low, high, outside
+        Range of its values, and the policy for those that are not in it.
+    """
 
     name: str
     kind: str
     weight: float | None = None
+    edge: str | None = None
+    low: float | None = None
+    high: float | None = None
+    outside: str = "flag"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +115,7 @@ class Meta:
         self.rows[table] += rows
         self.assigned[table] += sum(gaps.values())
         for reason, count in gaps.items():
-            if reason != DAMAGED:  # found when sealing, never noted as a gap before
+            if reason not in FOUND_WHEN_SEALING:
                 self.taken[table, reason] += count
         self.final = self.final or (final and table == "events")
 
@@ -114,7 +131,7 @@ class Meta:
         self.assigned[table] -= sum(gaps.values())
         self.gaps[table, reason] += rows
         for carried, count in gaps.items():
-            if carried == DAMAGED:  # was never noted as a gap
+            if carried in FOUND_WHEN_SEALING:  # was never noted as a gap
                 self.gaps[table, reason] += count
             else:
                 self.taken[table, carried] -= count
@@ -147,10 +164,20 @@ def _anchor(meta: Meta, frame: frames.Frame) -> None:
 
 
 def _metric(meta: Meta, frame: frames.Frame) -> None:
-    weight = frame.get("w")
+    low, high, outside = frame.get("r", (None, None, "flag"))
     meta.metrics[int(frame["i"])] = Metric(
-        str(frame["n"]), str(frame["kind"]), None if weight is None else float(weight)
+        str(frame["n"]),
+        str(frame["kind"]),
+        weight=_maybe(frame.get("w"), float),
+        edge=_maybe(frame.get("e"), str),
+        low=_maybe(low, float),
+        high=_maybe(high, float),
+        outside=str(outside),
     )
+
+
+def _maybe(given: Any, kind: Callable[[Any], T]) -> T | None:  # noqa: ANN401 - JSON
+    return None if given is None else kind(given)
 
 
 def _schema(meta: Meta, frame: frames.Frame) -> None:

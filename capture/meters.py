@@ -40,7 +40,7 @@ class Meters:
         self._histograms = Twin(recorder.slots["histograms"], HISTOGRAM_CODES)
         self._made: dict[Hashable, Handle] = {}
 
-    def counter(self, name: object) -> Counter:
+    def counter(self, name: object, unit: object) -> Counter:
         """Return the counter of a name."""
         lane = self._recorder.slots["scalars"]
 
@@ -48,30 +48,32 @@ class Meters:
             lane.put(_pack_scalar, moment, step, value, series)
 
         return self._once(
-            ("counter", name),
-            lambda: Counter(_shown(name), self._defined(name, "counter"), put, self.failed("scalars")),
+            ("counter", name, unit),
+            lambda: Counter(_shown(name), self._defined(name, "counter", unit), put, self.failed("scalars")),
         )
 
-    def aggregate(self, name: object, every_s: object, kind: str) -> Aggregate:
+    def aggregate(self, name: object, every_s: object, kind: object, unit: object) -> Aggregate:
         """Return the aggregate of a name and an interval."""
         every = self._recorder.gaps.lenient("every_s", interval_ns, every_s, 10 * 10**9)
         return self._once(
-            ("aggregate", name, every),
-            lambda: Aggregate(_shown(name), self._intervals, self._defined(name, kind), every, self.failed("scalars")),
+            ("aggregate", name, every, kind, unit),
+            lambda: Aggregate(
+                _shown(name), self._intervals, self._defined(name, kind, unit), every, self.failed("scalars")
+            ),
         )
 
-    def histogram(self, name: object, every_s: object, max_buckets: object) -> "Distribution":
+    def histogram(self, name: object, every_s: object, max_buckets: object, unit: object) -> "Distribution":
         """Return the histogram of a name, an interval and a number of buckets."""
         from ranklake.capture.distribution import Distribution  # numpy: not before something is recorded
 
         every = self._recorder.gaps.lenient("every_s", interval_ns, every_s, 60 * 10**9)
         buckets = self._recorder.gaps.lenient("max_buckets", _buckets, max_buckets, BUCKETS)
         return self._once(
-            ("histogram", name, every, buckets),
+            ("histogram", name, every, buckets, unit),
             lambda: Distribution(
                 _shown(name),
                 self._histograms,
-                self._defined(name, "gauge"),
+                self._defined(name, None, unit),
                 every,
                 buckets,
                 self.failed("distributions"),
@@ -88,12 +90,12 @@ class Meters:
             found: Any = self._made.get(key)
             if found is None:
                 found = self._made.setdefault(key, make())
-        except TypeError:  # a name of a type that is not hashable is no name: counted with each value
+        except Exception:  # noqa: BLE001 - what cannot be hashed and compared is no name: counted with each value
             found = make()
         return found  # type: ignore[no-any-return]  # by its key
 
-    def _defined(self, name: object, kind: str) -> Define:
-        return lambda: self._recorder.series.metric(name, kind)
+    def _defined(self, name: object, kind: object, unit: object) -> Define:
+        return lambda: self._recorder.series.metric(name, kind, unit)
 
     def failed(self, table: str) -> Failed:
         """Return what is to be told of values for a table that cannot be recorded as they are."""

@@ -134,13 +134,16 @@ class Metrics:
             if MODULE is not None:
                 self._logger = self.__dict__["log"] = MODULE.Logger(self, self.log)
 
-    def scalar(self, name: object, *_: object, kind: str = "gauge", keep: object = None) -> Scalar:
+    def scalar(self, name: object, kind: object = None, unit: object = None, *_: object, keep: object = None) -> Scalar:
         """Return a handle for one metric: the fastest way to record values.
 
         Parameters
         ----------
         kind
-            ``gauge``, ``counter``, ``delta`` or ``ratio``: how values combine.
+            ``gauge``, ``counter``, ``delta`` or ``ratio``: how values combine. By default what the registry says of
+            the metric, and gauge if it says nothing.
+        unit
+            What the values are in, in the registry's letters. None stands for what the registry says.
         keep
             Share of the values to keep, from 0 to 1; by default what the setting ``sampling`` says. See
             `ranklake.capture.sampling`.
@@ -149,13 +152,13 @@ class Metrics:
         if recorder is None:
             return _no_scalar(text(name, 80))
         if keep is not None or self.sampler is not None:
-            sampled = self._sample(recorder, name, kind, keep)
+            sampled = self._sample(recorder, name, kind, unit, keep)
             if sampled is not None:
                 return Scalar(str(name), sampled)
         try:
-            series = recorder.series.metric(name, kind)
+            series = recorder.series.metric(name, kind, unit)
         except RefusedError:  # a bad name, or no stream to define it in: tried again, and counted, with each value
-            return Scalar(text(name, 80), lambda value=None, step=None: self._add_unknown(name, kind, value, step))
+            return Scalar(text(name, 80), partial(self._add_unknown, name, kind, unit))
         slow = partial(self._add_slowly, str(name), series)
         if MODULE is not None:
             return Scalar(str(name), MODULE.Adder(self._scalars, series, slow))
@@ -173,7 +176,9 @@ class Metrics:
 
         return Scalar(str(name), add)
 
-    def _sample(self, recorder: "Recorder", name: object, kind: str, keep: object) -> Callable[..., None] | None:
+    def _sample(
+        self, recorder: "Recorder", name: object, kind: object, unit: object, keep: object
+    ) -> Callable[..., None] | None:
         """Return what takes values of a metric of which a share is kept; None if all of it is."""
         assert self._meters is not None
         ratio = self._gaps.lenient("keep", lambda given: checked_ratio(number(given)), keep, None)
@@ -181,7 +186,7 @@ class Metrics:
             if ratio is None:
                 return None
             self.sampler = Sampler(recorder, self, self._meters.failed("scalars"))
-        sampled = self.sampler.of(name, kind, ratio)
+        sampled = self.sampler.of(name, kind, unit, ratio)
         return None if sampled is None else partial(self.sampler.add, sampled)
 
     def counter(self, name: object, *_: object, unit: str | None = None) -> "Counter | Unrecorded":
@@ -190,13 +195,12 @@ class Metrics:
         Parameters
         ----------
         unit
-            What is counted, such as ``By`` for bytes.
+            What is counted, such as ``By`` for bytes. None stands for what the registry says.
         """
-        del unit  # the registry's holds
-        return Unrecorded(text(name, 80)) if self._meters is None else self._meters.counter(name)
+        return Unrecorded(text(name, 80)) if self._meters is None else self._meters.counter(name, unit)
 
     def aggregate(
-        self, name: object, *_: object, every_s: object = 10.0, kind: str = "gauge"
+        self, name: object, *_: object, every_s: object = 10.0, kind: object = None, unit: object = None
     ) -> "Aggregate | Unrecorded":
         """Return a handle whose values become one row per interval: count, least, greatest, mean, deviation, last.
 
@@ -206,31 +210,33 @@ class Metrics:
         ----------
         every_s
             Length of an interval; sealing ends it early, and a row never lacks a value that was added.
-        kind
+        kind, unit
             As for `scalar`.
         """
-        return Unrecorded(text(name, 80)) if self._meters is None else self._meters.aggregate(name, every_s, kind)
+        if self._meters is None:
+            return Unrecorded(text(name, 80))
+        return self._meters.aggregate(name, every_s, kind, unit)
 
     def histogram(
-        self, name: object, *_: object, every_s: object = 60.0, max_buckets: object = 160
+        self, name: object, *_: object, every_s: object = 60.0, max_buckets: object = 160, unit: object = None
     ) -> "Distribution | Unrecorded":
         """Return a handle for whole distributions: ``grads.record(array)``; one row of ``distributions`` per interval.
 
         Parameters
         ----------
-        every_s
+        every_s, unit
             As for `aggregate`.
         max_buckets
             Of each sign, 4 to 160: the resolution is the finest at which the interval's values fit into so many.
         """
         if self._meters is None:
             return Unrecorded(text(name, 80))
-        return self._meters.histogram(name, every_s, max_buckets)
+        return self._meters.histogram(name, every_s, max_buckets, unit)
 
-    def _add_unknown(self, name: object, kind: str, value: object, step: object) -> None:
+    def _add_unknown(self, name: object, kind: object, unit: object, value: object = None, step: object = None) -> None:
         assert self._recorder is not None
         try:
-            series = self._recorder.series.metric(name, kind)
+            series = self._recorder.series.metric(name, kind, unit)
         except RefusedError as refused:
             self.refuse("scalars", refused.reason, refused.detail)
         else:

@@ -19,6 +19,7 @@ from ranklake.capture.folding import Folding
 from ranklake.capture.gaps import AFTER_CLOSE, BACKPRESSURE, DELIBERATE, DROPPED_OLDEST, SPOOL_VANISHED, Gaps
 from ranklake.capture.launcher import Launch
 from ranklake.capture.layouts import FRAME_LANES, ROWS, SCALARS, SLOT_LANES, STEPS, Layout
+from ranklake.capture.policies import Policies, registry_of
 from ranklake.capture.records import RecordLane, refusal
 from ranklake.capture.series import Series
 from ranklake.capture.settings import Settings
@@ -74,7 +75,8 @@ class Recorder:
         self.root, self.launch, self.spool = root, launch, spool
         self.settings = settings or Settings()
         self.gaps = Gaps()
-        self.series = Series(self.note)
+        policy, registry = registry_of(self.settings, self.gaps.warn)
+        self.series = Series(self.note, Policies(policy, registry, self.gaps.warn), policy.max_series)
         self.closed = False
         self.stream: Stream | None = None
         self.unsealed: dict[OpenFile, int] = {}
@@ -156,6 +158,13 @@ class Recorder:
         else:
             with self._mutex:
                 self.untold.update(counts)
+
+    def count_found(self, table: str, found: dict[str, int]) -> None:
+        """Count rows that sealing left out and wrote down already."""
+        for reason, rows in found.items():
+            self.gaps.count(table, reason, rows, is_written_down=True)
+        with self._mutex:
+            self.untold.update({(table, reason): rows for reason, rows in found.items()})
 
     def tell_gaps(self) -> None:
         """Make new gaps visible as events, one for each table and reason."""

@@ -1,13 +1,13 @@
 """Rows: what the readers of slots and frames have in common. Pure, and vectorised over slots."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, Self
 
 import numpy as np
 import pyarrow as pa
 
-from ranklake.capture.arrays import Array, chosen, numbers
+from ranklake.capture.arrays import Array, chosen, numbers, truths
 from ranklake.capture.clock import Anchor
 from ranklake.capture.layouts import ABSENT
 from ranklake.capture.meta import Meta
@@ -34,15 +34,28 @@ class Rows:
         The contract's own columns that the lane fills; the others become NULL.
     damaged
         Rows that were there but cannot be read.
+    out_of_range
+        Rows that were left out by the policy for values out of their metric's range.
     """
 
     mono_ns: Array
     slots: Array
     columns: Columns
     damaged: int
+    out_of_range: int = 0
 
     def __len__(self) -> int:
         return len(self.mono_ns)
+
+    def without(self, dropped: Array) -> Self:
+        """Return those that are not dropped for being out of range."""
+        if not dropped.any():
+            return self
+        kept = ~dropped
+        mask = truths(kept)
+        columns = {name: column.filter(mask) for name, column in self.columns.items()}
+        out = int(np.count_nonzero(dropped))
+        return replace(self, mono_ns=self.mono_ns[kept], slots=self.slots[kept], columns=columns, out_of_range=out)
 
 
 NO_ROWS: Final = Rows(np.empty(0, np.int64), np.empty(0, np.int64), {}, 0)

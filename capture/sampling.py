@@ -27,7 +27,8 @@ from ranklake.capture.handles import Failed, step_of
 from ranklake.capture.layouts import ABSENT, SCALARS
 from ranklake.capture.phases import now
 from ranklake.capture.ratios import chosen, parse_rules, ratio_of, seed_of, threshold_of
-from ranklake.capture.slots import SHUT, Place
+from ranklake.capture.series import checked, word
+from ranklake.capture.slots import SHUT, Place, RefusedError
 from ranklake.capture.values import number
 
 if TYPE_CHECKING:
@@ -48,9 +49,9 @@ _SERIES_AT: Final = SCALARS.offset("series")
 class Sampled:
     """One metric of which a share is kept."""
 
-    def __init__(self, recorder: "Recorder", name: str, kind: str, ratio: float) -> None:
+    def __init__(self, recorder: "Recorder", name: str, kind: object, unit: object, ratio: float) -> None:
         self.name, self.ratio = name, ratio
-        self._recorder, self._kind = recorder, kind
+        self._recorder, self._kind, self._unit = recorder, kind, unit
         self._seed, self._threshold = seed_of(recorder.launch.run, name), threshold_of(ratio)
         self._unnumbered = itertools.count()
 
@@ -60,7 +61,7 @@ class Sampled:
 
     def series(self, weight: float) -> int:
         """Return the number of the series of values with a weight. Raises `RefusedError`."""
-        return self._recorder.series.metric(self.name, self._kind, weight=weight)
+        return self._recorder.series.metric(self.name, self._kind, self._unit, weight=weight)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,20 +93,24 @@ class Sampler:
         self._rules = parse_rules(recorder.settings.sampling)
         self._slow_ratio = recorder.settings.slow_step_ratio
         self._lane = recorder.slots["scalars"]
-        self._by_name: dict[str, Sampled | None] = {}
+        self._by_name: dict[object, Sampled | None] = {}
         self._held: deque[_Held] = deque()
         self._lasted: deque[int] = deque(maxlen=LAST_STEPS)
 
-    def of(self, name: object, kind: str = "gauge", keep: float | None = None) -> Sampled | None:
+    def of(self, name: object, kind: object = None, unit: object = None, keep: float | None = None) -> Sampled | None:
         """Return how a metric is sampled, by `keep` or else by the rules; None if all of it is kept."""
-        if not isinstance(name, str):  # is refused later
-            return None
-        if keep is None and name in self._by_name:
-            return self._by_name[name]
+        if type(name) is not str:
+            try:
+                name = checked(name)
+            except RefusedError:  # is refused again, and counted, later
+                return None
+        key = name, word(kind), word(unit)
+        if keep is None and key in self._by_name:
+            return self._by_name[key]
         ratio = ratio_of(self._rules, name) if keep is None else keep
-        found = None if ratio >= 1.0 else Sampled(self._recorder, name, kind, ratio)
+        found = None if ratio >= 1.0 else Sampled(self._recorder, name, kind, unit, ratio)
         if keep is None and len(self._by_name) < MOST_NAMES:
-            self._by_name[name] = found
+            self._by_name[key] = found
         return found
 
     def add(self, sampled: Sampled, value: Any = None, step: Any = None) -> None:  # noqa: ANN401 - whatever training has

@@ -10,6 +10,7 @@ Effects in their order, so that a kill between any two is harmless:
 Sealing the same slots again, whoever does it, gives the same bytes: nothing in a segment depends on when it was sealed.
 """
 
+import dataclasses
 import hashlib
 import io
 import time
@@ -25,7 +26,7 @@ import pyarrow.parquet as pq
 import ranklake
 from ranklake.capture.clock import Anchor, bracket, straighten
 from ranklake.capture.files import write_whole
-from ranklake.capture.gaps import DAMAGED, LOGGER, UNSEALABLE
+from ranklake.capture.gaps import DAMAGED, LOGGER, OUT_OF_RANGE, UNSEALABLE
 from ranklake.capture.meta import Meta, read_meta, sealed_frame
 from ranklake.capture.rows import NO_ROWS, Rows
 from ranklake.capture.stream import DAMAGED_FOLDER, OpenFile, SealedFile, StreamName, sealed_files
@@ -36,16 +37,25 @@ from ranklake.lake.contracts.segment import METADATA_KEY, NotASegmentError, Segm
 WRITER: Final = f"ranklake {ranklake.__version__}"
 _LAST: Final = "events"  # sealed last: its final segment says how much of every table there is
 _FEW_VALUES: Final = frozenset(
-    {"run", "metric", "kind", "value_flag", "name", "stream", "non_finite", "event", "severity"}
+    {"run", "metric", "kind", "value_flag", "edge_flag", "name", "stream", "non_finite", "event", "severity"}
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """A segment that was sealed just now."""
+    """A segment that was sealed just now.
+
+    Attributes
+    ----------
+    gaps
+        Rows that its footer counts.
+    found
+        Those of them that were found in sealing it, by reason.
+    """
 
     file: SealedFile
     gaps: int
+    found: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +163,10 @@ def _seal_file(job: Sealing, meta: Meta, file: OpenFile, *, final: bool) -> Seal
     straight = straighten(meta.anchors) or [job.fallback or _emergency_anchor(file, raw, meta)]
     rows = read_rows(file.lane, raw, meta, straight)
     gaps = meta.pending(file.table)
-    if rows.damaged:
-        gaps[DAMAGED] = gaps.get(DAMAGED, 0) + rows.damaged
+    found = {DAMAGED: rows.damaged, OUT_OF_RANGE: rows.out_of_range}
+    found = {reason: count for reason, count in found.items() if count}
+    for reason, count in found.items():
+        gaps[reason] = gaps.get(reason, 0) + count
     closing = final and file.table == _LAST
     if not len(rows) and not gaps and not closing:
         file.path.unlink()
@@ -165,7 +177,7 @@ def _seal_file(job: Sealing, meta: Meta, file: OpenFile, *, final: bool) -> Seal
         keep_damaged(job.folder, file.path)
     else:
         file.path.unlink()
-    return Sealed(sealed, sum(gaps.values()))
+    return Sealed(sealed, sum(gaps.values()), found)
 
 
 def _seal_none(job: Sealing, meta: Meta, table: str) -> Sealed:

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from ranklake.capture.gaps import BAD_NAME, TOO_LARGE, TOO_MANY_SERIES
+from ranklake.capture.policies import OVERFLOW, Policies
 from ranklake.capture.slots import RefusedError
+from ranklake.capture.values import repr_of, text
 
 MAX_NAME: Final = 512
-MAX_METRICS: Final = 10_000
 MAX_SCHEMAS: Final = 1_000
 MAX_SPAN_NAMES: Final = 10_000
-KINDS: Final = frozenset({"gauge", "counter", "delta", "ratio"})
 
 
 class Series:
@@ -25,37 +25,54 @@ class Series:
     ----------
     note
         Writes a frame to the stream's meta.frames; raises `RefusedError`.
+    policies
+        Judge the metrics.
+    max_metrics
+        How many there may be.
 
     Notes
     -----
     Look-ups of known names take no lock; new ones are added under a lock.
     """
 
-    def __init__(self, note: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, note: Callable[[dict[str, Any]], None], policies: Policies, max_metrics: int) -> None:
         self._note = note
+        self._policies, self._max_metrics = policies, max_metrics
         self._lock = threading.RLock()
         self._frames: list[dict[str, Any]] = []
         self._metrics: dict[object, int] = {}
+        self._overflow: dict[object, int] = {}
         self._schemas: dict[tuple[int, ...], int] = {}
         self._members: dict[int, tuple[int, ...]] = {}
         self._spans: dict[tuple[object, ...], int] = {}
         self._numbers = {kind: itertools.count() for kind in ("metric", "schema", "span")}
 
-    def metric(self, name: object, kind: str = "gauge", *, weight: float | None = None) -> int:
-        """Return the number of a metric; the kind of its first mention holds.
+    def metric(self, name: object, kind: object = None, unit: object = None, *, weight: float | None = None) -> int:
+        """Return the number of a metric as it is declared here; `Policies.judge` says what is made of that.
 
         Parameters
         ----------
+        kind, unit
+            None is whatever the metric has.
         weight
             Under sampling, how many values each of the series' stands for: other weights are other numbers.
         """
-        key = name if weight is None else (name, weight)
+        if type(name) is not str:
+            name = checked(name)
+        key = name if kind is None and unit is None and weight is None else (name, word(kind), word(unit), weight)
         try:
             return self._metrics[key]
-        except (KeyError, TypeError):
-            facts = {"n": checked(name), "kind": kind if kind in KINDS else "gauge"}
-            more = {} if weight is None else {"w": weight}
-            return self._define("metric", self._metrics, key, MAX_METRICS, facts | more)
+        except KeyError:
+            return self._new_metric(key, checked(name), word(kind), word(unit), weight)
+
+    def _new_metric(self, key: object, name: str, kind: str | None, unit: str | None, weight: float | None) -> int:
+        with self._lock:
+            full = len(self._metrics) >= self._max_metrics
+            facts = self._policies.overflow(name) if full else {"n": name, **self._policies.judge(name, kind, unit)}
+            if weight is not None and not full:
+                facts["w"] = weight
+            known = self._overflow if full else self._metrics
+            return self._define("metric", known, OVERFLOW if full else key, self._max_metrics, facts)
 
     def schema(self, metrics: tuple[int, ...]) -> int:
         """Return the number of a mapping's metrics in their order."""
@@ -116,10 +133,15 @@ class Series:
 
 def checked(name: object) -> str:
     """Return a name that can be stored, else raise `RefusedError`: text of 1 to 512 printable characters."""
-    if not isinstance(name, str) or not name:
-        raise RefusedError(BAD_NAME, repr(name)[:80])
+    if not issubclass(type(name), str) or not (name := str.__str__(name)):  # a subclass may hash and compare at will
+        raise RefusedError(BAD_NAME, repr_of(name)[:80])
     if len(name) > MAX_NAME:
         raise RefusedError(TOO_LARGE, f"a name of {len(name)} characters")
     if not name.isprintable():  # control characters, and surrogates that UTF-8 cannot carry
         raise RefusedError(BAD_NAME, repr(name)[:80])
     return name
+
+
+def word(declared: object) -> str | None:
+    """Return a declared kind or unit as text."""
+    return None if declared is None else text(declared, 80)

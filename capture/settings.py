@@ -19,6 +19,8 @@ CONFIG_VARIABLE: Final = "RANKLAKE_CONFIG"
 PREFIX: Final = "RANKLAKE_CAPTURE_"
 """``RANKLAKE_CAPTURE_SEAL_EVERY_S=30`` sets `Settings.seal_every_s`."""
 
+POLICIES: Final = ("flag", "quarantine", "drop")
+
 Tell = Callable[[str, str], None]
 
 
@@ -47,6 +49,22 @@ class Settings:
     Whatever is given up is counted."""
     block_at_most_s: float = 10.0
     """How long a call may wait under ``block``; then its row is counted, and for a second no other call waits."""
+    contracts_overlay: str = ""
+    """Folder of your own contracts, whose ``metrics.yaml`` registers your metrics; else what ``[contracts] overlay``
+    says."""
+    unregistered: str = "flag"
+    """What becomes of metrics that are not in the registry: ``flag``, ``quarantine`` or ``drop``."""
+    wrong_kind: str = "flag"
+    """The same for metrics declared with another kind than the registry's."""
+    wrong_unit: str = "flag"
+    """The same for metrics declared with another unit than the registry's."""
+    out_of_range: str = "flag"
+    """The same for values outside their metric's range."""
+    max_series: int = 10_000
+    """How many series a process may have."""
+    over_max_series: str = "drop"
+    """What becomes of values of further series: counted as gaps, or, with ``flag`` and ``quarantine``, kept under one
+    name that they all share."""
 
     def __post_init__(self) -> None:
         parse_rules(self.sampling)
@@ -65,10 +83,12 @@ _LEAST: Final[dict[str, float]] = {
     "slow_step_ratio": 1.0,
     "disk_budget_bytes": 0,
     "block_at_most_s": 0.0,
+    "max_series": 1,
 }
 _WORDS: Final[dict[str, tuple[str, ...]]] = {
     "shards": ("auto", "always", "never"),
     "backpressure": ("aggregate", "drop_oldest", "drop_newest", "block"),
+    **dict.fromkeys(("unregistered", "wrong_kind", "wrong_unit", "out_of_range", "over_max_series"), POLICIES),
 }
 
 _KINDS: Final[dict[object, Callable[[Any], Any]]] = {float: float, int: int, str: text}
@@ -108,8 +128,11 @@ def _hint(name: str) -> str:
 def _sources(given: Mapping[str, Any], environment: Mapping[str, str], tell: Tell) -> Iterator[tuple[str, str, Any]]:
     file = Path(environment.get(CONFIG_VARIABLE) or "ranklake.toml")
     try:
-        section = tomllib.loads(file.read_text(encoding="utf-8")).get("capture", {}) if file.is_file() else {}
-        for name, raw in section.items():
+        content = tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        overlay = content.get("contracts", {}).get("overlay")
+        if overlay is not None:
+            yield f"[contracts] of {file}", "contracts_overlay", overlay
+        for name, raw in content.get("capture", {}).items():
             yield f"[capture] of {file}", name, raw
     except (OSError, ValueError, AttributeError) as error:
         tell("ranklake.toml", f"{file} cannot be read ({error}); its settings are left out")

@@ -5,6 +5,7 @@ defined, or if its times lie where no event of the process can. Such rows are le
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -16,6 +17,7 @@ from ranklake.capture.clock import Anchor, wall_ns
 from ranklake.capture.folded import histogram_rows, interval_rows
 from ranklake.capture.layouts import ABSENT, MARK, PHASES, ROW_WIDTH, SLOT_LANES, STEP_FLOATS
 from ranklake.capture.meta import Meta
+from ranklake.capture.ranges import judge
 from ranklake.capture.rows import FLAGS, Columns, Rows, flag_texts, flags, integers, named, plausible
 from ranklake.capture.stream import StreamName
 from ranklake.lake.contracts.arrow import arrow_schema
@@ -32,7 +34,7 @@ def read_rows(lane: str, raw: bytes, meta: Meta, straight: Sequence[Anchor]) -> 
     damaged = int(np.count_nonzero(~marked & (slots["mark"] != 0)))
     positions = np.flatnonzero(marked)
     rows = _SLOT_READERS[lane](slots[positions], positions, meta, straight)
-    return Rows(rows.mono_ns, rows.slots, rows.columns, rows.damaged + damaged)
+    return replace(rows, damaged=rows.damaged + damaged)
 
 
 def rows_there(lane: str, raw: bytes) -> int:
@@ -109,13 +111,15 @@ def _values(time: Array, step: Array, value: Array, series: Array, slots: Array,
     order = np.lexsort((slots, series))
     time, step, value, series, slots = (column[order] for column in (time, step, value, series, slots))
     flagged = flags(value)
+    judged = judge(series, value, value, meta)
     columns: Columns = {
         **named(series, meta),
         "step": integers(step, pa.int64()),
         "value": numbers(value, pa.float64(), flagged > 0),
         "value_flag": flag_texts(flagged),
+        "edge_flag": judged.flags,
     }
-    return Rows(time, slots, columns, damaged)
+    return Rows(time, slots, columns, damaged).without(judged.dropped)
 
 
 def _scalars(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor]) -> Rows:
