@@ -8,13 +8,28 @@ import sys
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from ranklake.capture.values import BadValueError
 
 MOST_WAITING: Final = 4096
+MOST_BYTES: Final = 1 << 26
+"""Of one tensor that is wanted whole, and of all such that are under way: pinned memory is dear."""
 
-Deliver = Callable[[float], None]
+Deliver = Callable[[Any], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """A tensor that is wanted as it is, and its size in bytes."""
+
+    tensor: Any
+    size: int
+
+
+def _size(host: object) -> int:
+    return host.size if isinstance(host, _Whole) else 0
 
 
 class Deferred:
@@ -23,6 +38,7 @@ class Deferred:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._waiting: deque[tuple[Any, Any, Deliver, str]] = deque()
+        self._bytes = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -35,17 +51,21 @@ class Deferred:
         BadValueError
             It has not exactly one element, or is complex.
         """
-        torch: Any = sys.modules.get("torch")
-        if torch is None or not isinstance(tensor, torch.Tensor) or tensor.device.type != "cuda":
+        if not _on_cuda(tensor):
             return False
         if tensor.numel() != 1 or tensor.is_complex():
             raise BadValueError(f"a tensor of {tensor.numel()} elements, {tensor.dtype}")
-        if len(self._waiting) >= MOST_WAITING or torch.cuda.is_current_stream_capturing():
+        return len(self._waiting) < MOST_WAITING and self.add(*_copy(tensor), deliver)
+
+    def send_whole(self, tensor: Any, deliver: Deliver, table: str) -> bool:  # noqa: ANN401 - torch is no dependency
+        """Start the copy of a tensor of any shape, as `send` does; its copy in main memory goes to `deliver`."""
+        if not _on_cuda(tensor):
             return False
-        host = tensor.detach().to("cpu", non_blocking=True)  # torch takes pinned memory for this
-        event = torch.cuda.Event()
-        event.record(torch.cuda.current_stream(tensor.device))
-        return self.add(event, host, deliver)
+        size = tensor.numel() * tensor.element_size()
+        if self._bytes + size > MOST_BYTES or len(self._waiting) >= MOST_WAITING:
+            return False
+        event, host = _copy(tensor)
+        return self.add(event, _Whole(host, size), deliver, table)
 
     def add(self, event: Any, host: Any, deliver: Deliver, table: str = "scalars") -> bool:  # noqa: ANN401 - torch's
         """Wait for an event (has ``query()``) whose value (has ``item()``) goes to `deliver`.
@@ -63,6 +83,7 @@ class Deferred:
             if len(self._waiting) >= MOST_WAITING:
                 return False
             self._waiting.append((event, host, deliver, table))
+            self._bytes += _size(host)
         return True
 
     def drain(self) -> None:
@@ -72,16 +93,39 @@ class Deferred:
                 if not self._waiting or not self._waiting[0][0].query():
                     return
                 _, host, deliver, _ = self._waiting.popleft()
-            deliver(float(host.item()))
+                self._bytes -= _size(host)
+            deliver(host.tensor if isinstance(host, _Whole) else float(host.item()))
 
     def give_up(self) -> "Counter[str]":
         """Forget what is still under way and return how many values that was, by table."""
         with self._lock:
             left = Counter(table for *_, table in self._waiting)
             self._waiting.clear()
+            self._bytes = 0
         return left
 
     def after_fork(self) -> None:
         """In a forked child: a device's events mean nothing here; the values are the parent's to deliver."""
         self._lock = threading.RLock()
         self._waiting = deque()
+        self._bytes = 0
+
+
+def _on_cuda(tensor: Any) -> bool:  # noqa: ANN401 - torch is no dependency
+    """Say whether this is a tensor whose value can be sent for now."""
+    torch: Any = sys.modules.get("torch")
+    return (
+        torch is not None
+        and isinstance(tensor, torch.Tensor)
+        and tensor.device.type == "cuda"
+        and not torch.cuda.is_current_stream_capturing()
+    )
+
+
+def _copy(tensor: Any) -> tuple[Any, Any]:  # noqa: ANN401 - torch is no dependency
+    """Start a copy to main memory; return the event behind it and where it goes."""
+    torch: Any = sys.modules["torch"]
+    host = tensor.detach().to("cpu", non_blocking=True)  # torch takes pinned memory for this
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(tensor.device))
+    return event, host

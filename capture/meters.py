@@ -103,7 +103,7 @@ class Meters:
 
         def failed(name: str, value: object, error: Exception, late: Callable[[Any], None]) -> None:
             if isinstance(error, DeviceValueError):
-                metrics.defer(name, value, late)
+                metrics.defer(name, value, late, whole_for="" if table == "scalars" else table)
             elif isinstance(error, BadStepError):
                 metrics.refuse(table, BAD_STEP, f"{name}: {error}")
             elif isinstance(error, BadValueError | OverflowError):

@@ -439,17 +439,27 @@ class Metrics:
             return
         self._put_scalar(moment, step, value, series)
 
-    def defer(self, name: str, value: object, deliver: Callable[[float], None]) -> None:
-        """Have a device's number delivered once it has arrived; one that cannot be sent for is counted."""
+    def defer(self, name: str, value: object, deliver: Callable[[Any], None], *, whole_for: str = "") -> None:
+        """Have a device's number delivered once it has arrived; one that cannot be sent for is counted.
+
+        Parameters
+        ----------
+        whole_for
+            A table whose rows take tensors of any shape: then the whole of it is delivered.
+        """
+        table = whole_for or "scalars"
         try:
-            sent = self._deferred.send(value, deliver)
+            if whole_for:
+                sent = self._deferred.send_whole(value, deliver, table)
+            else:
+                sent = self._deferred.send(value, deliver)
         except BadValueError as error:
-            self.refuse("scalars", BAD_VALUE, f"{text(name, 80)}={error}")
+            self.refuse(table, BAD_VALUE, f"{text(name, 80)}={error}")
         except Exception as error:  # noqa: BLE001 - a device in trouble must not be ours
-            self.refuse("scalars", DEVICE_VALUE, repr_of(error))
+            self.refuse(table, DEVICE_VALUE, repr_of(error))
         else:
             if not sent:
-                self.refuse("scalars", DEVICE_VALUE, text(name, 80))
+                self.refuse(table, DEVICE_VALUE, text(name, 80))
 
     def step_number(self, raw: object) -> int:
         """Return a step's number; None is one more than the last. Raises what `integer` raises."""

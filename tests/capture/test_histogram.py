@@ -6,12 +6,13 @@ from functools import reduce
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from recorded import check_books, gaps, rows
 
+from ranklake.capture import deferred
+from ranklake.capture.deferred import MOST_BYTES
 from ranklake.capture.histogram import FINEST, Buckets, Histogram, histogram_of, indices, merge
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest import ingest
@@ -21,6 +22,8 @@ from ranklake.lake.read import read
 from ranklake.lake.spool import Spool
 from ranklake.lake.store import Lake
 from ranklake.lake.workers import InProcess
+
+torch = pytest.importorskip("torch")
 
 ANY = arrays.arrays(np.float64, st.integers(0, 40), elements=st.floats())
 NEAR = arrays.arrays(np.float64, st.integers(0, 200), elements=st.floats(-4, 4))
@@ -219,6 +222,56 @@ def test_what_cannot_be_recorded_is_counted(place):
     assert run.gaps() == {"distributions": {"after close": 1, "bad name": 1, "bad step": 1, "bad value": 8}}
     assert [row["count"] for row in rows(place.spool, "distributions")] == [1]
     check_books(place.spool)
+
+
+class Arrival:
+    """An event that has happened once a test says so."""
+
+    happened = False
+
+    def query(self):
+        """Say whether the copy is done."""
+        return self.happened
+
+
+def test_a_tensor_on_a_device_is_recorded_when_it_has_arrived(place, monkeypatch):
+    """Nothing waits for it; it is in the row once its copy is there, and a gap of the table if that never comes."""
+    arrival, lost = Arrival(), Arrival()
+    copies = iter([(arrival, torch.tensor([1.0, 2.0, 4.0])), (lost, torch.ones(5))])
+    monkeypatch.setattr(deferred, "_on_cuda", lambda tensor: tensor.device.type == "meta")
+    monkeypatch.setattr(deferred, "_copy", lambda _: next(copies))
+    run = place.start()
+    sizes = run.histogram("sizes")
+    sizes.record(torch.ones(3, device="meta"), 4)
+    sizes.record(torch.ones(MOST_BYTES, device="meta", dtype=torch.float64))  # more than may be under way
+    with run.step(5):
+        sizes.record([8.0])
+    arrival.happened = True
+    with run.step(6):
+        pass
+    sizes.record(torch.ones(5, device="meta"))
+    run.close()
+    (row,) = rows(place.spool, "distributions")
+    assert (row["count"], row["sum"], row["max"], row["step"]) == (4, 15.0, 8.0, 4)
+    assert run.gaps() == {"distributions": {"device value": 2}}
+    check_books(place.spool)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_tensor_on_a_real_gpu_is_recorded_without_a_wait(place):
+    """While the stream is busy `record` returns at once; the row has the tensor's values."""
+    values = torch.randn(100_000, device="cuda")
+    run = place.start()
+    sizes = run.histogram("sizes")
+    torch.cuda.synchronize()
+    torch.cuda._sleep(1_500_000_000)
+    busy = torch.cuda.Event()
+    busy.record()
+    sizes.record(values)
+    assert not busy.query()
+    run.close()
+    (row,) = rows(place.spool, "distributions")
+    same(of_row(row), histogram_of(values.double().cpu().numpy()))
 
 
 def test_a_signal_handler_may_record_into_the_same_histogram(place):

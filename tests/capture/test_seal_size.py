@@ -5,15 +5,14 @@ import itertools
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 
 from ranklake import capture
 from ranklake.capture.seal import parquet_bytes
-from ranklake.demo.model import Shape, SmallGpt
-from ranklake.demo.train import corpus
 from ranklake.lake.contracts.arrow import conform
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.segment import METADATA_KEY, SegmentFooter
+
+torch = pytest.importorskip("torch")
 
 STEPS = 300
 VALUES = 20
@@ -22,6 +21,9 @@ MOST_BYTES = 6.0
 
 def train(run):
     """Train the demo's model, made smaller, on the demo's text for `STEPS` steps; log twenty real values in each."""
+    from ranklake.demo.model import Shape, SmallGpt
+    from ranklake.demo.train import corpus
+
     torch.manual_seed(7)
     generator = torch.Generator().manual_seed(3)
     shape = Shape(context=16, layers=2, heads=2, width=24)
