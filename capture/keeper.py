@@ -355,6 +355,7 @@ def job_of(stream: Stream) -> Sealing:
         name=stream.name,
         folder=stream.folder,
         world_size=stream.owner.world_size,
+        boot_id=stream.owner.boot_id,
         fallback=stream.owner.anchor,
         note=stream.note,
         next_segment=stream.next_segment,

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -10,11 +10,15 @@ from ranklake.capture import frames
 from ranklake.capture.clock import Anchor
 from ranklake.capture.gaps import FOUND_WHEN_SEALING
 from ranklake.capture.stream import META_FILE
+from ranklake.lake.contracts.segment import ClockReading
 
 T = TypeVar("T")
 
 ENDED: Final[dict[str, Any]] = {"k": "ended"}
 """The frame behind the event ``rank_end``."""
+
+
+_CLOCK_FIELDS: Final = len(fields(ClockReading)) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,8 @@ class Meta:
     ----------
     anchors
         As read, in file order.
+    clock
+        What the kernel said of its clocks at them, by their monotonic time.
     metrics, schemas, spans
         Definitions by id; a schema is the metrics of a mapping's values, in order.
     rows, assigned
@@ -83,6 +89,7 @@ class Meta:
     """
 
     anchors: list[Anchor] = field(default_factory=list)
+    clock: dict[int, ClockReading] = field(default_factory=dict)
     metrics: dict[int, Metric] = field(default_factory=dict)
     schemas: dict[int, tuple[int, ...]] = field(default_factory=dict)
     spans: dict[int, SpanName] = field(default_factory=dict)
@@ -161,6 +168,8 @@ def read_meta(folder: Path) -> Meta:
 
 def _anchor(meta: Meta, frame: frames.Frame) -> None:
     meta.anchors.append((int(frame["m"]), int(frame["w"])))
+    if "c" in frame:
+        meta.clock[int(frame["m"])] = ClockReading(int(frame["m"]), *frame["c"][:_CLOCK_FIELDS])
 
 
 def _metric(meta: Meta, frame: frames.Frame) -> None:

@@ -215,6 +215,7 @@ class Orphan:
                 name=self.name,
                 folder=self.folder,
                 world_size=self.owner.world_size if self.owner is not None else 0,
+                boot_id=self.owner.boot_id if self.owner is not None else "",
                 fallback=self.owner.anchor if self.owner is not None else None,
                 note=meta_file.append,
                 next_segment=self._next_segment,

@@ -15,7 +15,7 @@ import hashlib
 import io
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -66,6 +66,8 @@ class Sealing:
     ----------
     name, folder, world_size
         The stream.
+    boot_id
+        The kernel's id of the boot that it was recorded on; empty if it is not known.
     fallback
         Anchor to compute times from if meta.frames has none; None if there is no such either.
     note
@@ -77,6 +79,7 @@ class Sealing:
     name: StreamName
     folder: Path
     world_size: int
+    boot_id: str
     fallback: Anchor | None
     note: Callable[[dict[str, Any]], None]
     next_segment: Callable[[str], int]
@@ -226,6 +229,8 @@ def _write(
         gaps=gaps,
         gaps_before=meta.assigned[table],
         anchors=[list(anchor) for anchor in used],
+        clock=_clock_of(meta, used),
+        boot_id=job.boot_id,
         final=final,
         totals=totals,
         writer=WRITER,
@@ -238,6 +243,11 @@ def _write(
     sealed = SealedFile.of(path)
     assert sealed is not None
     return sealed
+
+
+def _clock_of(meta: Meta, used: Sequence[Anchor]) -> list[list[int | None]]:
+    readings = [meta.clock[mono] for mono, _ in used if mono in meta.clock]
+    return [list(astuple(reading)) for reading in readings[:1] + readings[1:][-1:]]
 
 
 def parquet_bytes(table: pa.Table, footer: SegmentFooter) -> bytes:

@@ -23,16 +23,17 @@ import stat
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
-from ranklake.capture.clock import read_anchor
+from ranklake.capture.clock import Anchor, read_anchor
 from ranklake.capture.files import sync_folder
 from ranklake.capture.frames import FrameFile
 from ranklake.capture.layouts import TABLE_OF_LANE
+from ranklake.capture.ntp import read_clock
 from ranklake.capture.owner import HELD, Owner, OwnerLock, boot_id, start_ticks
-from ranklake.lake.contracts.segment import RUN_NAME, SegmentName
+from ranklake.lake.contracts.segment import RUN_NAME, ClockReading, SegmentName
 
 META_FILE: Final = "meta.frames"
 OPEN, SPARE, SEALED, ACKED, DROPPED = ".open", ".spare", ".sealed", ".acked", ".dropped"
@@ -252,7 +253,7 @@ class Stream:
             HELD.drop(name.incarnation)
             raise
         stream = cls(name, folder, owner, folder.stat().st_ino, lock, meta)
-        stream.note({"k": "anchor", "m": anchor[0], "w": anchor[1]})
+        stream.note(anchor_frame(anchor, read_clock(anchor[0])))
         return stream
 
     def note(self, facts: dict[str, Any]) -> None:
@@ -261,9 +262,9 @@ class Stream:
             self._meta.append(facts)
 
     def anchor(self) -> None:
-        """Note both clocks. Raises `OSError`."""
-        mono, wall = read_anchor()
-        self.note({"k": "anchor", "m": mono, "w": wall})
+        """Note both clocks, and what the kernel says of them. Raises `OSError`."""
+        anchor = read_anchor()
+        self.note(anchor_frame(anchor, read_clock(anchor[0])))
 
     def note_gaps(self, counts: "Counter[tuple[str, str]]") -> None:
         """Note gap counts, all in one frame, so that they are written down whole or not. Raises `OSError`."""
@@ -319,6 +320,12 @@ class Stream:
         """Remove the stream, all of whose rows are safe elsewhere, and give up the lock."""
         discard(self.folder)
         self.close()
+
+
+def anchor_frame(anchor: Anchor, reading: ClockReading) -> dict[str, Any]:
+    """Return the frame that holds an anchor; what the kernel does not say is left out."""
+    _, *said = astuple(reading)
+    return {"k": "anchor", "m": anchor[0], "w": anchor[1], **({"c": said} if any(x is not None for x in said) else {})}
 
 
 def _make(folder: Path) -> None:

@@ -74,6 +74,33 @@ class SegmentName:
 
 
 @dataclass(frozen=True, slots=True)
+class ClockReading:
+    """What the kernel said of its clocks at one moment; None where it does not say.
+
+    Attributes
+    ----------
+    mono_ns
+        When, on the monotonic clock: that of an anchor.
+    offset_ns
+        What remains to be corrected of the wall clock.
+    max_error_ns, est_error_ns
+        Bound and estimate of the wall clock's error.
+    synchronised
+        1 if the wall clock follows a source, 0 if not.
+    suspended_ns
+        How long the monotonic clock has stood still since the machine was started. Where it grows between two anchors,
+        the machine slept in between, and wall times between them are no better than the anchors.
+    """
+
+    mono_ns: int
+    offset_ns: int | None = None
+    max_error_ns: int | None = None
+    est_error_ns: int | None = None
+    synchronised: int | None = None
+    suspended_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentFooter:
     """What a segment says of itself, as JSON under the Parquet key ``ranklake``.
 
@@ -89,6 +116,11 @@ class SegmentFooter:
         The sums of both over all earlier segments of this incarnation and table.
     anchors
         Pairs (monotonic ns, wall ns since 1970) that wall times were computed from.
+    clock
+        The first and the last `ClockReading` at these anchors, each as the list of its fields in order.
+    boot_id
+        The kernel's id of the boot whose monotonic clock it is; empty where it has none. Monotonic times of processes
+        with the same one are of the same clock.
     final
         True on the last segment that an incarnation wrote for this table, where that was known when sealing.
     totals
@@ -111,10 +143,16 @@ class SegmentFooter:
     gaps: dict[str, int] = field(default_factory=dict)
     gaps_before: int = 0
     anchors: list[list[int]] = field(default_factory=list)
+    clock: list[list[int | None]] = field(default_factory=list)
+    boot_id: str = ""
     final: bool = False
     totals: dict[str, list[int]] = field(default_factory=dict)
     writer: str = ""
     format: int = FORMAT
+
+    def clock_readings(self) -> list[ClockReading]:
+        """Return what the kernel said of its clocks; nothing in a footer of an earlier writer."""
+        return [ClockReading(*fields) for fields in self.clock]  # type: ignore[arg-type]  # the first is never None
 
     def to_json(self) -> bytes:
         """Return the footer's JSON, keys sorted, so that equal footers have equal bytes."""

@@ -1,12 +1,20 @@
 """Clocks: order is kept whatever the wall clock does, and sealing again gives the same times."""
 
+import json
+import os
 import time
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from recorded import segments
 
 from ranklake.capture.clock import bracket, read_anchor, straighten, wall_ns
+from ranklake.capture.ntp import read_clock
+from ranklake.capture.owner import boot_id
+from ranklake.capture.recover import recover
+from ranklake.lake.contracts.segment import SegmentFooter
 
 S = 10**9
 ANCHORS = st.lists(st.tuples(st.integers(0, 1000 * S), st.integers(0, 2000 * S)), min_size=1, max_size=8)
@@ -72,3 +80,108 @@ def test_a_clock_set_back_is_paid_back_at_half_speed():
     assert straight == [(0, 100 * S), (10 * S, 106 * S), (20 * S, 116 * S)]
     straight = straighten([(0, 100 * S), (10 * S, 96 * S), (20 * S, 106 * S), (30 * S, 116 * S)])
     assert straight == [(0, 100 * S), (10 * S, 105 * S), (20 * S, 110 * S), (30 * S, 116 * S)]
+
+
+class Clock:
+    """A wall clock that somebody sets or slews while it runs; it stands in for the module `time`."""
+
+    def __init__(self):
+        self.monotonic_ns = time.monotonic_ns
+        self.changes = []
+        self.begin = time.monotonic_ns()
+
+    def time_ns(self):
+        """Return the wall time as it is told after all changes so far."""
+        now = time.monotonic_ns()
+        wall = time.time_ns()
+        for moment, step_ns, slew in self.changes:
+            wall += step_ns + round((now - moment) * slew)
+        return wall
+
+    def change(self, *, step_s=0.0, slew=0.0):
+        """Set the clock forward by a step, and let it run faster by a share."""
+        self.changes.append((time.monotonic_ns(), round(step_s * S), slew))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [{"step_s": -3600.0}],
+        [{"step_s": 3600.0}],
+        [{"slew": -0.3}],
+        [{"slew": 0.3}],
+        [{"step_s": 5.0}, {"step_s": -10.0}, {"slew": -0.2}, {"step_s": -0.05}],
+    ],
+    ids=["back", "forward", "slower", "faster", "all at once"],
+)
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "recovered"])
+def test_no_row_of_a_run_moves_before_an_earlier_one(place, monkeypatch, changes, closed):
+    """Whatever happens to the wall clock in the middle of a real run, its rows stay in the order they were recorded in.
+
+    Many segments, sealed on both sides of each change, by the run itself and by recovery.
+    """
+    clock = Clock()
+    monkeypatch.setattr("ranklake.capture.clock.time", clock)
+    monkeypatch.setattr("ranklake.capture.keeper.ANCHOR_EVERY_S", 0.02)
+    if closed:
+        record(place.start(seal_every_s=0.05), clock, changes).close()
+    else:
+        child = os.fork()
+        if not child:
+            try:
+                record(place.start(seal_every_s=0.05), clock, changes)
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        assert recover(place.local, place.spool).streams == 1
+    found = [row for segment in segments(place.spool, "scalars") for row in segment.rows.to_pylist()]
+    found.sort(key=lambda row: row["step"])
+    assert len(segments(place.spool, "scalars")) > 1
+    assert [row["step"] for row in found] == list(range(100 * (len(changes) + 1)))
+    times = [row["ts"] for row in found]
+    assert times == sorted(times)
+
+
+def record(run, clock, changes):
+    """Record a hundred rows before each change of the clock and after the last; return the run."""
+    handle = run.scalar("x")
+    for number, change in enumerate([*changes, {}]):
+        for step in range(100 * number, 100 * (number + 1)):
+            handle.add(float(step), step)
+            time.sleep(0.001)
+        clock.change(**change)
+    return run
+
+
+def test_segments_say_how_far_the_clock_can_be_trusted(place):
+    """Each footer holds what the kernel said at its anchors, and which boot's monotonic clock it is."""
+    with place.start() as run:
+        run.log(x=1.0)
+    (segment,) = segments(place.spool, "scalars")
+    footer = segment.footer
+    readings = footer.clock_readings()
+    assert len(readings) == 2
+    anchors = [mono for mono, _ in footer.anchors]
+    assert [reading.mono_ns for reading in readings] == [anchors[0], anchors[-1]]
+    assert footer.boot_id == boot_id()
+    for reading in readings:
+        assert reading.suspended_ns is None or reading.suspended_ns >= 0
+        assert reading.synchronised in {0, 1, None}
+        assert (reading.max_error_ns is None) == (reading.offset_ns is None)
+
+
+def test_footers_of_earlier_writers_are_read():
+    """One that says nothing of the clock is a footer all the same."""
+    footer = SegmentFooter("steps", 1, "run", 0, 0, 1, 7, 0, 10)
+    old = {key: value for key, value in json.loads(footer.to_json()).items() if key not in {"clock", "boot_id"}}
+    assert SegmentFooter.from_json(json.dumps(old).encode()) == footer
+    assert footer.clock_readings() == []
+
+
+def test_a_kernel_that_does_not_say(monkeypatch):
+    """Where the call is forbidden, the reading has no NTP state, and nothing fails."""
+    monkeypatch.setattr("ranklake.capture.ntp._adjtimex", lambda _: -1)
+    reading = read_clock(5)
+    assert (reading.mono_ns, reading.offset_ns, reading.synchronised) == (5, None, None)
+    monkeypatch.setattr("ranklake.capture.ntp._adjtimex", None)
+    assert read_clock(5).max_error_ns is None
