@@ -3,15 +3,19 @@
 That it records what Python records is shown by running capture's own tests with it (``make test``).
 """
 
+import json
 import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from ranklake.capture import native
 from ranklake.capture.build import BuildError, build
+
+CHILD = Path(__file__).with_name("differential_child.py")
 
 compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
 
@@ -64,3 +68,21 @@ def test_a_build_of_another_version_is_left_out(tmp_path, value):
     )
     assert done.stdout.strip() == "None"
     assert ("of another version" in done.stderr) == (value != "0")
+
+
+@pytest.mark.skipif(native.MODULE is None, reason="the hot path in C is not built, or left out")
+@pytest.mark.parametrize("seed", range(4))
+def test_c_and_python_record_the_same(tmp_path, seed):
+    """Whatever is called with whatever, nested or failing: the same rows and the same gaps, only sooner."""
+    found = []
+    for value in ("0", "1"):
+        command = [sys.executable, str(CHILD), str(seed), str(tmp_path / value)]
+        env = os.environ | {native.VARIABLE: value, "PYTHONPATH": os.pathsep.join(sys.path)}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=env, timeout=120)
+        assert done.returncode == 0, done.stderr
+        found.append(json.loads(done.stdout))
+    python, c = found
+    assert c["gaps"] == python["gaps"]
+    assert len(c["rows"]["scalars"]) > 500
+    for table, rows in python["rows"].items():
+        assert c["rows"][table] == rows, table
