@@ -27,7 +27,7 @@ from ranklake.capture.recorder import Recorder
 from ranklake.capture.recover import Recovery, recover_stream
 from ranklake.capture.seal import Sealing, seal
 from ranklake.capture.slots import RefusedError
-from ranklake.capture.stream import SealedFile, Stream, sealed_files
+from ranklake.capture.stream import SealedFile, Stream, open_files, sealed_files
 from ranklake.capture.syncer import Syncer
 from ranklake.capture.upload import Uploader
 
@@ -164,11 +164,10 @@ class Keeper:
             return
         # An anchor behind the last row: with both ends fixed, sealing again gives the same times.
         self._guarded(stream.anchor, "noting the time")
-        files = [file for file in recorder.unsealed if file.path.exists()]
-        for sealed in seal(job_of(stream), files, final=final):
+        for sealed in seal(job_of(stream), recorder.to_seal(), final=final):
             stream.waiting[sealed.file.path.name] = (sealed.file.table, sealed.file.rows)
             recorder.count_found(sealed.file.table, sealed.found)
-        recorder.unsealed = {file: rows for file, rows in recorder.unsealed.items() if file.path.exists()}
+        recorder.forget_sealed()
         self._uploader_wakes.set()
 
     def _finish(self) -> None:
@@ -266,7 +265,7 @@ class Keeper:
         stream, self._recorder.stream = self._recorder.stream, None
         if stream is None:
             return
-        if left == 0 and self._finished:
+        if left == 0 and self._finished and not _any_open(stream):
             stream.discard()
             return
         stream.close()
@@ -343,6 +342,14 @@ def _sealed_at(stream: Stream, name: str) -> float | None:
         return (stream.folder / name).stat().st_mtime
     except OSError:
         return None
+
+
+def _any_open(stream: Stream) -> bool:
+    """Say whether there are files that were not sealed: a write into one never ended, say."""
+    try:
+        return bool(open_files(stream.folder))
+    except OSError:  # the folder vanished
+        return False
 
 
 def _acked(stream: Stream, file: SealedFile) -> None:

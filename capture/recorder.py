@@ -216,10 +216,21 @@ class Recorder:
             self._take(lane.collect(hold_ns=hold_ns if lane.layout is STEPS else 0))
 
     def _take(self, ended: dict[Path, int]) -> None:
-        for path, rows in ended.items():
-            file = OpenFile.of(path)
-            assert file is not None
-            self.unsealed[file] = rows
+        with self._mutex:  # `close` does this, too, while the sealer is at work
+            for path, rows in ended.items():
+                file = OpenFile.of(path)
+                assert file is not None
+                self.unsealed[file] = rows
+
+    def to_seal(self) -> list[OpenFile]:
+        """Return the files that nobody writes to any more and that are there."""
+        with self._mutex:
+            return [file for file in self.unsealed if file.path.exists()]
+
+    def forget_sealed(self) -> None:
+        """Take files that are gone off the list of those to seal."""
+        with self._mutex:
+            self.unsealed = {file: rows for file, rows in self.unsealed.items() if file.path.exists()}
 
     def abandon_stream(self) -> None:
         """Give up a stream whose folder vanished: what it held and was not uploaded is counted as gaps.
@@ -232,9 +243,10 @@ class Recorder:
         if stream is None:
             return
         lost: Counter[str] = Counter()
-        for file, rows in self.unsealed.items():
+        with self._mutex:
+            unsealed, self.unsealed = self.unsealed, {}
+        for file, rows in unsealed.items():
             lost[file.table] += rows
-        self.unsealed = {}
         for table, rows in stream.waiting.values():
             lost[table] += rows
         for lane in self.slots.values():
@@ -257,7 +269,7 @@ class Recorder:
             lane.sync()
         for records in self.records.values():
             records.sync()
-        for ended in list(self.unsealed):
+        for ended in self.to_seal():
             sync_file(ended.path)
         if stream is not None:
             stream.sync_names()

@@ -58,7 +58,7 @@ class Killer:
 def record(job, journal):
     """Record steps, metrics and events in several ways; note in the journal what was acknowledged."""
     rng = random.Random(job["seed"])
-    every = rng.choice([0.02, 0.05, 60])
+    every = rng.choice([0.05, 0.1, 60])
     run = capture.start(job="crash", run=job["run"], spool=job["spool"], local_dir=job["local"], seal_every_s=every)
     thread = threading.Thread(target=log_along, args=(run, journal))
     if job["threads"]:
@@ -95,7 +95,7 @@ def train(run, journal, rng, batches, fork_at):
     """Take a step for each batch; return the worker's process id, if one was forked."""
     child = None
     handle, folded, drawn = run.scalar("by/handle"), run.aggregate("by/interval"), run.histogram("by/histogram")
-    for number, _ in enumerate(batches):
+    for number, _ in enumerate(surviving(batches)):
         if number == fork_at:
             child = fork_worker(run, journal)
         with run.step(number, tokens=8):
@@ -111,6 +111,15 @@ def train(run, journal, rng, batches, fork_at):
         if rng.random() < 0.05:
             time.sleep(0.01)
     return child
+
+
+def surviving(batches):
+    """Yield what a loader loads; when one of its workers was killed, die in the same way, as training would."""
+    try:
+        yield from batches
+    except RuntimeError as error:
+        assert "DataLoader worker" in str(error)
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def log_along(run, journal):
