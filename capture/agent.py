@@ -141,7 +141,7 @@ class Agent:
 
     @contextlib.contextmanager
     def _telling(self, troubles: list[str], folder: Path) -> Iterator[None]:
-        """Note what one stream's damage or disappearance raises: it must not block the others."""
+        """Note what one stream's damage raises: it must not block the others."""
         try:
             yield
         except FileNotFoundError as error:
@@ -172,8 +172,11 @@ class Agent:
             self._gaps.look(folder)
         name = StreamName.of(folder)
         assert name is not None
-        files = ready_files(folder)
-        return [self._waiting(file, name, self.spool or meant_for, adopted=orphan is not None) for file in files]
+        waiting = []
+        for file in ready_files(folder):
+            with contextlib.suppress(FileNotFoundError):  # its process has sent it meanwhile
+                waiting.append(self._waiting(file, name, self.spool or meant_for, adopted=orphan is not None))
+        return waiting
 
     def _spool_of(self, folder: Path) -> str:
         """Return where a living process means its segments to go, or an empty text.
@@ -211,7 +214,7 @@ class Agent:
                 continue
             raw: dict[str, bytes] = {}
             for item in members:
-                with self._telling(troubles, item.file.path.parent):
+                with self._telling(troubles, item.file.path.parent), contextlib.suppress(FileNotFoundError):
                     raw[item.remote] = item.file.read_to_send()
             if raw and not uploader.send(*pack(raw)):
                 left += members

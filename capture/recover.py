@@ -39,6 +39,7 @@ from ranklake.capture.stream import (
     StreamName,
     discard,
     open_files,
+    remains,
     sealed_files,
     streams,
 )
@@ -275,9 +276,9 @@ def _is_known(path: Path) -> bool:
 
 def sweep(root: Path) -> None:
     """Remove streams that were never opened or are half removed, both left by killed processes."""
-    for folder in root.glob(f"*/a*/{GONE}*"):
+    for folder in remains(root, GONE):
         shutil.rmtree(folder, ignore_errors=True)
-    for folder in root.glob(f"*/a*/{NEW}*"):
+    for folder in remains(root, NEW):
         with contextlib.suppress(OSError):
             if time.time() - folder.stat().st_mtime > _STALE_S:
                 shutil.rmtree(folder, ignore_errors=True)

@@ -180,7 +180,27 @@ def ready_files(folder: Path) -> list[SealedFile]:
 
 def streams(root: Path) -> Iterator[Path]:
     """Yield the folders of all streams below a local spool, sorted; what cannot be listed is skipped."""
-    yield from (path for path in sorted(root.glob("*/a*/r*")) if StreamName.of(path))
+    yield from (path for path in _below_attempts(root) if StreamName.of(path))
+
+
+def remains(root: Path, kind: str) -> Iterator[Path]:
+    """Yield what killed processes left of streams half made (`NEW`) or half removed (`GONE`)."""
+    yield from (path for path in _below_attempts(root) if path.name.startswith(kind))
+
+
+def _below_attempts(root: Path) -> Iterator[Path]:
+    """Yield all that lies where streams do. Not by a glob, which raises if a folder goes while it is listed."""
+    for run in _entries(root):
+        for attempt in _entries(run):
+            if _ATTEMPT.fullmatch(attempt.name):
+                yield from _entries(attempt)
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
 
 
 def new_incarnation() -> int:

@@ -10,9 +10,10 @@ import random
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
 
-from capture_child import ROOM, Killer, train
+from capture_child import ROOM, Killer
 
 import ranklake.capture.keeper
 from ranklake import capture
@@ -22,6 +23,7 @@ from ranklake.capture.leader import Leadership
 from ranklake.capture.recover import recover
 from ranklake.lake.contracts import pack
 
+STEPS = 60
 FILES = {
     "agent": {*(str(ROOM / f"{name}.py") for name in ("agent", "upload", "stream", "recover", "files")), pack.__file__},
     "recover": {str(ROOM / f"{name}.py") for name in ("upload", "stream", "recover")},
@@ -40,7 +42,12 @@ def rank(job):
     rng = random.Random(job["seed"])
     journal = os.open(job["journal"], os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o644)
     run = capture.start(job="crash", run=job["run"], spool=job["spool"], local_dir=job["local"], seal_every_s=0.05)
-    train(run, journal, rng, fork_at=None)
+    for number in range(STEPS):
+        with run.step(number):
+            run.log({"a": 1.0, "b": 2.0})
+        os.write(journal, b"step %d\n" % number)
+        if rng.random() < 0.1:
+            time.sleep(0.01)
     time.sleep(rng.random() / 5)
     if rng.random() < 0.5:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -71,6 +78,8 @@ def forked(work, *args):
         try:
             work(*args)
             status = 0
+        except BaseException:  # noqa: BLE001 - told before the process ends
+            traceback.print_exc()
         finally:
             sys.stderr.flush()
             os._exit(status)
