@@ -16,12 +16,14 @@ from pathlib import Path
 import torch
 from torch import Tensor, distributed
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import get_total_norm
 
 from ranklake import capture
 from ranklake.demo.model import Shape, SmallGpt
 
 BATCH = 16
 PEAK_LEARNING_RATE = 3e-3
+CLIP_NORM = 1.0
 
 
 def corpus() -> Tensor:
@@ -69,6 +71,7 @@ def train(options: argparse.Namespace) -> None:
     parallel.register_comm_hook(None, reduce_gradients)
     distributed.barrier()
     run.calibrate_peak()
+    clipped = 0.0
     source = batches(corpus(), shape.context, rank)
     for step in range(options.steps):
         if rank == options.kill_rank and step == options.steps // 2:
@@ -86,16 +89,29 @@ def train(options: argparse.Namespace) -> None:
                 with run.phase("backward"):
                     loss.backward()
             with run.phase("optimizer"):
-                gradient = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                optimizer.step()
-                optimizer.zero_grad()
+                gradient, parameter_norm, update_norm = change(model, optimizer)
+            clipped += float(gradient > CLIP_NORM)
             run.log(loss=loss, grad_norm=gradient, lr=PEAK_LEARNING_RATE)
+            seen = (step + 1) * BATCH * shape.context * world_size
+            run.log({"train/perplexity": loss.exp(), "train/param_norm": parameter_norm,
+                     "train/update_norm": update_norm, "train/clip_ratio": clipped / (step + 1),
+                     "train/tokens_seen": seen})  # fmt: skip
             if step + 1 == options.steps:
                 with run.phase("checkpoint"):
                     save(run, model, options.journal / "checkpoint.pt", step, rank)
         os.write(journal, b"%d\n" % step)
     run.close()
     distributed.destroy_process_group()
+
+
+def change(model: SmallGpt, optimizer: torch.optim.Optimizer) -> tuple[Tensor, Tensor, Tensor]:
+    """Clip the gradients and change the parameters; return the norms of gradients, parameters before, and change."""
+    gradient = torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    optimizer.step()
+    optimizer.zero_grad()
+    moved = [after.detach() - was for after, was in zip(model.parameters(), before, strict=True)]
+    return gradient, get_total_norm(before), get_total_norm(moved)
 
 
 def save(run: capture.Run, model: SmallGpt, path: Path, step: int, rank: int) -> None:
