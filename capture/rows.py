@@ -36,6 +36,8 @@ class Rows:
         Rows that were there but cannot be read.
     out_of_range
         Rows that were left out by the policy for values out of their metric's range.
+    times_repeat
+        Whether stretches of rows have the times of the stretch before.
     """
 
     mono_ns: Array
@@ -43,6 +45,7 @@ class Rows:
     columns: Columns
     damaged: int
     out_of_range: int = 0
+    times_repeat: bool = False
 
     def __len__(self) -> int:
         return len(self.mono_ns)

@@ -235,7 +235,7 @@ def _write(
         totals=totals,
         writer=WRITER,
     )
-    raw = parquet_bytes(arrow_table(rows, table, job.name, segment, straight), footer)
+    raw = parquet_bytes(arrow_table(rows, table, job.name, segment, straight), footer, times_repeat=rows.times_repeat)
     digest = hashlib.sha256(raw).hexdigest()
     today = datetime.fromtimestamp(time.time(), UTC).date().isoformat()
     path = job.folder / SealedFile.local_name(table, segment, today, len(rows), digest)
@@ -250,7 +250,7 @@ def _clock_of(meta: Meta, used: Sequence[Anchor]) -> list[list[int | None]]:
     return [list(astuple(reading)) for reading in readings[:1] + readings[1:][-1:]]
 
 
-def parquet_bytes(table: pa.Table, footer: SegmentFooter) -> bytes:
+def parquet_bytes(table: pa.Table, footer: SegmentFooter, *, times_repeat: bool = False) -> bytes:
     """Return a segment's bytes: zstd, deltas for whole numbers and times, floats split by byte, page checksums.
 
     Most segments are small: a rank's values of a minute. So what a column costs that says nothing counts for more than
@@ -265,7 +265,9 @@ def parquet_bytes(table: pa.Table, footer: SegmentFooter) -> bytes:
         if pa.types.is_floating(field.type):
             encodings[field.name] = "BYTE_STREAM_SPLIT"
         elif pa.types.is_integer(field.type) or pa.types.is_timestamp(field.type):
-            encodings[field.name] = "DELTA_BINARY_PACKED"
+            # Deltas are packed bit by bit, in which zstd cannot see that a stretch of times comes again.
+            plain = times_repeat and pa.types.is_timestamp(field.type)
+            encodings[field.name] = "PLAIN" if plain else "DELTA_BINARY_PACKED"
     bare = pa.schema([pa.field(field.name, field.type, field.nullable) for field in table.schema])
     sink = io.BytesIO()
     with pq.ParquetWriter(

@@ -104,12 +104,7 @@ _NON_FINITE: Final = _non_finitechosen()
 
 
 def _values(time: Array, step: Array, value: Array, series: Array, slots: Array, meta: Meta, damaged: int) -> Rows:
-    """Return rows of `scalars` from flat arrays; `series` are defined.
-
-    Metric by metric: neighbours that are alike take less room.
-    """
-    order = np.lexsort((slots, series))
-    time, step, value, series, slots = (column[order] for column in (time, step, value, series, slots))
+    """Return rows of `scalars` from flat arrays; `series` are defined."""
     flagged = flags(value)
     judged = judge(series, value, value, meta)
     columns: Columns = {
@@ -137,7 +132,10 @@ def _scalars(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anch
 
 
 def _rows(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor]) -> Rows:
-    """Spread each mapping's slot over as many rows as it has values; the row's slot number says which value."""
+    """Spread each mapping's slot over as many rows as it has values; the row's slot number says which value.
+
+    They lie metric by metric, each with the same times as the one before: what is alike side by side takes less room.
+    """
     good = plausible(slots["time_ns"], None, straight)
     damaged = int(np.count_nonzero(~good))
     parts: list[tuple[Array, Array, Array, Array, Array]] = []
@@ -161,7 +159,9 @@ def _rows(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor]
         empty = np.empty(0, np.int64)
         return _values(empty, empty, np.empty(0), empty, empty, meta, damaged)
     time, step, value, series_of, slot = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return _values(time, step, value, series_of, slot, meta, damaged)
+    order = np.lexsort((slot, series_of))
+    found = _values(time[order], step[order], value[order], series_of[order], slot[order], meta, damaged)
+    return replace(found, times_repeat=True)
 
 
 def _spans(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor]) -> Rows:
