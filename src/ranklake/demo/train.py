@@ -95,6 +95,7 @@ def train(options: argparse.Namespace) -> None:
             seen = (step + 1) * BATCH * shape.context * world_size
             run.log({"train/perplexity": loss.exp(), "train/param_norm": parameter_norm,
                      "train/update_norm": update_norm, "train/clip_ratio": clipped / (step + 1),
+                     "train/batch_size": BATCH, "train/sequence_length": shape.context,
                      "train/tokens_seen": seen})  # fmt: skip
             if step + 1 == options.steps:
                 with run.phase("checkpoint"):
