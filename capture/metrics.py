@@ -4,12 +4,9 @@ The fast ways write one slot. Whatever goes wrong in them (a full file, a value 
 ends in the slow ways, which put right what can be and count the rest.
 """
 
-import contextlib
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.capture.deferred import Deferred
@@ -23,17 +20,18 @@ from ranklake.capture.gaps import (
     Gaps,
 )
 from ranklake.capture.handles import Unrecorded
-from ranklake.capture.layouts import ABSENT, MARK, ROW_WIDTH, SCALARS, STEP_FLOATS, row_packer
+from ranklake.capture.layouts import ABSENT, MARK, SCALARS, STEP_FLOATS
+from ranklake.capture.mappings import Mappings, Plan
 from ranklake.capture.meters import Meters
 from ranklake.capture.native import MODULE
 from ranklake.capture.phases import now
 from ranklake.capture.ratios import checked_ratio
 from ranklake.capture.sampling import Sampler
-from ranklake.capture.shards import AnyLane
+from ranklake.capture.scalar import Scalar, adder, no_scalar
 from ranklake.capture.slots import RefusedError
 from ranklake.capture.stack import Stack
 from ranklake.capture.steps import METRIC_OF, STEP_COUNTS, STEP_NAMES, Step, devices_alive
-from ranklake.capture.values import BadValueError, DeviceValueError, integer, number, repr_of, text
+from ranklake.capture.values import PLAIN, BadValueError, DeviceValueError, integer, number, repr_of, text
 
 if TYPE_CHECKING:
     from ranklake.capture.aggregate import Aggregate
@@ -41,57 +39,8 @@ if TYPE_CHECKING:
     from ranklake.capture.distribution import Distribution
     from ranklake.capture.recorder import Recorder
 
-Pack = Callable[..., None]
-Pick = Callable[[Mapping[Any, Any]], tuple[Any, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How mappings with the same names, sixteen at most, are written in one go.
-
-    Attributes
-    ----------
-    width
-        Values in the slot.
-    pick
-        Returns a mapping's values in the order of the slot; raises `KeyError` if a name is missing.
-    """
-
-    width: int
-    pick: Pick
-    lane: AnyLane
-    pack: Pack
-    number: int
-
-
-_PLAIN: Final = frozenset({float, int, bool})
 _STEP_FLOATS: Final = frozenset(STEP_FLOATS)
-_MOST_PLANS: Final = 1000
-_ROWS_BY_SLOT: Final = 4 * ROW_WIDTH  # a wider mapping is rare enough to go value by value
 _pack_scalar: Final = SCALARS.packer.pack_into
-
-
-class Scalar:
-    """One metric, looked up once: ``loss = run.scalar("train/loss")``, then ``loss.add(value, step)``.
-
-    Attributes
-    ----------
-    add
-        Records a value. Called with the value and, if it belongs to one, its step.
-    """
-
-    __slots__ = ("add", "name")
-
-    def __init__(self, name: str, add: Callable[..., None]) -> None:
-        self.name = name
-        self.add = add
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _no_scalar, (self.name,)
-
-
-def _no_scalar(name: str) -> Scalar:
-    return Scalar(name, lambda *_, **__: None)
 
 
 class Metrics:
@@ -118,21 +67,21 @@ class Metrics:
         self._closed = False
         self._latest = self._at = ABSENT
         self._devices = False
-        self._plans: dict[tuple[object, ...], tuple[Plan, ...]] = {}
         self._recent: dict[int, Plan] = {}
         self._deferred = Deferred()
         self.stack = Stack()
         self.current: Step | None = None
         self._meters: Meters | None = None
         self.sampler: Sampler | None = None
-        self._logger: Any = None
         if recorder is not None:
-            self._scalars, self._rows = recorder.slots["scalars"], recorder.slots["rows"]
+            self._scalars = recorder.slots["scalars"]
+            self._mappings = Mappings(recorder)
+            self._recent = self._mappings.recent
             self._meters = Meters(recorder, self)
             if recorder.settings.sampling:
                 self.sampler = Sampler(recorder, self, self._meters.failed("scalars"))
             if MODULE is not None:
-                self._logger = self.__dict__["log"] = MODULE.Logger(self, self.log)
+                self._mappings.logger = self.__dict__["log"] = MODULE.Logger(self, self.log)
 
     def scalar(self, name: object, kind: object = None, unit: object = None, *_: object, keep: object = None) -> Scalar:
         """Return a handle for one metric: the fastest way to record values.
@@ -150,7 +99,7 @@ class Metrics:
         """
         recorder = self._recorder
         if recorder is None:
-            return _no_scalar(text(name, 80))
+            return no_scalar(text(name, 80))
         if keep is not None or self.sampler is not None:
             sampled = self._sample(recorder, name, kind, unit, keep)
             if sampled is not None:
@@ -160,21 +109,7 @@ class Metrics:
         except RefusedError:  # a bad name, or no stream to define it in: tried again, and counted, with each value
             return Scalar(text(name, 80), partial(self._add_unknown, name, kind, unit))
         slow = partial(self._add_slowly, str(name), series)
-        if MODULE is not None:
-            return Scalar(str(name), MODULE.Adder(self._scalars, series, slow))
-        lane, pack, clock, mark = self._scalars, _pack_scalar, now, MARK
-
-        def add(value: Any, step: Any = ABSENT) -> None:  # noqa: ANN401 - whatever training has
-            try:
-                if value.__class__ is float:
-                    view, take = lane.pair
-                    pack(view, take(), clock(), step, value, series, mark)
-                    return
-            except Exception:  # noqa: BLE001, S110 - the file is full or cut, or the step is no int: see below
-                pass
-            slow(value, step)
-
-        return Scalar(str(name), add)
+        return Scalar(str(name), adder(self._scalars, series, slow))
 
     def _sample(
         self, recorder: "Recorder", name: object, kind: object, unit: object, keep: object
@@ -285,7 +220,7 @@ class Metrics:
                 values = {**mapping, **scalars} if scalars else mapping
             plan = self._recent[len(values)]  # a loop logs the same names again and again
             numbers = plan.pick(values)
-            if not excess and (not self._devices or _PLAIN.issuperset(map(type, numbers))):
+            if not excess and (not self._devices or PLAIN.issuperset(map(type, numbers))):
                 view, take = plan.lane.pair
                 plan.pack(view, take(), moment, self._at if step is None else step, *numbers, plan.number, MARK)
                 return
@@ -307,8 +242,7 @@ class Metrics:
             current = None
         if current is not None and step is None and _STEP_FLOATS.issuperset(scalars) and current.fill(scalars):
             return
-        plans = self._plans.get(tuple(scalars))
-        if plans is not None and self._by_plans(plans, moment, scalars, step):
+        if self._mappings.write_known(moment, self._at if step is None else step, scalars):
             return
         try:
             at = self._at if step is None else integer(step)
@@ -320,48 +254,10 @@ class Metrics:
         good: dict[int, float] = {}
         for name, value in scalars.items():
             self._sort_out(name, value, current, at, moment, good)
-        names, series_of = tuple(scalars), tuple(good)
-        self._write(moment, at, good)
-        if len(names) == len(series_of) <= _ROWS_BY_SLOT and STEP_NAMES.keys().isdisjoint(names):
-            self._make_plans(names, series_of)
-
-    def _make_plans(self, names: tuple[object, ...], series: tuple[int, ...]) -> None:
-        """Keep how a mapping with these names is written; not if there are too many kinds of mappings already."""
-        if not names or len(self._plans) >= _MOST_PLANS:
-            return
-        plans: list[Plan] = []
-        for at in range(0, len(names), ROW_WIDTH):
-            target = self._target(series[at : at + ROW_WIDTH])
-            if target is None:
-                return
-            some = names[at : at + ROW_WIDTH]
-            plans.append(Plan(len(some), _picker(some), *target))
-        self._plans[names] = tuple(plans)
-        self._remember(names, tuple(plans))
-
-    def _remember(self, names: tuple[object, ...], plans: tuple[Plan, ...]) -> None:
-        """Have mappings with these names written by the fast way from here on."""
-        if self._logger is not None:
-            with contextlib.suppress(TypeError):  # names that are texts, and something more
-                self._logger.learn(names, self._scalars, self._rows, tuple(plan.number for plan in plans))
-        elif len(plans) == 1:
-            self._recent[len(names)] = plans[0]
-
-    def _by_plans(self, plans: tuple[Plan, ...], moment: int, scalars: dict[Any, object], step: object) -> bool:
-        """Write a mapping whose names are known; False, and nothing is written, if its values or step are odd."""
-        if not _PLAIN.issuperset(map(type, scalars.values())) or not (step is None or type(step) is int):
-            return False
-        try:
-            numbers = {name: float(value) for name, value in scalars.items()}  # type: ignore[arg-type]  # are plain
-        except OverflowError:
-            return False
-        at = self._at if step is None else step
-        if not ABSENT <= at < -ABSENT:
-            return False
-        for plan in plans:
-            plan.lane.put(plan.pack, moment, at, *plan.pick(numbers), plan.number, rows=plan.width)
-        self._remember(tuple(scalars), plans)
-        return True
+        series = tuple(good)
+        self._mappings.write(moment, at, good)
+        if len(series) == len(scalars) and STEP_NAMES.keys().isdisjoint(scalars):
+            self._mappings.learn(tuple(scalars), series)
 
     def _sort_out(
         self, name: object, value: object, current: Step | None, at: int, moment: int, good: dict[int, float]
@@ -398,30 +294,6 @@ class Metrics:
             current.put(column, integer(value) if column in STEP_COUNTS else number(value))
         except DeviceValueError:
             self.defer(column, value, lambda late: current.put_late(column, late))
-
-    def _target(self, series: tuple[int, ...]) -> tuple[AnyLane, Pack, int] | None:
-        """Return where values of these metrics go in one slot, by which packer and number; None if nowhere."""
-        if len(series) == 1:
-            return self._scalars, _pack_scalar, series[0]
-        assert self._recorder is not None
-        try:
-            return self._rows, row_packer(len(series)).pack_into, self._recorder.series.schema(series)
-        except RefusedError:  # too many kinds of mappings
-            return None
-
-    def _write(self, moment: int, step: int, values: dict[int, float]) -> None:
-        """Write values by metric number: several to a slot where that is worth it."""
-        series = tuple(values)
-        if 1 < len(series) <= _ROWS_BY_SLOT:
-            for at in range(0, len(series), ROW_WIDTH):
-                part = series[at : at + ROW_WIDTH]
-                target = self._target(part)
-                if target is None:
-                    break
-                lane, pack, schema = target
-                lane.put(pack, moment, step, *(values.pop(one) for one in part), schema, rows=len(part))
-        for one, value in values.items():
-            self._scalars.put(_pack_scalar, moment, step, value, one)
 
     def add_metric(self, name: str, value: float, step: int, moment: int | None = None) -> None:
         """Record one value whose number and step are in order already."""
@@ -514,10 +386,3 @@ class Metrics:
     def _give_up(self, why: str) -> None:
         for table, rows in self._deferred.give_up().items():
             self._gaps.count(table, DEVICE_VALUE, rows, why)
-
-
-def _picker(names: tuple[Any, ...]) -> Pick:
-    if len(names) > 1:
-        return itemgetter(*names)
-    (name,) = names
-    return lambda values: (values[name],)

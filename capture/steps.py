@@ -13,7 +13,7 @@ from ranklake.capture.gaps import BAD_STEP, BAD_VALUE, BEGUN_BEFORE_FORK
 from ranklake.capture.layouts import ABSENT, PHASES, SPANS, STEP_FLOATS, STEPS
 from ranklake.capture.phases import now
 from ranklake.capture.stack import Frame
-from ranklake.capture.values import BadValueError, DeviceValueError, integer, repr_of
+from ranklake.capture.values import PLAIN, BadValueError, DeviceValueError, integer, repr_of
 
 if TYPE_CHECKING:
     from ranklake.capture.run import Run
@@ -26,7 +26,6 @@ _INTEGER: Final = struct.Struct("<q")
 _PRESENT: Final = struct.Struct("<I")
 
 STEP_COUNTS: Final = frozenset({"tokens", "samples"})
-_PLAIN: Final = frozenset({float, int, bool})
 STEP_NAMES: Final = {
     **{name: name for name in (*STEP_FLOATS, *STEP_COUNTS)},
     **{f"train/{name}": name for name in STEP_FLOATS},
@@ -166,7 +165,7 @@ class Step(Frame):
 
     def fill(self, scalars: dict[Any, Any]) -> bool:
         """Set several of the row's floats that were not set before; False, and none is set, if that is not so plain."""
-        if self._floats or not _PLAIN.issuperset(map(type, scalars.values())):
+        if self._floats or not PLAIN.issuperset(map(type, scalars.values())):
             return False
         try:
             self._floats = {name: float(value) for name, value in scalars.items()}

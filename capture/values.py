@@ -5,6 +5,9 @@ import math
 import numbers
 from typing import Any, Final
 
+PLAIN: Final = frozenset({float, int, bool})
+"""Types whose conversion to a number runs no foreign code."""
+
 ABSURDLY_LONG: Final = 1 << 16
 _CUT: Final = " […]"
 
