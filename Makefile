@@ -6,7 +6,7 @@ NATIVE_TESTS := $(addprefix tests/capture/test_,run.py slots.py fork.py bad_inpu
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo native test lint types format catalog snapshots crash crash-capture bench-capture bench-overhead package clean
+.PHONY: help demo native test lint types format catalog snapshots crash crash-capture bench-capture bench-scale bench-overhead package clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -81,6 +81,9 @@ bench-capture: .bench-venv/.ready ## what recording costs the calling thread, be
 
 bench-overhead: .venv/.test ## what recording costs a real training loop on a CPU
 	@$(BIN)/python tests/bench/overhead_bench.py
+
+bench-scale: .venv/.test ## what one node's ranks and agent send, reckoned up to 10,000 ranks (six minutes)
+	@$(BIN)/python tests/bench/scale_bench.py --minutes 5
 
 package: .venv/.test ## build wheel and sdist, compare them with git, smoke-test the wheel in an empty environment
 	@$(BIN)/python tests/package/check_distributions.py

@@ -19,13 +19,12 @@ from typing import Any, Final
 from ranklake.capture.figures import Figures, GapCount
 from ranklake.capture.gaps import LOGGER
 from ranklake.capture.owner import HELD, OWNER_FILE, Owner
+from ranklake.capture.packing import PACK_BYTES, Waiting, packs_of
 from ranklake.capture.recover import Orphan, sweep, taken_over
 from ranklake.capture.stream import SealedFile, StreamName, ready_files, streams
 from ranklake.capture.upload import Uploader
 from ranklake.lake.contracts.pack import pack
 
-PACK_BYTES: Final = 32 << 20
-PACK_MEMBERS: Final = 5000
 STREAMS_AT_ONCE: Final = 256
 """Streams looked at together: what is adopted stays locked, at one descriptor each, until it is sent."""
 
@@ -56,30 +55,6 @@ class Round:
     alive: int = 0
     foreign: int = 0
     troubles: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """A sealed segment of some stream.
-
-    Attributes
-    ----------
-    remote
-        Its path below the spool when it is sent alone.
-    uri
-        The spool that it is meant for; empty if nobody said.
-    size_bytes, age_s
-        Of the file, and since it was sealed.
-    adopted
-        True if its process is dead: then it is sent at once, and nobody else deletes it.
-    """
-
-    file: SealedFile
-    remote: str
-    uri: str
-    size_bytes: int
-    age_s: float
-    adopted: bool
 
 
 @dataclass
@@ -268,18 +243,3 @@ def _owner_says(folder: Path) -> str:
         return Owner.from_json((folder / OWNER_FILE).read_bytes()).spool
     except ValueError:
         return ""
-
-
-def packs_of(waiting: list[Waiting]) -> Iterator[list[Waiting]]:
-    """Yield what goes into one pack each: one spool's segments, those of one table side by side."""
-    members: list[Waiting] = []
-    size = 0
-    for item in sorted(waiting, key=lambda item: (item.uri, item.file.table, item.remote)):
-        full = size + item.size_bytes > PACK_BYTES or len(members) >= PACK_MEMBERS
-        if members and (full or item.uri != members[0].uri):
-            yield members
-            members, size = [], 0
-        members.append(item)
-        size += item.size_bytes
-    if members:
-        yield members

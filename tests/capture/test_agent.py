@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 from recorded import check_books, gaps, rows, segments
 
-from ranklake.capture import agent as agent_module
 from ranklake.capture import frames, keeper
-from ranklake.capture.agent import Agent, Waiting, packs_of
+from ranklake.capture.agent import Agent
 from ranklake.capture.endpoint import Endpoint, PortInUseError
 from ranklake.capture.figures import COUNTERS, GAUGES, Figures, GapCount, prometheus
 from ranklake.capture.leader import Leadership, leader
+from ranklake.capture.packing import PACK_BYTES, Waiting, packs_of
 from ranklake.capture.stream import META_FILE, SealedFile, sealed_files, streams
 from ranklake.lake.contracts.load import load_metrics
 from ranklake.lake.ingest import ingest
@@ -330,7 +330,7 @@ SEGMENT = st.builds(
     st.sampled_from(["steps", "scalars"]),
     st.sampled_from(["a", "b"]),
     st.integers(0, 10**6),
-    st.integers(0, agent_module.PACK_BYTES),
+    st.integers(0, PACK_BYTES),
 )
 
 
@@ -342,9 +342,9 @@ def test_packs_are_few_and_bounded(waiting):
     sizes = [sum(item.size_bytes for item in members) for members in packs]
     uris = [{item.uri for item in members} for members in packs]
     assert all(len(found) == 1 for found in uris)
-    assert all(size <= agent_module.PACK_BYTES for size in sizes)
+    assert all(size <= PACK_BYTES for size in sizes)
     for index in range(len(packs) - 1):
-        fits = sizes[index] + packs[index + 1][0].size_bytes <= agent_module.PACK_BYTES
+        fits = sizes[index] + packs[index + 1][0].size_bytes <= PACK_BYTES
         assert uris[index] != uris[index + 1] or not fits
 
 
@@ -359,6 +359,10 @@ def test_a_second_agent_waits_and_takes_over(node):
         assert f"process {first.pid} " in once.stdout
         with subprocess.Popen(agent(node, "--interval-s", "0.1"), stdout=subprocess.PIPE, text=True) as second:
             assert f"has an agent (process {first.pid} " in second.stdout.readline()
+            with subprocess.Popen(agent(node), stdout=subprocess.PIPE, text=True) as third:
+                assert f"has an agent (process {first.pid} " in third.stdout.readline()
+                third.send_signal(signal.SIGTERM)
+                assert third.wait(timeout=5) == 0
             first.kill()
             first.wait()
             until(lambda: (found := leader(node / "local")) is not None and found.pid == second.pid)
