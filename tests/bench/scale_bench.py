@@ -32,6 +32,7 @@ RANKS, RANKS_PER_NODE = 10_000, 8
 # What Amazon S3 says of a prefix (requests a second), and what 1,000 requests cost (US dollars); see docs/scale.md.
 PUTS_PER_S, PUT_PRICE, HEAD_PRICE = 3500, 0.005, 0.0004
 DAY_MIN = 24 * 60
+HEADERS_BYTES = 30 + 46  # of a member of a ZIP archive: before it and in the directory, both with its name
 
 
 @dataclass(frozen=True)
@@ -122,17 +123,20 @@ def measure(minutes: float, speed: float, folder: Path) -> Measured:
 def read_spool(spool: Path, minutes: float, agent_cpu_s: float, ranks_cpu_s: float) -> Measured:
     """Count what ranks sealed by the minute: the first and the last segment of a table belong to no whole one."""
     sizes: dict[tuple[int, str], list[tuple[int, int]]] = defaultdict(list)
-    packs = []
+    packs = packed = 0
     for path in sorted(spool.glob("segments/*/packs/*.zip")):
-        members = 0
+        counted = 0
         with zipfile.ZipFile(path) as archive:
-            for raw in map(archive.read, archive.namelist()):
+            for name in archive.namelist():
+                raw = archive.read(name)
                 footer = read_footer(raw)
-                if footer.run == "scale" and footer.table in STEADY and footer.rows_before and not footer.final:
+                if footer.table not in STEADY or not footer.rows_before or footer.final:
+                    continue
+                counted += len(raw) + 2 * len(name) + HEADERS_BYTES
+                if footer.run == "scale":
                     sizes[footer.rank, footer.table].append((footer.rows, len(raw)))
-                    members += 1
-        if members:  # of the minutes that are counted
-            packs.append(path.stat().st_size)
+        packs += bool(counted)
+        packed += counted
     seals: Counter[int] = Counter()  # by rank: its whole minutes
     for (rank, _), found in sizes.items():
         seals[rank] = max(seals[rank], len(found))
@@ -152,8 +156,8 @@ def read_spool(spool: Path, minutes: float, agent_cpu_s: float, ranks_cpu_s: flo
         rows=rows.total() / rank_minutes,
         segment_bytes=total.total() / rank_minutes,
         bytes_per_row={table: total[table] / rows[table] for table in sorted(total)},
-        packs_per_node=len(packs) / node_minutes,
-        pack_bytes_per_node=sum(packs) / node_minutes,
+        packs_per_node=packs / node_minutes,
+        pack_bytes_per_node=packed / node_minutes,
         agent_cpu_s_per_node=agent_cpu_s / minutes,
         rank_cpu_s=ranks_cpu_s / minutes / RANKS_PER_NODE,
     )
