@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+from ranklake.capture.encryption import Encryption
 from ranklake.capture.figures import Figures, GapCount
 from ranklake.capture.gaps import LOGGER
 from ranklake.capture.owner import HELD, OWNER_FILE, Owner
@@ -23,6 +24,7 @@ from ranklake.capture.packing import PACK_BYTES, Waiting, packs_of
 from ranklake.capture.recover import Orphan, sweep, taken_over
 from ranklake.capture.stream import SealedFile, StreamName, ready_files, streams
 from ranklake.capture.upload import Uploader
+from ranklake.lake.contracts.envelope import EncryptionError
 from ranklake.lake.contracts.pack import pack
 
 STREAMS_AT_ONCE: Final = 256
@@ -71,12 +73,15 @@ class Agent:
         Handed to fsspec.
     pack_every_s
         How long segments of living processes may wait for others to be packed with.
+    encryption
+        Where the key is to seal with what dead processes left.
     """
 
     root: Path
     spool: str = ""
     storage_options: Mapping[str, Any] | None = None
     pack_every_s: float = 60.0
+    encryption: Encryption = field(default_factory=Encryption)
     figures: Figures = field(default_factory=Figures)
     _uploaders: dict[str, Uploader] = field(default_factory=dict)
     _first_seen: dict[Path, float] = field(default_factory=dict)
@@ -101,7 +106,7 @@ class Agent:
                     seen.add(folder)
                     if not stop():
                         with self._telling(troubles, folder):
-                            waiting += self._one(folder, held, orphans, counts)
+                            waiting += self._one(folder, held, orphans, counts, troubles)
                 if pack_now or self._due(waiting):
                     waiting = self._send(waiting, stop, counts, troubles)
                     counts["left"] += len(waiting)
@@ -127,11 +132,16 @@ class Agent:
             LOGGER.warning("ranklake: cannot send %s: %s", folder, error)
 
     def _one(
-        self, folder: Path, held: contextlib.ExitStack, orphans: list[Orphan], counts: "Counter[str]"
+        self,
+        folder: Path,
+        held: contextlib.ExitStack,
+        orphans: list[Orphan],
+        counts: "Counter[str]",
+        troubles: list[str],
     ) -> list[Waiting]:
         """Return what waits in a stream; one whose process is dead is taken over and sealed first."""
         with contextlib.ExitStack() as mine:
-            orphan = mine.enter_context(taken_over(folder))
+            orphan = mine.enter_context(taken_over(folder, self.encryption))
             meant_for = orphan.owner.spool if orphan and orphan.owner else "" if orphan else self._spool_of(folder)
             if self.spool and meant_for and meant_for != self.spool:
                 counts["foreign"] += 1
@@ -139,9 +149,12 @@ class Agent:
             if orphan is None:
                 counts["alive"] += 1
             else:
-                orphan.seal()
+                try:
+                    orphan.seal()
+                    orphans.append(orphan)
+                except EncryptionError as error:  # what was sealed before can be sent all the same
+                    troubles.append(f"{folder}: {error}")
                 counts["streams"] += 1
-                orphans.append(orphan)
                 held.enter_context(mine.pop_all())
         with contextlib.suppress(OSError):
             self._gaps.look(folder)

@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any, Final
 
 from ranklake.capture.budget import EVICTABLE
+from ranklake.capture.encryption import Encryption
 from ranklake.capture.eviction import evict, finish
 from ranklake.capture.gaps import Gaps
 from ranklake.capture.layouts import SLOT_LANES
@@ -30,6 +31,7 @@ from ranklake.capture.slots import RefusedError
 from ranklake.capture.stream import SealedFile, Stream, open_files, sealed_files
 from ranklake.capture.syncer import Syncer
 from ranklake.capture.upload import Uploader
+from ranklake.lake.contracts.envelope import EncryptionError
 
 ANCHOR_EVERY_S: Final = 10.0
 ADOPT_EVERY_S: Final = 5.0
@@ -124,6 +126,7 @@ class Keeper:
     # ── sealing ──
 
     def _keep_sealing(self) -> None:
+        self._guarded(self._recorder.encryption.key, "reading the encryption key")  # a bad one is told at once
         while not self._stopping:
             self._sealer_wakes.wait(min(1.0, self._settings.seal_every_s))
             self._sealer_wakes.clear()
@@ -162,9 +165,10 @@ class Keeper:
         recorder = self._recorder
         if not recorder.unsealed and not final:
             return
+        recorder.encryption.key()  # without one, nothing more is done
         # An anchor behind the last row: with both ends fixed, sealing again gives the same times.
         self._guarded(stream.anchor, "noting the time")
-        for sealed in seal(job_of(stream), recorder.to_seal(), final=final):
+        for sealed in seal(job_of(stream, recorder.encryption), recorder.to_seal(), final=final):
             stream.waiting[sealed.file.path.name] = (sealed.file.table, sealed.file.rows)
             recorder.count_found(sealed.file.table, sealed.found)
         recorder.forget_sealed()
@@ -281,7 +285,8 @@ class Keeper:
     def _recover(self) -> None:
         if self._has_agent():
             return
-        recovery = Recovery(self._recorder.root, self._recorder.spool, self._storage_options, self._uploader)
+        recorder = self._recorder
+        recovery = Recovery(recorder.root, recorder.spool, self._storage_options, self._uploader, recorder.encryption)
         self._guarded(lambda: recovery.run(stop=lambda: self._stopping), "recovering what dead processes left")
 
     def _adopt(self, stream: Stream) -> None:
@@ -291,7 +296,9 @@ class Keeper:
         for folder in sorted(stream.folder.parent.glob(f"r{stream.name.rank:05d}-*")):
             if folder != stream.folder:
                 with self._pushing:
-                    recover_stream(folder, self._uploader, family=stream.owner.family)
+                    recover_stream(
+                        folder, self._uploader, family=stream.owner.family, encryption=self._recorder.encryption
+                    )
 
     def report_late(self) -> None:
         """Write down what was refused after the close, as a stream that has nothing but gaps.
@@ -312,7 +319,7 @@ class Keeper:
             self._gaps.warn("late", f"{rows} gaps are in no segment, for lack of a place: {refused.detail}")
             return
         stream.note_gaps(counts)
-        seal(job_of(stream), [], final=True)
+        seal(job_of(stream, recorder.encryption), [], final=True)
         if self._uploader is not None:
             pushed = self._uploader.push(stream.folder, deadline=time.monotonic() + _LATE_S)
             if pushed.left == 0:
@@ -328,6 +335,9 @@ class Keeper:
             self._gaps.warn(doing, f"{doing}: {error}; trying again")
             if isinstance(error, OSError) and error.errno == errno.ENOSPC:
                 self._syncer.make_room()
+        except EncryptionError as error:
+            where = self._recorder.root
+            self._gaps.warn("encryption", f"nothing is sealed or sent: {error}; it waits in {where}; trying again")
         except Exception as error:  # noqa: BLE001 - a bug of ours
             self._gaps.warn(doing, f"{doing} failed: {type(error).__name__}: {error}")
 
@@ -356,7 +366,7 @@ def _acked(stream: Stream, file: SealedFile) -> None:
     stream.waiting.pop(file.path.name, None)
 
 
-def job_of(stream: Stream) -> Sealing:
+def job_of(stream: Stream, encryption: Encryption) -> Sealing:
     """Return what sealing needs to know of a stream that this process writes."""
     return Sealing(
         name=stream.name,
@@ -366,4 +376,6 @@ def job_of(stream: Stream) -> Sealing:
         fallback=stream.owner.anchor,
         note=stream.note,
         next_segment=stream.next_segment,
+        encryption=encryption,
+        encrypted=stream.owner.encrypted,
     )

@@ -37,6 +37,8 @@ class Owner:
         Ranks of the run.
     anchor
         Monotonic and wall ns at the start: what times are computed from if all else is damaged.
+    encrypted
+        Whether the segments must be encrypted, whoever seals them.
     """
 
     pid: int
@@ -47,6 +49,7 @@ class Owner:
     spool: str
     world_size: int
     anchor: tuple[int, int]
+    encrypted: bool = False
 
     @classmethod
     def from_json(cls, raw: bytes) -> Self:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.capture.budget import Budget
+from ranklake.capture.encryption import Encryption
 from ranklake.capture.files import sync_file
 from ranklake.capture.folding import Folding
 from ranklake.capture.gaps import AFTER_CLOSE, BACKPRESSURE, DELIBERATE, DROPPED_OLDEST, SPOOL_VANISHED, Gaps
@@ -75,6 +76,7 @@ class Recorder:
         self.root, self.launch, self.spool = root, launch, spool
         self.settings = settings or Settings()
         self.gaps = Gaps()
+        self.encryption = Encryption(self.settings.encryption_key)
         policy, registry = registry_of(self.settings, self.gaps.warn)
         self.series = Series(self.note, Policies(policy, registry, self.gaps.warn), policy.max_series)
         self.closed = False
@@ -131,6 +133,7 @@ class Recorder:
                 spool=self.spool,
                 family=self._family,
                 worker=self.is_worker,
+                encrypted=self.encryption.wanted,
             )
             for frame in self.series.frames():
                 stream.note(frame)

@@ -17,14 +17,16 @@ from typing import Any, Final
 
 from ranklake.capture import frames
 from ranklake.capture.clock import straighten
+from ranklake.capture.encryption import Encryption
 from ranklake.capture.eviction import finish as finish_evictions
 from ranklake.capture.files import TEMPORARY, write_whole
 from ranklake.capture.frames import FrameFile
-from ranklake.capture.gaps import LOGGER
+from ranklake.capture.gaps import LOGGER, Gaps
 from ranklake.capture.meta import Meta, read_meta
 from ranklake.capture.owner import HELD, OWNER_FILE, Owner, OwnerLock
 from ranklake.capture.places import local_root, spool_uri
 from ranklake.capture.seal import Sealing, keep_damaged, seal
+from ranklake.capture.settings import read_settings
 from ranklake.capture.stream import (
     ACKED,
     DROPPED,
@@ -45,6 +47,7 @@ from ranklake.capture.stream import (
 )
 from ranklake.capture.tables import read_rows
 from ranklake.capture.upload import Pushed, Uploader
+from ranklake.lake.contracts.envelope import EncryptionError
 
 _STALE_S: Final = 3600.0
 _ENDINGS: Final = frozenset({"rank_end", "abandoned"})
@@ -81,6 +84,7 @@ def recover(
     local_dir: str | os.PathLike[str] | None = None,
     spool: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    encryption_key: str | None = None,
 ) -> Recovered:
     """Seal and upload the streams below a local spool whose processes are dead.
 
@@ -92,6 +96,8 @@ def recover(
         Where segments go; only streams meant for it are touched. Without one, each goes where its process meant it to.
     storage_options
         Handed to fsspec.
+    encryption_key
+        As `ranklake.capture.settings.Settings` has it; by default what the environment or ``ranklake.toml`` says.
 
     Returns
     -------
@@ -102,7 +108,8 @@ def recover(
     LocalSpoolError
         The local spool cannot be used.
     """
-    return Recovery(local_root(local_dir), spool_uri(spool), storage_options).run()
+    source = read_settings({"encryption_key": encryption_key}, os.environ, Gaps.tell).encryption_key
+    return Recovery(local_root(local_dir), spool_uri(spool), storage_options, encryption=Encryption(source)).run()
 
 
 @dataclass
@@ -113,6 +120,7 @@ class Recovery:
     spool: str
     storage_options: Mapping[str, Any] | None = None
     uploader: Uploader | None = None
+    encryption: Encryption = field(default_factory=Encryption)
     _uploaders: dict[str, Uploader] = field(default_factory=dict)
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> Recovered:
@@ -136,7 +144,7 @@ class Recovery:
         return Recovered(**counts, troubles=tuple(troubles))
 
     def _one(self, folder: Path, stop: Callable[[], bool]) -> Pushed | str:
-        with taken_over(folder) as taken:
+        with taken_over(folder, self.encryption) as taken:
             if taken is None:
                 return "alive"
             meant_for = taken.owner.spool if taken.owner is not None else ""
@@ -152,16 +160,16 @@ class Recovery:
         return self._uploaders.get(uri)
 
 
-def recover_stream(folder: Path, uploader: Uploader | None, *, family: int) -> Pushed | None:
+def recover_stream(folder: Path, uploader: Uploader | None, *, family: int, encryption: Encryption) -> Pushed | None:
     """Finish the stream of a dead forked child of the process whose incarnation is `family`; None if it is no such."""
-    with taken_over(folder) as taken:
+    with taken_over(folder, encryption) as taken:
         if taken is None or taken.owner is None or taken.owner.role != "worker" or taken.owner.family != family:
             return None
         return taken.finish(uploader)
 
 
 @contextlib.contextmanager
-def taken_over(folder: Path) -> Iterator["Orphan | None"]:
+def taken_over(folder: Path, encryption: Encryption) -> Iterator["Orphan | None"]:
     """Hold a dead process's stream for the block; None if the process lives or somebody else has taken it over."""
     name = StreamName.of(folder)
     if name is None or not HELD.take(name.incarnation):
@@ -177,7 +185,7 @@ def taken_over(folder: Path) -> Iterator["Orphan | None"]:
         return
     lock, owner = seized
     try:
-        yield Orphan(name, folder, owner)
+        yield Orphan(name, folder, owner, encryption)
     finally:
         lock.release()
 
@@ -189,10 +197,20 @@ class Orphan:
     name: StreamName
     folder: Path
     owner: Owner | None
+    encryption: Encryption
 
     def finish(self, uploader: Uploader | None, stop: Callable[[], bool] = lambda: False) -> Pushed:
-        """Seal all, upload all, and remove the stream if nothing is left. Raises `OSError` if the local disk fails."""
-        self.seal()
+        """Seal all, upload all, and remove the stream if nothing is left.
+
+        Raises `OSError` if the local disk fails, and `EncryptionError` if there is no key to seal with; then what was
+        sealed before is uploaded.
+        """
+        try:
+            self.seal()
+        except EncryptionError:
+            if uploader is not None:
+                uploader.push(self.folder, stop=stop)
+            raise
         if uploader is None:
             return Pushed(left=len(sealed_files(self.folder)))
         pushed = uploader.push(self.folder, stop=stop)
@@ -205,7 +223,10 @@ class Orphan:
             discard(self.folder)
 
     def seal(self) -> None:
-        """Put the stream in order and seal all that is not sealed. Raises `OSError` if the local disk fails."""
+        """Put the stream in order and seal all that is not sealed.
+
+        Raises `OSError` if the local disk fails, and `EncryptionError` if there is no key to seal with.
+        """
         self._tidy()
         self._drop_torn_tail()
         meta_file = FrameFile(self.folder / META_FILE)
@@ -220,10 +241,16 @@ class Orphan:
                 fallback=self.owner.anchor if self.owner is not None else None,
                 note=meta_file.append,
                 next_segment=self._next_segment,
+                encryption=self.encryption,
+                encrypted=self._is_encrypted(),
             )
             seal(job, open_files(self.folder), final=True)
         finally:
             meta_file.close()
+
+    def _is_encrypted(self) -> bool:
+        """Say whether its process asked for encryption; where owner.json is damaged, what is sealed may tell."""
+        return self.owner.encrypted if self.owner is not None else any(f.key_id for f in sealed_files(self.folder))
 
     def _tidy(self) -> None:
         """Remove what is of no use any more, and move out of the way what is not known."""

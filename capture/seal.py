@@ -25,14 +25,16 @@ import pyarrow.parquet as pq
 
 import ranklake
 from ranklake.capture.clock import Anchor, bracket, straighten
+from ranklake.capture.encryption import Encryption
 from ranklake.capture.files import write_whole
 from ranklake.capture.gaps import DAMAGED, LOGGER, OUT_OF_RANGE, UNSEALABLE
 from ranklake.capture.meta import Meta, read_meta, sealed_frame
 from ranklake.capture.rows import NO_ROWS, Rows
 from ranklake.capture.stream import DAMAGED_FOLDER, OpenFile, SealedFile, StreamName, sealed_files
 from ranklake.capture.tables import arrow_table, read_rows, rows_there
+from ranklake.lake.contracts.envelope import EncryptionError, decrypt, encrypt
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.contracts.segment import METADATA_KEY, NotASegmentError, SegmentFooter
+from ranklake.lake.contracts.segment import METADATA_KEY, NotASegmentError, SegmentFooter, SegmentName
 
 WRITER: Final = f"ranklake {ranklake.__version__}"
 _LAST: Final = "events"  # sealed last: its final segment says how much of every table there is
@@ -74,6 +76,8 @@ class Sealing:
         Appends a frame to meta.frames; raises `OSError`.
     next_segment
         Gives a table's next segment number.
+    encryption, encrypted
+        Where the key is; whether whoever recorded the stream asked for encryption.
     """
 
     name: StreamName
@@ -83,6 +87,8 @@ class Sealing:
     fallback: Anchor | None
     note: Callable[[dict[str, Any]], None]
     next_segment: Callable[[str], int]
+    encryption: Encryption
+    encrypted: bool
 
 
 def seal(job: Sealing, files: Sequence[OpenFile], *, final: bool) -> list[Sealed]:
@@ -104,6 +110,8 @@ def seal(job: Sealing, files: Sequence[OpenFile], *, final: bool) -> list[Sealed
     ------
     OSError
         The disk is full, say. What was sealed is sealed; call again for the rest.
+    EncryptionError
+        The key to encrypt with cannot be had. Likewise.
     """
     meta = read_meta(job.folder)
     there = {(file.table, file.segment): file for file in sealed_files(job.folder)}
@@ -138,7 +146,11 @@ def _finish(job: Sealing, meta: Meta, file: OpenFile, there: dict[tuple[str, int
     if hashlib.sha256(raw).hexdigest() != found.sha256:
         found.path.unlink()  # its slots are still there to seal it again
         return None
-    footer = read_footer(raw)
+    try:
+        footer = read_footer(_in_clear(job, found, raw))
+    except EncryptionError:
+        found.path.unlink()  # likewise, with the key that there is now
+        return None
     _note(job, meta, file.table, file.segment, footer.rows, footer.gaps, final=footer.final)
     file.path.unlink()
     return Sealed(found, sum(footer.gaps.values()))
@@ -148,7 +160,7 @@ def _seal_or_put_aside(job: Sealing, meta: Meta, file: OpenFile, *, final: bool)
     """Seal a file; one that proves impossible to seal is put aside, its rows counted, so that it blocks no other."""
     try:
         return _seal_file(job, meta, file, final=final)
-    except OSError:
+    except (OSError, EncryptionError):
         raise
     except Exception as error:  # noqa: BLE001 - a bug of ours, or damage beyond imagination
         LOGGER.warning("ranklake: cannot seal %s: %s: %s", file.path, type(error).__name__, error)
@@ -215,6 +227,7 @@ def _write(
         totals[table] = [totals[table][0] + len(rows), totals[table][1] + sum(gaps.values())]
     first, last = (int(rows.mono_ns.min()), int(rows.mono_ns.max())) if len(rows) else (0, 0)
     used = bracket(straight, first, last) if len(rows) else []
+    key = job.encryption.key(wanted=job.encrypted)
     footer = SegmentFooter(
         table=table,
         contract_version=contract(table).version,
@@ -234,11 +247,14 @@ def _write(
         final=final,
         totals=totals,
         writer=WRITER,
+        key_id=key.id if key else "",
     )
     raw = parquet_bytes(arrow_table(rows, table, job.name, segment, straight), footer, times_repeat=rows.times_repeat)
+    if key is not None:
+        raw = encrypt(key, raw, _name(job.name, segment, len(rows)).bond(table))
     digest = hashlib.sha256(raw).hexdigest()
     today = datetime.fromtimestamp(time.time(), UTC).date().isoformat()
-    path = job.folder / SealedFile.local_name(table, segment, today, len(rows), digest)
+    path = job.folder / SealedFile.local_name(table, segment, today, len(rows), digest, footer.key_id)
     write_whole(path, raw)
     sealed = SealedFile.of(path)
     assert sealed is not None
@@ -248,6 +264,18 @@ def _write(
 def _clock_of(meta: Meta, used: Sequence[Anchor]) -> list[list[int | None]]:
     readings = [meta.clock[mono] for mono, _ in used if mono in meta.clock]
     return [list(astuple(reading)) for reading in readings[:1] + readings[1:][-1:]]
+
+
+def _in_clear(job: Sealing, file: SealedFile, raw: bytes) -> bytes:
+    """Return a segment's Parquet bytes. Raises `EncryptionError`."""
+    if not file.key_id:
+        return raw
+    key = job.encryption.find(file.key_id)
+    return decrypt(key, raw, _name(job.name, file.segment, file.rows).bond(file.table))
+
+
+def _name(stream: StreamName, segment: int, rows: int) -> SegmentName:
+    return SegmentName(stream.run, stream.attempt, stream.rank, stream.incarnation, segment, rows, sha256="")
 
 
 def parquet_bytes(table: pa.Table, footer: SegmentFooter, *, times_repeat: bool = False) -> bytes:

@@ -16,6 +16,8 @@ from ranklake.capture.values import text
 from ranklake.errors import did_you_mean
 
 CONFIG_VARIABLE: Final = "RANKLAKE_CONFIG"
+_UNUSABLE: Final = "unusable"
+"""Source of a key where one was asked for in a way that is not understood: then nothing may leave in clear."""
 PREFIX: Final = "RANKLAKE_CAPTURE_"
 """``RANKLAKE_CAPTURE_SEAL_EVERY_S=30`` sets `Settings.seal_every_s`."""
 
@@ -65,6 +67,10 @@ class Settings:
     over_max_series: str = "drop"
     """What becomes of values of further series: counted as gaps, or, with ``flag`` and ``quarantine``, kept under one
     name that they all share."""
+    encryption_key: str = ""
+    """Where the key is that segments are encrypted with before they leave: ``file:/path``, ``env:NAME`` or
+    ``command:/path/to/helper``. Never the key itself. Empty: they are sent as they are. The commands that read
+    segments look for keys there, too."""
 
     def __post_init__(self) -> None:
         parse_rules(self.sampling)
@@ -109,6 +115,8 @@ def read_settings(given: Mapping[str, Any], environment: Mapping[str, str], tell
         kind = {field.name: field.type for field in fields(Settings)}.get(name)
         if kind is None:
             tell(f"{where}.{name}", f"unknown setting {name!r} in {where}{_hint(name)}; it is left out")
+            if "'encryption_key'" in _hint(name):
+                chosen.setdefault("encryption_key", _UNUSABLE)
             continue
         try:
             value = _KINDS[kind](raw)
@@ -118,6 +126,13 @@ def read_settings(given: Mapping[str, Any], environment: Mapping[str, str], tell
             continue
         chosen[name] = value
     return Settings(**chosen)
+
+
+def _speaks_of_encryption(file: Path) -> bool:
+    try:
+        return b"encryption_key" in file.read_bytes()
+    except OSError:
+        return False
 
 
 def _hint(name: str) -> str:
@@ -136,6 +151,8 @@ def _sources(given: Mapping[str, Any], environment: Mapping[str, str], tell: Tel
             yield f"[capture] of {file}", name, raw
     except (OSError, ValueError, AttributeError) as error:
         tell("ranklake.toml", f"{file} cannot be read ({error}); its settings are left out")
+        if _speaks_of_encryption(file):
+            yield f"[capture] of {file}", "encryption_key", _UNUSABLE
     for variable in sorted(environment):
         if variable.startswith(PREFIX):
             yield "the environment", variable.removeprefix(PREFIX).lower(), environment[variable]

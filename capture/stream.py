@@ -5,7 +5,7 @@
         meta.frames                                 identity, anchors, definitions, gaps, what was sealed
         <lane>.spare                                prepared, empty
         <lane>-<segment>.open                       slots or frames being written
-        <table>-<segment>~<date>~<rows>~<sha256>.sealed   Parquet, to be uploaded
+        <table>-<segment>~<date>~<rows>~<sha256>.sealed   Parquet, to be uploaded; encrypted: ….<key id>.sealed
         ….acked                                     uploaded, about to be deleted; by the stream's process if it lives
         ….dropped                                   given up for lack of room, about to be counted and deleted
 
@@ -42,7 +42,9 @@ NEW, GONE, DAMAGED_FOLDER = ".new-", ".gone-", "damaged"
 _FOLDER: Final = re.compile(r"r(\d{1,9})-([0-9a-f]{16})")
 _ATTEMPT: Final = re.compile(r"a(\d{1,9})")
 _OPEN: Final = re.compile(r"([a-z_]+)-(\d{6,9})\.open")
-_SEALED: Final = re.compile(r"([a-z_]+)-(\d{6,9})~(\d{4}-\d{2}-\d{2})~(\d{1,10})~([0-9a-f]{64})\.sealed")
+_SEALED: Final = re.compile(
+    r"([a-z_]+)-(\d{6,9})~(\d{4}-\d{2}-\d{2})~(\d{1,10})~([0-9a-f]{64})(?:\.([0-9a-f]{8}))?\.sealed"
+)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -92,7 +94,7 @@ class OpenFile:
 
 @dataclass(frozen=True, slots=True)
 class SealedFile:
-    """A Parquet segment that waits for its upload."""
+    """A segment that waits for its upload; `key_id` as in `SegmentName`."""
 
     path: Path
     table: str
@@ -100,17 +102,20 @@ class SealedFile:
     date: str
     rows: int
     sha256: str
+    key_id: str = ""
 
     @classmethod
     def of(cls, path: Path) -> Self | None:
         """Read the name of a path; None if it is another kind of file."""
         found = _SEALED.fullmatch(path.name)
-        return cls(path, found[1], int(found[2]), found[3], int(found[4]), found[5]) if found else None
+        if not found:
+            return None
+        return cls(path, found[1], int(found[2]), found[3], int(found[4]), found[5], found[6] or "")
 
     @staticmethod
-    def local_name(table: str, segment: int, date: str, rows: int, sha256: str) -> str:
+    def local_name(table: str, segment: int, date: str, rows: int, sha256: str, key_id: str = "") -> str:
         """Return the file's name in its stream."""
-        return f"{table}-{segment:06d}~{date}~{rows}~{sha256}{SEALED}"
+        return f"{table}-{segment:06d}~{date}~{rows}~{sha256}{f'.{key_id}' if key_id else ''}{SEALED}"
 
     def acknowledge(self) -> Path:
         """Write down, by its name, that the segment is in the spool; return what the file is called then.
@@ -151,6 +156,7 @@ class SealedFile:
             segment=self.segment,
             rows=self.rows,
             sha256=self.sha256,
+            key_id=self.key_id,
         )
         return f"segments/{self.date}/{self.table}/{name}"
 
@@ -237,8 +243,18 @@ class Stream:
     _mutex: threading.RLock = field(default_factory=threading.RLock)
 
     @classmethod
-    def create(
-        cls, root: Path, run: str, attempt: int, rank: int, *, world_size: int, spool: str, family: int, worker: bool
+    def create(  # noqa: PLR0913 - a stream is who writes it and how
+        cls,
+        root: Path,
+        run: str,
+        attempt: int,
+        rank: int,
+        *,
+        world_size: int,
+        spool: str,
+        family: int,
+        worker: bool,
+        encrypted: bool = False,
     ) -> Self:
         """Make a stream's folder, already locked when it appears.
 
@@ -257,6 +273,7 @@ class Stream:
             spool=spool,
             world_size=world_size,
             anchor=anchor,
+            encrypted=encrypted,
         )
         hidden = folder.with_name(NEW + folder.name)
         _make(hidden)

@@ -32,6 +32,8 @@ class Settings:
         The cluster, or the size of a local one.
     contracts
         Overlay folder, or empty.
+    encryption_key
+        Where the keys of encrypted segments are, never a key; see `ranklake.lake.contracts.keys`.
     """
 
     lake: str
@@ -41,11 +43,12 @@ class Settings:
     dask_workers: int = 0
     dask_memory: str = "2GiB"
     contracts: str = ""
+    encryption_key: str = ""
 
 
 def ingest_once(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
     """Bring new segments into the lake; return what `ranklake.lake.ingest.Ingested` says."""
-    lake = Lake.create(settings.lake, settings.storage)
+    lake = Lake.create(settings.lake, settings.storage, settings.encryption_key)
     with workers(settings.dask_address, settings.dask_workers, settings.dask_memory) as crew:
         return asdict(ingest(lake, Spool(settings.spool, settings.storage), crew, progress=progress))
 

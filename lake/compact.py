@@ -23,6 +23,8 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.commit import append_files
 from ranklake.lake.contracts.arrow import arrow_schema, conform
 from ranklake.lake.contracts.edge import judge
+from ranklake.lake.contracts.envelope import EncryptionError, NotAuthenticError, decrypt
+from ranklake.lake.contracts.keys import find_key
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.contracts.segment import METADATA_KEY, NotASegmentError, SegmentFooter, SegmentName
@@ -56,6 +58,8 @@ class Group:
         Likewise of the table ``rejects``.
     store_rows, store_rejects
         False where an earlier try of the plan committed that table: then rows are counted, not written.
+    encryption_key
+        Where the keys of encrypted segments are; never a key.
     """
 
     lake_uri: str
@@ -69,6 +73,7 @@ class Group:
     rejects_version: int
     store_rows: bool = True
     store_rejects: bool = True
+    encryption_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +114,7 @@ def compact(group: Group) -> Compacted:
     spool = Spool(group.spool_uri, group.storage)
     target = recorded_table(group.table)
     reader = Reader(spool.fs, (path for row in group.segments for path in (row["path"], *row["others"])))
-    segments = [_load(lake, reader, target, row) for row in group.segments]
+    segments = [_load(lake, reader, target, row, group.encryption_key) for row in group.segments]
     read_in = [(segment, segment.rows) for segment in segments if segment.rows is not None and segment.rows.num_rows]
     if target is None or not read_in:
         return Compacted([], [], [_outcome(segment, group.table) for segment in segments])
@@ -150,10 +155,11 @@ def recorded_table(name: str) -> Contract | None:
     return found if found.envelope else None
 
 
-def _load(lake: Lake, reader: Reader, target: Contract | None, row: dict[str, Any]) -> _Segment:
+def _load(lake: Lake, reader: Reader, target: Contract | None, row: dict[str, Any], encryption_key: str) -> _Segment:
     """Read a segment; where several files claim its digest, the first that is sound.
 
-    An outage of the store raises: the plan is then carried out again, and nothing is quarantined.
+    An outage of the store raises, and so does a key that is not at hand: the plan is then carried out again, and
+    nothing is quarantined.
     """
     tried: list[_Segment] = []
     for path in (row["path"], *row["others"]):
@@ -165,7 +171,11 @@ def _load(lake: Lake, reader: Reader, target: Contract | None, row: dict[str, An
             tried.append(segment)
             continue
         try:
-            segment.footer, segment.rows = _parse(raw, segment, target)
+            segment.footer, segment.rows = _read(raw, segment, target, encryption_key)
+        except NotAuthenticError as error:
+            segment.unreadable = error.what
+        except EncryptionError:
+            raise
         except RanklakeError as error:
             segment.unreadable = error.what
         except (pa.ArrowException, OSError, ValueError) as error:
@@ -186,20 +196,32 @@ def _name(path: str) -> SegmentName | None:
         return None
 
 
-def _parse(raw: bytes, segment: _Segment, target: Contract | None) -> tuple[SegmentFooter, pa.Table]:
-    """Return footer and rows under the contract's types. Raises `NotASegmentError` or an Arrow error."""
-    if segment.name is None:
+def _read(
+    raw: bytes, segment: _Segment, target: Contract | None, encryption_key: str
+) -> tuple[SegmentFooter, pa.Table]:
+    """Return footer and rows under the contract's types.
+
+    Raises `NotASegmentError`, an Arrow error, or `EncryptionError` if it is encrypted and cannot be opened.
+    """
+    name = segment.name
+    if name is None:
         raise NotASegmentError("not a segment's name")
     if target is None:
         raise NotASegmentError("no table of this name is recorded by ranks")
     if hashlib.sha256(raw).hexdigest() != segment.sha256:
         raise NotASegmentError("the bytes do not have the digest in the name")
+    if name.key_id:
+        raw = decrypt(find_key(encryption_key, name.key_id), raw, name.bond(target.table))
+    return _parse(raw, name, target)
+
+
+def _parse(raw: bytes, name: SegmentName, target: Contract) -> tuple[SegmentFooter, pa.Table]:
+    """Return footer and rows under the contract's types. Raises `NotASegmentError` or an Arrow error."""
     file = pq.ParquetFile(pa.BufferReader(raw), page_checksum_verification=True)
     footer = SegmentFooter.from_json((file.schema_arrow.metadata or {}).get(METADATA_KEY, b""))
-    name = segment.name
     said = (footer.table, footer.run, footer.attempt, footer.rank, footer.incarnation, footer.segment, footer.rows)
     meant = (target.table, name.run, name.attempt, name.rank, name.incarnation, name.segment, file.metadata.num_rows)
-    if said != meant or name.rows != footer.rows:
+    if said != meant or name.rows != footer.rows or name.key_id != footer.key_id:
         raise NotASegmentError("name, footer and contents disagree")
     if footer.contract_version > target.version:
         raise NotASegmentError(

@@ -1,7 +1,8 @@
 """Ingest: new segments of the spool become rows of the tables, exactly once."""
 
 import time
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,8 @@ class Ingested:
         Rows by fate.
     purged
         Old segments removed from the spool.
+    waiting
+        Segments that stay in the spool because their key is not at hand, counted by the key's id.
     elapsed_s
         Wall seconds.
     """
@@ -46,6 +49,7 @@ class Ingested:
     rows_duplicate: int
     purged: int
     elapsed_s: float
+    waiting: dict[str, int] = field(default_factory=dict)
 
 
 def ingest(
@@ -60,9 +64,10 @@ def ingest(
     """
     started = time.monotonic()
     outcomes: dict[int, list[dict[str, Any]]] = {}
+    waiting: Counter[str] = Counter()
     composed = True
     while composed:
-        driven = drive(lake, lambda number: ingest_plan.compose(lake, spool, number), workers, progress)
+        driven = drive(lake, lambda number: ingest_plan.compose(lake, spool, number, waiting), workers, progress)
         outcomes |= driven.outcomes
         # What vanished before it was read stays new; a listing that goes on naming it must not keep us here for ever.
         account = driven.outcomes.get(driven.plan.number) if driven.plan else []
@@ -81,4 +86,5 @@ def ingest(
         rows_duplicate=sum(row["rows_duplicate"] for row in rows),
         purged=purged,
         elapsed_s=time.monotonic() - started,
+        waiting=dict(sorted(waiting.items())),
     )

@@ -15,6 +15,7 @@ import pyarrow as pa
 import ranklake
 from ranklake.lake.commit import number_of, swap
 from ranklake.lake.compact import Compacted, Group, compact
+from ranklake.lake.contracts.keys import has_key
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ledger import commit_rows, ledger_row
 from ranklake.lake.plan import LEDGER, Plan, Progress
@@ -24,6 +25,8 @@ from ranklake.lake.store import LakeError
 from ranklake.lake.tables import delta_table, ensure_table
 
 if TYPE_CHECKING:
+    from collections import Counter
+
     from ranklake.lake.store import Lake
     from ranklake.lake.workers import Workers
 
@@ -34,11 +37,25 @@ GROUP_ROWS = 2_000_000
 GROUP_BYTES = 128 * 2**20
 
 
-def compose(lake: "Lake", spool: "Spool", number: int) -> Plan | None:
-    """Return the plan that brings in what is new in the spool, or None where nothing is."""
+def compose(lake: "Lake", spool: "Spool", number: int, waiting: "Counter[str] | None" = None) -> Plan | None:
+    """Return the plan that brings in what is new in the spool, or None where nothing is.
+
+    Encrypted segments whose key is not at hand are left for another time: no plan names them.
+
+    Parameters
+    ----------
+    waiting
+        Filled with the ids of keys that segments wait for, and how many wait for each.
+    """
     _refuse_amnesia(lake)
     known = read(lake, contract("segments"), [*IDENTITY, "incarnation", "segment"])
     new = unknown(spool.listing(known), known)
+    needed = {key_id for claims in new if (key_id := _key_id(claims[0]))}
+    missing = {key_id for key_id in needed if not has_key(lake.encryption_key, key_id)}
+    if waiting is not None:
+        waiting.clear()
+        waiting.update(key_id for claims in new if (key_id := _key_id(claims[0])) in missing)
+    new = [claims for claims in new if _key_id(claims[0]) not in missing]
     if not new:
         return None
     slots = set(zip(*(known[name].to_pylist() for name in ("table", "incarnation", "segment")), strict=True))
@@ -88,6 +105,10 @@ def unknown(listing: list[Spooled], known: pa.Table) -> list[list[Spooled]]:
         if claim not in digests and (item.path, item.size_bytes) not in places:
             claims.setdefault(claim, []).append(item)
     return list(claims.values())
+
+
+def _key_id(item: Spooled) -> str:
+    return item.name.key_id if item.name else ""
 
 
 def _slot_file(item: Spooled) -> tuple[str, int, int]:
@@ -158,6 +179,7 @@ def _groups(lake: "Lake", plan: Plan) -> Iterator[Group]:
                 versions["rejects"],
                 store_rows=not stored,
                 store_rejects=not rejects_done,
+                encryption_key=lake.encryption_key,
             )
 
 

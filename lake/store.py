@@ -45,17 +45,20 @@ class Lake:
         Options under delta-rs's names, for delta-rs and (translated) for fsspec.
     fs, root
         The file system and the path of the lake in it.
+    encryption_key
+        Where the keys of encrypted segments are, for ingest; see `ranklake.lake.contracts.keys`.
     """
 
     uri: str
     storage: dict[str, str] = field(default_factory=dict)
     fs: Any = field(default=None, repr=False, compare=False)
     root: str = ""
+    encryption_key: str = ""
 
     @classmethod
-    def open(cls, uri: str, storage: dict[str, str] | None = None) -> "Lake":
+    def open(cls, uri: str, storage: dict[str, str] | None = None, encryption_key: str = "") -> "Lake":
         """Open an existing lake. Raises `NotALakeError` or `LakeUnreachableError`."""
-        lake = cls._at(uri, storage)
+        lake = cls._at(uri, storage, encryption_key)
         try:
             raw = lake.fs.cat_file(lake.path(MARKER))
         except FileNotFoundError as error:
@@ -73,9 +76,9 @@ class Lake:
         return lake
 
     @classmethod
-    def create(cls, uri: str, storage: dict[str, str] | None = None) -> "Lake":
+    def create(cls, uri: str, storage: dict[str, str] | None = None, encryption_key: str = "") -> "Lake":
         """Open the lake, making it first where the place is empty or absent. Creating twice at once is harmless."""
-        lake = cls._at(uri, storage)
+        lake = cls._at(uri, storage, encryption_key)
         marker = json.dumps({"format": FORMAT, "lake": uuid.uuid4().hex}).encode()
         try:
             # Another process may be making the lake right now: its marker, whole or not, is no stranger's file, and
@@ -90,16 +93,16 @@ class Lake:
             raise _unreachable(uri, error) from error
         if taken:
             raise NotALakeError("not a lake, and not empty", where=uri, mend="name an empty place")
-        return cls.open(uri, storage)
+        return cls.open(uri, storage, encryption_key)
 
     @classmethod
-    def _at(cls, uri: str, storage: dict[str, str] | None) -> "Lake":
+    def _at(cls, uri: str, storage: dict[str, str] | None, encryption_key: str) -> "Lake":
         options = dict(storage or {})
         try:
             fs, root = filesystem(uri, options)
         except Exception as error:
             raise _unreachable(uri, error) from error
-        return cls(uri.rstrip("/"), options, fs, root.rstrip("/"))
+        return cls(uri.rstrip("/"), options, fs, root.rstrip("/"), encryption_key)
 
     @property
     def address(self) -> str:

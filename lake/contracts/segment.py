@@ -1,7 +1,7 @@
 """A segment: what it is called and what its footer says.
 
-A segment is one Parquet file of rows of one table, recorded by one incarnation (process) of one rank. Capture writes
-it, ingest reads it; this module is all that the two share about it.
+A segment is one Parquet file of rows of one table, recorded by one incarnation (process) of one rank, encrypted or not.
+Capture writes it, ingest reads it; this module is all that the two share about it.
 """
 
 import json
@@ -16,7 +16,7 @@ METADATA_KEY: Final = b"ranklake"
 RUN_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _NAME: Final = re.compile(
     r"(?P<run>[A-Za-z0-9._-]{1,128})~a(?P<attempt>\d{1,9})~r(?P<rank>\d{1,9})~(?P<incarnation>[0-9a-f]{16})"
-    r"~(?P<segment>\d{6,9})~(?P<rows>\d{1,10})~(?P<sha256>[0-9a-f]{64})\.parquet"
+    r"~(?P<segment>\d{6,9})~(?P<rows>\d{1,10})~(?P<sha256>[0-9a-f]{64})(?:\.parquet|\.(?P<key>[0-9a-f]{8})\.enc)"
 )
 
 
@@ -39,7 +39,9 @@ class SegmentName:
     rows
         Rows in the file: known even when its bytes are not readable.
     sha256
-        Lower-case hex digest of the file's bytes.
+        Lower-case hex digest of the file's bytes, as they lie there.
+    key_id
+        Of the key that the file is encrypted with (see `ranklake.lake.contracts.envelope`); empty if it is not.
     """
 
     run: str
@@ -49,12 +51,20 @@ class SegmentName:
     segment: int
     rows: int
     sha256: str
+    key_id: str = ""
 
     def __str__(self) -> str:
-        return (
-            f"{self.run}~a{self.attempt}~r{self.rank:05d}~{self.incarnation:016x}~{self.segment:06d}"
-            f"~{self.rows}~{self.sha256}.parquet"
-        )
+        ending = f"{self.key_id}.enc" if self.key_id else "parquet"
+        return f"{self.stem}~{self.sha256}.{ending}"
+
+    @property
+    def stem(self) -> str:
+        """The name without the digest and what follows."""
+        return f"{self.run}~a{self.attempt}~r{self.rank:05d}~{self.incarnation:016x}~{self.segment:06d}~{self.rows}"
+
+    def bond(self, table: str) -> bytes:
+        """Return what the bytes of an encrypted segment are bound to."""
+        return f"{table}/{self.stem}".encode()
 
     @classmethod
     def parse(cls, name: str) -> "SegmentName":
@@ -70,6 +80,7 @@ class SegmentName:
             segment=int(found["segment"]),
             rows=int(found["rows"]),
             sha256=found["sha256"],
+            key_id=found["key"] or "",
         )
 
 
@@ -128,6 +139,8 @@ class SegmentFooter:
         empty.
     writer
         Name and version of the software that sealed it.
+    key_id
+        Of the key that the file was encrypted with; empty if it was not.
     """
 
     table: str
@@ -148,6 +161,7 @@ class SegmentFooter:
     final: bool = False
     totals: dict[str, list[int]] = field(default_factory=dict)
     writer: str = ""
+    key_id: str = ""
     format: int = FORMAT
 
     def clock_readings(self) -> list[ClockReading]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ranklake.capture.settings import Settings
+from ranklake.capture.settings import PREFIX, Settings
 from ranklake.errors import RanklakeError, did_you_mean
 
 
@@ -75,6 +75,11 @@ class Config:
     capture: Settings = field(default_factory=Settings)
     storage: dict[str, str] = field(default_factory=dict)
     """Object-store options under delta-rs's names, such as ``aws_endpoint_url``; leave credentials to their chains."""
+
+    @property
+    def encryption_key(self) -> str:
+        """Where the keys of segments are, as `ranklake.capture.settings.Settings` says it; the environment wins."""
+        return os.environ.get(f"{PREFIX}ENCRYPTION_KEY") or self.capture.encryption_key
 
 
 _SECTIONS = {

@@ -15,6 +15,7 @@ import click
 
 from ranklake.capture.agent import Agent, Round
 from ranklake.capture.diary import Diary
+from ranklake.capture.encryption import Encryption
 from ranklake.capture.endpoint import Endpoint
 from ranklake.capture.figures import prometheus
 from ranklake.capture.leader import Leadership, leader
@@ -42,6 +43,7 @@ class Duty:
     pack_s: float
     metrics_port: int
     as_json: bool
+    encryption_key: str
     stop: threading.Event
 
 
@@ -90,7 +92,9 @@ def agent(
     options: dict[str, Any] = {}
     if uri and config.storage:
         options = dict(filesystem(uri, config.storage)[0].storage_options)
-    duty = Duty(local_root(local_dir), uri, options, interval_s, pack_s, metrics_port, as_json, threading.Event())
+    stop = threading.Event()
+    key = config.encryption_key
+    duty = Duty(local_root(local_dir), uri, options, interval_s, pack_s, metrics_port, as_json, key, stop)
     if once:
         return _once(duty)
     troubled = False
@@ -115,7 +119,8 @@ def _once(duty: Duty) -> int:
 
 
 def _agent(duty: Duty) -> Agent:
-    return Agent(duty.root, duty.spool, duty.storage_options, duty.pack_s)
+    encryption = Encryption(duty.encryption_key)
+    return Agent(duty.root, duty.spool, duty.storage_options, duty.pack_s, encryption=encryption)
 
 
 def _try_to_lead(duty: Duty) -> Leadership | None:

@@ -7,6 +7,8 @@ import click
 
 from ranklake.commands.options import configuration, dask_option, json_option, lake_option, spool_option
 from ranklake.commands.progress import progress_bar
+from ranklake.lake.contracts.envelope import MissingKeyError
+from ranklake.lake.contracts.keys import read_keyring
 from ranklake.lake.ingest import ingest as run_ingest
 from ranklake.lake.spool import Spool
 from ranklake.lake.store import Lake
@@ -26,14 +28,15 @@ from ranklake.lake.workers import workers
 )
 @json_option
 @click.pass_context
-def ingest(ctx: click.Context, lake: str, spool: str, dask: str | None, keep_days: int, *, as_json: bool) -> None:
+def ingest(ctx: click.Context, lake: str, spool: str, dask: str | None, keep_days: int, *, as_json: bool) -> int:
     """Bring new segments from the spool into the lake, exactly once.
 
     Makes the lake if the place is empty. Run it as often as you like, from as many machines as you like: what is in the
-    lake already is never stored again, and what a dead run left half done is finished first.
+    lake already is never stored again, and what a dead run left half done is finished first. Exits 1 if encrypted
+    segments wait for a key that is not at hand.
     """
     config = configuration(ctx)
-    target = Lake.create(lake, config.storage)
+    target = Lake.create(lake, config.storage, config.encryption_key)
     source = Spool(spool, config.storage)
     with (
         workers(dask or config.dask.address, config.dask.workers, config.dask.memory_limit) as crew,
@@ -53,3 +56,17 @@ def ingest(ctx: click.Context, lake: str, spool: str, dask: str | None, keep_day
         if done.unreadable:
             why = "SELECT uri_name, unreadable FROM segments WHERE unreadable IS NOT NULL"
             click.echo(f'{done.unreadable} segments could not be read; see why: ranklake sql "{why}"')
+    for key_id, count in done.waiting.items():
+        mend = "name its source by encryption_key under [capture] in ranklake.toml"
+        click.echo(f"{count} segments wait for the key {key_id}; {_why(target.encryption_key) or mend}", err=True)
+    return 1 if done.waiting else 0
+
+
+def _why(source: str) -> str:
+    """Return what is wrong with a keyring as a whole; an empty text if nothing is."""
+    try:
+        if source:
+            read_keyring(source)
+    except MissingKeyError as error:
+        return str(error)
+    return f"the keyring of {source.partition(':')[0]}: does not have it" if source else ""

@@ -25,6 +25,7 @@ def pipeline(ctx: click.Context, lake: str, spool: str, dask: str | None, *, as_
         config.dask.workers,
         config.dask.memory_limit,
         config.contracts.overlay,
+        config.encryption_key,
     )
     done = pipeline_once(settings)
     if as_json:
