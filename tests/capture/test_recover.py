@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from recorded import check_books, gaps, rows, segments, totals
 
 from ranklake.capture import frames
+from ranklake.capture.encryption import Encryption
 from ranklake.capture.owner import HELD
 from ranklake.capture.recover import recover, taken_over
 from ranklake.capture.stream import streams
@@ -131,9 +132,9 @@ def test_without_a_spool_each_stream_goes_where_it_was_meant_to(local, tmp_path)
 
 def test_two_recoveries_at_once_do_not_meet(local, tmp_path):
     """While somebody has taken a stream over, nobody else does."""
-    with taken_over(stream_of(local)) as taken:
+    with taken_over(stream_of(local), Encryption()) as taken:
         assert taken is not None
-        with taken_over(stream_of(local)) as again:
+        with taken_over(stream_of(local), Encryption()) as again:
             assert again is None
         script = "import sys; from ranklake.capture.recover import recover; print(recover(*sys.argv[1:]).alive)"
         command = [sys.executable, "-c", script, str(local), "/nowhere/spool"]

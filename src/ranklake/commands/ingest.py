@@ -69,4 +69,4 @@ def _why(source: str) -> str:
             read_keyring(source)
     except MissingKeyError as error:
         return str(error)
-    return f"the keyring of {source.partition(':')[0]}: does not have it" if source else ""
+    return "the keyring does not have it" if source else ""
