@@ -12,6 +12,7 @@ from typing import Final
 from ranklake.capture.layouts import HISTOGRAMS, INTERVALS
 from ranklake.capture.shards import AnyLane
 from ranklake.capture.slots import Place
+from ranklake.capture.written import Record
 
 Pack = Callable[..., None]
 Field = float | bytes
@@ -35,6 +36,7 @@ class Twin:
         self._lane = lane
         self._pack_first: Pack = struct.Struct(f"<q{state}q{behind}xII").pack_into
         self.pack: Pack = copy.pack_into
+        self.copy_bytes = copy.size
         self.places = before + copy.size, before  # of copies with an even and with an odd sequence number
 
     def begin(self, start_ns: int, series: int, state: tuple[Field, ...]) -> "Cell | None":
@@ -47,11 +49,11 @@ class Twin:
 class Cell:
     """One slot in use. One thread writes it."""
 
-    __slots__ = ("_pack", "_places", "_sequence", "_view")
+    __slots__ = ("_pack", "_places", "_sequence", "_size", "_view")
 
     def __init__(self, twin: Twin, place: Place) -> None:
         self._view, offset = place
-        self._pack = twin.pack
+        self._pack, self._size = twin.pack, twin.copy_bytes
         even, odd = twin.places
         self._places = offset + even, offset + odd
         self._sequence = 1
@@ -63,6 +65,11 @@ class Cell:
             self._pack(self._view, self._places[sequence & 1], *state, sequence)
         except (TypeError, ValueError):  # the view is released: decision 007
             return False
+        record = self._view.obj
+        if isinstance(record, Record):  # in memory so far
+            begin = self._places[sequence & 1]
+            if not record.write_again(begin, begin + self._size):
+                return False
         self._sequence = sequence
         return True
 

@@ -54,6 +54,11 @@ class Layout:
         """Size of a slot."""
         return self.packer.size
 
+    @property
+    def is_rewritten(self) -> bool:
+        """Whether slots are written again and again; they hold two copies of their state then."""
+        return any(name == "a_sequence" for name, _ in self.fields)
+
     def offset(self, name: str) -> int:
         """Return where a field begins in its slot, in bytes."""
         at = [field for field, _ in self.fields].index(name)
@@ -182,7 +187,10 @@ HISTOGRAMS: Final = Layout(
 
 SLOT_LANES: Final = {layout.lane: layout for layout in (STEPS, SCALARS, ROWS, SPANS, INTERVALS, HISTOGRAMS)}
 FRAME_LANES: Final = ("runs", "events")
-TABLE_OF_LANE: Final = {**{name: layout.table for name, layout in SLOT_LANES.items()}, **{n: n for n in FRAME_LANES}}
+WRITTEN: Final = "_written"
+"""Behind a lane's name: its files are not mapped, but written record by record (see `ranklake.capture.written`)."""
+LAYOUT_OF_LANE: Final = SLOT_LANES | {name + WRITTEN: layout for name, layout in SLOT_LANES.items()}
+TABLE_OF_LANE: Final = {name: layout.table for name, layout in LAYOUT_OF_LANE.items()} | {n: n for n in FRAME_LANES}
 
 
 def row_packer(width: int) -> struct.Struct:

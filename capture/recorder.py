@@ -19,7 +19,8 @@ from ranklake.capture.files import sync_file
 from ranklake.capture.folding import Folding
 from ranklake.capture.gaps import AFTER_CLOSE, BACKPRESSURE, DELIBERATE, DROPPED_OLDEST, SPOOL_VANISHED, Gaps
 from ranklake.capture.launcher import Launch
-from ranklake.capture.layouts import FRAME_LANES, ROWS, SCALARS, SLOT_LANES, STEPS, Layout
+from ranklake.capture.layouts import FRAME_LANES, ROWS, SCALARS, SLOT_LANES, STEPS, WRITTEN, Layout
+from ranklake.capture.mounts import is_network
 from ranklake.capture.policies import Policies, registry_of
 from ranklake.capture.records import RecordLane, refusal
 from ranklake.capture.series import Series
@@ -28,6 +29,7 @@ from ranklake.capture.shards import Shards
 from ranklake.capture.slots import RETRY_NS, Lane, RefusedError, SlotFile
 from ranklake.capture.stream import SPARE, OpenFile, Stream, new_incarnation
 from ranklake.capture.values import json_text
+from ranklake.capture.written import RecordFile, WrittenLane
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,6 +94,8 @@ class Recorder:
         self._mutex = threading.RLock()
         folding = self._folding = Folding(lambda: self.slots["intervals"], self.series, self.gaps)
         self._folds: dict[Layout, Callable[..., None]] = {SCALARS: folding.scalar, ROWS: folding.row}
+        writes = self.settings.spool_writes
+        self._writes_records = writes == "records" or (writes == "auto" and is_network(root))
         sharded = self.settings.shards == "always" or (self.settings.shards == "auto" and not has_gil())
         self.slots: dict[str, Lane | Shards] = {
             name: Shards(layout, self._new_lane) if sharded else self._new_lane(layout)
@@ -296,7 +300,8 @@ class Recorder:
             stream.close()
 
     def _new_lane(self, layout: Layout) -> Lane:
-        lane = Lane(layout, self._new_slots, self._new_spare, self._adopt_spare, self.gaps.count, self._weigh)
+        kind = WrittenLane if self._writes_records else Lane
+        lane = kind(layout, self._new_slots, self._new_spare, self._adopt_spare, self.gaps.count, self._weigh)
         lane.alone = self.is_worker
         if self.settings.backpressure == "aggregate":
             lane.fold = self._folds.get(layout)
@@ -314,9 +319,12 @@ class Recorder:
             raise RefusedError(AFTER_CLOSE)
         return self.require().next_open(lane)
 
+    def _path_for(self, layout: Layout) -> Path:
+        return self._new_path(layout.lane + WRITTEN if self._writes_records else layout.lane)
+
     def _new_slots(self, layout: Layout) -> SlotFile:
         self._make_sure_of_room(layout)
-        return self._slots_at(self._new_path(layout.lane), layout)
+        return self._slots_at(self._path_for(layout), layout)
 
     def _new_spare(self, layout: Layout) -> SlotFile:
         self._make_sure_of_room(layout)
@@ -333,7 +341,7 @@ class Recorder:
 
     def _slots_at(self, path: Path, layout: Layout) -> SlotFile:
         try:
-            file = SlotFile(path, layout, self._size(layout))
+            file = (RecordFile if self._writes_records else SlotFile)(path, layout, self._size(layout))
         except OSError as error:
             raise refusal(error) from error
         self.budget.made(self._size(layout))
@@ -341,7 +349,7 @@ class Recorder:
 
     def _adopt_spare(self, spare: SlotFile) -> None:
         try:
-            spare.rename(self._new_path(spare.layout.lane))
+            spare.rename(self._path_for(spare.layout))
         except OSError as error:
             raise refusal(error) from error
 

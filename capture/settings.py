@@ -42,6 +42,9 @@ class Settings:
     """A step so many times as long as the running median of the last 32 is slow: nothing in it is sampled out."""
     shards: str = "auto"
     """Whether each thread has slot files of its own: ``auto`` where Python has no GIL, or ``always``, ``never``."""
+    spool_writes: str = "auto"
+    """How rows get into the local spool: ``mmap``, or ``records`` by a system call each, for network file systems.
+    ``auto`` looks what the folder is on."""
     disk_budget_bytes: int = 2 << 30
     """Local disk that a process may take while the store is away; 0 for no limit. A forked child has one of its own."""
     backpressure: str = "aggregate"
@@ -93,6 +96,7 @@ _LEAST: Final[dict[str, float]] = {
 }
 _WORDS: Final[dict[str, tuple[str, ...]]] = {
     "shards": ("auto", "always", "never"),
+    "spool_writes": ("auto", "mmap", "records"),
     "backpressure": ("aggregate", "drop_oldest", "drop_newest", "block"),
     **dict.fromkeys(("unregistered", "wrong_kind", "wrong_unit", "out_of_range", "over_max_series"), POLICIES),
 }

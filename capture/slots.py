@@ -263,11 +263,14 @@ class Lane:
                     return None
             why = self._advance(pair)
             if why is not None:
-                if self.fold is not None and why.reason == BACKPRESSURE:
-                    self.fold(*fields)
-                else:
-                    self._refuse(self.layout.table, why.reason, rows, why.detail)
+                self._give_up(why, fields, rows)
                 return None
+
+    def _give_up(self, why: RefusedError, fields: tuple[float, ...], rows: int) -> None:
+        if self.fold is not None and why.reason == BACKPRESSURE:
+            self.fold(*fields)
+        else:
+            self._refuse(self.layout.table, why.reason, rows, why.detail)
 
     def _advance(self, seen: Pair) -> RefusedError | None:
         """Publish a next file unless another thread did; return why there is none to be had."""

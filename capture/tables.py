@@ -15,34 +15,40 @@ from ranklake.capture import frames
 from ranklake.capture.arrays import Array, chosen, numbers, plain
 from ranklake.capture.clock import Anchor, wall_ns
 from ranklake.capture.folded import histogram_rows, interval_rows
-from ranklake.capture.layouts import ABSENT, MARK, PHASES, ROW_WIDTH, SLOT_LANES, STEP_FLOATS
+from ranklake.capture.layouts import ABSENT, LAYOUT_OF_LANE, MARK, PHASES, ROW_WIDTH, STEP_FLOATS, WRITTEN
 from ranklake.capture.meta import Meta
 from ranklake.capture.ranges import judge
 from ranklake.capture.rows import FLAGS, Columns, Rows, flag_texts, flags, integers, named, plausible
 from ranklake.capture.stream import StreamName
+from ranklake.capture.written import slots_in
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 
 
 def read_rows(lane: str, raw: bytes, meta: Meta, straight: Sequence[Anchor]) -> Rows:
     """Read a file of the lane. Never raises on any bytes."""
-    if lane not in SLOT_LANES:
+    if lane not in LAYOUT_OF_LANE:
         return _frame_rows(lane, raw, straight)
-    dtype = SLOT_LANES[lane].dtype()
-    slots = np.frombuffer(raw, dtype, len(raw) // dtype.itemsize)
-    marked = slots["mark"] == MARK
-    damaged = int(np.count_nonzero(~marked & (slots["mark"] != 0)))
-    positions = np.flatnonzero(marked)
-    rows = _SLOT_READERS[lane](slots[positions], positions, meta, straight)
+    slots, damaged = _slots_of(lane, raw)
+    positions = np.flatnonzero(slots["mark"] == MARK)
+    rows = _SLOT_READERS[LAYOUT_OF_LANE[lane].lane](slots[positions], positions, meta, straight)
     return replace(rows, damaged=rows.damaged + damaged)
 
 
 def rows_there(lane: str, raw: bytes) -> int:
     """Return how many rows a file holds, at least, without looking at any of them."""
-    if lane not in SLOT_LANES:
+    if lane not in LAYOUT_OF_LANE:
         return len(frames.scan(raw).frames)
-    dtype = SLOT_LANES[lane].dtype()
-    return int(np.count_nonzero(np.frombuffer(raw, dtype, len(raw) // dtype.itemsize)["mark"] == MARK))
+    return int(np.count_nonzero(_slots_of(lane, raw)[0]["mark"] == MARK))
+
+
+def _slots_of(lane: str, raw: bytes) -> tuple[Array, int]:
+    """Return a file's slots, and how many of them are damaged."""
+    layout = LAYOUT_OF_LANE[lane]
+    if lane.endswith(WRITTEN):
+        return slots_in(raw, layout)
+    slots = np.frombuffer(raw, layout.dtype(), len(raw) // layout.slot_bytes)
+    return slots, int(np.count_nonzero((slots["mark"] != MARK) & (slots["mark"] != 0)))
 
 
 def arrow_table(rows: Rows, table: str, name: StreamName, segment: int, straight: Sequence[Anchor]) -> pa.Table:

@@ -13,6 +13,12 @@ from ranklake import capture
 from ranklake.capture.gaps import AFTER_CLOSE
 
 
+@pytest.fixture(autouse=True, params=["mmap", "records"])
+def _writes(request, monkeypatch):
+    """Run every test with each way to write."""
+    monkeypatch.setenv("RANKLAKE_CAPTURE_SPOOL_WRITES", request.param)
+
+
 def test_a_step_is_one_row(place):
     """A step's row holds its number, its time, its phases, what it did and how training went."""
     with place.start() as run:

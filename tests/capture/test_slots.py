@@ -11,6 +11,7 @@ import pytest
 from ranklake.capture.gaps import BAD_VALUE, SPOOL_FULL
 from ranklake.capture.layouts import MARK, SCALARS, SLOT_LANES, STEPS, row_packer
 from ranklake.capture.slots import SHUT, Lane, RefusedError, SlotFile
+from ranklake.capture.written import RecordFile, WrittenLane, slots_in
 
 PACK = SCALARS.packer.pack_into
 
@@ -18,15 +19,16 @@ PACK = SCALARS.packer.pack_into
 class Lanes:
     """A lane over a folder, and what it refused."""
 
-    def __init__(self, folder, slots=64):
+    def __init__(self, folder, slots=64, *, written=False):
         self.folder, self.bytes = folder, slots * SCALARS.slot_bytes
+        self.file, self.written = (RecordFile if written else SlotFile), written
         self.numbers = itertools.count()
         self.refused = []
         self.full = False
-        self.lane = Lane(
+        self.lane = (WrittenLane if written else Lane)(
             SCALARS,
             self.create,
-            lambda layout: SlotFile(folder / f"spare-{next(self.numbers)}", layout, self.bytes),
+            lambda layout: self.file(folder / f"spare-{next(self.numbers)}", layout, self.bytes),
             lambda spare: spare.rename(folder / f"slots-{next(self.numbers):06d}"),
             lambda *why: self.refused.append(why[:2]),
             lambda file: len(file.marked("mark")),
@@ -36,22 +38,32 @@ class Lanes:
         """Make the next file, unless the disk is full."""
         if self.full:
             raise RefusedError(SPOOL_FULL)
-        return SlotFile(self.folder / f"slots-{next(self.numbers):06d}", layout, self.bytes)
+        return self.file(self.folder / f"slots-{next(self.numbers):06d}", layout, self.bytes)
 
     def values(self):
         """Return the values in all files that can be sealed, and what the lane counted in them."""
         counted, values = 0, []
         for path, rows in self.lane.collect().items():
-            slots = np.frombuffer(path.read_bytes(), SCALARS.dtype())
+            raw = path.read_bytes()
+            slots = slots_in(raw, SCALARS)[0] if self.written else np.frombuffer(raw, SCALARS.dtype())
             values += slots["value"][slots["mark"] == MARK].tolist()
             counted += rows
         assert counted == len(values)
         return values
 
 
+@pytest.fixture(params=[False, True], ids=["mapped", "written"])
+def lanes(tmp_path, request):
+    """Give a lane whose files hold 64 slots, one of each way to write: both keep what this module says."""
+    made = Lanes(tmp_path, written=request.param)
+    yield made
+    made.lane.shut()
+    made.lane.collect()
+
+
 @pytest.fixture
-def lanes(tmp_path):
-    """Give a lane whose files hold 64 slots."""
+def mapped(tmp_path):
+    """Give a lane of mapped files."""
     made = Lanes(tmp_path)
     yield made
     made.lane.shut()
@@ -127,7 +139,7 @@ def test_a_file_that_is_retired_just_before_the_write_costs_no_row(lanes):
     assert (sealed, lanes.values(), lanes.refused) == ([[1.0]], [2.0], [])
 
 
-def test_a_file_with_a_write_under_way_is_not_retired(lanes):
+def test_a_file_with_a_write_under_way_is_not_retired(mapped):
     """A write that has begun is let finish: the file is left for the sealer's next look."""
     begun, go_on = threading.Event(), threading.Event()
 
@@ -137,15 +149,15 @@ def test_a_file_with_a_write_under_way_is_not_retired(lanes):
             go_on.wait()
             return 2.0
 
-    fast(lanes.lane, 1.0)
-    writer = threading.Thread(target=fast, args=(lanes.lane, Slow()))
+    fast(mapped.lane, 1.0)
+    writer = threading.Thread(target=fast, args=(mapped.lane, Slow()))
     writer.start()
     begun.wait()
-    lanes.lane.cut()
-    assert lanes.values() == []
+    mapped.lane.cut()
+    assert mapped.values() == []
     go_on.set()
     writer.join()
-    assert lanes.values() == [1.0, 2.0]
+    assert mapped.values() == [1.0, 2.0]
 
 
 def test_a_held_file_waits_for_values_from_devices(lanes):
@@ -275,10 +287,10 @@ def test_a_lane_that_is_shut_meanwhile_keeps_no_prepared_file(lanes):
     assert list(lanes.folder.iterdir()) == []
 
 
-def test_position_tells_how_far_writers_are_and_takes_no_slot(lanes):
+def test_position_tells_how_far_writers_are_and_takes_no_slot(mapped):
     """Asking for the position leaves no hole."""
-    fast(lanes.lane, 1.0)
-    file = lanes.lane._file
+    fast(mapped.lane, 1.0)
+    file = mapped.lane._file
     assert file.position() == file.position() == SCALARS.slot_bytes
-    fast(lanes.lane, 2.0)
+    fast(mapped.lane, 2.0)
     assert file.position() == 2 * SCALARS.slot_bytes
