@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from ranklake.capture.cells import Cell, Twin
 from ranklake.capture.handles import Define, Failed, Unrecorded, step_of
+from ranklake.capture.layouts import ABSENT
 from ranklake.capture.phases import now
 from ranklake.capture.values import number
 
@@ -65,7 +66,8 @@ class Aggregate:
     def add(self, value: Any = None, step: Any = None) -> None:  # noqa: ANN401 - whatever training has
         """Fold in a value; once this has returned, it survives the process."""
         try:
-            self.take(number(value), step_of(step))
+            at = ABSENT if step is None else step_of(step)
+            self.take(value if value.__class__ is float else number(value), at)
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
             self._failed(self.name, value, error, lambda late: self.add(late, step))
 

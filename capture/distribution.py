@@ -8,7 +8,7 @@ import numpy as np
 from ranklake.capture.arrays import Array
 from ranklake.capture.cells import Cell, Field, Twin
 from ranklake.capture.handles import Define, Failed, Unrecorded, step_of
-from ranklake.capture.histogram import Histogram, histogram_of, merge
+from ranklake.capture.histogram import Histogram, histogram_of, histogram_of_one, merge
 from ranklake.capture.phases import now
 from ranklake.capture.values import BadValueError, DeviceValueError
 
@@ -48,8 +48,11 @@ class Distribution:
         """Fold in a number, or all those of an array or tensor; once this has returned, they survive the process."""
         try:
             at = step_of(step)
-            found = histogram_of(floats(values), self._max_buckets)
-            if found.count or found.nan_count or found.infinite_count:
+            if values.__class__ is float:
+                found = histogram_of_one(values)
+            else:
+                found = histogram_of(floats(values), self._max_buckets)
+            if not found.empty:
                 self._record(found, at)
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
             self._failed(self.name, values, error, lambda late: self.record(late, step))

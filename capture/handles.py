@@ -43,6 +43,8 @@ def step_of(step: object) -> int:
     """Return a step's number, `ABSENT` for None. Raises `BadStepError`."""
     if step is None:
         return ABSENT
+    if step.__class__ is int and ABSENT < step < -ABSENT:
+        return step
     try:
         return integer(step)
     except (BadValueError, DeviceValueError) as error:

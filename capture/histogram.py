@@ -8,6 +8,7 @@ An index is computed once, at the finest scale, and shifted from there. So a val
 whatever it was recorded with, and the sum of two histograms is, count by count, the histogram of all their values.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -91,6 +92,16 @@ class Histogram:
         """Finite values."""
         return self.zero_count + int(self.positive.counts.sum()) + int(self.negative.counts.sum())
 
+    @property
+    def any_finite(self) -> bool:
+        """Whether there are finite values."""
+        return bool(self.zero_count or len(self.positive.counts) or len(self.negative.counts))
+
+    @property
+    def empty(self) -> bool:
+        """Whether there are no values at all."""
+        return not (self.any_finite or self.nan_count or self.infinite_count)
+
 
 def indices(magnitudes: Array) -> Array:
     """Return the index at the finest scale of each finite magnitude > 0.
@@ -128,6 +139,17 @@ def histogram_of(values: Array, max_buckets: int = MOST_BUCKETS) -> Histogram:
     )
 
 
+def histogram_of_one(value: float) -> Histogram:
+    """Return the histogram of one number: what `histogram_of` returns, sooner."""
+    if not math.isfinite(value):
+        return Histogram(nan_count=1) if math.isnan(value) else Histogram(infinite_count=1)
+    if value == 0.0:
+        return Histogram(zero_count=1)
+    bucket = Buckets(int(indices(np.array([abs(value)]))[0]), np.ones(1, np.int64))
+    positive, negative = (bucket, Buckets()) if value > 0 else (Buckets(), bucket)
+    return Histogram(sum=value, min=value, max=value, positive=positive, negative=negative)
+
+
 def merge(one: Histogram, other: Histogram, max_buckets: int = MOST_BUCKETS) -> Histogram:
     """Return the histogram of the values of both. Counts are exact; the sums are added as floats are."""
     scale = min(one.scale, other.scale)
@@ -141,7 +163,7 @@ def merge(one: Histogram, other: Histogram, max_buckets: int = MOST_BUCKETS) -> 
         getattr(one, sign).coarser(one.scale - scale).plus(getattr(other, sign).coarser(other.scale - scale))
         for sign in ("positive", "negative")
     )
-    there = [each for each in (one, other) if each.count]
+    there = [each for each in (one, other) if each.any_finite]
     return Histogram(
         scale=scale,
         zero_count=one.zero_count + other.zero_count,

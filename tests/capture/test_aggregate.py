@@ -5,6 +5,7 @@ import math
 import os
 import pickle
 import random
+import shutil
 import signal
 import struct
 import subprocess
@@ -25,6 +26,7 @@ from ranklake.capture.layouts import INTERVALS, MARK
 from ranklake.capture.meta import Meta, Metric
 from ranklake.capture.recover import recover
 from ranklake.capture.slots import Lane, SlotFile
+from ranklake.capture.stream import streams
 from ranklake.capture.tables import read_rows
 
 CHILD = Path(__file__).with_name("fold_child.py")
@@ -240,6 +242,25 @@ def test_a_forked_child_starts_afresh(place):
     for row in of(place, "count"):
         last[row["incarnation"]] = max(row["value"], last.get(row["incarnation"], 0))
     assert sorted(last.values()) == [5, 20]
+
+
+def test_a_folder_that_vanishes_costs_rows_that_are_counted(place):
+    """A row in a file that is gone is a gap; what is added later is folded into the next stream."""
+    run = place.start(seal_every_s=3600)
+    wait, sizes = run.aggregate("wait", every_s=3600), run.histogram("sizes", every_s=3600)
+    for _ in range(10):
+        wait.add(1.0)
+        sizes.record(1.0)
+    (stream,) = streams(place.local)
+    shutil.rmtree(stream)
+    assert run.flush()
+    wait.add(2.0)
+    sizes.record(2.0)
+    run.close()
+    assert [(row["agg_count"], row["value"]) for row in of(place)] == [(1, 2.0)]
+    assert [(row["count"], row["max"]) for row in rows(place.spool, "distributions")] == [(1, 2.0)]
+    counted = run.gaps()
+    assert (counted["scalars"], counted["distributions"]) == ({"spool vanished": 1}, {"spool vanished": 1})
 
 
 def test_what_cannot_be_folded_is_counted(place):

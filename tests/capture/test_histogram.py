@@ -13,7 +13,7 @@ from recorded import check_books, gaps, rows
 
 from ranklake.capture import deferred
 from ranklake.capture.deferred import MOST_BYTES
-from ranklake.capture.histogram import FINEST, Buckets, Histogram, histogram_of, indices, merge
+from ranklake.capture.histogram import FINEST, Buckets, Histogram, histogram_of, histogram_of_one, indices, merge
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest import ingest
 from ranklake.lake.invariant import balance
@@ -90,6 +90,17 @@ def test_every_value_is_counted_once(values, most):
     for sign in (found.positive, found.negative):
         assert len(sign.counts) <= most
         assert not len(sign.counts) or (sign.counts[0] and sign.counts[-1])
+
+
+@given(st.floats())
+@example(0.0)
+@example(-0.0)
+def test_one_number_is_counted_as_an_array_of_one(value):
+    """The way for single numbers gives what the way for arrays gives, bit by bit."""
+    one, expected = histogram_of_one(value), histogram_of(np.array([value]))
+    same(one, expected)
+    assert one.sum == expected.sum
+    assert not one.empty
 
 
 @given(arrays.arrays(np.float64, st.integers(1, 60), elements=st.floats(1e-300, 1e300)), MOST)
