@@ -22,6 +22,9 @@ H = TypeVar("H", bound=Handle)
 LEAST_BUCKETS: Final = 4
 """At the coarsest scale the contract has, -10, all doubles of one sign lie in three buckets."""
 
+MOST_HANDLES: Final = 10_000
+"""More are not kept: names that never come again must not fill the memory."""
+
 _pack_scalar: Final = SCALARS.packer.pack_into
 
 
@@ -89,7 +92,7 @@ class Meters:
         try:
             found: Any = self._made.get(key)
             if found is None:
-                found = self._made.setdefault(key, make())
+                found = make() if len(self._made) >= MOST_HANDLES else self._made.setdefault(key, make())
         except Exception:  # noqa: BLE001 - what cannot be hashed and compared is no name: counted with each value
             found = make()
         return found  # type: ignore[no-any-return]  # by its key

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from recorded import check_books, gaps, rows
 
 from ranklake import capture
+from ranklake.capture import meters
 from ranklake.capture.aggregate import NOTHING_YET, fold
 from ranklake.capture.cells import INTERVAL_CODES, Twin
 from ranklake.capture.layouts import INTERVALS, MARK
@@ -300,6 +301,19 @@ def test_handles_are_made_once_and_pickle(place):
     run.close()
     assert [row["agg_count"] for row in of(place)] == [2]
     assert [row["count"] for row in rows(place.spool, "distributions")] == [2]
+
+
+def test_handles_of_names_that_never_come_again_are_not_kept(place, monkeypatch):
+    """Memory is bounded; handles beyond record all the same."""
+    monkeypatch.setattr(meters, "MOST_HANDLES", 3)
+    run = place.start()
+    for number in range(6):
+        run.aggregate(f"wait/{number}").add(1.0)
+        run.aggregate(f"wait/{number}").add(1.0)
+    run.close()
+    found = [(row["metric"], row["agg_count"]) for row in rows(place.spool, "scalars")]
+    assert found[:3] == [(f"wait/{n}", 2) for n in range(3)]
+    assert found[3:] == [(f"wait/{n}", 1) for n in (3, 3, 4, 4, 5, 5)]
 
 
 def test_a_counter_writes_its_sum(place):
