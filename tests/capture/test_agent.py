@@ -372,13 +372,14 @@ def test_a_second_agent_waits_and_takes_over(node):
             assert second.wait(timeout=10) == 0
 
 
-def test_a_put_that_hangs_does_not_hold_up_the_end(node):
-    """On SIGTERM the agent ends within five seconds in the middle of a PUT, and all it did not send is still there."""
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_a_put_that_hangs_does_not_hold_up_the_end(node, how):
+    """Told to stop in the middle of a PUT, the agent ends within five seconds; all that it did not send is there."""
     command = [sys.executable, "-c", HANGING, *agent(node, "--interval-s", "0.1")[3:]]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "HANG": "1"}) as process:
         assert process.stdout.readline() == "hanging\n"
         started = time.monotonic()
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(how)
         assert process.wait(timeout=10) == 0
         assert time.monotonic() - started < 5
     assert segments(node / "spool") == []

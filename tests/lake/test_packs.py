@@ -5,6 +5,7 @@ import zipfile
 
 import pytest
 from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import given
 from hypothesis import strategies as st
 from packing import pack_up
@@ -211,6 +212,21 @@ def test_a_pack_that_vanishes_while_it_is_listed_is_passed_by(lake, spool, monke
     files = listed._files()
     packed.unlink()
     assert listed._open(files) == []
+
+
+def test_packs_are_read_from_object_stores(lake, spool):
+    """What is listed, opened and read by ranges of a store that is no folder is the same."""
+    store = MemoryFileSystem()
+    for path in [*three(spool), pack_up(spool)]:
+        if path.exists():
+            store.pipe_file(f"/packs-test/{path.relative_to(spool)}", path.read_bytes())
+    try:
+        done = ingest(lake, Spool("memory://packs-test"), InProcess())
+        assert (done.segments, done.rows_stored, done.unreadable) == (3, 30, 0)
+        assert ingest(lake, Spool("memory://packs-test"), InProcess(), keep_days=-1).purged == 1
+        assert store.find("/packs-test") == []
+    finally:
+        store.store.clear()
 
 
 def test_members_that_lie_side_by_side_are_read_at_one_go(spool):
