@@ -117,26 +117,29 @@ def measure(minutes: float, speed: float, folder: Path) -> Measured:
         agent.wait()
     subprocess.run([*command, "--once"], check=True, stdout=subprocess.DEVNULL)
     spent = (after.user - before.user) + (after.system - before.system)
-    return read_spool(spool, minutes, spent, sum(cpu))
+    return read_spool(spool, minutes, speed, spent, sum(cpu))
 
 
-def read_spool(spool: Path, minutes: float, agent_cpu_s: float, ranks_cpu_s: float) -> Measured:
+def read_spool(spool: Path, minutes: float, speed: float, agent_cpu_s: float, ranks_cpu_s: float) -> Measured:
     """Count what ranks sealed by the minute: the first and the last segment of a table belong to no whole one."""
     sizes: dict[tuple[int, str], list[tuple[int, int]]] = defaultdict(list)
-    packs = packed = 0
+    packed = 0
+    times = []
     for path in sorted(spool.glob("segments/*/packs/*.zip")):
-        counted = 0
+        counted, ended = 0, False
         with zipfile.ZipFile(path) as archive:
             for name in archive.namelist():
                 raw = archive.read(name)
                 footer = read_footer(raw)
+                ended = ended or footer.final
                 if footer.table not in STEADY or not footer.rows_before or footer.final:
                     continue
                 counted += len(raw) + 2 * len(name) + HEADERS_BYTES
                 if footer.run == "scale":
                     sizes[footer.rank, footer.table].append((footer.rows, len(raw)))
-        packs += bool(counted)
         packed += counted
+        if counted and not ended:  # a pack of what dead processes left comes out of turn
+            times.append(path.stat().st_mtime)
     seals: Counter[int] = Counter()  # by rank: its whole minutes
     for (rank, _), found in sizes.items():
         seals[rank] = max(seals[rank], len(found))
@@ -146,6 +149,7 @@ def read_spool(spool: Path, minutes: float, agent_cpu_s: float, ranks_cpu_s: flo
     for (_, table), found in sizes.items():
         total[table] += sum(size for _, size in found)
         rows[table] += sum(count for count, _ in found)
+    assert len(times) > 1, "too few packs; record for longer"
     rank_minutes = seals.total()
     node_minutes = rank_minutes / RANKS_PER_NODE
     return Measured(
@@ -156,7 +160,7 @@ def read_spool(spool: Path, minutes: float, agent_cpu_s: float, ranks_cpu_s: flo
         rows=rows.total() / rank_minutes,
         segment_bytes=total.total() / rank_minutes,
         bytes_per_row={table: total[table] / rows[table] for table in sorted(total)},
-        packs_per_node=packs / node_minutes,
+        packs_per_node=(len(times) - 1) / (max(times) - min(times)) * 60 / speed,
         pack_bytes_per_node=packed / node_minutes,
         agent_cpu_s_per_node=agent_cpu_s / minutes,
         rank_cpu_s=ranks_cpu_s / minutes / RANKS_PER_NODE,
