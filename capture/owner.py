@@ -177,6 +177,10 @@ class OwnerLock:
             done = replace(owner, start_ticks=0).to_json()
             os.pwrite(self._fd, done.ljust(len(owner.to_json())), 0)
 
+    def sync(self) -> None:
+        """Bring ``owner.json`` to the disk. Raises `OSError`."""
+        os.fsync(self._fd)
+
     def release(self) -> None:
         """Give the lock up. In a child that inherited the descriptor this closes it and nothing more."""
         fd, self._fd = self._fd, -1

@@ -342,6 +342,7 @@ class Stream:
             return
         sync_folder(self.folder)
         if self._names_synced < 0:
+            self._lock_file.sync()
             for parent in self.folder.parents[:3]:
                 sync_folder(parent)
         self._names_synced = named

@@ -20,6 +20,7 @@ from ranklake.capture.slots import RefusedError
 
 NO_SPARE_FOR_S: Final = 30.0
 _LONGEST_S: Final = 1.0
+_SHARE: Final = 0.8  # of the time that a row may wait: the rest is for the disk
 
 
 class Syncer:
@@ -33,7 +34,7 @@ class Syncer:
 
     def __init__(self, recorder: Recorder, press: Callable[[], None]) -> None:
         self._recorder, self._press = recorder, press
-        self._every_s = recorder.settings.sync_every_s
+        self._every_s = _SHARE * recorder.settings.sync_every_s
         self._wanted: queue.SimpleQueue[None] = queue.SimpleQueue()  # may be put to in a signal handler
         self._stopping = False
         self._next_spare = self._next_sync = 0.0
