@@ -65,8 +65,12 @@ NO_ROWS: Final = Rows(np.empty(0, np.int64), np.empty(0, np.int64), {}, 0)
 
 
 def plausible(start: Array, duration: Array | None, straight: Sequence[Anchor]) -> Array:
-    """Say of each time, and duration, whether it lies where an event of the process can (monotonic ns)."""
-    good: Array = (start >= straight[0][0] - _BEFORE_NS) & (start <= straight[-1][0] + _AFTER_NS)
+    """Say of each time, and duration, whether it lies where an event of the process can (monotonic ns).
+
+    Nothing happens at 0: where a power failure took the page that a slot begins in, its time is 0, though the mark at
+    its end, in the next page, is there.
+    """
+    good: Array = (start > 0) & (start >= straight[0][0] - _BEFORE_NS) & (start <= straight[-1][0] + _AFTER_NS)
     if duration is not None:
         good &= (duration >= 0) & (duration <= 2 * _AFTER_NS)
     return good
