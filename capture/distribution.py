@@ -10,7 +10,7 @@ from ranklake.capture.cells import Cell, Field, Twin
 from ranklake.capture.handles import Define, Failed, Unrecorded, step_of
 from ranklake.capture.histogram import Histogram, histogram_of, histogram_of_one, merge
 from ranklake.capture.phases import now
-from ranklake.capture.values import BadValueError, DeviceValueError
+from ranklake.capture.values import BadValueError, DeviceValueError, text
 
 
 class _Current(threading.local):
@@ -120,7 +120,7 @@ def floats(values: Any) -> Array:  # noqa: ANN401 - whatever training has
     """
     try:
         where = getattr(values, "device", None)
-        device = getattr(where, "type", None) or getattr(where, "platform", "cpu")  # torch's word, jax's word
+        device = text(getattr(where, "type", None) or getattr(where, "platform", "cpu"))  # torch's word, jax's word
         if device == "cpu":
             if hasattr(values, "detach") and not values.is_complex():  # numpy has no bfloat16
                 values = values.detach().double().numpy()
@@ -129,7 +129,7 @@ def floats(values: Any) -> Array:  # noqa: ANN401 - whatever training has
     except Exception as error:
         raise BadValueError(type(values).__name__) from error
     if device != "cpu":
-        raise DeviceValueError(str(device))
+        raise DeviceValueError(device)
     if not real:
         raise BadValueError(f"{type(values).__name__} of {given.dtype}")
     with np.errstate(over="ignore"):

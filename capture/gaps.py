@@ -100,7 +100,7 @@ class Gaps:
         try:
             return convert(given)
         except Exception as error:  # noqa: BLE001 - users hand over anything
-            self.warn(name, f"{name} is not usable ({type(error).__name__}: {error}) and left out")
+            self.warn(name, f"{name} is not usable ({type(error).__name__}: {_plain(error)}) and left out")
             return otherwise
 
     @staticmethod
@@ -134,10 +134,14 @@ class Gaps:
 
 
 def _shown(detail: object) -> str:
-    if detail == "":
+    if detail is None or (isinstance(detail, str) and not detail):
         return ""
+    return f" ({' '.join(_plain(detail).split())[:120]})"
+
+
+def _plain(detail: object) -> str:
+    """Return a text as it is, an error's text, or the repr of anything else, whatever these do."""
     try:
-        text = detail if isinstance(detail, str) else repr(detail)
-    except Exception:  # noqa: BLE001 - the repr of a user's object may raise anything
-        text = type(detail).__name__
-    return f" ({' '.join(text.split())[:120]})"
+        return str(detail) if isinstance(detail, str | Exception) else repr(detail)
+    except Exception:  # noqa: BLE001 - a user's object may raise anything
+        return type(detail).__name__

@@ -43,7 +43,7 @@ def step_of(step: object) -> int:
     """Return a step's number, `ABSENT` for None. Raises `BadStepError`."""
     if step is None:
         return ABSENT
-    if step.__class__ is int and ABSENT < step < -ABSENT:
+    if type(step) is int and ABSENT < step < -ABSENT:
         return step
     try:
         return integer(step)

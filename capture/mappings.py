@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ranklake.capture.layouts import ABSENT, ROW_WIDTH, SCALARS, row_packer
 from ranklake.capture.shards import AnyLane
 from ranklake.capture.slots import RefusedError
-from ranklake.capture.values import PLAIN
+from ranklake.capture.values import BadValueError, DeviceValueError, number
 
 if TYPE_CHECKING:
     from ranklake.capture.recorder import Recorder
@@ -91,11 +91,9 @@ class Mappings:
         plans = self._plans.get(tuple(values))
         if plans is None or type(step) is not int or not ABSENT <= step < -ABSENT:
             return False
-        if not PLAIN.issuperset(map(type, values.values())):
-            return False
         try:
-            numbers = {name: float(value) for name, value in values.items()}  # type: ignore[arg-type]  # are plain
-        except OverflowError:
+            numbers = {name: number(value) for name, value in values.items()}
+        except (BadValueError, DeviceValueError):
             return False
         for plan in plans:
             plan.lane.put(plan.pack, moment, step, *plan.pick(numbers), plan.number, rows=plan.width)

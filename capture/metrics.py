@@ -13,13 +13,14 @@ from ranklake.capture.deferred import Deferred
 from ranklake.capture.gaps import (
     AFTER_CLOSE,
     BAD_ARGUMENTS,
+    BAD_NAME,
     BAD_STEP,
     BAD_VALUE,
     DEVICE_VALUE,
     UNEXPECTED,
     Gaps,
 )
-from ranklake.capture.handles import Unrecorded
+from ranklake.capture.handles import BadStepError, Unrecorded, step_of
 from ranklake.capture.layouts import ABSENT, MARK, SCALARS, STEP_FLOATS
 from ranklake.capture.mappings import Mappings, Plan
 from ranklake.capture.meters import Meters
@@ -28,9 +29,10 @@ from ranklake.capture.phases import now
 from ranklake.capture.ratios import checked_ratio
 from ranklake.capture.sampling import Sampler
 from ranklake.capture.scalar import Scalar, adder, no_scalar
+from ranklake.capture.series import checked
 from ranklake.capture.slots import RefusedError
 from ranklake.capture.stack import Stack
-from ranklake.capture.steps import METRIC_OF, STEP_COUNTS, STEP_NAMES, Step, devices_alive
+from ranklake.capture.steps import METRIC_OF, STEP_COUNTS, STEP_NAMES, Step
 from ranklake.capture.values import PLAIN, BadValueError, DeviceValueError, integer, number, repr_of, text
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from ranklake.capture.recorder import Recorder
 
 _STEP_FLOATS: Final = frozenset(STEP_FLOATS)
+_TEXT: Final = frozenset({str})
 _pack_scalar: Final = SCALARS.packer.pack_into
 
 
@@ -66,7 +69,6 @@ class Metrics:
         self._gaps = Gaps() if recorder is None else recorder.gaps
         self._closed = False
         self._latest = self._at = ABSENT
-        self._devices = False
         self._recent: dict[int, Plan] = {}
         self._deferred = Deferred()
         self.stack = Stack()
@@ -103,13 +105,14 @@ class Metrics:
         if keep is not None or self.sampler is not None:
             sampled = self._sample(recorder, name, kind, unit, keep)
             if sampled is not None:
-                return Scalar(str(name), sampled)
+                return Scalar(text(name, 80), sampled)
         try:
             series = recorder.series.metric(name, kind, unit)
         except RefusedError:  # a bad name, or no stream to define it in: tried again, and counted, with each value
             return Scalar(text(name, 80), partial(self._add_unknown, name, kind, unit))
-        slow = partial(self._add_slowly, str(name), series)
-        return Scalar(str(name), adder(self._scalars, series, slow))
+        plain = checked(name)
+        slow = partial(self._add_slowly, plain, series)
+        return Scalar(plain, adder(self._scalars, series, slow))
 
     def _sample(
         self, recorder: "Recorder", name: object, kind: object, unit: object, keep: object
@@ -175,13 +178,13 @@ class Metrics:
         except RefusedError as refused:
             self.refuse("scalars", refused.reason, refused.detail)
         else:
-            self._add_slowly(str(name), series, value, step)
+            self._add_slowly(checked(name), series, value, step)
 
     def _add_slowly(self, name: str, series: int, value: object = None, step: object = None) -> None:
         moment = now()
         try:
-            at = ABSENT if step is None or step == ABSENT else integer(step)
-        except Exception:  # noqa: BLE001 - telemetry never raises into training
+            at = ABSENT if step is ABSENT else step_of(step)  # the one that adders have by default
+        except BadStepError:
             self.refuse("scalars", BAD_STEP, repr_of(step))
             return
         try:
@@ -218,12 +221,13 @@ class Metrics:
             values: Any = scalars
             if mapping is not None:
                 values = {**mapping, **scalars} if scalars else mapping
-            plan = self._recent[len(values)]  # a loop logs the same names again and again
-            numbers = plan.pick(values)
-            if not excess and (not self._devices or PLAIN.issuperset(map(type, numbers))):
-                view, take = plan.lane.pair
-                plan.pack(view, take(), moment, self._at if step is None else step, *numbers, plan.number, MARK)
-                return
+            if type(values) is dict and not excess:  # others may answer for names that they do not have
+                plan = self._recent[len(values)]  # a loop logs the same names again and again
+                numbers = plan.pick(values)
+                if PLAIN.issuperset(map(type, numbers)):  # others may convert by dropping a part, or by waiting
+                    view, take = plan.lane.pair
+                    plan.pack(view, take(), moment, self._at if step is None else step, *numbers, plan.number, MARK)
+                    return
         except Exception:  # noqa: BLE001, S110 - other names, a full file, a value that is no number: see below
             pass
         if self._recorder is None:
@@ -231,11 +235,32 @@ class Metrics:
         try:
             if excess:
                 self.refuse("scalars", BAD_ARGUMENTS, repr_of(excess))
-            self._log_slowly(moment, {**mapping, **scalars} if mapping is not None else scalars, step)
+            given = {**mapping, **scalars} if mapping is not None else scalars
+            named = given if _TEXT.issuperset(map(type, given)) else self._named(given)
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
             self.refuse("scalars", BAD_ARGUMENTS, repr_of(error))
+            return
+        try:
+            self._log_slowly(moment, named, step)
+        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
+            self.trouble("recording values", error, "scalars")
 
-    def _log_slowly(self, moment: int, scalars: dict[Any, object], step: object) -> None:
+    def _named(self, given: dict[Any, object]) -> dict[str, object]:
+        """Return values by plain names, whose own code can no longer run; those without a name are counted."""
+        named: dict[str, object] = {}
+        for name, value in given.items():
+            try:
+                plain = checked(name)
+            except RefusedError as refused:
+                self.refuse("scalars", refused.reason, refused.detail)
+                continue
+            if plain in named:
+                self.refuse("scalars", BAD_NAME, f"{plain} twice")
+            else:
+                named[plain] = value
+        return named
+
+    def _log_slowly(self, moment: int, scalars: dict[str, object], step: object) -> None:
         frame = self.stack.top
         current = None if frame is None else frame.step
         if current is not None and current.start is None:  # begun in the parent of a fork, which writes it
@@ -246,8 +271,8 @@ class Metrics:
             return
         try:
             at = self._at if step is None else integer(step)
-        except Exception:  # noqa: BLE001 - telemetry never raises into training
-            self._gaps.count("scalars", BAD_STEP, len(scalars), repr_of(step))
+        except (BadValueError, DeviceValueError):
+            self._gaps.count("scalars", AFTER_CLOSE if self._closed else BAD_STEP, len(scalars), repr_of(step))
             return
         if current is not None and at != current.number:
             current = None
@@ -260,11 +285,11 @@ class Metrics:
             self._mappings.learn(tuple(scalars), series)
 
     def _sort_out(
-        self, name: object, value: object, current: Step | None, at: int, moment: int, good: dict[int, float]
+        self, name: str, value: object, current: Step | None, at: int, moment: int, good: dict[int, float]
     ) -> None:
         """Put one value into the step's row or, by its series, into `good`; else send for it or count it."""
         assert self._recorder is not None
-        column = STEP_NAMES.get(name) if isinstance(name, str) else None
+        column = STEP_NAMES.get(name)
         metric = name if column is None else METRIC_OF[column]
         try:
             if column is not None and current is not None:
@@ -280,7 +305,7 @@ class Metrics:
                 else:
                     good[series] = number(value)
         except DeviceValueError:
-            self.defer(str(name), value, partial(self._deliver, str(metric), at, moment))
+            self.defer(name, value, partial(self._deliver, metric, at, moment))
         except BadValueError as error:
             self.refuse("scalars", BAD_VALUE, f"{text(name, 80)}={error}")
         except RefusedError as refused:
@@ -350,8 +375,6 @@ class Metrics:
                 self._deferred.drain()
             except Exception as error:  # noqa: BLE001 - a device in trouble must not be ours
                 self._give_up(repr_of(error))
-        if not self._devices:
-            self._devices = devices_alive()
 
     def leave_step(self, around: Step | None) -> None:
         """Take note that a step ends: what is logged now belongs to the step around it, or to the one that ended."""

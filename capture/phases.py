@@ -120,9 +120,6 @@ def phase_handle(run: "Run", name: int, column: int, size: int = ABSENT, microba
     return made
 
 
-def phase_column(name: object) -> tuple[int, str]:
+def phase_column(name: str) -> tuple[int, str]:
     """Return the step's column that a phase adds to (-1 for none) and the kind of its span."""
-    try:
-        return _PHASE_OF[name], _KIND_OF[name]  # type: ignore[index]  # a name of another type is not found
-    except (KeyError, TypeError):
-        return -1, "other"
+    return _PHASE_OF.get(name, -1), _KIND_OF.get(name, "other")

@@ -146,7 +146,7 @@ class Run(Metrics):
         try:
             if size_bytes is None and microbatch is None and not on_device and not excess:
                 return self._phases[name]
-        except (KeyError, TypeError):
+        except Exception:  # noqa: BLE001, S110 - not made yet, or no name at all: see below
             pass
         if self._recorder is None:
             return NOTHING
@@ -166,6 +166,7 @@ class Run(Metrics):
 
     def _new_phase(self, name: object, size_bytes: object, microbatch: object, *, on_device: bool) -> AnyPhase:
         assert self._recorder is not None
+        name = checked(name)
         column, kind = phase_column(name)
         number = self._recorder.series.span(name, kind)
         size = ABSENT if size_bytes is None else integer(size_bytes)

@@ -85,9 +85,11 @@ class Series:
 
     def span(self, name: object, kind: str, **facts: str | int | None) -> int:
         """Return the number of a span's name together with what all its spans have in common."""
+        if type(name) is not str:
+            name = checked(name)
         try:
             return self._spans[name, kind, *facts.items()]
-        except (KeyError, TypeError):
+        except KeyError:
             facts = {key: value for key, value in facts.items() if value is not None}
             key = (checked(name), kind, *facts.items())
             return self._define("span", self._spans, key, MAX_SPAN_NAMES, {"name": name, "kind": kind, **facts})

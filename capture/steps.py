@@ -5,7 +5,6 @@ its block ends: once ``__exit__`` has returned, the row survives the process.
 """
 
 import struct
-import sys
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -13,7 +12,7 @@ from ranklake.capture.gaps import BAD_STEP, BAD_VALUE, BEGUN_BEFORE_FORK
 from ranklake.capture.layouts import ABSENT, PHASES, SPANS, STEP_FLOATS, STEPS
 from ranklake.capture.phases import now
 from ranklake.capture.stack import Frame
-from ranklake.capture.values import PLAIN, BadValueError, DeviceValueError, integer, repr_of
+from ranklake.capture.values import PLAIN, BadValueError, DeviceValueError, integer, repr_of, text
 
 if TYPE_CHECKING:
     from ranklake.capture.run import Run
@@ -138,7 +137,7 @@ class Step(Frame):
         self._spill()
         self._run.event(
             "failure",
-            message=f"{type(error).__name__}: {error}",
+            message=f"{type(error).__name__}: {text(error, 4096)}",
             severity="error",
             step=None if self.number == ABSENT else self.number,
             exception=type(error).__name__,
@@ -228,17 +227,3 @@ class Nothing:
 
 
 NOTHING: Final = Nothing()
-
-
-def devices_alive() -> bool:
-    """Say whether values may be on a device, where reading them would make training wait."""
-    modules = sys.modules
-    if "jax" in modules:
-        return True
-    torch: Any = modules.get("torch")
-    if torch is None:
-        return False
-    try:
-        return bool(torch.cuda.is_initialized() or torch.backends.mps.is_available() or torch.xpu.is_initialized())
-    except AttributeError:  # half imported, or an older torch
-        return False

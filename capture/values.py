@@ -3,6 +3,7 @@
 import json
 import math
 import numbers
+from collections.abc import Callable
 from typing import Any, Final
 
 PLAIN: Final = frozenset({float, int, bool})
@@ -20,6 +21,11 @@ class DeviceValueError(Exception):
     """A number that is still on its device; reading it here would make training wait."""
 
 
+_plain_float: Final[Callable[[Any], float]] = float.__pos__
+_plain_int: Final[Callable[[Any], int]] = int.__pos__
+"""The plain number in an instance of a subclass, whose own code is not asked."""
+
+
 def number(value: object) -> float:
     """Return a number as a float; NaN and infinities pass.
 
@@ -33,19 +39,22 @@ def number(value: object) -> float:
     DeviceValueError
         A tensor that is not in main memory.
     """
-    if isinstance(value, float | int):
-        return _float(value)
+    kind = type(value)
+    if issubclass(kind, float):
+        return _plain_float(value)
+    if issubclass(kind, int):
+        return _float(_plain_int(value))
     try:
         where = getattr(value, "device", None)
-        device = getattr(where, "type", None) or getattr(where, "platform", "cpu")  # torch's word, jax's word
+        device = text(getattr(where, "type", None) or getattr(where, "platform", "cpu"))  # torch's word, jax's word
         if device == "cpu":
             item = getattr(value, "item", None)
             value = value if item is None else item()
             real = isinstance(value, numbers.Real) or hasattr(value, "as_integer_ratio")
     except Exception as error:
-        raise BadValueError(type(value).__name__) from error
+        raise BadValueError(kind.__name__) from error
     if device != "cpu":
-        raise DeviceValueError(str(device))
+        raise DeviceValueError(device)
     if real:
         return _float(value)
     raise BadValueError(type(value).__name__)
@@ -60,16 +69,22 @@ def _float(value: Any) -> float:  # noqa: ANN401 - anything that float() takes
 
 def integer(value: object) -> int:
     """Return a whole number that fits 63 bits and a sign. Raises what `number` raises."""
-    if not isinstance(value, int):
-        whole = number(value)
-        if not math.isfinite(whole) or whole != int(whole):
-            raise BadValueError(repr_of(value))
-        item = getattr(value, "item", None)
-        exact = item() if item is not None else whole
-        value = int(exact)
-    if not -(1 << 63) < value < 1 << 63:
+    whole = _plain_int(value) if issubclass(type(value), int) else _whole(value)
+    if not -(1 << 63) < whole < 1 << 63:
         raise BadValueError("an integer beyond 64 bits")
-    return int(value)
+    return whole
+
+
+def _whole(value: object) -> int:
+    near = number(value)
+    if not math.isfinite(near) or near != int(near):
+        raise BadValueError(repr_of(value))
+    try:  # a numpy or torch integer beyond 53 bits is exact by its own word
+        item = getattr(value, "item", None)
+        exact = near if item is None else item()
+    except Exception as error:
+        raise BadValueError(type(value).__name__) from error
+    return _plain_int(exact) if issubclass(type(exact), int) else int(near)
 
 
 def text(value: object, longest: int = ABSURDLY_LONG) -> str:
