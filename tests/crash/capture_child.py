@@ -25,8 +25,21 @@ from ranklake.capture.recover import recover
 
 ROOM = Path(capture.__file__).parent
 PHASES = {
-    "record": {"run", "steps", "phases", "metrics", "meters", "cells", "slots", "records", "frames", "series", "start"},
-    "rotate": {"slots", "shards", "stream", "pages"},
+    "record": {
+        "run",
+        "steps",
+        "phases",
+        "metrics",
+        "meters",
+        "cells",
+        "slots",
+        "written",
+        "records",
+        "frames",
+        "series",
+        "start",
+    },
+    "rotate": {"slots", "written", "shards", "stream", "pages", "budget"},
     "seal": {"seal", "tables", "folded", "arrays", "meta", "files", "clock"},
     "keep": {"keeper", "syncer", "recorder", "slots", "stream", "owner"},
     "upload": {"upload", "breaker"},
@@ -59,7 +72,14 @@ def record(job, journal):
     """Record steps, metrics and events in several ways; note in the journal what was acknowledged."""
     rng = random.Random(job["seed"])
     every = rng.choice([0.05, 0.1, 60])
-    run = capture.start(job="crash", run=job["run"], spool=job["spool"], local_dir=job["local"], seal_every_s=every)
+    run = capture.start(
+        job="crash",
+        run=job["run"],
+        spool=job["spool"],
+        local_dir=job["local"],
+        seal_every_s=every,
+        spool_writes=rng.choice(["mmap", "mmap", "records"]),
+    )
     thread = threading.Thread(target=log_along, args=(run, journal))
     if job["threads"]:
         thread.start()
