@@ -200,6 +200,9 @@ class Agent:
             if uploader is None or stop() or uploader.breaker.left_s() > 0:
                 left += members
                 continue
+            if uploader.breaker.state != "closed":  # a probe: what was tried can no longer be given up (decision 017)
+                left += members[1:]
+                members = members[:1]  # noqa: PLW2901 - what is sent now
             raw: dict[str, bytes] = {}
             for item in members:
                 with self._telling(troubles, item.file.path.parent), contextlib.suppress(FileNotFoundError):
