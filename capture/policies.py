@@ -32,7 +32,7 @@ OUT_OF_RANGE_FLAG: Final = "out_of_range"
 _OVER_FLAG: Final = "over_max_series"
 _REASONS: Final = {"unregistered": UNREGISTERED, "wrong_kind": WRONG_KIND, "wrong_unit": WRONG_UNIT}
 _MOST_TOLD: Final = 100
-_MOST_COMPARED: Final = 1000
+_MOST_COMPARED: Final = 100
 _NEAR: Final = 0.85
 
 Warn = Callable[[str, str], None]

@@ -1,12 +1,16 @@
 """Bad input: training goes on, the count is exact, the reason is recorded. Nothing here may raise."""
 
+import collections
 import decimal
+import enum
 import fractions
 import math
+import time
+import types
 
 import numpy as np
 import pytest
-from recorded import check_books, gaps, rows
+from recorded import check_books, gaps, rows, segments
 
 from ranklake import capture
 from ranklake.capture.gaps import AFTER_CLOSE, BAD_NAME, BAD_STEP, BAD_VALUE, TOO_LARGE, TOO_MANY_SERIES
@@ -59,6 +63,131 @@ BAD = [
     float,
     Hostile(),
 ]
+REAL = [
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+]
+REAL += ["longdouble"]
+NOT_REAL = {
+    "complex64": np.complex64(1),
+    "complex128": np.complex128(1),
+    "clongdouble": np.clongdouble(1),
+    "datetime64": np.datetime64(1, "s"),
+    "timedelta64": np.timedelta64(1, "s"),
+    "str": np.str_("1"),
+    "bytes": np.bytes_(b"1"),
+    "void": np.void(b"1"),
+    "array of complex": np.array(1 + 0j),
+    "array of text": np.array("1"),
+    "array of objects": np.array(None),
+}
+
+
+def in_every_way(run, value, step=1):
+    """Record a value in each way there is, each time as a second value, when the fast ways are known."""
+    one, counter, folded, many = (
+        getattr(run, kind)("way/x") for kind in ("scalar", "counter", "aggregate", "histogram")
+    )
+    for given in (1.0, value):
+        run.log({"way/alone": given}, step=step)
+        run.log({"way/a": given, "way/b": 1.0}, step=step)
+        run.log(way_a=given, way_b=1.0, step=step)
+        one.add(given, step)
+        counter.add(given, step)
+        folded.add(given, step)
+        many.record(given, step)
+
+
+@pytest.mark.parametrize("dtype", REAL)
+def test_scalars_of_every_real_dtype_are_recorded_in_every_way(place, dtype):
+    """A one of numpy's is a one, whether the names were seen before or not."""
+    with place.start() as run:
+        in_every_way(run, getattr(np, "bool_" if dtype == "bool" else dtype)(1))
+    found = rows(place.spool, "scalars")
+    assert sorted(row["value"] for row in found) == [1.0] * 14 + [2.0]  # the counter's sum
+    assert sum(row["agg_count"] or 0 for row in found) == 2
+    assert [row["count"] for row in rows(place.spool, "distributions")] == [2]
+    assert run.gaps() == {}
+
+
+@pytest.mark.parametrize("dtype", NOT_REAL)
+@pytest.mark.filterwarnings("ignore")  # numpy warns of what it would do to a complex number
+def test_scalars_of_other_dtypes_are_counted_in_every_way(place, dtype):
+    """Neither a real part nor a count of seconds is made of them, even where the same names had numbers before."""
+    with place.start() as run:
+        in_every_way(run, NOT_REAL[dtype])
+    found = rows(place.spool, "scalars")
+    assert sorted(row["value"] for row in found) == [1.0] * 10
+    assert run.gaps() == gaps(place.spool) == {"scalars": {BAD_VALUE: 6}, "distributions": {BAD_VALUE: 1}}
+    check_books(place.spool)
+
+
+@pytest.mark.parametrize("kind", [dict, collections.OrderedDict, collections.Counter, types.MappingProxyType, None])
+def test_mappings_of_every_kind(place, kind):
+    """A mapping that answers for names it does not have is not asked for those of the call before, nor changed."""
+    given = {"x": 1.0, "y": 2.0}
+    given = collections.defaultdict(float, given) if kind is None else kind(given)
+    with place.start() as run:
+        for _ in range(2):
+            run.log({"a": 1.0, "b": 1.0})
+        run.log(given)
+    assert [row["metric"] for row in rows(place.spool, "scalars")] == ["a", "b", "a", "b", "x", "y"]
+    assert set(given) == {"x", "y"}
+
+
+class Name(str):
+    """A name that is not what it was by the time it is looked up."""
+
+    __slots__ = ()
+
+    def __hash__(self):
+        return 1
+
+    def __eq__(self, other):
+        raise RuntimeError(other)
+
+    __str__ = __repr__ = __eq__
+
+
+def test_names_are_what_they_hold(place):
+    """Texts of other classes, enumerations say, are their text, and their own code is not asked; twice is a gap."""
+    names = enum.StrEnum("names", {"one": "train/epoch", "two": "loss"})
+    with place.start() as run:
+        with run.step(0):
+            run.log({names.one: 1.0, names.two: 0.5, np.str_("numpy"): 2.0})
+        run.log({Name("mine"): 3.0})
+        run.log({"mine": 4.0, Name("mine"): 5.0})
+        run.scalar(Name("mine"), Name("gauge"), Name("{cat}")).add(6.0)
+        with run.phase(Name("forward")):
+            pass
+        run.event(Name("happened"), message=Name("message"))
+    found = [(row["metric"], row["value"]) for row in rows(place.spool, "scalars")]
+    assert found == [("train/epoch", 1.0), ("numpy", 2.0), ("mine", 3.0), ("mine", 4.0), ("mine", 6.0)]
+    assert rows(place.spool, "steps")[0]["loss"] == 0.5
+    assert "forward" in {row["name"] for row in rows(place.spool, "spans")}
+    assert run.gaps() == {"scalars": {BAD_NAME: 1}}
+
+
+@pytest.mark.parametrize("given", [2**63, -(2**63), 2**70, 10**400, 1e300])
+def test_counts_of_a_step_beyond_64_bits(place, given):
+    """The step has its row; the count that does not fit is one gap."""
+    with place.start() as run, run.step(0, tokens=given, samples=3):
+        pass
+    (step,) = rows(place.spool, "steps")
+    assert (step["tokens"], step["samples"]) == (None, 3)
+    assert run.gaps() == {"scalars": {BAD_VALUE: 1}}
+
+
 BAD_STEPS = ["one", 1.5, math.nan, math.inf, 2**63, -(2**63), [1], Hostile(), 1j]
 KINDS = [f"{type(value).__name__}-{index}" for index, value in enumerate(BAD)]
 
@@ -166,6 +295,25 @@ def test_a_mapping_of_ten_thousand_keys(place):
     check_books(place.spool)
 
 
+def test_a_wide_mapping_blocks_no_longer_than_its_keys_do(place):
+    """Ten thousand new keys at once take about as long as a thousand mappings of ten, and less the next time."""
+    wide = {f"wide/{n}": 1.0 for n in range(10_000)}
+    narrow = [{f"narrow/{n}/{k}": 1.0 for k in range(10)} for n in range(1000)]
+    with place.start(max_series=20_000) as run:
+
+        def taken(mappings):
+            begun = time.perf_counter()
+            for mapping in mappings:
+                run.log(mapping)
+            return time.perf_counter() - begun
+
+        first, of_narrow, second = taken([wide]), taken(narrow), taken([wide])
+    assert first < 5 * of_narrow
+    assert second < first
+    assert sum(segment.rows.num_rows for segment in segments(place.spool, "scalars")) == 30_000
+    assert run.gaps() == {}
+
+
 def test_mappings_of_ever_other_keys(place):
     """More kinds of mappings than there are schemas fall back to value by value: none is lost."""
     with place.start() as run:
@@ -233,19 +381,30 @@ def test_starting_badly_does_not_raise(tmp_path, settings):
 def test_use_after_close_is_counted(place):
     """Everything that comes after the close is refused and counted, each once."""
     run = place.start()
-    handle = run.scalar("x")
+    handle, forward = run.scalar("x"), run.phase("forward")
+    counter, folded, many = run.counter("x"), run.aggregate("x"), run.histogram("x")
     run.log(y=1.0, z=2.0)
+    folded.add(1.0)
     run.close()
     run.log(y=1.0, z=2.0)
     run.log(new=1.0)
+    run.log(y="text", z=1.0, step="none")
     handle.add(1.0)
+    handle.add("text")
+    counter.add()
+    folded.add(1.0)
+    run.aggregate("new").add(1.0)
+    many.record([1.0, 2.0])
+    with forward:
+        pass
     run.event("late")
     with run.step(9), run.phase("forward"):
         pass
     assert run.gaps() == {
+        "distributions": {AFTER_CLOSE: 1},
         "events": {AFTER_CLOSE: 1},
-        "scalars": {AFTER_CLOSE: 4},
-        "spans": {AFTER_CLOSE: 2},
+        "scalars": {AFTER_CLOSE: 10},
+        "spans": {AFTER_CLOSE: 3},
         "steps": {AFTER_CLOSE: 1},
     }
     assert not run.flush()

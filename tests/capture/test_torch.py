@@ -27,6 +27,39 @@ def test_tensors_of_every_dtype_are_values(place, dtype):
     assert run.gaps() == {}
 
 
+DTYPES = sorted({str(dtype).removeprefix("torch.") for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)})
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.filterwarnings("ignore")  # torch warns of quantized tensors, and of dropping imaginary parts
+def test_a_tensor_of_any_dtype_is_a_value_or_a_gap(place, dtype):
+    """Real numbers are recorded in every way, what is no number to torch is counted; a complex one is never cut."""
+    kind = getattr(torch, dtype)
+    try:
+        one = torch.ones((), dtype=torch.uint8).view(kind) if "bit" in dtype else torch.ones(()).to(kind)
+    except (RuntimeError, TypeError, NotImplementedError):
+        one = torch.empty((), dtype=kind)
+    with place.start() as run:
+        for given in (1.0, one):
+            run.log({"alone": given})
+            run.log({"a": given, "b": 1.0})
+            run.scalar("x").add(given)
+            run.aggregate("x").add(given)
+            run.histogram("x").record(given)
+    counted = run.gaps()
+    found = rows(place.spool, "scalars")
+    recorded = sum(row["agg_count"] or 1 for row in found)
+    assert recorded + counted.get("scalars", {}).get(BAD_VALUE, 0) == 10
+    (spread,) = rows(place.spool, "distributions")
+    assert spread["count"] + counted.get("distributions", {}).get(BAD_VALUE, 0) == 2
+    assert {reason for reasons in counted.values() for reason in reasons} <= {BAD_VALUE}
+    if kind.is_floating_point and "x2" not in dtype:
+        assert {row["value"] for row in found} == {1.0}
+        assert counted == {}
+    if kind.is_complex:
+        assert counted == {"scalars": {BAD_VALUE: 4}, "distributions": {BAD_VALUE: 1}}
+
+
 def test_tensors_that_are_no_number(place):
     """Several elements, none, or complex ones are counted as bad values."""
     with place.start() as run:
