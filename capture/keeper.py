@@ -12,6 +12,7 @@ Training waits for none of them but in `flush` and `close`, for as long as their
 """
 
 import errno
+import random
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -74,7 +75,8 @@ class Keeper:
         self._forked = False
         self._syncer = Syncer(recorder, self._sealer_wakes.set)
         self._next = dict.fromkeys(("anchor", "seal", "adopt"), 0.0)
-        self._next["seal"] = time.monotonic() + self._settings.seal_every_s
+        # Ranks start together; if they also sealed together, the store would have all of them at once each minute.
+        self._next["seal"] = time.monotonic() + self._settings.seal_every_s * random.uniform(0.5, 1.0)  # noqa: S311
         self._threads = [
             threading.Thread(target=self._keep_sealing, name="ranklake-seal", daemon=True),
             threading.Thread(target=self._keep_uploading, name="ranklake-upload", daemon=True),
