@@ -1,6 +1,7 @@
 """Redaction: what looks like a credential is replaced before it is recorded anywhere."""
 
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 REDACTED: Final = "[redacted]"
@@ -10,13 +11,18 @@ _SECRET_NAME: Final = re.compile(
     r"(?:$|[_\-.])",
     re.IGNORECASE,
 )
+_OPTION: Final = re.compile(r"key|secret|token|pass|credential|connection_string|auth|sas", re.IGNORECASE)
+_SHORTEST: Final = 6
 _SECRET_TEXT: Final = re.compile(
-    r"AKIA[0-9A-Z]{16}"  # AWS access key id
+    r"A[KS]IA[0-9A-Z]{16}"  # AWS access key id
     r"|gh[pousr]_[A-Za-z0-9]{20,}"
     r"|hf_[A-Za-z0-9]{20,}"
     r"|sk-[A-Za-z0-9_\-]{20,}"
     r"|xox[abprs]-[A-Za-z0-9\-]{10,}"
     r"|eyJ[A-Za-z0-9_\-]{10,}\.[A-Za-z0-9_\-]{10,}\.[A-Za-z0-9_\-]*"  # JSON web token
+    r"|ya29\.[A-Za-z0-9_\-]{20,}"  # Google access token
+    r"|(?<=[?&;])(?:X-(?:Amz|Goog)-(?:Signature|Credential|Security-Token)|AWSAccessKeyId|Signature|sig)=[^&\s\"'<>]+"
+    r"|(?:AccountKey|SharedAccessSignature|SharedAccessKey)=[^;\s\"'<>]+"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*"
     r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)",  # user and password of a URL
     re.DOTALL,
@@ -32,6 +38,22 @@ def redact(value: Any) -> Any:  # noqa: ANN401 - JSON
     if isinstance(value, str):
         return _SECRET_TEXT.sub(REDACTED, value)
     return value
+
+
+def secrets_in(options: Any) -> Iterator[str]:  # noqa: ANN401 - JSON, as users nest it
+    """Yield the texts that stand under a secret's name in a store's options, however deep."""
+    for name, value in options.items() if isinstance(options, Mapping) else ():
+        if isinstance(value, Mapping):
+            yield from secrets_in(value)
+        elif isinstance(value, str) and len(value) >= _SHORTEST and _OPTION.search(str(name)):
+            yield value
+
+
+def without(text: str, secrets: Iterable[str]) -> str:
+    """Return a text without some secrets, and without what looks like one."""
+    for secret in secrets:
+        text = text.replace(secret, REDACTED)
+    return str(redact(text))
 
 
 def _tells(key: str, item: object) -> bool:

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from ranklake.capture.ratios import parse_rules
 from ranklake.capture.values import text
-from ranklake.errors import did_you_mean
+from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.lake.contracts.storage import fsspec_options
 
 CONFIG_VARIABLE: Final = "RANKLAKE_CONFIG"
 _UNUSABLE: Final = "unusable"
@@ -132,6 +133,21 @@ def read_settings(given: Mapping[str, Any], environment: Mapping[str, str], tell
     return Settings(**chosen)
 
 
+def read_storage(uri: str, environment: Mapping[str, str], tell: Tell) -> dict[str, Any]:
+    """Return fsspec's options for a spool, from ``[storage]`` in ``ranklake.toml``; what is wrong goes to `tell`."""
+    file = _file(environment)
+    try:
+        section = tomllib.loads(file.read_text(encoding="utf-8")).get("storage", {}) if file.is_file() else {}
+        return fsspec_options(uri, {name: str(value) for name, value in section.items()})
+    except (OSError, ValueError, AttributeError, RanklakeError) as error:
+        tell("storage", f"[storage] of {file} cannot be used ({type(error).__name__}: {error}) and is left out")
+        return {}
+
+
+def _file(environment: Mapping[str, str]) -> Path:
+    return Path(environment.get(CONFIG_VARIABLE) or "ranklake.toml")
+
+
 def _speaks_of_encryption(file: Path) -> bool:
     try:
         return b"encryption_key" in file.read_bytes()
@@ -145,7 +161,7 @@ def _hint(name: str) -> str:
 
 
 def _sources(given: Mapping[str, Any], environment: Mapping[str, str], tell: Tell) -> Iterator[tuple[str, str, Any]]:
-    file = Path(environment.get(CONFIG_VARIABLE) or "ranklake.toml")
+    file = _file(environment)
     try:
         content = tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
         overlay = content.get("contracts", {}).get("overlay")

@@ -13,7 +13,7 @@ from ranklake.capture.places import local_root, spool_uri
 from ranklake.capture.provenance import run_row
 from ranklake.capture.recorder import Recorder
 from ranklake.capture.run import Run
-from ranklake.capture.settings import read_settings
+from ranklake.capture.settings import read_settings, read_storage
 from ranklake.capture.slots import RefusedError
 from ranklake.capture.values import integer, text
 
@@ -65,7 +65,8 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
     param_count
         Trainable parameters of the model.
     storage_options
-        Handed to fsspec for the spool.
+        Handed to fsspec for the spool (and ``put``, see `ranklake.capture.upload.Uploader`); by default what
+        ``[storage]`` in ``ranklake.toml`` says.
     enabled
         False gives a run that records nothing.
     settings
@@ -84,8 +85,11 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
         name = text(job, 256)
         launch = find_launch(name, os.environ, run=run, rank=rank, world_size=world_size, attempt=attempt)
         chosen = read_settings(settings, os.environ, gaps.warn)
-        recorder = Recorder(local_root(local_dir), launch, spool_uri(spool), chosen)
+        uri = spool_uri(spool)
+        recorder = Recorder(local_root(local_dir), launch, uri, chosen)
         options: dict[str, Any] = gaps.lenient("storage_options", dict, storage_options, {})
+        if storage_options is None:
+            options = read_storage(uri, os.environ, gaps.warn)
         told = {
             "config": config,
             "labels": labels,

@@ -21,8 +21,10 @@ from fsspec.implementations.local import LocalFileSystem
 
 from ranklake.capture.breaker import Breaker
 from ranklake.capture.files import sync_folder
+from ranklake.capture.redact import secrets_in, without
 from ranklake.capture.stream import SealedFile, StreamName, ready_files
 from ranklake.errors import RanklakeError
+from ranklake.lake.contracts.storage import PUT
 
 _OBJECT_STORES: Final = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci", "r2"})
 _BUSY: Final = frozenset({429, 503})
@@ -49,7 +51,15 @@ class Uploader:
     uri
         Folder or fsspec URI of the spool.
     storage_options
-        Handed to fsspec as they are.
+        Handed to fsspec as they are, but for ``put``: keywords that go with each PUT, such as ``encryption_scope`` for
+        az:// and ``kms_key_name`` for gs://. (s3:// has a place for them, ``s3_additional_kwargs``.)
+
+    Attributes
+    ----------
+    retries
+        Tries that failed.
+    last_error
+        Why the last of them did, without credentials.
     """
 
     def __init__(
@@ -60,6 +70,7 @@ class Uploader:
         self.retries = 0
         self.last_error = ""
         self._options = dict(storage_options or {})
+        self._put_options = dict(self._options.pop(PUT, None) or {})
         self._store: tuple[fsspec.AbstractFileSystem, str] | None = None
 
     def push(
@@ -133,14 +144,22 @@ class Uploader:
                 self.put(path, raw)
             except Exception as error:  # noqa: BLE001 - object stores raise a class of their own per client
                 self.retries += 1
-                self.last_error = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+                self.last_error = self._told(error)
                 self.breaker.failed(throttled=_throttled(error))
                 if deadline is None:
                     return False
+            except BaseException:  # the process is being ended: whoever catches that finds no probe under way
+                self.breaker.failed()
+                raise
             else:
                 self.breaker.succeeded()
                 return True
         return False
+
+    def _told(self, error: Exception) -> str:
+        """Return one line about an error that may be logged: clients quote requests, and requests may be signed."""
+        line = " ".join(f"{type(error).__name__}: {error}".split())
+        return without(line, secrets_in(self._options))[:300]
 
     def put(self, path: str, raw: bytes) -> None:
         """Store bytes under a path below the spool and make sure they are there. Raises whatever the store raises."""
@@ -155,17 +174,40 @@ class Uploader:
             fs.pipe_file(temporary, raw)
             fs.mv(temporary, target)
         else:
-            fs.pipe_file(target, raw)
+            self._put_object(fs, target, raw)
         fs.invalidate_cache(posixpath.dirname(target))
         size = fs.info(target)["size"]
         if size != len(raw):
             raise UploadError(f"the store holds {size} bytes of {len(raw)}", where=f"{self.uri}/{path}")
 
+    def _put_object(self, fs: fsspec.AbstractFileSystem, target: str, raw: bytes) -> None:
+        if self._put_options and "gs" in fs.protocol:  # its pipe_file knows of no such keywords
+            with fs.open(target, "wb", **self._put_options) as file:
+                file.write(raw)
+        else:
+            fs.pipe_file(target, raw, **self._put_options)
+
     def _connect(self) -> tuple[fsspec.AbstractFileSystem, str]:
+        """Return the store, an object of our own: what is set here must not reach the caller's other uses of it."""
         if self._store is None:
-            fs, root = fsspec.url_to_fs(self.uri, **self._options)
+            options = _one_try(self.uri, self._options)
+            fs, root = fsspec.url_to_fs(self.uri, skip_instance_cache=True, **options)
+            if hasattr(fs, "retries"):
+                fs.retries = 1
             self._store = fs, str(root).rstrip("/")
         return self._store
+
+
+def _one_try(uri: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return options by which a client tries once: a store that is asked too much is to be left alone, by the breaker.
+
+    Left to themselves, s3fs and botocore ask it some twenty times before they say a word.
+    """
+    if not uri.startswith(("s3://", "s3a://")):
+        return options
+    config = dict(options.get("config_kwargs") or {})
+    config.setdefault("retries", {"total_max_attempts": 1})
+    return {**options, "config_kwargs": config}
 
 
 def _put_local(target: Path, raw: bytes) -> None:

@@ -16,6 +16,7 @@ from pyarrow.fs import FileSystem, FSSpecHandler, PyFileSystem
 from pyarrow.fs import LocalFileSystem as ArrowLocal
 
 from ranklake.errors import RanklakeError
+from ranklake.lake.contracts.storage import PUT, fsspec_options
 
 FORMAT: Final = 1
 MARKER: Final = "ranklake.json"
@@ -158,14 +159,8 @@ class Lake:
 
 def filesystem(uri: str, storage: dict[str, str]) -> tuple[Any, str]:
     """Return (fsspec file system, path in it) of a URI or folder, with delta-rs's option names translated."""
-    protocol = uri.split("://", 1)[0] if "://" in uri else "file"
-    options: dict[str, Any] = {}
-    if protocol in {"s3", "s3a"}:
-        client = {"region_name": storage.get("aws_region"), "endpoint_url": storage.get("aws_endpoint_url")}
-        options["client_kwargs"] = {key: value for key, value in client.items() if value}
-        if "aws_access_key_id" in storage:
-            options["key"] = storage["aws_access_key_id"]
-            options["secret"] = storage.get("aws_secret_access_key")
+    options = fsspec_options(uri, storage)
+    options.pop(PUT, None)  # a bucket's own default encrypts what the lake itself writes there
     fs, path = url_to_fs(uri, **options)
     return fs, str(path)
 

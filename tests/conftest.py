@@ -30,8 +30,13 @@ def _open_files():
     return found
 
 
+def _is_kept(name):
+    """Say whether a library keeps a thread; ``asyncio_…`` look up hosts for the one event loop of fsspec."""
+    return name in ONE_PER_PROCESS or name.startswith("asyncio_")
+
+
 def _new_threads(before):
-    now = (thread for thread in threading.enumerate() if thread.name not in ONE_PER_PROCESS)
+    now = (thread for thread in threading.enumerate() if not _is_kept(thread.name))
     return [thread for thread in now if thread not in before and thread.is_alive()]
 
 

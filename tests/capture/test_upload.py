@@ -1,5 +1,6 @@
 """Uploads: one suite that every store must pass, and what happens when a store fails."""
 
+import base64
 import hashlib
 import os
 import threading
@@ -9,12 +10,11 @@ from typing import ClassVar
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
+from store_suite import NAME, StoreSuite, seal, stream_folder
+from stores import SECRET, Proxy, Store, s3_server, s3_storage
 
 from ranklake.capture.breaker import Breaker
-from ranklake.capture.stream import SealedFile, StreamName
 from ranklake.capture.upload import Uploader, UploadError
-
-NAME = StreamName("run", 0, 3, 0xABC)
 
 
 class Bucket(MemoryFileSystem):
@@ -54,17 +54,21 @@ def bucket():
 @pytest.fixture
 def folder(tmp_path):
     """Give a stream's folder with three sealed segments."""
-    place = NAME.folder(tmp_path / "local")
-    place.mkdir(parents=True)
-    for number in range(3):
-        seal(place, number, bytes([number]) * 1000)
-    return place
+    return stream_folder(tmp_path)
 
 
-def seal(place, number, raw, table="steps"):
-    """Put a sealed segment into a stream."""
-    digest = hashlib.sha256(raw).hexdigest()
-    (place / SealedFile.local_name(table, number, "2026-01-02", 5, digest)).write_bytes(raw)
+@pytest.fixture(scope="module")
+def s3_url(tmp_path_factory):
+    """Give the URL of a server of S3 that lives as long as this file's tests."""
+    with s3_server(tmp_path_factory.mktemp("s3")) as url:
+        yield url
+
+
+@pytest.fixture
+def s3(s3_url, tmp_path):
+    """Give a store behind a proxy, and the proxy."""
+    with Proxy(s3_url) as proxy:
+        yield Store(f"s3://bucket/{tmp_path.name}/spool", s3_storage(proxy.url)), proxy
 
 
 def eager():
@@ -72,79 +76,22 @@ def eager():
     return Breaker(dice=lambda: 0.0)
 
 
-@pytest.fixture(params=["file", "path", "memory", "bucket"])
-def store(request, tmp_path, bucket):
-    """Give a spool's URI in each kind of store, and a reader of what is in it."""
-    uri = {
-        "file": f"file://{tmp_path}/spool",
-        "path": f"{tmp_path}/spool",
-        "memory": f"memory://spool-{tmp_path.name}",
-        "bucket": "bucket://b/spool",
-    }[request.param]
+class TestStores(StoreSuite):
+    """The contract, held by folders, memory and S3."""
 
-    def contents():
-        fs, root = fsspec.url_to_fs(uri)
-        root = root.rstrip("/")
-        return {path.removeprefix(root).lstrip("/"): fs.cat_file(path) for path in fs.find(root)}
-
-    return uri, contents
-
-
-def test_segments_arrive_under_their_contents_names(store, folder):
-    """All bytes arrive, under names that say whose they are, and are gone locally."""
-    uri, contents = store
-    done = Uploader(uri).push(folder)
-    assert (done.segments, done.rows, done.left) == (3, 15, 0)
-    found = contents()
-    assert sorted(found.values()) == [bytes([number]) * 1000 for number in range(3)]
-    for path, raw in found.items():
-        start = f"segments/2026-01-02/steps/run~a0~r00003~{0xABC:016x}~{raw[0]:06d}~5~"
-        assert path == f"{start}{hashlib.sha256(raw).hexdigest()}.parquet"
-    assert list(folder.iterdir()) == []
-
-
-def test_sending_again_is_harmless(store, folder):
-    """A segment that is sent twice is there once, with the same bytes."""
-    uri, contents = store
-    kept = {path.name: path.read_bytes() for path in folder.iterdir()}
-    Uploader(uri).push(folder)
-    before = contents()
-    for name, raw in kept.items():
-        (folder / name).write_bytes(raw)
-    assert Uploader(uri).push(folder).segments == 3
-    assert contents() == before
-
-
-def test_a_segment_whose_slots_are_left_waits(store, folder):
-    """A sealing that is not finished may be repeated, so its segment is not sent."""
-    uri, contents = store
-    (folder / "steps-000001.open").write_bytes(b"")
-    done = Uploader(uri).push(folder)
-    assert (done.segments, done.left) == (2, 0)
-    assert len(contents()) == 2
-    assert len(list(folder.glob("steps-000001~*"))) == 1
-
-
-def test_two_threads_may_send_the_same(store, folder):
-    """Whoever comes second finds nothing left, or sends again what is there: nothing breaks."""
-    uri, contents = store
-    uploader = Uploader(uri)
-    troubles = []
-
-    def work():
-        try:
-            uploader.push(folder)
-        except FileNotFoundError:
-            troubles.append("gone")
-
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    uploader.push(folder)
-    assert len(contents()) == 3
-    assert not list(folder.iterdir())
+    @pytest.fixture(params=["file", "path", "memory", "bucket", "s3"])
+    def store(self, request, tmp_path, bucket):
+        """Give an empty place in each kind of store."""
+        if request.param == "s3":
+            url = request.getfixturevalue("s3_url")
+            return Store(f"s3://bucket/{tmp_path.name}/spool", s3_storage(url))
+        uri = {
+            "file": f"file://{tmp_path}/spool",
+            "path": f"{tmp_path}/spool",
+            "memory": f"memory://spool-{tmp_path.name}",
+            "bucket": "bucket://b/spool",
+        }[request.param]
+        return Store(uri)
 
 
 def test_readers_never_see_half_a_segment(tmp_path):
@@ -244,3 +191,134 @@ def test_an_unknown_protocol_is_a_failure_like_any_other(folder):
     uploader = Uploader("nosuch://x/spool")
     assert uploader.push(folder).left == 3
     assert "nosuch" in uploader.last_error
+
+
+def test_a_server_that_is_asked_too_much_is_asked_once(s3, folder):
+    """An answer of 503 or 429 on the wire opens the breaker at the first request: no client repeats it unasked."""
+    store, proxy = s3
+    for status in (503, 429):
+        proxy.faults, proxy.seen[:] = [status], []
+        uploader = Uploader(store.uri, store.options)
+        assert uploader.push(folder).left == 3
+        assert uploader.breaker.state == "open"
+        assert len(proxy.seen) == 1
+        assert uploader.push(folder).left == 3
+        assert len(proxy.seen) == 1
+
+
+def test_one_probe_asks_whether_the_server_is_back(s3, folder):
+    """When its time has come, an open breaker lets one request through, and its success lets all the others."""
+    store, proxy = s3
+    clock = [0.0]
+    uploader = Uploader(store.uri, store.options, Breaker(lambda: clock[0], lambda: 0.5))
+    proxy.faults = [503, 503]
+    uploader.push(folder)
+    clock[0] += 100
+    uploader.push(folder)
+    assert (len(proxy.puts()), uploader.breaker.state) == (2, "open")
+    clock[0] += 100
+    assert uploader.push(folder).segments == 3
+    assert (len(proxy.puts()), uploader.breaker.state) == (5, "closed")
+
+
+@pytest.mark.parametrize("fault", ["reset", "swallow", "late", 500, 403, 404])
+def test_whatever_goes_wrong_on_the_wire_is_sent_again(s3, folder, fault):
+    """A cut connection, a PUT answered and not stored, one stored and denied: in the end each segment is there."""
+    store, proxy = s3
+    proxy.faults = [fault, None, fault, None, fault]
+    uploader = Uploader(store.uri, store.options, breaker=eager())
+    done = uploader.push(folder, deadline=time.monotonic() + 60)
+    assert done.segments == 3
+    assert (
+        uploader.retries == 3 or fault == "reset"
+    )  # a connection that was kept alive is opened anew by aiohttp itself
+    assert sorted(store.contents().values()) == [bytes([number]) * 1000 for number in range(3)]
+
+
+def test_no_credential_is_in_what_is_logged(s3, folder, caplog):
+    """Errors of a store are told without keys, signatures and tokens, whoever quotes them."""
+    store, proxy = s3
+    proxy.faults = [403]
+    uploader = Uploader(store.uri, store.options)
+    uploader.push(folder)
+    assert uploader.last_error
+    quoted = [
+        f"cannot reach http://x/y?X-Amz-Signature=abcdef&X-Amz-Credential=me%2F1 with {SECRET}",
+        "GET https://a.blob.core.windows.net/c/b?sv=2024&sig=aBc%2Bd%3D&se=9 failed",
+        "DefaultEndpointsProtocol=https;AccountKey=aGVsbG8gd29ybGQ=;EndpointSuffix=x",
+        "sftp://me:hunter2@host/spool",
+    ]
+    for text in quoted:
+        proxy.faults = []
+        told = uploader._told(OSError(text))
+        assert "[redacted]" in told
+        for secret in (SECRET, "abcdef", "me%2F1", "aBc", "aGVsbG8", "hunter2"):
+            assert secret not in told
+    assert SECRET not in caplog.text
+
+
+SSE_C = base64.b64encode(bytes(range(32))).decode()
+
+
+@pytest.mark.parametrize(
+    ("storage", "headers"),
+    [
+        ({"aws_server_side_encryption": "AES256"}, {"x-amz-server-side-encryption": "AES256"}),
+        (
+            {
+                "aws_server_side_encryption": "aws:kms",
+                "aws_sse_kms_key_id": "arn:aws:kms:eu-west-1:1:key/2",
+                "aws_sse_bucket_key_enabled": "true",
+                "aws_storage_class": "STANDARD_IA",
+                "aws_acl": "bucket-owner-full-control",
+            },
+            {
+                "x-amz-server-side-encryption": "aws:kms",
+                "x-amz-server-side-encryption-aws-kms-key-id": "arn:aws:kms:eu-west-1:1:key/2",
+                "x-amz-server-side-encryption-bucket-key-enabled": "true",
+                "x-amz-storage-class": "STANDARD_IA",
+                "x-amz-acl": "bucket-owner-full-control",
+            },
+        ),
+        (
+            {"aws_server_side_encryption": "sse-c", "aws_sse_customer_key_base64": SSE_C},
+            {
+                "x-amz-server-side-encryption-customer-algorithm": "AES256",
+                "x-amz-server-side-encryption-customer-key": SSE_C,
+                "x-amz-server-side-encryption-customer-key-md5": base64.b64encode(
+                    hashlib.md5(bytes(range(32)), usedforsecurity=False).digest()
+                ).decode(),
+            },
+        ),
+    ],
+    ids=["sse-s3", "sse-kms", "sse-c"],
+)
+def test_encryption_by_the_store_is_asked_for_with_each_put(s3, folder, storage, headers):
+    """The options of ``[storage]`` are headers of every PUT on the wire, and not sent where S3 forbids them."""
+    store, proxy = s3
+    store = Store(store.uri, {**store.storage, **storage})
+    uploader = Uploader(store.uri, store.options)
+    assert uploader.push(folder).segments == 3, uploader.last_error
+    assert len(proxy.puts()) == 3
+    for put in proxy.puts():
+        asked = {name: value for name, value in put.headers.items() if name in headers}
+        assert asked == headers
+    looked = [one for one in proxy.seen if one.method == "HEAD"]
+    assert looked
+    assert not any("x-amz-server-side-encryption" in one.headers for one in looked)
+
+
+def test_a_run_takes_its_storage_options_from_the_configuration(place, s3, tmp_path, monkeypatch):
+    """One section ``[storage]`` names the bucket for recording too: a run finds endpoint, keys and encryption there."""
+    store, proxy = s3
+    lines = [f'{name} = "{value}"' for name, value in store.storage.items()]
+    config = tmp_path / "ranklake.toml"
+    config.write_text("\n".join(["[storage]", *lines, 'aws_server_side_encryption = "AES256"', ""]))
+    monkeypatch.setenv("RANKLAKE_CONFIG", str(config))
+    run = place.start(spool=store.uri)
+    with run.step(0):
+        pass
+    run.close(30)
+    assert any("/steps/" in path for path in store.contents())
+    assert {put.headers.get("x-amz-server-side-encryption") for put in proxy.puts()} == {"AES256"}
+    assert SECRET not in "".join(path.read_text("latin1") for path in place.local.rglob("*") if path.is_file())

@@ -21,7 +21,7 @@ from ranklake.capture.figures import prometheus
 from ranklake.capture.leader import Leadership, leader
 from ranklake.capture.places import LocalSpoolError, local_root, spool_uri
 from ranklake.commands.options import configuration, json_option
-from ranklake.lake.store import filesystem
+from ranklake.lake.contracts.storage import fsspec_options
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -89,9 +89,7 @@ def agent(
     """
     config = configuration(ctx)
     uri = spool_uri(spool or config.spool.uri)
-    options: dict[str, Any] = {}
-    if uri and config.storage:
-        options = dict(filesystem(uri, config.storage)[0].storage_options)
+    options = fsspec_options(uri, config.storage)
     stop = threading.Event()
     key = config.encryption_key
     duty = Duty(local_root(local_dir), uri, options, interval_s, pack_s, metrics_port, as_json, key, stop)

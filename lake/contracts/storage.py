@@ -1,0 +1,90 @@
+"""Storage options: one set of names for a bucket, delta-rs's, and what fsspec calls them.
+
+The section ``[storage]`` of ``ranklake.toml`` is written in these names, and serves delta-rs, the commands and capture.
+"""
+
+import base64
+import binascii
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from ranklake.errors import RanklakeError
+
+PUT: Final = "put"
+"""Key under which capture finds what goes with each PUT, where the file system of fsspec has no place for it."""
+
+_Place = tuple[str, ...]
+
+
+class StorageOptionError(RanklakeError):
+    """A storage option that cannot be used. Its value is not shown."""
+
+
+def _flag(text: str) -> bool:
+    return text.strip().lower() in {"1", "true", "yes", "on"}
+
+
+def _sse(text: str) -> str | None:
+    return None if text.lower() == "sse-c" else text  # said by the customer's key itself
+
+
+def _customer_key(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise StorageOptionError("is not base64", where="aws_sse_customer_key_base64") from None
+
+
+_S3: Final[dict[str, tuple[_Place, Callable[[str], Any]]]] = {
+    "aws_access_key_id": (("key",), str),
+    "aws_secret_access_key": (("secret",), str),
+    "aws_session_token": (("token",), str),
+    "aws_region": (("client_kwargs", "region_name"), str),
+    "aws_endpoint_url": (("client_kwargs", "endpoint_url"), str),
+    "aws_server_side_encryption": (("s3_additional_kwargs", "ServerSideEncryption"), _sse),
+    "aws_sse_kms_key_id": (("s3_additional_kwargs", "SSEKMSKeyId"), str),
+    "aws_sse_bucket_key_enabled": (("s3_additional_kwargs", "BucketKeyEnabled"), _flag),
+    "aws_sse_customer_key_base64": (("s3_additional_kwargs", "SSECustomerKey"), _customer_key),
+    "aws_storage_class": (("s3_additional_kwargs", "StorageClass"), str),
+    "aws_acl": (("s3_additional_kwargs", "ACL"), str),
+}
+_GS: Final[dict[str, tuple[_Place, Callable[[str], Any]]]] = {
+    "google_service_account": (("token",), str),
+    "google_endpoint_url": (("endpoint_url",), str),
+    "google_kms_key_name": ((PUT, "kms_key_name"), str),
+}
+_AZURE: Final[dict[str, tuple[_Place, Callable[[str], Any]]]] = {
+    "azure_storage_account_name": (("account_name",), str),
+    "azure_storage_account_key": (("account_key",), str),
+    "azure_storage_sas_token": (("sas_token",), str),
+    "azure_storage_tenant_id": (("tenant_id",), str),
+    "azure_storage_client_id": (("client_id",), str),
+    "azure_storage_client_secret": (("client_secret",), str),
+    "azure_encryption_scope": ((PUT, "encryption_scope"), str),
+}
+_NAMES: Final = {
+    **dict.fromkeys(("s3", "s3a"), _S3),
+    **dict.fromkeys(("gs", "gcs"), _GS),
+    **dict.fromkeys(("az", "abfs", "abfss", "adl"), _AZURE),
+}
+
+
+def fsspec_options(uri: str, storage: Mapping[str, str]) -> dict[str, Any]:
+    """Return what fsspec wants for a URI; names that are another store's, or delta-rs's alone, are passed over.
+
+    Raises `StorageOptionError`.
+    """
+    protocol = uri.partition("://")[0] if "://" in uri else "file"
+    options: dict[str, Any] = {}
+    for name, (place, convert) in _NAMES.get(protocol, {}).items():
+        value = convert(storage[name]) if storage.get(name) else None
+        if value is not None:
+            *folders, last = place
+            at = options
+            for folder in folders:
+                at = at.setdefault(folder, {})
+            at[last] = value
+    put = options.get("s3_additional_kwargs", {})
+    if "SSECustomerKey" in put:
+        put["SSECustomerAlgorithm"] = "AES256"
+    return options
