@@ -86,7 +86,7 @@ class Distribution:
         self._current = _Current()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Unrecorded, (self.name,)
+        return Unrecorded, (self.name, "distributions")
 
 
 def _fields(state: Histogram, step: int, moment: int) -> tuple[Field, ...]:

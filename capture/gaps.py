@@ -22,6 +22,7 @@ WRONG_UNIT: Final = "wrong unit"
 OUT_OF_RANGE: Final = "out of range"
 TOO_LARGE: Final = "too large"
 AFTER_CLOSE: Final = "after close"
+NOT_STARTED: Final = "not started here"
 NOT_BEGUN: Final = "ended and never begun"
 BEGUN_BEFORE_FORK: Final = "begun before a fork"
 DEVICE_VALUE: Final = "device value"
@@ -131,6 +132,10 @@ class Gaps:
         """Begin anew in a forked child: the counts are the parent's, and the lock may be held by a lost thread."""
         self._lock = threading.RLock()
         self._fresh, self._total = Counter(), Counter()
+
+
+NOWHERE: Final = Gaps()
+"""What was handed to runs and handles that came here by pickle: they record nothing, and nobody writes it down."""
 
 
 def _shown(detail: object) -> str:

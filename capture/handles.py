@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from ranklake.capture.gaps import NOT_STARTED, NOWHERE, Gaps
 from ranklake.capture.layouts import ABSENT
 from ranklake.capture.values import BadValueError, DeviceValueError, integer, repr_of
 
@@ -28,15 +29,28 @@ class Handle(Protocol):
 
 
 class Unrecorded:
-    """What a run that records nothing gives for any handle, and what a handle is after it was pickled."""
+    """What a run that records nothing gives for any handle, and what a handle is after it was pickled.
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    Parameters
+    ----------
+    table
+        Where its rows would have gone.
+    idle
+        Counts them; None where it is the user's wish that nothing is recorded.
+    """
+
+    def __init__(self, name: str, table: str = "scalars", idle: Gaps | None = NOWHERE) -> None:
+        self.name, self._table, self._idle = name, table, idle
 
     def add(self, *_: object, **__: object) -> None:
-        """Do nothing."""
+        """Record nothing."""
+        if self._idle is not None:
+            self._idle.count(self._table, NOT_STARTED, 1, self.name)
 
     record = add
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Unrecorded, (self.name, self._table) if self._idle is not None else (self.name, self._table, None)
 
 
 def step_of(step: object) -> int:

@@ -17,6 +17,7 @@ from ranklake.capture.gaps import (
     BAD_STEP,
     BAD_VALUE,
     DEVICE_VALUE,
+    NOT_STARTED,
     UNEXPECTED,
     Gaps,
 )
@@ -53,6 +54,8 @@ class Metrics:
     ----------
     recorder
         None for a run that records nothing.
+    idle
+        Counts what such a run is given; None where it is the user's wish that nothing is recorded.
 
     Attributes
     ----------
@@ -64,9 +67,9 @@ class Metrics:
         None while no metric is sampled.
     """
 
-    def __init__(self, recorder: "Recorder | None") -> None:
-        self._recorder = recorder
-        self._gaps = Gaps() if recorder is None else recorder.gaps
+    def __init__(self, recorder: "Recorder | None", idle: Gaps | None = None) -> None:
+        self._recorder, self._idle = recorder, idle
+        self._gaps = (idle or Gaps()) if recorder is None else recorder.gaps
         self._closed = False
         self._latest = self._at = ABSENT
         self._recent: dict[int, Plan] = {}
@@ -101,7 +104,7 @@ class Metrics:
         """
         recorder = self._recorder
         if recorder is None:
-            return no_scalar(text(name, 80))
+            return no_scalar(text(name, 80), self._idle)
         if keep is not None or self.sampler is not None:
             sampled = self._sample(recorder, name, kind, unit, keep)
             if sampled is not None:
@@ -135,7 +138,9 @@ class Metrics:
         unit
             What is counted, such as ``By`` for bytes. None stands for what the registry says.
         """
-        return Unrecorded(text(name, 80)) if self._meters is None else self._meters.counter(name, unit)
+        if self._meters is None:
+            return Unrecorded(text(name, 80), "scalars", self._idle)
+        return self._meters.counter(name, unit)
 
     def aggregate(
         self, name: object, *_: object, every_s: object = 10.0, kind: object = None, unit: object = None
@@ -152,7 +157,7 @@ class Metrics:
             As for `scalar`.
         """
         if self._meters is None:
-            return Unrecorded(text(name, 80))
+            return Unrecorded(text(name, 80), "scalars", self._idle)
         return self._meters.aggregate(name, every_s, kind, unit)
 
     def histogram(
@@ -168,7 +173,7 @@ class Metrics:
             Of each sign, 4 to 160: the resolution is the finest at which the interval's values fit into so many.
         """
         if self._meters is None:
-            return Unrecorded(text(name, 80))
+            return Unrecorded(text(name, 80), "distributions", self._idle)
         return self._meters.histogram(name, every_s, max_buckets, unit)
 
     def _add_unknown(self, name: object, kind: object, unit: object, value: object = None, step: object = None) -> None:
@@ -230,7 +235,7 @@ class Metrics:
                     return
         except Exception:  # noqa: BLE001, S110 - other names, a full file, a value that is no number: see below
             pass
-        if self._recorder is None:
+        if self._recorder is None and self._idle is None:
             return
         try:
             if excess:
@@ -239,6 +244,9 @@ class Metrics:
             named = given if _TEXT.issuperset(map(type, given)) else self._named(given)
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
             self.refuse("scalars", BAD_ARGUMENTS, repr_of(error))
+            return
+        if self._recorder is None:
+            self._miss("scalars", len(named))
             return
         try:
             self._log_slowly(moment, named, step)
@@ -380,6 +388,11 @@ class Metrics:
         """Take note that a step ends: what is logged now belongs to the step around it, or to the one that ended."""
         self.current = around
         self._at = self._latest if around is None else around.number
+
+    def _miss(self, table: str, rows: int = 1) -> None:
+        """Count rows of a run that was never started."""
+        if self._idle is not None:
+            self._idle.count(table, NOT_STARTED, rows, "a run that came by pickle, or could not begin, records nothing")
 
     def refuse(self, table: str, reason: str, detail: str = "") -> None:
         """Count a row that could not be recorded."""

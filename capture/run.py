@@ -12,10 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from ranklake.capture.device_phases import DevicePhase, Mark, Passage, cuda_in_use, mark_cuda
 from ranklake.capture.flops import PEAK_MEASURED, FlopCount, measure_cpu_peak
-from ranklake.capture.gaps import (
-    BAD_ARGUMENTS,
-    BAD_VALUE,
-)
+from ranklake.capture.gaps import BAD_ARGUMENTS, BAD_VALUE, NOWHERE, Gaps
 from ranklake.capture.launcher import Launch
 from ranklake.capture.layouts import ABSENT
 from ranklake.capture.meta import ENDED
@@ -23,7 +20,7 @@ from ranklake.capture.metrics import Metrics
 from ranklake.capture.phases import Phase, now, phase_column, phase_handle
 from ranklake.capture.series import checked
 from ranklake.capture.slots import RefusedError
-from ranklake.capture.steps import NOTHING, Nothing, Step
+from ranklake.capture.steps import NOTHING, Missed, Nothing, Step
 from ranklake.capture.values import BadValueError, DeviceValueError, integer, json_text, number, repr_of, text
 
 if TYPE_CHECKING:
@@ -44,10 +41,12 @@ class Run(Metrics):
         Who this process is.
     recorder
         None for a run that records nothing.
+    idle
+        Counts what such a run is given; None where it is the user's wish that nothing is recorded.
     """
 
-    def __init__(self, launch: Launch, recorder: "Recorder | None" = None) -> None:
-        super().__init__(recorder)
+    def __init__(self, launch: Launch, recorder: "Recorder | None" = None, idle: Gaps | None = None) -> None:
+        super().__init__(recorder, idle)
         self._launch = launch
         self._keeper: Keeper | None = None
         self._phases: dict[object, Phase] = {}
@@ -108,7 +107,7 @@ class Run(Metrics):
             Further values, as if logged in the step.
         """
         if self._recorder is None:
-            return NOTHING
+            return NOTHING if self._idle is None else Missed(self._idle, "steps", "spans")
         try:
             step = Step(self, n, {"tokens": tokens, "samples": samples}, scalars)
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
@@ -149,7 +148,7 @@ class Run(Metrics):
         except Exception:  # noqa: BLE001, S110 - not made yet, or no name at all: see below
             pass
         if self._recorder is None:
-            return NOTHING
+            return NOTHING if self._idle is None else Missed(self._idle, "spans")
         try:
             phase = self._new_phase(name, size_bytes, microbatch, on_device=bool(on_device))
         except RefusedError as refused:
@@ -218,6 +217,7 @@ class Run(Metrics):
             What else is known, kept as JSON.
         """
         if self._recorder is None:
+            self._miss("events")
             return
         moment = now()
         try:
@@ -382,4 +382,10 @@ class Run(Metrics):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as a run that records nothing: a checkpoint may hold a trainer that holds a run."""
-        return Run, (self._launch,)
+        wanted = self._recorder is not None or self._idle is not None
+        return (_elsewhere if wanted else Run), (self._launch,)
+
+
+def _elsewhere(launch: Launch) -> Run:
+    """Return a run that was pickled, maybe into another process: what it is given is counted, and told once."""
+    return Run(launch, None, NOWHERE)

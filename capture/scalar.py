@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from ranklake.capture.gaps import NOWHERE, Gaps
+from ranklake.capture.handles import Unrecorded
 from ranklake.capture.layouts import ABSENT, MARK, SCALARS
 from ranklake.capture.native import MODULE
 from ranklake.capture.shards import AnyLane
@@ -27,12 +29,16 @@ class Scalar:
         self.add = add
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return no_scalar, (self.name,)
+        return (no_scalar, (self.name, None)) if self.add is _nothing else (no_scalar, (self.name,))
 
 
-def no_scalar(name: str) -> Scalar:
-    """Return the handle of a run that records nothing."""
-    return Scalar(name, lambda *_, **__: None)
+def no_scalar(name: str, idle: Gaps | None = NOWHERE) -> Scalar:
+    """Return the handle of a run that records nothing; see `ranklake.capture.handles.Unrecorded`."""
+    return Scalar(name, _nothing if idle is None else Unrecorded(name, "scalars", idle).add)
+
+
+def _nothing(*_: object, **__: object) -> None:
+    """Do what a user wants who has switched recording off."""
 
 
 def adder(lane: AnyLane, series: int, slow: Callable[..., None]) -> Callable[..., None]:

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from ranklake.capture.gaps import LOGGER, Gaps
+from ranklake.capture.gaps import LOGGER, NOWHERE, Gaps
 from ranklake.capture.launcher import Launch, clean, find_launch
 from ranklake.capture.places import local_root, spool_uri
 from ranklake.capture.provenance import run_row
@@ -101,7 +101,7 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
         begun = _begin(recorder, options)
     except Exception as error:  # noqa: BLE001 - telemetry never raises into training
         gaps.warn("start", f"nothing is recorded: {type(error).__name__}: {error}")
-        return Run(launch)
+        return Run(launch, None, gaps)
     if launch.warning:
         gaps.warn("launch", launch.warning)
     if launch.rank == 0:
@@ -132,6 +132,7 @@ def _begin(recorder: Recorder, storage_options: dict[str, Any]) -> Run:
 
 
 def _after_fork_in_child() -> None:
+    NOWHERE.after_fork()
     for run in list(_runs):
         try:
             run.after_fork()

@@ -8,7 +8,7 @@ import struct
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from ranklake.capture.gaps import BAD_STEP, BAD_VALUE, BEGUN_BEFORE_FORK
+from ranklake.capture.gaps import BAD_STEP, BAD_VALUE, BEGUN_BEFORE_FORK, NOT_STARTED, Gaps
 from ranklake.capture.layouts import ABSENT, PHASES, SPANS, STEP_FLOATS, STEPS
 from ranklake.capture.phases import now
 from ranklake.capture.stack import Frame
@@ -227,3 +227,20 @@ class Nothing:
 
 
 NOTHING: Final = Nothing()
+
+
+class Missed(Nothing):
+    """What a run that was never started gives: each passage is counted.
+
+    Parameters
+    ----------
+    tables
+        That lack a row for each.
+    """
+
+    def __init__(self, idle: Gaps, *tables: str) -> None:
+        self._idle, self._tables = idle, tables
+
+    def __exit__(self, *_: object) -> None:
+        for table in self._tables:
+            self._idle.count(table, NOT_STARTED)

@@ -4,7 +4,11 @@ import collections
 import decimal
 import enum
 import fractions
+import json
 import math
+import pickle
+import subprocess
+import sys
 import time
 import types
 
@@ -13,7 +17,7 @@ import pytest
 from recorded import check_books, gaps, rows, segments
 
 from ranklake import capture
-from ranklake.capture.gaps import AFTER_CLOSE, BAD_NAME, BAD_STEP, BAD_VALUE, TOO_LARGE, TOO_MANY_SERIES
+from ranklake.capture.gaps import AFTER_CLOSE, BAD_NAME, BAD_STEP, BAD_VALUE, NOT_STARTED, TOO_LARGE, TOO_MANY_SERIES
 from ranklake.capture.values import BadValueError, DeviceValueError, integer, number
 
 
@@ -409,6 +413,66 @@ def test_use_after_close_is_counted(place):
     }
     assert not run.flush()
     assert rows(place.spool, "steps") == []
+
+
+def use(run):
+    """Make each call once, two values in one of them."""
+    run.log({"a": 1.0}, b=2.0)
+    run.scalar("c").add(3.0)
+    run.counter("d").add()
+    run.aggregate("e").add(4.0)
+    run.histogram("f").record([5.0])
+    run.event("g")
+    forward = run.phase("forward")
+    with run.step(0), forward, forward:
+        pass
+    run.flush()
+    run.close()
+
+
+USED = {"scalars": 5, "distributions": 1, "events": 1, "spans": 3, "steps": 1}
+"""What `use` attempts."""
+
+
+def test_a_run_that_could_not_begin_counts_what_it_is_given(tmp_path, warnings_told):
+    """Where not even a place can be named, each row is counted, and a warning says why nothing is recorded."""
+    run = capture.start("job", local_dir="relative\0", spool=tmp_path)
+    use(run)
+    assert run.gaps() == {table: {NOT_STARTED: count} for table, count in USED.items()}
+    assert "nothing is recorded" in warnings_told.text
+
+
+def test_a_run_used_where_it_was_not_started_counts_what_it_is_given(place):
+    """In a spawned worker the run comes by pickle: nothing is stored from there, and it is told, and counted."""
+    with place.start() as run:
+        handles = run.scalar("c"), run.counter("d"), run.aggregate("e"), run.histogram("f")
+        pickled = pickle.dumps(pickle.loads(pickle.dumps((run, *handles))))
+        worker = (
+            "import json, pickle, sys\n"
+            "run, c, d, e, f = pickle.load(sys.stdin.buffer)\n"
+            "run.log({'a': 1.0}, b=2.0); c.add(3.0); d.add(); e.add(4.0); f.record([5.0]); run.event('g')\n"
+            "forward = run.phase('forward')\n"
+            "with run.step(0), forward, forward: pass\n"
+            "run.close(); print(json.dumps(run.gaps()))"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", worker], input=pickled, capture_output=True, check=True, timeout=60
+        )
+    assert json.loads(done.stdout) == {table: {NOT_STARTED: count} for table, count in USED.items()}
+    assert done.stderr.decode().count(NOT_STARTED) == 1
+    assert run.gaps() == {}
+    assert rows(place.spool, "scalars") == []
+
+
+def test_a_run_that_is_switched_off_counts_nothing(warnings_told):
+    """Who says enabled=False wants no rows and no warnings, not after a pickle either."""
+    run = capture.start(enabled=False)
+    for one in (run, pickle.loads(pickle.dumps(run))):
+        use(one)
+        pickle.loads(pickle.dumps(one.scalar("x"))).add(1.0)
+        pickle.loads(pickle.dumps(one.counter("x"))).add(1)
+        assert one.gaps() == {}
+    assert warnings_told.text == ""
 
 
 def test_one_warning_per_reason(place, caplog):
