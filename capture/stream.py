@@ -239,6 +239,7 @@ class Stream:
     waiting: dict[str, tuple[str, int]] = field(default_factory=dict)
     files_named: int = 0
     _names_synced: int = -1
+    _names_again: bool = False
     _numbers: "defaultdict[str, itertools.count[int]]" = field(default_factory=lambda: defaultdict(itertools.count))
     _mutex: threading.RLock = field(default_factory=threading.RLock)
 
@@ -336,15 +337,19 @@ class Stream:
         self._meta.sync()
 
     def sync_names(self) -> None:
-        """Bring the names of new files, and at first of the folder itself, to the disk. Raises `OSError`."""
+        """Bring the names of new files, and at first of the folder itself, to the disk. Raises `OSError`.
+
+        A file gets its name a moment before it is made, so after each new name the next round syncs once more.
+        """
         named = self.files_named
-        if named == self._names_synced:
+        if named == self._names_synced and not self._names_again:
             return
         sync_folder(self.folder)
         if self._names_synced < 0:
             self._lock_file.sync()
             for parent in self.folder.parents[:3]:
                 sync_folder(parent)
+        self._names_again = named != self._names_synced
         self._names_synced = named
 
     def close(self) -> None:
