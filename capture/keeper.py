@@ -98,7 +98,7 @@ class Keeper:
 
     def note_fork(self) -> None:
         """Remember that this process has children whose streams it may have to adopt."""
-        self._forked = True
+        self._forked = self._syncer.forked = True
 
     def flush(self, timeout_s: float) -> bool:
         """Seal all rows recorded so far and upload them; True if the spool has them all in time."""

@@ -13,10 +13,12 @@ from collections.abc import Callable
 from typing import Final
 
 from ranklake.capture.budget import EVICTABLE
+from ranklake.capture.files import sync_file, sync_folder
 from ranklake.capture.gaps import AFTER_CLOSE
 from ranklake.capture.layouts import SLOT_LANES
 from ranklake.capture.recorder import Recorder
 from ranklake.capture.slots import RefusedError
+from ranklake.capture.stream import Stream
 
 NO_SPARE_FOR_S: Final = 30.0
 _LONGEST_S: Final = 1.0
@@ -30,6 +32,11 @@ class Syncer:
     ----------
     press
         Called when that is little.
+
+    Attributes
+    ----------
+    forked
+        Whether this process may have children who record.
     """
 
     def __init__(self, recorder: Recorder, press: Callable[[], None]) -> None:
@@ -37,6 +44,7 @@ class Syncer:
         self._every_s = _SHARE * recorder.settings.sync_every_s
         self._wanted: queue.SimpleQueue[None] = queue.SimpleQueue()  # may be put to in a signal handler
         self._stopping = False
+        self.forked = False
         self._next_spare = self._next_sync = 0.0
         self._thread = threading.Thread(target=self._run, name="ranklake-sync", daemon=True)
 
@@ -93,4 +101,16 @@ class Syncer:
                 lane.prepare()
         if now >= self._next_sync:
             self._next_sync = now + self._every_s
-            self._recorder.sync()
+            recorder.sync()
+            if self.forked and recorder.stream is not None:
+                _sync_children(recorder.stream)
+
+
+def _sync_children(stream: Stream) -> None:
+    """Bring to the disk what forked children, who start no threads, have recorded. Raises `OSError`."""
+    for folder in stream.folder.parent.glob(f"r{stream.name.rank:05d}-*"):
+        if folder != stream.folder:
+            with contextlib.suppress(FileNotFoundError):  # adopted and finished meanwhile
+                for path in folder.iterdir():
+                    sync_file(path)
+                sync_folder(folder)

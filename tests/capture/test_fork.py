@@ -4,6 +4,8 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
+from pathlib import Path
 
 import pytest
 from recorded import check_books, gaps, rows, segments, totals
@@ -26,6 +28,41 @@ def in_child(work, *, then=0):
                 os._exit(then)
             os.kill(os.getpid(), -then)
     return os.waitpid(pid, 0)[1]
+
+
+def test_what_a_living_child_records_is_synced_by_its_parent(place, monkeypatch):
+    """A child starts no threads, so each second its parent brings the child's files and their names to the disk."""
+    synced, fdatasync, fsync = set(), os.fdatasync, os.fsync
+
+    def watch(call, fd):
+        call(fd)
+        synced.add(os.fstat(fd).st_ino)
+
+    monkeypatch.setattr(os, "fdatasync", lambda fd: watch(fdatasync, fd))
+    monkeypatch.setattr(os, "fsync", lambda fd: watch(fsync, fd))
+    run = place.start(sync_every_s=0.1)
+    ends, mine = os.pipe()
+    go_on, over = os.pipe()
+
+    def work():
+        run.log(a=1.0, step=1)
+        folder = run._recorder.stream.folder
+        os.write(mine, str(folder).encode())
+        os.read(go_on, 1)
+
+    child = threading.Thread(target=in_child, args=(work,))
+    child.start()
+    folder = Path(os.read(ends, 1000).decode())
+    files = {path.stat().st_ino for path in (folder, folder / "meta.frames", *folder.glob("scalars-*.open"))}
+    deadline = time.monotonic() + 10
+    while not files <= synced and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.write(over, b"x")
+    child.join()
+    for fd in (ends, mine, go_on, over):
+        os.close(fd)
+    assert len(files) == 3
+    assert files <= synced
 
 
 def test_a_child_records_into_its_own_stream(place):
