@@ -87,14 +87,24 @@ class Deferred:
         return True
 
     def drain(self) -> None:
-        """Deliver what has arrived, in order; never waits."""
+        """Deliver what has arrived, in order; never waits.
+
+        Raises what a device in trouble does; then what was not delivered is still under way.
+        """
         while self._waiting:
             with self._lock:
                 if not self._waiting or not self._waiting[0][0].query():
                     return
-                _, host, deliver, _ = self._waiting.popleft()
-                self._bytes -= _size(host)
-            deliver(host.tensor if isinstance(host, _Whole) else float(host.item()))
+                first = self._waiting.popleft()
+                self._bytes -= _size(first[1])
+            _, host, deliver, _ = first
+            try:
+                deliver(host.tensor if isinstance(host, _Whole) else float(host.item()))
+            except BaseException:
+                with self._lock:  # back to where `give_up` counts it
+                    self._waiting.appendleft(first)
+                    self._bytes += _size(host)
+                raise
 
     def give_up(self) -> "Counter[str]":
         """Forget what is still under way and return how many values that was, by table."""

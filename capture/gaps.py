@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
@@ -56,8 +56,7 @@ class Gaps:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._fresh: Counter[tuple[str, str]] = Counter()
-        self._total: Counter[tuple[str, str]] = Counter()
+        self._fresh, self._total = _nothing(), _nothing()
         self._told: set[str] = set()
         self.at_once: Callable[[], None] | None = None
 
@@ -115,13 +114,14 @@ class Gaps:
     def drain(self) -> Counter[tuple[str, str]]:
         """Return the counts since the last drain, and forget them."""
         with self._lock:
-            fresh, self._fresh = self._fresh, Counter()
-        return fresh
+            fresh, self._fresh = self._fresh, _nothing()
+        return Counter(fresh)
 
     def restore(self, counts: Counter[tuple[str, str]]) -> None:
         """Take back drained counts that could not be written down."""
         with self._lock:
-            self._fresh.update(counts)
+            for key, rows in counts.items():
+                self._fresh[key] += rows
 
     def totals(self) -> dict[tuple[str, str], int]:
         """Return all counts of this process so far."""
@@ -131,7 +131,12 @@ class Gaps:
     def after_fork(self) -> None:
         """Begin anew in a forked child: the counts are the parent's, and the lock may be held by a lost thread."""
         self._lock = threading.RLock()
-        self._fresh, self._total = Counter(), Counter()
+        self._fresh, self._total = _nothing(), _nothing()
+
+
+def _nothing() -> "defaultdict[tuple[str, str], int]":
+    """Return counts to begin with. Not a `Counter`: its code is Python's, in which a signal handler may count, too."""
+    return defaultdict(int)
 
 
 NOWHERE: Final = Gaps()

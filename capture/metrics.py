@@ -408,10 +408,13 @@ class Metrics:
     def drain_devices(self, timeout_s: float) -> None:
         """Record values that have arrived from a device; with a timeout, wait for the others and then give them up."""
         deadline = time.monotonic() + timeout_s
-        self._deferred.drain()
-        while len(self._deferred) and time.monotonic() < deadline:
-            time.sleep(0.001)
+        try:
             self._deferred.drain()
+            while len(self._deferred) and time.monotonic() < deadline:
+                time.sleep(0.001)
+                self._deferred.drain()
+        except Exception as error:  # noqa: BLE001 - a device in trouble must not be ours
+            self._give_up(repr_of(error))
         if timeout_s:
             self._give_up("did not arrive before the close")
 

@@ -4,6 +4,7 @@ Only the monotonic clock is read here, first thing at the end and last thing at 
 its block ends: once ``__exit__`` has returned, the row survives the process.
 """
 
+import contextlib
 import struct
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -173,23 +174,24 @@ class Step(Frame):
         return True
 
     def put_late(self, name: str, value: float) -> None:
-        """Set a number that arrived from a device: in the row that was written, or as a metric once that is sealed."""
+        """Set a number that arrived from a device: in the row that was written, or as a metric once that is sealed.
+
+        A metric, too, if the row has another number there.
+        """
+        if name in STEP_COUNTS:
+            try:
+                value = integer(value)
+            except BadValueError as error:
+                self._run.refuse("scalars", BAD_VALUE, f"{name}={error}")
+                return
         if self._stack_has_me():
             self.put(name, value)
             return
-        place = self._place
-        if place is not None:
-            view, offset = place
-            try:
-                at = offset + STEPS.offset("present")
-                _pack_float(view, offset + STEPS.offset(name), value)
-                present = _PRESENT.unpack_from(view, at)[0] | 1 << STEP_FLOATS.index(name)
-                _PRESENT.pack_into(view, at, present)
-            except (TypeError, ValueError):  # released: sealed just now
-                pass
-            else:
-                return
-        self._run.add_metric(METRIC_OF[name], value, self.number)
+        if self._place is not None:
+            with contextlib.suppress(TypeError, ValueError):  # released: sealed just now
+                if _fill(*self._place, name, value):
+                    return
+        self._run.add_metric(METRIC_OF[name], float(value), self.number)
 
     def spend_late(self, column: int, duration: int) -> None:
         """Add device time, in ns, to a phase: in the row that was written, or as a metric once that is sealed."""
@@ -212,6 +214,23 @@ class Step(Frame):
         while frame is not None and frame is not self:
             frame = frame.parent
         return frame is self
+
+
+def _fill(view: memoryview, offset: int, name: str, value: float) -> bool:
+    """Set a number in a row that was written; False if there is one. Raises `ValueError` if the file was ended."""
+    at = offset + STEPS.offset(name)
+    if name in STEP_COUNTS:
+        if _INTEGER.unpack_from(view, at)[0] != ABSENT:
+            return False
+        _INTEGER.pack_into(view, at, value)
+        return True
+    present_at, bit = offset + STEPS.offset("present"), 1 << STEP_FLOATS.index(name)
+    present = _PRESENT.unpack_from(view, present_at)[0]
+    if present & bit:
+        return False
+    _pack_float(view, at, value)
+    _PRESENT.pack_into(view, present_at, present | bit)
+    return True
 
 
 class Nothing:

@@ -1,0 +1,31 @@
+"""Gaps: counts are exact whoever counts, and whenever."""
+
+import signal
+
+from ranklake.capture.gaps import Gaps
+
+
+def test_what_a_signal_handler_counts_in_the_middle_of_counting_is_not_lost():
+    """A handler that runs anywhere within `count`, on a key that is new to it, costs nobody a count."""
+    gaps = Gaps()
+    handled, busy, reason = 0, False, ""
+
+    def count_too(*_):
+        nonlocal handled, busy
+        if not busy:
+            busy = True
+            gaps.count("scalars", reason)
+            handled += 1
+            busy = False
+
+    before = signal.signal(signal.SIGALRM, count_too)
+    signal.setitimer(signal.ITIMER_REAL, 5e-5, 5e-5)
+    try:
+        for number in range(20_000):
+            reason = f"reason {number}"
+            gaps.count("scalars", reason)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert handled
+    assert sum(gaps.totals().values()) == gaps.drain().total() == 20_000 + handled
