@@ -475,6 +475,26 @@ def test_a_run_that_is_switched_off_counts_nothing(warnings_told):
     assert warnings_told.text == ""
 
 
+def test_two_runs_of_one_name_at_once(place):
+    """They are two streams: both are complete, close in any order, and the books of each add up."""
+    with place.start() as first:
+        second = place.start(spool=place.spool)
+        for number in range(300):
+            for run, value in ((first, 1.0), (second, 2.0)):
+                with run.step(number), run.phase("forward"):
+                    run.log({"x": value, "y": value})
+                    run.scalar("z").add(value, number)
+    second.close()
+    found = rows(place.spool, "scalars")
+    values = collections.defaultdict(collections.Counter)
+    for row in found:
+        values[row["incarnation"]][row["value"]] += 1
+    assert sorted(map(dict, values.values()), key=str) == [{1.0: 900}, {2.0: 900}]
+    assert collections.Counter(row["step"] for row in rows(place.spool, "steps")) == dict.fromkeys(range(300), 2)
+    assert first.gaps() == second.gaps() == {}
+    check_books(place.spool)
+
+
 def test_one_warning_per_reason(place, caplog):
     """A thousand bad values are told once, in one line."""
     with place.start() as run:

@@ -113,6 +113,83 @@ def test_a_full_disk_is_counted_to_the_row(tmp_path):
     assert done.stderr.count(SPOOL_FULL) == 1
 
 
+# A file system of 48 MiB, which something else fills to the last page while the run records in every way.
+SMALL_DISK = """
+import json, pathlib, sys, time
+from collections import Counter
+from ranklake import capture
+spool, local = sys.argv[1:3]
+run = capture.start(job="j", run="full", spool=spool, local_dir=local + "/spool", seal_every_s=0.2)
+handle, folded, many, forward = run.scalar("x"), run.aggregate("y"), run.histogram("z"), run.phase("forward")
+attempted = Counter()
+
+def record(rounds):
+    for number in range(rounds):
+        with run.step(number), forward:
+            run.log(a=1.0, b=2.0, c=3.0)
+        for _ in range(20):
+            handle.add(1.0, number)
+        folded.add(1.0)
+        many.record(1.0)
+        run.event("tick")
+    attempted.update(steps=rounds, spans=2 * rounds, scalars=24 * rounds, distributions=rounds, events=rounds)
+
+record(100)
+run.flush()
+with pathlib.Path(local, "filler").open("wb", buffering=0) as filler:
+    try:
+        while True:
+            filler.write(bytes(4096))
+    except OSError:
+        pass
+deadline = time.monotonic() + 60
+while len(run.gaps()) < 5 and time.monotonic() < deadline:  # one table after the other is full
+    record(100)
+pathlib.Path(local, "filler").unlink()
+full = run.gaps()
+time.sleep(1.2)  # a lane asks for a file once a second
+record(102)
+run.close(30)
+print(json.dumps([attempted, full, run.gaps(), 101]))
+"""
+MOUNT = 'mount -t tmpfs -o size=48m tmpfs "$2" && exec "$0" -c "$3" "$1" "$2"'
+
+
+def may_mount():
+    """Say whether a process may have a file system of its own here."""
+    unshare = shutil.which("unshare")
+    return (
+        unshare is not None
+        and not subprocess.run([unshare, "-rm", "true"], check=False, capture_output=True).returncode
+    )
+
+
+@pytest.mark.skipif(not may_mount(), reason="needs a mount namespace")
+def test_a_file_system_without_a_page_to_spare(tmp_path):
+    """Every way of recording goes on, all that was attempted is stored or counted, and what comes later is recorded."""
+    (tmp_path / "local").mkdir()
+    command = ["unshare", "-rm", "sh", "-c", MOUNT, sys.executable, str(tmp_path / "spool"), str(tmp_path / "local")]
+    done = subprocess.run([*command, SMALL_DISK], capture_output=True, text=True, check=True, timeout=150)
+    attempted, full, counted, last_step = json.loads(done.stdout)
+    assert set(full) == set(attempted)
+    assert last_step in {row["step"] for row in rows(tmp_path / "spool", "steps")}
+    assert {reason for reasons in counted.values() for reason in reasons} == {SPOOL_FULL}
+    assert gaps(tmp_path / "spool") == counted
+    assert "Traceback" not in done.stderr
+    for table, rows_due in attempted.items():
+        kept = rows(tmp_path / "spool", table)
+        if table == "distributions":
+            stored = sum(row["count"] for row in kept)
+        elif table == "events":
+            stored = sum(row["event"] == "tick" for row in kept)
+        else:
+            stored = sum(row.get("agg_count") or 1 for row in kept)
+        more = stored + sum(counted[table].values()) - rows_due
+        # Events that tell of gaps are attempted, too, each second one for a table.
+        assert 0 <= more <= 5 * 60 if table == "events" else more == 0, (table, more)
+    check_books(tmp_path / "spool")
+
+
 # Root may write anywhere, so the test becomes somebody else, with all modules loaded.
 READ_ONLY = """
 import json, os, sys, time
@@ -174,10 +251,13 @@ def test_a_folder_that_can_be_had_only_later(place):
     check_books(place.spool)
 
 
+BEGIN_A_STEP = "run.step(50).__enter__(); run.phase('data').__enter__(); run.log(y=1.0);"
 EXITS = {
     "returns": "",
     "closes": "run.close()",
     "os._exit": "import os; os._exit(0)",
+    "os._exit in a step": BEGIN_A_STEP + "import os; os._exit(0)",
+    "returns in a step": BEGIN_A_STEP,
     "raises": "raise SystemExit(3)",
     "fails": "1 / 0",
     "a thread is recording": "import threading; threading.Thread(target=lambda: [run.log(y=1.0) for _ in range(10**9)],"
@@ -199,12 +279,14 @@ def test_however_a_process_ends_its_rows_are_there(tmp_path, how):
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == {"raises": 3, "fails": 1}.get(how, 0)
     assert ("Traceback" in done.stderr) == (how == "fails")
-    closed = how != "os._exit"
+    closed = not how.startswith("os._exit")
     recovered = recover(tmp_path / "local", tmp_path / "spool")
     assert recovered.streams == (0 if closed else 1)
     assert [row["step"] for row in rows(tmp_path / "spool", "steps")] == list(range(50))
     ended = [row["event"] for row in rows(tmp_path / "spool", "events")][-1]
     assert ended == ("rank_end" if closed else "abandoned")
+    if how.endswith("in a step"):  # it did not end, so it is no row; what was logged in it is
+        assert rows(tmp_path / "spool", "scalars")[-1]["metric"] == "y"
     if how == "late":
         assert gaps(tmp_path / "spool") == {"scalars": {"after close": 2}}
     check_books(tmp_path / "spool")
