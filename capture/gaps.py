@@ -43,6 +43,14 @@ DELIBERATE: Final = frozenset({SAMPLED_OUT})
 """What the user wants left out: counted like all else, and no reason to warn."""
 
 
+class RefusedError(Exception):
+    """No slot file can be had for now; `reason` is what gaps are counted under."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(reason)
+        self.reason, self.detail = reason, detail
+
+
 class Gaps:
     """Counts by (table, reason), safe from any thread and from signal handlers.
 

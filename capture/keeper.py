@@ -22,13 +22,12 @@ from typing import Any, Final
 from ranklake.capture.budget import EVICTABLE
 from ranklake.capture.encryption import Encryption
 from ranklake.capture.eviction import evict, finish
-from ranklake.capture.gaps import Gaps
+from ranklake.capture.gaps import Gaps, RefusedError
 from ranklake.capture.layouts import SLOT_LANES
 from ranklake.capture.leader import leader
 from ranklake.capture.recorder import Recorder
 from ranklake.capture.recover import Recovery, recover_stream
 from ranklake.capture.seal import Sealing, seal
-from ranklake.capture.slots import RefusedError
 from ranklake.capture.stream import SealedFile, Stream, open_files, sealed_files
 from ranklake.capture.syncer import Syncer
 from ranklake.capture.upload import Uploader

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
+from ranklake.capture.gaps import RefusedError
 from ranklake.capture.layouts import ABSENT, ROW_WIDTH, SCALARS, row_packer
 from ranklake.capture.shards import AnyLane
-from ranklake.capture.slots import RefusedError
 from ranklake.capture.values import BadValueError, DeviceValueError, number
 
 if TYPE_CHECKING:

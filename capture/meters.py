@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from ranklake.capture.aggregate import Aggregate
 from ranklake.capture.cells import HISTOGRAM_CODES, INTERVAL_CODES, Twin
 from ranklake.capture.counter import Counter
-from ranklake.capture.gaps import BAD_STEP, BAD_VALUE
+from ranklake.capture.gaps import BAD_STEP, BAD_VALUE, RefusedError
 from ranklake.capture.handles import BadStepError, Define, Failed, Handle, interval_ns
 from ranklake.capture.layouts import BUCKETS, SCALARS
-from ranklake.capture.slots import RefusedError
 from ranklake.capture.values import BadValueError, DeviceValueError, integer, text
 
 if TYPE_CHECKING:

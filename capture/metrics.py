@@ -20,6 +20,7 @@ from ranklake.capture.gaps import (
     NOT_STARTED,
     UNEXPECTED,
     Gaps,
+    RefusedError,
 )
 from ranklake.capture.handles import BadStepError, Unrecorded, step_of
 from ranklake.capture.layouts import ABSENT, MARK, SCALARS, STEP_FLOATS
@@ -31,7 +32,6 @@ from ranklake.capture.ratios import checked_ratio
 from ranklake.capture.sampling import Sampler
 from ranklake.capture.scalar import Scalar, adder, no_scalar
 from ranklake.capture.series import checked
-from ranklake.capture.slots import RefusedError
 from ranklake.capture.stack import Stack
 from ranklake.capture.steps import METRIC_OF, STEP_COUNTS, STEP_NAMES, Step
 from ranklake.capture.values import PLAIN, BadValueError, DeviceValueError, integer, number, repr_of, text

@@ -17,9 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from ranklake.capture.gaps import TOO_MANY_SERIES, UNREGISTERED, WRONG_KIND, WRONG_UNIT
+from ranklake.capture.gaps import TOO_MANY_SERIES, UNREGISTERED, WRONG_KIND, WRONG_UNIT, RefusedError
 from ranklake.capture.settings import Settings
-from ranklake.capture.slots import RefusedError
 from ranklake.capture.values import text
 from ranklake.lake.contracts.load import load_metrics
 from ranklake.lake.contracts.model import Metric

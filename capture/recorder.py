@@ -17,7 +17,16 @@ from ranklake.capture.budget import Budget
 from ranklake.capture.encryption import Encryption
 from ranklake.capture.files import sync_file
 from ranklake.capture.folding import Folding
-from ranklake.capture.gaps import AFTER_CLOSE, BACKPRESSURE, DELIBERATE, DROPPED_OLDEST, SPOOL_VANISHED, Gaps
+from ranklake.capture.gaps import (
+    AFTER_CLOSE,
+    BACKPRESSURE,
+    DELIBERATE,
+    DROPPED_OLDEST,
+    SPOOL_VANISHED,
+    Gaps,
+    RefusedError,
+)
+from ranklake.capture.lane import RETRY_NS, Lane
 from ranklake.capture.launcher import Launch
 from ranklake.capture.layouts import FRAME_LANES, ROWS, SCALARS, SLOT_LANES, STEPS, WRITTEN, Layout
 from ranklake.capture.mounts import is_network
@@ -26,7 +35,7 @@ from ranklake.capture.records import RecordLane, refusal
 from ranklake.capture.series import Series
 from ranklake.capture.settings import Settings
 from ranklake.capture.shards import Shards
-from ranklake.capture.slots import RETRY_NS, Lane, RefusedError, SlotFile
+from ranklake.capture.slots import SlotFile
 from ranklake.capture.stream import SPARE, OpenFile, Stream, new_incarnation
 from ranklake.capture.values import json_text
 from ranklake.capture.written import RecordFile, WrittenLane

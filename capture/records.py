@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ranklake.capture.frames import FrameFile, FrameTooLargeError
-from ranklake.capture.gaps import BAD_VALUE, SPOOL_FULL, SPOOL_REFUSED, SPOOL_VANISHED, TOO_LARGE
-from ranklake.capture.slots import RefusedError
+from ranklake.capture.gaps import BAD_VALUE, SPOOL_FULL, SPOOL_REFUSED, SPOOL_VANISHED, TOO_LARGE, RefusedError
 
 _REASONS: Final = {
     errno.ENOSPC: SPOOL_FULL,

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from ranklake.capture.device_phases import DevicePhase, Mark, Passage, cuda_in_use, mark_cuda
 from ranklake.capture.flops import PEAK_MEASURED, FlopCount, measure_cpu_peak
-from ranklake.capture.gaps import BAD_ARGUMENTS, BAD_VALUE, NOWHERE, Gaps
+from ranklake.capture.gaps import BAD_ARGUMENTS, BAD_VALUE, NOWHERE, Gaps, RefusedError
 from ranklake.capture.launcher import Launch
 from ranklake.capture.layouts import ABSENT
 from ranklake.capture.meta import ENDED
 from ranklake.capture.metrics import Metrics
 from ranklake.capture.phases import Phase, now, phase_column, phase_handle
 from ranklake.capture.series import checked
-from ranklake.capture.slots import RefusedError
 from ranklake.capture.steps import NOTHING, Missed, Nothing, Step
 from ranklake.capture.values import BadValueError, DeviceValueError, integer, json_text, number, repr_of, text
 

@@ -22,13 +22,13 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.capture.gaps import SAMPLED_OUT
+from ranklake.capture.gaps import SAMPLED_OUT, RefusedError
 from ranklake.capture.handles import Failed, step_of
 from ranklake.capture.layouts import ABSENT, SCALARS
 from ranklake.capture.phases import now
 from ranklake.capture.ratios import chosen, parse_rules, ratio_of, seed_of, threshold_of
 from ranklake.capture.series import checked, word
-from ranklake.capture.slots import SHUT, Place, RefusedError
+from ranklake.capture.slots import SHUT, Place
 from ranklake.capture.values import number
 
 if TYPE_CHECKING:

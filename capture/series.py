@@ -8,9 +8,8 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from ranklake.capture.gaps import BAD_NAME, TOO_LARGE, TOO_MANY_SERIES
+from ranklake.capture.gaps import BAD_NAME, TOO_LARGE, TOO_MANY_SERIES, RefusedError
 from ranklake.capture.policies import OVERFLOW, Policies
-from ranklake.capture.slots import RefusedError
 from ranklake.capture.values import repr_of, text
 
 MAX_NAME: Final = 512

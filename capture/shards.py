@@ -16,8 +16,9 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 
+from ranklake.capture.lane import Lane
 from ranklake.capture.layouts import Layout
-from ranklake.capture.slots import SHUT, Lane, Pair, Place, SlotFile
+from ranklake.capture.slots import SHUT, Pair, Place, SlotFile
 
 
 class _Token:

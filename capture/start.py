@@ -7,14 +7,13 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from ranklake.capture.gaps import LOGGER, NOWHERE, Gaps
+from ranklake.capture.gaps import LOGGER, NOWHERE, Gaps, RefusedError
 from ranklake.capture.launcher import Launch, clean, find_launch
 from ranklake.capture.places import local_root, spool_uri
 from ranklake.capture.provenance import run_row
 from ranklake.capture.recorder import Recorder
 from ranklake.capture.run import Run
 from ranklake.capture.settings import read_settings, read_storage
-from ranklake.capture.slots import RefusedError
 from ranklake.capture.values import integer, text
 
 _runs: "weakref.WeakSet[Run]" = weakref.WeakSet()

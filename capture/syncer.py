@@ -14,10 +14,9 @@ from typing import Final
 
 from ranklake.capture.budget import EVICTABLE
 from ranklake.capture.files import sync_file, sync_folder
-from ranklake.capture.gaps import AFTER_CLOSE
+from ranklake.capture.gaps import AFTER_CLOSE, RefusedError
 from ranklake.capture.layouts import SLOT_LANES
 from ranklake.capture.recorder import Recorder
-from ranklake.capture.slots import RefusedError
 from ranklake.capture.stream import Stream
 
 NO_SPARE_FOR_S: Final = 30.0

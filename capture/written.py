@@ -19,10 +19,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.capture.gaps import BAD_VALUE
+from ranklake.capture.gaps import BAD_VALUE, RefusedError
+from ranklake.capture.lane import Lane
 from ranklake.capture.layouts import MARK, Layout
 from ranklake.capture.records import refusal
-from ranklake.capture.slots import Lane, Pair, Place, RefusedError, SlotFile
+from ranklake.capture.slots import Pair, Place, SlotFile
 
 if TYPE_CHECKING:
     import numpy as np

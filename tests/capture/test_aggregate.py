@@ -23,10 +23,11 @@ from ranklake import capture
 from ranklake.capture import meters
 from ranklake.capture.aggregate import NOTHING_YET, fold
 from ranklake.capture.cells import INTERVAL_CODES, Twin
+from ranklake.capture.lane import Lane
 from ranklake.capture.layouts import INTERVALS, MARK
 from ranklake.capture.meta import Meta, Metric
 from ranklake.capture.recover import recover
-from ranklake.capture.slots import Lane, SlotFile
+from ranklake.capture.slots import SlotFile
 from ranklake.capture.stream import streams
 from ranklake.capture.tables import read_rows
 
