@@ -149,12 +149,13 @@ class Agent:
             if orphan is None:
                 counts["alive"] += 1
             else:
-                try:
-                    orphan.seal()
-                    orphans.append(orphan)
-                except EncryptionError as error:  # what was sealed before can be sent all the same
-                    troubles.append(f"{folder}: {error}")
-                counts["streams"] += 1
+                with self._telling(troubles, folder):  # what was sealed before can be sent all the same, and makes room
+                    try:
+                        orphan.seal()
+                        orphans.append(orphan)
+                    except EncryptionError as error:
+                        troubles.append(f"{folder}: {error}")
+                    counts["streams"] += 1
                 held.enter_context(mine.pop_all())
         with contextlib.suppress(OSError):
             self._gaps.look(folder)

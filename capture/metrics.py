@@ -188,7 +188,8 @@ class Metrics:
     def _add_slowly(self, name: str, series: int, value: object = None, step: object = None) -> None:
         moment = now()
         try:
-            at = ABSENT if step is ABSENT else step_of(step)  # the one that adders have by default
+            # What adders have by default; as a number of the caller's own it means the same, as on the fast ways.
+            at = ABSENT if step.__class__ is int and step == ABSENT else step_of(step)
         except BadStepError:
             self.refuse("scalars", BAD_STEP, repr_of(step))
             return

@@ -520,6 +520,27 @@ static void frame_dealloc(Frame *self)
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
+static PyObject *frame_get_object(Frame *self, void *offset)
+{
+    PyObject *found = *(PyObject **)((char *)self + (size_t)offset);
+    return Py_NewRef(found == NULL ? Py_None : found);
+}
+
+/* Not a T_OBJECT member, which would keep None itself: the code here takes whatever is there for a frame. */
+static int frame_set_object(Frame *self, PyObject *value, void *offset)
+{
+    if (value == Py_None)
+        value = NULL;
+    if (value != NULL && (size_t)offset != offsetof(Frame, owner) && !PyObject_TypeCheck(value, &FrameType)) {
+        PyErr_SetString(PyExc_TypeError, "not a Frame");
+        return -1;
+    }
+    PyObject **place = (PyObject **)((char *)self + (size_t)offset);
+    Py_XINCREF(value);
+    Py_XSETREF(*place, value);
+    return 0;
+}
+
 static PyObject *frame_get_start(Frame *self, void *unused)
 {
     (void)unused;
@@ -581,9 +602,6 @@ static PyObject *frame_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 }
 
 static PyMemberDef frame_members[] = {
-    {"parent", T_OBJECT, offsetof(Frame, parent), 0, NULL},
-    {"owner", T_OBJECT, offsetof(Frame, owner), 0, NULL},
-    {"step", T_OBJECT, offsetof(Frame, step), 0, NULL},
     {"inner", T_LONGLONG, offsetof(Frame, inner), 0, NULL},
     {"span_id", T_LONGLONG, offsetof(Frame, span_id), 0, NULL},
     {"number", T_LONGLONG, offsetof(Frame, number), 0, NULL},
@@ -592,6 +610,9 @@ static PyMemberDef frame_members[] = {
 };
 
 static PyGetSetDef frame_getset[] = {
+    {"parent", (getter)frame_get_object, (setter)frame_set_object, NULL, (void *)offsetof(Frame, parent)},
+    {"owner", (getter)frame_get_object, (setter)frame_set_object, NULL, (void *)offsetof(Frame, owner)},
+    {"step", (getter)frame_get_object, (setter)frame_set_object, NULL, (void *)offsetof(Frame, step)},
     {"start", (getter)frame_get_start, (setter)frame_set_start, NULL, NULL},
     {"spent", (getter)frame_get_spent, (setter)frame_set_spent, "A copy.", NULL},
     {NULL, NULL, NULL, NULL, NULL},

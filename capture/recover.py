@@ -202,12 +202,12 @@ class Orphan:
     def finish(self, uploader: Uploader | None, stop: Callable[[], bool] = lambda: False) -> Pushed:
         """Seal all, upload all, and remove the stream if nothing is left.
 
-        Raises `OSError` if the local disk fails, and `EncryptionError` if there is no key to seal with; then what was
-        sealed before is uploaded.
+        Raises `OSError` if the local disk fails, and `EncryptionError` if there is no key to seal with; in both cases
+        what was sealed before is uploaded first.
         """
         try:
             self.seal()
-        except EncryptionError:
+        except (EncryptionError, OSError):  # on a full disk nothing else makes room
             if uploader is not None:
                 uploader.push(self.folder, stop=stop)
             raise

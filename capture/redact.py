@@ -11,6 +11,7 @@ _SECRET_NAME: Final = re.compile(
     r"(?:$|[_\-.])",
     re.IGNORECASE,
 )
+_HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _OPTION: Final = re.compile(r"key|secret|token|pass|credential|connection_string|auth|sas", re.IGNORECASE)
 _SHORTEST: Final = 6
 _SECRET_TEXT: Final = re.compile(
@@ -32,7 +33,7 @@ _SECRET_TEXT: Final = re.compile(
 def redact(value: Any) -> Any:  # noqa: ANN401 - JSON
     """Return a JSON value with credentials replaced: texts under telling names, texts of telling shapes anywhere."""
     if isinstance(value, dict):
-        return {key: REDACTED if _tells(key, item) else redact(item) for key, item in value.items()}
+        return {key: _hidden(item) if _tells(key) else redact(item) for key, item in value.items()}
     if isinstance(value, list):
         return [redact(item) for item in value]
     if isinstance(value, str):
@@ -56,6 +57,15 @@ def without(text: str, secrets: Iterable[str]) -> str:
     return str(redact(text))
 
 
-def _tells(key: str, item: object) -> bool:
-    """Say whether a name announces a secret; numbers under it (token_count: 5) are none."""
-    return isinstance(item, str) and bool(item) and _SECRET_NAME.search(key) is not None
+def _tells(key: str) -> bool:
+    """Say whether a name announces a secret, in snake_case or camelCase."""
+    return _SECRET_NAME.search(_HUMP.sub("_", key)) is not None
+
+
+def _hidden(value: Any) -> Any:  # noqa: ANN401 - JSON
+    """Return what stands under such a name without any text in it; numbers (token_count: 5) are no secrets."""
+    if isinstance(value, dict):
+        return {key: _hidden(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_hidden(item) for item in value]
+    return REDACTED if isinstance(value, str) and value else value

@@ -86,3 +86,20 @@ def test_c_and_python_record_the_same(tmp_path, seed):
     assert len(c["rows"]["scalars"]) > 500
     for table, rows in python["rows"].items():
         assert c["rows"][table] == rows, table
+
+
+@pytest.mark.skipif(native.MODULE is None, reason="the hot path in C was not built")
+def test_frames_take_frames_and_none_for_their_parent_and_step():
+    """What C follows as a pointer to a frame is one; None is none."""
+    frame, outer = native.MODULE.Frame(), native.MODULE.Frame()
+    for name in ("parent", "step"):
+        setattr(frame, name, outer)
+        assert getattr(frame, name) is outer
+        with pytest.raises(TypeError):
+            setattr(frame, name, "a text")
+        setattr(frame, name, None)
+        assert getattr(frame, name) is None
+    stack = native.MODULE.Stack()
+    stack.top = frame
+    assert stack.leave(outer) is None
+    assert stack.top is frame

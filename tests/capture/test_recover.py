@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from recorded import check_books, gaps, rows, segments, totals
 
 from ranklake.capture import frames
+from ranklake.capture.agent import Agent
 from ranklake.capture.encryption import Encryption
 from ranklake.capture.layouts import WRITTEN
 from ranklake.capture.owner import HELD
 from ranklake.capture.recover import recover, taken_over
-from ranklake.capture.stream import streams
+from ranklake.capture.stream import sealed_files, streams
 from ranklake.capture.tables import arrow_table
 
 # A process that records and is killed: 300 steps with two metrics each, half of them sealed before.
@@ -336,3 +337,19 @@ def test_zombies_count_as_dead(tmp_path):
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert recover(tmp_path / "local", tmp_path / "spool").streams == 1
     assert len(rows(tmp_path / "spool", "steps")) == 300
+
+
+@pytest.mark.parametrize("by_agent", [False, True])
+def test_a_disk_that_takes_nothing_does_not_keep_what_is_sealed(local, tmp_path, by_agent):
+    """Where sealing fails for the local disk's sake, what waits is sent all the same: that is what makes room."""
+    (tmp_path / "file").touch()
+    assert adopt(local, tmp_path / "file" / "spool").left > 0
+    (stream_of(local) / "unknown").touch()
+    (local / "damaged").touch()  # so it cannot be put aside
+    spool = tmp_path / "spool"
+    owner = stream_of(local) / "owner.json"
+    owner.write_text(owner.read_text().replace(str(tmp_path / "file" / "spool"), str(spool)))
+    done = Agent(local, str(spool)).look() if by_agent else recover(local, spool)
+    assert len(done.troubles) == 1
+    assert [row["step"] for row in rows(spool, "steps")] == list(range(300))
+    assert not sealed_files(stream_of(local))

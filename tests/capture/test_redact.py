@@ -6,17 +6,30 @@ from ranklake.capture.redact import REDACTED, redact
 
 
 @pytest.mark.parametrize(
-    "name", ["password", "db_password", "AWS_SECRET_ACCESS_KEY", "api_key", "apiKey-x", "hf.token", "auth", "TOKEN"]
+    "name",
+    [
+        "password",
+        "db_password",
+        "AWS_SECRET_ACCESS_KEY",
+        "api_key",
+        "apiKey-x",
+        "hf.token",
+        "auth",
+        "TOKEN",
+        "clientSecret",
+    ],
 )
 def test_texts_under_telling_names_go(name):
     """A text under such a name is replaced, at any depth."""
     assert redact({"a": [{name: "hunter2"}]}) == {"a": [{name: REDACTED}]}
+    assert redact({name: ["hunter2", {"now": "hunter3", "n": 1}]}) == {name: [REDACTED, {"now": REDACTED, "n": 1}]}
 
 
 @pytest.mark.parametrize(
     "harmless",
     [
         {"tokens": "5e9"},
+        {"maxTokens": "5e9"},
         {"max_tokens": 5},
         {"token_count": 7},
         {"tokenizer": "gpt2"},
