@@ -28,7 +28,7 @@ from ranklake.capture.layouts import ABSENT, SCALARS
 from ranklake.capture.phases import now
 from ranklake.capture.ratios import chosen, parse_rules, ratio_of, seed_of, threshold_of
 from ranklake.capture.series import checked, word
-from ranklake.capture.slots import SHUT, Place
+from ranklake.capture.slots import SHUT, Place, released
 from ranklake.capture.values import number
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class Sampler:
         sampled = held.sampled
         try:
             if held.place is None:
-                weight = 1.0 if held.view is None or _writable(held.view) else 0.0
+                weight = 1.0 if held.view is None or not released(held.view) else 0.0
                 self._put(sampled, weight, held.value, held.at, held.moment)
                 return
             view, offset = held.place
@@ -191,11 +191,3 @@ class Sampler:
     def after_fork(self) -> None:
         """In a forked child: what is held is the parent's."""
         self._held, self._lasted = deque(), deque(maxlen=LAST_STEPS)
-
-
-def _writable(view: memoryview) -> bool:
-    try:
-        view.nbytes  # noqa: B018 - the one question a released view answers with an error
-    except ValueError:
-        return False
-    return True
