@@ -8,6 +8,7 @@ from datetime import timedelta
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from bringing import adds_up, bring
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from segments import DAY, put_bytes, put_segment, step_rows
@@ -15,39 +16,17 @@ from segments import DAY, put_bytes, put_segment, step_rows
 from ranklake.lake import commit, ingest_plan, ledger
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.segment import SegmentFooter
-from ranklake.lake.ingest import ingest
 from ranklake.lake.invariant import balance
 from ranklake.lake.plan import last_finished, read_plan
 from ranklake.lake.read import read
 from ranklake.lake.spool import Spool
 from ranklake.lake.store import Lake
 from ranklake.lake.tables import delta_table
-from ranklake.lake.workers import InProcess
-
-
-@pytest.fixture
-def lake(tmp_path):
-    return Lake.create(str(tmp_path / "lake"))
-
-
-@pytest.fixture
-def spool(tmp_path):
-    return tmp_path / "spool"
-
-
-def bring(lake, spool, **options):
-    return ingest(lake, Spool(str(spool)), InProcess(), **options)
 
 
 def keys(lake, table="steps"):
     rows = read(lake, contract(table), ["incarnation", "segment", "slot"])
     return Counter(zip(*(rows[name].to_pylist() for name in rows.column_names), strict=True))
-
-
-def adds_up(lake, spool):
-    found = balance(lake, Spool(str(spool)).listing())
-    assert [fault for item in found for fault in item.faults] == []
-    return {item.table: item for item in found}
 
 
 def test_rows_land_once_in_their_days(lake, spool):

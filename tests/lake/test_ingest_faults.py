@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from bringing import books, bring
 from segments import DAY, put_bytes, put_segment, step_rows
 
 from ranklake.lake import ingest_plan
@@ -27,25 +28,7 @@ from ranklake.lake.plan import DamagedPlanError
 from ranklake.lake.read import read
 from ranklake.lake.spool import Spool
 from ranklake.lake.store import Lake, LakeError, LakeUnreachableError
-from ranklake.lake.workers import InProcess, WorkersError, workers
-
-
-@pytest.fixture
-def lake(tmp_path):
-    return Lake.create(str(tmp_path / "lake"))
-
-
-@pytest.fixture
-def spool(tmp_path):
-    return tmp_path / "spool"
-
-
-def bring(lake, spool, **options):
-    return ingest(lake, Spool(str(spool)), InProcess(), **options)
-
-
-def books(lake, spool):
-    return {item.table: item for item in balance(lake, Spool(str(spool)).listing())}
+from ranklake.lake.workers import WorkersError, workers
 
 
 def faults(lake, spool):

@@ -4,6 +4,7 @@ import hashlib
 import zipfile
 
 import pytest
+from bringing import adds_up, bring
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import given
@@ -14,33 +15,10 @@ from segments import put_segment, step_rows
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.pack import NotAPackError, PackName, pack, read_directory, salvage
 from ranklake.lake.ingest import ingest
-from ranklake.lake.invariant import balance
 from ranklake.lake.packs import Reader
 from ranklake.lake.read import read
 from ranklake.lake.spool import Spool
-from ranklake.lake.store import Lake
 from ranklake.lake.workers import InProcess
-
-
-@pytest.fixture
-def lake(tmp_path):
-    return Lake.create(str(tmp_path / "lake"))
-
-
-@pytest.fixture
-def spool(tmp_path):
-    return tmp_path / "spool"
-
-
-def bring(lake, spool, **options):
-    return ingest(lake, Spool(str(spool)), InProcess(), **options)
-
-
-def adds_up(lake, spool):
-    """Assert that the books of all tables add up, and return them."""
-    found = balance(lake, Spool(str(spool)).listing())
-    assert [fault for item in found for fault in item.faults] == []
-    return {item.table: item for item in found}
 
 
 def stored_slots(lake):

@@ -22,11 +22,6 @@ from ranklake.lake.tables import delta_table
 NEXT = DAY + timedelta(days=1)
 
 
-@pytest.fixture
-def lake(tmp_path):
-    return Lake.create(str(tmp_path / "lake"))
-
-
 def run_of(name, *, start=NOON, steps=30, seconds=0.5, ranks=2, seed=0, attempt=0, first=0):
     """Return {table: rows} of one run attempt: its start, facts, steps, checkpoint and end."""
     rng = np.random.default_rng(seed)

@@ -1,0 +1,23 @@
+"""Bringing segments into a lake, and asking whether the books add up."""
+
+from ranklake.lake.ingest import ingest
+from ranklake.lake.invariant import balance
+from ranklake.lake.spool import Spool
+from ranklake.lake.workers import InProcess
+
+
+def bring(lake, spool, **options):
+    """Ingest what is in the spool, in this process."""
+    return ingest(lake, Spool(str(spool)), InProcess(), **options)
+
+
+def books(lake, spool):
+    """Return the books by table."""
+    return {item.table: item for item in balance(lake, Spool(str(spool)).listing())}
+
+
+def adds_up(lake, spool):
+    """Assert that the books of all tables add up, and return them."""
+    found = books(lake, spool)
+    assert [fault for item in found.values() for fault in item.faults] == []
+    return found
