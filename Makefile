@@ -6,7 +6,7 @@ NATIVE_TESTS := $(addprefix tests/capture/test_,run.py slots.py fork.py bad_inpu
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo native test test-stores lint types format catalog snapshots crash crash-capture bench-capture bench-scale bench-overhead package clean
+.PHONY: help demo native test test-stores lint types format catalog snapshots crash crash-capture bench-capture bench-scale bench-overhead bench-outage package clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -87,6 +87,9 @@ bench-capture: .bench-venv/.ready ## what recording costs the calling thread, be
 	@.bench-venv/bin/python -m ranklake.capture.build || echo "the hot path in C cannot be built here: measured in Python alone" >&2
 	@.bench-venv/bin/python tests/bench/capture_bench.py
 	@echo && RANKLAKE_NATIVE=0 .bench-venv/bin/python tests/bench/capture_bench.py --without-peers
+
+bench-outage: .venv/.test ## how long recording calls take while the store is away, flaps, or the disk is full
+	@$(BIN)/python -m pytest -q -s tests/capture/test_outage.py
 
 bench-overhead: .venv/.test ## what recording costs a real training loop on a CPU
 	@$(BIN)/python tests/bench/overhead_bench.py

@@ -1,4 +1,4 @@
-"""A rank that trains, on paper, while its store and its disk are in trouble; prints what it recorded and how long that took.
+"""A rank that trains, on paper, while its store or disk is in trouble; prints what it recorded and how long that took.
 
 usage: outage_child.py '{"trouble": "outage" | "flapping" | "full", "local": …, "spool": …, "seconds": …, "seed": …}'
 
@@ -130,11 +130,11 @@ def disk_filled(folder, *, wanted):
     ballast.unlink(missing_ok=True)
 
 
-def train(run, timed, seconds):
-    """Record steps for some seconds; return how many."""
+def train(run, timed, seconds, first=0):
+    """Record steps for some seconds, from a number on; return the next one."""
     scalars = [run.scalar(f"eval/{number}") for number in range(ADDS)]
     values = {f"layer/{number}": 0.5 for number in range(LOGGED)}
-    count = 0
+    count = first
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         begin = time.perf_counter_ns()
@@ -162,12 +162,14 @@ def main(job):
     run = capture.start(run="outage", spool=f"trouble://{job['spool']}", local_dir=local, seal_every_s=0.5)
     steps = train(run, timed, 1.0)
     with disk_filled(local, wanted=job["trouble"] == "full"):
-        steps += train(run, timed, job["seconds"] - 2.0)
-    steps += train(run, timed, 1.5)
+        steps = train(run, timed, job["seconds"] - 3.0, steps)
+    freed_at = steps
+    steps = train(run, timed, 2.5, steps)
     waiting = len(list(local.rglob("*.sealed")))
     run.close(60)
     said = {
         "steps": steps,
+        "freed_at": freed_at,
         "scalars": steps * (ADDS + LOGGED),
         "left": [str(path) for path in local.rglob("*") if path.is_file()],
         "waiting_at_close": waiting,

@@ -12,8 +12,8 @@ import pytest
 from recorded import check_books, gaps, rows, totals
 
 CHILD = Path(__file__).with_name("outage_child.py")
-MOST_US = 5000.0
-OFTEN_US = 1000.0
+HANG_US = 300_000.0  # how long a request of the child's store hangs: what waits for the store waits that long
+GOAL_US = 5000.0
 
 
 def trained(tmp_path, trouble, seconds, disk_mib=0):
@@ -35,9 +35,13 @@ def trained(tmp_path, trouble, seconds, disk_mib=0):
 
 
 def does_not_block(said):
-    """Assert that no call waited: none took longer than 5 ms, but for what the machine takes from a bare loop, too."""
-    assert said["calls"]["max"] <= max(MOST_US, 2 * said["bare"]["max"])
-    assert said["calls"]["p99.9"] <= max(OFTEN_US, 2 * said["bare"]["p99.9"])
+    """Assert that training waited for nothing: not for the store, nor for a thread that waits for it.
+
+    The goal is 5 ms. All but a thousandth of the calls are held to it; the longest one of some ten thousand is held to
+    what the machine takes from a bare loop, too, or to half of what a request hangs: a busy machine stops any thread.
+    """
+    assert said["calls"]["p99.9"] <= GOAL_US
+    assert said["calls"]["max"] <= max(GOAL_US, 2 * said["bare"]["max"], HANG_US / 2)
 
 
 def adds_up(said, spool):
@@ -54,7 +58,7 @@ def adds_up(said, spool):
 
 @pytest.mark.slow
 def test_ten_minutes_of_outage(tmp_path):
-    """The store is away for ten minutes of the breaker's time: everything waits on the disk and arrives, no row lost."""
+    """The store is away, ten minutes by the breaker's clock: everything waits on the disk and arrives, no row lost."""
     said, spool = trained(tmp_path, "outage", 10.5)
     assert not adds_up(said, spool)
     assert said["failed"] > 5
@@ -78,6 +82,5 @@ def test_a_full_disk_in_an_outage(tmp_path):
     said, spool = trained(tmp_path, "full", 8.0, disk_mib=64)
     lost = adds_up(said, spool)
     assert sum(lost["scalars"].values()) > 0
-    stored = {row["step"] for row in rows(spool, "steps")}
-    assert {0, said["steps"] - 1} <= stored
+    assert said["freed_at"] < max(row["step"] for row in rows(spool, "steps"))
     does_not_block(said)
