@@ -99,14 +99,13 @@ class Sampler:
 
     def of(self, name: object, kind: object = None, unit: object = None, keep: float | None = None) -> Sampled | None:
         """Return how a metric is sampled, by `keep` or else by the rules; None if all of it is kept."""
-        if type(name) is not str:
-            try:
-                name = checked(name)
-            except RefusedError:  # is refused again, and counted, later
-                return None
-        key = name, word(kind), word(unit)
-        if keep is None and key in self._by_name:
-            return self._by_name[key]
+        try:
+            key = (name if type(name) is str else checked(name)), word(kind), word(unit)
+            if keep is None and key in self._by_name:
+                return self._by_name[key]
+            name = checked(name)
+        except RefusedError:  # is refused again, and counted, later
+            return None
         ratio = ratio_of(self._rules, name) if keep is None else keep
         found = None if ratio >= 1.0 else Sampled(self._recorder, name, kind, unit, ratio)
         if keep is None and len(self._by_name) < MOST_NAMES:

@@ -8,7 +8,6 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from recorded import check_books, gaps, segments
@@ -190,19 +189,27 @@ def found_rows(spool):
     return found
 
 
-@pytest.mark.parametrize("policy", ["flag", "drop"])
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+POLICY = st.sampled_from(["flag", "quarantine", "drop"])
+SETTINGS = st.fixed_dictionaries(
+    {},
+    optional={
+        **dict.fromkeys(("unregistered", "wrong_kind", "wrong_unit", "out_of_range", "over_max_series"), POLICY),
+        "max_series": st.sampled_from([1, 5, 1000]),
+        "sampling": st.sampled_from(["*=0.5", "eval/*=0.1, a=0"]),
+        "shards": st.just("always"),
+        "seal_every_s": st.just(0.05),
+    },
 )
-@given(calls=st.lists(CALLS, max_size=12), late=st.lists(CALLS, max_size=3))
-def test_nothing_raises_and_the_count_is_exact(policy, calls, late):
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(calls=st.lists(CALLS, max_size=20), late=st.lists(CALLS, max_size=3), chosen=SETTINGS)
+def test_nothing_raises_and_the_count_is_exact(calls, late, chosen):
     """Rows stored and gaps counted are what was attempted, by table; what comes after the close is counted, too."""
     attempted, after = Counter(), Counter()
     with tempfile.TemporaryDirectory() as folder:
         spool = Path(folder) / "spool"
-        run = capture.start(
-            "j", run="r", spool=spool, local_dir=Path(folder) / "local", wrong_kind=policy, max_series=40
-        )
+        run = capture.start("j", run="r", spool=spool, local_dir=Path(folder) / "local", **chosen)
         with contextlib.closing(run):
             for call in calls:
                 attempted.update(attempt(run, *call))
