@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from ranklake.capture.gaps import BAD_VALUE
+from ranklake.capture.values import BadValueError, DeviceValueError, number
+
 if TYPE_CHECKING:
     from ranklake.capture.run import Run
 
@@ -72,9 +75,10 @@ class FlopCount:
     def _record(self, flops: int) -> None:
         self._run.scalar(FLOPS_PER_STEP).add(flops)
         if self._tokens is not None:
-            tokens = float(self._tokens)  # type: ignore[arg-type]  # a bad one raises and is told
-            if tokens > 0:
-                self._run.scalar(FLOPS_PER_TOKEN).add(flops / tokens)
+            try:
+                self._run.scalar(FLOPS_PER_TOKEN).add(flops / number(self._tokens))
+            except (BadValueError, DeviceValueError, ZeroDivisionError) as error:
+                self._run.refuse("scalars", BAD_VALUE, f"tokens={error}")
 
 
 def _flop_counter() -> Any:  # noqa: ANN401 - torch is no dependency

@@ -9,7 +9,7 @@ import struct
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from ranklake.capture.gaps import BAD_STEP, BAD_VALUE, BEGUN_BEFORE_FORK, NOT_STARTED, Gaps
+from ranklake.capture.gaps import BAD_STEP, BAD_VALUE, BEGUN_BEFORE_FORK, BEGUN_TWICE, NOT_BEGUN, NOT_STARTED, Gaps
 from ranklake.capture.layouts import ABSENT, PHASES, SPANS, STEP_FLOATS, STEPS
 from ranklake.capture.phases import now
 from ranklake.capture.stack import Frame
@@ -24,6 +24,8 @@ _pack_span: Final = SPANS.packer.pack_into
 _pack_float: Final = struct.Struct("<d").pack_into
 _INTEGER: Final = struct.Struct("<q")
 _PRESENT: Final = struct.Struct("<I")
+
+_DONE: Final = 1 << 30  # uses of a step whose block has ended
 
 STEP_COUNTS: Final = frozenset({"tokens", "samples"})
 STEP_NAMES: Final = {
@@ -43,7 +45,7 @@ class Step(Frame):
     ``failure`` event are written, and what was logged in it goes to ``scalars``.
     """
 
-    __slots__ = ("_counts", "_floats", "_place", "_raw", "_run", "_scalars", "_stack")
+    __slots__ = ("_counts", "_floats", "_place", "_raw", "_run", "_scalars", "_stack", "_uses")
 
     def __init__(self, run: "Run", raw: object, counts: dict[str, object], scalars: dict[str, object]) -> None:
         self.owner = self
@@ -54,6 +56,7 @@ class Step(Frame):
         self._counts = {"tokens": ABSENT, "samples": ABSENT}
         self._floats: dict[str, float] = {}
         self._place: Place | None = None
+        self._uses = 0
         for name, value in counts.items():
             self._count(name, value)
 
@@ -66,6 +69,9 @@ class Step(Frame):
             self._run.refuse("scalars", BAD_VALUE, f"{name}={error}")
 
     def __enter__(self) -> Self:
+        self._uses += 1
+        if self._uses > 1:  # counted when that block ends
+            return self
         run, raw = self._run, self._raw
         try:
             self.number = run.step_number(raw)
@@ -88,6 +94,10 @@ class Step(Frame):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         end = now()
+        if self._uses != 1:
+            self._misused()
+            return
+        self._uses = _DONE
         parent = self.parent
         if self._stack_has_me():  # and with it go phases within that were never ended
             self._stack.top = parent
@@ -96,6 +106,11 @@ class Step(Frame):
             self._end(end, error)
         except Exception as trouble:  # noqa: BLE001 - telemetry never raises into training
             self._run.trouble("ending a step", trouble, "steps")
+
+    def _misused(self) -> None:
+        for table in ("steps", "spans"):
+            self._run.refuse(table, BEGUN_TWICE if self._uses else NOT_BEGUN)
+        self._uses = max(0, self._uses - 1)
 
     def _end(self, end: int, error: BaseException | None) -> None:
         run, start = self._run, self.start

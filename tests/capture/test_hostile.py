@@ -202,7 +202,7 @@ SETTINGS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(calls=st.lists(CALLS, max_size=20), late=st.lists(CALLS, max_size=3), chosen=SETTINGS)
 def test_nothing_raises_and_the_count_is_exact(calls, late, chosen):
     """Rows stored and gaps counted are what was attempted, by table; what comes after the close is counted, too."""
@@ -225,3 +225,38 @@ def test_nothing_raises_and_the_count_is_exact(calls, late, chosen):
 def counted(run):
     """Return the gaps of a run by table."""
     return Counter({table: sum(reasons.values()) for table, reasons in run.gaps().items()})
+
+
+BLOCKS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["enter", "leave"]), st.sampled_from(["forward", "other"])),
+        st.tuples(st.sampled_from(["begin", "enter", "leave", "log"]), st.integers(0, 3)),
+    ),
+    max_size=40,
+)
+"""Phases and steps, by name and number, entered and left in any order, again and never."""
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(does=BLOCKS)
+def test_each_end_of_a_block_is_a_row_or_a_gap(does):
+    """Blocks that overlap, are left twice or were never entered raise nothing; every end is accounted for."""
+    attempted = Counter()
+    with tempfile.TemporaryDirectory() as folder:
+        spool = Path(folder) / "spool"
+        with capture.start("j", run="r", spool=spool, local_dir=Path(folder) / "local") as run:
+            blocks = {name: run.phase(name) for name in ("forward", "other")}
+            blocks |= {number: run.step(number) for number in range(4)}
+            for what, which in does:
+                if what == "begin":
+                    blocks[which] = run.step(which)
+                elif what == "log":
+                    run.log(a=1.0, b=2.0)
+                    attempted["scalars"] += 2
+                elif what == "enter":
+                    blocks[which].__enter__()
+                else:
+                    blocks[which].__exit__(None, None, None)
+                    attempted.update(["spans"] if isinstance(which, str) else ["spans", "steps"])
+        assert found_rows(spool) + counted(run) == attempted
+        check_books(spool)
