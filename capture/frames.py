@@ -98,7 +98,7 @@ class FrameFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         self._fd = os.open(path, flags, 0o600)
         self._size = os.fstat(self._fd).st_size
 
@@ -110,6 +110,10 @@ class FrameFile:
             os.ftruncate(self._fd, self._size)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
         self._size += written
+
+    def read(self) -> Scan:
+        """Read back what was written, though the file may have lost its name meanwhile. Raises `OSError`."""
+        return scan(os.pread(self._fd, self._size, 0))
 
     def sync(self) -> None:
         """Bring what was written to the disk itself. Raises `OSError`."""

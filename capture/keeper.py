@@ -38,6 +38,7 @@ ADOPT_EVERY_S: Final = 5.0
 AGENT_EVERY_S: Final = 5.0
 DEVICE_HOLD_NS: Final = 2_000_000_000
 _LATE_S: Final = 5.0
+_PATIENCE_S: Final = 1.0
 
 
 class Keeper:
@@ -140,8 +141,7 @@ class Keeper:
     def _tick(self) -> None:
         recorder = self._recorder
         flushes, self._flushes = self._flushes, []
-        if recorder.stream is not None and recorder.stream.vanished():
-            recorder.abandon_stream()
+        self._leave_vanished()
         stream = recorder.require()
         now = time.monotonic()
         if now >= self._next["anchor"]:
@@ -177,8 +177,7 @@ class Keeper:
 
     def _finish(self) -> None:
         recorder = self._recorder
-        if recorder.stream is not None and recorder.stream.vanished():
-            recorder.abandon_stream()
+        self._leave_vanished()
         recorder.reopen_for_the_end()
         recorder.flush_gaps()
         recorder.collect()
@@ -188,6 +187,26 @@ class Keeper:
         self._finished = True
         if self._forked and recorder.stream is not None:
             self._adopt(recorder.stream)
+
+    def _leave_vanished(self) -> None:
+        """Give up a stream whose folder vanished, once it is known whether what is being sent of it has arrived.
+
+        While that takes long, the stream is kept: nothing is sealed then, and what is recorded finds no new files.
+        """
+        recorder = self._recorder
+        if recorder.stream is None or not recorder.stream.vanished():
+            return
+        known = self._pushing.acquire(timeout=self._patience_s())
+        try:
+            if known or self._stopping:
+                recorder.abandon_stream()
+        finally:
+            if known:
+                self._pushing.release()
+
+    def _patience_s(self) -> float:
+        """Return how long the sealer may wait for a segment that is being sent."""
+        return max(0.0, min(_PATIENCE_S, self._deadline - time.monotonic()) if self._stopping else _PATIENCE_S)
 
     def _evict(self, stream: Stream) -> None:
         """Give up what waits longest, where that was chosen and the disk budget is nearly used up."""
@@ -295,11 +314,18 @@ class Keeper:
         if self._has_agent():
             return
         for folder in sorted(stream.folder.parent.glob(f"r{stream.name.rank:05d}-*")):
-            if folder != stream.folder:
-                with self._pushing:
-                    recover_stream(
-                        folder, self._uploader, family=stream.owner.family, encryption=self._recorder.encryption
-                    )
+            if folder != stream.folder and self._pushing.acquire(timeout=self._patience_s()):
+                adopt = partial(
+                    recover_stream,
+                    folder,
+                    self._uploader,
+                    family=stream.owner.family,
+                    encryption=self._recorder.encryption,
+                )
+                try:
+                    self._guarded(adopt, f"recovering {folder}")  # a damaged one must not block the others, nor a flush
+                finally:
+                    self._pushing.release()
 
     def report_late(self) -> None:
         """Write down what was refused after the close, as a stream that has nothing but gaps.

@@ -156,7 +156,11 @@ def dropped_frame(table: str, segment: int, rows: int, gaps: dict[str, int], rea
 
 def read_meta(folder: Path) -> Meta:
     """Read a stream's meta.frames; frames of unknown kinds (of a later version) are passed over. Raises `OSError`."""
-    found = frames.read(folder / META_FILE)
+    return sum_up(frames.read(folder / META_FILE))
+
+
+def sum_up(found: frames.Scan) -> Meta:
+    """Return what frames say; those of unknown kinds are passed over."""
     meta = Meta(damaged=bool(found.damaged) or not found.frames)
     for frame in found.frames:
         try:

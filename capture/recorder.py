@@ -22,6 +22,7 @@ from ranklake.capture.gaps import (
     BACKPRESSURE,
     DELIBERATE,
     DROPPED_OLDEST,
+    FOUND_WHEN_SEALING,
     SPOOL_VANISHED,
     Gaps,
     RefusedError,
@@ -29,6 +30,7 @@ from ranklake.capture.gaps import (
 from ranklake.capture.lane import RETRY_NS, Lane
 from ranklake.capture.launcher import Launch
 from ranklake.capture.layouts import FRAME_LANES, ROWS, SCALARS, SLOT_LANES, STEPS, WRITTEN, Layout
+from ranklake.capture.meta import sum_up
 from ranklake.capture.mounts import is_network
 from ranklake.capture.policies import Policies, registry_of
 from ranklake.capture.records import RecordLane, refusal
@@ -36,7 +38,7 @@ from ranklake.capture.series import Series
 from ranklake.capture.settings import Settings
 from ranklake.capture.shards import Shards
 from ranklake.capture.slots import SlotFile
-from ranklake.capture.stream import SPARE, OpenFile, Stream, new_incarnation
+from ranklake.capture.stream import SPARE, OpenFile, SealedFile, Stream, new_incarnation
 from ranklake.capture.values import json_text
 from ranklake.capture.written import RecordFile, WrittenLane
 
@@ -263,7 +265,7 @@ class Recorder:
             unsealed, self.unsealed = self.unsealed, {}
         for file, rows in unsealed.items():
             lost[file.table] += rows
-        for table, rows in stream.waiting.values():
+        for table, rows in list(stream.waiting.values()):
             lost[table] += rows
         for lane in self.slots.values():
             lost[lane.layout.table] += lane.abandon(stream.folder)
@@ -271,7 +273,23 @@ class Recorder:
             lost[records.table] += records.abandon(stream.folder)
         for table, rows in lost.items():
             self.gaps.count(table, SPOOL_VANISHED, rows, str(stream.folder))
+        self._write_gaps_again(stream)
         stream.close()
+
+    def _write_gaps_again(self, stream: Stream) -> None:
+        """Have the next stream tell of gaps that were written down in this one, and that no uploaded footer has."""
+        try:
+            meta = sum_up(stream.frames())
+        except OSError as error:
+            self.gaps.warn("gaps lost", f"gaps counted before {stream.folder} vanished are in no segment: {error}")
+            return
+        counts = meta.gaps - meta.taken
+        waiting = [file for name in list(stream.waiting) if (file := SealedFile.of(stream.folder / name))]
+        for file in waiting:
+            for reason, rows in meta.sealed.get((file.table, file.segment), {}).items():
+                # What was found in sealing has no frame of its own, and must not get one.
+                counts[file.table, SPOOL_VANISHED if reason in FOUND_WHEN_SEALING else reason] += rows
+        self.gaps.restore(counts)
 
     def sync(self) -> None:
         """Bring everything recorded to the disk itself. Raises `OSError`.

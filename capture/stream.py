@@ -14,6 +14,7 @@ table and date a segment's full name can pass the 255 bytes that file systems al
 """
 
 import contextlib
+import errno
 import itertools
 import os
 import re
@@ -29,7 +30,7 @@ from typing import Any, Final, Self
 
 from ranklake.capture.clock import Anchor, read_anchor
 from ranklake.capture.files import sync_folder
-from ranklake.capture.frames import FrameFile
+from ranklake.capture.frames import FrameFile, Scan
 from ranklake.capture.layouts import TABLE_OF_LANE
 from ranklake.capture.ntp import read_clock
 from ranklake.capture.owner import HELD, Owner, OwnerLock, boot_id, start_ticks
@@ -39,6 +40,7 @@ META_FILE: Final = "meta.frames"
 OPEN, SPARE, SEALED, ACKED, DROPPED = ".open", ".spare", ".sealed", ".acked", ".dropped"
 NEW, GONE, DAMAGED_FOLDER = ".new-", ".gone-", "damaged"
 
+_NOT_THERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE})
 _FOLDER: Final = re.compile(r"r(\d{1,9})-([0-9a-f]{16})")
 _ATTEMPT: Final = re.compile(r"a(\d{1,9})")
 _OPEN: Final = re.compile(r"([a-z_]+)-(\d{6,9})\.open")
@@ -326,11 +328,19 @@ class Stream:
                 acked.unlink(missing_ok=True)
 
     def vanished(self) -> bool:
-        """Say whether the folder is no longer the one that was made."""
+        """Say whether the folder is no longer the one that was made; one that cannot be asked for now has not vanished.
+
+        What a server that does not answer has may yet be sealed, so it must not be counted as lost.
+        """
         try:
             return self.folder.stat().st_ino != self.inode
-        except OSError:
-            return True
+        except OSError as error:
+            return error.errno in _NOT_THERE
+
+    def frames(self) -> Scan:
+        """Read meta.frames back, wherever it is now. Raises `OSError`."""
+        with self._mutex:
+            return self._meta.read()
 
     def sync(self) -> None:
         """Bring meta.frames to the disk. Raises `OSError`."""

@@ -5,13 +5,19 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
+from typing import ClassVar
 
+import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from recorded import check_books, gaps, rows, segments
 
-from ranklake.capture.gaps import SPOOL_FULL, SPOOL_REFUSED, SPOOL_VANISHED
+from ranklake.capture.gaps import BAD_VALUE, SPOOL_FULL, SPOOL_REFUSED, SPOOL_VANISHED
 from ranklake.capture.recover import recover
+from ranklake.capture.stream import META_FILE, streams
+from ranklake.lake.contracts.segment import SegmentName
 
 
 def wait_for(condition, timeout_s=10):
@@ -290,3 +296,90 @@ def test_however_a_process_ends_its_rows_are_there(tmp_path, how):
     if how == "late":
         assert gaps(tmp_path / "spool") == {"scalars": {"after close": 2}}
     check_books(tmp_path / "spool")
+
+
+def test_gaps_written_down_in_a_folder_that_vanishes_are_not_forgotten(place):
+    """Gaps whose footer was not uploaded are in those of the next stream, sealed already or not."""
+    run = place.start(spool=None)  # so nothing is uploaded
+    for _ in range(7):
+        run.log(a="no number")
+    run.flush(0.5)
+    for _ in range(5):
+        run.log(a="no number")
+    run._recorder.flush_gaps()
+    (folder,) = streams(place.local)
+    shutil.rmtree(folder)
+    wait_for(lambda: folder not in list(streams(place.local)) and list(streams(place.local)))
+    run.close()
+    recover(place.local, place.spool)
+    assert gaps(place.spool)["scalars"] == run.gaps()["scalars"] == {BAD_VALUE: 12}
+    check_books(place.spool)
+
+
+class Hesitant(MemoryFileSystem):
+    """A store in which a segment of scalars takes until somebody says so."""
+
+    protocol = "hesitant"
+    store: ClassVar[dict] = {}
+    pseudo_dirs: ClassVar[list] = [""]
+    begun, go_on = threading.Event(), threading.Event()
+
+    def pipe_file(self, path, value, **kwargs):
+        """Store bytes."""
+        if "/scalars/" in path:
+            self.begun.set()
+            assert self.go_on.wait(30)
+        super().pipe_file(path, value, **kwargs)
+
+
+def test_what_is_being_sent_when_its_folder_vanishes_is_stored_and_no_gap(place):
+    """A segment whose bytes are on their way is not counted as lost before it is known that it is."""
+    fsspec.register_implementation("hesitant", Hesitant, clobber=True)
+    run = place.start(spool="hesitant://spool", seal_every_s=0.1)
+    for number in range(9):
+        run.scalar("x").add(1.0, number)
+    assert Hesitant.begun.wait(20)
+    (folder,) = streams(place.local)
+    shutil.rmtree(folder)
+    run.flush(3.0)  # longer than the sealer waits for it
+    Hesitant.go_on.set()
+    wait_for(lambda: list(streams(place.local)))
+    run.close()
+    stored = [SegmentName.parse(path.rpartition("/")[2]).rows for path in Hesitant.store if "/scalars/" in path]
+    assert sum(stored) == 9
+    assert "scalars" not in run.gaps()
+
+
+def test_a_folder_that_cannot_be_asked_for_has_not_vanished(place):
+    """What may still be there is not counted as lost: it will be sealed once it can be reached."""
+    run = place.start()
+    stream = run._recorder.stream
+    place.local.chmod(0)
+    os.seteuid(65534 if os.getuid() == 0 else os.geteuid())
+    try:
+        with pytest.raises(PermissionError):
+            stream.folder.stat()
+        assert not stream.vanished()
+    finally:
+        os.seteuid(os.getuid())
+        place.local.chmod(0o700)
+    shutil.rmtree(stream.folder)
+    assert stream.vanished()
+
+
+def test_a_damaged_child_holds_up_neither_its_siblings_nor_a_flush(place):
+    """What cannot be recovered of one forked child is told; the others are adopted, and a flush gets its answer."""
+    run = place.start()
+    own = {run._recorder.stream.folder}
+    for number in range(2):
+        child = os.fork()
+        if not child:
+            run.scalar("child").add(float(number), number)
+            os._exit(0)
+        os.waitpid(child, 0)
+    hurt, sound = (folder for folder in streams(place.local) if folder not in own)
+    (hurt / META_FILE).unlink()
+    (hurt / META_FILE).mkdir()
+    assert run.flush()
+    assert not sound.exists()
+    assert len(rows(place.spool, "scalars")) == 1
