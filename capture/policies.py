@@ -104,7 +104,8 @@ class Policies:
             if policy == "drop":
                 raise RefusedError(_REASONS[flag], name)
         if metric is None:
-            self._declared[name] = due_kind, due_unit
+            if due_kind or due_unit:
+                self._declared[name] = due_kind, due_unit
         elif metric.replaced_by:
             self._tell_once(name, f"metric {name!r} is deprecated; use {metric.replaced_by!r}")
         facts: dict[str, Any] = {"kind": kind if kind in KINDS else due_kind or "gauge"}
