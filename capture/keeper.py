@@ -333,7 +333,8 @@ class Keeper:
         Called at interpreter exit. Where there is no place for a stream the count is told and lost.
         """
         recorder = self._recorder
-        if recorder.stream is not None:  # its last segments are still on their way; `flush_gaps` writes into it
+        is_sending = recorder.stream is not None  # the last segments are still on their way
+        if is_sending and not self._finished:  # whoever seals the rest finds them
             recorder.flush_gaps()
             return
         counts = recorder.gaps.drain()
@@ -347,7 +348,7 @@ class Keeper:
             return
         stream.note_gaps(counts)
         seal(job_of(stream, recorder.encryption), [], final=True)
-        if self._uploader is not None:
+        if self._uploader is not None and not is_sending:
             pushed = self._uploader.push(stream.folder, deadline=time.monotonic() + _LATE_S)
             if pushed.left == 0:
                 stream.discard()

@@ -14,7 +14,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from recorded import check_books, gaps, rows, segments
 
-from ranklake.capture.gaps import BAD_VALUE, SPOOL_FULL, SPOOL_REFUSED, SPOOL_VANISHED
+from ranklake.capture.gaps import AFTER_CLOSE, BAD_VALUE, SPOOL_FULL, SPOOL_REFUSED, SPOOL_VANISHED
 from ranklake.capture.recover import recover
 from ranklake.capture.stream import META_FILE, streams
 from ranklake.lake.contracts.segment import SegmentName
@@ -383,3 +383,26 @@ def test_a_damaged_child_holds_up_neither_its_siblings_nor_a_flush(place):
     assert run.flush()
     assert not sound.exists()
     assert len(rows(place.spool, "scalars")) == 1
+
+
+def test_what_is_refused_while_the_last_segments_are_sent_is_counted_in_the_spool(place):
+    """The stream has said its totals by then: late gaps get a stream of their own, which recovery sends."""
+    fsspec.register_implementation("hesitant", Hesitant, clobber=True)
+    Hesitant.store.clear()
+    Hesitant.go_on.clear()
+    run = place.start(spool="hesitant://late")
+    run.log(a=1.0)
+    run.close(0.3)
+    run.event("late")
+    run.log(a=2.0, b=3.0)
+    run.at_exit()
+    Hesitant.go_on.set()
+    wait_for(lambda: run._recorder.stream is None)
+    recover(place.local, "hesitant://late")
+    for path, file in Hesitant.store.items():
+        target = place.spool / path.partition("/late/")[2]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(file.getvalue())
+    assert gaps(place.spool) == run.gaps()
+    assert run.gaps()["events"] == {AFTER_CLOSE: 1}
+    check_books(place.spool)
