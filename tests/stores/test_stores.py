@@ -15,7 +15,10 @@ from stores import Proxy, Store, free_port, s3_storage, serving
 
 from ranklake.capture.upload import Uploader
 
-pytestmark = pytest.mark.stores
+pytestmark = [
+    pytest.mark.stores,
+    pytest.mark.filterwarnings("ignore:Sending a large body"),  # aiohttp's advice to Azure's client
+]
 BIN = Path(sys.executable).parent
 AZURITE = Path(__file__).parents[2] / ".stores" / "node_modules" / ".bin" / "azurite-blob"
 ACCOUNT = "devstoreaccount1"
@@ -27,9 +30,7 @@ def azure_url(tmp_path_factory):
     """Give the URL of an Azurite with one container."""
     folder, port = tmp_path_factory.mktemp("azure"), free_port()
     command = [str(AZURITE), "--blobPort", str(port), "--location", str(folder), "--skipApiVersionCheck", "--silent"]
-    with (
-        pytest.MonkeyPatch.context() as patch,
-    ):
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AZURITE_ACCOUNTS", f"{ACCOUNT}:{ACCOUNT_KEY}")
         with serving([*command, "--disableTelemetry"], port, folder / "log") as url:
             fs = fsspec.filesystem("az", skip_instance_cache=True, **azure(url).options)
@@ -48,7 +49,8 @@ def google_url(tmp_path_factory):
     """Give the URL of an imitation of Google's storage with one bucket."""
     folder, port = tmp_path_factory.mktemp("google"), free_port()
     command = [str(BIN / "gcp-storage-emulator"), "start", f"--port={port}", "--in-memory", "--default-bucket=bucket"]
-    with serving(command, port, folder / "log") as url:
+    with pytest.MonkeyPatch.context() as patch, serving(command, port, folder / "log") as url:
+        patch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")  # else gcsfs asks by gRPC, for minutes
         yield url
 
 
@@ -63,7 +65,7 @@ def moto_url(tmp_path_factory):
     folder, port = tmp_path_factory.mktemp("moto"), free_port()
     with serving([str(BIN / "moto_server"), "-p", str(port)], port, folder / "log") as url:
         fs = fsspec.filesystem("s3", skip_instance_cache=True, **Store("s3://bucket", s3_storage(url)).options)
-        fs.mkdir("bucket")
+        fs.call_s3("create_bucket", Bucket="bucket")
         yield url
 
 
