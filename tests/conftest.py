@@ -15,7 +15,12 @@ if os.environ.get("CI"):
     settings.load_profile("ci")
 
 PATIENCE_S = 3.0
-ONE_PER_PROCESS = {"tqdm_monitor", "fsspecIO", "Dask-Offload_0", "gcsfs-deferred-close"}  # threads that libraries start once and keep
+ONE_PER_PROCESS = {
+    "tqdm_monitor",
+    "fsspecIO",
+    "Dask-Offload_0",
+    "gcsfs-deferred-close",
+}  # threads that libraries start once and keep
 NOT_OURS = ("anon_inode:", "socket:")  # delta-rs and datafusion keep an event loop each, from their first use on
 
 

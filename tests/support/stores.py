@@ -145,6 +145,12 @@ class Proxy:
         return [one for one in self.seen if one.method in {"PUT", "POST"}]
 
 
+_SAYS = {
+    status: f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>Reduce your rate</Message></Error>".encode()
+    for status, code in ((429, "TooManyRequests"), (503, "SlowDown"))
+}
+
+
 class _Handler(BaseHTTPRequestHandler):
     """Hands one connection's requests on."""
 
@@ -168,7 +174,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif fault == "swallow":
             self._answer(200, {}, b"")
         elif isinstance(fault, int):
-            self._answer(fault, {}, b"")
+            self._answer(fault, {"Content-Type": "application/xml"}, _SAYS.get(fault, b""))
         else:
             found = self._hand_on(body)
             self._answer(*((500, {}, b"") if fault == "late" else found))
