@@ -67,7 +67,8 @@ class Lane:
     Notes
     -----
     `pair` is read without a lock by any thread. Everything else is written under `_lock`, which is re-entrant
-    because a signal handler may log while the same thread is in here.
+    because a signal handler may log while the same thread is in here. Ended files are closed under `_collecting`, which
+    no writer takes, and which is taken before `_lock`.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Lane:
         self.retired: list[SlotFile] = []
         self._create, self._make_spare, self._adopt = create, spare, adopt
         self._refuse, self._weigh = refuse, weigh
-        self._lock = threading.RLock()
+        self._lock, self._collecting = threading.RLock(), threading.RLock()
         self._file: SlotFile | None = None
         self._spare: SlotFile | None = None
         self._refused: RefusedError | None = None
@@ -251,22 +252,20 @@ class Lane:
             Leave a file alone for that long after its end: values still on their way from a device belong in it.
         """
         ready: dict[Path, int] = {}
-        with self._lock:
-            waiting: list[SlotFile] = []
-            for file in self.retired:
+        with self._collecting:
+            for file in list(self.retired):  # not under the writers' lock: to count and unmap takes milliseconds
                 held = time.monotonic_ns() - file.retired_ns < hold_ns
                 rows = None if held else file.retire(None if self.alone else self._weigh)
-                if rows is None:
-                    waiting.append(file)
-                else:
+                if rows is not None:
                     ready[file.path] = rows
-            self.retired = waiting
+            with self._lock:
+                self.retired = [file for file in self.retired if file.path not in ready]
         return ready
 
     def abandon(self, folder: Path) -> int:
         """Close the files in a folder that vanished and return how many rows they hold."""
         rows = 0
-        with self._lock:
+        with self._collecting, self._lock:
             if self._spare is not None and self._spare.path.parent == folder:
                 self._spare.forget()
                 self._spare = None
@@ -289,7 +288,7 @@ class Lane:
         self.pair = SHUT
         self.alone = True
         self.wake = _nobody
-        self._lock = threading.RLock()
+        self._lock, self._collecting = threading.RLock(), threading.RLock()
         files = [self._file, self._spare, *self.retired]
         self._file = self._spare = self._refused = None
         self._synced = (None, 0)
