@@ -49,10 +49,11 @@ class Twin:
 class Cell:
     """One slot in use. One thread writes it."""
 
-    __slots__ = ("_pack", "_places", "_sequence", "_size", "_view")
+    __slots__ = ("_pack", "_places", "_record", "_sequence", "_size", "_view")
 
     def __init__(self, twin: Twin, place: Place) -> None:
         self._view, offset = place
+        self._record = _record_behind(self._view)
         self._pack, self._size = twin.pack, twin.copy_bytes
         even, odd = twin.places
         self._places = offset + even, offset + odd
@@ -65,13 +66,20 @@ class Cell:
             self._pack(self._view, self._places[sequence & 1], *state, sequence)
         except (TypeError, ValueError):  # the view is released: decision 007
             return False
-        record = self._view.obj
-        if isinstance(record, Record):  # in memory so far
+        if self._record is not None:  # in memory so far
             begin = self._places[sequence & 1]
-            if not record.write_again(begin, begin + self._size):
+            if not self._record.write_again(begin, begin + self._size):
                 return False
         self._sequence = sequence
         return True
+
+
+def _record_behind(view: memoryview) -> Record | None:
+    try:
+        behind: object = view.obj
+    except ValueError:  # released just now: the first write will find that, too
+        return None
+    return behind if isinstance(behind, Record) else None
 
 
 INTERVAL_CODES: Final = "".join(code for _, code in INTERVALS.fields[1:10])

@@ -15,6 +15,7 @@ import errno
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
@@ -27,7 +28,7 @@ from ranklake.capture.layouts import SLOT_LANES
 from ranklake.capture.leader import leader
 from ranklake.capture.recorder import Recorder
 from ranklake.capture.recover import Recovery, recover_stream
-from ranklake.capture.seal import Sealing, seal
+from ranklake.capture.seal import Sealed, Sealing, seal
 from ranklake.capture.stream import SealedFile, Stream, open_files, sealed_files
 from ranklake.capture.syncer import Syncer
 from ranklake.capture.upload import Uploader
@@ -67,7 +68,8 @@ class Keeper:
         self._settings = recorder.settings
         self._expects_late_values = expects_late_values
         self._sealer_wakes, self._uploader_wakes = threading.Event(), threading.Event()
-        self._flushes: list[threading.Event] = []
+        self._flushes: deque[threading.Event] = deque()
+        self._look_again_s: float | None = None  # after which the uploader looks without being woken
         self._stopping = self._finished = False
         self._sealing_over = threading.Event()
         self._deadline = float("inf")
@@ -139,8 +141,17 @@ class Keeper:
         self._uploader_wakes.set()
 
     def _tick(self) -> None:
+        flushes = [self._flushes.popleft() for _ in range(len(self._flushes))]
+        try:
+            self._round(flush=bool(flushes))
+        except BaseException:
+            self._flushes.extendleft(reversed(flushes))  # they wait for a round that succeeds
+            raise
+        for done in flushes:
+            done.set()
+
+    def _round(self, *, flush: bool) -> None:
         recorder = self._recorder
-        flushes, self._flushes = self._flushes, []
         self._leave_vanished()
         stream = recorder.require()
         now = time.monotonic()
@@ -149,18 +160,16 @@ class Keeper:
             self._next["anchor"] = now + ANCHOR_EVERY_S
         recorder.flush_gaps()
         self._guarded(lambda: self._evict(stream), "making room")
-        if flushes or now >= self._next["seal"]:
+        if flush or now >= self._next["seal"]:
             self._next["seal"] = now + self._settings.seal_every_s
             recorder.tell_gaps()
-            recorder.end_files(hold_ns=DEVICE_HOLD_NS if self._expects_late_values() and not flushes else 0)
+            recorder.end_files(hold_ns=DEVICE_HOLD_NS if self._expects_late_values() and not flush else 0)
         else:
             recorder.collect()
         self._seal(stream)
         if self._forked and now >= self._next["adopt"]:
             self._adopt(stream)
             self._next["adopt"] = now + ADOPT_EVERY_S
-        for done in flushes:
-            done.set()
 
     def _seal(self, stream: Stream, *, final: bool = False) -> None:
         recorder = self._recorder
@@ -169,11 +178,16 @@ class Keeper:
         recorder.encryption.key()  # without one, nothing more is done
         # An anchor behind the last row: with both ends fixed, sealing again gives the same times.
         self._guarded(stream.anchor, "noting the time")
-        for sealed in seal(job_of(stream, recorder.encryption), recorder.to_seal(), final=final):
+
+        def told(sealed: Sealed) -> None:
             stream.waiting[sealed.file.path.name] = (sealed.file.table, sealed.file.rows)
             recorder.count_found(sealed.file.table, sealed.found)
-        recorder.forget_sealed()
-        self._uploader_wakes.set()
+
+        try:
+            seal(job_of(stream, recorder.encryption), recorder.to_seal(), final=final, told=told)
+        finally:  # what was sealed before a failure is on its way all the same
+            recorder.forget_sealed()
+            self._uploader_wakes.set()
 
     def _finish(self) -> None:
         recorder = self._recorder
@@ -228,18 +242,21 @@ class Keeper:
 
     def _keep_uploading(self) -> None:
         while not self._stopping:
-            left = 0
             self._uploader_wakes.clear()
-            if self._left_to_agent():
-                self._uploader_wakes.wait(AGENT_EVERY_S)
-                continue
-            if self._recorder.stream is not None:
-                left = self._push(None)
-            wait = self._uploader.breaker.left_s() if left and self._uploader is not None else None
-            self._uploader_wakes.wait(None if wait is None else max(0.05, wait))
+            self._look_again_s = AGENT_EVERY_S
+            self._guarded(self._send_what_waits, "uploading")
+            self._uploader_wakes.wait(self._look_again_s)
         # The stream is let go of when nobody seals in it any more, however late; `stop` does not wait for that.
         self._sealing_over.wait()
         self._guarded(self._part, "uploading at the end")
+
+    def _send_what_waits(self) -> None:
+        """Upload what is sealed, or leave it to the agent; choose when to look again."""
+        if self._left_to_agent():
+            return
+        left = self._push(None) if self._recorder.stream is not None else 0
+        breaker = self._uploader.breaker if left and self._uploader is not None else None
+        self._look_again_s = None if breaker is None else max(0.05, breaker.left_s())
 
     def _has_agent(self) -> bool:
         found = leader(self._recorder.root)

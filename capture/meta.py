@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 from ranklake.capture import frames
 from ranklake.capture.clock import Anchor
-from ranklake.capture.gaps import FOUND_WHEN_SEALING
+from ranklake.capture.gaps import FOUND_WHEN_SEALING, UNSEALABLE
 from ranklake.capture.stream import META_FILE
 from ranklake.lake.contracts.segment import ClockReading
 
@@ -78,6 +78,8 @@ class Meta:
         Pairs (table, segment) that were sealed, and the gaps that their footers carry.
     dropped
         Those of them that were given up.
+    aside
+        Pairs (table, segment) of files that could not be sealed, whose rows are gaps.
     highest
         Highest segment number sealed, per table.
     ended
@@ -98,6 +100,7 @@ class Meta:
     gaps: "Counter[tuple[str, str]]" = field(default_factory=Counter)
     taken: "Counter[tuple[str, str]]" = field(default_factory=Counter)
     sealed: dict[tuple[str, int], dict[str, int]] = field(default_factory=dict)
+    aside: set[tuple[str, int]] = field(default_factory=set)
     dropped: set[tuple[str, int]] = field(default_factory=set)
     highest: dict[str, int] = field(default_factory=dict)
     ended: bool = False
@@ -112,6 +115,12 @@ class Meta:
     def tables_with_pending(self) -> list[str]:
         """Return the tables that have such gaps, sorted."""
         return sorted({table for table, _ in self.gaps - self.taken})
+
+    def add_aside(self, table: str, segment: int, rows: int) -> None:
+        """Take a file that cannot be sealed into account; twice counts once."""
+        if (table, segment) not in self.aside:
+            self.aside.add((table, segment))
+            self.gaps[table, UNSEALABLE] += rows
 
     def add_sealed(self, table: str, segment: int, rows: int, gaps: dict[str, int], *, final: bool) -> None:
         """Take a sealed segment into account; twice counts once."""
@@ -142,6 +151,11 @@ class Meta:
                 self.gaps[table, reason] += count
             else:
                 self.taken[table, carried] -= count
+
+
+def aside_frame(table: str, segment: int, rows: int) -> dict[str, Any]:
+    """Return the frame that says that a file could not be sealed."""
+    return {"k": "aside", "t": table, "s": segment, "r": rows}
 
 
 def sealed_frame(table: str, segment: int, rows: int, gaps: dict[str, int], *, final: bool) -> dict[str, Any]:
@@ -206,6 +220,10 @@ def _gaps(meta: Meta, frame: frames.Frame) -> None:
         meta.gaps[str(table), str(reason)] += int(rows)
 
 
+def _aside(meta: Meta, frame: frames.Frame) -> None:
+    meta.add_aside(str(frame["t"]), int(frame["s"]), int(frame["r"]))
+
+
 def _sealed(meta: Meta, frame: frames.Frame) -> None:
     meta.add_sealed(str(frame["t"]), int(frame["s"]), int(frame["r"]), dict(frame["g"]), final=bool(frame["f"]))
 
@@ -229,6 +247,7 @@ _READERS: Final = {
     "schema": _schema,
     "span": _span,
     "gaps": _gaps,
+    "aside": _aside,
     "sealed": _sealed,
     "dropped": _dropped,
     "ended": _ended,

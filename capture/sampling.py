@@ -15,6 +15,7 @@ file was sealed meanwhile, that is too late; then the values that the hash refus
 weight 0, for people to see, and the estimate rests on the chosen ones, as in any other step.
 """
 
+import contextlib
 import itertools
 import math
 import statistics
@@ -184,8 +185,11 @@ class Sampler:
 
     def close(self) -> None:
         """Count what is still held."""
-        held, self._held = self._held, deque()
-        self._recorder.gaps.count("scalars", SAMPLED_OUT, sum(one.place is None for one in held))
+        out = 0
+        while self._held:  # another thread may still be adding
+            with contextlib.suppress(IndexError):
+                out += self._held.popleft().place is None
+        self._recorder.gaps.count("scalars", SAMPLED_OUT, out)
 
     def after_fork(self) -> None:
         """In a forked child: what is held is the parent's."""

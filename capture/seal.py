@@ -14,7 +14,7 @@ import dataclasses
 import hashlib
 import io
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,8 +27,8 @@ import ranklake
 from ranklake.capture.clock import Anchor, bracket, straighten
 from ranklake.capture.encryption import Encryption
 from ranklake.capture.files import write_whole
-from ranklake.capture.gaps import DAMAGED, LOGGER, OUT_OF_RANGE, UNSEALABLE
-from ranklake.capture.meta import Meta, read_meta, sealed_frame
+from ranklake.capture.gaps import DAMAGED, LOGGER, OUT_OF_RANGE
+from ranklake.capture.meta import Meta, aside_frame, read_meta, sealed_frame
 from ranklake.capture.rows import NO_ROWS, Rows
 from ranklake.capture.stream import DAMAGED_FOLDER, OpenFile, SealedFile, StreamName, sealed_files
 from ranklake.capture.tables import arrow_table, read_rows, rows_there
@@ -91,8 +91,10 @@ class Sealing:
     encrypted: bool
 
 
-def seal(job: Sealing, files: Sequence[OpenFile], *, final: bool) -> list[Sealed]:
-    """Seal files of a stream that nobody writes to any more.
+def seal(
+    job: Sealing, files: Sequence[OpenFile], *, final: bool, told: Callable[[Sealed], object] = lambda _: None
+) -> None:
+    """Seal files of a stream that nobody writes to any more. Files without rows and gaps are deleted without a segment.
 
     Parameters
     ----------
@@ -101,10 +103,8 @@ def seal(job: Sealing, files: Sequence[OpenFile], *, final: bool) -> list[Sealed
     final
         The stream ends: then each table's last segment says so, tables that have gaps and no rows get a segment without
         rows, and the last segment of ``events`` carries the totals.
-
-    Returns
-    -------
-    The new segments. Files without rows and gaps are deleted without one.
+    told
+        Called with each new segment, also with those before a failure.
 
     Raises
     ------
@@ -113,21 +113,27 @@ def seal(job: Sealing, files: Sequence[OpenFile], *, final: bool) -> list[Sealed
     EncryptionError
         The key to encrypt with cannot be had. Likewise.
     """
+    for sealed in _sealing(job, files, final=final):
+        if sealed is not None:
+            told(sealed)
+
+
+def _sealing(job: Sealing, files: Sequence[OpenFile], *, final: bool) -> Iterator[Sealed | None]:
     meta = read_meta(job.folder)
     there = {(file.table, file.segment): file for file in sealed_files(job.folder)}
     todo = sorted(files, key=lambda file: (file.table, file.segment))
     last = {file.table: file for file in todo} if final else {}
-    done: list[Sealed | None] = []
     for closing_table in (False, True):
         for file in todo:
             if (file.table == _LAST) is closing_table:
                 is_last = last.get(file.table) is file
-                done.append(_finish(job, meta, file, there) or _seal_or_put_aside(job, meta, file, final=is_last))
+                yield _finish(job, meta, file, there) or _seal_or_put_aside(job, meta, file, final=is_last)
         if final and not closing_table:
-            done += [_seal_none(job, meta, table) for table in meta.tables_with_pending() if table != _LAST]
+            for table in meta.tables_with_pending():
+                if table != _LAST:
+                    yield _seal_none(job, meta, table)
     if final and not meta.final:
-        done.append(_seal_none(job, meta, _LAST))
-    return [sealed for sealed in done if sealed is not None]
+        yield _seal_none(job, meta, _LAST)
 
 
 def _finish(job: Sealing, meta: Meta, file: OpenFile, there: dict[tuple[str, int], SealedFile]) -> Sealed | None:
@@ -158,6 +164,9 @@ def _finish(job: Sealing, meta: Meta, file: OpenFile, there: dict[tuple[str, int
 
 def _seal_or_put_aside(job: Sealing, meta: Meta, file: OpenFile, *, final: bool) -> Sealed | None:
     """Seal a file; one that proves impossible to seal is put aside, its rows counted, so that it blocks no other."""
+    if (file.table, file.segment) in meta.aside:  # counted by a process that was killed before it moved the file
+        keep_damaged(job.folder, file.path)
+        return None
     try:
         return _seal_file(job, meta, file, final=final)
     except (OSError, EncryptionError):
@@ -165,8 +174,8 @@ def _seal_or_put_aside(job: Sealing, meta: Meta, file: OpenFile, *, final: bool)
     except Exception as error:  # noqa: BLE001 - a bug of ours, or damage beyond imagination
         LOGGER.warning("ranklake: cannot seal %s: %s: %s", file.path, type(error).__name__, error)
         lost = rows_there(file.lane, file.path.read_bytes())
-        job.note({"k": "gaps", "n": [[file.table, UNSEALABLE, lost]]})
-        meta.gaps[file.table, UNSEALABLE] += lost
+        job.note(aside_frame(file.table, file.segment, lost))
+        meta.add_aside(file.table, file.segment, lost)
         keep_damaged(job.folder, file.path)
         return None
 

@@ -163,7 +163,7 @@ def _headers(raw: bytes) -> Iterable[Member]:
         *_, size, name_bytes, extra_bytes = _LOCAL.unpack_from(raw, at)
         begin = at + _LOCAL.size + name_bytes + extra_bytes
         path = raw[at + _LOCAL.size : at + _LOCAL.size + name_bytes].decode("ascii", "replace")
-        member = Member.of(path, begin, min(size, max(0, len(raw) - begin)))
+        member = Member.of(path, begin, min(size, len(raw) - begin)) if begin <= len(raw) else None
         if member is not None:
             yield member
         at = raw.find(_LOCAL_SIGN, at + 1 if member is None else begin + member.size)
