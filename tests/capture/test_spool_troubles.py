@@ -20,6 +20,14 @@ from ranklake.capture.stream import META_FILE, streams
 from ranklake.lake.contracts.segment import SegmentName
 
 
+def vanish(folder):
+    """Take a folder away at one moment, whatever threads are making in it."""
+    gone = folder.with_name(f"taken-away-{folder.name}")
+    folder.rename(gone)
+    while gone.exists():
+        shutil.rmtree(gone, ignore_errors=True)
+
+
 def wait_for(condition, timeout_s=10):
     """Wait until something holds."""
     deadline = time.monotonic() + timeout_s
@@ -39,7 +47,7 @@ def test_a_folder_that_vanishes_is_counted_and_replaced(place):
     with run.step(1):
         pass
     run.event("lost")
-    shutil.rmtree(place.local)
+    vanish(place.local)
     wait_for(run.gaps)
     for number in range(50):
         handle.add(2.0, number)
@@ -58,7 +66,7 @@ def test_a_folder_that_vanishes_just_before_the_close(place):
     run = place.start()
     with run.step(1), run.phase("forward"):
         run.log(x=1.0)
-    shutil.rmtree(place.local)
+    vanish(place.local)
     run.close()
     assert rows(place.spool, "steps") == []
     lost = gaps(place.spool)
@@ -72,7 +80,7 @@ def test_a_folder_that_vanishes_just_before_the_close(place):
 def test_a_folder_that_cannot_come_back(place, caplog):
     """With its place taken by a file, rows are counted in memory, training goes on, and the loss is told at exit."""
     run = place.start(seal_every_s=0.1)
-    shutil.rmtree(place.local)
+    vanish(place.local)
     place.local.write_text("taken")
     wait_for(run.gaps)
     for number in range(100):
@@ -308,7 +316,7 @@ def test_gaps_written_down_in_a_folder_that_vanishes_are_not_forgotten(place):
         run.log(a="no number")
     run._recorder.flush_gaps()
     (folder,) = streams(place.local)
-    shutil.rmtree(folder)
+    vanish(folder)
     wait_for(lambda: folder not in list(streams(place.local)) and list(streams(place.local)))
     run.close()
     recover(place.local, place.spool)
@@ -340,7 +348,7 @@ def test_what_is_being_sent_when_its_folder_vanishes_is_stored_and_no_gap(place)
         run.scalar("x").add(1.0, number)
     assert Hesitant.begun.wait(20)
     (folder,) = streams(place.local)
-    shutil.rmtree(folder)
+    vanish(folder)
     run.flush(3.0)  # longer than the sealer waits for it
     Hesitant.go_on.set()
     wait_for(lambda: list(streams(place.local)))
@@ -363,7 +371,7 @@ def test_a_folder_that_cannot_be_asked_for_has_not_vanished(place):
     finally:
         os.seteuid(os.getuid())
         place.local.chmod(0o700)
-    shutil.rmtree(stream.folder)
+    vanish(stream.folder)
     assert stream.vanished()
 
 
