@@ -25,7 +25,7 @@ from ranklake.capture.endpoint import Endpoint, PortInUseError
 from ranklake.capture.figures import COUNTERS, GAUGES, Figures, GapCount, prometheus
 from ranklake.capture.leader import Leadership, leader
 from ranklake.capture.packing import PACK_BYTES, Waiting, packs_of
-from ranklake.capture.stream import META_FILE, SealedFile, sealed_files, streams
+from ranklake.capture.stream import META_FILE, SealedFile, ready_files, sealed_files, streams
 from ranklake.lake.contracts.load import load_metrics
 from ranklake.lake.ingest import ingest
 from ranklake.lake.invariant import balance
@@ -220,8 +220,7 @@ def test_segments_wait_to_be_packed_with_others(tmp_path):
     local, spool = tmp_path / "local", tmp_path / "spool"
     with leading(local, str(spool)), ranks(tmp_path, 1) as (process,):
         patient = Agent(local, str(spool), pack_every_s=3600)
-        until(lambda: sum(len(sealed_files(folder)) for folder in streams(local)) >= 2)
-        assert patient.look().packs == 0
+        until(lambda: patient.look().packs == 0 and patient.figures.queue_segments >= 2)
         figures = patient.figures
         assert (figures.streams, figures.packs) == (1, 0)
         assert figures.queue_segments >= 2
@@ -241,12 +240,12 @@ def test_a_process_takes_note_of_what_the_agent_sent(place):
         run = place.start(seal_every_s=0.05)
         run.log({"a": 1.0, "b": 2.0})
         stream = run._recorder.stream
-        until(lambda: any(file.table == "scalars" for file in sealed_files(stream.folder)))
+        until(lambda: any(file.table == "scalars" for file in ready_files(stream.folder)))
         assert Agent(place.local, str(place.spool)).look(pack_now=True).left == 0
         run.log({"a": 3.0, "b": 4.0})  # sealing wakes the uploader
         until(lambda: not list(stream.folder.glob("*.acked")))
         until(lambda: set(stream.waiting) == {file.path.name for file in sealed_files(stream.folder)})
-        until(lambda: any(file.table == "scalars" for file in sealed_files(stream.folder)))
+        until(lambda: any(file.table == "scalars" for file in ready_files(stream.folder)))
         shutil.rmtree(stream.folder)
         until(lambda: run._recorder.stream is not stream)
         run.close()
@@ -294,7 +293,7 @@ def test_one_damaged_stream_blocks_no_other(tmp_path):
     (hurt / META_FILE).mkdir()
     with leading(local), ranks(tmp_path, 1):
         (alive,) = set(streams(local)) - {hurt, sound}
-        until(lambda: sum(file.rows for file in sealed_files(alive) if file.table == "steps") == 20)
+        until(lambda: sum(file.rows for file in ready_files(alive) if file.table == "steps") == 20)
         for looks in range(2):
             done = Agent(local).look(pack_now=True)
             assert len(done.troubles) == 1
