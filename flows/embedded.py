@@ -14,6 +14,8 @@ from ranklake.flows.calls import Settings
 
 _SETTINGS = {
     "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "true",
+    # Twenty seconds by default, which a busy machine with a cold disk needs for its imports alone.
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_LOGGING_LEVEL": "WARNING",
     "PREFECT_CLI_PROMPT": "false",
