@@ -32,7 +32,7 @@ native: .venv/.test ## compile the optional hot path in C, in place
 demo: .venv/.demo ## train a small model on two ranks, record it, and run the whole pipeline
 	@$(BIN)/ranklake demo
 
-test: .venv/.test ## run the test suite (under ten minutes), then capture's once more with the hot path in C
+test: .venv/.test ## run the test suite (some twelve minutes), then capture's once more with the hot path in C
 	@RANKLAKE_NATIVE=0 $(BIN)/python -m pytest
 	@$(BIN)/python -m ranklake.capture.build
 	@RANKLAKE_NATIVE=1 $(BIN)/python -m pytest tests/capture/test_native.py $(NATIVE_TESTS)
