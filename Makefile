@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 # What writes through the hot path, which has to hold in C as well as in Python.
 NATIVE_TESTS := $(addprefix tests/capture/test_,run.py slots.py fork.py bad_input.py)
+# Two at a time, a file's tests one after the other in one of them: many wait, for processes, stores and clocks.
+PARALLEL := -n 2 --dist loadfile
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
@@ -32,10 +34,10 @@ native: .venv/.test ## compile the optional hot path in C, in place
 demo: .venv/.demo ## train a small model on two ranks, record it, and run the whole pipeline
 	@$(BIN)/ranklake demo
 
-test: .venv/.test ## run the test suite (some twelve minutes), then capture's once more with the hot path in C
-	@RANKLAKE_NATIVE=0 $(BIN)/python -m pytest
+test: .venv/.test ## run the test suite (some eight minutes), then capture's once more with the hot path in C
+	@RANKLAKE_NATIVE=0 $(BIN)/python -m pytest $(PARALLEL)
 	@$(BIN)/python -m ranklake.capture.build
-	@RANKLAKE_NATIVE=1 $(BIN)/python -m pytest tests/capture/test_native.py $(NATIVE_TESTS)
+	@RANKLAKE_NATIVE=1 $(BIN)/python -m pytest $(PARALLEL) tests/capture/test_native.py $(NATIVE_TESTS)
 
 # Azure's own emulator is a package of npm's; without npm its tests fail and the others run.
 .venv/.stores: .venv/.test
@@ -73,7 +75,9 @@ crash-capture: .venv/.test ## the same for capture alone
 
 # The peers, in an environment of their own; each may be missing, and is then shown as not available.
 PEERS := tensorboardX wandb 'mlflow-skinny sqlalchemy alembic' opentelemetry-sdk
-BENCH_INSTALL := PIP_CONSTRAINT=tests/bench/constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 .bench-venv/bin/python -m pip install --quiet
+BENCH_# Two at a time, a file's tests one after the other in one of them: many wait, for processes, stores and clocks.
+PARALLEL := -n 2 --dist loadfile
+INSTALL := PIP_CONSTRAINT=tests/bench/constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 .bench-venv/bin/python -m pip install --quiet
 
 .bench-venv/.ready: pyproject.toml tests/bench/constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -1,5 +1,6 @@
 """Gaps: what could not be recorded, counted by table and reason. Nothing is ever dropped without passing here."""
 
+import errno
 import logging
 import threading
 from collections import Counter, defaultdict
@@ -111,6 +112,30 @@ class Gaps:
         except Exception as error:  # noqa: BLE001 - users hand over anything
             self.warn(name, f"{name} is not usable ({type(error).__name__}: {_plain(error)}) and left out")
             return otherwise
+
+    def attempt(self, doing: str, work: Callable[[], object], make_room: Callable[[], None]) -> bool:
+        """Do a thread's work, which is done again soon; whatever it raises is told once.
+
+        Parameters
+        ----------
+        make_room
+            Called when the disk is full.
+
+        Returns
+        -------
+        False if there is nothing left to do: the recorder is closed.
+        """
+        try:
+            work()
+        except RefusedError as refused:
+            return refused.reason != AFTER_CLOSE
+        except OSError as error:  # the disk is full or away: the sealer sees that, too
+            self.warn(doing, f"{doing}: {error}; trying again")
+            if error.errno == errno.ENOSPC:
+                make_room()
+        except Exception as error:  # noqa: BLE001 - a bug of ours
+            self.warn(doing, f"{doing} failed: {type(error).__name__}: {error}")
+        return True
 
     @staticmethod
     def tell(topic: str, text: str) -> None:

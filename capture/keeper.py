@@ -29,6 +29,7 @@ from ranklake.capture.leader import leader
 from ranklake.capture.recorder import Recorder
 from ranklake.capture.recover import Recovery, recover_stream
 from ranklake.capture.seal import Sealed, Sealing, seal
+from ranklake.capture.spares import Spares
 from ranklake.capture.stream import SealedFile, Stream, open_files, sealed_files
 from ranklake.capture.syncer import Syncer
 from ranklake.capture.upload import Uploader
@@ -75,7 +76,8 @@ class Keeper:
         self._deadline = float("inf")
         self._pushing = threading.Lock()
         self._forked = False
-        self._syncer = Syncer(recorder, self._sealer_wakes.set)
+        self._spares = Spares(recorder, self._sealer_wakes.set)
+        self._syncer = Syncer(recorder, self._spares.make_room)
         self._next = dict.fromkeys(("anchor", "seal", "adopt"), 0.0)
         # Ranks start together; if they also sealed together, the store would have all of them at once each minute.
         self._next["seal"] = time.monotonic() + self._settings.seal_every_s * random.uniform(0.5, 1.0)  # noqa: S311
@@ -94,6 +96,7 @@ class Keeper:
 
         Raises `RuntimeError` if the system gives none; then everything stays in the local spool.
         """
+        self._spares.start()
         self._syncer.start()
         for thread in self._threads:
             thread.start()
@@ -118,6 +121,7 @@ class Keeper:
         self._stopping = True
         self._sealer_wakes.set()
         self._uploader_wakes.set()
+        self._spares.stop(timeout_s)
         self._syncer.stop(timeout_s)
         for thread in self._threads:
             if thread.ident is not None and thread is not threading.current_thread():
@@ -379,7 +383,7 @@ class Keeper:
         except (OSError, RefusedError) as error:  # the local spool is full or away: try again in a second
             self._gaps.warn(doing, f"{doing}: {error}; trying again")
             if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-                self._syncer.make_room()
+                self._spares.make_room()
         except EncryptionError as error:
             where = self._recorder.root
             self._gaps.warn("encryption", f"nothing is sealed or sent: {error}; it waits in {where}; trying again")

@@ -12,13 +12,14 @@ BENCH = Path(__file__).resolve().parents[1] / "bench" / "capture_bench.py"
 
 def test_the_bench_measures_and_loses_nothing(tmp_path):
     """Each case has positive figures, the spool holds every row of every call, and absent peers are not measured."""
-    command = [sys.executable, str(BENCH), "--rounds", "1", "--calls", "500", "--without-peers", "--json"]
+    command = [sys.executable, str(BENCH), "--rounds", "1", "--calls", "1000", "--without-peers", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=120)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     cases = {case["name"]: case for case in found["cases"]}
     assert {
         "bare slot",
+        "nothing recorded",
         "deque.append",
         "ranklake scalar",
         "ranklake mapping",

@@ -42,7 +42,7 @@ PHASES = {
     },
     "rotate": {"slots", "lane", "written", "shards", "stream", "pages", "budget"},
     "seal": {"seal", "tables", "folded", "arrays", "meta", "files", "clock"},
-    "keep": {"keeper", "syncer", "recorder", "slots", "lane", "stream", "owner"},
+    "keep": {"keeper", "syncer", "spares", "recorder", "slots", "lane", "stream", "owner"},
     "upload": {"upload", "breaker"},
     "recover": {path.stem for path in ROOM.glob("*.py")},
 }
