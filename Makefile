@@ -75,9 +75,7 @@ crash-capture: .venv/.test ## the same for capture alone
 
 # The peers, in an environment of their own; each may be missing, and is then shown as not available.
 PEERS := tensorboardX wandb 'mlflow-skinny sqlalchemy alembic' opentelemetry-sdk
-BENCH_# Two at a time, a file's tests one after the other in one of them: many wait, for processes, stores and clocks.
-PARALLEL := -n 2 --dist loadfile
-INSTALL := PIP_CONSTRAINT=tests/bench/constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 .bench-venv/bin/python -m pip install --quiet
+BENCH_INSTALL := PIP_CONSTRAINT=tests/bench/constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 .bench-venv/bin/python -m pip install --quiet
 
 .bench-venv/.ready: pyproject.toml tests/bench/constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
