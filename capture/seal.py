@@ -32,7 +32,7 @@ from ranklake.capture.meta import Meta, aside_frame, read_meta, sealed_frame
 from ranklake.capture.rows import NO_ROWS, Rows
 from ranklake.capture.stream import DAMAGED_FOLDER, OpenFile, SealedFile, StreamName, sealed_files
 from ranklake.capture.tables import arrow_table, read_rows, rows_there
-from ranklake.lake.contracts.envelope import EncryptionError, decrypt, encrypt
+from ranklake.lake.contracts.envelope import EncryptionError, Key, decrypt, encrypt
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.segment import METADATA_KEY, NotASegmentError, SegmentFooter, SegmentName
 
@@ -61,15 +61,30 @@ class Sealed:
 
 
 @dataclass(frozen=True, slots=True)
-class Sealing:
+class Origin:
+    """Whose rows are sealed, as their footers say it.
+
+    Attributes
+    ----------
+    name, world_size
+        The stream.
+    boot_id
+        The kernel's id of the boot that it was recorded on; empty if it is not known.
+    """
+
+    name: StreamName
+    world_size: int
+    boot_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sealing(Origin):
     """Everything about a stream that sealing needs.
 
     Attributes
     ----------
-    name, folder, world_size
-        The stream.
-    boot_id
-        The kernel's id of the boot that it was recorded on; empty if it is not known.
+    folder
+        Where the stream is.
     fallback
         Anchor to compute times from if meta.frames has none; None if there is no such either.
     note
@@ -80,10 +95,7 @@ class Sealing:
         Where the key is; whether whoever recorded the stream asked for encryption.
     """
 
-    name: StreamName
     folder: Path
-    world_size: int
-    boot_id: str
     fallback: Anchor | None
     note: Callable[[dict[str, Any]], None]
     next_segment: Callable[[str], int]
@@ -186,29 +198,39 @@ def _seal_file(job: Sealing, meta: Meta, file: OpenFile, *, final: bool) -> Seal
     raw = file.path.read_bytes()
     straight = straighten(meta.anchors) or [job.fallback or _emergency_anchor(file, raw, meta)]
     rows = read_rows(file.lane, raw, meta, straight)
-    gaps = meta.pending(file.table)
-    found = {DAMAGED: rows.damaged, OUT_OF_RANGE: rows.out_of_range}
-    found = {reason: count for reason, count in found.items() if count}
-    for reason, count in found.items():
-        gaps[reason] = gaps.get(reason, 0) + count
+    gaps = _gaps_due(meta, file.table, rows)
     closing = final and file.table == _LAST
     if not len(rows) and not gaps and not closing:
         file.path.unlink()
         return None
-    sealed = _write(job, meta, file.table, file.segment, rows, gaps, straight, final=final)
+    sealed = _write(job, meta, file.table, file.segment, rows, straight, final=final)
     _note(job, meta, file.table, file.segment, len(rows), gaps, final=final)
     if rows.damaged:
         keep_damaged(job.folder, file.path)
     else:
         file.path.unlink()
-    return Sealed(sealed, sum(gaps.values()), found)
+    return Sealed(sealed, sum(gaps.values()), _found(rows))
+
+
+def _found(rows: Rows) -> dict[str, int]:
+    """Return by reason how many rows were found to be lost in reading them."""
+    found = {DAMAGED: rows.damaged, OUT_OF_RANGE: rows.out_of_range}
+    return {reason: count for reason, count in found.items() if count}
+
+
+def _gaps_due(meta: Meta, table: str, rows: Rows) -> dict[str, int]:
+    """Return the gaps that the footer of a table's next segment has to carry."""
+    gaps = meta.pending(table)
+    for reason, count in _found(rows).items():
+        gaps[reason] = gaps.get(reason, 0) + count
+    return gaps
 
 
 def _seal_none(job: Sealing, meta: Meta, table: str) -> Sealed:
     """Seal a segment without rows, for what its footer has to say."""
     gaps = meta.pending(table)
     segment = job.next_segment(table)
-    sealed = _write(job, meta, table, segment, NO_ROWS, gaps, (), final=True)
+    sealed = _write(job, meta, table, segment, NO_ROWS, (), final=True)
     _note(job, meta, table, segment, 0, gaps, final=True)
     return Sealed(sealed, sum(gaps.values()))
 
@@ -224,43 +246,12 @@ def _write(
     table: str,
     segment: int,
     rows: Rows,
-    gaps: dict[str, int],
     straight: Sequence[Anchor],
     *,
     final: bool,
 ) -> SealedFile:
-    totals: dict[str, list[int]] = {}
-    if final and table == _LAST and not meta.damaged:  # counts of a damaged meta.frames are lower bounds, no totals
-        names = {*meta.rows, *meta.assigned, table}
-        totals = {name: [meta.rows[name], meta.assigned[name]] for name in sorted(names)}
-        totals[table] = [totals[table][0] + len(rows), totals[table][1] + sum(gaps.values())]
-    first, last = (int(rows.mono_ns.min()), int(rows.mono_ns.max())) if len(rows) else (0, 0)
-    used = bracket(straight, first, last) if len(rows) else []
     key = job.encryption.key(wanted=job.encrypted)
-    footer = SegmentFooter(
-        table=table,
-        contract_version=contract(table).version,
-        run=job.name.run,
-        attempt=job.name.attempt,
-        rank=job.name.rank,
-        world_size=job.world_size,
-        incarnation=job.name.incarnation,
-        segment=segment,
-        rows=len(rows),
-        rows_before=meta.rows[table],
-        gaps=gaps,
-        gaps_before=meta.assigned[table],
-        anchors=[list(anchor) for anchor in used],
-        clock=_clock_of(meta, used),
-        boot_id=job.boot_id,
-        final=final,
-        totals=totals,
-        writer=WRITER,
-        key_id=key.id if key else "",
-    )
-    raw = parquet_bytes(arrow_table(rows, table, job.name, segment, straight), footer, times_repeat=rows.times_repeat)
-    if key is not None:
-        raw = encrypt(key, raw, _name(job.name, segment, len(rows)).bond(table))
+    raw, footer = segment_bytes(job, meta, table, segment, rows, straight, final=final, key=key)
     digest = hashlib.sha256(raw).hexdigest()
     today = datetime.fromtimestamp(time.time(), UTC).date().isoformat()
     path = job.folder / SealedFile.local_name(table, segment, today, len(rows), digest, footer.key_id)
@@ -268,6 +259,66 @@ def _write(
     sealed = SealedFile.of(path)
     assert sealed is not None
     return sealed
+
+
+def segment_bytes(
+    origin: Origin,
+    meta: Meta,
+    table: str,
+    segment: int,
+    rows: Rows,
+    straight: Sequence[Anchor],
+    *,
+    final: bool,
+    key: Key | None = None,
+) -> tuple[bytes, SegmentFooter]:
+    """Return a segment's bytes, and the footer in them. Pure: nothing is written, and `meta` stays as it is.
+
+    Parameters
+    ----------
+    meta
+        What the stream has recorded and sealed so far; its pending gaps of the table go into the footer.
+    straight
+        Anchors around the times of the rows, as `ranklake.capture.clock.straighten` gives them.
+    final
+        This is the table's last segment of the stream.
+    key
+        To encrypt with.
+    """
+    gaps = _gaps_due(meta, table, rows)
+    totals: dict[str, list[int]] = {}
+    if final and table == _LAST and not meta.damaged:  # counts of a damaged meta.frames are lower bounds, no totals
+        names = {*meta.rows, *meta.assigned, table}
+        totals = {name: [meta.rows[name], meta.assigned[name]] for name in sorted(names)}
+        totals[table] = [totals[table][0] + len(rows), totals[table][1] + sum(gaps.values())]
+    first, last = (int(rows.mono_ns.min()), int(rows.mono_ns.max())) if len(rows) else (0, 0)
+    used = bracket(straight, first, last) if len(rows) else []
+    name = origin.name
+    footer = SegmentFooter(
+        table=table,
+        contract_version=contract(table).version,
+        run=name.run,
+        attempt=name.attempt,
+        rank=name.rank,
+        world_size=origin.world_size,
+        incarnation=name.incarnation,
+        segment=segment,
+        rows=len(rows),
+        rows_before=meta.rows[table],
+        gaps=gaps,
+        gaps_before=meta.assigned[table],
+        anchors=[list(anchor) for anchor in used],
+        clock=_clock_of(meta, used),
+        boot_id=origin.boot_id,
+        final=final,
+        totals=totals,
+        writer=WRITER,
+        key_id=key.id if key else "",
+    )
+    raw = parquet_bytes(arrow_table(rows, table, name, segment, straight), footer, times_repeat=rows.times_repeat)
+    if key is not None:
+        raw = encrypt(key, raw, _name(name, segment, len(rows)).bond(table))
+    return raw, footer
 
 
 def _clock_of(meta: Meta, used: Sequence[Anchor]) -> list[list[int | None]]:
@@ -317,7 +368,7 @@ def parquet_bytes(table: pa.Table, footer: SegmentFooter, *, times_repeat: bool 
         write_statistics=False,
         store_schema=False,  # docs of columns have no place in each of ten thousand small files
     ) as writer:
-        writer.write_table(table.cast(bare))
+        writer.write_table(pa.Table.from_arrays(table.columns, schema=bare))
         writer.add_key_value_metadata({METADATA_KEY: footer.to_json()})
     return sink.getvalue()
 

@@ -6,7 +6,7 @@ Capture writes it, ingest reads it; this module is all that the two share about 
 
 import json
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Final
 
 from ranklake.errors import RanklakeError
@@ -170,7 +170,8 @@ class SegmentFooter:
 
     def to_json(self) -> bytes:
         """Return the footer's JSON, keys sorted, so that equal footers have equal bytes."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":")).encode()
+        facts = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()
 
     @classmethod
     def from_json(cls, raw: bytes) -> "SegmentFooter":

@@ -28,6 +28,7 @@ _COMMANDS = {
     "retain": "Plan, approve and apply retention.",
     "mfu": "Compute model FLOP/s utilization from its inputs.",
     "audit": "Read and verify the audit trail.",
+    "bench": "Make data to measure with.",
 }
 _PIPELINE = {
     "dask",

@@ -1,0 +1,250 @@
+"""Devices: what a node's agent samples each second of its GPUs and of its host, as rows for the sealer.
+
+Figures have the grain of their sources: power in mW, clocks in steps of 15 MHz, whole degrees and percents, ratios of
+DCGM to six digits. What a healthy device never changes is there, too, since production has it.
+"""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from ranklake.bench.job import DEVICE_NAME, Job
+from ranklake.capture.arrays import Array, chosen, numbers, truths
+from ranklake.capture.rows import Columns, Rows
+from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.load import contract
+
+_MIB: Final = 1 << 20
+_GIB: Final = 1 << 30
+_NS: Final = 10**9
+_BUSY_W, _IDLE_W, _LIMIT_W = 615.0, 72.0, 700.0
+_CORRECTED: Final = 2e-5  # memory errors a second and GPU
+_CLOCK, _THROTTLED_CLOCK, _CLOCK_STEP = 1_755e6, 1_275e6, 15e6
+_PROFILED: Final = (
+    ("graphics_engine_active_ratio", 0.985, 0.004), ("sm_active_ratio", 0.86, 0.012),
+    ("sm_occupancy_ratio", 0.21, 0.006),
+    ("tensor_active_ratio", 0.47, 0.01), ("fp64_active_ratio", 0.0, 0.0), ("fp32_active_ratio", 0.06, 0.003),
+    ("fp16_active_ratio", 0.02, 0.002), ("integer_active_ratio", 0.05, 0.002), ("dram_active_ratio", 0.42, 0.015),
+)  # fmt: skip
+_NOTHING_WRONG: Final = (
+    "sync_boost_violation_ns", "board_limit_violation_ns", "low_utilization_violation_ns", "reliability_violation_ns",
+    "nvlink_crc_flit_error_count", "nvlink_crc_data_error_count", "nvlink_replay_error_count",
+    "nvlink_recovery_error_count",
+    "ecc_uncorrected_volatile_count", "ecc_uncorrected_aggregate_count", "remapped_rows_corrected_count",
+    "remapped_rows_uncorrected_count",
+)  # fmt: skip
+
+
+@dataclass
+class Sampler:
+    """The samples of one node; windows come in order, since counters go on.
+
+    Attributes
+    ----------
+    boot_ns
+        What the node's monotonic clock said when the job started.
+    """
+
+    job: Job
+    node: int
+    boot_ns: int
+    _seen: set[str] = field(default_factory=set)
+    _last: dict[str, Array] = field(default_factory=dict)
+
+    @property
+    def host(self) -> str:
+        """Name of the node."""
+        return f"synthetic-node{self.node:04d}"
+
+    def gpus(self, window: int, ticks: Array) -> Rows:
+        """Return a row a tick and GPU.
+
+        Parameters
+        ----------
+        ticks
+            Seconds since the job's start.
+        """
+        job, draws = self.job, self.job.draws("gpus", self.node, window)
+        ranks = np.array(job.ranks(self.node))
+        shape = (len(ticks), len(ranks))
+        busy = np.broadcast_to(job.busy(ticks)[:, None], shape)
+        again = ticks[:, None] >= job.attempts[-1].begin_s
+        hot = (ranks == job.straggler)[None, :] & again & busy
+        power = np.where(busy, _BUSY_W + draws.normal(0, 22.0, shape), _IDLE_W + draws.normal(0, 0.6, shape))
+        power = np.round(np.clip(np.where(hot, power * 0.78, power), 60.0, _LIMIT_W), 3)
+        warm = self._warming(power, hot)
+        clock = np.where(hot, _THROTTLED_CLOCK, _CLOCK) - _CLOCK_STEP * draws.binomial(6, 0.3, shape)
+        clock = np.where(busy, clock, 1_980e6)
+        util = np.where(busy, 1.0 - draws.binomial(4, 0.12, shape) / 100, 0.0)
+        link = np.where(busy, draws.normal(9.1e10, 4e9, shape), draws.gamma(1.0, 2e4, shape))
+        used = np.where(busy, 68_400 * _MIB + 2 * _MIB * draws.poisson(3.0, shape), 612 * _MIB)
+        missing = draws.random(shape) < 1e-3  # noqa: PLR2004 - a reading in a thousand fails
+        numeric: dict[str, Any] = {
+            "node_rank": self.node, "device_index": np.arange(len(ranks)),
+            "holder_attempt": np.where(again, len(job.attempts) - 1, 0),
+            "holder_rank": ranks, "holder_count": 1,
+            "gpu_utilization_ratio": util,
+            "memory_utilization_ratio": np.round(util * draws.normal(0.42, 0.02, shape), 2),
+            "encoder_utilization_ratio": 0.0, "decoder_utilization_ratio": 0.0,
+            "memory_used_bytes": used, "memory_free_bytes": 81_559 * _MIB - used - 510 * _MIB,
+            "memory_reserved_bytes": 510 * _MIB, "memory_total_bytes": 81_559 * _MIB,
+            "memory_own_bytes": np.maximum(0, used - 612 * _MIB), "bar1_used_bytes": 3 * _MIB,
+            "sm_clock_hz": clock, "sm_clock_max_hz": 1_980e6, "memory_clock_hz": 2_619e6,
+            "memory_clock_max_hz": 2_619e6,
+            "sm_clock_target_hz": 1_980e6, "memory_clock_target_hz": 2_619e6,
+            "power_watts": power, "power_limit_watts": _LIMIT_W, "power_limit_default_watts": _LIMIT_W,
+            "energy_joules": np.round(self._counted("energy", power), 3),
+            "temperature_celsius": np.round(warm), "memory_temperature_celsius": np.round(warm * 1.18 + 6),
+            "slowdown_temperature_celsius": 87.0, "shutdown_temperature_celsius": 92.0, "performance_state": 0,
+            "power_violation_ns": self._counted("power", np.floor(busy * draws.gamma(2.0, 9e6, shape))),
+            "thermal_violation_ns": self._counted("heat", np.floor(hot * draws.normal(6e8, 4e7, shape))),
+            "pcie_transmit_bytes_per_s": np.round(np.where(busy, draws.gamma(8.0, 4e7, shape), 2e4) / 1024) * 1024,
+            "pcie_receive_bytes_per_s": np.round(np.where(busy, draws.gamma(8.0, 9e7, shape), 2e4) / 1024) * 1024,
+            "pcie_link_generation": 5, "pcie_link_width": 16,
+            "nvlink_transmit_bytes_per_s": link, "nvlink_receive_bytes_per_s": link * draws.normal(1.0, 0.003, shape),
+            "nvlink_transmit_bytes": self._counted("sent", (link / 1024).astype(np.int64) * 1024),
+            "nvlink_receive_bytes": self._counted("got", (link / 1024).astype(np.int64) * 1024),
+            "nvlink_active_count": 18,
+            "ecc_corrected_volatile_count": self._counted("ecc", draws.random(shape) < _CORRECTED),
+            "ecc_corrected_aggregate_count": 3, "xid_last": 0, **dict.fromkeys(_NOTHING_WRONG, 0),
+        }  # fmt: skip
+        unprofiled = self.node % 16 == 5  # noqa: PLR2004 - a node in sixteen has no DCGM
+        for name, level, noise in _PROFILED:
+            ratio = np.where(busy, draws.normal(level, noise, shape), 0.0).clip(0, 1)
+            numeric[name] = np.round(ratio, 6)
+        columns = _columns("gpu_samples", numeric, shape)
+        columns["power_watts"] = numbers(power.ravel(), pa.float32(), missing.ravel())
+        if unprofiled:
+            why = json.dumps({name: "no DCGM" for name, _, _ in _PROFILED}, separators=(",", ":"))
+            columns |= {name: pa.nulls(power.size, pa.float32()) for name, _, _ in _PROFILED}
+            columns["unavailable"] = _same(why, power.size)
+        device = np.broadcast_to(np.arange(len(ranks)), shape).ravel()
+        identities = [job.identity("GPU", int(rank)) for rank in ranks]
+        columns |= {
+            "host": _same(self.host, power.size),
+            "source": _same("nvml" if unprofiled else "dcgm", power.size),
+            "device_uuid": chosen(device, [f"GPU-{one}" for one in identities]),
+            "device_name": _same(DEVICE_NAME, power.size),
+            "board_part_number": _same("692-2G520-0200-000", power.size),
+            "serial_number": chosen(device, [f"16532{int(one[:8], 16) % 10**8:08d}" for one in identities]),
+            "pci_bus_id": chosen(device, [f"00000000:{18 + 17 * at:02X}:00.0" for at in range(len(ranks))]),
+            "driver_version": _same("570.124.06", power.size),
+            "vbios_version": _same("96.00.99.00.01", power.size),
+            "cuda_version": _same("12.8", power.size),
+            "nvml_version": _same("12.570.124.06", power.size),
+            "holder_run": _same(job.run, power.size),
+            "clock_event_reasons": chosen(
+                np.where(hot, 2, busy).ravel().astype(np.int64), ["gpu_idle", "sw_power_cap", "sw_thermal_slowdown"]
+            ),
+            "ecc_enabled": truths(np.ones(power.size, bool)),
+            "row_remap_pending": truths(np.zeros(power.size, bool)),
+            "row_remap_failure": truths(np.zeros(power.size, bool)),
+        }
+        return self._timed("gpus", ticks, len(ranks), columns, draws)
+
+    def hosts(self, window: int, ticks: Array) -> Rows:
+        """Return a row a tick about the host."""
+        job, draws = self.job, self.job.draws("host", self.node, window)
+        busy = job.busy(ticks)
+        shape = (len(ticks), 1)
+        user = np.where(busy, draws.normal(0.115, 0.006, len(ticks)), 0.004).clip(0, 1)
+        system = np.where(busy, draws.normal(0.021, 0.002, len(ticks)), 0.002).clip(0, 1)
+        memory = (2_048 - 190) * _GIB - draws.integers(0, 4 * _GIB, len(ticks)) // 4096 * 4096
+
+        def grown(name: str, rate: float, spread: float = 0.1, quantum: int = 1) -> Array:
+            rates = np.where(busy, rate, rate * 0.01) * draws.lognormal(0, spread, len(ticks))
+            return self._counted(name, (rates / quantum).astype(np.int64)[:, None] * quantum)
+
+        numeric: dict[str, Any] = {
+            "node_rank": self.node,
+            "holder_attempt": np.where(ticks >= job.attempts[-1].begin_s, len(job.attempts) - 1, 0),
+            "cpu_count": 192, "cpu_utilization_ratio": user + system, "cpu_user_ratio": user,
+            "cpu_system_ratio": system,
+            "cpu_iowait_ratio": draws.binomial(3, 0.1, len(ticks)) / 19_200, "cpu_steal_ratio": 0.0,
+            "cpu_interrupt_ratio": draws.binomial(9, 0.3, len(ticks)) / 19_200,
+            "cpu_time_s": np.round(self._counted("cpu", (192 * (user + system))[:, None]), 2),
+            "cpu_frequency_hz": np.round(draws.normal(3.1e9, 2e7, len(ticks)), -3),
+            "cpu_temperature_celsius": np.round(draws.normal(58, 1, len(ticks))),
+            "load_average_1m": np.round(draws.normal(27, 0.5, len(ticks)), 2),
+            "load_average_5m": np.round(draws.normal(27, 0.1, len(ticks)), 2),
+            "load_average_15m": np.round(draws.normal(27, 0.03, len(ticks)), 2),
+            "process_running_count": draws.poisson(26, len(ticks)),
+            "process_blocked_count": draws.poisson(0.05, len(ticks)),
+            "context_switch_count": grown("switches", 41_000),
+            "memory_total_bytes": 2_048 * _GIB, "memory_used_bytes": 2_048 * _GIB - memory - 96 * _GIB,
+            "memory_available_bytes": memory + 64 * _GIB, "memory_cached_bytes": 96 * _GIB,
+            "memory_dirty_bytes": draws.poisson(800, len(ticks)) * 4096, "memory_shared_bytes": 18 * _GIB,
+            "swap_total_bytes": 0, "swap_used_bytes": 0, "swap_in_bytes": 0, "swap_out_bytes": 0, "oom_kill_count": 0,
+            "major_fault_count": grown("major", 0.4), "minor_fault_count": grown("minor", 9_000),
+            "disk_read_bytes": grown("read", 2.4e8, 0.3, 4096), "disk_write_bytes": grown("written", 3e6, 0.6, 4096),
+            "disk_read_count": grown("reads", 1_900, 0.3), "disk_write_count": grown("writes", 120, 0.6),
+            "filesystem_used_bytes": 410 * _GIB + grown("disk", 40_000, 0.2, 4096),
+            "filesystem_total_bytes": 3_500 * _GIB,
+            "network_receive_bytes": grown("received", 2.1e8, 0.2),
+            "network_transmit_bytes": grown("sent to", 6e5, 0.3),
+            "network_receive_packet_count": grown("packets in", 26_000, 0.2),
+            "network_transmit_packet_count": grown("packets out", 3_000),
+            "network_receive_error_count": 0, "network_transmit_error_count": 0, "network_receive_dropped_count": 0,
+            "network_transmit_dropped_count": 0, "tcp_retransmit_count": grown("retransmitted", 0.8, 0.5),
+            "infiniband_receive_bytes": grown("ib in", 2.9e11, 0.03),
+            "infiniband_transmit_bytes": grown("ib out", 2.9e11, 0.03),
+            "clock_offset_s": draws.normal(0, 4e-6, len(ticks)).round(9), "uptime_s": 86_400.0 * 9 + ticks,
+        }  # fmt: skip
+        columns = _columns("host_samples", {name: _upright(given) for name, given in numeric.items()}, shape)
+        columns |= {
+            "host": _same(self.host, len(ticks)),
+            "subject": _same("host", len(ticks)),
+            "boot_id": _same(job.identity("boot", self.node), len(ticks)),
+            "holder_run": _same(job.run, len(ticks)),
+            "clock_synchronized": truths(np.ones(len(ticks), bool)),
+        }
+        return self._timed("host", ticks, 1, columns, draws)
+
+    def _warming(self, power: Array, hot: Array) -> Array:
+        """Return core temperatures: each second a twentieth of the way to what the power calls for."""
+        wanted = 27.0 + 0.052 * power + 22.0 * hot
+        now = self._last.get("warmth", np.full(power.shape[1], 33.0))
+        found = np.empty(power.shape)
+        for at, goal in enumerate(wanted):
+            now = now + (goal - now) / 20.0
+            found[at] = now
+        self._last["warmth"] = now
+        return found
+
+    def _counted(self, name: str, grown: Array) -> Array:
+        """Return a counter's readings, which go on from window to window."""
+        before = self._last.get(name)
+        sums: Array = np.cumsum(grown, axis=0) + (0 if before is None else before)
+        if len(sums):
+            self._last[name] = sums[-1]
+        return sums
+
+    def _timed(self, what: str, ticks: Array, each: int, columns: Columns, draws: np.random.Generator) -> Rows:
+        """Return rows with their times; all of a tick have one, the moment at which the sampler woke."""
+        at_ns = self.boot_ns + (ticks * _NS).astype(np.int64) + draws.integers(20_000, 900_000, len(ticks))
+        since = np.diff(at_ns, prepend=self._last.get(f"{what} ns", at_ns[:1] - _NS)[-1:] if len(at_ns) else at_ns)
+        if len(at_ns):
+            self._last[f"{what} ns"] = at_ns[-1:]
+        fresh = np.zeros(len(ticks), bool)
+        fresh[:1] = what not in self._seen
+        self._seen.add(what)
+        columns["interval_ns"] = numbers(np.repeat(since, each), pa.int64(), np.repeat(fresh, each))
+        times = np.repeat(at_ns, each)
+        return Rows(times, np.arange(len(times)), columns, 0)
+
+
+def _same(text: str, count: int) -> pa.Array:
+    return chosen(np.zeros(count, np.int64), [text])
+
+
+def _upright(given: Any) -> Any:  # noqa: ANN401 - a number or an array
+    return given[:, None] if isinstance(given, np.ndarray) and given.ndim == 1 else given
+
+
+def _columns(table: str, of: dict[str, Any], shape: tuple[int, ...]) -> Columns:
+    """Return numeric columns, given as whatever can be stretched to (ticks, devices), in the types of the contract."""
+    schema = arrow_schema(contract(table), segment=True)
+    return {name: numbers(np.broadcast_to(given, shape).ravel(), schema.field(name).type) for name, given in of.items()}

@@ -1,0 +1,183 @@
+"""The job: what a synthetic training run did, as far as all ranks have it in common. Pure, and drawn from a seed.
+
+    attempt 0    starts, trains, and dies when one rank fails
+    attempt 1    starts again from the last checkpoint; one rank's GPU is throttled, and all others wait for it
+
+Every draw comes from a generator of its own, seeded with what is drawn and for whom. So a node's rows are the same
+whichever process makes them, and in whatever order.
+"""
+
+import hashlib
+import uuid
+from dataclasses import astuple, dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from ranklake.capture.arrays import Array
+
+RANKS_PER_NODE: Final = 8
+WINDOW_S: Final = 60
+"""How long a rank records before it seals."""
+DEVICE_NAME: Final = "NVIDIA H100 80GB HBM3"
+DEFAULT_START: Final = datetime(2026, 3, 2, 8, tzinfo=UTC)
+"""Fixed, so that the same options give the same bytes on any day."""
+
+_INIT_S, _DOWN_S = 20.0, 45.0
+_MOST_OF: Final = 0.05  # neither takes more of a short job than this
+_FEWEST_STEPS: Final = 20  # a shorter job has no restart
+_FIRST_STEP: Final = 6.0  # compilation, in steps
+_STALLS: Final = 0.004  # of all steps wait for input
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt of the run. Times are seconds since the job's start, arrays have one value a step.
+
+    Attributes
+    ----------
+    begin_s, end_s
+        When its processes were there.
+    steps
+        Step numbers.
+    start_s, step_s
+        Start and length of each step.
+    checkpoint_s, stall_s
+        What saving a checkpoint, and waiting for input that nobody had, took of it; mostly 0.
+    failed
+        True if it died.
+    """
+
+    number: int
+    begin_s: float
+    end_s: float
+    steps: Array
+    start_s: Array
+    step_s: Array
+    checkpoint_s: Array
+    stall_s: Array
+    failed: bool
+
+    def within(self, begin_s: float, end_s: float) -> slice:
+        """Return which steps end within a stretch of time."""
+        ends = self.start_s + self.step_s
+        first, last = np.searchsorted(ends, [begin_s, end_s], side="left")
+        return slice(int(first), int(last))
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to generate.
+
+    Attributes
+    ----------
+    gpus
+        Ranks; each has a GPU, eight of them are a node.
+    seconds
+        How long the job takes.
+    seed
+        Another one gives other numbers, under another run name.
+    step_s
+        Mean length of a step.
+    start
+        When it starts.
+    metrics
+        Scalars that each rank logs each step.
+    """
+
+    gpus: int
+    seconds: float
+    seed: int = 0
+    step_s: float = 1.0
+    start: datetime = DEFAULT_START
+    metrics: int = 20
+
+    @cached_property
+    def digest(self) -> str:
+        """Tell this job from one with other options, in eight hex digits."""
+        return hashlib.sha256(repr(astuple(self)).encode()).hexdigest()[:8]
+
+    @property
+    def run(self) -> str:
+        """Name of the run."""
+        return f"synthetic-{self.gpus}gpu-{self.digest}"
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes there are; the last may have less than eight ranks."""
+        return -(-self.gpus // RANKS_PER_NODE)
+
+    @property
+    def windows(self) -> int:
+        """How often each rank seals."""
+        return max(1, int(np.ceil(self.seconds / WINDOW_S)))
+
+    def ranks(self, node: int) -> range:
+        """Return the ranks of a node."""
+        return range(node * RANKS_PER_NODE, min((node + 1) * RANKS_PER_NODE, self.gpus))
+
+    def date(self, after_s: float) -> str:
+        """Return the UTC date some time after the start."""
+        return (self.start + timedelta(seconds=after_s)).date().isoformat()
+
+    def draws(self, what: str, *of: int) -> np.random.Generator:
+        """Return the generator for one thing and whom it is about."""
+        key = hashlib.sha256(f"{self.digest} {what} {of}".encode()).digest()[:16]
+        return np.random.default_rng(int.from_bytes(key))
+
+    def number(self, what: str, *of: int) -> int:
+        """Return a positive number of 62 bits that stands for something."""
+        return int(self.draws(what, *of).integers(1, 1 << 62))
+
+    def identity(self, what: str, *of: int) -> str:
+        """Return a UUID that stands for something."""
+        return str(uuid.UUID(bytes=self.draws(what, *of).bytes(16)))
+
+    @cached_property
+    def straggler(self) -> int:
+        """The rank whose GPU is throttled in the last attempt."""
+        return int(self.draws("straggler").integers(self.gpus))
+
+    @cached_property
+    def failing(self) -> int:
+        """The rank that fails."""
+        return int(self.draws("failing").integers(self.gpus))
+
+    @cached_property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """The run's attempts, in order."""
+        whole = self._attempt(0, 0.0, self.seconds, 0)
+        if len(whole.steps) < _FEWEST_STEPS:
+            return (whole,)
+        crash = self.seconds * float(self.draws("crash").uniform(0.35, 0.5))
+        first = self._attempt(0, 0.0, crash, 0, failed=True)
+        again = crash + min(_DOWN_S, _MOST_OF * self.seconds)
+        saved = np.flatnonzero(first.checkpoint_s)
+        resumed = int(first.steps[saved[-1]]) + 1 if len(saved) else 0
+        return first, self._attempt(1, again, self.seconds, resumed)
+
+    def _attempt(self, number: int, begin_s: float, end_s: float, first: int, *, failed: bool = False) -> Attempt:
+        draws = self.draws("steps", number)
+        most = int((end_s - begin_s) / self.step_s * 1.25) + 16
+        steps = first + np.arange(most)
+        every = max(10, round(self.seconds / self.step_s / 12))
+        checkpoint = np.where((steps + 1) % every == 0, 0.8 * self.step_s * draws.lognormal(0, 0.2, most), 0.0)
+        stall = np.where(draws.random(most) < _STALLS, self.step_s * draws.uniform(0.3, 1.5, most), 0.0)
+        taken = self.step_s * draws.lognormal(-0.01, 0.012, most)
+        taken[0] *= _FIRST_STEP
+        whole = taken + checkpoint + stall
+        start = begin_s + min(_INIT_S, _MOST_OF * self.seconds) + np.concatenate([[0.0], np.cumsum(whole)[:-1]])
+        kept = start + whole < end_s
+        return Attempt(
+            number, begin_s, end_s, steps[kept], start[kept], whole[kept], checkpoint[kept], stall[kept], failed
+        )
+
+    def busy(self, at_s: Array) -> Array:
+        """Say of moments (seconds since the start) whether the ranks train then."""
+        training = np.zeros(len(at_s), bool)
+        for attempt in self.attempts:
+            if len(attempt.steps):
+                training |= (at_s >= attempt.start_s[0]) & (at_s < attempt.start_s[-1] + attempt.step_s[-1])
+        return training

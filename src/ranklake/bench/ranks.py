@@ -1,0 +1,209 @@
+"""Ranks: what the ranks of a node record between two seals, as slots of the recorder's own layouts.
+
+A step is 1 row of `steps`, as many values as the job logs, and `SPANS_PER_STEP` spans: four phases, and the collectives
+of fully sharded data parallelism within them. Time is conserved: a phase is its own time and that of the collectives
+in it, the phases lie end to end, and a rank that is done early waits in its collectives for the slowest.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from ranklake.bench.job import Attempt, Job
+from ranklake.bench.signals import TOKENS, loss, signals, values
+from ranklake.capture.arrays import Array
+from ranklake.capture.layouts import ABSENT, MARK, PHASES, ROW_WIDTH, ROWS, SPANS, STEPS
+from ranklake.capture.meta import Meta, Metric, SpanName
+
+_SHARES: Final = {"data": 0.03, "forward": 0.25, "backward": 0.46, "optimizer": 0.05}
+"""What a rank needs for itself, as parts of a step."""
+_INSIDE: Final = {
+    "data": (),
+    "forward": ("all_gather",) * 6,
+    "backward": ("all_gather", "reduce_scatter") * 4 + ("reduce_scatter",),
+    "optimizer": ("all_reduce",),
+}
+_BYTES: Final = {"all_gather": 436_207_616, "reduce_scatter": 872_415_232, "all_reduce": 4}
+_WEIGHT: Final = {"all_gather": 1.0, "reduce_scatter": 1.4, "all_reduce": 0.2}
+COLLECTIVES: Final = tuple(name for inside in _INSIDE.values() for name in inside)
+SPANS_PER_STEP: Final = len(_INSIDE) + len(COLLECTIVES)
+_NAMES: Final = (*_SHARES, *_BYTES, "checkpoint")
+_IDS_PER_STEP: Final = SPANS_PER_STEP + 2  # the step's own, and that of a checkpoint
+
+FLOPS_SERIES: Final = 1 << 20
+"""Number of the one series that is not in each step's mappings: the model's FLOPs of a token."""
+
+_THROTTLED: Final = 1.17
+_MOST_BUSY: Final = 0.985  # of a step; the rest is in collectives even on the slowest rank
+_NS: Final = 1e9
+_MIB: Final = 1 << 20
+
+
+def definitions(job: Job, rank: int) -> Meta:
+    """Return what a rank defines when it begins: metrics, mappings of them, and names of spans."""
+    of = signals(job.metrics)
+    metrics = {at: Metric(one.name, one.kind, edge=one.edge) for at, one in enumerate(of)}
+    return Meta(
+        metrics=metrics | {FLOPS_SERIES: Metric("model/flops_per_token", "gauge")},
+        schemas={
+            at // ROW_WIDTH: tuple(range(len(of)))[at : at + ROW_WIDTH] for at in range(0, len(of), ROW_WIDTH)
+        },
+        spans={
+            at: SpanName(name, "collective" if name in _BYTES else "checkpoint" if name == "checkpoint" else "phase",
+                         dp_rank=rank, pp_rank=0, tp_rank=0)
+            for at, name in enumerate(_NAMES)
+        },
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Window:
+    """Some steps of an attempt on the ranks of a node.
+
+    Attributes
+    ----------
+    which
+        The steps, as a slice of the attempt's.
+    boot_ns
+        What the node's monotonic clock said when the job started.
+    """
+
+    job: Job
+    attempt: Attempt
+    node: int
+    number: int
+    which: slice
+    boot_ns: int
+
+    @cached_property
+    def _times(self) -> dict[str, Array]:
+        """Seconds by phase, (ranks, steps), and of each collective, (ranks, steps, collectives)."""
+        job, draws = self.job, self.job.draws("phases", self.attempt.number, self.node, self.number)
+        ranks = job.ranks(self.node)
+        checkpoint, stall = self.attempt.checkpoint_s[self.which], self.attempt.stall_s[self.which]
+        net = self.attempt.step_s[self.which] - checkpoint - stall
+        shape = (len(ranks), len(net))
+        own = {name: net * share * draws.lognormal(0, 0.02, shape) for name, share in _SHARES.items()}
+        pace = job.draws("pace", self.node).normal(1.0, 0.006, len(ranks))
+        if self.attempt.number == job.attempts[-1].number and job.straggler in ranks:
+            pace[job.straggler - ranks[0]] *= _THROTTLED
+        needed = sum(own.values()) * pace[:, None]
+        fits = np.minimum(1.0, _MOST_BUSY * net / needed) * pace[:, None]
+        own = {name: spent * fits for name, spent in own.items()}
+        waiting = net - sum(own.values())
+        own["data"] = own["data"] + stall
+        weights = np.array([_WEIGHT[name] for name in COLLECTIVES])
+        weights = weights * draws.lognormal(0, 0.15, (*shape, len(weights)))
+        each = waiting[..., None] * weights / weights.sum(axis=-1, keepdims=True)
+        jitter = np.abs(draws.normal(0, 30e-6, shape))
+        return own | {
+            "collective": waiting,
+            "each": each,
+            "jitter": jitter,
+            "checkpoint": np.broadcast_to(checkpoint, shape),
+        }
+
+    @cached_property
+    def _starts(self) -> Array:
+        """Start of each step on the node's monotonic clock, (ranks, steps), ns."""
+        after = self.attempt.start_s[self.which] + self._times["jitter"]
+        starts: Array = self.boot_ns + (after * _NS).astype(np.int64)
+        return starts
+
+    @cached_property
+    def _lengths(self) -> Array:
+        return (self.attempt.step_s[self.which] * _NS).astype(np.int64)
+
+    def steps(self) -> Array:
+        """Return slots of `STEPS`, (ranks, steps)."""
+        draws = self.job.draws("steps of ranks", self.attempt.number, self.node, self.number)
+        numbers = self.attempt.steps[self.which]
+        shape = self._starts.shape
+        slots = np.zeros(shape, STEPS.dtype())
+        slots["start_ns"], slots["duration_ns"], slots["step"] = self._starts, self._lengths, numbers
+        for phase in PHASES:
+            spent = self._times.get(phase)
+            slots[f"{phase}_ns"] = ABSENT if spent is None else (spent * _NS).astype(np.int64)
+        slots["checkpoint_ns"][self._times["checkpoint"] == 0] = ABSENT
+        slots["tokens"], slots["samples"] = TOKENS, 2
+        slots["loss"] = loss(numbers) + draws.normal(0, 0.04, shape)
+        slots["grad_norm"] = 0.9 * (numbers + 20.0) ** -0.1 * draws.lognormal(0, 0.2, shape)
+        slots["grad_norm"][draws.random(shape) < 1e-4] = np.nan  # noqa: PLR2004 - a loss scale that was too high
+        slots["lr"] = 3e-4 * np.minimum(1.0, (numbers + 1) / 200) * 0.9999**numbers
+        activations = np.asarray(draws.gamma(2.0, 80_000.0, shape)).astype(np.int64) * 512
+        slots["memory_allocated_bytes"] = 61_000 * _MIB + activations
+        slots["memory_reserved_bytes"] = 66_000 * _MIB + 2 * _MIB * (numbers // 400)
+        if self.node % 16 == 3:  # noqa: PLR2004 - a node in sixteen whose framework does not say
+            slots["memory_allocated_bytes"] = slots["memory_reserved_bytes"] = ABSENT
+        slots["present"] = np.where(draws.random(shape) < 1e-3, 0b101, 0b111)  # noqa: PLR2004 - gradients not looked at
+        slots["mark"] = MARK
+        return slots
+
+    def rows(self) -> Array:
+        """Return slots of `ROWS`, (ranks, slots): the mappings of values that each step logs."""
+        of = signals(self.job.metrics)
+        draws = self.job.draws("scalars", self.attempt.number, self.node, self.number)
+        ranks, steps = self._starts.shape
+        found = values(of, self.attempt.steps[self.which], ranks, draws)
+        mappings = -(-len(of) // ROW_WIDTH)
+        slots = np.zeros((ranks, steps, mappings), ROWS.dtype())
+        logged = self._starts + self._lengths - (self._times["checkpoint"] * _NS).astype(np.int64) - 2_000_000
+        slots["time_ns"] = logged[..., None] + np.arange(mappings) * 4_000
+        slots["step"] = self.attempt.steps[self.which][:, None]
+        for at in range(mappings):
+            some = found[..., at * ROW_WIDTH : (at + 1) * ROW_WIDTH]
+            slots["values"][:, :, at, : some.shape[-1]] = some
+        slots["schema"], slots["mark"] = np.arange(mappings), MARK
+        return slots.reshape(ranks, -1)
+
+    def spans(self) -> Array:
+        """Return slots of `SPANS`, (ranks, slots), in the order in which they end; those of checkpoints come last."""
+        times, numbers = self._times, self.attempt.steps[self.which]
+        ranks, steps = self._starts.shape
+        first = np.arange(self.which.start, self.which.stop) * _IDS_PER_STEP + 1
+        slots = np.zeros((ranks, steps, SPANS_PER_STEP), SPANS.dtype())
+        at = done = 0
+        begin = np.zeros((ranks, steps))  # seconds into the step
+        for phase, inside in _INSIDE.items():
+            own, within = times[phase], times["each"][..., done : done + len(inside)]
+            done += len(inside)
+            apart = own / (len(inside) + 1)
+            parent = at + len(inside)
+            elapsed = begin.copy()
+            for place, name in enumerate(inside):
+                elapsed = elapsed + apart
+                self._put(slots, at, _NAMES.index(name), elapsed, within[..., place], first, parent)
+                slots["bytes"][..., at] = _BYTES[name]
+                elapsed = elapsed + within[..., place]
+                at += 1
+            length = own + within.sum(axis=-1)
+            self._put(slots, at, _NAMES.index(phase), begin, length, first, -1)
+            begin = begin + length
+            at += 1
+        slots["step"], slots["microbatch"], slots["mark"] = numbers[:, None], -1, MARK
+        flat = slots.reshape(ranks, -1)
+        saved = np.flatnonzero(times["checkpoint"][0]) if ranks else np.empty(0, np.int64)
+        if not len(saved):
+            return flat
+        extra = np.zeros((ranks, len(saved), 1), SPANS.dtype())
+        lasted = times["checkpoint"][:, saved]
+        extra["start_ns"][..., 0] = self._starts[:, saved] + (begin[:, saved] * _NS).astype(np.int64)
+        extra["duration_ns"][..., 0] = (lasted * _NS).astype(np.int64)
+        extra["span_id"][..., 0] = first[saved] + SPANS_PER_STEP + 1
+        extra["parent_id"][..., 0] = first[saved]
+        extra["step"][..., 0] = numbers[saved]
+        extra["bytes"], extra["microbatch"] = 5_800_000_000, -1
+        extra["name"], extra["mark"] = _NAMES.index("checkpoint"), MARK
+        return np.concatenate([flat, extra.reshape(ranks, -1)], axis=1)
+
+    def _put(
+        self, slots: Array, at: int, name: int, begin_s: Array, length_s: Array, first: Array, parent: int
+    ) -> None:
+        slots["start_ns"][..., at] = self._starts + (begin_s * _NS).astype(np.int64)
+        slots["duration_ns"][..., at] = (length_s * _NS).astype(np.int64)
+        slots["span_id"][..., at] = first + 1 + at
+        slots["parent_id"][..., at] = first if parent < 0 else first + 1 + parent
+        slots["bytes"][..., at] = ABSENT
+        slots["name"][..., at] = name

@@ -1,0 +1,98 @@
+"""``ranklake bench``."""
+
+import json
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from ranklake.bench.generate import Generated, generate
+from ranklake.bench.job import DEFAULT_START, Job
+from ranklake.commands.options import configuration, json_option, spool_option
+from ranklake.commands.progress import progress_bar
+from ranklake.lake.contracts.storage import fsspec_options
+
+_FORMATS = ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d")
+
+
+@click.group()
+def bench() -> None:
+    """Make data to measure with."""
+
+
+@bench.command("generate")
+@click.option("--gpus", type=click.IntRange(1, 1_000_000), default=8, show_default=True, help="Ranks, eight a node.")
+@click.option(
+    "--hours",
+    type=click.FloatRange(0, 24 * 366, min_open=True),
+    default=0.1,
+    show_default=True,
+    help="How long the job takes.",
+)
+@spool_option
+@click.option("--seed", default=0, show_default=True, help="Another one gives other numbers.")
+@click.option(
+    "--step-s",
+    type=click.FloatRange(0.001, 3600),
+    default=1.0,
+    show_default=True,
+    help="Mean length of a step.",
+)
+@click.option(
+    "--start",
+    type=click.DateTime(_FORMATS),
+    default=DEFAULT_START.strftime(_FORMATS[0]),
+    show_default=True,
+    help="When the job starts, in UTC.",
+)
+@click.option(
+    "--metrics",
+    type=click.IntRange(1, 10_000),
+    default=20,
+    show_default=True,
+    help="Scalars that a rank logs each step.",
+)
+@click.option(
+    "--packed/--single",
+    default=True,
+    show_default=True,
+    help="A node's segments of a minute in one object, or each by itself.",
+)
+@click.option("--workers", type=click.IntRange(min=0), default=0, help="Processes; default: one for each core.")
+@json_option
+@click.pass_context
+def generate_command(
+    ctx: click.Context,
+    /,
+    hours: float,
+    start: datetime,
+    spool: str,
+    *,
+    packed: bool,
+    workers: int,
+    as_json: bool,
+    **rest: Any,  # noqa: ANN401 - the options that a job is made of as they are
+) -> None:
+    """Write the segments of a synthetic training job, sealed as capture seals them.
+
+    The same options give the same bytes. Nobody ran this: the run is called synthetic-…, and its labels say so.
+    """
+    job = Job(seconds=hours * 3600, start=start.replace(tzinfo=UTC), **rest)
+    options = fsspec_options(spool, configuration(ctx).storage)
+    with progress_bar("nodes") as progress:
+        made = generate(job, spool, options, packed=packed, workers=workers, progress=progress)
+    click.echo(json.dumps(asdict(made)) if as_json else _told(made))
+
+
+def _told(made: Generated) -> str:
+    rows, size = sum(made.rows.values()), sum(made.segment_bytes.values())
+    lines = [f"run {made.run}: {made.gpus:,} GPUs, {made.seconds:,.0f} s"]
+    for table, count in made.rows.items():
+        each = made.segment_bytes[table] / max(1, count)
+        lines.append(f"  {table:<13}{count:>14,} rows  {made.segments[table]:>9,} segments  {each:>8.1f} bytes a row")
+    lines.append(f"{rows:,} rows, {size:,} bytes in segments, {made.object_bytes:,} in {made.objects:,} objects")
+    lines.append(
+        f"{made.wall_s:.1f} s, {made.cpu_s:.1f} CPU-seconds: {rows / max(made.cpu_s, 1e-9):,.0f} rows a CPU-second"
+    )
+    return "\n".join(lines)
