@@ -7,41 +7,33 @@ columns and types, so that ``SELECT count(*) FROM gpu_samples`` gives 0 on a mac
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping
-from datetime import date
+from datetime import date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
-from datafusion import SessionConfig, SessionContext, SQLOptions
+import pyarrow.compute as pc
+from datafusion import DataFrame, SessionConfig, SessionContext, SQLOptions
 from deltalake import DeltaTable
 
-from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.errors import did_you_mean
+from ranklake.lake.as_of import AsOf
 from ranklake.lake.contracts.load import load_contracts
-from ranklake.lake.scan import register
+from ranklake.lake.query_error import NotReadOnlyError, QueryError, explained
+from ranklake.lake.scan import MissingFileError, live_files, needed, register
 from ranklake.lake.store import Lake
 from ranklake.lake.tables import delta_table
 
-if TYPE_CHECKING:
-    from ranklake.lake.contracts.model import Contract
+__all__ = ["NotReadOnlyError", "QueryError", "engine", "plain", "query", "session", "sql"]
 
 _WORD: Final = re.compile(r"[a-z_][a-z0-9_]*", re.IGNORECASE)
+_EXPLAINS: Final = re.compile(r"\s*explain\b", re.IGNORECASE)
 _LISTS_TABLES: Final = frozenset({"information_schema", "show", "tables"})
 _READ_ONLY: Final = (
     SQLOptions().with_allow_ddl(allow=False).with_allow_dml(allow=False).with_allow_statements(allow=False)
 )
-_NO_TABLE: Final = re.compile(r"table '(?:[^']*\.)?([^'.]+)' not found")
-_NO_FIELD: Final = re.compile(r"No field named ([^\n]+?)\.(?: Did you mean '([^']+)'\?)?(?:\n|$)")
-_VALID: Final = re.compile(r"Valid fields are ([^\n]+?)\.(?:\n|$)")
-_NO_FUNCTION: Final = re.compile(r"Invalid function '([^']+)'\.(?:\s*Did you mean '([^']+)'\?)?")
-_POSITION: Final = re.compile(r" at Line: (\d+), Column: (\d+)")
-
-
-class QueryError(RanklakeError):
-    """A query that cannot be answered."""
-
-
-class NotReadOnlyError(QueryError):
-    """A statement that would change something."""
+Moment = AsOf | datetime | int | str | Collection[str] | None
+"""What `AsOf.parse` understands."""
 
 
 def engine(threads: int | None = None) -> SessionContext:
@@ -81,7 +73,7 @@ def session(
     contracts = load_contracts(overlay)
     for name in contracts if tables is None else tables:
         handle = handles[name] if handles is not None and name in handles else delta_table(lake, name)
-        register(ctx, lake, contracts[name], handle, None if days is None else days.get(name))
+        register(ctx, lake, contracts[name], live_files(handle, None if days is None else days.get(name)))
     return ctx
 
 
@@ -92,6 +84,7 @@ def query(
     limit: int | None = None,
     *,
     overlay: Path | None = None,
+    as_of: Moment = None,
 ) -> pa.Table:
     """Answer one SELECT (or EXPLAIN, DESCRIBE, SHOW TABLES).
 
@@ -103,25 +96,40 @@ def query(
         Values for ``$name`` placeholders.
     limit
         Most rows to return; default all.
+    as_of
+        A time (of all tables), a version (of the one table that is named), ``table=version``, or several of these.
 
     Raises
     ------
     NotReadOnlyError
         The statement would change something.
     QueryError
-        Unknown table, column or function (with the nearest name), bad syntax (with its position), or what else
-        DataFusion says.
+        Unknown table, column or function (with the nearest name), bad syntax (with its position), a version or time
+        that is not there (any more), or what else DataFusion says.
+    MissingFileError
+        A data file that the query needs is not there.
     """
     contracts = load_contracts(overlay)
     words = {word.lower() for word in _WORD.findall(text)}
     names = list(contracts) if words & _LISTS_TABLES else [name for name in contracts if name in words]
-    ctx = session(lake, names, overlay=overlay)
-    try:
+    moment = AsOf.parse(as_of)
+    live = {name: live_files(moment.handle(lake, name, names)) for name in names}
+
+    def planned(ctx: SessionContext) -> DataFrame:
         frame = ctx.sql_with_options(text, _READ_ONLY, param_values=dict(params or {}))
-        rows = frame.limit(limit).to_arrow_table() if limit is not None else frame.to_arrow_table()
+        return frame if limit is None else frame.limit(limit)
+
+    try:
+        kept = needed(engine(), lake, contracts, live, lambda ctx: planned(ctx).execution_plan(), words)
+        ctx = engine()
+        for name, rows in kept.items():
+            register(ctx, lake, contracts[name], rows)
+        found = plain(planned(ctx).to_arrow_table())
+    except MissingFileError:
+        raise
     except Exception as error:  # DataFusion raises plain Exception and ValueError alike
-        raise _explained(error, contracts, names) from error
-    return plain(rows)
+        raise explained(error, contracts, names) from error
+    return _with_files(found, live, kept) if _EXPLAINS.match(text) else found
 
 
 def plain(rows: pa.Table) -> pa.Table:
@@ -130,12 +138,27 @@ def plain(rows: pa.Table) -> pa.Table:
     return pa.table(arrays, names=rows.column_names)
 
 
+def _with_files(plan: pa.Table, live: Mapping[str, pa.Table], kept: Mapping[str, pa.Table]) -> pa.Table:
+    """Return an explained plan with a row that says how many files the Delta log spared it."""
+    counts = [
+        f"{name}: {kept[name].num_rows} of {rows.num_rows} files, {_bytes(kept[name]):,} of {_bytes(rows):,} bytes"
+        for name, rows in live.items()
+    ]
+    row = pa.table({"plan_type": ["Delta log"], "plan": ["\n".join(counts)]}, schema=plan.schema)
+    return pa.concat_tables([row, plan])
+
+
+def _bytes(files: pa.Table) -> int:
+    return int(pc.sum(files["size_bytes"]).as_py() or 0)
+
+
 def sql(
     text: str,
     lake: Lake | str | None = None,
     *,
     params: Mapping[str, Any] | None = None,
     limit: int | None = None,
+    as_of: Moment = None,
     as_: str = "arrow",
     storage: dict[str, str] | None = None,
 ) -> Any:  # noqa: ANN401 - the caller names the library
@@ -145,6 +168,8 @@ def sql(
     ----------
     lake
         An open lake or its URI; default ``RANKLAKE_LAKE``.
+    params, limit, as_of
+        As for `query`.
     as_
         ``arrow`` (`pyarrow.Table`), ``pandas`` or ``polars`` (either must be installed).
 
@@ -157,7 +182,7 @@ def sql(
         if not uri:
             raise QueryError("no lake is named", mend="pass lake=URI or set RANKLAKE_LAKE")
         lake = Lake.open(uri, storage)
-    rows = query(lake, text, params, limit)
+    rows = query(lake, text, params, limit, as_of=as_of)
     if as_ == "pandas":
         return rows.to_pandas()
     if as_ == "polars":
@@ -173,37 +198,3 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_binary_view(kind) or pa.types.is_large_binary(kind):
         return pa.binary()
     return kind
-
-
-def _explained(error: Exception, contracts: Mapping[str, "Contract"], opened: Iterable[str]) -> QueryError:
-    """Return one line for what DataFusion said in several."""
-    said = str(error)
-    if "not supported: " in said and any(word in said for word in ("DDL", "DML", "Statement")):
-        return NotReadOnlyError("only queries are answered here", where="SQL", mend="write SELECT …")
-    if found := _NO_TABLE.search(said):
-        name = found[1]
-        return QueryError(f"no table is called {name!r}", where="SQL", mend=did_you_mean(name, contracts))
-    if found := _NO_FIELD.search(said):
-        return _no_column(found[1], _VALID.search(said), contracts, opened)
-    if found := _NO_FUNCTION.search(said):
-        mend = f"did you mean {found[2]!r}?" if found[2] else ""
-        return QueryError(f"no function is called {found[1]!r}", where="SQL", mend=mend)
-    where = "SQL"
-    if found := _POSITION.search(said):
-        where = f"SQL:{found[1]}:{found[2]}"
-        said = _POSITION.sub("", said)
-    for noise in ("SQL error: ", "Error during planning: ", "Schema error: ", "This feature is not implemented: "):
-        said = said.removeprefix(noise)
-    if found := re.fullmatch(r'ParserError\("(.*)"\)', said.strip(), re.DOTALL):
-        said = f"syntax error: {found[1]}"
-    return QueryError(" ".join(said.split()) or type(error).__name__, where=where)
-
-
-def _no_column(
-    name: str, valid: re.Match[str] | None, contracts: Mapping[str, "Contract"], opened: Iterable[str]
-) -> QueryError:
-    wanted = name.replace('"', "").split(".")[-1]
-    known = {field.replace('"', "").split(".")[-1] for field in valid[1].split(", ")} if valid else set()
-    if not known:
-        known = {column for table in opened for column in contracts[table].names}
-    return QueryError(f"no column is called {name!r}", where="SQL", mend=did_you_mean(wanted, known))

@@ -1,27 +1,31 @@
 """Putting a Delta table's live files before DataFusion so that it reads only what a query needs.
 
 `SessionContext.register_table(name, DeltaTable)` works, but delta-rs's provider takes no conditions across the C
-interface: every file of the table is read whatever the query asks. So the live files are taken from the Delta log and
-registered
+interface: every file of the table is read whatever the query asks. So the live files are taken from the Delta log, and
+`needed` says which of them a query can want: DataFusion plans it over stand-ins that know of each file what the log
+says, and notes for which files they are asked. What is left is registered
 
-- one by one, if they are few and on a local disk: DataFusion's own Parquet reader then skips files by their date, and
-  row groups and pages by their statistics;
-- else as an Arrow dataset, since DataFusion takes seconds to plan hundreds of files: fragments are skipped by date and
-  by the statistics of the Delta log, row groups by their own.
+- on a local disk as a folder of links to just these files, which DataFusion's own Parquet reader reads: it skips files
+  by their date, and row groups and pages by their statistics;
+- elsewhere as an Arrow dataset, which reads through the lake's own file system and skips row groups.
 """
 
-from collections.abc import Collection
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import date, datetime
-from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from datafusion import DataFrame, SessionContext, col, lit
+from datafusion import SessionContext, col
 
 from ranklake.lake.commit import files
 from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.store import LakeError
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -29,62 +33,132 @@ if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.store import Lake
 
-FEW_FILES: Final = 64
-"""Files up to which a table is registered file by file: planning takes about a millisecond each."""
+_NO_FILES: Final = pa.schema({"path": pa.string(), "size_bytes": pa.int64(), "date": pa.date32()}).empty_table()
 
 
-def register(
+class MissingFileError(LakeError):
+    """A data file that the log names and that is not there, or not of its size."""
+
+
+def live_files(handle: "DeltaTable | None", days: Collection[date] | None = None) -> pa.Table:
+    """Return the live files of a table's handle (None: never written), of some dates or all."""
+    return _NO_FILES if handle is None else files(handle, None if days is None else sorted(days))
+
+
+def register(ctx: SessionContext, lake: "Lake", contract: "Contract", live: pa.Table) -> None:
+    """Register files of a table (rows of `live_files`) under its name; none make it empty, with its columns and types.
+
+    Links to local files lie in a folder that goes with the session object, which must therefore be kept as long as any
+    frame made from it. Raises `MissingFileError`.
+    """
+    schema = arrow_schema(contract).remove_metadata()
+    if not live.num_rows:
+        ctx.register_record_batches(contract.table, [[pa.RecordBatch.from_pylist([], schema=schema)]])
+    elif lake.is_local:
+        folder = tempfile.mkdtemp(prefix="ranklake-sql-")
+        weakref.finalize(ctx, shutil.rmtree, folder, ignore_errors=True)
+        _link(lake, contract.table, live, Path(folder))
+        stored = schema.remove(schema.get_field_index("date"))
+        # as a URI: in a plain path brackets, stars and question marks would be patterns
+        frame = ctx.read_parquet(
+            f"{Path(folder).as_uri()}/", table_partition_cols=[("date", pa.date32())], schema=stored
+        )
+        ctx.register_view(contract.table, frame.select(*(col(f'"{name}"') for name in schema.names)))
+    else:
+        ctx.register_dataset(contract.table, _dataset(lake, contract.table, live.to_pylist(), schema, schema.names))
+
+
+def needed(
     ctx: SessionContext,
     lake: "Lake",
-    contract: "Contract",
-    handle: "DeltaTable | None",
-    days: Collection[date] | None = None,
-) -> None:
-    """Register a table under its name, as of the handle's version.
+    contracts: Mapping[str, "Contract"],
+    live: Mapping[str, pa.Table],
+    plan: Callable[[SessionContext], Any],
+    words: Collection[str],
+) -> dict[str, pa.Table]:
+    """Return those files of each table that a query can need, by what the Delta log says of them.
 
     Parameters
     ----------
-    handle
-        None for a table that was never written: it is empty then, with its contract's columns and types.
-    days
-        Dates to register; default all.
+    ctx
+        A session for this purpose alone.
+    live
+        Live files by table: rows of `live_files`.
+    plan
+        Plans the query in the session that it is given, down to the physical plan.
+    words
+        Columns that the query may hold conditions against: statistics of others are not looked at.
+
+    Raises whatever `plan` raises.
     """
-    schema = arrow_schema(contract).remove_metadata()
-    live = [] if handle is None else files(handle, None if days is None else sorted(days)).to_pylist()
-    if not live:
-        ctx.register_record_batches(contract.table, [[pa.RecordBatch.from_pylist([], schema=schema)]])
-    elif lake.is_local and len(live) <= FEW_FILES:
-        frames = [_frame(ctx, lake, contract.table, row, schema) for row in live]
-        ctx.register_view(contract.table, reduce(lambda left, right: left.union(right), frames))
-    else:
-        ctx.register_dataset(contract.table, _dataset(lake, contract.table, live, schema))
+    stand_ins = {}
+    for table, rows in live.items():
+        schema = arrow_schema(contracts[table]).remove_metadata()
+        columns = {name for name in schema.names if name in words}
+        stand_ins[table] = _dataset(lake, table, rows.to_pylist(), schema, columns)
+        ctx.register_dataset(table, stand_ins[table])
+    plan(ctx)
+    kept = {}
+    for table, rows in live.items():
+        prefix = len(lake.path("tables", table, ""))
+        asked = pa.array([path[prefix:] for path in stand_ins[table].asked], pa.string())
+        kept[table] = rows.filter(pc.is_in(rows["path"], value_set=asked))
+    return kept
 
 
-def _frame(ctx: SessionContext, lake: "Lake", table: str, row: dict[str, Any], schema: pa.Schema) -> DataFrame:
-    """Return one file as a frame with the table's columns; its date is a constant, to hold conditions against."""
-    stored = schema.remove(schema.get_field_index("date"))
-    # as a URI: in a plain path brackets, stars and question marks would be patterns
-    frame = ctx.read_parquet(Path(lake.path("tables", table, row["path"])).as_uri(), schema=stored)
-    day = lit(pa.scalar(row["date"], pa.date32())).alias("date")
-    return frame.select(*(day if name == "date" else col(f'"{name}"') for name in schema.names))
+class _StandIn(ds.FileSystemDataset):  # type: ignore[misc] # pyarrow ships no types
+    """A table's files as a dataset that notes which of them it is asked for, by path."""
+
+    asked: set[str]
+
+    def get_fragments(self, filter: ds.Expression | None = None) -> Iterator[ds.Fragment]:  # noqa: A002 - pyarrow's name
+        """Return the fragments that may hold rows for which the filter is true."""
+        found = list(super().get_fragments(filter=filter))
+        self.asked.update(fragment.path for fragment in found)
+        return iter(found)
 
 
-def _dataset(lake: "Lake", table: str, live: list[dict[str, Any]], schema: pa.Schema) -> ds.Dataset:
+def _link(lake: "Lake", table: str, live: pa.Table, folder: Path) -> None:
+    """Lay out links as the table's own folders are, so that dates stand in the paths.
+
+    DataFusion passes over a link that leads nowhere, so each file is looked at here.
+    """
+    made: set[str] = set()
+    for row in live.select(["path", "size_bytes", "date"]).to_pylist():
+        target = Path(lake.path("tables", table, row["path"]))
+        size = target.stat().st_size if target.is_file() else None
+        if size != row["size_bytes"]:
+            what = "a data file is missing" if size is None else "a data file is not of the size that the log says"
+            mend = "ask again if an old version was asked for; else restore the file from a backup"
+            raise MissingFileError(what, where=str(target), mend=mend)
+        day = f"date={row['date'].isoformat()}"
+        if day not in made:
+            (folder / day).mkdir()
+            made.add(day)
+        (folder / day / f"{target.stem}.parquet").symlink_to(target)  # of another ending it would be passed over
+
+
+def _dataset(
+    lake: "Lake", table: str, live: list[dict[str, Any]], schema: pa.Schema, columns: Collection[str]
+) -> _StandIn:
     filesystem = lake.arrow_filesystem()
     form = ds.ParquetFileFormat()
+    fields = [field for field in schema if field.name in columns]
     fragments = [
         form.make_fragment(
-            lake.path("tables", table, row["path"]), filesystem=filesystem, partition_expression=_known(row, schema)
+            lake.path("tables", table, row["path"]), filesystem=filesystem, partition_expression=_known(row, fields)
         )
         for row in live
     ]
-    return ds.FileSystemDataset(fragments, schema, form, filesystem)
+    dataset = _StandIn(fragments, schema, form, filesystem)
+    dataset.asked = set()
+    return dataset
 
 
-def _known(row: dict[str, Any], schema: pa.Schema) -> ds.Expression:
+def _known(row: dict[str, Any], fields: list[pa.Field]) -> ds.Expression:
     """Return what is true of every row of a file: its date, and the ranges of columns without NULLs."""
     known = ds.field("date") == pa.scalar(row["date"], pa.date32())
-    for field in schema:
+    for field in fields:
         low, high = row.get(f"min.{field.name}"), row.get(f"max.{field.name}")
         if low is None or high is None or row.get(f"null_count.{field.name}") != 0:
             continue

@@ -19,7 +19,6 @@ import ranklake.lake
 from ranklake.commands.rollup import rollup
 from ranklake.commands.sql import sql
 from ranklake.errors import RanklakeError
-from ranklake.lake import scan
 from ranklake.lake.commit import files
 from ranklake.lake.contracts.arrow import ARROW_TYPES
 from ranklake.lake.contracts.load import load_contracts
@@ -86,26 +85,32 @@ def test_only_what_is_asked_for_is_read(lake):
     """A condition on the date leaves the other date's files out of the plan; others reach the Parquet reader."""
     plan = query(lake, "EXPLAIN SELECT sum(tokens) FROM steps WHERE date = '2026-03-02' AND rank = 1")
     text = "".join(plan["plan"].to_pylist())
+    assert "steps: 1 of 2 files" in text
     assert "date=2026-03-02" in text
     assert "date=2026-03-01" not in text
     assert "rank_min" in text
 
 
-@pytest.mark.parametrize("few", [0, 64])
-def test_many_files_are_read_as_few_are(lake, monkeypatch, few):
-    """Registered file by file or as one dataset, a table gives the same rows, types and pruning by what is known."""
-    monkeypatch.setattr(scan, "FEW_FILES", few)
-    assert query(lake, COUNT)["n"].to_pylist() == [200, 200, 200]
-    found = query(lake, "SELECT * FROM steps WHERE date = '2026-03-02' AND rank = 1 AND step < 5 ORDER BY step")
+class Distant(Lake):
+    """A lake that is read as one on an object store is: through its own file system."""
+
+    is_local = False
+
+
+@pytest.mark.parametrize("kind", [Lake, Distant])
+def test_near_and_far_tables_are_read_alike(lake, kind):
+    """As a folder of links or as a dataset, a table gives the same rows and types, and the same dates of it."""
+    one = kind(lake.uri, fs=lake.fs, root=lake.root)
+    assert query(one, COUNT)["n"].to_pylist() == [200, 200, 200]
+    found = query(one, "SELECT * FROM steps WHERE date = '2026-03-02' AND rank = 1 AND step < 5 ORDER BY step")
     assert found["step"].to_pylist() == [0, 1, 2, 3, 4]
+    assert found["date"].to_pylist() == [NOON.date() + timedelta(days=1)] * 5
     assert [column.type for column in found.columns] == [
         ARROW_TYPES[column.type] for column in load_contracts()["steps"].columns
     ]
-    assert (
-        query(lake, "SELECT count(*) AS n FROM steps WHERE rank = 7 OR ts > '2027-01-01T00:00:00Z'")["n"][0].as_py()
-        == 0
-    )
-    chosen = session(lake, ["steps"], days={"steps": [NOON.date()]})
+    none = query(one, "SELECT count(*) AS n FROM steps WHERE rank = 7 OR ts > '2027-01-01T00:00:00Z'")
+    assert none.to_pylist() == [{"n": 0}]
+    chosen = session(one, ["steps"], days={"steps": [NOON.date()]})
     assert chosen.sql("SELECT DISTINCT date FROM steps").to_arrow_table()["date"].to_pylist() == [NOON.date()]
 
 

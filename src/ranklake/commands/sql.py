@@ -2,16 +2,17 @@
 
 import os
 from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import click
 import pyarrow as pa
 
 from ranklake.commands.options import configuration, lake_option
 from ranklake.commands.tables import as_csv, as_json, as_parquet, as_table
-from ranklake.errors import RanklakeError
+from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.query import query
 from ranklake.lake.store import Lake
 
@@ -21,6 +22,20 @@ _FORMATS: Final[Mapping[str, Callable[[pa.Table], str]]] = MappingProxyType(
 _SUFFIXES: Final = {".csv": "csv", ".json": "json", ".parquet": "parquet", ".pq": "parquet"}
 
 
+def _bool(text: str) -> bool:
+    """Return true or false. Raises `ValueError`."""
+    return ("false", "true").index(text.lower()) == 1
+
+
+def _timestamp(text: str) -> datetime:
+    """Return an ISO 8601 time, UTC where it names no zone. Raises `ValueError`."""
+    found = datetime.fromisoformat(text)
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
+
+
+_TYPES: Final[Mapping[str, Callable[[str], Any]]] = MappingProxyType(
+    {"int": int, "float": float, "text": str, "bool": _bool, "date": date.fromisoformat, "timestamp": _timestamp}
+)
 _EXAMPLE: Final = 'Example: ranklake sql "SELECT rank, count(*) n, avg(step_time_s) FROM steps GROUP BY rank"'
 
 
@@ -33,7 +48,18 @@ _EXAMPLE: Final = 'Example: ranklake sql "SELECT rank, count(*) n, avg(step_time
     "--output", type=click.Path(dir_okay=False, path_type=Path), help="File to write, in place of the terminal."
 )
 @click.option(
-    "--param", "params", multiple=True, metavar="NAME=VALUE", help="Value of a $name in the text; repeatable."
+    "--param",
+    "params",
+    multiple=True,
+    metavar="NAME[:TYPE]=VALUE",
+    help=f"Value of a $name in the text; repeatable. Types: {', '.join(_TYPES)}; default: as it looks.",
+)
+@click.option(
+    "--as-of",
+    "as_of",
+    multiple=True,
+    metavar="VERSION|TIME",
+    help="Read tables as they were: at a time (UTC), or a table's version (12, or steps=12); repeatable.",
 )
 @click.option("--limit", type=click.IntRange(min=0), help="Most rows to give.")
 @lake_option
@@ -44,6 +70,7 @@ def sql(
     chosen: str | None,
     output: Path | None,
     params: tuple[str, ...],
+    as_of: tuple[str, ...],
     limit: int | None,
     lake: str,
 ) -> None:
@@ -54,7 +81,7 @@ def sql(
         raise RanklakeError("Parquet is not for a terminal", where="--format", mend="name a file with --output")
     overlay = Path(config.contracts.overlay) if config.contracts.overlay else None
     values = dict(_param(item) for item in params)
-    rows = query(Lake.open(lake, config.storage), text, values, limit, overlay=overlay)
+    rows = query(Lake.open(lake, config.storage), text, values, limit, overlay=overlay, as_of=as_of)
     if output is None:
         click.echo(_FORMATS[kind](rows))
         return
@@ -63,16 +90,20 @@ def sql(
     click.echo(f"{rows.num_rows:,} rows written to {output}", err=True)
 
 
-def _param(item: str) -> tuple[str, str | int | float]:
-    name, equals, value = item.partition("=")
+def _param(item: str) -> tuple[str, pa.Scalar]:
+    """Return name and value of ``name=value`` or ``name:type=value``."""
+    head, equals, value = item.partition("=")
+    name, _, kind = head.partition(":")
     if not name or not equals:
         raise RanklakeError(f"{item!r} is no NAME=VALUE", where="--param", mend="write --param run=demo-1")
-    for kind in (int, float):
+    if kind and kind not in _TYPES:
+        raise RanklakeError(f"no type is called {kind!r}", where=f"--param {name}", mend=did_you_mean(kind, _TYPES))
+    for candidate in [kind] if kind else ["int", "float", "text"]:
         try:
-            return name, kind(value)
+            return name, pa.scalar(_TYPES[candidate](value))
         except ValueError:
             continue
-    return name, value
+    raise RanklakeError(f"the value is no {kind}", where=f"--param {name}", mend=f"write a {kind}, or another type")
 
 
 def _write(output: Path, data: bytes) -> None:

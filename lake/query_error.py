@@ -1,0 +1,69 @@
+"""What is wrong with a query, in one line: DataFusion's own words shortened, with the nearest name that there is."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from ranklake.errors import RanklakeError, did_you_mean
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
+
+_NO_TABLE: Final = re.compile(r"table '(?:[^']*\.)?([^'.]+)' not found")
+_NO_FIELD: Final = re.compile(r"No field named ([^\n]+?)\.(?: Did you mean '([^']+)'\?)?(?:\n|$)")
+_VALID: Final = re.compile(r"Valid fields are ([^\n]+?)\.(?:\n|$)")
+_NO_FUNCTION: Final = re.compile(r"Invalid function '([^']+)'\.(?:\s*Did you mean '([^']+)'\?)?")
+_NO_VALUE: Final = re.compile(r"No value found for placeholder with name \$(\w+)")
+_POSITION: Final = re.compile(r" at Line: (\d+), Column: (\d+)")
+
+
+class QueryError(RanklakeError):
+    """A query that cannot be answered."""
+
+
+class NotReadOnlyError(QueryError):
+    """A statement that would change something."""
+
+
+def explained(error: Exception, contracts: Mapping[str, "Contract"], opened: Iterable[str]) -> QueryError:
+    """Return one line for what DataFusion said in several.
+
+    Parameters
+    ----------
+    contracts
+        Tables that may be asked for.
+    opened
+        Those that the query names.
+    """
+    said = str(error)
+    if "not supported: " in said and any(word in said for word in ("DDL", "DML", "Statement")):
+        return NotReadOnlyError("only queries are answered here", where="SQL", mend="write SELECT …")
+    if found := _NO_TABLE.search(said):
+        name = found[1]
+        return QueryError(f"no table is called {name!r}", where="SQL", mend=did_you_mean(name, contracts))
+    if found := _NO_FIELD.search(said):
+        return _no_column(found[1], _VALID.search(said), contracts, opened)
+    if found := _NO_FUNCTION.search(said):
+        mend = f"did you mean {found[2]!r}?" if found[2] else ""
+        return QueryError(f"no function is called {found[1]!r}", where="SQL", mend=mend)
+    if found := _NO_VALUE.search(said):
+        return QueryError(f"no value is given for ${found[1]}", where="SQL", mend=f"pass --param {found[1]}=VALUE")
+    where = "SQL"
+    if found := _POSITION.search(said):
+        where = f"SQL:{found[1]}:{found[2]}"
+        said = _POSITION.sub("", said)
+    for noise in ("SQL error: ", "Error during planning: ", "Schema error: ", "This feature is not implemented: "):
+        said = said.removeprefix(noise)
+    if found := re.fullmatch(r'ParserError\("(.*)"\)', said.strip(), re.DOTALL):
+        said = f"syntax error: {found[1]}"
+    return QueryError(" ".join(said.split()) or type(error).__name__, where=where)
+
+
+def _no_column(
+    name: str, valid: re.Match[str] | None, contracts: Mapping[str, "Contract"], opened: Iterable[str]
+) -> QueryError:
+    wanted = name.replace('"', "").split(".")[-1]
+    known = {field.replace('"', "").split(".")[-1] for field in valid[1].split(", ")} if valid else set()
+    if not known:
+        known = {column for table in opened for column in contracts[table].names}
+    return QueryError(f"no column is called {name!r}", where="SQL", mend=did_you_mean(wanted, known))
