@@ -12,6 +12,7 @@ from ranklake.lake.ingest import ingest
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.spool import Spool
 from ranklake.lake.store import Lake
+from ranklake.lake.upkeep.run import upkeep
 from ranklake.lake.workers import workers
 from ranklake.quality.check import run_checks
 
@@ -64,6 +65,13 @@ def rollup_once(settings: Settings, progress: Progress | None = None) -> dict[st
     """Recompute what changed; return the partitions written per rollup."""
     results = run_rollups(Lake.open(settings.lake, settings.storage), progress=progress)
     return {"rollups": [asdict(result) for result in results]}
+
+
+def upkeep_once(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
+    """Merge small files, shorten the logs, purge; return what `ranklake.lake.upkeep.run.Upkept` says."""
+    lake = Lake.open(settings.lake, settings.storage)
+    with workers(settings.dask_address, settings.dask_workers, settings.dask_memory) as crew:
+        return asdict(upkeep(lake, crew, progress=progress))
 
 
 def pipeline_once(settings: Settings) -> dict[str, Any]:

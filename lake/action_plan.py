@@ -1,4 +1,4 @@
-"""Plans whose commits are spelled out: retention, quarantine by checks, erasure, migration.
+"""Plans whose commits are spelled out: retention, quarantine by checks, compaction, erasure, migration.
 
 Whoever composes one writes the new data files first and names them in the plan, together with the files that they
 replace. Carrying it out is then nothing but commits, so anybody can do it, again and again. Files of a plan that was
@@ -15,15 +15,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import ranklake
-from ranklake.lake.commit import append_files, files, swap_plan
+from ranklake.lake.commit import append_files, files, number_of, swap, swap_plan
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.ledger import commit_rows, ledger_row
-from ranklake.lake.parquet import DataFile
+from ranklake.lake.ledger import ledger_row, row_files
+from ranklake.lake.listing import listed
+from ranklake.lake.parquet import DataFile, plan_of
 from ranklake.lake.plan import LEDGER, Plan
 from ranklake.lake.read import read_some
 from ranklake.lake.tables import delta_table, ensure_table
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.store import Lake
 
@@ -35,6 +38,7 @@ def compose(
     add: Sequence[DataFile] = (),
     remove: Mapping[str, pa.Table] | None = None,
     purge: bool = False,
+    data_change: bool = True,
     facts: Mapping[str, Any] | None = None,
 ) -> Plan:
     """Return a plan that spells out its commits.
@@ -48,6 +52,8 @@ def compose(
     purge
         Whether the bytes of removed files go too, after the commits; else they stay readable by time travel until
         upkeep.
+    data_change
+        False if the new files hold the very rows of those that go.
     facts
         Further plain JSON values for people and audits.
     """
@@ -66,6 +72,7 @@ def compose(
             for table, rows in gone.items()
         },
         "purge": purge,
+        "data_change": data_change,
         "account": account,
         "facts": dict(facts or {}),
     }
@@ -78,34 +85,69 @@ def execute(lake: "Lake", plan: Plan) -> None:
     for row in plan.body["add"]:
         file = DataFile(**{**row, "partition": date.fromisoformat(row["partition"])})
         added.setdefault(file.table, []).append(file)
+    removed = {
+        table: pa.Table.from_pylist([{**row, "date": date.fromisoformat(row["date"])} for row in rows])
+        for table, rows in plan.body["remove"].items()
+        if rows
+    }
     metadata = {"ranklake.plan": str(plan.number), "ranklake.kind": plan.kind}
-    for table in sorted({*added, *plan.body["remove"]}):
-        dropped = pa.Table.from_pylist(
-            [{**row, "date": date.fromisoformat(row["date"])} for row in plan.body["remove"].get(table, [])]
-        )
-        handle = delta_table(lake, table) or ensure_table(lake, contract(table))
-        swap_plan(
-            handle,
-            plan.number,
-            add=added.get(table, []),
-            remove=dropped if dropped.num_rows else None,
-            metadata=metadata,
-        )
+    data_change = bool(plan.body.get("data_change", True))
+    for table in sorted({*added, *removed} - {LEDGER}):
+        handle = ensure_table(lake, contract(table))
+        add, remove = added.get(table, []), removed.get(table)
+        if data_change or _holds(handle, remove):
+            swap_plan(handle, plan.number, add=add, remove=remove, metadata=metadata, data_change=data_change)
     if plan.body["purge"]:
         _purge(lake, plan)
+    _finish(lake, plan, added, removed.get(LEDGER), metadata)
+
+
+def _finish(
+    lake: "Lake", plan: Plan, added: Mapping[str, list[DataFile]], merged: pa.Table | None, metadata: Mapping[str, str]
+) -> None:
+    """Commit the ledger's row, and with it what the plan does to the ledger's own files, for the ledger is last."""
+    ledger = ensure_table(lake, contract(LEDGER))
+    if number_of(ledger) >= plan.number:
+        return
     account = plan.body["account"]
-    rejected = sum(file.rows for file in added.get("rejects", []))
+    moved = [] if "rejects" in plan.body["remove"] else added.get("rejects", [])
+    rejected = sum(file.rows for file in moved)
     row = ledger_row(plan, account, rows_stored=sum(account.values()), rows_rejected=rejected)
-    commit_rows(lake, LEDGER, [row], plan.number)
+    new = row_files(lake, LEDGER, [row], plan.number)
+    if merged is not None and _holds(ledger, merged):
+        swap(ledger, plan.number, add=[*added.get(LEDGER, []), *new], remove=merged, metadata=metadata)
+    else:
+        swap(ledger, plan.number, add=new, metadata=metadata)
+
+
+def _holds(handle: "DeltaTable", some: pa.Table | None) -> bool:
+    """Return whether files are all live: files that were merged must not come beside a table that was built anew."""
+    return some is None or set(some["path"].to_pylist()) <= set(files(handle)["path"].to_pylist())
 
 
 def _purge(lake: "Lake", plan: Plan) -> None:
+    """Delete what was removed, and what is left of the same rows from before they were merged or rewritten.
+
+    Whatever a later plan writes there has a higher number. Derived tables count numbers of their own, so of theirs only
+    the files that the plan names can be told from those that a rollup is about to commit.
+    """
     for table, rows in plan.body["remove"].items():
-        for row in rows:
+        paths = {row["path"] for row in rows}
+        if contract(table).kind != "derived":
+            paths |= _left_behind(lake, table, {path.rpartition("/")[0] for path in paths}, plan.number)
+        for path in paths:
             try:
-                lake.fs.rm_file(lake.path("tables", table, row["path"]))
+                lake.fs.rm_file(lake.path("tables", table, path))
             except FileNotFoundError:  # an earlier try came this far
                 continue
+
+
+def _left_behind(lake: "Lake", table: str, folders: set[str], number: int) -> set[str]:
+    root = lake.path("tables", table)
+    there = {one.path.removeprefix(f"{root}/") for folder in folders for one in listed(lake.fs, f"{root}/{folder}")}
+    handle = delta_table(lake, table)
+    live = set() if handle is None else set(files(handle)["path"].to_pylist())
+    return {path for path in there - live if (plan := plan_of(path)) is not None and plan <= number}
 
 
 def live_files(lake: "Lake", table: str, partitions: Sequence[date]) -> pa.Table:

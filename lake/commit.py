@@ -8,6 +8,7 @@ count their own; a plan that changes such a table says so under a second applica
 """
 
 import hashlib
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 APP_ID: Final = "lake"
 PLAN_ID: Final = "plan"
+_SUM_DIGITS: Final = 64
+_SUMS: Final = 16**_SUM_DIGITS
+_MERGED: Final = re.compile(rf"~(?P<sum>[0-9a-f]{{{_SUM_DIGITS}}})\.parquet$")
 
 
 class LostRaceError(RanklakeError):
@@ -50,6 +54,7 @@ def swap(
     remove: pa.Table | None = None,
     metadata: Mapping[str, str] | None = None,
     plan: int | None = None,
+    data_change: bool = True,
 ) -> bool:
     """Commit files to a table under a number, once.
 
@@ -65,14 +70,16 @@ def swap(
         Goes into the commit's own record, for people and for recovery.
     plan
         Recorded beside the number, for `swap_plan`.
+    data_change
+        False where the table holds the same rows before and after; those who follow the log then pass the commit over.
 
     Returns whether this call committed; False means that the number is there already. Raises `LostRaceError` if another
     process won; the new files then stay behind, named by no commit.
     """
     if number_of(table) >= number:
         return False
-    actions: list[AddAction | RemoveAction] = [file.add_action() for file in add]
-    actions += [] if remove is None else _remove_actions(remove)
+    actions: list[AddAction | RemoveAction] = [file.add_action(data_change=data_change) for file in add]
+    actions += [] if remove is None else _remove_actions(remove, data_change=data_change)
     transactions = [Transaction(APP_ID, number), *([] if plan is None else [Transaction(PLAN_ID, plan)])]
     properties = CommitProperties(custom_metadata=dict(metadata or {}), app_transactions=transactions)
     try:
@@ -97,6 +104,7 @@ def swap_plan(
     add: Sequence[DataFile] = (),
     remove: pa.Table | None = None,
     metadata: Mapping[str, str] | None = None,
+    data_change: bool = True,
 ) -> bool:
     """Commit what a plan spells out for a table, once, whether the table counts plans or its own commits.
 
@@ -106,7 +114,8 @@ def swap_plan(
     done = table.transaction_version(PLAN_ID)
     if done is not None and done >= plan:
         return False
-    return swap(table, max(plan, number_of(table) + 1), add=add, remove=remove, metadata=metadata, plan=plan)
+    number = max(plan, number_of(table) + 1)
+    return swap(table, number, add=add, remove=remove, metadata=metadata, plan=plan, data_change=data_change)
 
 
 def files(table: DeltaTable, partitions: Sequence[date] | None = None) -> pa.Table:
@@ -125,8 +134,17 @@ def files(table: DeltaTable, partitions: Sequence[date] | None = None) -> pa.Tab
 
 
 def fingerprint(paths: Iterable[str]) -> str:
-    """Return a digest of files. Data files never change once written, so their names say it all; order says nothing."""
-    return hashlib.sha256("\n".join(sorted(paths)).encode()).hexdigest()
+    """Return a digest of files. Data files never change once written, so their names say it all; order says nothing.
+
+    It is the sum of the files' own digests, and a file that was merged from others carries their sum in its name: so
+    merging files changes no fingerprint, and nobody computes or checks again what did not change.
+    """
+    return f"{sum(map(_share, paths)) % _SUMS:0{_SUM_DIGITS}x}"
+
+
+def _share(path: str) -> int:
+    merged = _MERGED.search(path)
+    return int(merged["sum"] if merged else hashlib.sha256(path.encode()).hexdigest(), 16)
 
 
 def replace_partitions(
@@ -165,13 +183,13 @@ def append_files(lake: "Lake", contract: "Contract", rows: pa.Table, number: int
     ]
 
 
-def _remove_actions(remove: pa.Table) -> list[AddAction | RemoveAction]:
+def _remove_actions(remove: pa.Table, *, data_change: bool) -> list[AddAction | RemoveAction]:
     now = int(time.time() * 1000)
     rows: list[dict[str, Any]] = remove.select(["path", "size_bytes", "date"]).to_pylist()
     return [
         RemoveAction(
             row["path"],
-            data_change=True,
+            data_change=data_change,
             deletion_timestamp=now,
             size=row["size_bytes"],
             partition_values={"date": row["date"].isoformat()},

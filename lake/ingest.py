@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 from ranklake.lake import ingest_plan
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.driver import drive
+from ranklake.lake.plan import LEDGER
 from ranklake.lake.read import read
 from ranklake.lake.spool import GONE
 from ranklake.lake.tables import delta_table
+from ranklake.lake.upkeep.merge import merge_small
 
 if TYPE_CHECKING:
     from ranklake.lake.plan import Progress
@@ -53,7 +55,13 @@ class Ingested:
 
 
 def ingest(
-    lake: "Lake", spool: "Spool", workers: "Workers", *, keep_days: int = 7, progress: "Progress | None" = None
+    lake: "Lake",
+    spool: "Spool",
+    workers: "Workers",
+    *,
+    keep_days: int = 7,
+    merge: bool = True,
+    progress: "Progress | None" = None,
 ) -> Ingested:
     """Bring everything new in the spool into the lake.
 
@@ -61,6 +69,8 @@ def ingest(
     ----------
     keep_days
         Segments stay in the spool that long after their plan is finished, for replay.
+    merge
+        Whether to merge small files of the tables that got rows, where enough have come together.
     """
     started = time.monotonic()
     outcomes: dict[int, list[dict[str, Any]]] = {}
@@ -73,6 +83,9 @@ def ingest(
         account = driven.outcomes.get(driven.plan.number) if driven.plan else []
         composed = account is None or any(row["unreadable"] != GONE for row in account)
     rows = [row for account in outcomes.values() for row in account]
+    if merge and outcomes:
+        touched = {row["table"] for row in rows if row["rows_stored"]}
+        merge_small(lake, workers, {*touched, "rejects", "segments", LEDGER})
     purged = 0
     if delta_table(lake, "segments") is not None:
         kept = read(lake, contract("segments"), [*ingest_plan.IDENTITY, "date"])

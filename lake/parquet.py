@@ -7,6 +7,7 @@ file's footer.
 
 import json
 import os
+import re
 import time
 import uuid
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 ROW_GROUP_ROWS = 262_144
 STATISTIC_CHARACTERS = 64
+_NAME = re.compile(r"date=\d{4,}-\d{2}-\d{2}/p(?P<plan>\d+)-[0-9a-f]{32}(~[0-9a-f]+)?\.parquet")
 
 
 class FileMismatchError(RanklakeError):
@@ -58,15 +60,23 @@ class DataFile:
     size_bytes: int
     stats: str
 
-    def add_action(self) -> AddAction:
+    def add_action(self, *, data_change: bool = True) -> AddAction:
         """Return the action that makes the file part of its table."""
         values = {"date": self.partition.isoformat()}
         return AddAction(
-            self.path, self.size_bytes, values, int(time.time() * 1000), data_change=True, stats=self.stats
+            self.path, self.size_bytes, values, int(time.time() * 1000), data_change=data_change, stats=self.stats
         )
 
 
-def write_partition(lake: "Lake", contract: "Contract", rows: pa.Table, day: date, plan: int) -> DataFile:
+def plan_of(path: str) -> int | None:
+    """Return the number in a data file's path, relative to its table; None if `write_partition` did not write it."""
+    found = _NAME.fullmatch(path)
+    return int(found["plan"]) if found else None
+
+
+def write_partition(
+    lake: "Lake", contract: "Contract", rows: pa.Table, day: date, plan: int, *, merged: str = ""
+) -> DataFile:
     """Sort rows of one date as the contract says and write them as one new file of its table.
 
     Parameters
@@ -75,6 +85,8 @@ def write_partition(lake: "Lake", contract: "Contract", rows: pa.Table, day: dat
         Conforming rows (the contract's Arrow schema; `date` may be absent), all of `day`.
     plan
         Number of the plan this belongs to; it is part of the file's name, so that orphans can be told.
+    merged
+        Fingerprint of the files that these very rows come from, if the new one only takes their place.
 
     Raises `FileMismatchError` if what was written does not read back as claimed, `LakeUnreachableError` where it cannot
     be written. The file is complete and, on a local disk, synced when this returns; on failure a file that no commit
@@ -86,7 +98,7 @@ def write_partition(lake: "Lake", contract: "Contract", rows: pa.Table, day: dat
     if contract.sort:
         keys = [(name, "ascending") for name in contract.sort if name != "date"]
         body = body.take(pc.sort_indices(body, sort_keys=keys))
-    path = f"date={day.isoformat()}/p{plan:010d}-{uuid.uuid4().hex}.parquet"
+    path = f"date={day.isoformat()}/p{plan:010d}-{uuid.uuid4().hex}{merged and '~'}{merged}.parquet"
     full = lake.path("tables", contract.table, path)
     if lake.is_local:
         os.makedirs(os.path.dirname(full), exist_ok=True)  # noqa: PTH103, PTH120 - fsspec paths are strings

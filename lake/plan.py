@@ -5,6 +5,7 @@ only when the last plan is finished, and a plan is finished when the table ``ing
 last, carries its number.
 """
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.commit import LostRaceError, number_of
+from ranklake.lake.shape import faults
 from ranklake.lake.tables import delta_table
 
 if TYPE_CHECKING:
@@ -24,6 +26,33 @@ RESTORE: Final = "restore the file from a backup; if no commit carries its numbe
 
 Progress = Callable[[int, int], None]
 """Told (tasks done, tasks in the plan) as a plan goes on."""
+
+
+_SEGMENT: Final = {
+    "path": str,
+    "others": [str],
+    "table": str,
+    "bytes": int,
+    "rows": int,
+    "sha256": str,
+    "resent": bool,
+}
+_ADDED: Final = {"table": str, "path": str, "partition": str, "rows": int, "size_bytes": int, "stats": str}
+_REMOVED: Final = {"path": str, "size_bytes": int, "num_records": int, "date": str}
+_ACTIONS: Final = {
+    "writer": str,
+    "add": [_ADDED],
+    "remove": {...: [_REMOVED]},
+    "purge": bool,
+    "account": {...: int},
+}
+KINDS: Final[dict[str, Any]] = {
+    "ingest": {"spool": str, "writer": str, "versions": {...: int}, "segments": [_SEGMENT]},
+    **dict.fromkeys(("quarantine", "retention", "compaction", "migration", "erasure"), _ACTIONS),
+}
+"""What the body of each kind of plan must have, as `ranklake.lake.shape` says it."""
+
+_DIGEST: Final = "sha256"
 
 
 class DamagedPlanError(RanklakeError):
@@ -39,7 +68,7 @@ class Plan:
     number
         From 1, without holes.
     kind
-        ingest | quarantine | retention | migration | erasure.
+        A key of `KINDS`.
     created_us
         Microseconds since 1970.
     body
@@ -63,20 +92,34 @@ class Plan:
 
     def to_json(self) -> bytes:
         """Return the plan file's bytes."""
-        facts = {"format": FORMAT, "plan": self.number, "kind": self.kind, "created_us": self.created_us}
-        return json.dumps({**facts, **self.body}, sort_keys=True, indent=1).encode()
+        facts = {"format": FORMAT, "plan": self.number, "kind": self.kind, "created_us": self.created_us, **self.body}
+        return json.dumps({**facts, _DIGEST: _digest(facts)}, sort_keys=True, indent=1).encode()
 
     @classmethod
     def from_json(cls, raw: bytes, where: str) -> "Plan":
-        """Read a plan file. Raises `DamagedPlanError`."""
+        """Read a plan file. Raises `DamagedPlanError`; nobody has to look into a plan's body for what is missing."""
         try:
             facts = json.loads(raw)
+            said = facts.pop(_DIGEST, None)
+            whole = said is None or said == _digest(facts)
             head = (facts.pop("format"), int(facts.pop("plan")), str(facts.pop("kind")), int(facts.pop("created_us")))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DamagedPlanError("the plan cannot be read", where=where, mend=RESTORE) from error
         if head[0] != FORMAT:
             raise DamagedPlanError(f"plan format {head[0]} is not {FORMAT}", where=where, mend="upgrade ranklake")
+        if not whole:
+            raise DamagedPlanError("the plan does not have the digest that it names", where=where, mend=RESTORE)
+        kind = head[2]
+        if kind not in KINDS:
+            raise DamagedPlanError(f"plans of kind {kind!r} are not known", where=where, mend="upgrade ranklake")
+        wrong = next(faults(facts, KINDS[kind], "body"), None)
+        if wrong is not None:
+            raise DamagedPlanError(f"the plan's {wrong}", where=where, mend=RESTORE)
         return cls(*head[1:], facts)
+
+
+def _digest(facts: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def last_finished(lake: "Lake") -> int:

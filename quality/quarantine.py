@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake import action_plan
-from ranklake.lake.commit import append_files
+from ranklake.lake.commit import append_files, fingerprint
 from ranklake.lake.compact import reject_rows
 from ranklake.lake.contracts import edge
 from ranklake.lake.contracts.load import contract as contract_of
@@ -64,7 +64,7 @@ def compose(
         Its quarantining checks say which rows go; its columns are those that the table has.
     parts
         Partitions as they were scanned. Files that came since are left for the next check, files that are gone are
-        passed over.
+        passed over. Where scanned files were merely merged meanwhile, the merged ones take their place.
     report
         Given what was taken out of each partition, returns the rows of ``quality_results`` that the plan commits too.
     """
@@ -72,9 +72,7 @@ def compose(
     gone: list[pa.Table] = []
     new: list[DataFile] = []
     taken = {part.day: Taken(files=set(part.files["path"].to_pylist())) for part in parts}
-    scanned = pa.array([path for one in taken.values() for path in one.files], pa.string())
-    live = action_plan.live_files(lake, contract.table, list(taken))
-    candidates = live.filter(pc.is_in(live["path"], value_set=scanned))
+    candidates = _candidates(lake, contract, taken)
     for dropped, replaced, rows in action_plan.take_rows_out(
         lake, contract, number, candidates, lambda rows: pc.is_valid(edge.judge(contract, rows))
     ):
@@ -93,3 +91,16 @@ def compose(
         return None
     new += row_files(lake, RESULTS, report(taken), number)
     return action_plan.compose(number, KIND, add=new, remove={contract.table: pa.concat_tables(gone)})
+
+
+def _candidates(lake: "Lake", contract: "Contract", taken: dict[date, Taken]) -> pa.Table:
+    """Return the live files that hold scanned rows alone, and put merged files into the place of scanned ones."""
+    live = action_plan.live_files(lake, contract.table, list(taken))
+    found = [live.slice(0, 0)]
+    for day, one in taken.items():
+        rows = live.filter(pc.equal(live["date"], pa.scalar(day, pa.date32())))
+        paths = rows["path"].to_pylist()
+        if fingerprint(paths) == fingerprint(one.files):
+            one.files = set(paths)
+        found.append(rows.filter(pc.is_in(rows["path"], value_set=pa.array(one.files, pa.string()))))
+    return pa.concat_tables(found)

@@ -8,6 +8,10 @@ from ranklake.lake.contracts.model import Contract
 LOG_RETENTION: Final = "interval 30 days"
 DELETED_FILE_RETENTION: Final = "interval 7 days"
 
+TARGET_FILE_PROPERTY: Final = "delta.targetFileSize"
+TARGET_FILE_BYTES: Final = 128 * 2**20
+"""What small files are merged up to; a table's own property says otherwise."""
+
 
 def statistics_columns(contract: Contract) -> tuple[str, ...]:
     """Return the columns whose minimum and maximum may stand in the Delta log.
@@ -36,4 +40,5 @@ def table_configuration(contract: Contract) -> dict[str, str]:
         "delta.deletedFileRetentionDuration": DELETED_FILE_RETENTION,
         "delta.enableDeletionVectors": "false",
         "delta.logRetentionDuration": LOG_RETENTION,
+        TARGET_FILE_PROPERTY: str(TARGET_FILE_BYTES),
     }

@@ -21,6 +21,7 @@ _COMMANDS = {
     "ingest": "Bring new segments from the spool into the lake, exactly once.",
     "check": "Run the contracts' checks on new partitions.",
     "rollup": "Recompute the rollups whose inputs changed.",
+    "upkeep": "Merge small files, shorten the logs, and purge what nobody can want any more.",
     "pipeline": "Run ingest, check and rollup once, in order.",
     "status": "Prove that every recorded row is stored, quarantined, counted as a gap or in flight.",
     "sql": "Ask the tables.",

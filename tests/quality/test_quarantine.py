@@ -15,6 +15,8 @@ from ranklake.lake.commit import files
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.plan import last_finished, read_plan
 from ranklake.lake.tables import delta_table
+from ranklake.lake.upkeep.merge import merge_small
+from ranklake.lake.workers import InProcess
 from ranklake.quality import check, quarantine
 from ranklake.quality.check import run_checks
 from ranklake.quality.scan import Partition
@@ -194,6 +196,26 @@ def test_what_came_after_the_scan_is_left_for_the_next_check(site):
     assert {row["segment"] for row in site.rows("rejects")} == {2}
     assert len(site.rows("steps")) == 7
     assert sum(seen[DAY.date()].reasons.values()) == 5
+
+
+def test_what_was_merged_after_the_scan_is_taken_out_all_the_same(site, monkeypatch):
+    """Files that are merged between scan and plan hold the same rows: the check's word is true of them."""
+    for segment in range(3):
+        site.bring(step_rows(20, segment=segment), rows_before=20 * segment)
+    genuine = check.scan
+
+    def overtaken(*args):
+        monkeypatch.setattr(check, "scan", genuine)
+        found = genuine(*args)
+        assert merge_small(site.lake, InProcess(), thorough=True).files_before >= 3
+        return found
+
+    monkeypatch.setattr(check, "scan", overtaken)
+    report = strict(site)()
+    assert len(site.rows("rejects")) == sum(moved(report).values()) > 0
+    site.balances()
+    assert strict(site)().partitions == 0
+    assert not any(row["loss"] > 3 for row in site.rows("steps"))
 
 
 def test_another_check_was_faster(site, monkeypatch):

@@ -17,6 +17,8 @@ from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.plan import last_finished, read_plan
 from ranklake.lake.tables import delta_table
+from ranklake.lake.upkeep.merge import merge_small
+from ranklake.lake.workers import InProcess
 from ranklake.retention import audit
 from ranklake.retention.apply import NotApprovedError, VoidPlanError
 from ranklake.retention.register import UnknownPlanError, register
@@ -55,6 +57,21 @@ def test_a_plan_says_what_would_go_and_why(site):
     )
     assert (made.state, made.rows, made.files) == ("planned", 30, 3)
     assert site.balances()["steps"].stored == 50, "a plan changes nothing"
+
+
+def test_merging_leaves_a_plan_as_it_is(site):
+    """A plan that was made and approved before files were merged still says what goes, and nothing of it is left."""
+    bring_days(site, [0, 91, 91, 91])
+    made = plan(site)
+    agree(site, made.name)
+    assert merge_small(site.lake, InProcess(), thorough=True).files_before >= 3
+    old = site.folder / f"lake/tables/steps/date={made.items[0].partition_date}"
+    assert len(list(old.iterdir())) == 4
+    assert plan(site).name == made.name
+    carry_out(site, made.name)
+    assert list(old.iterdir()) == []
+    assert ages(site) == [0]
+    assert site.balances()["steps"].retired == 30
 
 
 def test_equal_content_is_one_plan_written_once(site):

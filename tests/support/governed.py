@@ -93,6 +93,6 @@ def die_before(monkeypatch, table):
             raise SystemExit(table)
         return genuine(handle, number, **kwargs)
 
-    for module in (commit, ledger, ingest_plan):
+    for module in (commit, ledger, ingest_plan, action_plan):
         monkeypatch.setattr(module, "swap", dying)
     assert action_plan.swap_plan is commit.swap_plan

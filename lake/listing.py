@@ -1,0 +1,41 @@
+"""Listings of folders, with the time at which the store says that each file was written."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+_WRITTEN: Final = ("LastModified", "last_modified", "mtime", "updated")  # as S3, Azure, a local disk, Google have it
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A file as listed; `modified` (UTC) is None where the store does not say."""
+
+    path: str
+    size_bytes: int
+    modified: datetime | None
+
+
+def listed(fs: Any, root: str) -> list[Listed]:  # noqa: ANN401 - fsspec ships no types
+    """Return all files below a folder, at any depth; none where there is no such folder."""
+    try:
+        found: dict[str, dict[str, Any]] = fs.find(root, detail=True)
+    except FileNotFoundError:
+        return []
+    return [Listed(path, int(info["size"] or 0), written(info)) for path, info in found.items()]
+
+
+def written(info: dict[str, Any]) -> datetime | None:
+    """Return when a file was written, as an entry of a listing says it; None where it does not."""
+    value = next((info[name] for name in _WRITTEN if info.get(name) is not None), None)
+    if isinstance(value, datetime):
+        return value if value.tzinfo else value.replace(tzinfo=UTC)
+    if isinstance(value, (int, float)):
+        return datetime.fromtimestamp(value, UTC)
+    if isinstance(value, str):
+        try:
+            found = datetime.fromisoformat(value)
+        except ValueError:
+            return None
+        return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return None

@@ -1,0 +1,278 @@
+"""Small files of a date become few, by plans of kind ``compaction``; the table's rows stay what they are.
+
+Files are of tiers by how full they are, and a tier that has `FAN_IN` files is merged into one of a higher tier. So a
+row is written again a few times at most, however often ingest runs, and a date has a bounded number of small files. A
+date on which nothing is expected any more is merged as far as it goes.
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from ranklake.lake import action_plan
+from ranklake.lake.commit import files, fingerprint
+from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.delta import TARGET_FILE_BYTES, TARGET_FILE_PROPERTY
+from ranklake.lake.contracts.load import contract, table_names
+from ranklake.lake.driver import drive
+from ranklake.lake.parquet import DataFile, write_partition
+from ranklake.lake.read import read_some
+from ranklake.lake.store import Lake
+from ranklake.lake.tables import delta_table
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.plan import Plan, Progress
+    from ranklake.lake.workers import Workers
+
+KIND: Final = "compaction"
+FAN_IN: Final = 8
+TIERS: Final = (1 / 512, 1 / 64, 1 / 8, 1 / 2)
+"""How full the fullest file of each tier is, of a full one; a fuller file is left alone."""
+
+MEMORY_BYTES: Final = 256 * 2**20
+"""Rows that are merged at a time, as they lie in memory; sorting and writing take some three times that."""
+
+PLAN_MERGES: Final = 64
+"""Merges in one plan at most: other drivers' plans wait for no more than that."""
+
+REUSE_S: Final = 900.0
+_TEXT_BYTES: Final = 24
+_EXPECTED_DAYS: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Files of one date that become one: a task for a worker.
+
+    Attributes
+    ----------
+    lake_uri, storage
+        Where to read and write.
+    table, day
+        Whose files.
+    files
+        Rows of `ranklake.lake.commit.files` as dicts: path, size_bytes, num_records, date.
+    plan
+        Number of the plan that is being composed; part of the new file's name.
+    """
+
+    lake_uri: str
+    storage: dict[str, str]
+    table: str
+    day: date
+    files: list[dict[str, Any]]
+    plan: int
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """The files' paths."""
+        return frozenset(row["path"] for row in self.files)
+
+    @property
+    def rows(self) -> int:
+        """Rows in all files."""
+        return sum(row["num_records"] for row in self.files)
+
+
+@dataclass(slots=True)
+class Merged:
+    """What came of merging.
+
+    Attributes
+    ----------
+    plans
+        Numbers of the plans.
+    files_before, files_after
+        Files that were merged, and what they became.
+    size_bytes
+        Of the files that were merged.
+    """
+
+    plans: list[int] = field(default_factory=list)
+    files_before: int = 0
+    files_after: int = 0
+    size_bytes: int = 0
+
+
+def merge_small(
+    lake: Lake,
+    workers: "Workers",
+    tables: Iterable[str] | None = None,
+    *,
+    thorough: bool = False,
+    progress: "Progress | None" = None,
+) -> Merged:
+    """Merge small files until there is nothing to merge.
+
+    Parameters
+    ----------
+    tables
+        Default all that only grow between plans: facts and system tables. Derived tables have a file a date anyway.
+    thorough
+        Also merge dates of the past as far as it goes, however few their files are.
+
+    Raises what the store raises; merged files that no plan names stay behind then, for `purge`.
+    """
+    composer = _Composer(lake, workers, mergeable(tables), thorough=thorough, progress=progress)
+    done = Merged()
+    while (plan := drive(lake, composer.compose, workers).plan) is not None:
+        done.plans.append(plan.number)
+        done.files_before += sum(map(len, plan.body["remove"].values()))
+        done.files_after += len(plan.body["add"])
+        done.size_bytes += sum(row["size_bytes"] for rows in plan.body["remove"].values() for row in rows)
+    return done
+
+
+def mergeable(tables: Iterable[str] | None = None) -> list[str]:
+    """Return those of some tables, default all, that only plans take files from."""
+    return sorted(name for name in (tables or table_names()) if contract(name).kind != "derived")
+
+
+def planned(lake: Lake, tables: Iterable[str], number: int, *, thorough: bool, today: date) -> Iterator[Merge]:
+    """Yield the merges that are due, table by table, the fullest tier last."""
+    for table in tables:
+        handle = delta_table(lake, table)
+        if handle is None:
+            continue
+        live = files(handle).select(["path", "size_bytes", "num_records", "date"])
+        target = int(handle.metadata().configuration.get(TARGET_FILE_PROPERTY) or TARGET_FILE_BYTES)
+        rows_most = MEMORY_BYTES // row_bytes(contract(table))
+        by_day: dict[date, list[dict[str, Any]]] = {}
+        for row in live.to_pylist():
+            by_day.setdefault(row["date"], []).append(row)
+        for day, rows in sorted(by_day.items()):
+            past = thorough and day <= today - timedelta(days=_EXPECTED_DAYS)
+            for group in due(rows, target, rows_most, past=past):
+                yield Merge(lake.address, lake.storage, table, day, group, number)
+
+
+def due(
+    rows: Sequence[Mapping[str, Any]], target_bytes: int, rows_most: int, *, past: bool = False
+) -> list[list[dict[str, Any]]]:
+    """Return the files of one date that should become one file each group.
+
+    Parameters
+    ----------
+    rows
+        All files of the date: size_bytes, num_records and path.
+    target_bytes, rows_most
+        What a full file takes and holds.
+    past
+        Whether nothing more is expected on the date.
+    """
+
+    def fill(row: Mapping[str, Any]) -> float:
+        return float(max(row["size_bytes"] / target_bytes, row["num_records"] / rows_most))
+
+    tiers: list[list[Mapping[str, Any]]] = [[] for _ in TIERS]
+    for row in sorted(rows, key=lambda row: str(row["path"])):
+        tier = next((place for place, most in enumerate(TIERS) if fill(row) < most), None)
+        if tier is not None:
+            tiers[tier].append(row)
+    if past:
+        tiers = [[row for tier in tiers for row in tier]]
+    groups: list[list[dict[str, Any]]] = []
+    for tier_rows in tiers:
+        if len(tier_rows) < (2 if past else FAN_IN):
+            continue
+        group: list[dict[str, Any]] = []
+        full = 0.0
+        for row in tier_rows:
+            if group and full + fill(row) > 1:
+                groups.append(group)
+                group, full = [], 0.0
+            group.append(dict(row))
+            full += fill(row)
+        groups.append(group)
+    return [group for group in groups if len(group) > 1]
+
+
+def row_bytes(target: "Contract") -> int:
+    """Return about what a row of a table takes in memory."""
+    widths = (_TEXT_BYTES if _varies(one.type) else max(1, one.type.bit_width // 8) for one in arrow_schema(target))
+    return sum(widths)
+
+
+def _varies(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_list(kind))
+
+
+def merge(task: Merge) -> DataFile:
+    """Write the files' rows, sorted, as one file; commit nothing."""
+    lake = Lake.open(task.lake_uri, task.storage)
+    target = contract(task.table)
+    some = pa.Table.from_pylist(task.files)
+    rows = pa.concat_tables(part for _, part in read_some(lake, target, some))
+    return write_partition(lake, target, rows, task.day, task.plan, merged=fingerprint(task.paths))
+
+
+class _Composer:
+    """Composes plans, and keeps what it merged for a plan that another driver's was faster than.
+
+    Without that a date that takes longer to merge than ingest takes to come again would never be merged.
+    """
+
+    def __init__(
+        self,
+        lake: Lake,
+        workers: "Workers",
+        tables: Sequence[str],
+        *,
+        thorough: bool,
+        progress: "Progress | None",
+    ) -> None:
+        self.lake, self.workers, self.tables = lake, workers, tables
+        self.thorough, self.progress = thorough, progress
+        self._ready: list[tuple[float, Merge, DataFile]] = []
+
+    def compose(self, number: int) -> "Plan | None":
+        """Return the plan of the next merges, or None if none is due."""
+        ready = self._still_good()
+        if not ready:
+            today = datetime.now(UTC).date()
+            every = planned(self.lake, self.tables, number, thorough=self.thorough, today=today)
+            tasks = [task for _, task in zip(range(PLAN_MERGES), every, strict=False)]
+            began = time.monotonic()
+            ready = [(began, task, file) for task, file in zip(tasks, self._merge(tasks), strict=True)]
+        self._ready = ready
+        if not ready:
+            return None
+        gone: dict[str, list[dict[str, Any]]] = {}
+        for _, task, _ in ready:
+            gone.setdefault(task.table, []).extend(task.files)
+        return action_plan.compose(
+            number,
+            KIND,
+            add=[file for _, _, file in ready],
+            remove={table: pa.Table.from_pylist(rows) for table, rows in gone.items()},
+            data_change=False,
+        )
+
+    def _merge(self, tasks: Sequence[Merge]) -> list[DataFile]:
+        done = 0
+
+        def tell() -> None:
+            nonlocal done
+            done += 1
+            if self.progress is not None:
+                self.progress(done, len(tasks))
+
+        return self.workers.run(merge, tasks, tell)
+
+    def _still_good(self) -> list[tuple[float, Merge, DataFile]]:
+        """Return merges that were made lately, whose files are all live and whose result is in no plan yet."""
+        fresh = [one for one in self._ready if time.monotonic() - one[0] < REUSE_S]
+        live: dict[str, set[str]] = {}
+        for _, task, _ in fresh:
+            if task.table not in live:
+                handle = delta_table(self.lake, task.table)
+                live[task.table] = set() if handle is None else set(files(handle)["path"].to_pylist())
+        return [one for one in fresh if one[1].paths <= live[one[1].table] and self._is_there(one[2])]
+
+    def _is_there(self, file: DataFile) -> bool:
+        return bool(self.lake.fs.exists(self.lake.path("tables", file.table, file.path)))

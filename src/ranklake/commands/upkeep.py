@@ -1,0 +1,63 @@
+"""``ranklake upkeep``."""
+
+import json
+from dataclasses import asdict
+from datetime import timedelta
+
+import click
+
+from ranklake.commands.options import configuration, dask_option, json_option, lake_option
+from ranklake.commands.progress import progress_bar
+from ranklake.lake.store import Lake
+from ranklake.lake.upkeep.purge import GRACE
+from ranklake.lake.upkeep.run import Upkept
+from ranklake.lake.upkeep.run import upkeep as run_upkeep
+from ranklake.lake.workers import InProcess, workers
+
+_GRACE_HOURS = int(GRACE / timedelta(hours=1))
+
+
+@click.command()
+@lake_option
+@dask_option
+@click.option(
+    "--grace-hours",
+    default=_GRACE_HOURS,
+    show_default=True,
+    type=click.IntRange(1, _GRACE_HOURS),
+    help="Hours a file outlives its last use: no query, and no run of ingest, may take longer.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+@json_option
+@click.pass_context
+def upkeep(ctx: click.Context, lake: str, dask: str | None, grace_hours: int, *, dry_run: bool, as_json: bool) -> None:
+    """Merge small files, shorten the logs, and purge what nobody can want any more.
+
+    Changes no row. Run it once a day or more often, beside ingest and queries; killed on the way, the next run goes on.
+    """
+    config = configuration(ctx)
+    target = Lake.open(lake, config.storage)
+    grace = timedelta(hours=grace_hours)
+    if dry_run:
+        done = run_upkeep(target, InProcess(), grace=grace, dry_run=True)
+    else:
+        with (
+            workers(dask or config.dask.address, config.dask.workers, config.dask.memory_limit) as crew,
+            progress_bar("upkeep") as progress,
+        ):
+            done = run_upkeep(target, crew, grace=grace, progress=progress)
+    if as_json:
+        click.echo(json.dumps({**asdict(done), "dry_run": dry_run}))
+    else:
+        _tell(done, "would be " if dry_run else "")
+
+
+def _tell(done: Upkept, would: str) -> None:
+    purged = ", ".join(f"{count:,} {what}" for what, count in done.purged.items())
+    lines = [
+        (done.files_before, f"{done.files_before:,} small files {would}merged into {done.files_after:,}"),
+        (done.checkpoints, f"logs {would}shortened: {', '.join(done.checkpoints)}"),
+        (done.purged, f"files {would}purged: {purged}; {done.purged_bytes:,} bytes"),
+    ]
+    said = [line for found, line in lines if found]
+    click.echo("\n".join(said or ["nothing to do"]))

@@ -1,0 +1,200 @@
+"""Upkeep: few files, short logs, nothing left behind; no row moves and nobody's file goes."""
+
+import contextlib
+import json
+import os
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from bringing import adds_up, bring
+from segments import put_segment, step_rows
+
+from ranklake.cli import run
+from ranklake.commands import upkeep as upkeep_command
+from ranklake.lake import ingest_plan
+from ranklake.lake.commit import append_files, files, fingerprint
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.ingest import ingest
+from ranklake.lake.plan import last_finished
+from ranklake.lake.read import read
+from ranklake.lake.rollups.inputs import snapshot
+from ranklake.lake.spool import Spool
+from ranklake.lake.store import Lake
+from ranklake.lake.tables import delta_table
+from ranklake.lake.upkeep import logs
+from ranklake.lake.upkeep.merge import FAN_IN, TIERS, due
+from ranklake.lake.upkeep.purge import GRACE, GraceError, garbage
+from ranklake.lake.upkeep.run import upkeep
+from ranklake.lake.workers import InProcess
+
+KEY = ["incarnation", "segment", "slot"]
+
+
+def bring_minutes(lake, spool, count, first=0, rows=20):
+    """Ingest so many segments, one at a time, as a schedule would; merge nothing."""
+    for segment in range(first, first + count):
+        put_segment(spool, step_rows(rows, segment=segment), rows_before=rows * segment)
+        ingest(lake, Spool(str(spool)), InProcess(), merge=False)
+
+
+def live(lake, table="steps"):
+    return files(delta_table(lake, table))["path"].to_pylist()
+
+
+def keys(lake):
+    return sorted(map(tuple, (row.values() for row in read(lake, contract("steps"), KEY).to_pylist())))
+
+
+def age(lake, paths, days=10):
+    """Make files look as old as that."""
+    for path in paths:
+        then = time.time() - days * 86_400
+        os.utime(path, (then, then))
+
+
+def data_files(lake, table="steps"):
+    return sorted(Path(lake.path("tables", table)).glob("date=*/*.parquet"))
+
+
+def test_small_files_become_few_and_the_books_stand(lake, spool):
+    """Merging leaves every row once, all books as they were, one sorted file a past date, and its fingerprint."""
+    bring_minutes(lake, spool, 5)
+    before, was, books = keys(lake), snapshot(lake, "steps").fingerprints, adds_up(lake, spool)
+    done = upkeep(lake, InProcess())
+    assert (len(live(lake)), done.files_after >= 1) == (1, True)
+    assert keys(lake) == before
+    assert snapshot(lake, "steps").fingerprints == was
+    assert adds_up(lake, spool) == books
+    assert upkeep(lake, InProcess()).plans == []
+    rows = read(lake, contract("steps"))
+    assert rows.equals(rows.sort_by([(name, "ascending") for name in contract("steps").sort]))
+
+
+def test_a_merge_is_no_change_to_who_follows_the_log(lake, spool):
+    """The commit says of every file that no data changed."""
+    bring_minutes(lake, spool, 3)
+    upkeep(lake, InProcess())
+    log = max(Path(lake.path("tables/steps/_delta_log")).glob("*.json")).read_text()
+    assert '"dataChange":false' in log
+    assert '"dataChange":true' not in log
+
+
+def test_ingest_each_minute_keeps_files_bounded(lake, spool):
+    """However often ingest runs, a date holds no more files of a tier than make a merge."""
+    most = 0
+    for segment in range(2 * FAN_IN):
+        put_segment(spool, step_rows(5, segment=segment), rows_before=5 * segment)
+        bring(lake, spool)
+        most = max(most, len(live(lake)), len(live(lake, "segments")), len(live(lake, "ingest_plans")))
+    assert most <= FAN_IN
+    assert len(keys(lake)) == 10 * FAN_IN
+    adds_up(lake, spool)
+
+
+def test_which_files_are_merged():
+    """A tier is merged when it has enough files, full files never, and no merged file is much fuller than full."""
+
+    def some(count, rows):
+        return [{"path": f"{rows}-{place:03}", "size_bytes": 0, "num_records": rows} for place in range(count)]
+
+    assert due(some(FAN_IN - 1, 1), 1, 1000) == []
+    assert [len(group) for group in due(some(FAN_IN, 1), 1, 1000)] == [FAN_IN]
+    assert due(some(100, 500), 1, 1000) == []
+    for rows, most in zip((1, 10, 100, 499), TIERS, strict=True):
+        groups = due([*some(FAN_IN, rows), *some(3, 999)], 1, 1000)
+        assert {row["num_records"] for group in groups for row in group} == {rows}, most
+        assert max(sum(row["num_records"] for row in group) for group in groups) <= 1000
+    assert [len(group) for group in due([*some(1, 1), *some(1, 300)], 1, 1000, past=True)] == [2]
+
+
+def test_merging_again_and_again_ends(lake, spool):
+    """Merging a date, then a late file and merging again, keeps the fingerprint that the files themselves have."""
+    bring_minutes(lake, spool, 2)
+    upkeep(lake, InProcess())
+    bring_minutes(lake, spool, 1, first=2)
+    was = fingerprint(live(lake))
+    upkeep(lake, InProcess())
+    assert (len(live(lake)), fingerprint(live(lake))) == (1, was)
+
+
+def test_an_older_version_reads_as_it_was(lake, spool):
+    """Files that a merge took out stay readable through the grace period, and go after it."""
+    bring_minutes(lake, spool, 3)
+    version = delta_table(lake, "steps").version()
+    old = [lake.path("tables/steps", path) for path in live(lake)]
+    upkeep(lake, InProcess())
+    age(lake, data_files(lake))
+    assert upkeep(lake, InProcess()).purged == {}
+    assert read(lake, contract("steps"), version=version).num_rows == 60
+    done = upkeep(lake, InProcess(), grace=timedelta(0))
+    assert done.purged["removed"] >= 3
+    assert not any(Path(path).exists() for path in old)
+    assert len(keys(lake)) == 60
+    adds_up(lake, spool)
+
+
+def test_orphans_go_when_nobody_can_want_them(lake, spool):
+    """A file that no commit names goes once it is old and its plan is over; a stranger's file never does."""
+    bring_minutes(lake, spool, 1)
+    rows = read(lake, contract("steps"))
+    (lost,) = append_files(lake, contract("steps"), rows, 1)
+    (coming,) = append_files(lake, contract("steps"), rows, 2)
+    stranger = Path(lake.path("tables/steps/date=2026-03-01/notes.parquet"))
+    stranger.write_bytes(b"mine")
+    assert list(garbage(lake)) == []
+    age(lake, [*data_files(lake), stranger])
+    assert [one.path for one in garbage(lake)] == [lake.path("tables/steps", lost.path)]
+    foreseen = upkeep(lake, InProcess(), dry_run=True)
+    assert foreseen.purged == {"orphan": 1}
+    assert upkeep(lake, InProcess()).purged == {"orphan": 1}
+    assert {path.name for path in data_files(lake)} >= {Path(coming.path).name, "notes.parquet"}
+    assert len(keys(lake)) == 20
+
+
+def test_nothing_goes_while_a_plan_is_unfinished(lake, spool):
+    """An unfinished plan may want files that no commit names yet, and versions of long ago."""
+    bring_minutes(lake, spool, 1)
+    append_files(lake, contract("steps"), read(lake, contract("steps")), 1)
+    age(lake, data_files(lake))
+    put_segment(spool, step_rows(5, segment=1), rows_before=20)
+    plan = ingest_plan.compose(lake, Spool(str(spool)), last_finished(lake) + 1)
+    lake.put_if_absent(plan.name, plan.to_json())
+    assert list(garbage(lake)) == []
+    assert upkeep(lake, InProcess()).purged == {"orphan": 1}
+    assert len(keys(lake)) == 25
+
+
+def test_a_grace_period_beyond_what_logs_remember(lake):
+    """A longer grace period than the logs keep removed files for could not be kept, and is refused."""
+    with pytest.raises(GraceError, match="longer"):
+        list(garbage(lake, GRACE + timedelta(hours=1)))
+
+
+def test_a_log_gets_checkpoints(lake, spool, monkeypatch):
+    """After many commits a checkpoint is written, once; the table reads the same."""
+    monkeypatch.setattr(logs, "CHECKPOINT_EVERY", 4)
+    bring_minutes(lake, spool, 5, rows=2)
+    done = upkeep(lake, InProcess())
+    assert {"steps", "segments", "ingest_plans"} <= set(done.checkpoints)
+    assert Path(lake.path("tables/steps/_delta_log/_last_checkpoint")).is_file()
+    assert upkeep(lake, InProcess()).checkpoints == []
+    assert len(keys(lake)) == 10
+    adds_up(lake, spool)
+
+
+def test_the_command(tmp_path, spool, capsys, monkeypatch):
+    """The command says what it would do, does it, and finds nothing more to do; JSON for machines."""
+    monkeypatch.setattr(upkeep_command, "workers", lambda *_: contextlib.nullcontext(InProcess()))
+    lake = Lake.create(str(tmp_path / "lake"))
+    bring_minutes(lake, spool, 3)
+    command = ["upkeep", "--lake", str(tmp_path / "lake")]
+    assert run([*command, "--dry-run"]) == 0
+    assert "small files would be merged into" in capsys.readouterr().out
+    assert len(live(lake)) == 3
+    assert run([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["files_before"] >= 3
+    assert run(command) == 0
+    assert capsys.readouterr().out == "nothing to do\n"
+    assert run([*command, "--grace-hours", "999"]) == 2
