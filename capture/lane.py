@@ -166,6 +166,8 @@ class Lane:
         spare, self._spare = self._spare, None
         self.wake()
         if spare is None:
+            if self.is_hungry and self._refused is not None and self.wake is not _nobody:
+                raise self._refused  # to ask a full disk takes milliseconds: `prepare` does, in another thread
             return self._create(self.layout)
         try:
             self._adopt(spare)
@@ -182,6 +184,12 @@ class Lane:
             if not self.alone or old.retire(None) is None:
                 self.retired.append(old)
 
+    @property
+    def is_hungry(self) -> bool:
+        """Whether the last try to make a file failed, for another reason than the disk budget."""
+        refused = self._refused
+        return refused is not None and refused.reason not in {BACKPRESSURE, BLOCKED}
+
     def prepare(self) -> None:
         """Have the next file, or the first one, ready, with its first pages touched."""
         spare = self._spare
@@ -194,18 +202,22 @@ class Lane:
             with self._lock:
                 if self._spare is None and not self.is_shut:
                     self._spare = spare
+                    if self.is_hungry:
+                        self._refused = None
                     return
             _remove(spare)
 
     def cut(self) -> None:
-        """End the open file if it holds anything, so that it can be sealed; the next is the spare or made on demand."""
+        """End the open file if it holds anything, so that it can be sealed; the next is the spare, or made here."""
         with self._lock:
             if self._file is None or not self._file.used():
                 return
             try:
-                following = self._next() if self._spare is not None else None
-            except RefusedError:
+                following = self._next()
+            except RefusedError as refused:
                 following = None
+                if refused.reason != BACKPRESSURE:  # room within the budget is asked for by the writer, who may fold
+                    self._refused, self._retry_ns = refused, time.monotonic_ns() + RETRY_NS
             self._publish(following)
 
     def shut(self) -> None:

@@ -91,6 +91,11 @@ class Shards:
                 self._lanes[lane] = weakref.ref(mine.token)
         return lane.put(pack, *fields, rows=rows)
 
+    @property
+    def is_hungry(self) -> bool:
+        """Whether any lane is; see `Lane`."""
+        return any(lane.is_hungry for lane in self._all())
+
     def prepare(self) -> None:
         """See `Lane.prepare`; lanes of threads that have ended need no next file."""
         for lane, token in self._listed():

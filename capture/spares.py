@@ -37,9 +37,9 @@ class Spares:
 
     def start(self) -> None:
         """Start the thread. Raises `RuntimeError` if the system gives none."""
+        self._thread.start()
         for lane in self._recorder.slots.values():
             lane.wake = self._wake
-        self._thread.start()
 
     def stop(self, timeout_s: float) -> None:
         """Prepare no more and end the thread; the recorder is closed."""
@@ -71,6 +71,7 @@ class Spares:
                 recorder.budget.look(recorder.stream.folder)
             if any(recorder.budget.excess_bytes(SLOT_LANES[lane]) for _, lane in EVICTABLE):
                 self._press()
-        if time.monotonic() >= self._next_spare:
-            for lane in recorder.slots.values():
+        all_of_them = time.monotonic() >= self._next_spare
+        for lane in recorder.slots.values():
+            if all_of_them or lane.is_hungry:
                 lane.prepare()

@@ -183,6 +183,29 @@ def test_a_full_disk_counts_each_row_and_training_goes_on_when_there_is_room(lan
     assert (lanes.values(), len(lanes.refused)) == ([2.0], 10)
 
 
+def test_a_writer_does_not_ask_a_full_disk_where_a_thread_does(lanes):
+    """Once a file could not be made, `prepare` tries again, and whoever records only finds that there is none."""
+    asked = []
+    lanes.lane.wake = lambda: asked.append("wake")
+    assert lanes.lane.put(PACK, 1, 0, 0.0, 0)
+    lanes.full, lanes.lane._create = True, lambda layout: asked.append("create") or lanes.create(layout)
+    lanes.lane.cut()
+    assert asked.count("create") == 1
+    for number in range(100):
+        assert lanes.lane.put(PACK, 1, number, 1.0, 0) is None
+    lanes.lane._retry_ns = 0
+    assert lanes.lane.put(PACK, 1, 0, 1.0, 0) is None
+    assert lanes.lane.is_hungry
+    assert asked.count("create") == 1
+    assert asked[-1] == "wake"
+    lanes.full = False
+    lanes.lane.prepare()
+    assert lanes.lane.put(PACK, 1, 0, 2.0, 0)
+    lanes.lane.shut()
+    assert sorted(lanes.values()) == [0.0, 2.0]
+    assert len(lanes.refused) == 101
+
+
 def test_what_is_no_number_is_refused_and_leaves_a_hole(lanes):
     """A text is refused, and the slot it took is skipped by readers."""
     fast(lanes.lane, 1.0)
