@@ -1,53 +1,90 @@
-"""``ranklake catalog``: tables, columns and metrics by name, on a terminal or as JSON."""
+"""``ranklake catalog``: tables, columns and metrics by name, on a terminal or as JSON, and what hangs on them."""
 
 import json
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
+from ranklake.commands.catalog_parts import export, overlay_option, refresh, size_text, sizes
 from ranklake.commands.options import configuration, json_option
 from ranklake.lake.catalog import find, promise, span
+from ranklake.lake.catalog_sizes import TableSize, live_files, table_size
 from ranklake.lake.contracts import Column, Contract, Metric, load_contracts, load_metrics
+from ranklake.lake.store import Lake, NotALakeError
 
 _WIDTH = 100
 
 
-def _overlay(ctx: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
-    """Return the overlay from ``--contracts``, else the configured one."""
-    del parameter
-    configured = configuration(ctx).contracts.overlay
-    return value or (Path(configured) if configured else None)
+class _ShowByDefault(click.Group):
+    """Takes what is no command for the name of a table or metric, as ``ranklake catalog steps`` has it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or (args[0] not in self.commands and args[0] not in {"-h", "--help"}):
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return ["[TABLE|METRIC] | COMMAND [ARGS]..."]
 
 
-@click.command()
+@click.group(cls=_ShowByDefault)
+def catalog() -> None:
+    """Show what a table or metric is; without a name, list them."""
+
+
+@catalog.command()
 @click.argument("name", metavar="[TABLE|METRIC]", required=False)
 @json_option
-@click.option(
-    "--contracts",
-    "overlay",
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    callback=_overlay,
-    help="Folder of your own contracts and metrics.",
-)
-def catalog(name: str | None, as_json: bool, overlay: Path | None) -> None:
-    """Show what a table or metric is; without a name, list them."""
+@overlay_option
+@click.option("--lake", metavar="URI", help="Lake whose sizes to show; default the configured one, if it is there.")
+@click.pass_context
+def show(ctx: click.Context, name: str | None, overlay: Path | None, lake: str | None, *, as_json: bool) -> None:
+    """Show what a table or metric is, and how fresh and large; without a name, list them."""
+    target = _lake(ctx, lake)
     if name is None:
         tables, metrics = load_contracts(overlay), load_metrics(overlay)
+        held = {one: _size(target, one) for one in tables} if target else {}
         if as_json:
-            click.echo(json.dumps({"tables": [_brief(one) for one in tables.values()], "metrics": list(metrics)}))
+            briefs = [_brief(one) | _held(held.get(one.table)) for one in tables.values()]
+            click.echo(json.dumps({"tables": briefs, "metrics": list(metrics)}, default=str))
         else:
-            click.echo("\n".join(_listing(tables.values(), len(metrics))))
+            click.echo("\n".join(_listing(tables.values(), len(metrics), held)))
         return
     found = find(name, overlay)
+    size = _size(target, found.table) if target and isinstance(found, Contract) else None
     if as_json:
-        click.echo(json.dumps(_table_facts(found) if isinstance(found, Contract) else asdict(found)))
+        facts = _table_facts(found) | _held(size) if isinstance(found, Contract) else asdict(found)
+        click.echo(json.dumps(facts, default=str))
     else:
-        click.echo("\n".join(_table(found) if isinstance(found, Contract) else _metric(found)))
+        click.echo("\n".join(_table(found, size) if isinstance(found, Contract) else _metric(found)))
+
+
+for _part in (sizes, refresh, export):
+    catalog.add_command(_part)
+
+
+def _lake(ctx: click.Context, named: str | None) -> Lake | None:
+    """Return the lake that is named, or the configured one if it is there."""
+    config = configuration(ctx)
+    if named:
+        return Lake.open(named, config.storage)
+    try:
+        return Lake.open(config.lake.uri, config.storage) if config.lake.uri else None
+    except NotALakeError:  # nothing was ingested yet
+        return None
+
+
+def _size(lake: Lake, table: str) -> TableSize:
+    return table_size(table, *live_files(lake, table))
+
+
+def _held(size: TableSize | None) -> dict[str, Any]:
+    return {} if size is None else {"stored": asdict(size)}
 
 
 def _brief(one: Contract) -> dict[str, Any]:
@@ -64,22 +101,26 @@ def _table_facts(one: Contract) -> dict[str, Any]:
     }
 
 
-def _listing(tables: Iterable[Contract], metrics: int) -> Iterator[str]:
+def _listing(tables: Iterable[Contract], metrics: int, held: Mapping[str, TableSize]) -> Iterator[str]:
     tables = list(tables)
     wide = max(len(one.table) for one in tables)
     for kind in ("fact", "derived", "system"):
         yield f"{kind} tables"
         for one in tables:
             if one.kind == kind:
-                room = _WIDTH - wide - 4
-                yield f"  {one.table:<{wide}}  {textwrap.shorten(one.summary, room, placeholder=' …')}"
+                size = held.get(one.table)
+                figures = f"{size.rows:>14,} rows {size_text(size.stored_bytes):>9}  " if size else ""
+                room = _WIDTH - wide - 4 - len(figures)
+                yield f"  {one.table:<{wide}}  {figures}{textwrap.shorten(one.summary, room, placeholder=' …')}"
     yield f"{len(tables)} tables, {metrics} metrics; `ranklake catalog NAME` shows one"
 
 
-def _table(one: Contract) -> Iterator[str]:
+def _table(one: Contract, size: TableSize | None) -> Iterator[str]:
     yield f"{one.table} (version {one.version}, {one.kind}): {one.summary}"
     yield f"owner {one.owner}, steward {one.steward}; retention class {one.retention}"
     yield f"one row per {', '.join(one.grain)}; partitioned by {', '.join(one.partition)}"
+    if size is not None:
+        yield _stored(size)
     yield ""
     rows = [(c.name, c.type, c.unit or "", _class(c), "required" if c.required else "") for c in one.columns]
     wide = [max(len(cell) for cell in cells) for cells in zip(*rows, strict=True)]
@@ -89,6 +130,18 @@ def _table(one: Contract) -> Iterator[str]:
     yield ""
     for check in one.all_checks():
         yield f"check {check.id} ({check.severity}, {check.on_fail}): {promise(check)}"
+
+
+def _stored(size: TableSize) -> str:
+    """Return in a line how large, how fresh, and how fast it grows."""
+    if not size.rows:
+        return "holds nothing yet"
+    line = f"holds {size.rows:,} rows in {size.files:,} files, {size_text(size.stored_bytes)}"
+    if size.written is not None:
+        line += f"; last written {size.written:%Y-%m-%d %H:%M:%SZ}"
+    if size.daily_bytes is not None:
+        line += f"; a day adds {size_text(size.daily_bytes)}"
+    return line
 
 
 def _class(column: Column) -> str:

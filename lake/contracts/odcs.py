@@ -1,0 +1,142 @@
+"""Contracts as documents of the Open Data Contract Standard (ODCS) 3.1, for catalogs and tools of others.
+
+What the standard has a word for is said in its words; what it has none for (retention class, permanent column ids,
+masks, sort order) stands in `customProperties`. Checks become quality rules of the standard's library where it knows
+them, and else text.
+"""
+
+from typing import Any, Final
+
+from ranklake.lake.contracts.edge import describe
+from ranklake.lake.contracts.model import Check, Column, Contract
+
+API_VERSION: Final = "v3.1.0"
+_LOGICAL: Final = {
+    "string": "string", "bool": "boolean", "int32": "integer", "int64": "integer", "float32": "number",
+    "float64": "number", "timestamp": "timestamp", "date": "date", "int64_list": "array",
+}  # fmt: skip
+_PHYSICAL: Final = {
+    "string": "string", "bool": "boolean", "int32": "integer", "int64": "long", "float32": "float",
+    "float64": "double", "timestamp": "timestamp", "date": "date", "int64_list": "array<long>",
+}  # fmt: skip
+"""Names of Delta Lake's types."""
+_CLASSIFICATIONS: Final = {
+    "operational": "internal", "pseudonymous": "restricted", "personal": "confidential", "secret": "secret"
+}  # fmt: skip
+_DIMENSIONS: Final = {
+    "not_null": "completeness", "fill_ratio": "completeness", "exactly_one": "completeness", "unique": "uniqueness",
+    "row_count": "coverage", "at_most": "consistency",
+}  # fmt: skip
+
+Facts = dict[str, Any]
+
+
+def document(one: Contract) -> Facts:
+    """Return a table's contract as an ODCS document, ready for YAML or JSON."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "DataContract",
+        "id": f"ranklake.{one.table}",
+        "name": one.table,
+        "version": f"{one.version}.0.0",
+        "status": "active",
+        "domain": "ml-training-telemetry",
+        "dataProduct": "ranklake",
+        "description": {"purpose": one.summary},
+        "team": {
+            "name": one.owner,
+            "members": [
+                {"username": one.owner, "role": "owner"},
+                {"username": one.steward, "role": "steward"},
+            ],
+        },
+        "slaProperties": [{"property": "retention", "value": one.retention, "element": one.table,
+                           "description": "Class; the policy file says how long it is kept."}],
+        "schema": [_table(one)],
+        "customProperties": _custom(tableKind=one.kind, retentionClass=one.retention, sortOrder=list(one.sort)),
+    }  # fmt: skip
+
+
+def _table(one: Contract) -> Facts:
+    found: Facts = {
+        "name": one.table,
+        "logicalType": "object",
+        "physicalType": "table",
+        "physicalName": one.table,
+        "description": one.summary,
+        "dataGranularityDescription": f"One row per {', '.join(one.grain)}.",
+        "properties": [_property(one, column) for column in one.columns],
+    }
+    if one.checks:
+        found["quality"] = [_rule(check) for check in one.checks]
+    return found
+
+
+def _property(one: Contract, column: Column) -> Facts:
+    found: Facts = {
+        "name": column.name,
+        "logicalType": _LOGICAL[column.type],
+        "physicalType": _PHYSICAL[column.type],
+        "description": column.doc,
+        "required": column.required,
+        "classification": _CLASSIFICATIONS[column.class_],
+        "customProperties": _custom(
+            columnId=column.id,
+            dataClass=column.class_,
+            unit=column.unit,
+            mask=column.mask,
+            format=column.format,
+            sinceVersion=column.since,
+            deprecated=column.deprecated,
+            sunset=column.sunset,
+            aliases=list(column.aka) or None,
+        ),
+    }
+    if column.type == "int64_list":
+        found["items"] = {"logicalType": "integer", "physicalType": "long"}
+    if column.name in one.grain:
+        found |= {"primaryKey": True, "primaryKeyPosition": one.grain.index(column.name) + 1}
+    if column.name in one.partition:
+        found |= {"partitioned": True, "partitionKeyPosition": one.partition.index(column.name) + 1}
+    if column.checks:
+        found["quality"] = [_rule(check) for check in column.checks]
+    return found
+
+
+def _rule(check: Check) -> Facts:
+    """Return a check as a rule; what fails a rule of the library is counted, and none may."""
+    found: Facts = {
+        "name": check.id,
+        "dimension": _DIMENSIONS.get(check.kind, "conformity"),
+        "severity": check.severity,
+        "description": check.doc or _promise(check),
+        "customProperties": _custom(check=check.kind, onFail=check.on_fail),
+    }
+    given: Facts
+    match check.kind:
+        case "not_null":
+            return found | {"type": "library", "metric": "nullValues", "mustBe": 0}
+        case "unique":
+            given = {"properties": list(check.columns)}
+            return found | {"type": "library", "metric": "duplicateValues", "mustBe": 0, "arguments": given}
+        case "in_set":
+            given = {"validValues": list(check.values)}
+            return found | {"type": "library", "metric": "invalidValues", "mustBe": 0, "arguments": given}
+        case "matches":
+            given = {"pattern": f"^({check.pattern})$"}
+            return found | {"type": "library", "metric": "invalidValues", "mustBe": 0, "arguments": given}
+        case _:
+            return found | {"type": "text"}
+
+
+def _promise(check: Check) -> str:
+    """Return what must not be, in words."""
+    if check.per_row:
+        return f"No row has {describe(check)}."
+    low, high = ("any" if end is None else end for end in (check.min, check.max))
+    return f"{check.kind} of {', '.join(check.columns) or 'the table'} is from {low} to {high}."
+
+
+def _custom(**facts: Any) -> list[Facts]:  # noqa: ANN401 - whatever JSON has
+    """Return what the standard has no word for."""
+    return [{"property": name, "value": value} for name, value in facts.items() if value is not None]

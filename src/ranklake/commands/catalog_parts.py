@@ -1,0 +1,156 @@
+"""What ``ranklake catalog`` has besides showing: ``sizes``, ``refresh`` and ``export``."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+import yaml
+
+from ranklake.commands.options import configuration, json_option, lake_option
+from ranklake.errors import did_you_mean
+from ranklake.lake.catalog_refresh import refresh as refresh_catalog
+from ranklake.lake.catalog_sizes import Sizes, column_sizes, live_files, newest, table_size
+from ranklake.lake.contracts import contract, load_contracts
+from ranklake.lake.contracts.odcs import document
+from ranklake.lake.store import Lake, cannot_write
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+_STEP: Final = 1024
+
+
+def _overlay(ctx: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
+    """Return the overlay from ``--contracts``, else the configured one."""
+    del parameter
+    configured = configuration(ctx).contracts.overlay
+    return value or (Path(configured) if configured else None)
+
+
+def overlay_option(command: Command) -> Command:
+    """Pass ``overlay``: the folder of the user's own contracts, or None."""
+    return click.option(
+        "--contracts",
+        "overlay",
+        metavar="DIR",
+        type=click.Path(path_type=Path),
+        callback=_overlay,
+        help="Folder of your own contracts and metrics.",
+    )(command)
+
+
+def size_text(size: float) -> str:
+    """Return a number of bytes for people."""
+    for unit in _UNITS:
+        if size < _STEP or unit == _UNITS[-1]:
+            return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
+        size /= _STEP
+    raise AssertionError
+
+
+@click.command()
+@click.argument("table", required=False)
+@lake_option
+@overlay_option
+@click.option("--files", type=click.IntRange(min=1), help="Look at so many of the newest files only; default all.")
+@json_option
+@click.pass_context
+def sizes(
+    ctx: click.Context, table: str | None, lake: str, overlay: Path | None, files: int | None, *, as_json: bool
+) -> None:
+    """Say what a table's columns cost in its files; without a table, what each table costs."""
+    target = Lake.open(lake, configuration(ctx).storage)
+    if table is None:
+        held = [table_size(name, *live_files(target, name)) for name in load_contracts(overlay)]
+        held = sorted((one for one in held if one.rows), key=lambda one: -one.stored_bytes)
+        if as_json:
+            click.echo(json.dumps([asdict(one) for one in held], default=str))
+            return
+        lines = [f"{'table':<18}{'rows':>14}{'files':>8}{'stored':>12}{'bytes a row':>13}"]
+        lines += [
+            f"{one.table:<18}{one.rows:>14,}{one.files:>8,}{size_text(one.stored_bytes):>12}"
+            f"{one.stored_bytes / one.rows:>13.2f}"
+            for one in held
+        ]
+        click.echo("\n".join(lines))
+        return
+    of = contract(table, overlay)
+    _, live = live_files(target, table)
+    found = None if live is None or not live.num_rows else column_sizes(target, of, newest(live, files))
+    if as_json:
+        click.echo(json.dumps(None if found is None else _facts(found)))
+    else:
+        click.echo("\n".join(_costs(found)) if found else f"{table} holds nothing yet")
+
+
+def _facts(found: Sizes) -> dict[str, Any]:
+    return asdict(found) | {
+        "rest_bytes": found.rest_bytes,
+        "values": found.values,
+        "row_bytes": found.stored_bytes / found.rows,
+        "value_bytes": found.stored_bytes / found.values if found.values else None,
+    }
+
+
+def _costs(found: Sizes) -> Iterator[str]:
+    each = f", {found.stored_bytes / found.values:.2f} a value" if found.values else ""
+    yield (
+        f"{found.table}: {found.rows:,} rows in {found.files:,} files, {size_text(found.stored_bytes)}; "
+        f"{found.stored_bytes / found.rows:.2f} bytes a row{each}"
+    )
+    wide = max(len(column.column) for column in found.columns)
+    yield f"{'column':<{wide}}{'stored':>12}{'share':>8}{'a row':>9}{'a value':>9}{'plain':>12}  encodings"
+    for column in sorted(found.columns, key=lambda column: -column.stored_bytes):
+        value = f"{column.stored_bytes / column.values:.3f}" if column.values else ""
+        yield (
+            f"{column.column:<{wide}}{size_text(column.stored_bytes):>12}"
+            f"{column.stored_bytes / found.stored_bytes:>8.1%}{column.stored_bytes / found.rows:>9.3f}{value:>9}"
+            f"{size_text(column.plain_bytes):>12}  {', '.join(column.encodings)}"
+        )
+    yield f"{'(footers and indexes)':<{wide}}{size_text(found.rest_bytes):>12}{found.rest_bytes / found.stored_bytes:>8.1%}"
+
+
+@click.command()
+@lake_option
+@overlay_option
+@json_option
+@click.pass_context
+def refresh(ctx: click.Context, lake: str, overlay: Path | None, *, as_json: bool) -> None:
+    """Bring catalog_tables, catalog_columns and catalog_metrics up to date."""
+    done = refresh_catalog(Lake.open(lake, configuration(ctx).storage), overlay)
+    if as_json:
+        click.echo(json.dumps(asdict(done)))
+    else:
+        click.echo(f"{done.tables:,} tables, {done.columns:,} columns, {done.metrics:,} metrics")
+
+
+@click.command()
+@click.argument("tables", metavar="[TABLE]...", nargs=-1)
+@click.option("--format", "form", default="odcs", show_default=True, help="odcs: Open Data Contract Standard 3.1.")
+@click.option(
+    "--output",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write a file per contract, <table>.odcs.yaml; default: print them.",
+)
+@overlay_option
+def export(tables: tuple[str, ...], form: str, output: Path | None, overlay: Path | None) -> None:
+    """Write contracts in the words of a standard; by default all of them."""
+    if form != "odcs":
+        raise click.UsageError(f"no format is called {form!r}; {did_you_mean(form, ['odcs'])}")
+    chosen = [contract(name, overlay) for name in tables] or list(load_contracts(overlay).values())
+    documents = {one.table: yaml.safe_dump(document(one), sort_keys=False, width=120) for one in chosen}
+    if output is None:
+        click.echo("---\n".join(documents.values()), nl=False)
+        return
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        for name, text in documents.items():
+            fresh = output / f"{name}.odcs.yaml.tmp"
+            fresh.write_text(text, encoding="utf-8")
+            fresh.replace(output / f"{name}.odcs.yaml")
+    except OSError as error:
+        raise cannot_write(str(output), error) from error
+    click.echo(f"wrote {len(documents)} contracts to {output}")
