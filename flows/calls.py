@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ranklake.lake.catalog_refresh import refresh
 from ranklake.lake.ingest import ingest
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.spool import Spool
@@ -74,6 +75,17 @@ def upkeep_once(settings: Settings, progress: Progress | None = None) -> dict[st
         return asdict(upkeep(lake, crew, progress=progress))
 
 
+def catalog_once(settings: Settings) -> dict[str, Any]:
+    """Bring the catalog's tables up to date; return how many rows each got."""
+    overlay = Path(settings.contracts) if settings.contracts else None
+    return asdict(refresh(Lake.open(settings.lake, settings.storage), overlay))
+
+
 def pipeline_once(settings: Settings) -> dict[str, Any]:
-    """Run ingest, check and rollup in order; a failed check is a finding, not a fault, and stops nothing."""
-    return {"ingest": ingest_once(settings), "check": check_once(settings), "rollup": rollup_once(settings)}
+    """Run ingest, check, rollup and the catalog's refresh in order; a failed check is a finding and stops nothing."""
+    return {
+        "ingest": ingest_once(settings),
+        "check": check_once(settings),
+        "rollup": rollup_once(settings),
+        "catalog": catalog_once(settings),
+    }

@@ -109,7 +109,8 @@ def _costs(found: Sizes) -> Iterator[str]:
             f"{column.stored_bytes / found.stored_bytes:>8.1%}{column.stored_bytes / found.rows:>9.3f}{value:>9}"
             f"{size_text(column.plain_bytes):>12}  {', '.join(column.encodings)}"
         )
-    yield f"{'(footers and indexes)':<{wide}}{size_text(found.rest_bytes):>12}{found.rest_bytes / found.stored_bytes:>8.1%}"
+    rest = found.rest_bytes
+    yield f"{'(footers and indexes)':<{wide}}{size_text(rest):>12}{rest / found.stored_bytes:>8.1%}"
 
 
 @click.command()

@@ -15,7 +15,7 @@ from ranklake.flows.calls import Settings, pipeline_once
 @json_option
 @click.pass_context
 def pipeline(ctx: click.Context, lake: str, spool: str, dask: str | None, *, as_json: bool) -> int:
-    """Run ingest, check and rollup once, in order. Exits 1 if a check failed."""
+    """Run ingest, check, rollup and the catalog's refresh once, in order. Exits 1 if a check failed."""
     config = configuration(ctx)
     settings = Settings(
         lake,

@@ -1,0 +1,164 @@
+"""Measures the way from segments to checked, rolled-up tables, and reckons it up to a 10,000-GPU hour.
+
+    generate   `ranklake bench generate`: segments of a synthetic job, sealed as capture seals them
+    measured   ingest, check, rollup, catalog refresh, status: each a process of its own, with its CPU and wall time
+    reckoned   by multiplication alone: the rows of an hour of 10,000 GPUs over the rows measured
+
+CPU time holds on a machine that others use, too; wall time is that of this run.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+GPUS, SECONDS, EVENTS = 10_000, 3600, 42
+HOUR_ROWS = GPUS * SECONDS * EVENTS
+CORES = 2
+STAGES = {
+    "ingest": ["ingest"],
+    "check": ["check"],
+    "rollup": ["rollup"],
+    "catalog": ["catalog", "refresh"],
+    "status": ["status"],
+}
+COUNTED = ("ingest", "check", "rollup")
+"""What the headline is about: from segments to checked, rolled-up tables."""
+
+
+@dataclass
+class Stage:
+    """What one command took, with the processes that it started."""
+
+    cpu_s: float
+    wall_s: float
+    peak_process_bytes: int
+
+
+@dataclass
+class Measured:
+    """What was measured, and on what."""
+
+    date: str
+    cpus: int
+    python: str
+    generated: dict
+    stages: dict[str, Stage] = field(default_factory=dict)
+    lake_bytes: dict[str, int] = field(default_factory=dict)
+    lake_rows: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """Rows that were generated."""
+        return sum(self.generated["rows"].values())
+
+
+def command(*arguments: str) -> tuple[str, Stage]:
+    """Run `ranklake` and return what it printed and took. Exits if it failed."""
+    began = time.monotonic()
+    with tempfile.TemporaryFile("w+") as sink:
+        process = subprocess.Popen([sys.executable, "-m", "ranklake", *arguments], stdout=sink)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        sink.seek(0)
+        said = sink.read()
+    if process.returncode:
+        sys.exit(f"ranklake {' '.join(arguments)} ended with {process.returncode}: {said}")
+    return said, Stage(used.ru_utime + used.ru_stime, time.monotonic() - began, used.ru_maxrss * 1024)
+
+
+def measure(gpus: int, hours: float, spool: Path, lake: Path, generated: dict | None) -> Measured:
+    """Generate what is not there yet, and bring it all the way."""
+    if generated is None:
+        said, _ = command(
+            "bench", "generate", "--gpus", str(gpus), "--hours", str(hours), "--spool", str(spool), "--json"
+        )
+        generated = json.loads(said)
+    made = Measured(datetime.now(UTC).date().isoformat(), os.cpu_count() or 1, platform.python_version(), generated)
+    for name, arguments in STAGES.items():
+        more = ["--spool", str(spool)] if name in {"ingest", "status"} else []
+        _, made.stages[name] = command(*arguments, "--lake", str(lake), *more)
+        print(
+            f"{name}: {made.stages[name].cpu_s:,.1f} CPU-s, {made.stages[name].wall_s:,.1f} s",
+            file=sys.stderr,
+            flush=True,
+        )
+    for one in json.loads(command("catalog", "sizes", "--lake", str(lake), "--json")[0]):
+        made.lake_bytes[one["table"]] = one["stored_bytes"]
+        made.lake_rows[one["table"]] = one["rows"]
+    stored = sum(made.lake_rows[table] for table in generated["rows"])
+    assert stored == made.rows, f"{made.rows:,} rows generated, {stored:,} stored"
+    return made
+
+
+def table(found: Measured) -> str:
+    """Return what was measured and what it comes to, as Markdown."""
+    gpus, seconds = found.generated["gpus"], found.generated["seconds"]
+    lines = [
+        f"Measured on {found.date} ({found.cpus} CPUs, Python {found.python}): {gpus:,} GPUs, {seconds:,.0f} s, {found.rows:,} rows.",
+        "",
+        "| stage | CPU-seconds | wall, s | rows a CPU-second | largest process, MiB |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    made = Stage(found.generated["cpu_s"], found.generated["wall_s"], 0)
+    for name, stage in {"generate (not counted)": made, **found.stages}.items():
+        peak = f"{stage.peak_process_bytes / 2**20:,.0f}" if stage.peak_process_bytes else ""
+        lines.append(
+            f"| {name} | {stage.cpu_s:,.1f} | {stage.wall_s:,.1f} | {found.rows / stage.cpu_s:,.0f} | {peak} |"
+        )
+    lines += ["", "| table | rows | bytes a row in segments | bytes a row in the lake |", "|---|---:|---:|---:|"]
+    for name, rows in sorted(found.generated["rows"].items()):
+        sealed = found.generated["segment_bytes"][name] / rows
+        lines.append(f"| `{name}` | {rows:,} | {sealed:.1f} | {found.lake_bytes[name] / rows:.2f} |")
+    cpu_s = sum(found.stages[name].cpu_s for name in COUNTED)
+    wall_s = sum(found.stages[name].wall_s for name in COUNTED)
+    factor = HOUR_ROWS / found.rows
+    lines += [
+        "",
+        "The arithmetic:",
+        "",
+        f"    {GPUS:,} GPUs x {SECONDS:,} s x {EVENTS} rows           = {HOUR_ROWS:,} rows",
+        f"    {HOUR_ROWS:,} / {found.rows:,} rows measured = {factor:.2f} times",
+        f"    {' + '.join(COUNTED)}: {' + '.join(f'{found.stages[name].cpu_s:,.1f}' for name in COUNTED)}"
+        f" = {cpu_s:,.1f} CPU-s measured",
+        f"    {cpu_s:,.1f} x {factor:.2f} = {cpu_s * factor:,.0f} CPU-s; on {CORES} cores that both work"
+        f" {cpu_s * factor / CORES / 60:,.1f} minutes",
+        f"    wall as in this run: {wall_s:,.1f} x {factor:.2f} = {wall_s * factor / 60:,.1f} minutes",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--gpus", type=int, default=64)
+    parser.add_argument("--hours", type=float, default=0.25)
+    parser.add_argument("--folder", type=Path, help="where to work and leave everything; default a temporary folder")
+    parser.add_argument("--spool", type=Path, help="segments that are there already, with --generated")
+    parser.add_argument(
+        "--generated", type=Path, metavar="FILE", help="what `ranklake bench generate --json` said of them"
+    )
+    parser.add_argument("--json", action="store_true", help="print what was measured, for --of")
+    parser.add_argument("--of", type=Path, metavar="FILE", help="reckon with what was measured before")
+    given = parser.parse_args()
+    if given.of:
+        facts = json.loads(given.of.read_text())
+        facts["stages"] = {name: Stage(**stage) for name, stage in facts["stages"].items()}
+        found = Measured(**facts)
+    else:
+        generated = json.loads(given.generated.read_text()) if given.generated else None
+        with tempfile.TemporaryDirectory(prefix="ranklake-headline-") as scratch:
+            folder = given.folder or Path(scratch)
+            found = measure(given.gpus, given.hours, given.spool or folder / "spool", folder / "lake", generated)
+    print(json.dumps(asdict(found), indent=1) if given.json else table(found))
+
+
+if __name__ == "__main__":
+    main()
