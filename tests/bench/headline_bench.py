@@ -102,7 +102,7 @@ def table(found: Measured) -> str:
     """Return what was measured and what it comes to, as Markdown."""
     gpus, seconds = found.generated["gpus"], found.generated["seconds"]
     lines = [
-        f"Measured on {found.date} ({found.cpus} CPUs, Python {found.python}): {gpus:,} GPUs, {seconds:,.0f} s, {found.rows:,} rows.",
+        f"Measured on {found.date} ({found.cpus} CPUs): {gpus:,} GPUs, {seconds:,.0f} s, {found.rows:,} rows.",
         "",
         "| stage | CPU-seconds | wall, s | rows a CPU-second | largest process, MiB |",
         "|---|---:|---:|---:|---:|",
@@ -120,16 +120,16 @@ def table(found: Measured) -> str:
     cpu_s = sum(found.stages[name].cpu_s for name in COUNTED)
     wall_s = sum(found.stages[name].wall_s for name in COUNTED)
     factor = HOUR_ROWS / found.rows
+    parts = " + ".join(f"{found.stages[name].cpu_s:,.1f}" for name in COUNTED)
+    minutes = cpu_s * factor / CORES / 60
     lines += [
         "",
         "The arithmetic:",
         "",
         f"    {GPUS:,} GPUs x {SECONDS:,} s x {EVENTS} rows           = {HOUR_ROWS:,} rows",
         f"    {HOUR_ROWS:,} / {found.rows:,} rows measured = {factor:.2f} times",
-        f"    {' + '.join(COUNTED)}: {' + '.join(f'{found.stages[name].cpu_s:,.1f}' for name in COUNTED)}"
-        f" = {cpu_s:,.1f} CPU-s measured",
-        f"    {cpu_s:,.1f} x {factor:.2f} = {cpu_s * factor:,.0f} CPU-s; on {CORES} cores that both work"
-        f" {cpu_s * factor / CORES / 60:,.1f} minutes",
+        f"    {' + '.join(COUNTED)}: {parts} = {cpu_s:,.1f} CPU-s measured",
+        f"    {cpu_s:,.1f} x {factor:.2f} = {cpu_s * factor:,.0f} CPU-s; on {CORES} cores, both busy, {minutes:,.1f} minutes",
         f"    wall as in this run: {wall_s:,.1f} x {factor:.2f} = {wall_s * factor / 60:,.1f} minutes",
     ]
     return "\n".join(lines)
