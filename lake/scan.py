@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.store import Lake
 
-_NO_FILES: Final = pa.schema({"path": pa.string(), "size_bytes": pa.int64(), "date": pa.date32()}).empty_table()
+_NO_FILES: Final = pa.schema(
+    {"path": pa.string(), "size_bytes": pa.int64(), "num_records": pa.int64(), "date": pa.date32()}
+).empty_table()
 
 
 class MissingFileError(LakeError):

@@ -74,6 +74,16 @@ def due_days(
     return due
 
 
+def reaches(rollup: "Rollup", day: date, gone: Collection[Key]) -> bool:
+    """Return whether an output date of a partition rollup depends on input partitions of which some are gone."""
+    for item in rollup.inputs:
+        days = item.days(day)
+        for table, name in gone:
+            if table == item.table and (day_of(name) <= day if days is None else day_of(name) in days):
+                return True
+    return False
+
+
 def due_runs(
     lake: "Lake",
     rollup: "Rollup",

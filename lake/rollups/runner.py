@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Final
@@ -14,7 +14,7 @@ from ranklake.lake.commit import replace_partitions
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.query import session
 from ranklake.lake.read import read
-from ranklake.lake.rollups.due import Due, due_days, due_runs
+from ranklake.lake.rollups.due import Due, due_days, due_runs, reaches
 from ranklake.lake.rollups.evaluate import evaluate_day, evaluate_runs
 from ranklake.lake.rollups.inputs import ABSENT, Key, Snapshot, partition, record, recorded, retired, snapshot
 from ranklake.lake.rollups.registry import Rollup, chosen
@@ -106,10 +106,61 @@ def _bring_up_to_date(lake: "Lake", rollup: Rollup, *, full: bool) -> RollupResu
     )
 
 
+def recompute(
+    lake: "Lake", name: str, days: Collection[date], *, dry_run: bool = False
+) -> tuple[list[date], list[date]]:
+    """Compute partitions of one rollup from its inputs as they are and replace them, whatever lineage says.
+
+    Parameters
+    ----------
+    days
+        Output dates; of a rollup of whole runs, the runs that began on them.
+    dry_run
+        Only say which.
+
+    Returns the dates that were replaced, and those that stay as they are because retention took what they were, or a
+    run on them was, computed from. Raises as `run_rollups`; inputs that are rollups themselves are taken as they are.
+    """
+    (rollup,) = (one for one in chosen([name]) if one.name == name)
+    inputs = {table: snapshot(lake, table) for table in rollup.tables}
+    output = snapshot(lake, rollup.name)
+    gone = retired(lake)
+    work = _Work(lake, rollup, inputs, output, anyway=True)
+    held = {day for day in output.fingerprints if day in days}
+    if rollup.scope == "partition":
+        frozen = {day for day in days if (name, partition(day)) in gone or reaches(rollup, day, gone)}
+        due = due_days(rollup, inputs, output, {}, gone)
+        due = {day: found for day, found in due.items() if day in days and day not in frozen}
+        if not dry_run:
+            work.days(due)
+        return sorted(due), sorted(held & frozen)
+    runs = due_runs(lake, rollup, inputs, output, {}, gone)
+    rows = read(lake, work.contract, ["run", "date"], partitions=sorted(held), version=output.version).to_pylist()
+    if runs is None:
+        return [], sorted(held)
+    mine = {row["run"] for row in rows} | {run for run, day in runs.starts.items() if day in days}
+    mine &= runs.replaced
+    kept = {row["date"] for row in rows if row["run"] not in mine}
+    starts = {run: day for run, day in runs.starts.items() if run in mine}
+    old_days = frozenset(row["date"] for row in rows if row["run"] in mine)
+    if mine and not dry_run:
+        work.runs(Due(starts, frozenset(mine), old_days, {}))
+    return sorted({*starts.values(), *old_days}), sorted(kept)
+
+
 class _Work:
     """One rollup being brought up to date: what was computed and waits for its commit, and what was committed."""
 
-    def __init__(self, lake: "Lake", rollup: Rollup, inputs: Mapping[str, Snapshot], output: Snapshot) -> None:
+    def __init__(
+        self,
+        lake: "Lake",
+        rollup: Rollup,
+        inputs: Mapping[str, Snapshot],
+        output: Snapshot,
+        *,
+        anyway: bool = False,
+    ) -> None:
+        self.anyway = anyway  # whether dates that come out as they were are replaced, too
         self.lake, self.rollup, self.inputs = lake, rollup, inputs
         self.contract = contract(rollup.name)
         self.output = output
@@ -150,7 +201,7 @@ class _Work:
     def _commit(self) -> None:
         """Replace the dates that came out different, in one commit; then write lineage of all that were computed."""
         self.computed += len(self._waiting)
-        news = {day: rows for day, rows in self._waiting.items() if not self._stands(day, rows)}
+        news = {day: rows for day, rows in self._waiting.items() if self.anyway or not self._stands(day, rows)}
         if news:
             self.version = replace_partitions(
                 self.lake,

@@ -25,6 +25,7 @@ _COMMANDS = {
     "pipeline": "Run ingest, check and rollup once, in order.",
     "status": "Prove that every recorded row is stored, quarantined, counted as a gap or in flight.",
     "sql": "Ask the tables.",
+    "replay": "Rebuild dates of a table from the segments that are left.",
     "catalog": "Show tables, columns and metrics.",
     "retain": "Plan, approve and apply retention.",
     "mfu": "Compute model FLOP/s utilization from its inputs.",

@@ -1,0 +1,79 @@
+"""``ranklake replay``."""
+
+import json
+from contextlib import ExitStack
+from dataclasses import asdict
+from datetime import date, datetime
+
+import click
+
+from ranklake.commands.options import configuration, dask_option, json_option, lake_option, spool_option
+from ranklake.commands.progress import progress_bar
+from ranklake.lake.replay import replay as run_replay
+from ranklake.lake.spool import Spool
+from ranklake.lake.store import Lake
+from ranklake.lake.workers import InProcess, Workers, workers
+
+_DAY = click.DateTime(["%Y-%m-%d"])
+
+
+@click.command()
+@click.option("--table", required=True, help="Table to rebuild: one that ranks record, or a rollup.")
+@click.option("--from", "first", required=True, type=_DAY, help="First date (UTC).")
+@click.option("--to", "last", required=True, type=_DAY, help="Last date (UTC).")
+@click.option("--dry-run", is_flag=True, help="Only look whether it can be done, and at what; change nothing.")
+@lake_option
+@spool_option
+@dask_option
+@json_option
+@click.pass_context
+def replay(  # noqa: PLR0913 - one parameter an option
+    ctx: click.Context,
+    table: str,
+    first: datetime,
+    last: datetime,
+    lake: str,
+    spool: str,
+    dask: str | None,
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Rebuild dates of a table from the segments that the spool still has; rollups from their inputs.
+
+    The rows come out as they were. What retention took or checks moved to quarantine stays away. Where segments are
+    gone, or other rows would come out, nothing is changed.
+    """
+    config = configuration(ctx)
+    target = Lake.open(lake, config.storage, config.encryption_key)
+    source = Spool(spool, config.storage)
+    days = (first.date(), last.date())
+    # Looked at first, so that no cluster starts for what cannot be done, nor for rollups, which need none.
+    done = run_replay(target, source, InProcess(), table, days, dry_run=True)
+    if done.partitions and not dry_run:
+        with ExitStack() as stack:
+            crew: Workers = InProcess()
+            if done.segments:
+                dask_ = (dask or config.dask.address, config.dask.workers, config.dask.memory_limit)
+                crew = stack.enter_context(workers(*dask_))
+            progress = stack.enter_context(progress_bar("replay"))
+            done = run_replay(target, source, crew, table, days, progress=progress)
+    if as_json:
+        click.echo(json.dumps({**asdict(done), "dry_run": dry_run}))
+        return
+    if done.kept:
+        click.echo(f"{table}: {', '.join(done.kept)} stay as they are: retention took what they were made of")
+    if not done.partitions:
+        click.echo(f"{table} has nothing to rebuild from {days[0]} to {days[1]}; nothing was changed")
+        return
+    made_of = f"{done.segments} segments" if done.segments else "their inputs"
+    verb = "would be rebuilt" if dry_run else "rebuilt"
+    click.echo(
+        f"{table}: {_dates(done.partitions)} {verb} from {made_of}: {done.rows:,} rows, "
+        f"{done.files_before} files before{'' if dry_run else f', {done.files_after} after'}"
+    )
+
+
+def _dates(names: tuple[str, ...]) -> str:
+    days = [date.fromisoformat(name) for name in names]
+    return f"{days[0]}" if len(days) == 1 else f"{len(days)} dates from {days[0]} to {days[-1]}"
