@@ -8,7 +8,7 @@ PARALLEL := -n 2 --dist loadfile
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo native test test-stores lint types format catalog snapshots crash crash-capture bench-capture bench-scale bench-overhead bench-outage package clean
+.PHONY: help demo native test test-stores lint types format catalog snapshots chaos crash crash-capture bench-capture bench-scale bench-overhead bench-outage package clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -69,6 +69,11 @@ snapshots: .venv/.test ## freeze the contracts' new versions
 
 crash: .venv/.test ## kill capture and ingest at random points, many times (RANKLAKE_KILLS, default 500)
 	@RANKLAKE_KILLS=$${RANKLAKE_KILLS:-500} $(BIN)/python -m pytest tests/crash --timeout 3600
+
+# LAKE and SPOOL may be URIs of an object store, and STORAGE its options as JSON.
+chaos: .venv/.test ## 3 drivers, upkeep and 4 Dask workers killed at random (RANKLAKE_KILLS, default 200)
+	@place=$$(mktemp -d) && PYTHONPATH=tests/support $(BIN)/python tests/crash/chaos.py $${LAKE:-$$place/lake} $${SPOOL:-$$place/spool} \
+		--kills $${RANKLAKE_KILLS:-200} --storage "$${STORAGE:-{\}}" && rm -r $$place
 
 crash-capture: .venv/.test ## the same for capture alone
 	@RANKLAKE_KILLS=$${RANKLAKE_KILLS:-1000} $(BIN)/python -m pytest tests/crash/test_capture_kills.py --timeout 3600

@@ -3,14 +3,19 @@
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from ranklake.lake import ingest_plan
+from ranklake.lake.commit import files
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.driver import drive
 from ranklake.lake.plan import LEDGER
 from ranklake.lake.read import read
+from ranklake.lake.rounds import Rounds
 from ranklake.lake.spool import GONE
 from ranklake.lake.tables import delta_table
 from ranklake.lake.upkeep.merge import merge_small
@@ -75,21 +80,22 @@ def ingest(
     started = time.monotonic()
     outcomes: dict[int, list[dict[str, Any]]] = {}
     waiting: Counter[str] = Counter()
-    composed = True
-    while composed:
-        driven = drive(lake, lambda number: ingest_plan.compose(lake, spool, number, waiting), workers, progress)
+    rounds = Rounds.load(lake, spool.address)
+    left = True
+    while left:
+        driven = drive(
+            lake, lambda number: ingest_plan.compose(lake, spool, number, waiting, rounds), workers, progress
+        )
         outcomes |= driven.outcomes
         # What vanished before it was read stays new; a listing that goes on naming it must not keep us here for ever.
         account = driven.outcomes.get(driven.plan.number) if driven.plan else []
-        composed = account is None or any(row["unreadable"] != GONE for row in account)
+        useful = account is None or any(row["unreadable"] != GONE for row in account)
+        left = useful and driven.plan is not None and driven.plan.body["left"] > 0
     rows = [row for account in outcomes.values() for row in account]
     if merge and outcomes:
         touched = {row["table"] for row in rows if row["rows_stored"]}
         merge_small(lake, workers, {*touched, "rejects", "segments", LEDGER})
-    purged = 0
-    if delta_table(lake, "segments") is not None:
-        kept = read(lake, contract("segments"), [*ingest_plan.IDENTITY, "date"])
-        purged = spool.purge(kept, datetime.now(UTC).date(), keep_days)
+    purged = _purge(lake, spool, keep_days, rounds)
     return Ingested(
         plans=sorted(outcomes),
         segments=len(rows),
@@ -101,3 +107,21 @@ def ingest(
         elapsed_s=time.monotonic() - started,
         waiting=dict(sorted(waiting.items())),
     )
+
+
+def _purge(lake: "Lake", spool: "Spool", keep_days: int, rounds: Rounds) -> int:
+    """Delete from the spool what was ingested long ago; look for it only if there is some that was not looked for."""
+    handle = delta_table(lake, "segments")
+    if handle is None:
+        return 0
+    now = datetime.now(UTC)
+    today = now.date()
+    live = files(handle)
+    old = live.filter(pc.less(live["date"], pa.scalar(today - timedelta(days=keep_days), pa.date32())))
+    rows = int(pc.sum(old["num_records"]).as_py() or 0)
+    if not rows or not rounds.purge_is_due({"rows": rows, "days": len(set(old["date"].to_pylist()))}, now):
+        return 0
+    kept = read(lake, contract("segments"), [*ingest_plan.IDENTITY, "date"])
+    purged = spool.purge(kept, today, keep_days)
+    rounds.save(lake)
+    return purged

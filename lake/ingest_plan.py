@@ -7,10 +7,12 @@ that have the plan's number are counted again but not written again.
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 import ranklake
 from ranklake.lake.commit import number_of, swap
@@ -20,13 +22,14 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.ledger import commit_rows, ledger_row
 from ranklake.lake.plan import LEDGER, Plan, Progress
 from ranklake.lake.read import read
-from ranklake.lake.spool import Spool, Spooled, identities
+from ranklake.lake.spool import GONE, Spool, Spooled, identities
 from ranklake.lake.store import LakeError
 from ranklake.lake.tables import delta_table, ensure_table
 
 if TYPE_CHECKING:
     from collections import Counter
 
+    from ranklake.lake.rounds import Rounds
     from ranklake.lake.store import Lake
     from ranklake.lake.workers import Workers
 
@@ -37,7 +40,13 @@ GROUP_ROWS = 2_000_000
 GROUP_BYTES = 128 * 2**20
 
 
-def compose(lake: "Lake", spool: "Spool", number: int, waiting: "Counter[str] | None" = None) -> Plan | None:
+def compose(
+    lake: "Lake",
+    spool: "Spool",
+    number: int,
+    waiting: "Counter[str] | None" = None,
+    rounds: "Rounds | None" = None,
+) -> Plan | None:
     """Return the plan that brings in what is new in the spool, or None where nothing is.
 
     Encrypted segments whose key is not at hand are left for another time: no plan names them.
@@ -46,10 +55,12 @@ def compose(lake: "Lake", spool: "Spool", number: int, waiting: "Counter[str] | 
     ----------
     waiting
         Filled with the ids of keys that segments wait for, and how many wait for each.
+    rounds
+        Says which day folders may wait, and takes in what is seen in the others; by default all are listed.
     """
     _refuse_amnesia(lake)
-    known = read(lake, contract("segments"), [*IDENTITY, "incarnation", "segment"])
-    new = unknown(spool.listing(known), known)
+    known = read(lake, contract("segments"), [*IDENTITY, "incarnation", "segment", "plan"])
+    new = _news(lake, spool, known, rounds)
     needed = {key_id for claims in new if (key_id := _key_id(claims[0]))}
     missing = {key_id for key_id in needed if not has_key(lake.encryption_key, key_id)}
     if waiting is not None:
@@ -58,14 +69,15 @@ def compose(lake: "Lake", spool: "Spool", number: int, waiting: "Counter[str] | 
     new = [claims for claims in new if _key_id(claims[0]) not in missing]
     if not new:
         return None
-    slots = set(zip(*(known[name].to_pylist() for name in ("table", "incarnation", "segment")), strict=True))
     chosen = [claims[0] for claims in new[:PLAN_SEGMENTS]]
+    slots = _slot_files(known, chosen)
     others = {claims[0].path: [item.path for item in claims[1:]] for claims in new}
     tables = sorted({item.table for item in chosen})
     body = {
         "spool": spool.address,
         "writer": f"ranklake {ranklake.__version__}",
         "versions": {table: _version(lake, table) for table in [*tables, "rejects"]},
+        "left": len(new) - len(chosen),
         "segments": [
             {
                 "path": item.path,
@@ -82,6 +94,14 @@ def compose(lake: "Lake", spool: "Spool", number: int, waiting: "Counter[str] | 
     return Plan(number, KIND, time.time_ns() // 1000, body)
 
 
+def _news(lake: "Lake", spool: "Spool", known: pa.Table, rounds: "Rounds | None") -> list[list[Spooled]]:
+    """Return what is new in the spool, and remember for later rounds where it was."""
+    new = unknown(spool.listing(known, rounds), known, _judged(lake, known))
+    if rounds is not None and rounds.note(spool.day_of(item.path) for claims in new for item in claims):
+        rounds.save(lake)
+    return new
+
+
 def _refuse_amnesia(lake: "Lake") -> None:
     """Raise `LakeError` where plans were finished and nobody can tell what they brought in."""
     if delta_table(lake, "segments") is None and KIND in read(lake, contract(LEDGER), ["kind"])["kind"].to_pylist():
@@ -89,7 +109,9 @@ def _refuse_amnesia(lake: "Lake") -> None:
         raise LakeError("the table segments is gone", where=lake.uri, mend=mend)
 
 
-def unknown(listing: list[Spooled], known: pa.Table) -> list[list[Spooled]]:
+def unknown(
+    listing: list[Spooled], known: pa.Table, judged: Mapping[str, datetime] | None = None
+) -> list[list[Spooled]]:
     """Return the files that no plan named yet, in stream order, those that claim one digest together.
 
     Parameters
@@ -97,14 +119,53 @@ def unknown(listing: list[Spooled], known: pa.Table) -> list[list[Spooled]]:
     known
         Columns `IDENTITY` of the table ``segments``. A damaged file that is replaced by a sound copy of another size is
         new again.
+    judged
+        By path, when a file was found damaged: one that was written since is new again, whatever its size.
     """
-    digests, places = identities(known)
+    digests, places = identities(_near(known, listing))
     claims: dict[tuple[str, str], list[Spooled]] = {}
     for item in listing:
         claim = (item.table, item.sha256)
-        if claim not in digests and (item.path, item.size_bytes) not in places:
-            claims.setdefault(claim, []).append(item)
+        if claim in digests or ((item.path, item.size_bytes) in places and not _is_rewritten(item, judged or {})):
+            continue
+        claims.setdefault(claim, []).append(item)
     return list(claims.values())
+
+
+def _near(known: pa.Table, listing: list[Spooled]) -> pa.Table:
+    """Return the known segments that some files may be: all there ever were are too many to look at one by one."""
+    digests = pa.array([item.sha256 for item in listing], pa.string())
+    paths = pa.array([item.path for item in listing], pa.string())
+    return known.filter(
+        pc.or_(pc.is_in(known["sha256"], value_set=digests), pc.is_in(known["uri_name"], value_set=paths))
+    )
+
+
+def _is_rewritten(item: Spooled, judged: Mapping[str, datetime]) -> bool:
+    when = judged.get(item.path)
+    return when is not None and item.modified is not None and item.modified > when
+
+
+def _judged(lake: "Lake", known: pa.Table) -> dict[str, datetime]:
+    """Return when each damaged file was found damaged, by path."""
+    damaged = known.filter(pc.and_(pc.is_valid(known["unreadable"]), pc.not_equal(known["unreadable"], GONE)))
+    if not damaged.num_rows:
+        return {}
+    ledger = read(lake, contract(LEDGER), ["plan", "created_ts"]).to_pylist()
+    created = {row["plan"]: row["created_ts"] for row in ledger}
+    found: dict[str, datetime] = {}
+    for row in damaged.select(["uri_name", "plan"]).to_pylist():
+        when = created.get(row["plan"])
+        if when is not None:
+            found[row["uri_name"]] = max(when, found.get(row["uri_name"], when))
+    return found
+
+
+def _slot_files(known: pa.Table, chosen: list[Spooled]) -> set[tuple[str, int, int]]:
+    """Return which slot files of some incarnations were ingested before: table, incarnation, segment."""
+    theirs = pa.array({item.name.incarnation for item in chosen if item.name is not None}, pa.int64())
+    near = known.filter(pc.is_in(known["incarnation"], value_set=theirs))
+    return set(zip(*(near[name].to_pylist() for name in ("table", "incarnation", "segment")), strict=True))
 
 
 def _key_id(item: Spooled) -> str:

@@ -83,13 +83,10 @@ def _name(path: str) -> PackName:
 
 def settled(paths: pa.ChunkedArray) -> set[str]:
     """Return the packs all of whose members are among some paths: nobody need look into them again."""
-    members = paths.filter(pc.match_substring(paths, ".zip#")).unique().to_pylist()
-    counts: dict[str, int] = {}
-    for path in members:
-        pack = pack_of(path)
-        if pack is not None:
-            counts[pack] = counts.get(pack, 0) + 1
-    return {pack for pack, count in counts.items() if (name := pack_name(pack)) and count >= name.members}
+    members = paths.filter(pc.match_substring(paths, ".zip#")).unique()
+    packs = pc.struct_field(pc.extract_regex(members, f"^{_PATH.pattern}$"), "pack").drop_null()
+    counts = ((one["values"], one["counts"]) for one in pc.value_counts(packs).to_pylist())
+    return {pack for pack, count in counts if (name := pack_name(pack)) and count >= name.members}
 
 
 class Reader:

@@ -2,7 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,9 @@ import pyarrow.compute as pc
 from fsspec.implementations.local import LocalFileSystem
 
 from ranklake.lake.contracts.segment import NotASegmentError, SegmentName
+from ranklake.lake.listing import Listed, written
 from ranklake.lake.packs import look_into, member_path, pack_name, pack_of, settled
+from ranklake.lake.rounds import Rounds
 from ranklake.lake.store import LakeUnreachableError, filesystem
 
 GONE = "gone from the spool before it was read"
@@ -34,6 +36,8 @@ class Spooled:
         What the file name says, or None if it is not a segment's.
     sha256
         From the name; for a foreign file, of its path and size: nobody reads it before ingest does.
+    modified
+        When the file was written, as the store says; None where it does not.
     """
 
     path: str
@@ -41,6 +45,7 @@ class Spooled:
     size_bytes: int
     name: SegmentName | None
     sha256: str
+    modified: datetime | None = None
 
     @property
     def order(self) -> tuple[str, int, int, int, int, str]:
@@ -73,7 +78,7 @@ class Spool:
         self.address = root if isinstance(self.fs, LocalFileSystem) else self.uri
         self.root = f"{root.rstrip('/')}/segments"
 
-    def listing(self, known: pa.Table | None = None) -> list[Spooled]:
+    def listing(self, known: pa.Table | None = None, rounds: Rounds | None = None) -> list[Spooled]:
         """Return the segments and other files there, in stream order; an absent folder is an empty spool.
 
         Files still being written (names that end in .tmp) are left out. Of packs the members are listed, and the pack
@@ -84,58 +89,91 @@ class Spool:
         known
             Columns uri_name and unreadable of the table ``segments``: packs all of whose members were read are left
             out unopened.
+        rounds
+            Day folders that may wait are left out; by default none is.
 
         Raises
         ------
         LakeUnreachableError
             The spool, or a pack in it, cannot be read.
         """
-        done = set() if known is None else settled(_read(known)["uri_name"])
-        return self._open({path: size for path, size in self._files().items() if path not in done})
+        # A damaged member may be replaced, so a pack that has one is looked into each time.
+        sound = None if known is None else known.filter(pc.is_null(known["unreadable"]))
+        done = set() if sound is None else settled(sound["uri_name"])
+        return self._open({path: one for path, one in self._files(rounds).items() if path not in done})
 
-    def _open(self, files: dict[str, int]) -> list[Spooled]:
-        """Return what some files are, by size, and what is in those that are packs."""
-        packs = {path: size for path, size in files.items() if pack_name(path)}
+    def _open(self, files: dict[str, Listed]) -> list[Spooled]:
+        """Return what some files are, and what is in those that are packs."""
+        packs = {path: one.size_bytes for path, one in files.items() if pack_name(path)}
         try:
             contents = look_into(self.fs, packs)
         except Exception as error:  # object stores raise a class of their own per client
             raise self._unlisted(error) from error
-        spooled = [self._look(path, size) for path, size in files.items() if path not in packs]
+        spooled = [self._look(one) for path, one in files.items() if path not in packs]
         for path, found in contents.items():
             for member in found.members:
                 where = member_path(path, member)
-                spooled.append(Spooled(where, member.table, member.size, member.name, member.name.sha256))
+                facts = (where, member.table, member.size, member.name, member.name.sha256)
+                spooled.append(Spooled(*facts, files[path].modified))
             if not found.whole:
-                spooled.append(self._look(path, packs[path]))
+                spooled.append(self._look(files[path]))
         return sorted(spooled, key=lambda item: (item.table, item.order))
 
     def _unlisted(self, error: Exception) -> LakeUnreachableError:
         mend = "check the URI, the network and your rights there"
         return LakeUnreachableError(f"the spool cannot be listed: {error}", where=self.uri, mend=mend)
 
-    def _files(self) -> dict[str, int]:
-        """Return the size of all whole files, by path."""
-        try:
-            found: dict[str, dict[str, Any]] = self.fs.find(self.root, detail=True)
-        except FileNotFoundError:
-            return {}
-        except Exception as error:  # object stores raise a class of their own per client
-            raise self._unlisted(error) from error
+    def _files(self, rounds: Rounds | None = None) -> dict[str, Listed]:
+        """Return all whole files, by path, but for those of day folders that may wait."""
+        if rounds is None:
+            found = self._find(self.root)
+        else:
+            top = self._top()
+            found = {path: info for path, info in top.items() if info["type"] != "directory"}
+            folders = {path.rpartition("/")[2]: path for path in top if path not in found}
+            for day in rounds.choose(folders, datetime.now(UTC)):
+                found |= self._find(folders[day])
         return {
-            path: int(info["size"] or 0)
+            path: Listed(path, int(info["size"] or 0), written(info))
             for path, info in found.items()
             if not path.endswith(".tmp") and not _leads_nowhere(info)
         }
 
-    def _look(self, path: str, size: int) -> Spooled:
+    def _top(self) -> dict[str, dict[str, Any]]:
+        """Return what lies beside the day folders, and they themselves, by path."""
+        self.fs.invalidate_cache()  # some file systems would answer from what they listed before
+        try:
+            found = self.fs.ls(self.root, detail=True)
+        except FileNotFoundError:
+            return {}
+        except Exception as error:  # object stores raise a class of their own per client
+            raise self._unlisted(error) from error
+        own = self.root.rstrip("/")  # a marker of the folder itself, in some stores
+        return {str(info["name"]).rstrip("/"): info for info in found if str(info["name"]).rstrip("/") != own}
+
+    def _find(self, folder: str) -> dict[str, dict[str, Any]]:
+        try:
+            found: dict[str, dict[str, Any]] = self.fs.find(folder, detail=True)
+        except FileNotFoundError:
+            return {}
+        except Exception as error:  # object stores raise a class of their own per client
+            raise self._unlisted(error) from error
+        return found
+
+    def day_of(self, path: str) -> str:
+        """Return the name of the folder beside the days' in which a file lies; its own name if it lies in none."""
+        return path.removeprefix(f"{self.root}/").partition("/")[0]
+
+    def _look(self, one: Listed) -> Spooled:
+        path, size = one.path, one.size_bytes
         folder, _, base = path.removeprefix(self.root).rpartition("/")
         table = folder.rpartition("/")[2] or MISPLACED
         try:
             name = SegmentName.parse(base)
         except NotASegmentError:
             digest = hashlib.sha256(f"{path} {size}".encode()).hexdigest()
-            return Spooled(path, table, size, None, digest)
-        return Spooled(path, table, size, name, name.sha256)
+            return Spooled(path, table, size, None, digest, one.modified)
+        return Spooled(path, table, size, name, name.sha256, one.modified)
 
     def purge(self, ingested: pa.Table, today: date, keep_days: int) -> int:
         """Delete files that were ingested more than `keep_days` before `today`; return how many went.
@@ -153,7 +191,7 @@ class Spool:
         files = self._files()
         over, all_read = settled(_read(old)["uri_name"]), settled(_read(ingested)["uri_name"])
         may_go = {path: [True] for path in files if path in over}
-        for item in self._open({path: size for path, size in files.items() if path not in all_read}):
+        for item in self._open({path: one for path, one in files.items() if path not in all_read}):
             read = (item.table, item.sha256) in digests or (item.path, item.size_bytes) in places
             may_go.setdefault(pack_of(item.path) or item.path, []).append(read)
         return sum(self._delete(path) for path, reads in may_go.items() if all(reads))

@@ -12,6 +12,7 @@ A data file goes if all of this is true:
 `DeltaTable.vacuum` knows nothing of plans, so it is asked for its list of removed files alone, and removes nothing.
 """
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -114,7 +115,7 @@ def _data_files(lake: "Lake", table: str, finished: int, grace: timedelta, befor
 
 def _wanted(handle: DeltaTable, grace: timedelta) -> tuple[set[str], set[str]]:
     """Return files that are live or were removed within the grace period, and files that were removed before it."""
-    hours = int(grace / timedelta(hours=1))
+    hours = math.ceil(grace / timedelta(hours=1))
     try:
         every = set(handle.vacuum(0, dry_run=True, enforce_retention_duration=False))
         old = set(handle.vacuum(hours, dry_run=True, enforce_retention_duration=False))

@@ -20,7 +20,7 @@ from ranklake.lake.spool import Spool
 from ranklake.lake.store import Lake
 from ranklake.lake.workers import InProcess
 
-LAKE, SPOOL, MODE, NUMBER = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+MODE, NUMBER = "never", 0
 ROOM = str(Path(sys.modules["ranklake.lake"].__file__).parent)
 seen = 0
 
@@ -40,10 +40,12 @@ def die_later():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-if MODE == "time":
-    threading.Thread(target=die_later, daemon=True).start()
-else:
-    sys.setprofile(watch)
-ingest(Lake.create(LAKE), Spool(SPOOL), InProcess())
-sys.setprofile(None)
-print(seen)
+if __name__ == "__main__":
+    LAKE, SPOOL, MODE, NUMBER = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+    if MODE == "time":
+        threading.Thread(target=die_later, daemon=True).start()
+    else:
+        sys.setprofile(watch)
+    ingest(Lake.create(LAKE), Spool(SPOOL), InProcess())
+    sys.setprofile(None)
+    print(seen)

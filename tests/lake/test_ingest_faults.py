@@ -182,6 +182,35 @@ def test_damaged_segments_are_not_in_flight(lake, spool):
     assert faults(lake, spool) == []
 
 
+def test_a_damaged_segment_is_replaced_by_a_sound_one_of_its_size(lake, spool):
+    """A sound copy under the same name and of the same size is taken in, once; the damaged one is nobody's rows."""
+    path = put_segment(spool, step_rows(10))
+    raw = path.read_bytes()
+    flipped = bytearray(raw)
+    flipped[len(raw) // 2] ^= 1
+    path.write_bytes(bytes(flipped))
+    assert bring(lake, spool).unreadable == 1
+    assert bring(lake, spool).plans == []
+    path.write_bytes(raw)
+    done = bring(lake, spool)
+    assert (done.segments, done.rows_stored, done.unreadable) == (1, 10, 0)
+    assert (books(lake, spool)["steps"].stored, books(lake, spool)["steps"].quarantined) == (10, 0)
+    assert faults(lake, spool) == []
+    path.write_bytes(raw)
+    assert bring(lake, spool).plans == []
+
+
+def test_a_damaged_segment_that_is_written_again_as_it_was_is_read_once_more(lake, spool):
+    """The same damage under a newer date is one more row of the table segments, and no more quarantined rows."""
+    path = put_segment(spool, step_rows(10))
+    raw = path.read_bytes()[:-9]
+    for _ in range(2):
+        path.write_bytes(raw)
+        assert bring(lake, spool).unreadable == 1
+        assert bring(lake, spool).plans == []
+        assert (books(lake, spool)["steps"].quarantined, faults(lake, spool)) == (10, [])
+
+
 def test_a_resent_slot_file_in_flight_is_no_excess(lake, spool):
     """Another cut of rows that are stored already is nothing in flight, but for the rows it has more."""
     put_segment(spool, step_rows(10))

@@ -44,6 +44,15 @@ def step_rows(count, *, segment=0, rank=0, incarnation=7, run="r1", attempt=0, s
 
 def put_segment(spool: Path, rows: pa.Table, table="steps", *, day="2026-03-01", **footer) -> Path:
     """Write rows as a segment into the spool; facts of the footer come from the first row unless given."""
+    name, raw = segment_bytes(rows, table, **footer)
+    path = spool / "segments" / day / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(raw)
+    return path
+
+
+def segment_bytes(rows: pa.Table, table="steps", **footer) -> tuple[str, bytes]:
+    """Return a segment's path below its day's folder, and its bytes."""
     first = rows.slice(0, 1).select(["run", "attempt", "rank", "incarnation", "segment"]).to_pylist()[0]
     said = SegmentFooter(
         table=table, contract_version=contract(table).version, world_size=1, rows=rows.num_rows, **first
@@ -52,15 +61,19 @@ def put_segment(spool: Path, rows: pa.Table, table="steps", *, day="2026-03-01",
     sink = pa.BufferOutputStream()
     metadata = {**(rows.schema.metadata or {}), METADATA_KEY: said.to_json()}
     pq.write_table(rows.replace_schema_metadata(metadata), sink, compression="zstd", write_page_checksum=True)
-    return put_bytes(spool, sink.getvalue().to_pybytes(), said, table, day)
+    raw = sink.getvalue().to_pybytes()
+    return f"{table}/{segment_name(raw, said)}", raw
 
 
 def put_bytes(spool: Path, raw: bytes, said: SegmentFooter, table="steps", day="2026-03-01") -> Path:
     """Write bytes under the name that a footer and their digest give."""
-    name = SegmentName(
-        said.run, said.attempt, said.rank, said.incarnation, said.segment, said.rows, hashlib.sha256(raw).hexdigest()
-    )
-    path = spool / "segments" / day / table / str(name)
+    path = spool / "segments" / day / table / segment_name(raw, said)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(raw)
     return path
+
+
+def segment_name(raw: bytes, said: SegmentFooter) -> str:
+    """Return the name that a footer and the bytes' digest give."""
+    digest = hashlib.sha256(raw).hexdigest()
+    return str(SegmentName(said.run, said.attempt, said.rank, said.incarnation, said.segment, said.rows, digest))
