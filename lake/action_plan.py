@@ -22,7 +22,7 @@ from ranklake.lake.listing import listed
 from ranklake.lake.parquet import DataFile, plan_of
 from ranklake.lake.plan import LEDGER, Plan
 from ranklake.lake.read import read_some
-from ranklake.lake.tables import delta_table, ensure_table
+from ranklake.lake.tables import delta_table, ensure_table, refuse_newer
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -151,12 +151,15 @@ def _left_behind(lake: "Lake", table: str, folders: set[str], number: int) -> se
 
 
 def live_files(lake: "Lake", table: str, partitions: Sequence[date]) -> pa.Table:
-    """Return a table's live files in some partitions (none where it was never written), for `compose`."""
+    """Return a table's live files in some partitions (none where it was never written), for `compose`.
+
+    Raises `ranklake.lake.tables.NewerTableError`: what rewrote them would lose what it does not know.
+    """
     handle = delta_table(lake, table)
     if handle is None:
         columns = {"path": pa.string(), "size_bytes": pa.int64(), "num_records": pa.int64(), "date": pa.date32()}
         return pa.schema(columns).empty_table()
-    return files(handle, partitions)
+    return files(refuse_newer(handle, contract(table)), partitions)
 
 
 def take_rows_out(

@@ -24,7 +24,7 @@ from ranklake.lake.plan import LEDGER, Plan, Progress
 from ranklake.lake.read import read
 from ranklake.lake.spool import GONE, Spool, Spooled, identities
 from ranklake.lake.store import LakeError
-from ranklake.lake.tables import delta_table, ensure_table
+from ranklake.lake.tables import delta_table, ensure_table, refuse_newer
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -48,6 +48,9 @@ def compose(
     rounds: "Rounds | None" = None,
 ) -> Plan | None:
     """Return the plan that brings in what is new in the spool, or None where nothing is.
+
+    Raises `ranklake.lake.tables.NewerTableError` where a table knows more than this software: before anything is
+    written.
 
     Encrypted segments whose key is not at hand are left for another time: no plan names them.
 
@@ -73,6 +76,8 @@ def compose(
     slots = _slot_files(known, chosen)
     others = {claims[0].path: [item.path for item in claims[1:]] for claims in new}
     tables = sorted({item.table for item in chosen})
+    for table in ("segments", LEDGER):
+        _version(lake, table)
     body = {
         "spool": spool.address,
         "writer": f"ranklake {ranklake.__version__}",
@@ -179,7 +184,7 @@ def _slot_file(item: Spooled) -> tuple[str, int, int]:
 
 def _version(lake: "Lake", table: str) -> int:
     found = delta_table(lake, table)
-    return -1 if found is None else found.version()
+    return -1 if found is None else refuse_newer(found, contract(table)).version()
 
 
 def execute(lake: "Lake", plan: Plan, workers: "Workers", progress: Progress | None = None) -> list[dict[str, Any]]:

@@ -1,17 +1,45 @@
 """Delta tables of a lake: opening them, and making them from their contracts."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.delta import table_configuration
-from ranklake.lake.store import LakeUnreachableError
+from ranklake.lake.store import LakeError, LakeUnreachableError
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.store import Lake
+
+
+CONTRACT_VERSION: Final = "ranklake.contractVersion"
+"""Property of a table: version of the contract that it was made from, or last migrated to."""
+
+
+class NewerTableError(LakeError):
+    """A table that newer software made or migrated; this one must not write what it would not know to be there.
+
+    Attributes
+    ----------
+    table, found, known
+        Its name, its contract's version, and the highest that is known here.
+    """
+
+    def __init__(self, table: str, found: int, known: int, where: str) -> None:
+        super().__init__(
+            f"table {table} has contract version {found}, known up to {known}", where=where, mend="upgrade ranklake"
+        )
+        self.table, self.found, self.known = table, found, known
+
+
+def refuse_newer(handle: DeltaTable, contract: "Contract") -> DeltaTable:
+    """Return the handle of a table that may be written. Raises `NewerTableError`."""
+    found = int(handle.metadata().configuration.get(CONTRACT_VERSION) or 0)
+    if found > contract.version:
+        raise NewerTableError(contract.table, found, contract.version, handle.table_uri)
+    return handle
 
 
 def delta_table(lake: "Lake", name: str) -> DeltaTable | None:
@@ -34,11 +62,11 @@ def ensure_table(lake: "Lake", contract: "Contract") -> DeltaTable:
     """Return a fresh handle on a table, made from its contract where it was never written.
 
     Two that make it at once get the same table. Raises `LakeUnreachableError` where it cannot be made; nothing is left
-    behind then but perhaps an empty folder.
+    behind then but perhaps an empty folder, and `NewerTableError`.
     """
     found = delta_table(lake, contract.table)
     if found is not None:
-        return found
+        return refuse_newer(found, contract)
     try:
         return DeltaTable.create(
             lake.table_uri(contract.table),
@@ -47,7 +75,8 @@ def ensure_table(lake: "Lake", contract: "Contract") -> DeltaTable:
             partition_by=list(contract.partition),
             name=contract.table,
             description=contract.summary,
-            configuration=table_configuration(contract),
+            configuration={**table_configuration(contract), CONTRACT_VERSION: str(contract.version)},
+            raise_if_key_not_exists=False,  # the last property is our own
             storage_options=lake.storage,
         )
     except (DeltaError, OSError) as error:

@@ -22,7 +22,7 @@ from ranklake.lake.driver import drive
 from ranklake.lake.parquet import DataFile, write_partition
 from ranklake.lake.read import read_some
 from ranklake.lake.store import Lake
-from ranklake.lake.tables import delta_table
+from ranklake.lake.tables import delta_table, refuse_newer
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
@@ -134,12 +134,15 @@ def mergeable(tables: Iterable[str] | None = None) -> list[str]:
 
 
 def planned(lake: Lake, tables: Iterable[str], number: int, *, thorough: bool, today: date) -> Iterator[Merge]:
-    """Yield the merges that are due, table by table, the fullest tier last."""
+    """Yield the merges that are due, table by table, the fullest tier last.
+
+    Raises `ranklake.lake.tables.NewerTableError`: a merge would lose columns that are not known here.
+    """
     for table in tables:
         handle = delta_table(lake, table)
         if handle is None:
             continue
-        live = files(handle).select(["path", "size_bytes", "num_records", "date"])
+        live = files(refuse_newer(handle, contract(table))).select(["path", "size_bytes", "num_records", "date"])
         target = int(handle.metadata().configuration.get(TARGET_FILE_PROPERTY) or TARGET_FILE_BYTES)
         rows_most = MEMORY_BYTES // row_bytes(contract(table))
         by_day: dict[date, list[dict[str, Any]]] = {}

@@ -1,4 +1,4 @@
-"""One ingest that dies by SIGKILL, for `test_ingest_kills.py`.
+"""One ingest and one upkeep that die by SIGKILL, for `test_ingest_kills.py`.
 
     python ingest_child.py LAKE SPOOL MODE NUMBER
 
@@ -13,11 +13,13 @@ import signal
 import sys
 import threading
 import time
+from datetime import timedelta
 from pathlib import Path
 
 from ranklake.lake.ingest import ingest
 from ranklake.lake.spool import Spool
 from ranklake.lake.store import Lake
+from ranklake.lake.upkeep.run import upkeep
 from ranklake.lake.workers import InProcess
 
 MODE, NUMBER = "never", 0
@@ -46,6 +48,9 @@ if __name__ == "__main__":
         threading.Thread(target=die_later, daemon=True).start()
     else:
         sys.setprofile(watch)
-    ingest(Lake.create(LAKE), Spool(SPOOL), InProcess())
+    lake = Lake.create(LAKE)
+    ingest(lake, Spool(SPOOL), InProcess())
+    # Nobody else is at work, so nothing need be kept for anybody: a file too many that goes is a row lost.
+    upkeep(lake, InProcess(), grace=timedelta(0))
     sys.setprofile(None)
     print(seen)

@@ -1,4 +1,4 @@
-"""Ingest under SIGKILL: whenever it dies in planning, writing or committing, running it again stores every row once."""
+"""Ingest and upkeep under SIGKILL: whenever they die, running them again stores every row once and leaves no litter."""
 
 import os
 import random
@@ -6,18 +6,23 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from segments import put_segment, step_rows
 
+from ranklake.lake.commit import files
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.invariant import balance
 from ranklake.lake.plan import last_finished, read_plan
 from ranklake.lake.read import read
 from ranklake.lake.spool import Spool
 from ranklake.lake.store import Lake
+from ranklake.lake.tables import delta_table
+from ranklake.lake.upkeep.merge import FAN_IN
+from ranklake.lake.upkeep.purge import garbage
 
 KILLS = int(os.environ.get("RANKLAKE_KILLS", "30"))
 SEED = int(os.environ.get("RANKLAKE_SEED", "20261120"))
@@ -39,7 +44,7 @@ def some_rows(segment):
 
 
 @pytest.mark.slow
-def test_killed_ingest_loses_and_repeats_nothing(tmp_path, capsys):
+def test_killed_ingest_and_upkeep_lose_and_repeat_nothing(tmp_path, capsys):
     """After many kills at random points every row is stored or quarantined exactly once, and the books add up."""
     rng = random.Random(SEED)
     lake, spool = tmp_path / "lake", tmp_path / "spool"
@@ -68,6 +73,8 @@ def test_killed_ingest_loses_and_repeats_nothing(tmp_path, capsys):
 
     opened = Lake.open(str(lake))
     assert read_plan(opened, last_finished(opened) + 1) is None
+    assert list(garbage(opened, timedelta(0))) == []
+    assert len(data_files(opened)) == files(delta_table(opened, "steps")).num_rows <= FAN_IN
     stored = keys(opened, "steps")
     refused = keys(opened, "rejects")
     expected = {(7, number, slot) for number in range(segment) for slot in range(ROWS)}
@@ -78,6 +85,10 @@ def test_killed_ingest_loses_and_repeats_nothing(tmp_path, capsys):
     assert faults == []
     with capsys.disabled():
         print(f"\n  ingest: {kills} kills, seed {SEED}, {segment} segments, 0 rows lost, 0 rows twice")
+
+
+def data_files(lake):
+    return list(Path(lake.path("tables", "steps")).glob("date=*/*"))
 
 
 def keys(lake, table):
