@@ -24,7 +24,7 @@ from ranklake.lake.tables import delta_table
 from ranklake.lake.upkeep.merge import FAN_IN
 from ranklake.lake.upkeep.purge import garbage
 
-KILLS = int(os.environ.get("RANKLAKE_KILLS", "30"))
+KILLS = int(os.environ.get("RANKLAKE_KILLS", "20"))
 SEED = int(os.environ.get("RANKLAKE_SEED", "20261120"))
 CHILD = Path(__file__).with_name("ingest_child.py")
 ROWS = 200
