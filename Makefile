@@ -8,7 +8,7 @@ PARALLEL := -n 2 --dist loadfile
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo native test test-stores lint types format catalog snapshots chaos crash crash-capture bench-capture bench-scale bench-overhead bench-outage package clean
+.PHONY: help demo native test test-stores lint types format catalog snapshots chaos crash crash-capture bench-capture bench-scale bench-overhead bench-outage bench-sql package clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -103,6 +103,9 @@ bench-overhead: .venv/.test ## what recording costs a real training loop on a CP
 
 bench-scale: .venv/.test ## what one node's ranks and agent send, reckoned up to 10,000 ranks (six minutes)
 	@$(BIN)/python tests/bench/scale_bench.py --minutes 5
+
+bench-sql: .venv/.test ## ranklake sql beside DuckDB, Polars and bare DataFusion on the same files (ROWS=160000000 for all)
+	@$(BIN)/python tests/bench/sql_bench.py --rows $(or $(ROWS),10000000)
 
 package: .venv/.test ## build wheel and sdist, compare them with git, smoke-test the wheel in an empty environment
 	@$(BIN)/python tests/package/check_distributions.py
