@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import ranklake
 from ranklake.capture.launcher import Launch
-from ranklake.capture.redact import redact
 from ranklake.capture.values import json_text, plain, text
+from ranklake.lake.contracts.redact import redact
 
 _FRAMEWORKS: Final = ("torch", "jax", "tensorflow", "mlx")
 Facts = dict[str, Any]

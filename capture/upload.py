@@ -21,9 +21,9 @@ from fsspec.implementations.local import LocalFileSystem
 
 from ranklake.capture.breaker import Breaker
 from ranklake.capture.files import sync_folder
-from ranklake.capture.redact import secrets_in, without
 from ranklake.capture.stream import SealedFile, StreamName, ready_files
 from ranklake.errors import RanklakeError
+from ranklake.lake.contracts.redact import secrets_in, without
 from ranklake.lake.contracts.storage import PUT
 
 _OBJECT_STORES: Final = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci", "r2"})

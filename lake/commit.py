@@ -22,8 +22,8 @@ from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Tra
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.parquet import DataFile, write_partition
-from ranklake.lake.store import LakeUnreachableError
 from ranklake.lake.tables import ensure_table
+from ranklake.lake.unreachable import unreachable
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
@@ -91,9 +91,8 @@ def swap(
             f"another process committed {number} first", where=table.table_uri, mend="run it again"
         ) from error
     except (DeltaError, OSError) as error:
-        raise LakeUnreachableError(
-            f"nothing was committed: {error}", where=table.table_uri, mend="check space and rights there; run it again"
-        ) from error
+        what, mend = "the commit was not confirmed", "check space and rights there; run it again"
+        raise unreachable(table.table_uri, error, {}, what=what, mend=mend) from None
     return True
 
 

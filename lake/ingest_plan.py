@@ -23,8 +23,8 @@ from ranklake.lake.ledger import commit_rows, ledger_row
 from ranklake.lake.plan import LEDGER, Plan, Progress
 from ranklake.lake.read import read
 from ranklake.lake.spool import GONE, Spool, Spooled, identities
-from ranklake.lake.store import LakeError
 from ranklake.lake.tables import delta_table, ensure_table, refuse_newer
+from ranklake.lake.unreachable import LakeError
 
 if TYPE_CHECKING:
     from collections import Counter

@@ -22,7 +22,7 @@ from deltalake.transaction import AddAction
 from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.delta import statistics_columns
-from ranklake.lake.store import cannot_write
+from ranklake.lake.unreachable import cannot_write
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract

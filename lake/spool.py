@@ -12,9 +12,10 @@ from fsspec.implementations.local import LocalFileSystem
 
 from ranklake.lake.contracts.segment import NotASegmentError, SegmentName
 from ranklake.lake.listing import Listed, written
+from ranklake.lake.objects import delta_options, file_system
 from ranklake.lake.packs import look_into, member_path, pack_name, pack_of, settled
 from ranklake.lake.rounds import Rounds
-from ranklake.lake.store import LakeUnreachableError, filesystem
+from ranklake.lake.unreachable import LakeUnreachableError, unreachable
 
 GONE = "gone from the spool before it was read"
 MISPLACED = "(no table)"
@@ -69,12 +70,8 @@ class Spool:
 
     def __init__(self, uri: str, storage: dict[str, str] | None = None) -> None:
         self.uri = uri.rstrip("/")
-        try:
-            self.fs, root = filesystem(self.uri, dict(storage or {}))
-        except Exception as error:  # object stores raise a class of their own per client
-            raise LakeUnreachableError(
-                f"the spool cannot be reached: {error}", where=uri, mend="check the URI"
-            ) from error
+        self._storage = delta_options(self.uri, storage or {})
+        self.fs, root = file_system(self.uri, self._storage)
         self.address = root if isinstance(self.fs, LocalFileSystem) else self.uri
         self.root = f"{root.rstrip('/')}/segments"
 
@@ -107,8 +104,8 @@ class Spool:
         packs = {path: one.size_bytes for path, one in files.items() if pack_name(path)}
         try:
             contents = look_into(self.fs, packs)
-        except Exception as error:  # object stores raise a class of their own per client
-            raise self._unlisted(error) from error
+        except (OSError, LakeUnreachableError) as error:
+            raise self._unlisted(error) from None
         spooled = [self._look(one) for path, one in files.items() if path not in packs]
         for path, found in contents.items():
             for member in found.members:
@@ -120,8 +117,9 @@ class Spool:
         return sorted(spooled, key=lambda item: (item.table, item.order))
 
     def _unlisted(self, error: Exception) -> LakeUnreachableError:
-        mend = "check the URI, the network and your rights there"
-        return LakeUnreachableError(f"the spool cannot be listed: {error}", where=self.uri, mend=mend)
+        if isinstance(error, LakeUnreachableError):
+            return error
+        return unreachable(self.uri, error, self._storage, what="the spool cannot be listed")
 
     def _files(self, rounds: Rounds | None = None) -> dict[str, Listed]:
         """Return all whole files, by path, but for those of day folders that may wait."""
@@ -146,8 +144,8 @@ class Spool:
             found = self.fs.ls(self.root, detail=True)
         except FileNotFoundError:
             return {}
-        except Exception as error:  # object stores raise a class of their own per client
-            raise self._unlisted(error) from error
+        except (OSError, LakeUnreachableError) as error:
+            raise self._unlisted(error) from None
         own = self.root.rstrip("/")  # a marker of the folder itself, in some stores
         return {str(info["name"]).rstrip("/"): info for info in found if str(info["name"]).rstrip("/") != own}
 
@@ -156,8 +154,8 @@ class Spool:
             found: dict[str, dict[str, Any]] = self.fs.find(folder, detail=True)
         except FileNotFoundError:
             return {}
-        except Exception as error:  # object stores raise a class of their own per client
-            raise self._unlisted(error) from error
+        except (OSError, LakeUnreachableError) as error:
+            raise self._unlisted(error) from None
         return found
 
     def day_of(self, path: str) -> str:

@@ -1,37 +1,49 @@
 """A lake's place: its marker, its folders, and how files get there.
 
 One set of storage options, under delta-rs's names, serves fsspec and delta-rs alike, so that a bucket is named once.
+
+Every `Lake.create` asks the store to write the lake's marker again if it is absent, which it is not: a store that does
+so all the same would let two commits of one number both win, and is refused. That costs one request and leaves nothing.
 """
 
 import json
 import os
+import re
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
+from urllib.parse import quote
 
-from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
-from pyarrow.fs import FileSystem, FSSpecHandler, PyFileSystem
+from pyarrow import NativeFile
+from pyarrow.fs import FileSystem, PyFileSystem
 from pyarrow.fs import LocalFileSystem as ArrowLocal
 
-from ranklake.errors import RanklakeError
-from ranklake.lake.contracts.storage import PUT, fsspec_options
+from ranklake.lake.objects import Files, delta_options, file_system, put_new
+from ranklake.lake.unreachable import (
+    LakeError,
+    LakeUnreachableError,
+    NotALakeError,
+    UnsafeStoreError,
+    cannot_write,
+    unreachable,
+)
+
+__all__ = [
+    "FORMAT",
+    "MARKER",
+    "Lake",
+    "LakeError",
+    "LakeUnreachableError",
+    "NotALakeError",
+    "UnsafeStoreError",
+    "cannot_write",
+]
 
 FORMAT: Final = 1
 MARKER: Final = "ranklake.json"
-
-
-class LakeError(RanklakeError):
-    """A lake that cannot be used."""
-
-
-class NotALakeError(LakeError):
-    """The place exists, or not, but holds no lake."""
-
-
-class LakeUnreachableError(LakeError):
-    """The place cannot be read, or not be written."""
+_ESCAPE: Final = re.compile("%[0-9A-Fa-f]{2}")
 
 
 @dataclass(frozen=True)
@@ -60,27 +72,17 @@ class Lake:
     def open(cls, uri: str, storage: dict[str, str] | None = None, encryption_key: str = "") -> "Lake":
         """Open an existing lake. Raises `NotALakeError` or `LakeUnreachableError`."""
         lake = cls._at(uri, storage, encryption_key)
-        try:
-            raw = lake.fs.cat_file(lake.path(MARKER))
-        except FileNotFoundError as error:
-            mend = "check the URI; 'ranklake ingest' makes a lake in an empty place"
-            raise NotALakeError("not a lake (no ranklake.json there)", where=uri, mend=mend) from error
-        except Exception as error:  # object stores raise a class of their own per client
-            raise _unreachable(uri, error) from error
-        try:
-            found = int(json.loads(raw)["format"])
-        except (ValueError, KeyError, TypeError) as error:
-            mend = "restore ranklake.json from a backup"
-            raise NotALakeError("ranklake.json is damaged", where=uri, mend=mend) from error
-        if found != FORMAT:
-            raise NotALakeError(f"lake format {found} is not {FORMAT}", where=uri, mend="upgrade ranklake")
+        _read_marker(lake)
         return lake
 
     @classmethod
     def create(cls, uri: str, storage: dict[str, str] | None = None, encryption_key: str = "") -> "Lake":
-        """Open the lake, making it first where the place is empty or absent. Creating twice at once is harmless."""
+        """Open the lake, making it first where the place is empty or absent. Creating twice at once is harmless.
+
+        Raises `NotALakeError`, `LakeUnreachableError`, or `UnsafeStoreError`; what this call put there is gone then.
+        """
         lake = cls._at(uri, storage, encryption_key)
-        marker = json.dumps({"format": FORMAT, "lake": uuid.uuid4().hex}).encode()
+        made = False
         try:
             # Another process may be making the lake right now: its marker, whole or not, is no stranger's file, and
             # what it makes next comes after the marker, which is therefore looked for last.
@@ -89,20 +91,28 @@ class Lake:
             marked = lake.fs.exists(lake.path(MARKER))
             taken = bool(strange) and not marked
             if not marked and not taken:
-                lake.put_if_absent(MARKER, marker)
-        except Exception as error:  # object stores raise a class of their own per client
-            raise _unreachable(uri, error) from error
+                made = lake.put_if_absent(MARKER, json.dumps({"format": FORMAT, "lake": uuid.uuid4().hex}).encode())
+        except OSError as error:
+            raise unreachable(uri, error, lake.storage) from None
         if taken:
             raise NotALakeError("not a lake, and not empty", where=uri, mend="name an empty place")
-        return cls.open(uri, storage, encryption_key)
+        marker = _read_marker(lake)
+        if not lake.is_local and lake.put_if_absent(MARKER, marker):
+            if made:
+                lake.fs.rm_file(lake.path(MARKER))
+            mend = "use one that honours conditional writes (S3's If-None-Match), and no proxy that drops the header"
+            raise UnsafeStoreError(
+                "the store overwrites what it was asked to write only if absent", where=uri, mend=mend
+            )
+        return lake
 
     @classmethod
     def _at(cls, uri: str, storage: dict[str, str] | None, encryption_key: str) -> "Lake":
-        options = dict(storage or {})
-        try:
-            fs, root = filesystem(uri, options)
-        except Exception as error:
-            raise _unreachable(uri, error) from error
+        options = delta_options(uri, storage or {})
+        fs, root = file_system(uri, options)
+        if not isinstance(fs, LocalFileSystem) and _ESCAPE.search(root):
+            mend = "name another; a space or a letter beyond ASCII may stand there as it is"
+            raise LakeError("Delta clients take % and two digits for an escaped character", where=uri, mend=mend)
         return cls(uri.rstrip("/"), options, fs, root.rstrip("/"), encryption_key)
 
     @property
@@ -117,15 +127,25 @@ class Lake:
 
     def arrow_filesystem(self) -> FileSystem:
         """Return the lake's file system as pyarrow reads through it; a local one without the way round by fsspec."""
-        return ArrowLocal() if self.is_local else PyFileSystem(FSSpecHandler(self.fs))
+        return ArrowLocal() if self.is_local else PyFileSystem(Files(self.fs))
+
+    def open_file(self, path: str, size_bytes: int | None = None) -> NativeFile:
+        """Open one of the lake's files as pyarrow reads it; its size, where it is known, spares a store a request.
+
+        Raises `FileNotFoundError`, `OSError` or `LakeUnreachableError`.
+        """
+        return ArrowLocal().open_input_file(path) if self.is_local else Files(self.fs).open_input_file(path, size_bytes)
 
     def path(self, *parts: str) -> str:
         """Return the path, for `fs`, of something in the lake."""
         return "/".join([self.root, *parts])
 
     def table_uri(self, table: str) -> str:
-        """Return the URI of a Delta table, for delta-rs."""
-        return f"{self.address}/tables/{table}"
+        """Return the URI of a Delta table, for delta-rs, which reads one of an object store as a URL."""
+        if self.is_local:
+            return f"{self.root}/tables/{table}"
+        scheme, _, rest = self.uri.partition("://")
+        return f"{scheme}://{quote(rest)}/tables/{table}"
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Write a whole file unless the name is taken; return whether this call wrote it.
@@ -134,11 +154,7 @@ class Lake:
         """
         target = self.path(name)
         if not self.is_local:
-            try:
-                self.fs.pipe_file(target, data, mode="create")
-            except FileExistsError:
-                return False
-            return True
+            return put_new(self.fs, target, data)
         scratch = f"{target}.{uuid.uuid4().hex}.tmp"
         try:
             os.makedirs(os.path.dirname(target), exist_ok=True)  # noqa: PTH103, PTH120 - fsspec paths are strings
@@ -157,29 +173,21 @@ class Lake:
         return True
 
 
-def filesystem(uri: str, storage: dict[str, str]) -> tuple[Any, str]:
-    """Return (fsspec file system, path in it) of a URI or folder, with delta-rs's option names translated."""
-    options = fsspec_options(uri, storage)
-    options.pop(PUT, None)  # a bucket's own default encrypts what the lake itself writes there
-    fs, path = url_to_fs(uri, **options)
-    return fs, str(path)
-
-
-def cannot_write(path: str, error: OSError) -> LakeUnreachableError:
-    """Return the error for a file that a full or read-only place refused."""
-    mend = "make room or get the right to write there, then run it again"
-    return LakeUnreachableError(f"cannot be written: {error.strerror or error}", where=path, mend=mend)
-
-
-def _unreachable(uri: str, error: Exception) -> LakeUnreachableError:
-    reason = str(error) or type(error).__name__
-    mend = "check the URI, the network and your rights there"
-    return LakeUnreachableError(f"cannot be reached: {reason}", where=_without_user_info(uri), mend=mend)
-
-
-def _without_user_info(uri: str) -> str:
-    scheme, found, rest = uri.partition("://")
-    if not found:
-        return uri
-    host, slash, path = rest.partition("/")
-    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+def _read_marker(lake: Lake) -> bytes:
+    """Return the marker's bytes. Raises `NotALakeError` or `LakeUnreachableError`."""
+    uri = lake.uri
+    try:
+        raw = bytes(lake.fs.cat_file(lake.path(MARKER)))
+    except FileNotFoundError as error:
+        mend = "check the URI; 'ranklake ingest' makes a lake in an empty place"
+        raise NotALakeError("not a lake (no ranklake.json there)", where=uri, mend=mend) from error
+    except OSError as error:
+        raise unreachable(uri, error, lake.storage) from None
+    try:
+        found = int(json.loads(raw)["format"])
+    except (ValueError, KeyError, TypeError) as error:
+        mend = "restore ranklake.json from a backup"
+        raise NotALakeError("ranklake.json is damaged", where=uri, mend=mend) from error
+    if found != FORMAT:
+        raise NotALakeError(f"lake format {found} is not {FORMAT}", where=uri, mend="upgrade ranklake")
+    return raw

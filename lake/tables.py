@@ -7,7 +7,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.delta import table_configuration
-from ranklake.lake.store import LakeError, LakeUnreachableError
+from ranklake.lake.unreachable import LakeError, unreachable
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
@@ -52,10 +52,11 @@ def delta_table(lake: "Lake", name: str) -> DeltaTable | None:
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
-        lines = str(error).partition(": ParsedLogPath")[0].splitlines() or [type(error).__name__]
-        reason = lines[0]  # a backtrace of delta-rs may follow
-        mend = "check your rights there; restore a damaged _delta_log from a backup"
-        raise LakeUnreachableError(f"table {name} cannot be opened: {reason}", where=lake.uri, mend=mend) from error
+        what, mend = (
+            f"table {name} cannot be opened",
+            "check your rights there; restore a damaged _delta_log from a backup",
+        )
+        raise unreachable(lake.uri, error, lake.storage, what=what, mend=mend) from None
 
 
 def ensure_table(lake: "Lake", contract: "Contract") -> DeltaTable:
@@ -83,6 +84,5 @@ def ensure_table(lake: "Lake", contract: "Contract") -> DeltaTable:
         found = delta_table(lake, contract.table)  # another process may have made it between our look and our try
         if found is not None:
             return found
-        raise LakeUnreachableError(
-            f"table {contract.table} cannot be made: {error}", where=lake.uri, mend="check space and rights there"
-        ) from error
+        what = f"table {contract.table} cannot be made"
+        raise unreachable(lake.uri, error, lake.storage, what=what, mend="check space and rights there") from None

@@ -12,8 +12,9 @@ def bring(lake, spool, **options):
 
 
 def books(lake, spool):
-    """Return the books by table."""
-    return {item.table: item for item in balance(lake, Spool(str(spool)).listing())}
+    """Return the books by table; the spool is a folder, or a `Spool`."""
+    listed = spool.listing() if isinstance(spool, Spool) else Spool(str(spool)).listing()
+    return {item.table: item for item in balance(lake, listed)}
 
 
 def adds_up(lake, spool):

@@ -7,12 +7,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import fsspec
 
@@ -35,15 +35,31 @@ class Store:
         """Return fsspec's options."""
         return {**fsspec_options(self.uri, self.storage), **self.more}
 
-    def contents(self) -> dict[str, bytes]:
-        """Return what is in the store, by path below the URI."""
+    def below(self, name: str) -> "Store":
+        """Return a place in this one."""
+        return replace(self, uri=f"{self.uri}/{name}")
+
+    def connect(self) -> tuple[Any, str]:
+        """Return a client of its own, and the path of the place for it."""
         options = {name: value for name, value in self.options.items() if name != "put"}
         fs, root = fsspec.url_to_fs(self.uri, skip_instance_cache=True, **options)
-        root = root.rstrip("/")
+        return fs, str(root).rstrip("/")
+
+    def contents(self) -> dict[str, bytes]:
+        """Return what is in the store, by path below the URI."""
+        fs, root = self.connect()
         try:
             return {path.removeprefix(root).lstrip("/"): fs.cat_file(path) for path in fs.find(root)}
         except FileNotFoundError:
             return {}
+
+
+def sent(place: Store, folder: Path) -> None:
+    """Send a folder's files to a place, each under its path in the folder."""
+    fs, root = place.connect()
+    for path in folder.rglob("*"):
+        if path.is_file():
+            fs.pipe_file(f"{root}/{path.relative_to(folder)}", path.read_bytes())
 
 
 def free_port() -> int:
@@ -91,6 +107,22 @@ def s3_server(folder: Path) -> Iterator[str]:
         yield url
 
 
+@contextlib.contextmanager
+def moto_server(folder: Path) -> Iterator[str]:
+    """Serve S3's protocol by moto, which keeps objects in memory, and conditional writes; give its URL."""
+    port = free_port()
+    moto = str(Path(sys.executable).with_name("moto_server"))
+    with serving([moto, "-p", str(port)], port, folder / "moto.log") as url:
+        make_bucket(url)
+        yield url
+
+
+def make_bucket(url: str) -> None:
+    """Make the bucket that the tests use."""
+    fs, _ = Store("s3://bucket", s3_storage(url)).connect()
+    fs.call_s3("create_bucket", Bucket="bucket")
+
+
 def s3_storage(url: str, **more: str) -> dict[str, str]:
     """Return storage options for a server of S3."""
     named = {"aws_access_key_id": KEY, "aws_secret_access_key": SECRET, "aws_region": "us-east-1"}
@@ -116,11 +148,17 @@ class Proxy:
     faults
         What is done to the next PUTs, one each: a number is answered as that status; ``reset`` cuts the connection;
         ``swallow`` says 200 and stores nothing; ``late`` stores and says 500; None does nothing.
+    rule
+        Says what is done to a request, instead of `faults`, in the same words.
+    dropped
+        A header, in small letters, that is not handed on.
     """
 
     def __init__(self, url: str) -> None:
         self.seen: list[Seen] = []
         self.faults: list[object] = []
+        self.rule: Callable[[Seen], object] | None = None
+        self.dropped = ""
         self.connections: list[socket.socket] = []
         self.upstream = url.removeprefix("http://")
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, self))
@@ -146,8 +184,13 @@ class Proxy:
 
 
 _SAYS = {
-    status: f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>Reduce your rate</Message></Error>".encode()
-    for status, code in ((429, "TooManyRequests"), (503, "SlowDown"))
+    status: f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{text}</Message></Error>".encode()
+    for status, code, text in (
+        (403, "AccessDenied", "Access Denied"),
+        (429, "TooManyRequests", "Reduce your rate"),
+        (503, "SlowDown", "Reduce your rate"),
+        (507, "QuotaExceeded", "The bucket is full"),
+    )
 }
 
 
@@ -155,6 +198,7 @@ class _Handler(BaseHTTPRequestHandler):
     """Hands one connection's requests on."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else head and body of an answer go 40 ms apart
 
     def __init__(self, proxy: Proxy, *connection: object) -> None:
         self.proxy = proxy
@@ -166,8 +210,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _serve(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self.proxy.seen.append(Seen(self.command, self.path, {k.lower(): v for k, v in self.headers.items()}))
-        fault = self.proxy.faults.pop(0) if self.proxy.faults and self.command in {"PUT", "POST"} else None
+        seen = Seen(self.command, self.path, {k.lower(): v for k, v in self.headers.items()})
+        self.proxy.seen.append(seen)
+        fault = self._fault(seen)
         if fault == "reset":
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)
@@ -179,9 +224,15 @@ class _Handler(BaseHTTPRequestHandler):
             found = self._hand_on(body)
             self._answer(*((500, {}, b"") if fault == "late" else found))
 
+    def _fault(self, seen: Seen) -> object:
+        if self.proxy.rule is not None:
+            return self.proxy.rule(seen)
+        return self.proxy.faults.pop(0) if self.proxy.faults and self.command in {"PUT", "POST"} else None
+
     def _hand_on(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
         with contextlib.closing(http.client.HTTPConnection(self.proxy.upstream, timeout=30)) as upstream:
-            upstream.request(self.command, self.path, body or None, dict(self.headers))
+            headers = {name: value for name, value in self.headers.items() if name.lower() != self.proxy.dropped}
+            upstream.request(self.command, self.path, body or None, headers)
             found = upstream.getresponse()
             return found.status, dict(found.getheaders()), found.read()
 
@@ -194,6 +245,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", str(len(raw)))
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(raw)
+            with contextlib.suppress(OSError):  # the client may have what it wanted, and be gone
+                self.wfile.write(raw)
 
     do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _serve  # noqa: N815 - as http.server wants it

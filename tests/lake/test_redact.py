@@ -2,7 +2,7 @@
 
 import pytest
 
-from ranklake.capture.redact import REDACTED, redact
+from ranklake.lake.contracts.redact import REDACTED, redact
 
 
 @pytest.mark.parametrize(

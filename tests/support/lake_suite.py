@@ -1,0 +1,132 @@
+"""What a lake must do on every store: subclass `LakeSuite` and give a fixture ``place`` (see `stores.Store`)."""
+
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+from bringing import adds_up
+from retaining import APPROVER, CONTRACTS, POLICIES, TODAY, days_ago
+from segments import put_segment, step_rows
+from stores import sent
+
+from ranklake.lake import commit
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.ingest import ingest
+from ranklake.lake.query import query
+from ranklake.lake.read import read
+from ranklake.lake.rollups.runner import run_rollups
+from ranklake.lake.spool import Spool
+from ranklake.lake.store import MARKER, Lake, LakeError, NotALakeError
+from ranklake.lake.tables import delta_table, ensure_table
+from ranklake.lake.workers import InProcess
+from ranklake.quality.check import run_checks
+from ranklake.retention.apply import apply, approve
+from ranklake.retention.plan import make_plan
+
+RACERS = 8
+AWKWARD = "my lake ü+#1? 100%"
+
+
+def keys(lake):
+    """Count the rows of ``steps`` by key."""
+    rows = read(lake, contract("steps"), ["incarnation", "segment", "slot"])
+    return Counter(zip(*(rows[name].to_pylist() for name in rows.column_names), strict=True))
+
+
+def spooled(place, tmp_path, *rows):
+    """Send each of some tables of rows as a segment into the place's spool, and return the spool."""
+    local = tmp_path / "spool"
+    for number, part in enumerate(rows):
+        put_segment(local, part, rows_before=sum(one.num_rows for one in rows[:number]))
+    sent(place.below("spool"), local)
+    return Spool(f"{place.uri}/spool", place.storage)
+
+
+class LakeSuite:
+    """The contract of a lake: conditional writes hold, and everything works as it does in a folder."""
+
+    def test_all_commands_work_there(self, place, tmp_path):
+        """Ingest twice, checks, rollups, SQL, status and retention, with spool and lake in the store."""
+        spool = spooled(
+            place, tmp_path, step_rows(50, start=days_ago(3)), step_rows(50, segment=1, start=days_ago(900))
+        )
+        lake = Lake.create(f"{place.uri}/lake", place.storage)
+        assert ingest(lake, spool, InProcess()).rows_stored == 100
+        assert ingest(lake, spool, InProcess()).plans == []
+        assert run_checks(lake).summary()["passed"] is not None
+        assert {result.name for result in run_rollups(lake)} >= {"step_rollup", "run_summary"}
+        asked = query(Lake.open(lake.uri, place.storage), "SELECT count(*) n, sum(tokens) t FROM steps", {}, None)
+        assert asked.to_pylist() == [{"n": 100, "t": 102400}]
+        plan = make_plan(lake, CONTRACTS, POLICIES, TODAY)
+        approve(lake, plan.name, APPROVER, "as agreed")
+        apply(lake, plan.name, "Otto Operator", CONTRACTS, POLICIES, TODAY)
+        found = adds_up(lake, spool)["steps"]
+        assert (found.recorded, found.stored, found.retired) == (100, 50, 50)
+
+    def test_one_writer_of_a_name_wins(self, place):
+        """Of many that write a name at once if it is absent, one does, and its bytes are there."""
+        lake = Lake.create(place.uri, place.storage)
+        for number in range(3):
+            with ThreadPoolExecutor(RACERS) as pool:
+                won = list(pool.map(lambda i, n=number: lake.put_if_absent(f"plans/{n}", b"%d" % i), range(RACERS)))
+            assert sum(won) == 1
+            assert lake.fs.cat_file(lake.path(f"plans/{number}")) == b"%d" % won.index(True)
+
+    def test_one_commit_of_a_number_wins(self, place):
+        """Of many handles that were read before, one commits the number; the others lose the race, and say so."""
+        lake = Lake.create(place.uri, place.storage)
+        ensure_table(lake, contract("steps"))
+        handles = [delta_table(lake, "steps") for _ in range(RACERS)]
+        barrier = threading.Barrier(RACERS)
+
+        def swap(handle):
+            barrier.wait()
+            try:
+                return commit.swap(handle, 1)
+            except commit.LostRaceError:
+                return False
+
+        with ThreadPoolExecutor(RACERS) as pool:
+            assert sum(pool.map(swap, handles)) == 1
+        assert delta_table(lake, "steps").version() == 1
+
+    def test_many_may_make_a_lake_at_once(self, place):
+        """All get the same lake; nothing but its marker is there, of the look at the store nothing is left."""
+        with ThreadPoolExecutor(4) as pool:
+            lakes = list(pool.map(lambda _: Lake.create(place.uri, place.storage), range(4)))
+        found = place.contents()
+        assert list(found) == [MARKER]
+        Lake.create(place.uri, place.storage)
+        assert place.contents() == found
+        assert len({lake.fs.cat_file(lake.path(MARKER)) for lake in lakes}) == 1
+
+    def test_awkward_names_are_kept(self, place, tmp_path):
+        """Spaces, percent signs and letters beyond ASCII in a lake's path mean themselves, to all clients."""
+        spool = spooled(place, tmp_path, step_rows(10))
+        lake = Lake.create(f"{place.uri}/{AWKWARD}", place.storage)
+        assert ingest(lake, spool, InProcess()).rows_stored == 10
+        assert len(keys(lake)) == 10
+        assert query(lake, "SELECT count(*) n FROM steps", {}, None).to_pylist() == [{"n": 10}]
+        assert {path.partition("/")[0] for path in place.contents()} == {"spool", AWKWARD}
+
+    def test_what_looks_escaped_is_refused(self, place):
+        """delta-rs and its kernel do not agree on what such a path means: better no lake than half of one elsewhere."""
+        with pytest.raises(LakeError, match="two digits"):
+            Lake.create(f"{place.uri}/my%20lake", place.storage)
+        assert place.contents() == {}
+
+    def test_what_others_send_is_seen(self, place, tmp_path):
+        """A spool that was listed before shows what came since: clients must not remember listings."""
+        spool = spooled(place, tmp_path, step_rows(10))
+        assert len(spool.listing()) == 1
+        put_segment(tmp_path / "spool", step_rows(10, segment=1, start=days_ago(1) + timedelta(hours=1)))
+        sent(place.below("spool"), tmp_path / "spool")
+        assert len(spool.listing()) == 2
+
+    def test_an_empty_place_is_no_lake(self, place):
+        """Opening makes nothing."""
+        with pytest.raises(NotALakeError, match="not a lake"):
+            Lake.open(place.uri, place.storage)
+        assert place.contents() == {}
