@@ -142,10 +142,8 @@ class Lake:
 
     def table_uri(self, table: str) -> str:
         """Return the URI of a Delta table, for delta-rs, which reads one of an object store as a URL."""
-        if self.is_local:
-            return f"{self.root}/tables/{table}"
-        scheme, _, rest = self.uri.partition("://")
-        return f"{scheme}://{quote(rest)}/tables/{table}"
+        scheme, mark, rest = self.address.partition("://")
+        return f"{scheme}{mark}{quote(rest)}/tables/{table}"
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Write a whole file unless the name is taken; return whether this call wrote it.
