@@ -8,7 +8,7 @@ PARALLEL := -n 2 --dist loadfile
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo native test test-stores lint types format catalog snapshots chaos crash crash-capture bench-capture bench-scale bench-overhead bench-outage bench-sql package clean
+.PHONY: help demo native test test-stores lint types format catalog snapshots chaos crash crash-capture bench-capture bench-scale bench-overhead bench-outage bench-headline bench-sql package clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16

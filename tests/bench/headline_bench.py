@@ -129,7 +129,7 @@ def table(found: Measured) -> str:
         f"    {GPUS:,} GPUs x {SECONDS:,} s x {EVENTS} rows           = {HOUR_ROWS:,} rows",
         f"    {HOUR_ROWS:,} / {found.rows:,} rows measured = {factor:.2f} times",
         f"    {' + '.join(COUNTED)}: {parts} = {cpu_s:,.1f} CPU-s measured",
-        f"    {cpu_s:,.1f} x {factor:.2f} = {cpu_s * factor:,.0f} CPU-s; on {CORES} cores, both busy, {minutes:,.1f} minutes",
+        f"    {cpu_s:,.1f} x {factor:.2f} = {cpu_s * factor:,.0f} CPU-s; {minutes:,.1f} minutes on {CORES} cores",
         f"    wall as in this run: {wall_s:,.1f} x {factor:.2f} = {wall_s * factor / 60:,.1f} minutes",
     ]
     return "\n".join(lines)

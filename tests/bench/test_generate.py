@@ -1,6 +1,8 @@
 """The synthetic job: sealed as capture seals, the same each time, honest about itself, and taken in by the lake."""
 
 import json
+import subprocess
+import sys
 from collections import Counter
 
 import pytest
@@ -18,7 +20,8 @@ from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store import Lake
 from ranklake.quality.check import run_checks
 
-JOB = Job(gpus=10, seconds=150.0, seed=7)
+HOURS = 0.04
+JOB = Job(gpus=10, seconds=HOURS * 3600, seed=7)
 
 
 @pytest.fixture(scope="module")
@@ -44,12 +47,15 @@ def test_the_segments_are_capture_s_own(spool):
 
 def test_the_same_options_give_the_same_bytes(spool, tmp_path):
     """Whatever the number of processes; sent singly, the segments are those in the packs; another seed gives others."""
-    generate(JOB, str(tmp_path / "two"), workers=2)
+    options = ["--gpus", "10", "--hours", str(HOURS), "--seed", "7", "--workers", "2"]
+    command = [sys.executable, "-m", "ranklake", "bench", "generate", *options, "--spool", str(tmp_path / "two")]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert f"run {JOB.run}: 10 GPUs, 144 s" in said
     assert paths(tmp_path / "two") == paths(spool)  # a name holds the digest of its bytes
     made = generate(JOB, str(tmp_path / "single"), packed=False, workers=1)
     assert made.objects == sum(made.segments.values())
     assert {str(one.name) for one in segments(tmp_path / "single")} == {str(one.name) for one in segments(spool)}
-    generate(Job(gpus=10, seconds=150.0, seed=8), str(tmp_path / "other"), workers=1)
+    generate(Job(gpus=10, seconds=144.0, seed=8), str(tmp_path / "other"), workers=1)
     assert not set(paths(tmp_path / "other")) & set(paths(spool))
 
 
@@ -62,9 +68,9 @@ def test_a_rank_and_step_give_42_rows(spool):
     assert SPANS_PER_STEP == 20
     assert counted["spans"] - checkpoints == 20 * counted["steps"]
     assert counted["scalars"] - 2 == 20 * counted["steps"]  # and the model's FLOPs, once an attempt
-    assert counted["gpu_samples"] == 10 * 150
-    assert counted["host_samples"] == 2 * 150
-    assert 0.7 < counted["steps"] / (10 * 150) < 1  # starting, failing and starting again take time
+    assert counted["gpu_samples"] == 10 * 144
+    assert counted["host_samples"] == 2 * 144
+    assert 0.7 < counted["steps"] / (10 * 144) < 1  # starting, failing and starting again take time
 
 
 def test_time_is_conserved(spool):
@@ -73,6 +79,7 @@ def test_time_is_conserved(spool):
     spans = rows(spool, "spans")
     by_id = {(row["incarnation"], row["span_id"]): row for row in spans}
     inside = 0
+    checkpoints = sum(span["kind"] == "checkpoint" for span in spans)
     for span in spans:
         step = steps[span["incarnation"], span["step"]]
         begin = (span["ts"] - step["ts"]).total_seconds()
@@ -82,10 +89,9 @@ def test_time_is_conserved(spool):
         if parent:
             inside += 1
             assert span["ts"] >= parent["ts"]
-            assert (span["ts"] - parent["ts"]).total_seconds() + span["duration_ns"] / 1e9 <= parent[
-                "duration_ns"
-            ] / 1e9 + 3e-6
-    assert inside == 16 * len(steps)
+            end = (span["ts"] - parent["ts"]).total_seconds() + span["duration_ns"] / 1e9
+            assert end <= parent["duration_ns"] / 1e9 + 5e-5  # the wall clock drifts, the monotonic one does not
+    assert inside == 19 * len(steps) + checkpoints
     phases = ("data", "forward", "backward", "optimizer", "collective", "checkpoint")
     for row in steps.values():
         assert sum(row[f"{name}_time_s"] or 0 for name in phases) == pytest.approx(row["step_time_s"], abs=1e-4)

@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from typing import Any
@@ -65,7 +65,7 @@ def generate(
     packed
         Whether the segments of a node and minute go in one object, as an agent sends them.
     workers
-        Processes; 0 is one for each core. The bytes do not depend on it.
+        Processes; 0 is one for each core, 1 is this process itself. The bytes do not depend on it.
     progress
         Called with (nodes done, nodes in all).
 
@@ -75,22 +75,11 @@ def generate(
     tally: Counter[tuple[str, str]] = Counter()
     cpu_s = 0.0
     count = min(workers or os.cpu_count() or 1, job.nodes)
-    context = multiprocessing.get_context("spawn")  # a fork would copy the locks of pyarrow's threads
-    with ProcessPoolExecutor(count, mp_context=context) as pool:
-        pending = [
-            pool.submit(write_node, job, node, spool, dict(storage_options or {}), packed=packed)
-            for node in range(job.nodes)
-        ]
-        try:
-            for done, future in enumerate(as_completed(pending), 1):
-                found, spent = future.result()
-                tally.update(found)
-                cpu_s += spent
-                if progress:
-                    progress(done, job.nodes)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    for done, (found, spent) in enumerate(_written(job, spool, dict(storage_options or {}), count, packed=packed), 1):
+        tally.update(found)
+        cpu_s += spent
+        if progress:
+            progress(done, job.nodes)
     of: dict[str, dict[str, int]] = {"rows": {}, "segments": {}, "bytes": {}}
     for (figure, table), value in sorted(tally.items()):
         of.setdefault(figure, {})[table] = value
@@ -98,6 +87,24 @@ def generate(
         job.run, job.gpus, job.seconds, of["rows"], of["segments"], of["bytes"],
         tally["objects", ""], tally["object bytes", ""], time.monotonic() - began, cpu_s,
     )  # fmt: skip
+
+
+def _written(
+    job: Job, spool: str, options: dict[str, Any], workers: int, *, packed: bool
+) -> Iterator[tuple["Counter[tuple[str, str]]", float]]:
+    """Yield what `write_node` returns, node by node as they are done."""
+    if workers == 1:
+        for node in range(job.nodes):
+            yield write_node(job, node, spool, options, packed=packed)
+        return
+    context = multiprocessing.get_context("spawn")  # a fork would copy the locks of pyarrow's threads
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        pending = [pool.submit(write_node, job, node, spool, options, packed=packed) for node in range(job.nodes)]
+        try:
+            for future in as_completed(pending):
+                yield future.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def write_node(

@@ -1,8 +1,8 @@
 """Ranks: what the ranks of a node record between two seals, as slots of the recorder's own layouts.
 
-A step is 1 row of `steps`, as many values as the job logs, and `SPANS_PER_STEP` spans: four phases, and the collectives
-of fully sharded data parallelism within them. Time is conserved: a phase is its own time and that of the collectives
-in it, the phases lie end to end, and a rank that is done early waits in its collectives for the slowest.
+A step is 1 row of `steps`, as many values as the job logs, and `SPANS_PER_STEP` spans: the step, four phases, and the
+collectives of fully sharded data parallelism within them. Time is conserved: a phase is its own time and that of the
+collectives in it, the phases lie end to end, and a rank that is done early waits in its collectives for the slowest.
 """
 
 from dataclasses import dataclass
@@ -22,15 +22,23 @@ _SHARES: Final = {"data": 0.03, "forward": 0.25, "backward": 0.46, "optimizer": 
 _INSIDE: Final = {
     "data": (),
     "forward": ("all_gather",) * 6,
-    "backward": ("all_gather", "reduce_scatter") * 4 + ("reduce_scatter",),
+    "backward": ("all_gather", "reduce_scatter") * 4,
     "optimizer": ("all_reduce",),
 }
 _BYTES: Final = {"all_gather": 436_207_616, "reduce_scatter": 872_415_232, "all_reduce": 4}
 _WEIGHT: Final = {"all_gather": 1.0, "reduce_scatter": 1.4, "all_reduce": 0.2}
 COLLECTIVES: Final = tuple(name for inside in _INSIDE.values() for name in inside)
-SPANS_PER_STEP: Final = len(_INSIDE) + len(COLLECTIVES)
-_NAMES: Final = (*_SHARES, *_BYTES, "checkpoint")
-_IDS_PER_STEP: Final = SPANS_PER_STEP + 2  # the step's own, and that of a checkpoint
+SPANS_PER_STEP: Final = 1 + len(_INSIDE) + len(COLLECTIVES)
+_KINDS: Final = (
+    dict.fromkeys(_SHARES, "phase")
+    | dict.fromkeys(_BYTES, "collective")
+    | {
+        "checkpoint": "checkpoint",
+        "step": "step",
+    }
+)
+_NAMES: Final = tuple(_KINDS)
+_IDS_PER_STEP: Final = SPANS_PER_STEP + 1  # and a checkpoint's
 
 FLOPS_SERIES: Final = 1 << 20
 """Number of the one series that is not in each step's mappings: the model's FLOPs of a token."""
@@ -47,15 +55,12 @@ def definitions(job: Job, rank: int) -> Meta:
     metrics = {at: Metric(one.name, one.kind, edge=one.edge) for at, one in enumerate(of)}
     return Meta(
         metrics=metrics | {FLOPS_SERIES: Metric("model/flops_per_token", "gauge")},
-        schemas={
-            at // ROW_WIDTH: tuple(range(len(of)))[at : at + ROW_WIDTH] for at in range(0, len(of), ROW_WIDTH)
-        },
+        schemas={at // ROW_WIDTH: tuple(range(len(of)))[at : at + ROW_WIDTH] for at in range(0, len(of), ROW_WIDTH)},
         spans={
-            at: SpanName(name, "collective" if name in _BYTES else "checkpoint" if name == "checkpoint" else "phase",
-                         dp_rank=rank, pp_rank=0, tp_rank=0)
-            for at, name in enumerate(_NAMES)
+            at: SpanName(name, kind, dp_rank=rank, pp_rank=0, tp_rank=0)
+            for at, (name, kind) in enumerate(_KINDS.items())
         },
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)
@@ -182,6 +187,9 @@ class Window:
             self._put(slots, at, _NAMES.index(phase), begin, length, first, -1)
             begin = begin + length
             at += 1
+        self._put(slots, at, _NAMES.index("step"), np.zeros_like(begin), self._lengths / _NS, first, -1)
+        slots["span_id"][..., at], slots["parent_id"][..., at] = first, ABSENT
+        slots["duration_ns"][..., at] = self._lengths
         slots["step"], slots["microbatch"], slots["mark"] = numbers[:, None], -1, MARK
         flat = slots.reshape(ranks, -1)
         saved = np.flatnonzero(times["checkpoint"][0]) if ranks else np.empty(0, np.int64)
@@ -191,7 +199,7 @@ class Window:
         lasted = times["checkpoint"][:, saved]
         extra["start_ns"][..., 0] = self._starts[:, saved] + (begin[:, saved] * _NS).astype(np.int64)
         extra["duration_ns"][..., 0] = (lasted * _NS).astype(np.int64)
-        extra["span_id"][..., 0] = first[saved] + SPANS_PER_STEP + 1
+        extra["span_id"][..., 0] = first[saved] + SPANS_PER_STEP
         extra["parent_id"][..., 0] = first[saved]
         extra["step"][..., 0] = numbers[saved]
         extra["bytes"], extra["microbatch"] = 5_800_000_000, -1
