@@ -20,7 +20,7 @@ from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store import Lake
 from ranklake.quality.check import run_checks
 
-HOURS = 0.04
+HOURS = 0.05
 JOB = Job(gpus=10, seconds=HOURS * 3600, seed=7)
 
 
@@ -50,12 +50,12 @@ def test_the_same_options_give_the_same_bytes(spool, tmp_path):
     options = ["--gpus", "10", "--hours", str(HOURS), "--seed", "7", "--workers", "2"]
     command = [sys.executable, "-m", "ranklake", "bench", "generate", *options, "--spool", str(tmp_path / "two")]
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert f"run {JOB.run}: 10 GPUs, 144 s" in said
+    assert f"run {JOB.run}: 10 GPUs, 180 s" in said
     assert paths(tmp_path / "two") == paths(spool)  # a name holds the digest of its bytes
     made = generate(JOB, str(tmp_path / "single"), packed=False, workers=1)
     assert made.objects == sum(made.segments.values())
     assert {str(one.name) for one in segments(tmp_path / "single")} == {str(one.name) for one in segments(spool)}
-    generate(Job(gpus=10, seconds=144.0, seed=8), str(tmp_path / "other"), workers=1)
+    generate(Job(gpus=10, seconds=180.0, seed=8), str(tmp_path / "other"), workers=1)
     assert not set(paths(tmp_path / "other")) & set(paths(spool))
 
 
@@ -68,9 +68,9 @@ def test_a_rank_and_step_give_42_rows(spool):
     assert SPANS_PER_STEP == 20
     assert counted["spans"] - checkpoints == 20 * counted["steps"]
     assert counted["scalars"] - 2 == 20 * counted["steps"]  # and the model's FLOPs, once an attempt
-    assert counted["gpu_samples"] == 10 * 144
-    assert counted["host_samples"] == 2 * 144
-    assert 0.7 < counted["steps"] / (10 * 144) < 1  # starting, failing and starting again take time
+    assert counted["gpu_samples"] == 10 * 180
+    assert counted["host_samples"] == 2 * 180
+    assert 0.7 < counted["steps"] / (10 * 180) < 1  # starting, failing and starting again take time
 
 
 def test_time_is_conserved(spool):
