@@ -2,9 +2,11 @@
 
     generate   `ranklake bench generate`: segments of a synthetic job, sealed as capture seals them
     measured   ingest, check, rollup, catalog refresh, status: each a process of its own, with its CPU and wall time
-    reckoned   by multiplication alone: the rows of an hour of 10,000 GPUs over the rows measured
+    reckoned   by multiplication alone: the rows of an hour of 10,000 GPUs times what one more row costs
 
-CPU time holds on a machine that others use, too; wall time is that of this run.
+What a command costs before its first row (imports, a cluster's start) is paid once whatever the size, so two sizes are
+measured, and their difference is what is multiplied. CPU time holds on a machine that others use, too, but for what
+they take of its caches; wall time is that of this run.
 """
 
 import argparse
@@ -53,6 +55,7 @@ class Measured:
     stages: dict[str, Stage] = field(default_factory=dict)
     lake_bytes: dict[str, int] = field(default_factory=dict)
     lake_rows: dict[str, int] = field(default_factory=dict)
+    small: "Measured | None" = None
 
     @property
     def rows(self) -> int:
@@ -117,22 +120,34 @@ def table(found: Measured) -> str:
     for name, rows in sorted(found.generated["rows"].items()):
         sealed = found.generated["segment_bytes"][name] / rows
         lines.append(f"| `{name}` | {rows:,} | {sealed:.1f} | {found.lake_bytes[name] / rows:.2f} |")
-    cpu_s = sum(found.stages[name].cpu_s for name in COUNTED)
-    wall_s = sum(found.stages[name].wall_s for name in COUNTED)
-    factor = HOUR_ROWS / found.rows
-    parts = " + ".join(f"{found.stages[name].cpu_s:,.1f}" for name in COUNTED)
-    minutes = cpu_s * factor / CORES / 60
+    small = found.small
+    assert small is not None
+    more = found.rows - small.rows
+    factor = HOUR_ROWS / more
+    cpu_s = {name: found.stages[name].cpu_s - small.stages[name].cpu_s for name in COUNTED}
+    wall_s = sum(found.stages[name].wall_s - small.stages[name].wall_s for name in COUNTED)
+    before_s = sum(small.stages[name].cpu_s for name in COUNTED) - sum(cpu_s.values()) * small.rows / more
+    total_s = sum(cpu_s.values()) * factor + before_s
     lines += [
         "",
         "The arithmetic:",
         "",
-        f"    {GPUS:,} GPUs x {SECONDS:,} s x {EVENTS} rows           = {HOUR_ROWS:,} rows",
-        f"    {HOUR_ROWS:,} / {found.rows:,} rows measured = {factor:.2f} times",
-        f"    {' + '.join(COUNTED)}: {parts} = {cpu_s:,.1f} CPU-s measured",
-        f"    {cpu_s:,.1f} x {factor:.2f} = {cpu_s * factor:,.0f} CPU-s; {minutes:,.1f} minutes on {CORES} cores",
-        f"    wall as in this run: {wall_s:,.1f} x {factor:.2f} = {wall_s * factor / 60:,.1f} minutes",
+        f"    {GPUS:,} GPUs x {SECONDS:,} s x {EVENTS} rows = {HOUR_ROWS:,} rows",
+        f"    {found.rows:,} rows, less {small.rows:,} of a smaller job, = {more:,}; {factor:,.2f} times that",
+        *(
+            f"    {name:<8}{spent:>9,.1f} CPU-s more x {factor:,.2f} = {spent * factor:>7,.0f}"
+            for name, spent in cpu_s.items()
+        ),
+        f"    and {before_s:,.1f} before the first row: {total_s:,.0f} CPU-s",
+        f"    {total_s:,.0f} CPU-s on {CORES} cores = {total_s / CORES / 60:,.1f} min",
+        f"    wall as in this run: {wall_s:,.1f} s more x {factor:,.2f} = {wall_s * factor / 60:,.1f} min",
     ]
     return "\n".join(lines)
+
+
+def read(facts: dict) -> Measured:
+    """Return what was measured, from JSON."""
+    return Measured(**facts | {"stages": {name: Stage(**stage) for name, stage in facts["stages"].items()}})
 
 
 def main() -> None:
@@ -150,13 +165,15 @@ def main() -> None:
     given = parser.parse_args()
     if given.of:
         facts = json.loads(given.of.read_text())
-        facts["stages"] = {name: Stage(**stage) for name, stage in facts["stages"].items()}
-        found = Measured(**facts)
+        found = read(facts | {"small": read(facts["small"])})
     else:
         generated = json.loads(given.generated.read_text()) if given.generated else None
         with tempfile.TemporaryDirectory(prefix="ranklake-headline-") as scratch:
             folder = given.folder or Path(scratch)
+            eighth, small = max(1, given.gpus // 8), folder / "small"
+            first = measure(eighth, given.hours, small / "spool", small / "lake", None)
             found = measure(given.gpus, given.hours, given.spool or folder / "spool", folder / "lake", generated)
+            found.small = first
     print(json.dumps(asdict(found), indent=1) if given.json else table(found))
 
 
