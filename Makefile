@@ -107,6 +107,9 @@ bench-scale: .venv/.test ## what one node's ranks and agent send, reckoned up to
 bench-sql: .venv/.test ## ranklake sql beside DuckDB, Polars and bare DataFusion on the same files (ROWS=160000000 for all)
 	@$(BIN)/python tests/bench/sql_bench.py --rows $(or $(ROWS),10000000)
 
+bench-headline: .venv/.test ## from segments to checked, rolled-up tables, reckoned up to a 10,000-GPU hour (HEADLINE='--gpus 512 --hours 1' for the page's figures)
+	@$(BIN)/python tests/bench/headline_bench.py $(HEADLINE)
+
 package: .venv/.test ## build wheel and sdist, compare them with git, smoke-test the wheel in an empty environment
 	@$(BIN)/python tests/package/check_distributions.py
 
