@@ -1,41 +1,38 @@
 """One Dask task of ingest: some segments of one table in, sorted Parquet files and an account of every row out.
 
-bytes ─▶ digest ─▶ Parquet ─▶ contract's types ─▶ one row a key ─▶ judged ─▶ one sorted file a date
-             └────────┴────────────┴─▶ quarantine/<sha256>             └─▶ rejects
+segments ─▶ incoming.py: digest, types, whose they are ─▶ a piece: some hundred megabytes of rows
+                                                            │
+    repeats.py: one row a key ─▶ contracts/edge.py: judged ─┼─▶ parquet.py: one sorted file a date
+                                                            └─▶ rejected.py ─▶ rejects
+
+A task holds one piece at a time, whatever it is given: segments without end, one segment of any size, or a slot file
+that was sealed a thousand times. Of the rows before the piece it remembers only the slots of the last slot file.
 """
 
-import hashlib
-import itertools
-import json
-import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
-from typing import Any
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from ranklake.errors import RanklakeError
 from ranklake.lake.commit import append_files
-from ranklake.lake.contracts.arrow import arrow_schema, conform
+from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.edge import judge
-from ranklake.lake.contracts.envelope import EncryptionError, NotAuthenticError, decrypt
-from ranklake.lake.contracts.keys import find_key
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.model import Contract
-from ranklake.lake.contracts.segment import METADATA_KEY, NotASegmentError, SegmentFooter, SegmentName
+from ranklake.lake.contracts.segment import SegmentName
+from ranklake.lake.incoming import Incoming, load, recorded_table
 from ranklake.lake.packs import Reader
-from ranklake.lake.parquet import DataFile, bounds
-from ranklake.lake.read import read_files
-from ranklake.lake.spool import GONE, Spool
+from ranklake.lake.parquet import DataFile, write_days
+from ranklake.lake.rejected import reject_rows
+from ranklake.lake.repeats import KEY, Mask, SlotFile, Slots, first_of_key, stored_before
+from ranklake.lake.spool import Spool
 from ranklake.lake.store import Lake
 
-Mask = npt.NDArray[np.bool_]
-KEY = ("incarnation", "segment", "slot")
+PIECE_BYTES: Final = 192 * 2**20
+"""Decoded rows that a task holds. With a sorted row group, the writer's pages and the libraries, a worker then stays
+below 1 GiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,288 +90,159 @@ class Compacted:
     outcomes: list[dict[str, Any]]
 
 
-@dataclass(slots=True)
-class _Segment:
-    """A segment on its way through the task."""
-
-    path: str
-    sha256: str
-    size_bytes: int
-    resent: bool
-    name: SegmentName | None
-    footer: SegmentFooter | None = None
-    rows: pa.Table | None = None
-    unreadable: str | None = None
-    counts: dict[str, int] = field(default_factory=lambda: {"rows_stored": 0, "rows_rejected": 0, "rows_duplicate": 0})
-
-
 def compact(group: Group) -> Compacted:
     """Carry out one task. Repeatable: files of an earlier try are orphans that no commit names."""
     lake = Lake.open(group.lake_uri, group.storage)
     spool = Spool(group.spool_uri, group.storage)
     target = recorded_table(group.table)
     reader = Reader(spool.fs, (path for row in group.segments for path in (row["path"], *row["others"])))
-    segments = [_load(lake, reader, target, row, group.encryption_key) for row in group.segments]
-    read_in = [(segment, segment.rows) for segment in segments if segment.rows is not None and segment.rows.num_rows]
-    if target is None or not read_in:
-        return Compacted([], [], [_outcome(segment, group.table) for segment in segments])
-
-    good = [segment for segment, _ in read_in]
-    rows = pa.concat_tables([part for _, part in read_in])
-    owner = np.repeat(np.arange(len(good)), [part.num_rows for _, part in read_in])
-    first = _first_of_key(rows) & ~_stored_before(lake, target, group, good, rows)
-    verdict = judge(target, rows)
-    accepted = first & verdict.is_null().to_numpy(zero_copy_only=False)
-    refused = first & ~accepted
-    for index, segment in enumerate(good):
-        mine = owner == index
-        segment.counts["rows_stored"] = int(np.count_nonzero(mine & accepted))
-        segment.counts["rows_rejected"] = int(np.count_nonzero(mine & refused))
-        segment.counts["rows_duplicate"] = int(np.count_nonzero(mine & ~first))
-
-    files: list[DataFile] = []
-    rejects: list[DataFile] = []
-    if group.store_rows and accepted.any():
-        files = append_files(lake, target, _dated(rows.filter(pa.array(accepted)), target), group.plan)
-    if group.store_rejects and refused.any():
-        digests = [good[index].sha256 for index in owner[refused]]
-        reasons = verdict.filter(pa.array(refused))
-        table = reject_rows(
-            rows.filter(pa.array(refused)), reasons, digests, "ingest", target, group.plan, group.created
-        )
-        rejects = append_files(lake, contract("rejects"), table, group.plan)
-    return Compacted(files, rejects, [_outcome(segment, group.table) for segment in segments])
+    segments: list[Incoming] = []
+    piece = _Piece(lake, group, target) if target is not None else None
+    for row in group.segments:
+        segment = load(lake, reader, target, row, group.encryption_key)
+        segments.append(segment)
+        if piece is not None and segment.unreadable is None:
+            piece.add(segment)
+    if piece is not None:
+        piece.finish()
+    files, rejects = (piece.files, piece.rejects) if piece is not None else ([], [])
+    return Compacted(files, rejects, [segment.outcome(group.table) for segment in segments])
 
 
-def recorded_table(name: str) -> Contract | None:
-    """Return the contract of a table that ranks record, or None: no rank writes derived or system tables."""
-    try:
-        found = contract(name)
-    except RanklakeError:
-        return None
-    return found if found.envelope else None
+class _Piece:
+    """The rows that a task holds, and what it made of those before."""
+
+    def __init__(self, lake: Lake, group: Group, target: Contract) -> None:
+        self.files: list[DataFile] = []
+        self.rejects: list[DataFile] = []
+        self._lake, self._group, self._target = lake, group, target
+        self._parts: list[tuple[Incoming, pa.Table]] = []
+        self._bytes = 0
+        self._seen: dict[SlotFile, Slots] = {}
+        self._before: dict[SlotFile, Slots] | None = None
+
+    def add(self, segment: Incoming) -> None:
+        """Take a segment's rows in; where that makes a piece full, write it."""
+        for rows in segment.parts(self._target):
+            if rows.num_rows:
+                self._parts.append((segment, rows))
+                self._bytes += _decoded_bytes(rows)
+            if self._bytes >= PIECE_BYTES:
+                self.finish()
+
+    def finish(self) -> None:
+        """Write what is held, and let go of it."""
+        parts, self._parts, self._bytes = self._parts, [], 0
+        if parts:
+            self._write(parts)
+
+    def _write(self, parts: list[tuple[Incoming, pa.Table]]) -> None:
+        owners = [segment for segment, _ in parts]
+        counts = np.array([rows.num_rows for _, rows in parts])
+        rows = _joined([rows for _, rows in parts], self._target)
+        parts.clear()  # what was joined is held once
+        starts = np.cumsum(counts) - counts
+        first = self._first(owners, rows, starts)
+        verdict = judge(self._target, rows)
+        refused: Mask | None = None
+        if verdict.null_count < len(verdict):
+            refused = verdict.is_valid().to_numpy(zero_copy_only=False)
+            refused = refused if first is None else refused & first
+        self._account(owners, counts, starts, first, refused)
+        good = first
+        if refused is not None:
+            good = ~refused if good is None else good & ~refused
+        group = self._group
+        if group.store_rejects and refused is not None and refused.any():
+            digests = [owner.sha256 for owner in np.repeat(np.array(owners, object), counts)[refused]]
+            mask = pa.array(refused)
+            table = reject_rows(
+                rows.filter(mask), verdict.filter(mask), digests, "ingest", self._target, group.plan, group.created
+            )
+            self.rejects += append_files(self._lake, contract("rejects"), table, group.plan)
+        if group.store_rows and (good is None or good.any()):
+            rows = rows if good is None else rows.filter(pa.array(good))
+            self.files += write_days(self._lake, self._target, rows, group.plan)
+
+    def _first(self, owners: list[Incoming], rows: pa.Table, starts: Slots) -> Mask | None:
+        """Return a mask of the rows whose key came in no row before; None where that is all of them."""
+        slot_files = [owner.slot_file for owner in owners]
+        known = dict(self._stored())
+        for slot_file, slots in self._seen.items():
+            known[slot_file] = np.concatenate([known.get(slot_file, slots[:0]), slots])
+        keyed: Mask | None = None
+        for name in KEY:
+            if rows[name].null_count:
+                valid = rows[name].is_valid().to_numpy()
+                keyed = valid if keyed is None else keyed & valid
+        slots = (rows["slot"].fill_null(0) if rows["slot"].null_count else rows["slot"]).to_numpy()
+        last = slot_files[-1]
+        begins = slot_files.index(last)
+        mine = slice(int(starts[begins]), None)
+        newest = slots[mine] if keyed is None else slots[mine][keyed[mine]]
+        self._seen = {last: np.concatenate([self._seen.get(last, newest[:0]), newest])}
+        return first_of_key(slots, keyed, starts, slot_files, known)
+
+    def _stored(self) -> dict[SlotFile, Slots]:
+        """Return the slots that earlier plans brought in of slot files that are here again."""
+        if self._before is None:
+            group = self._group
+            names = (SegmentName.parse(row["path"].rpartition("/")[2]) for row in group.segments if row["resent"])
+            again = {(name.rank, name.incarnation, name.segment) for name in names}
+            self._before = stored_before(self._lake, self._target, again, group.version, group.rejects_version)
+        return self._before
+
+    def _account(
+        self,
+        owners: list[Incoming],
+        counts: Slots,
+        starts: Slots,
+        first: Mask | None,
+        refused: Mask | None,
+    ) -> None:
+        kept = counts if first is None else np.add.reduceat(first, starts, dtype=np.int64)
+        bad = np.zeros(len(counts), np.int64) if refused is None else np.add.reduceat(refused, starts, dtype=np.int64)
+        for owner, all_, one_a_key, rejected in zip(owners, counts, kept, bad, strict=True):
+            owner.rows_stored += int(one_a_key - rejected)
+            owner.rows_rejected += int(rejected)
+            owner.rows_duplicate += int(all_ - one_a_key)
 
 
-def _load(lake: Lake, reader: Reader, target: Contract | None, row: dict[str, Any], encryption_key: str) -> _Segment:
-    """Read a segment; where several files claim its digest, the first that is sound.
+def _joined(parts: list[pa.Table], target: Contract) -> pa.Table:
+    """Return parts as one table of the contract's columns, without ``date``.
 
-    An outage of the store raises, and so does a key that is not at hand: the plan is then carried out again, and
-    nothing is quarantined.
+    Text with dictionaries gets one for all; if a part has none, none has. A column without any value in all parts is of
+    Arrow's type null, which takes no room.
     """
-    tried: list[_Segment] = []
-    for path in (row["path"], *row["others"]):
-        segment = _Segment(path, row["sha256"], row["bytes"], row["resent"], _name(path))
-        try:
-            raw = reader.read(path)
-        except FileNotFoundError:
-            segment.unreadable = GONE
-            tried.append(segment)
-            continue
-        try:
-            segment.footer, segment.rows = _read(raw, segment, target, encryption_key)
-        except NotAuthenticError as error:
-            segment.unreadable = error.what
-        except EncryptionError:
-            raise
-        except RanklakeError as error:
-            segment.unreadable = error.what
-        except (pa.ArrowException, OSError, ValueError) as error:
-            # The reason, never the text: an Arrow message can quote a value.
-            segment.unreadable = f"not readable as Parquet ({type(error).__name__})"
+    present: dict[str, set[bool]] = {}
+    for part in parts:
+        for name, type_ in zip(part.column_names, part.schema.types, strict=True):
+            present.setdefault(name, set()).add(pa.types.is_dictionary(type_))
+    mixed = [name for name, kinds in present.items() if len(kinds) > 1]
+    if mixed:
+        parts = [_plain(part, mixed) for part in parts]
+    alike = all(part.column_names == parts[0].column_names for part in parts)
+    joined = pa.concat_tables(parts, promote_options="none" if alike else "default")
+    columns = {}
+    for field in arrow_schema(target, segment=True):
+        if field.name not in present:
+            columns[field.name] = pa.chunked_array([pa.nulls(joined.num_rows, pa.null())])
         else:
-            return segment
-        segment.sha256 = hashlib.sha256(raw).hexdigest()
-        lake.put_if_absent(f"quarantine/{segment.sha256}", raw)
-        tried.append(segment)
-    return min(tried, key=lambda segment: segment.unreadable == GONE)
+            column = joined[field.name]
+            columns[field.name] = column.combine_chunks() if pa.types.is_dictionary(column.type) else column
+    return pa.table(columns)
 
 
-def _name(path: str) -> SegmentName | None:
-    try:
-        return SegmentName.parse(path.rpartition("/")[2])
-    except NotASegmentError:
-        return None
+def _decoded_bytes(rows: pa.Table) -> int:
+    """Return about how much room rows take, quickly: text without a dictionary is measured, the rest is reckoned."""
+    total = 0
+    for type_, column in zip(rows.schema.types, rows.columns, strict=True):
+        total += rows.num_rows * 8 if pa.types.is_primitive(type_) or pa.types.is_dictionary(type_) else column.nbytes
+    return total
 
 
-def _read(
-    raw: bytes, segment: _Segment, target: Contract | None, encryption_key: str
-) -> tuple[SegmentFooter, pa.Table]:
-    """Return footer and rows under the contract's types.
-
-    Raises `NotASegmentError`, an Arrow error, or `EncryptionError` if it is encrypted and cannot be opened.
-    """
-    name = segment.name
-    if name is None:
-        raise NotASegmentError("not a segment's name")
-    if target is None:
-        raise NotASegmentError("no table of this name is recorded by ranks")
-    if hashlib.sha256(raw).hexdigest() != segment.sha256:
-        raise NotASegmentError("the bytes do not have the digest in the name")
-    if name.key_id:
-        raw = decrypt(find_key(encryption_key, name.key_id), raw, name.bond(target.table))
-    return _parse(raw, name, target)
-
-
-def _parse(raw: bytes, name: SegmentName, target: Contract) -> tuple[SegmentFooter, pa.Table]:
-    """Return footer and rows under the contract's types. Raises `NotASegmentError` or an Arrow error."""
-    file = pq.ParquetFile(pa.BufferReader(raw), page_checksum_verification=True)
-    footer = SegmentFooter.from_json((file.schema_arrow.metadata or {}).get(METADATA_KEY, b""))
-    said = (footer.table, footer.run, footer.attempt, footer.rank, footer.incarnation, footer.segment, footer.rows)
-    meant = (target.table, name.run, name.attempt, name.rank, name.incarnation, name.segment, file.metadata.num_rows)
-    if said != meant or name.rows != footer.rows or name.key_id != footer.key_id:
-        raise NotASegmentError("name, footer and contents disagree")
-    if footer.contract_version > target.version:
-        raise NotASegmentError(
-            f"written under contract version {footer.contract_version}, known up to {target.version}"
-        )
-    stored = file.read()
-    stored.validate(full=True)  # text that is not UTF-8 would pass unseen until somebody reads it
-    rows = conform(stored, target, segment=True)
-    for column in ("run", "attempt", "rank", "incarnation", "segment"):
-        if pc.any(pc.not_equal(rows[column], pa.scalar(getattr(name, column), rows[column].type))).as_py():
-            raise NotASegmentError("name, footer and contents disagree")
-    return footer, rows
-
-
-def _first_of_key(rows: pa.Table) -> Mask:
-    """Return a mask that keeps the first row of every (incarnation, segment, slot).
-
-    The key is packed into one integer so that one stable sort finds the repeats. A row whose key has a NULL repeats
-    none.
-    """
-    incarnation, segment, slot = (_dense(rows[name]) for name in KEY)
-    packed = ((incarnation * (segment.max() + 1)) + segment) * (slot.max() + 1) + slot
-    order = np.argsort(packed, kind="stable")
-    ordered = packed[order]
-    mask = np.ones(len(packed), bool)
-    mask[order[1:]] = ordered[1:] != ordered[:-1]
-    for name in KEY:
-        mask |= rows[name].is_null().to_numpy()
-    return mask
-
-
-def _dense(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
-    """Return codes 0, 1, … of a column's distinct values; NULL has a code of its own."""
-    codes = column.combine_chunks().dictionary_encode(null_encoding="encode").indices
-    return np.asarray(codes.to_numpy(zero_copy_only=False), np.int64)
-
-
-def _stored_before(lake: Lake, target: Contract, group: Group, good: Sequence[_Segment], rows: pa.Table) -> Mask:
-    """Return a mask of rows whose key an earlier plan stored or rejected.
-
-    Only segments whose slot file was ingested before under another digest can hold such rows. The tables are read as of
-    the plan's making, so that carrying out a half-committed plan again gives the same answer.
-    """
-    again = {(segment.name.incarnation, segment.name.segment) for segment in good if segment.name and segment.resent}
-    if not again:
-        return np.zeros(rows.num_rows, bool)
-    theirs = pa.array({incarnation for incarnation, _ in again}, pa.int64())
-    stored = (part for _, part in read_files(lake, target, KEY, version=group.version))
-    rejects = (
-        part for _, part in read_files(lake, contract("rejects"), [*KEY, "table"], version=group.rejects_version)
-    )
-    refused = (part.filter(pc.equal(part["table"], target.table)) for part in rejects)
-    near = (part.filter(pc.is_in(part["incarnation"], theirs)) for part in itertools.chain(stored, refused))
-    known = {key for part in near for key in _keys(part) if key[:2] in again}
-    return np.fromiter((key in known for key in _keys(rows)), bool, rows.num_rows)
-
-
-def _keys(rows: pa.Table) -> Iterator[tuple[int, int, int]]:
-    return zip(*(rows[name].to_pylist() for name in KEY), strict=True)
-
-
-def _dated(rows: pa.Table, target: Contract) -> pa.Table:
-    dates = rows["ts"].cast(pa.timestamp("us", "UTC")).cast(pa.timestamp("us")).cast(pa.date32(), safe=False)
-    return rows.append_column("date", dates).select(arrow_schema(target).names)
-
-
-def reject_rows(
-    rows: pa.Table,
-    reasons: pa.Array,
-    digests: Sequence[str | None],
-    source: str,
-    target: Contract,
-    plan: int,
-    when: datetime,
-) -> pa.Table:
-    """Return rows of the table ``rejects``; each refused row goes along whole as JSON, so that it can be replayed."""
-    schema = arrow_schema(contract("rejects"))
-    columns: dict[str, Any] = {name: rows[name] for name in ("run", "attempt", "rank", *KEY)}
-    columns["reason"] = reasons
-    columns["row"] = _as_json(rows)
-    columns["sha256"] = digests
-    constants = {
-        "plan": plan,
-        "source": source,
-        "table": target.table,
-        "ts": when,
-        "date": when.date(),
-    }
-    arrays = []
-    for column in schema:
-        if column.name in constants:
-            arrays.append(pa.repeat(pa.scalar(constants[column.name], column.type), rows.num_rows))
-        elif column.name in columns:
-            values = columns[column.name]
-            arrays.append(values.cast(column.type) if hasattr(values, "cast") else pa.array(values, column.type))
-        else:
-            arrays.append(pa.nulls(rows.num_rows, column.type))
-    return pa.table(arrays, schema=schema)
-
-
-def _as_json(rows: pa.Table) -> list[str]:
-    """Return each row as a JSON object.
-
-    Times are ISO 8601, or microseconds since 1970 where the year has not four digits; a number that JSON lacks is
-    "nan", "inf" or "-inf".
-    """
-    for place, column in enumerate(rows.schema):
-        if pa.types.is_timestamp(column.type):
-            moments = rows[column.name].cast(pa.int64()).to_pylist()
-            texts = [None if moment is None else _iso(moment) for moment in moments]
-            rows = rows.set_column(place, column.name, pa.array(texts, pa.string()))
-    return [json.dumps({name: _jsonable(value) for name, value in row.items()}) for row in rows.to_pylist()]
-
-
-def _iso(moment_us: int) -> str:
-    try:
-        return (datetime.fromtimestamp(0, UTC) + timedelta(microseconds=moment_us)).isoformat()
-    except OverflowError:
-        return str(moment_us)
-
-
-def _jsonable(value: object) -> object:
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value.isoformat() if isinstance(value, date) else value
-
-
-def _outcome(segment: _Segment, table: str) -> dict[str, Any]:
-    name, footer = segment.name, segment.footer
-    first, last = (None, None) if segment.rows is None else bounds(segment.rows["ts"])
-    counts = dict(segment.counts)
-    if segment.unreadable not in {None, GONE} and name is not None:  # the name says how many rows lie in quarantine
-        counts["rows_rejected"] = name.rows
-    return {
-        "sha256": segment.sha256,
-        "table": table,
-        "uri_name": segment.path,
-        "run": name.run if name else None,
-        "attempt": name.attempt if name else None,
-        "rank": name.rank if name else None,
-        "incarnation": name.incarnation if name else None,
-        "segment": name.segment if name else None,
-        "rows": name.rows if name else None,
-        "rows_before": footer.rows_before if footer else None,
-        "gap_rows": sum(footer.gaps.values()) if footer else None,
-        "gap_rows_before": footer.gaps_before if footer else None,
-        "gaps": json.dumps(footer.gaps, sort_keys=True) if footer else None,
-        "totals": json.dumps(footer.totals, sort_keys=True) if footer and footer.totals else None,
-        "final": footer.final if footer else None,
-        "unreadable": segment.unreadable,
-        "contract_version": footer.contract_version if footer else None,
-        "bytes": segment.size_bytes,
-        "ts_min": first,
-        "ts_max": last,
-        **counts,
-    }
+def _plain(part: pa.Table, names: list[str]) -> pa.Table:
+    for place, field in enumerate(part.schema):
+        if field.name in names and pa.types.is_dictionary(field.type):
+            part = part.set_column(place, field.name, part[field.name].cast(field.type.value_type))
+    return part

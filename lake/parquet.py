@@ -1,8 +1,8 @@
 """One Parquet file of a Delta table: written whole, and described by an add action that we vouch for.
 
-`DeltaTable.create_write_transaction` checks nothing of what it is told. So the statistics are computed here from the
-rows themselves, for the contract's statistics columns only, and hold no NaN; the row count is read back from the
-file's footer.
+`DeltaTable.create_write_transaction` checks nothing of what it is told. So what the action says is read back from the
+file's own footer: its columns, its row count, and its bounds, which Parquet's writer takes from the values that it
+writes and which are never NaN. They are of the contract's statistics columns only.
 """
 
 import json
@@ -10,18 +10,21 @@ import os
 import re
 import time
 import uuid
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.delta import statistics_columns
+from ranklake.lake.encodings import writer_options
+from ranklake.lake.order import sort_names, sort_order
 from ranklake.lake.unreachable import cannot_write
 
 if TYPE_CHECKING:
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 ROW_GROUP_ROWS = 262_144
 STATISTIC_CHARACTERS = 64
 _NAME = re.compile(r"date=\d{4,}-\d{2}-\d{2}/p(?P<plan>\d+)-[0-9a-f]{32}(~[0-9a-f]+)?\.parquet")
+_DAY_US = 86_400_000_000
 
 
 class FileMismatchError(RanklakeError):
@@ -77,12 +81,36 @@ def plan_of(path: str) -> int | None:
 def write_partition(
     lake: "Lake", contract: "Contract", rows: pa.Table, day: date, plan: int, *, merged: str = ""
 ) -> DataFile:
+def write_days(lake: "Lake", contract: "Contract", rows: pa.Table, plan: int) -> list[DataFile]:
+    """Write rows of any dates as a new file per UTC date of ``ts``; parameters and errors as for `write_partition`."""
+    moments = rows["ts"].cast(pa.int64()).to_numpy()
+    first = int(moments.min()) // _DAY_US
+    if first == int(moments.max()) // _DAY_US:
+        return [write_partition(lake, contract, rows, _day(first), plan)]
+    days = moments // _DAY_US
+    order = np.argsort(days, kind="stable")
+    ordered = rows.combine_chunks().take(pa.array(order))
+    found, begins = np.unique(days[order], return_index=True)
+    ends = [*begins[1:].tolist(), len(order)]
+    return [
+        write_partition(lake, contract, ordered.slice(begin, end - begin), _day(day), plan)
+        for day, begin, end in zip(found.tolist(), begins.tolist(), ends, strict=True)
+    ]
+
+
+def _day(number: int) -> date:
+    return date(1970, 1, 1) + timedelta(days=number)
+
+
+def write_partition(lake: "Lake", contract: "Contract", rows: pa.Table, day: date, plan: int) -> DataFile:
     """Sort rows of one date as the contract says and write them as one new file of its table.
 
     Parameters
     ----------
     rows
-        Conforming rows (the contract's Arrow schema; `date` may be absent), all of `day`.
+        Rows that hold what the contract asks for, all of `day`; text may be dictionary-typed. `date` may be absent,
+        and so may columns without values: they are not written either, and every reader of the table takes them for
+        NULL.
     plan
         Number of the plan this belongs to; it is part of the file's name, so that orphans can be told.
     merged
@@ -92,81 +120,139 @@ def write_partition(
     be written. The file is complete and, on a local disk, synced when this returns; on failure a file that no commit
     names stays behind.
     """
-    schema = arrow_schema(contract)
-    schema = schema.remove(schema.get_field_index("date"))
-    body = rows.select(schema.names).cast(schema)
-    if contract.sort:
-        keys = [(name, "ascending") for name in contract.sort if name != "date"]
-        body = body.take(pc.sort_indices(body, sort_keys=keys))
+    body = _body(contract, rows)
     path = f"date={day.isoformat()}/p{plan:010d}-{uuid.uuid4().hex}{merged and '~'}{merged}.parquet"
     full = lake.path("tables", contract.table, path)
     if lake.is_local:
         os.makedirs(os.path.dirname(full), exist_ok=True)  # noqa: PTH103, PTH120 - fsspec paths are strings
     try:
-        with lake.fs.open(full, "wb") as sink:
-            pq.write_table(body, sink, **writer_options(body.schema), row_group_size=ROW_GROUP_ROWS)
-            if lake.is_local:  # a commit must never name bytes that a power cut can take back
-                sink.flush()
-                os.fsync(sink.fileno())
+        size_bytes = _write(lake, full, contract, body)
     except OSError as error:
         raise cannot_write(full, error) from error
     with lake.fs.open(full, "rb") as source:
         written = pq.ParquetFile(source)
-        if written.metadata.num_rows != body.num_rows or not written.schema_arrow.equals(body.schema):
+        if written.metadata.num_rows != body.num_rows or not _alike(written.schema_arrow, body.schema):
             raise FileMismatchError("a data file does not read back as written", where=full, mend="check the storage")
-    return DataFile(contract.table, path, day, body.num_rows, int(lake.fs.size(full)), statistics(contract, body))
+    nulls = {name: rows[name].null_count for name in rows.column_names}
+    return DataFile(contract.table, path, day, body.num_rows, size_bytes, statistics(contract, written.metadata, nulls))
 
 
-def writer_options(schema: pa.Schema) -> dict[str, Any]:
-    """Return Parquet writer options: deltas for integers and times, split bytes for floats, dictionaries for text."""
-    encoding: dict[str, str] = {}
-    for column in schema:
-        if pa.types.is_integer(column.type) or pa.types.is_timestamp(column.type):
-            encoding[column.name] = "DELTA_BINARY_PACKED"
-        elif pa.types.is_floating(column.type):
-            encoding[column.name] = "BYTE_STREAM_SPLIT"
-    return {
-        "compression": "zstd",
-        "compression_level": 3,
-        "use_dictionary": [column.name for column in schema if pa.types.is_string(column.type)],
-        "column_encoding": encoding,
-        "write_page_index": True,
-        "write_page_checksum": True,
-    }
+def _write(lake: "Lake", full: str, contract: "Contract", body: pa.Table) -> int:
+    """Write a file; return its size in bytes. Raises `OSError`."""
+    options = writer_options(contract, body.schema, min(body.num_rows, ROW_GROUP_ROWS))
+    # The writer hands over page by page; fsspec's local files would see each of them in Python.
+    with pa.OSFile(full, "wb") if lake.is_local else lake.fs.open(full, "wb") as sink:
+        with pq.ParquetWriter(sink, body.schema, **options) as writer:
+            for group in _groups(contract, body):
+                writer.write_table(group, row_group_size=ROW_GROUP_ROWS)
+        size_bytes = int(sink.tell())
+    if lake.is_local:  # a commit must never name bytes that a power cut can take back
+        with open(full, "rb") as file:  # noqa: PTH123 - fsspec paths are strings
+            os.fsync(file.fileno())
+    return size_bytes
 
 
-def statistics(contract: "Contract", rows: pa.Table) -> str:
+def _body(contract: "Contract", rows: pa.Table) -> pa.Table:
+    """Return the columns that are written, under the contract's types, but text as it is."""
+    fields, columns = [], []
+    for field in arrow_schema(contract):
+        column = rows[field.name] if field.name in rows.column_names else None
+        if field.name == "date" or column is None or (field.nullable and column.null_count == rows.num_rows > 0):
+            continue
+        text = pa.types.is_dictionary(column.type)
+        # the writer gives a dictionary up where the next one differs
+        column = column.unify_dictionaries() if text else column.cast(field.type)
+        fields.append(pa.field(field.name, column.type, field.nullable))
+        columns.append(column)
+    return pa.table(columns, schema=pa.schema(fields))
+
+
+def _groups(contract: "Contract", body: pa.Table) -> Iterator[pa.Table]:
+    """Yield the rows in the contract's order, a row group at a time, so that no second copy of them all is made."""
+    order, settled = sort_order(body, sort_names(contract))
+    for at in range(0, body.num_rows, ROW_GROUP_ROWS):
+        if order is None:
+            yield body.slice(at, ROW_GROUP_ROWS)
+            continue
+        chosen = order[at : at + ROW_GROUP_ROWS]
+        low, high = int(chosen.min()), int(chosen.max()) + 1
+        if high - low > 2 * ROW_GROUP_ROWS:  # from all over: many small chunks would make it slow
+            body = body.combine_chunks()
+        places = pa.array(chosen - low)
+        columns = []
+        for name, column in zip(body.column_names, body.columns, strict=True):
+            if name in settled:
+                columns.append(column.slice(at, len(chosen)))
+            else:
+                columns.append(_whole(column.slice(low, high - low)).take(places))
+        yield pa.table(columns, schema=body.schema)
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+
+
+def _alike(written: pa.Schema, meant: pa.Schema) -> bool:
+    """Say whether a file's columns are those that were meant; text comes back plain."""
+    plain = [field.type.value_type if pa.types.is_dictionary(field.type) else field.type for field in meant]
+    return bool(written.names == meant.names and written.types == plain)
+
+
+def statistics(contract: "Contract", footer: pq.FileMetaData, nulls: Mapping[str, int]) -> str:
     """Return Delta statistics, as JSON, of the contract's statistics columns.
 
     A column whose bounds are long text has none: cut short they would be no values of the column, and some readers
-    answer MIN and MAX from them.
+    answer MIN and MAX from them. Nor has text that the rows are not sorted by: nothing could be skipped by it.
+
+    Parameters
+    ----------
+    footer
+        Of the file.
+    nulls
+        How many NULLs each column has; a column that is not there has nothing else.
     """
+    names = statistics_columns(contract)
+    extremes = _extremes(footer, set(names))
     low: dict[str, Any] = {}
     high: dict[str, Any] = {}
-    nulls: dict[str, int] = {}
-    for name in statistics_columns(contract):
-        if name not in rows.column_names:
+    for name in names:
+        if name not in extremes:
             continue
-        column = rows[name]
-        nulls[name] = column.null_count
-        if pa.types.is_boolean(column.type):
-            continue
-        least, most = bounds(column)
-        if least is None or (isinstance(most, str) and max(len(least), len(most)) > STATISTIC_CHARACTERS):
+        least, most = extremes[name]
+        if isinstance(least, bool) or (isinstance(most, str) and max(len(least), len(most)) > STATISTIC_CHARACTERS):
             continue
         low[name], high[name] = _plain(least), _plain(most)
+    counts = {name: nulls.get(name, footer.num_rows) for name in names}
     return json.dumps(
-        {"numRecords": rows.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}, allow_nan=False
+        {"numRecords": footer.num_rows, "minValues": low, "maxValues": high, "nullCount": counts}, allow_nan=False
     )
 
 
-def bounds(column: pa.ChunkedArray) -> tuple[Any, Any]:
-    """Return (minimum, maximum) of a column; None for both where it has no value, or a time that Python cannot hold."""
-    try:
-        found = pc.min_max(column).as_py()
-    except (OverflowError, ValueError):
-        return None, None
-    return found["min"], found["max"]
+def _extremes(footer: pq.FileMetaData, names: set[str]) -> dict[str, tuple[Any, Any]]:
+    """Return (minimum, maximum) of columns; none of a column of which a row group with values has none."""
+    found: dict[str, list[tuple[Any, Any]]] = {}
+    lacking: set[str] = set()
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        for index in range(footer.num_columns):
+            column = group.column(index)
+            name = column.path_in_schema
+            if name not in names:
+                continue
+            told = column.statistics
+            if told is None or not told.has_min_max:
+                if told is None or told.null_count != group.num_rows:
+                    lacking.add(name)
+                continue
+            try:
+                found.setdefault(name, []).append((told.min, told.max))
+            except (OverflowError, ValueError):  # a time that Python cannot hold
+                lacking.add(name)
+    return {
+        name: (min(low for low, _ in some), max(high for _, high in some))
+        for name, some in found.items()
+        if name not in lacking
+    }
 
 
 def _plain(value: object) -> object:

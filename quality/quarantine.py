@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 
 from ranklake.lake import action_plan
 from ranklake.lake.commit import append_files, fingerprint
-from ranklake.lake.compact import reject_rows
 from ranklake.lake.contracts import edge
 from ranklake.lake.contracts.load import contract as contract_of
 from ranklake.lake.ledger import row_files
+from ranklake.lake.rejected import reject_rows
 from ranklake.quality.results import RESULTS
 
 if TYPE_CHECKING:

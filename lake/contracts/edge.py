@@ -1,12 +1,14 @@
 """Judging rows against their contract, a column at a time: when they arrive, and again once they are stored."""
 
 import datetime as dt
+import math
 from collections.abc import Iterator
 from typing import Final
 
 import pyarrow as pa
 from pyarrow import compute as pc
 
+from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.model import FLOATS, Check, Contract
 
 Verdict = tuple[str, str, pa.ChunkedArray]  # check id, what is wrong, true where a row fails
@@ -22,7 +24,8 @@ def judge(contract: Contract, table: pa.Table) -> pa.Array:
     Parameters
     ----------
     contract, table
-        The table has the contract's types, as `ranklake.lake.contracts.arrow.conform` gives it.
+        The table has the contract's types, as `ranklake.lake.contracts.arrow.conform` gives it; text may also be
+        dictionary-typed, and a column without any value of Arrow's type null.
     """
     reasons: pa.Array | pa.ChunkedArray = pa.nulls(table.num_rows, pa.string())
     for check_id, what, failed in verdicts(contract, table):
@@ -33,18 +36,57 @@ def judge(contract: Contract, table: pa.Table) -> pa.Array:
 
 
 def verdicts(contract: Contract, table: pa.Table) -> Iterator[Verdict]:
-    """Yield (check id, what is wrong, rows that fail) of all that sends a row to quarantine; the mask has no NULL."""
+    """Yield (check id, what is wrong, rows that fail) of all that may send a row to quarantine; the mask has no NULL.
+
+    Nearly always all rows are good, and the extremes of a column or its distinct values show it, at a tenth of the cost
+    of looking at each row: what they clear is not yielded.
+    """
     present = set(table.column_names)
     for column in contract.columns:
-        if column.required and column.name in present:
+        if column.required and column.name in present and table.column(column.name).null_count:
             yield "required", f"{column.name} is NULL", pc.is_null(table.column(column.name))
     for column in contract.columns:
-        if column.type in FLOATS and column.name in present:
+        if column.type in FLOATS and column.name in present and not _all_finite(table.column(column.name)):
             finite = pc.fill_null(pc.is_finite(table.column(column.name)), fill_value=True)
             yield "finite", f"{column.name} is NaN or infinite", pc.invert(finite)
     for check in contract.all_checks():
-        if check.quarantines and present.issuperset(check.columns):
-            yield check.id, describe(check), failures(check, table)
+        if check.quarantines and present.issuperset(check.columns) and not _cleared(check, table):
+            yield check.id, describe(check), failures(check, _typed(contract, table, check.columns))
+
+
+def _all_finite(column: pa.ChunkedArray) -> bool:
+    """Say whether a column's values are finite; False where that is not sure. One that is not makes the sum so."""
+    if column.null_count == len(column):
+        return True
+    return math.isfinite(pc.sum(column).as_py())
+
+
+def _cleared(check: Check, table: pa.Table) -> bool:
+    """Say whether no row can fail a check; False where only a look at each row can tell."""
+    columns = [table.column(name) for name in check.columns]
+    empty = [column.null_count == len(column) for column in columns]
+    if check.kind == "exactly_one":
+        full = [column.null_count == 0 for column in columns]
+        return sum(empty) == len(columns) - 1 and any(full)
+    if check.kind == "not_null":
+        return all(column.null_count == 0 for column in columns)
+    if any(empty):
+        return True
+    if pa.types.is_dictionary(columns[0].type):
+        name = check.columns[0]
+        words = pa.chunked_array([chunk.dictionary for chunk in columns[0].chunks], columns[0].type.value_type)
+        return len(columns) == 1 and pc.any(failures(check, pa.table({name: words}))).as_py() is not True
+    if check.kind == "between":
+        extremes = pc.min_max(columns[0])
+        ends = pa.array([extremes["min"].cast(columns[0].type), extremes["max"].cast(columns[0].type)])
+        return pc.any(failures(check, pa.table({check.columns[0]: ends}))).as_py() is False
+    return False
+
+
+def _typed(contract: Contract, table: pa.Table, names: tuple[str, ...]) -> pa.Table:
+    """Return some columns with text as text, and columns without any value under the contract's types."""
+    schema = arrow_schema(contract)
+    return pa.table({name: table.column(name).cast(schema.field(name).type) for name in names})
 
 
 def failures(check: Check, table: pa.Table) -> pa.ChunkedArray:

@@ -175,6 +175,10 @@ class Contract:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_by_name", {column.name: column for column in self.columns})
 
+    def __hash__(self) -> int:
+        """Hash what nearly always tells contracts apart: they are keys of caches that are asked for each segment."""
+        return hash((self.table, self.version))
+
     @property
     def names(self) -> tuple[str, ...]:
         """Names of all columns, in order."""

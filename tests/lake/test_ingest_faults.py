@@ -23,7 +23,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.segment import METADATA_KEY, SegmentFooter
 from ranklake.lake.ingest import ingest
 from ranklake.lake.invariant import balance
-from ranklake.lake.parquet import statistics
+from ranklake.lake.parquet import write_partition
 from ranklake.lake.plan import DamagedPlanError
 from ranklake.lake.read import read
 from ranklake.lake.spool import Spool
@@ -297,20 +297,25 @@ def test_copies_leave_the_spool_too(lake, spool):
     assert Spool(str(spool)).listing() == []
 
 
-def test_long_text_stays_out_of_the_log():
+def test_long_text_stays_out_of_the_log(lake):
     """Text longer than a line has no bounds in the Delta log: a bound cut short is no value of the column."""
     rows = with_column(step_rows(2), "non_finite", ["loss:nan", "x" * 1_000_000])
-    found = json.loads(statistics(contract("steps"), rows))
+    rows = with_column(rows, "run", ["r1", "x" * 100])
+    found = json.loads(write_partition(lake, contract("steps"), rows, DAY.date(), 1).stats)
     assert len(json.dumps(found)) < 5_000
     assert "non_finite" not in found["maxValues"]
+    assert "run" not in found["maxValues"]
     assert found["nullCount"]["non_finite"] == 0
-    assert found["maxValues"]["run"] == "r1"
+    assert found["nullCount"]["grad_norm"] == found["numRecords"] == 2
+    rows = with_column(rows, "run", ["r1", "r0"])
+    found = json.loads(write_partition(lake, contract("steps"), rows, DAY.date(), 1).stats)
+    assert (found["minValues"]["run"], found["maxValues"]["run"]) == ("r0", "r1")
 
 
-def test_statistics_of_times_keep_their_microseconds():
+def test_statistics_of_times_keep_their_microseconds(lake):
     """Bounds of timestamps are exact, with years of four digits."""
     rows = with_column(step_rows(2), "ts", [datetime(999, 1, 1, tzinfo=UTC), DAY + timedelta(microseconds=1)])
-    found = json.loads(statistics(contract("steps"), rows))
+    found = json.loads(write_partition(lake, contract("steps"), rows, DAY.date(), 1).stats)
     assert found["minValues"]["ts"] == "0999-01-01T00:00:00.000000Z"
     assert found["maxValues"]["ts"] == "2026-03-01T00:00:00.000001Z"
 

@@ -1,0 +1,77 @@
+"""How each column of a contract is written: chosen by measuring, see docs/decisions/020-the-compaction-engine.md.
+
+| columns                                  | encoding                 | because                                       |
+|---|---|---|
+| whose row it is (rank, incarnation, …)   | as they are              | long runs of one value: zstd alone does them  |
+| other whole numbers, times               | differences, bit-packed  | they climb                                    |
+| text                                     | dictionary               | it repeats                                    |
+| floats                                   | split by byte            | exponents repeat, the rest is noise           |
+| numbers that a driver reports            | dictionary               | few distinct values in no order               |
+"""
+
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from ranklake.lake.contracts.delta import statistics_columns
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
+
+_RUNS: Final = frozenset({"attempt", "rank", "incarnation", "segment"})
+_IN_STEPS: Final = frozenset({"gpu_samples", "host_samples"})
+"""Tables whose numbers are readings of counters and sensors, in the resolution of a driver."""
+_BLOOM: Final = frozenset({"trace_id", "request_id"})
+"""Columns that people look up single values of, and that no order of rows brings together."""
+_LEVEL_OF_DOUBLES: Final = 3
+"""zstd, whose default is 1: level 3 saves 5 % on floats of 64 bits, and nothing elsewhere for a third more time."""
+
+
+def writer_options(contract: "Contract", schema: pa.Schema, group_rows: int) -> dict[str, Any]:
+    """Return Parquet writer options for columns of a contract.
+
+    Parameters
+    ----------
+    schema
+        What is about to be written; text may be dictionary-typed.
+    group_rows
+        Rows of a row group.
+
+    Minima and maxima are kept of the contract's statistics columns, of text only where the rows are sorted by it: of
+    other text each row group has the whole range, and finding it costs as much as writing it.
+    """
+    encoding: dict[str, str] = {}
+    dictionaries = []
+    for field in schema:
+        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+        whole = pa.types.is_integer(kind) or pa.types.is_timestamp(kind)
+        number = whole or pa.types.is_floating(kind)
+        own = field.name not in _RUNS | {"slot", "ts", "step"}
+        if pa.types.is_string(kind) or (number and own and contract.table in _IN_STEPS):
+            dictionaries.append(field.name)
+        elif field.name in _RUNS:
+            encoding[field.name] = "PLAIN"
+        elif whole:
+            encoding[field.name] = "DELTA_BINARY_PACKED"
+        elif pa.types.is_floating(kind):
+            encoding[field.name] = "BYTE_STREAM_SPLIT"
+    kept = set(statistics_columns(contract))
+    texts = {field.name for field in schema if field.name in dictionaries and not _is_number(field.type)}
+    doubles = {field.name: _LEVEL_OF_DOUBLES for field in schema if field.type == pa.float64()}
+    return {
+        "compression": "zstd",
+        "compression_level": doubles or None,
+        "use_dictionary": dictionaries,
+        "column_encoding": encoding,
+        "write_statistics": [
+            name for name in schema.names if name in kept and (name not in texts or name in contract.sort)
+        ],
+        "write_page_index": True,
+        "write_page_checksum": True,
+        "bloom_filter_options": {name: {"ndv": group_rows, "fpp": 0.01} for name in schema.names if name in _BLOOM},
+        "store_schema": False,
+    }
+
+
+def _is_number(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_timestamp(type_))

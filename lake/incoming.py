@@ -1,0 +1,294 @@
+"""A segment on its way in: read, held against its name, and accounted for.
+
+bytes ─▶ digest ─▶ clear text ─▶ Parquet ─▶ footer and contents as the name says ─▶ the contract's types
+             └──────────┴────────────┴─────────────────┴──▶ quarantine/<sha256>
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ranklake.errors import RanklakeError
+from ranklake.lake.contracts.arrow import arrow_schema, conform
+from ranklake.lake.contracts.envelope import EncryptionError, NotAuthenticError, decrypt
+from ranklake.lake.contracts.keys import find_key
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.contracts.model import Contract
+from ranklake.lake.contracts.segment import METADATA_KEY, NotASegmentError, SegmentFooter, SegmentName
+from ranklake.lake.packs import Reader
+from ranklake.lake.spool import GONE
+from ranklake.lake.store import Lake
+
+PART_ROWS: Final = 262_144
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
+
+
+@dataclass(slots=True)
+class Incoming:
+    """A segment on its way through a task.
+
+    Attributes
+    ----------
+    path, sha256, size_bytes, resent
+        As the plan names it; of damaged bytes the digest that they have.
+    name, footer
+        What it says of itself; None where it says nothing.
+    unreadable
+        Why it cannot be read; None for a sound one.
+    rows_stored, rows_rejected, rows_duplicate
+        What became of its rows.
+    """
+
+    path: str
+    sha256: str
+    size_bytes: int
+    resent: bool
+    name: SegmentName | None
+    footer: SegmentFooter | None = None
+    unreadable: str | None = None
+    rows_stored: int = 0
+    rows_rejected: int = 0
+    rows_duplicate: int = 0
+    _first: datetime | None = None
+    _last: datetime | None = None
+    _file: pq.ParquetFile | None = None
+    _whole: pa.Table | None = field(default=None, repr=False)
+
+    @property
+    def slot_file(self) -> tuple[int, int]:
+        """Incarnation and number of the slot file; of a sound segment."""
+        assert self.name is not None
+        return self.name.incarnation, self.name.segment
+
+    def parts(self, target: Contract) -> Iterator[pa.Table]:
+        """Yield the rows under the contract's types, some hundred thousand at a time; once.
+
+        Columns without any value are left out, and text that is stored with a dictionary keeps it.
+        """
+        if self._whole is not None:
+            whole, self._whole = self._whole, None
+            yield whole
+        elif self._file is not None:
+            file, self._file = self._file, None
+            for batch in file.iter_batches(PART_ROWS, use_threads=False):
+                yield _conformed(pa.table(batch), target)
+
+    def outcome(self, table: str) -> dict[str, Any]:
+        """Return its row of the table ``segments``, without plan and date."""
+        name, footer = self.name, self.footer
+        in_quarantine = self.unreadable not in {None, GONE} and name is not None
+        return {
+            "sha256": self.sha256,
+            "table": table,
+            "uri_name": self.path,
+            "run": name.run if name else None,
+            "attempt": name.attempt if name else None,
+            "rank": name.rank if name else None,
+            "incarnation": name.incarnation if name else None,
+            "segment": name.segment if name else None,
+            "rows": name.rows if name else None,
+            "rows_before": footer.rows_before if footer else None,
+            "gap_rows": sum(footer.gaps.values()) if footer else None,
+            "gap_rows_before": footer.gaps_before if footer else None,
+            "gaps": json.dumps(footer.gaps, sort_keys=True) if footer else None,
+            "totals": json.dumps(footer.totals, sort_keys=True) if footer and footer.totals else None,
+            "final": footer.final if footer else None,
+            "unreadable": self.unreadable,
+            "contract_version": footer.contract_version if footer else None,
+            "bytes": self.size_bytes,
+            "ts_min": self._first,
+            "ts_max": self._last,
+            "rows_stored": self.rows_stored,
+            # the name says how many rows lie in quarantine
+            "rows_rejected": name.rows if in_quarantine and name else self.rows_rejected,
+            "rows_duplicate": self.rows_duplicate,
+        }
+
+
+def recorded_table(name: str) -> Contract | None:
+    """Return the contract of a table that ranks record, or None: no rank writes derived or system tables."""
+    try:
+        found = contract(name)
+    except RanklakeError:
+        return None
+    return found if found.envelope else None
+
+
+def load(lake: Lake, reader: Reader, target: Contract | None, row: dict[str, Any], encryption_key: str) -> Incoming:
+    """Read a segment; where several files claim its digest, the first that is sound.
+
+    All of it is decoded and checked before this returns, so that nothing is stored of one that is damaged further on.
+    An outage of the store raises, and so does a key that is not at hand: the plan is then carried out again, and
+    nothing is quarantined.
+    """
+    tried: list[Incoming] = []
+    for path in (row["path"], *row["others"]):
+        segment = Incoming(path, row["sha256"], row["bytes"], row["resent"], _name(path))
+        try:
+            raw = reader.read(path)
+        except FileNotFoundError:
+            segment.unreadable = GONE
+            tried.append(segment)
+            continue
+        try:
+            _read(raw, segment, target, encryption_key)
+        except NotAuthenticError as error:
+            segment.unreadable = error.what
+        except EncryptionError:
+            raise
+        except RanklakeError as error:
+            segment.unreadable = error.what
+        except (pa.ArrowException, OSError, ValueError) as error:
+            # The reason, never the text: an Arrow message can quote a value.
+            segment.unreadable = f"not readable as Parquet ({type(error).__name__})"
+        else:
+            return segment
+        segment.sha256 = hashlib.sha256(raw).hexdigest()
+        lake.put_if_absent(f"quarantine/{segment.sha256}", raw)
+        tried.append(segment)
+    return min(tried, key=lambda segment: segment.unreadable == GONE)
+
+
+def _name(path: str) -> SegmentName | None:
+    try:
+        return SegmentName.parse(path.rpartition("/")[2])
+    except NotASegmentError:
+        return None
+
+
+def _read(raw: bytes, segment: Incoming, target: Contract | None, encryption_key: str) -> None:
+    """Check all of it, and fill in footer and rows.
+
+    Raises `NotASegmentError`, an Arrow error, or `EncryptionError` if it is encrypted and cannot be opened; nothing of
+    the segment is changed then.
+    """
+    name = segment.name
+    if name is None:
+        raise NotASegmentError("not a segment's name")
+    if target is None:
+        raise NotASegmentError("no table of this name is recorded by ranks")
+    if hashlib.sha256(raw).hexdigest() != segment.sha256:
+        raise NotASegmentError("the bytes do not have the digest in the name")
+    if name.key_id:
+        raw = decrypt(find_key(encryption_key, name.key_id), raw, name.bond(target.table))
+    file = _opened(raw)
+    footer = _footer(file, name, target)
+    if file.metadata.num_rows <= PART_ROWS:
+        whole = _checked(file.read(use_threads=False), name, target)
+        extent = _extent(whole)
+        segment._whole = whole  # noqa: SLF001 - the rest of how a segment comes to be
+    else:
+        parts = (_checked(pa.table(batch), name, target) for batch in file.iter_batches(PART_ROWS, use_threads=False))
+        extents = [extent for part in parts if (extent := _extent(part))]  # decodes all, and holds none of it
+        extent = (min(low for low, _ in extents), max(high for _, high in extents)) if extents else None
+        segment._file = file  # noqa: SLF001 - likewise
+    segment.footer = footer
+    segment._first, segment._last = _moments(extent)  # noqa: SLF001 - likewise
+
+
+def _opened(raw: bytes) -> pq.ParquetFile:
+    """Open Parquet bytes; text whose values are stored in a dictionary is read as one."""
+    source = pa.BufferReader(raw)
+    metadata = pq.read_metadata(source)
+    texts = []
+    if metadata.num_row_groups:
+        group = metadata.row_group(0)
+        for index in range(metadata.num_columns):
+            column = metadata.schema.column(index)
+            if column.physical_type == "BYTE_ARRAY" and group.column(index).has_dictionary_page:
+                texts.append(column.path)
+    return pq.ParquetFile(source, metadata=metadata, read_dictionary=texts, page_checksum_verification=True)
+
+
+def _footer(file: pq.ParquetFile, name: SegmentName, target: Contract) -> SegmentFooter:
+    """Return the footer. Raises `NotASegmentError` where it is none, or not that of the name."""
+    footer = SegmentFooter.from_json((file.metadata.metadata or {}).get(METADATA_KEY, b""))
+    said = (footer.table, footer.run, footer.attempt, footer.rank, footer.incarnation, footer.segment, footer.rows)
+    meant = (target.table, name.run, name.attempt, name.rank, name.incarnation, name.segment, file.metadata.num_rows)
+    if said != meant or name.rows != footer.rows or name.key_id != footer.key_id:
+        raise NotASegmentError("name, footer and contents disagree")
+    if footer.contract_version > target.version:
+        raise NotASegmentError(
+            f"written under contract version {footer.contract_version}, known up to {target.version}"
+        )
+    return footer
+
+
+def _extent(rows: pa.Table) -> tuple[int, int] | None:
+    """Return the first and the last moment, in microseconds since 1970; None where there is none."""
+    found = pc.min_max(rows["ts"].cast(pa.int64())).as_py()
+    return None if found["min"] is None else (found["min"], found["max"])
+
+
+def _moments(extent: tuple[int, int] | None) -> tuple[datetime | None, datetime | None]:
+    """Return moments for people; None for both where Python cannot hold one."""
+    if extent is None:
+        return None, None
+    try:
+        return _EPOCH + timedelta(microseconds=extent[0]), _EPOCH + timedelta(microseconds=extent[1])
+    except OverflowError:
+        return None, None
+
+
+def _checked(stored: pa.Table, name: SegmentName, target: Contract) -> pa.Table:
+    """Return rows under the contract's types; columns without any value are left out, dictionaries of text kept.
+
+    Raises
+    ------
+    pyarrow.ArrowInvalid
+        Text is not UTF-8: it would pass unseen until somebody reads it.
+    ContractMismatchError, NotASegmentError
+        Columns are not the contract's; rows are not those of the name. NULLs are left for the judge.
+    """
+    for column in stored.columns:
+        if not pa.types.is_primitive(column.type):
+            column.validate(full=True)
+    rows = _conformed(stored, target)
+    same = _is_text(rows["run"], name.run)
+    for column_name in ("attempt", "rank", "incarnation", "segment"):
+        same &= _is_number(rows[column_name], getattr(name, column_name))
+    if not same:
+        raise NotASegmentError("name, footer and contents disagree")
+    return rows
+
+
+def _conformed(stored: pa.Table, target: Contract) -> pa.Table:
+    meant, required = _meant(target)
+    names, types = stored.column_names, stored.schema.types
+    fits = len(set(names)) == len(names) and required.issubset(names)
+    for name, type_ in zip(names, types, strict=True):
+        # a dictionary of text is text
+        fits &= meant.get(name) == (type_.value_type if pa.types.is_dictionary(type_) else type_)
+    rows = stored.replace_schema_metadata(None) if fits else conform(stored, target, segment=True)
+    columns = dict(zip(rows.column_names, rows.columns, strict=True))
+    full = [name for name, column in columns.items() if name in required or column.null_count < rows.num_rows]
+    return rows if len(full) == len(columns) else rows.select(full)
+
+
+@lru_cache(maxsize=64)
+def _meant(target: Contract) -> tuple[dict[str, pa.DataType], frozenset[str]]:
+    """Return the types of a segment's columns, and the names of those that are required."""
+    schema = arrow_schema(target, segment=True)
+    types = dict(zip(schema.names, schema.types, strict=True))
+    return types, frozenset(field.name for field in schema if not field.nullable)
+
+
+def _is_number(column: pa.ChunkedArray, number: int) -> bool:
+    values = (column.drop_null() if column.null_count else column).to_numpy()
+    return bool((values == number).all())
+
+
+def _is_text(column: pa.ChunkedArray, text: str) -> bool:
+    for chunk in column.chunks:
+        words = chunk.dictionary if pa.types.is_dictionary(chunk.type) else chunk.unique()
+        if any(word not in {text, None} for word in words.to_pylist()):
+            return False
+    return True

@@ -1,0 +1,339 @@
+"""What bringing segments into the lake costs, beside the bare limit and others that do the same job, as ratios.
+
+    python tests/bench/lake_bench.py [--rows N] [--table spans|steps|scalars|gpu_samples] [--segment-rows N] [--json]
+    python tests/bench/lake_bench.py --linear | --cores | --incremental | --sizes
+
+The same segments are read, freed of repeated keys, sorted, and written as zstd Parquet by
+
+    limit       pyarrow alone: every segment read, everything written with the lake's own writer options; nothing
+                checked, no key compared, nothing sorted
+    compact     the tasks of an ingest plan, in one process
+    ingest      all of `ranklake ingest` in one process: listing, plan, tasks, commits
+    polars      scan_parquet, unique, sort, sink_parquet
+    duckdb      SELECT DISTINCT ON … ORDER BY …, COPY TO
+
+Each runs in a process of its own. What counts is CPU seconds, user and system, of all its threads and children, without
+the imports. README.md beside this file says how to read what it prints.
+"""
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
+import telemetry
+
+from ranklake.lake import ingest_plan
+from ranklake.lake.compact import compact
+from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.encodings import writer_options
+from ranklake.lake.ingest import ingest
+from ranklake.lake.parquet import ROW_GROUP_ROWS
+from ranklake.lake.read import read_files
+from ranklake.lake.spool import Spool
+from ranklake.lake.store import Lake
+from ranklake.lake.workers import InProcess, workers
+
+KEY = ("incarnation", "segment", "slot")
+LIMIT_ROWS = 2_000_000
+AIMS = {
+    "compact": ("limit", 1.3, "at most"),
+    "ingest": ("limit", 1.3, "at most"),
+    "polars": ("ingest", 1.7, "at least"),
+    "duckdb": ("ingest", 2.8, "at least"),
+}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one way of doing the job took.
+
+    Attributes
+    ----------
+    cpu_s, wall_s
+        Without imports and without making the input.
+    peak_bytes
+        Largest resident set of the process.
+    rows, size_bytes
+        What was written.
+    """
+
+    way: str
+    cpu_s: float
+    wall_s: float
+    peak_bytes: int
+    rows: int
+    size_bytes: int
+
+
+def _cpu_s() -> float:
+    both = (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
+    return sum(used.ru_utime + used.ru_stime for used in both)
+
+
+def _segments(spool: Path, table: str) -> list[str]:
+    return sorted(str(path) for path in spool.glob(f"segments/*/{table}/*.parquet"))
+
+
+def limit(spool: Path, table: str, out: Path) -> None:
+    """Decode all, encode all, by pyarrow with the lake's writer options; a file each `LIMIT_ROWS`."""
+    waiting: list[pa.Table] = []
+    texts = [field.name for field in arrow_schema(contract(table)) if pa.types.is_string(field.type)]
+    number = 0
+    paths = _segments(spool, table)
+    for place, path in enumerate(paths):
+        metadata = pq.read_metadata(path)
+        there = [name for name in texts if name in metadata.schema.names]
+        with pq.ParquetFile(path, metadata=metadata, read_dictionary=there) as file:
+            waiting.append(file.read(use_threads=False))
+        if sum(part.num_rows for part in waiting) >= LIMIT_ROWS or place == len(paths) - 1:
+            rows = pa.concat_tables(waiting, promote_options="default").unify_dictionaries()
+            options = writer_options(contract(table), rows.schema, ROW_GROUP_ROWS)
+            pq.write_table(rows, out / f"{number}.parquet", **options, row_group_size=ROW_GROUP_ROWS)
+            waiting, number = [], number + 1
+
+
+def run_compact(spool: Path, table: str, out: Path) -> None:
+    """Carry out the tasks of a plan; commit nothing."""
+    del table
+    lake = Lake.create(str(out))
+    plan = ingest_plan.compose(lake, Spool(str(spool)), 1)
+    assert plan is not None
+    InProcess().run(compact, list(ingest_plan._groups(lake, plan)))
+
+
+def run_ingest(spool: Path, table: str, out: Path) -> None:
+    """Bring everything in, in one process."""
+    del table
+    ingest(Lake.create(str(out)), Spool(str(spool)), InProcess())
+
+
+def run_polars(spool: Path, table: str, out: Path) -> None:
+    """Do the same job with Polars."""
+    import polars as pl
+
+    sort = [name for name in contract(table).sort if name != "date"]
+    rows = pl.scan_parquet(_segments(spool, table), missing_columns="insert", extra_columns="ignore")
+    rows = rows.unique(subset=list(KEY), keep="any", maintain_order=False).sort(sort)
+    rows.sink_parquet(out / "all.parquet", compression="zstd", compression_level=3)
+
+
+def run_duckdb(spool: Path, table: str, out: Path) -> None:
+    """Do the same job with DuckDB."""
+    import duckdb
+
+    sort = ", ".join(name for name in contract(table).sort if name != "date")
+    with duckdb.connect(str(out / "scratch.db")) as db:
+        db.execute(f"SET threads={os.cpu_count()}; SET memory_limit='6GB'; SET preserve_insertion_order=false")
+        source = f"read_parquet('{spool}/segments/*/{table}/*.parquet', union_by_name=true)"
+        query = f"SELECT * FROM (SELECT DISTINCT ON ({', '.join(KEY)}) * FROM {source}) ORDER BY {sort}"
+        db.execute(f"COPY ({query}) TO '{out}/all.parquet' (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 3)")
+
+
+WAYS: dict[str, Callable[[Path, str, Path], None]] = {
+    "limit": limit,
+    "compact": run_compact,
+    "ingest": run_ingest,
+    "polars": run_polars,
+    "duckdb": run_duckdb,
+}
+
+
+def measured(way: str, spool: Path, table: str, out: Path) -> Cost:
+    """Do the job in this process, which did nothing before but import."""
+    if way == "polars":
+        import polars  # noqa: F401, ICN001 - importing is no part of the job
+    if way == "duckdb":
+        import duckdb  # noqa: F401 - likewise
+    out.mkdir(parents=True, exist_ok=True)
+    cpu_s, wall_s = _cpu_s(), time.perf_counter()
+    WAYS[way](spool, table, out)
+    cpu_s, wall_s = _cpu_s() - cpu_s, time.perf_counter() - wall_s
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    lakes = way in {"compact", "ingest"}
+    written = list((out / "tables" / table if lakes else out).rglob("*.parquet"))
+    rows = sum(pq.read_metadata(path).num_rows for path in written)
+    return Cost(way, cpu_s, wall_s, peak, rows, sum(path.stat().st_size for path in written))
+
+
+def apart(way: str, spool: Path, table: str, out: Path) -> Cost:
+    """Do the job in a fresh process. Raises `subprocess.CalledProcessError` where it fails."""
+    command = [sys.executable, __file__, "--only", way, "--spool", str(spool), "--table", table, "--out", str(out)]
+    told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return Cost(**json.loads(told.splitlines()[-1]))
+
+
+def compare(table: str, rows: int, a_segment: int, place: Path, rounds: int, ways: list[str]) -> dict[str, list[Cost]]:
+    """Let every way do the job, in turn, so that a slow minute of the machine falls upon all."""
+    spool = place / "spool"
+    telemetry.fill(spool, table, rows, a_segment=a_segment)
+    costs: dict[str, list[Cost]] = {way: [] for way in ways}
+    for number in range(rounds):
+        for way in ways:
+            out = place / f"{way}-{number}"
+            costs[way].append(apart(way, spool, table, out))
+            subprocess.run(["rm", "-rf", str(out)], check=True)
+    return costs
+
+
+def show(costs: dict[str, list[Cost]], rows: int) -> bool:
+    """Print a table of medians and ratios; return whether every aim was met."""
+    cpu_s = {way: statistics.median(cost.cpu_s for cost in some) for way, some in costs.items()}
+    heads = {"": 10, "CPU s": 8, "M rows/CPU-s": 14, "wall s": 8, "peak MiB": 10, "bytes/row": 11, "x limit": 9}
+    print("".join(f"{head:>{width}}" for head, width in heads.items()) + "  x ingest  aim")
+    met = True
+    for way, some in costs.items():
+        one = some[0]
+        wall_s = statistics.median(cost.wall_s for cost in some)
+        facts = f"{way:10}{cpu_s[way]:8.2f}{rows / cpu_s[way] / 1e6:14.2f}{wall_s:8.2f}"
+        facts += f"{one.peak_bytes / 2**20:10.0f}{one.size_bytes / max(1, one.rows):11.2f}"
+        for other in ("limit", "ingest"):
+            facts += f"{cpu_s[way] / cpu_s[other]:{9 if other == 'limit' else 10}.2f}" if other in cpu_s else " " * 9
+        base, aim, word = AIMS.get(way, ("", 0.0, ""))
+        if base in cpu_s:
+            ratio = cpu_s[way] / cpu_s[base]
+            held = ratio <= aim if word == "at most" else ratio >= aim
+            met &= held
+            facts += f"  {word} {aim} x {base}: {'met' if held else 'MISSED'}"
+        print(facts)
+    return met
+
+
+def linear(table: str, sizes: list[int], place: Path) -> bool:
+    """Ingest some sizes, each into a lake of its own; print what a row costs and the peak memory."""
+    found = []
+    for rows in sizes:
+        spool = place / f"spool-{rows}"
+        telemetry.fill(spool, table, rows)
+        cost = apart("ingest", spool, table, place / f"lake-{rows}")
+        subprocess.run(["rm", "-rf", str(spool), str(place / f"lake-{rows}")], check=True)
+        found.append(cost)
+        each_ns, peak_mib = cost.cpu_s / rows * 1e9, cost.peak_bytes / 2**20
+        print(f"{rows / 1e6:8.0f} M rows {each_ns:8.1f} CPU-ns/row {peak_mib:8.0f} MiB peak", flush=True)
+    each = [cost.cpu_s / rows for cost, rows in zip(found, sizes, strict=True)]
+    met = max(each) <= 1.15 * min(each) and max(cost.peak_bytes for cost in found) < 1.5 * 2**30
+    print(f"dearest over cheapest row {max(each) / min(each):.3f} (aim 1.15): {'met' if met else 'MISSED'}")
+    return met
+
+
+def cores(table: str, rows: int, place: Path) -> bool:
+    """Time a plan's tasks on a Dask cluster of one worker and of two, both warm."""
+    spool = place / "spool"
+    telemetry.fill(spool, table, rows)
+    took: dict[int, list[float]] = {1: [], 2: []}
+    for number in range(3):
+        for count, times in took.items():
+            lake = Lake.create(str(place / f"lake-{count}-{number}"))
+            with workers(count=count) as crew:
+                crew.run(_warm, list(range(4 * count)))
+                began = time.perf_counter()
+                ingest(lake, Spool(str(spool)), crew)
+                times.append(time.perf_counter() - began)
+            subprocess.run(["rm", "-rf", lake.root], check=True)
+    one, two = statistics.median(took[1]), statistics.median(took[2])
+    ratio = one / two
+    print(f"one worker {one:.2f} s, two {two:.2f} s: {ratio:.2f} times as fast (aim 1.8)")
+    return ratio >= 1.8
+
+
+def _warm(number: int) -> int:
+    """Make a worker import what the tasks need."""
+    time.sleep(0.2)
+    return number + len(compact.__name__)
+
+
+def incremental(table: str, rows: int, place: Path) -> bool:
+    """Ingest a minute of new data into an empty lake and into one of `rows` rows."""
+    costs: dict[str, list[Cost]] = {"empty": [], "full": []}
+    full = place / "full"
+    telemetry.fill(place / "spool-old", table, rows)
+    apart("ingest", place / "spool-old", table, full)
+    subprocess.run(["rm", "-rf", str(place / "spool-old")], check=True)
+    for number in range(3):
+        spool = place / f"spool-{number}"
+        for rank in range(10_000, 10_000 + 64):
+            telemetry.put(spool, table, telemetry.segment_rows(table, rank, number, 60 * telemetry.SPANS_A_STEP))
+        for kind, out in (("empty", place / f"empty-{number}"), ("full", full)):
+            costs[kind].append(apart("ingest", spool, table, out))
+    least = {kind: min(cost.cpu_s for cost in some) for kind, some in costs.items()}
+    ratio = least["full"] / least["empty"]
+    print(f"a minute into an empty lake {least['empty']:.2f} CPU-s, into a full one {least['full']:.2f}")
+    print(f"{ratio:.2f} times as much (aim 1.2)")
+    return ratio <= 1.2
+
+
+def sizes(place: Path, rows: int) -> bool:
+    """Print what a value takes in the lake's files, by table."""
+    aims = {"scalars": (5.2, "sample"), "steps": (3.2, "value"), "gpu_samples": (2.0, "value")}
+    met = True
+    for table, (aim, unit) in aims.items():
+        telemetry.fill(place / table / "spool", table, rows, ranks=8, again=0)
+        lake = Lake.create(str(place / table / "lake"))
+        ingest(lake, Spool(str(place / table / "spool")), InProcess())
+        names = [field.name for field in arrow_schema(contract(table), segment=True)]
+        envelope = {"run", "attempt", "rank", *KEY, "ts"}
+        values = size = 0
+        for path, part in read_files(lake, contract(table), names):
+            size += lake.fs.size(lake.path("tables", table, path))
+            own = [name for name in names if name not in envelope]
+            values += part.num_rows if unit == "sample" else sum(part.num_rows - part[name].null_count for name in own)
+        held = size / values <= aim
+        met &= held
+        print(f"{table:12} {size / values:5.2f} bytes a {unit} (aim {aim}): {'met' if held else 'MISSED'}", flush=True)
+    return met
+
+
+def main() -> int:
+    """Run what is asked for; 1 if an aim was missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=20_000_000)
+    parser.add_argument("--table", default="spans", choices=sorted(telemetry.MAKERS))
+    parser.add_argument("--segment-rows", type=int, default=0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--ways", default=",".join(WAYS))
+    parser.add_argument("--json", action="store_true")
+    for mode in ("linear", "cores", "incremental", "sizes"):
+        parser.add_argument(f"--{mode}", action="store_true")
+    parser.add_argument("--only", choices=WAYS, help=argparse.SUPPRESS)
+    parser.add_argument("--spool", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.only:
+        print(json.dumps(asdict(measured(asked.only, asked.spool, asked.table, asked.out))))
+        return 0
+    with tempfile.TemporaryDirectory(prefix="lake-bench-") as folder:
+        place = Path(folder)
+        if asked.linear:
+            met = linear(asked.table, [asked.rows // 16, asked.rows // 4, asked.rows], place)
+        elif asked.cores:
+            met = cores(asked.table, asked.rows, place)
+        elif asked.incremental:
+            met = incremental(asked.table, asked.rows, place)
+        elif asked.sizes:
+            met = sizes(place, asked.rows)
+        else:
+            costs = compare(asked.table, asked.rows, asked.segment_rows, place, asked.rounds, asked.ways.split(","))
+            if asked.json:
+                found: dict[str, Any] = {way: [asdict(cost) for cost in some] for way, some in costs.items()}
+                print(json.dumps(found))
+            met = show(costs, asked.rows)
+    return 0 if met else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
