@@ -8,7 +8,7 @@ PARALLEL := -n 2 --dist loadfile
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo native test test-stores lint types format catalog snapshots chaos crash crash-capture bench-capture bench-scale bench-overhead bench-outage bench-headline bench-sql package clean
+.PHONY: help demo native test test-stores lint types format catalog snapshots chaos crash crash-capture bench-capture bench-scale bench-overhead bench-outage bench-headline bench-sql bench-lake bench-lake-more package clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -109,6 +109,14 @@ bench-sql: .venv/.test ## ranklake sql beside DuckDB, Polars and bare DataFusion
 
 bench-headline: .venv/.test ## from segments to checked, rolled-up tables, reckoned up to a 10,000-GPU hour (HEADLINE='--gpus 512 --hours 1' for the page's figures)
 	@$(BIN)/python tests/bench/headline_bench.py $(HEADLINE)
+bench-lake: .venv/.test ## what bringing 20 million rows into the lake costs, beside the bare limit, Polars and DuckDB, as ratios
+	@$(BIN)/python tests/bench/lake_bench.py --rows $${RANKLAKE_BENCH_ROWS:-20000000}
+
+bench-lake-more: .venv/.test ## the same for size, two cores, a minute into a full lake, and 10 to 160 million rows (an hour)
+	@$(BIN)/python tests/bench/lake_bench.py --sizes --rows 2000000
+	@$(BIN)/python tests/bench/lake_bench.py --cores --rows 20000000
+	@$(BIN)/python tests/bench/lake_bench.py --incremental --rows 160000000
+	@$(BIN)/python tests/bench/lake_bench.py --linear --rows 160000000
 
 package: .venv/.test ## build wheel and sdist, compare them with git, smoke-test the wheel in an empty environment
 	@$(BIN)/python tests/package/check_distributions.py

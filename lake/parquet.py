@@ -78,9 +78,6 @@ def plan_of(path: str) -> int | None:
     return int(found["plan"]) if found else None
 
 
-def write_partition(
-    lake: "Lake", contract: "Contract", rows: pa.Table, day: date, plan: int, *, merged: str = ""
-) -> DataFile:
 def write_days(lake: "Lake", contract: "Contract", rows: pa.Table, plan: int) -> list[DataFile]:
     """Write rows of any dates as a new file per UTC date of ``ts``; parameters and errors as for `write_partition`."""
     moments = rows["ts"].cast(pa.int64()).to_numpy()
@@ -102,7 +99,9 @@ def _day(number: int) -> date:
     return date(1970, 1, 1) + timedelta(days=number)
 
 
-def write_partition(lake: "Lake", contract: "Contract", rows: pa.Table, day: date, plan: int) -> DataFile:
+def write_partition(
+    lake: "Lake", contract: "Contract", rows: pa.Table, day: date, plan: int, *, merged: str = ""
+) -> DataFile:
     """Sort rows of one date as the contract says and write them as one new file of its table.
 
     Parameters

@@ -118,7 +118,10 @@ def plain_judge(table, rows):
     return reasons
 
 
-FLOATS = st.floats(width=32) | st.sampled_from([0.5, 1.0])
+FLOATS = st.sampled_from([0.5, 1.0, -1.0, float("nan"), float("inf"), -float("inf")])
+GOOD = {"run": "r1", "attempt": 0, "rank": 0, "incarnation": 7, "segment": 0, "slot": 0, "step": 1, "step_time_s": 1.0}
+GOOD |= {"ts": 1_700_000_000_000_000, "metric": "m", "value": 1.0, "name": "n", "kind": "phase", "span_id": 1}
+GOOD |= {"duration_ns": 1}
 VALUES = {
     "string": st.sampled_from(["r1", "nan", "gauge", "", "a b", "quarantine:wrong_unit", "unregistered"]),
     "int32": st.integers(-1, 3),
@@ -131,34 +134,16 @@ VALUES = {
 
 
 @pytest.mark.parametrize("name", ["steps", "scalars", "spans"])
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_what_the_judge_clears_is_good(name, data):
     """Reasons are those of judging every row by every check; text may have a dictionary, empty columns may be bare."""
     table = contract(name)
     schema = arrow_schema(table, segment=True)
     count = data.draw(st.integers(1, 4))
-    good = dict.fromkeys(schema.names)
-    good |= {
-        "run": "r1",
-        "attempt": 0,
-        "rank": 0,
-        "incarnation": 7,
-        "segment": 0,
-        "slot": 0,
-        "ts": 1_700_000_000_000_000,
-    }
-    good |= {
-        "ts": 1_700_000_000_000_000,
-        "step_time_s": 1.0,
-        "metric": "m",
-        "value": 1.0,
-        "name": "n",
-        "kind": "phase",
-        "span_id": 1,
-    }
-    good |= {"duration_ns": 1}
-    wild = data.draw(st.sets(st.sampled_from(schema.names), max_size=3))
+    good = dict.fromkeys(schema.names) | GOOD
+    judged = [column.name for column in table.columns if column.checks or column.type in VALUES]
+    wild = data.draw(st.sets(st.sampled_from([name for name in judged if name != "date"]), min_size=1, max_size=4))
     plain, given_ = {}, {}
     for field in schema:
         values = [good.get(field.name)] * count
@@ -173,6 +158,17 @@ def test_what_the_judge_clears_is_good(name, data):
             array = array.dictionary_encode()
         given_[field.name] = pa.chunked_array([array])
     assert judge(table, pa.table(given_)).to_pylist() == plain_judge(table, pa.table(plain))
+
+
+@pytest.mark.parametrize(("value", "flag", "bad"), [("v", "", 0), ("", "f", 0), ("v", "f", 1), ("", "", 1)])
+def test_a_value_or_a_flag(value, flag, bad):
+    """Of two columns exactly one has a value, in all rows or in some: columns without any are bare."""
+    rows = telemetry.segment_rows("scalars", 0, 0, 4)
+    values = pa.array([1.0] * 4, pa.float64()) if value else pa.nulls(4)
+    flags = pa.array(["nan"] * 4).dictionary_encode() if flag else pa.nulls(4)
+    columns = dict(zip(rows.column_names, rows.columns, strict=True)) | {"value": values, "value_flag": flags}
+    reasons = judge(contract("scalars"), pa.table(columns))
+    assert reasons.null_count == (0 if bad else 4)
 
 
 def plain_fates(segments, seen):
