@@ -111,9 +111,7 @@ def test_a_flapping_store(through, proxy, tmp_path):
     assert adds_up(lake, spool)["steps"].stored == 20 * SEGMENTS
 
 
-@pytest.mark.parametrize(
-    "name", ["/plans/", "/steps/date", "/steps/_delta_log", "/segments/_delta_log", "/ingest_plans/"]
-)
+@pytest.mark.parametrize("name", ["/plans/", "/steps/date", "/segments/_delta_log"])
 def test_a_bucket_that_refuses_writes(name, through, proxy, tmp_path):
     """Full at any point of a plan, it is told in one line; nothing is lost, and the next run goes on."""
     spool = spooled(through, tmp_path, step_rows(20))

@@ -47,6 +47,7 @@ def spooled(place, tmp_path, *rows):
 class LakeSuite:
     """The contract of a lake: conditional writes hold, and everything works as it does in a folder."""
 
+    @pytest.mark.slow
     def test_all_commands_work_there(self, place, tmp_path):
         """Ingest twice, checks, rollups, SQL, status and retention, with spool and lake in the store."""
         spool = spooled(

@@ -70,10 +70,10 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def serving(command: list[str], port: int, log: Path) -> Iterator[str]:
+def serving(command: list[str], port: int, log: Path, env: dict[str, str] | None = None) -> Iterator[str]:
     """Run a server for the block, from when its port answers; give its URL."""
     with log.open("wb") as said:
-        process = subprocess.Popen(command, stdout=said, stderr=said)
+        process = subprocess.Popen(command, stdout=said, stderr=said, env=env)
     with process:
         try:
             deadline = time.monotonic() + STARTING_S
