@@ -20,6 +20,7 @@ from ranklake.errors import did_you_mean
 from ranklake.lake.as_of import AsOf
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.query_error import NotReadOnlyError, QueryError, explained
+from ranklake.lake.roles import Role, admit
 from ranklake.lake.scan import MissingFileError, live_files, needed, register
 from ranklake.lake.store import Lake
 from ranklake.lake.tables import delta_table
@@ -28,6 +29,7 @@ __all__ = ["NotReadOnlyError", "QueryError", "engine", "plain", "query", "sessio
 
 _WORD: Final = re.compile(r"[a-z_][a-z0-9_]*", re.IGNORECASE)
 _EXPLAINS: Final = re.compile(r"\s*explain\b", re.IGNORECASE)
+_EXPLANATIONS: Final = frozenset({"Explain", "Analyze"})
 _LISTS_TABLES: Final = frozenset({"information_schema", "show", "tables"})
 _READ_ONLY: Final = (
     SQLOptions().with_allow_ddl(allow=False).with_allow_dml(allow=False).with_allow_statements(allow=False)
@@ -85,6 +87,7 @@ def query(
     *,
     overlay: Path | None = None,
     as_of: Moment = None,
+    role: Role | None = None,
 ) -> pa.Table:
     """Answer one SELECT (or EXPLAIN, DESCRIBE, SHOW TABLES).
 
@@ -98,6 +101,8 @@ def query(
         Most rows to return; default all.
     as_of
         A time (of all tables), a version (of the one table that is named), ``table=version``, or several of these.
+    role
+        Whose views to ask in place of the tables; default the tables themselves.
 
     Raises
     ------
@@ -110,22 +115,30 @@ def query(
         A data file that the query needs is not there.
     """
     contracts = load_contracts(overlay)
+    if role is not None:
+        contracts = {name: one for name, one in contracts.items() if role.sees(name)}
     words = {word.lower() for word in _WORD.findall(text)}
     names = list(contracts) if words & _LISTS_TABLES else [name for name in contracts if name in words]
     moment = AsOf.parse(as_of)
     live = {name: live_files(moment.handle(lake, name, names)) for name in names}
 
     def planned(ctx: SessionContext) -> DataFrame:
+        if role is not None:
+            admit(ctx, role, {name: contracts[name] for name in names})
         frame = ctx.sql_with_options(text, _READ_ONLY, param_values=dict(params or {}))
+        if role is not None and type(frame.logical_plan().to_variant()).__name__ in _EXPLANATIONS:
+            raise QueryError("a plan shows more than a role may see", where="EXPLAIN", mend="ask without --role")
         return frame if limit is None else frame.limit(limit)
 
+    if role is not None:  # its conditions choose files, too
+        words |= {word.lower() for condition in role.where.values() for word in _WORD.findall(condition)}
     try:
         kept = needed(engine(), lake, contracts, live, lambda ctx: planned(ctx).execution_plan(), words)
         ctx = engine()
         for name, rows in kept.items():
             register(ctx, lake, contracts[name], rows)
         found = plain(planned(ctx).to_arrow_table())
-    except MissingFileError:
+    except (MissingFileError, QueryError):
         raise
     except Exception as error:  # DataFusion raises plain Exception and ValueError alike
         raise explained(error, contracts, names) from error
@@ -159,6 +172,7 @@ def sql(
     params: Mapping[str, Any] | None = None,
     limit: int | None = None,
     as_of: Moment = None,
+    role: Role | None = None,
     as_: str = "arrow",
     storage: dict[str, str] | None = None,
 ) -> Any:  # noqa: ANN401 - the caller names the library
@@ -168,7 +182,7 @@ def sql(
     ----------
     lake
         An open lake or its URI; default ``RANKLAKE_LAKE``.
-    params, limit, as_of
+    params, limit, as_of, role
         As for `query`.
     as_
         ``arrow`` (`pyarrow.Table`), ``pandas`` or ``polars`` (either must be installed).
@@ -182,7 +196,7 @@ def sql(
         if not uri:
             raise QueryError("no lake is named", mend="pass lake=URI or set RANKLAKE_LAKE")
         lake = Lake.open(uri, storage)
-    rows = query(lake, text, params, limit, as_of=as_of)
+    rows = query(lake, text, params, limit, as_of=as_of, role=role)
     if as_ == "pandas":
         return rows.to_pandas()
     if as_ == "polars":

@@ -115,9 +115,18 @@ class _StandIn(ds.FileSystemDataset):  # type: ignore[misc] # pyarrow ships no t
 
     def get_fragments(self, filter: ds.Expression | None = None) -> Iterator[ds.Fragment]:  # noqa: A002 - pyarrow's name
         """Return the fragments that may hold rows for which the filter is true."""
-        found = list(super().get_fragments(filter=filter))
+        found = list(super().get_fragments(filter=_expression(filter)))
         self.asked.update(fragment.path for fragment in found)
         return iter(found)
+
+    def scanner(self, **options: Any) -> ds.Scanner:  # noqa: ANN401 - pyarrow's own
+        """Return a scanner, as pyarrow does."""
+        return super().scanner(**{**options, "filter": _expression(options.get("filter"))})
+
+
+def _expression(condition: ds.Expression | pa.Scalar | None) -> ds.Expression | None:
+    """Return a condition as pyarrow takes it: DataFusion hands it one that has become constant as a bare value."""
+    return pc.scalar(bool(condition.as_py())) if isinstance(condition, pa.Scalar) else condition
 
 
 def _link(lake: "Lake", table: str, live: pa.Table, folder: Path) -> None:

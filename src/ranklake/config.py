@@ -56,6 +56,14 @@ class ContractsSection:
 
 
 @dataclass(frozen=True, slots=True)
+class SqlSection:
+    """Who may ask what."""
+
+    roles: str = ""
+    """Role file, for ``ranklake sql --role``; see `ranklake.lake.roles`. Empty: there are no roles."""
+
+
+@dataclass(frozen=True, slots=True)
 class RetentionSection:
     """How long each retention class is kept."""
 
@@ -72,6 +80,7 @@ class Config:
     dask: DaskSection = field(default_factory=DaskSection)
     contracts: ContractsSection = field(default_factory=ContractsSection)
     retention: RetentionSection = field(default_factory=RetentionSection)
+    sql: SqlSection = field(default_factory=SqlSection)
     capture: Settings = field(default_factory=Settings)
     storage: dict[str, str] = field(default_factory=dict)
     """Object-store options under delta-rs's names, such as ``aws_endpoint_url``; leave credentials to their chains."""
@@ -88,6 +97,7 @@ _SECTIONS = {
     "dask": DaskSection,
     "contracts": ContractsSection,
     "retention": RetentionSection,
+    "sql": SqlSection,
     "capture": Settings,
 }
 
@@ -159,6 +169,7 @@ def _with_environment(config: Config) -> Config:
         dask=config.dask,
         contracts=config.contracts,
         retention=config.retention,
+        sql=config.sql,
         capture=config.capture,
         storage=config.storage,
     )

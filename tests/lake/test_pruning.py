@@ -84,6 +84,8 @@ def test_files_row_groups_and_pages_are_pruned(lake):
         ("run IN ('alpha', 'gamma')", 4),
         ("run = 'alpha' OR ts < '2026-03-02T00:00:00Z'", 4),
         ("run = 'delta'", 0),
+        ("run = 'alpha' AND NULLIF(1, 1) = 1", 0),  # constants
+        ("CAST(NULL AS BOOLEAN)", 0),
         ("ts >= '2026-03-02T12:00:00Z' AND incarnation = 3", 1),
         ("date_trunc('day', ts) = '2026-03-01T00:00:00Z'", 6),  # what is not understood prunes nothing
         ("upper(run) = 'ALPHA' AND date = '2026-03-01'", 3),

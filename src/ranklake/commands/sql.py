@@ -13,7 +13,9 @@ import pyarrow as pa
 from ranklake.commands.options import configuration, lake_option
 from ranklake.commands.tables import as_csv, as_json, as_parquet, as_table
 from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.query import query
+from ranklake.lake.roles import Role, RoleError, load_role
 from ranklake.lake.store import Lake
 
 _FORMATS: Final[Mapping[str, Callable[[pa.Table], str]]] = MappingProxyType(
@@ -61,16 +63,18 @@ _EXAMPLE: Final = 'Example: ranklake sql "SELECT rank, count(*) n, avg(step_time
     metavar="VERSION|TIME",
     help="Read tables as they were: at a time (UTC), or a table's version (12, or steps=12); repeatable.",
 )
+@click.option("--role", help="Ask as this role, of the file that [sql] roles in ranklake.toml names.")
 @click.option("--limit", type=click.IntRange(min=0), help="Most rows to give.")
 @lake_option
 @click.pass_context
-def sql(
+def sql(  # noqa: PLR0913, PLR0917 - one parameter an option
     ctx: click.Context,
     text: str,
     chosen: str | None,
     output: Path | None,
     params: tuple[str, ...],
     as_of: tuple[str, ...],
+    role: str | None,
     limit: int | None,
     lake: str,
 ) -> None:
@@ -81,13 +85,21 @@ def sql(
         raise RanklakeError("Parquet is not for a terminal", where="--format", mend="name a file with --output")
     overlay = Path(config.contracts.overlay) if config.contracts.overlay else None
     values = dict(_param(item) for item in params)
-    rows = query(Lake.open(lake, config.storage), text, values, limit, overlay=overlay, as_of=as_of)
+    seen_by = None if role is None else _role(role, config.sql.roles, overlay)
+    rows = query(Lake.open(lake, config.storage), text, values, limit, overlay=overlay, as_of=as_of, role=seen_by)
     if output is None:
         click.echo(_FORMATS[kind](rows))
         return
     data = as_parquet(rows) if kind == "parquet" else f"{_FORMATS[kind](rows)}\n".encode()
     _write(output, data)
     click.echo(f"{rows.num_rows:,} rows written to {output}", err=True)
+
+
+def _role(name: str, file: str, overlay: Path | None) -> Role:
+    if not file:
+        mend = "name their file by roles under [sql] in ranklake.toml"
+        raise RoleError(f"no roles are defined, so none is called {name!r}", where="--role", mend=mend)
+    return load_role(Path(file), name, load_contracts(overlay))
 
 
 def _param(item: str) -> tuple[str, pa.Scalar]:
