@@ -8,6 +8,9 @@ from ranklake.lake.contracts.model import Contract
 LOG_RETENTION: Final = "interval 30 days"
 DELETED_FILE_RETENTION: Final = "interval 7 days"
 
+CHECKPOINT_EVERY: Final = 20
+"""Commits after which a checkpoint is worth its bytes: whoever opens the table reads that many small files more."""
+
 TARGET_FILE_PROPERTY: Final = "delta.targetFileSize"
 TARGET_FILE_BYTES: Final = 128 * 2**20
 """What small files are merged up to; a table's own property says otherwise."""
@@ -36,6 +39,7 @@ def table_configuration(contract: Contract) -> dict[str, str]:
     because several readers lack them.
     """
     return {
+        "delta.checkpointInterval": str(CHECKPOINT_EVERY),
         "delta.dataSkippingStatsColumns": ",".join(statistics_columns(contract)),
         "delta.deletedFileRetentionDuration": DELETED_FILE_RETENTION,
         "delta.enableDeletionVectors": "false",

@@ -1,19 +1,16 @@
 """Delta logs stay short: a checkpoint now and then, and commits that are older than the log's retention go."""
 
 import json
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from ranklake.lake.contracts.delta import CHECKPOINT_EVERY
 from ranklake.lake.store import LakeUnreachableError
 
 if TYPE_CHECKING:
     from ranklake.lake.store import Lake
-
-CHECKPOINT_EVERY: Final = 20
-"""Commits after which a checkpoint is worth its bytes: whoever opens the table reads that many small files more."""
-
 
 def commits_since_checkpoint(lake: "Lake", table: str, handle: DeltaTable) -> int:
     """Return how many commits a reader reads one by one. A damaged pointer to the checkpoint counts as none."""

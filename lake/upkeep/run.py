@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from ranklake.lake.contracts.delta import CHECKPOINT_EVERY
 from ranklake.lake.contracts.load import table_names
 from ranklake.lake.driver import drive
 from ranklake.lake.plan import last_finished
 from ranklake.lake.tables import delta_table
-from ranklake.lake.upkeep.logs import CHECKPOINT_EVERY, commits_since_checkpoint, tidy_log
+from ranklake.lake.upkeep.logs import commits_since_checkpoint, tidy_log
 from ranklake.lake.upkeep.merge import Merged, merge_small, mergeable, planned
 from ranklake.lake.upkeep.purge import GRACE, garbage, remove
 
