@@ -76,8 +76,6 @@ def compose(
     slots = _slot_files(known, chosen)
     others = {claims[0].path: [item.path for item in claims[1:]] for claims in new}
     tables = sorted({item.table for item in chosen})
-    for table in ("segments", LEDGER):
-        _version(lake, table)
     body = {
         "spool": spool.address,
         "writer": f"ranklake {ranklake.__version__}",
@@ -108,8 +106,11 @@ def _news(lake: "Lake", spool: "Spool", known: pa.Table, rounds: "Rounds | None"
 
 
 def _refuse_amnesia(lake: "Lake") -> None:
-    """Raise `LakeError` where plans were finished and nobody can tell what they brought in."""
-    if delta_table(lake, "segments") is None and KIND in read(lake, contract(LEDGER), ["kind"])["kind"].to_pylist():
+    """Raise `LakeError` where plans were finished and what they brought in is not told, or by newer software."""
+    handle = delta_table(lake, "segments")
+    if handle is not None:
+        refuse_newer(handle, contract("segments"))
+    elif KIND in read(lake, contract(LEDGER), ["kind"])["kind"].to_pylist():
         mend = "restore tables/segments from a backup; else all that is in the spool would be stored again"
         raise LakeError("the table segments is gone", where=lake.uri, mend=mend)
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.commit import LostRaceError, number_of
+from ranklake.lake.contracts.load import contract
 from ranklake.lake.shape import faults
-from ranklake.lake.tables import delta_table
+from ranklake.lake.tables import delta_table, refuse_newer
 
 if TYPE_CHECKING:
     from ranklake.lake.store import Lake
@@ -123,9 +124,12 @@ def _digest(facts: dict[str, Any]) -> str:
 
 
 def last_finished(lake: "Lake") -> int:
-    """Return the number of the last finished plan; 0 before the first."""
+    """Return the number of the last finished plan; 0 before the first.
+
+    Raises `ranklake.lake.tables.NewerTableError`: every driver asks this first.
+    """
     ledger = delta_table(lake, LEDGER)
-    return 0 if ledger is None else number_of(ledger)
+    return 0 if ledger is None else number_of(refuse_newer(ledger, contract(LEDGER)))
 
 
 def read_plan(lake: "Lake", number: int) -> Plan | None:
@@ -158,9 +162,10 @@ def propose_and_carry_out(
     """
     mine: Plan | None = None
     while True:
-        if mine is not None and last_finished(lake) >= mine.number:
+        finished = last_finished(lake)
+        if mine is not None and finished >= mine.number:
             return mine
-        number = last_finished(lake) + 1
+        number = finished + 1
         waiting = read_plan(lake, number)
         plan = waiting or compose(number)
         if plan is None:

@@ -12,6 +12,7 @@ from ranklake.lake.store import LakeUnreachableError
 if TYPE_CHECKING:
     from ranklake.lake.store import Lake
 
+
 def commits_since_checkpoint(lake: "Lake", table: str, handle: DeltaTable) -> int:
     """Return how many commits a reader reads one by one. A damaged pointer to the checkpoint counts as none."""
     try:
