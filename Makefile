@@ -8,7 +8,7 @@ PARALLEL := -n 2 --dist loadfile
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo native test test-s3 test-stores lint types format catalog snapshots chaos crash crash-capture bench-capture bench-scale bench-overhead bench-outage bench-headline bench-sql bench-lake bench-lake-more package clean
+.PHONY: help demo native test test-s3 test-stores lint types format catalog snapshots chaos chaos-s3 crash crash-capture bench-capture bench-scale bench-overhead bench-outage bench-headline bench-sql bench-lake bench-lake-more package clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -83,6 +83,9 @@ crash: .venv/.test ## kill capture and ingest at random points, many times (RANK
 chaos: .venv/.test ## 3 drivers, upkeep and 4 Dask workers killed at random (RANKLAKE_KILLS, default 200)
 	@place=$$(mktemp -d) && PYTHONPATH=tests/support $(BIN)/python tests/crash/chaos.py $${LAKE:-$$place/lake} $${SPOOL:-$$place/spool} \
 		--kills $${RANKLAKE_KILLS:-200} --storage "$${STORAGE:-{\}}" && rm -r $$place
+
+chaos-s3: .venv/.test .stores/.ceph ## the same on a real Ceph radosgw that flaps
+	@PYTHONPATH=tests/support $(BIN)/python tests/crash/chaos.py --radosgw --kills $${RANKLAKE_KILLS:-200}
 
 crash-capture: .venv/.test ## the same for capture alone
 	@RANKLAKE_KILLS=$${RANKLAKE_KILLS:-1000} $(BIN)/python -m pytest tests/crash/test_capture_kills.py --timeout 3600

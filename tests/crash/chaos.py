@@ -1,20 +1,25 @@
 """Three drivers, upkeep and four workers, all dying at random, while segments keep coming: every row ends up once.
 
     python chaos.py LAKE SPOOL [--kills 200] [--seed N] [--storage JSON]
+    python chaos.py --radosgw [--kills 200] [--seed N]
 
-LAKE and SPOOL are empty places: folders, or URIs of an object store with --storage as delta-rs names its options. A
-segment counts as acknowledged when it is whole in the spool. Exits 0 if at the end, after one undisturbed ingest, every
-acknowledged row is in its table or in quarantine exactly once, the books add up, and purging all that nobody can want
-any more changes neither.
+LAKE and SPOOL are empty places: folders, or URIs of an object store with --storage as delta-rs names its options. With
+--radosgw a Ceph gateway is started for it, which those who die reach through connections that are cut, refusals, and
+answers that are lost (one request in fifteen). A segment counts as acknowledged when it is whole in the spool.
+
+Exits 0 if at the end, after one undisturbed ingest, every acknowledged row is in its table or in quarantine exactly
+once, the books add up, and purging all that nobody can want any more changes neither.
 """
 
 import argparse
+import contextlib
 import json
 import logging
 import multiprocessing
 import os
 import random
 import signal
+import tempfile
 import time
 from collections import Counter
 from datetime import timedelta
@@ -23,7 +28,9 @@ from pathlib import Path
 import chaos_child
 import pyarrow as pa
 from distributed import LocalCluster
+from radosgw import radosgw
 from segments import segment_bytes, step_rows
+from stores import Proxy, s3_storage
 
 from ranklake.lake.commit import files
 from ranklake.lake.contracts.load import contract
@@ -153,25 +160,28 @@ def judge(lake, spool, source):
     return found
 
 
-def campaign(lake_uri, spool_uri, storage, kills, seed):
-    """Run the campaign; return the findings and a line for people."""
+def campaign(lake_uri, spool_uri, storage, flapping, kills, seed):
+    """Run the campaign; return the findings and a line for people. Who dies reaches the store by `flapping`."""
     rng = random.Random(seed)
     lake, spool = Lake.create(lake_uri, storage), Spool(spool_uri, storage)
     source = Source(spool)
     began = time.monotonic()
+    source.put()
+    ingest(lake, spool, InProcess())
+    whole_s = time.monotonic() - began  # kills come so often, so that something gets done in between on any machine
     with LocalCluster(
         n_workers=WORKERS,
         threads_per_worker=1,
         memory_limit="2GiB",
-        dashboard_address=None,
+        dashboard_address="127.0.0.1:0",
         silence_logs=logging.CRITICAL,
     ) as cluster:
-        crew = Crew((lake_uri, spool_uri, storage), cluster, rng)
+        crew = Crew((lake_uri, spool_uri, flapping), cluster, rng)
         try:
             while crew.kills.total() < kills:
                 for _ in range(rng.randint(1, 4)):
                     source.put()
-                time.sleep(rng.uniform(0.1, 1.5))
+                time.sleep(whole_s * rng.uniform(0.1, 2.0))
                 crew.kill_one()
                 crew.look()
         finally:
@@ -197,13 +207,25 @@ def campaign(lake_uri, spool_uri, storage, kills, seed):
 def main():
     """Read the arguments and run."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("lake")
-    parser.add_argument("spool")
+    parser.add_argument("lake", nargs="?")
+    parser.add_argument("spool", nargs="?")
+    parser.add_argument("--radosgw", action="store_true")
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=20261121)
     parser.add_argument("--storage", type=json.loads, default={})
     given = parser.parse_args()
-    findings, line = campaign(given.lake, given.spool, given.storage, given.kills, given.seed)
+    if not given.radosgw and not (given.lake and given.spool):
+        parser.error("name LAKE and SPOOL, or --radosgw")
+    with contextlib.ExitStack() as stack:
+        place, storage, flapping = (given.lake, given.spool), given.storage, given.storage
+        if given.radosgw:
+            place = ("s3://bucket/lake", "s3://bucket/spool")
+            url = stack.enter_context(radosgw(Path(stack.enter_context(tempfile.TemporaryDirectory()))))
+            proxy = stack.enter_context(Proxy(url))
+            dice = random.Random(given.seed)
+            proxy.rule = lambda _: dice.choices([None, 503, "reset", "late"], [42, 1, 1, 1])[0]
+            storage, flapping = s3_storage(url), s3_storage(proxy.url)
+        findings, line = campaign(*place, storage, flapping, given.kills, given.seed)
     print(line)
     return 1 if findings else 0
 

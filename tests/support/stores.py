@@ -163,6 +163,7 @@ class Proxy:
         self.upstream = url.removeprefix("http://")
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, self))
         self._server.daemon_threads = True
+        self._server.handle_error = lambda *_: None  # clients that are killed leave in the middle
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
 
