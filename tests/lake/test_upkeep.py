@@ -3,19 +3,21 @@
 import contextlib
 import json
 import os
+import shutil
 import time
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from bringing import adds_up, bring
-from segments import put_segment, step_rows
+from segments import put_bytes, put_segment, step_rows
 
 from ranklake.cli import run
 from ranklake.commands import upkeep as upkeep_command
 from ranklake.lake import ingest_plan
 from ranklake.lake.commit import append_files, files, fingerprint
 from ranklake.lake.contracts.load import contract
+from ranklake.lake.contracts.segment import SegmentFooter
 from ranklake.lake.ingest import ingest
 from ranklake.lake.plan import last_finished
 from ranklake.lake.read import read
@@ -198,3 +200,31 @@ def test_the_command(tmp_path, spool, capsys, monkeypatch):
     assert run(command) == 0
     assert capsys.readouterr().out == "nothing to do\n"
     assert run([*command, "--grace-hours", "999"]) == 2
+
+
+def test_a_ledger_that_is_rebuilt_passes_over_old_merges(lake, spool):
+    """Old plans are carried out again, but a merge whose files are merged already brings no row a second time."""
+    bring_minutes(lake, spool, 3)
+    upkeep(lake, InProcess())
+    bring_minutes(lake, spool, 1, first=3)
+    plans = last_finished(lake)
+    shutil.rmtree(lake.path("tables/ingest_plans"))
+    bring_minutes(lake, spool, 1, first=4)
+    assert sorted(read(lake, contract("ingest_plans"))["plan"].to_pylist()) == list(range(1, plans + 2))
+    assert len(keys(lake)) == len(set(keys(lake))) == 100
+    adds_up(lake, spool)
+
+
+def test_half_written_files_and_unclaimed_quarantine_go(lake, spool):
+    """What a dead process was writing goes when it is old; unreadable segments stay as long as the books count them."""
+    put_bytes(spool, b"junk", SegmentFooter("steps", 1, "r1", 0, 0, 1, 7, 0, rows=4))
+    ingest(lake, Spool(str(spool)), InProcess())
+    unclaimed = [Path(lake.path(name)) for name in (f"quarantine/{'0' * 64}", "plans/0000000002.json.ab.tmp")]
+    for path in unclaimed:
+        path.write_bytes(b"x")
+    assert list(garbage(lake)) == []
+    age(lake, [path for path in Path(lake.root).rglob("*") if path.is_file()])
+    assert upkeep(lake, InProcess()).purged == {"quarantine": 1, "scratch": 1}
+    assert not any(path.exists() for path in unclaimed)
+    assert len(list(Path(lake.path("quarantine")).iterdir())) == 1
+    adds_up(lake, spool)
