@@ -29,6 +29,9 @@ __all__ = ["NotReadOnlyError", "QueryError", "engine", "plain", "query", "sessio
 
 _WORD: Final = re.compile(r"[a-z_][a-z0-9_]*", re.IGNORECASE)
 _EXPLAINS: Final = re.compile(r"\s*explain\b", re.IGNORECASE)
+_BATCH_ROWS: Final = 32_768
+"""Aggregates over everything take a tenth less time than with DataFusion's 8,192."""
+
 _EXPLANATIONS: Final = frozenset({"Explain", "Analyze"})
 _LISTS_TABLES: Final = frozenset({"information_schema", "show", "tables"})
 _READ_ONLY: Final = (
@@ -38,10 +41,11 @@ Moment = AsOf | datetime | int | str | Collection[str] | None
 """What `AsOf.parse` understands."""
 
 
-def engine(threads: int | None = None) -> SessionContext:
-    """Return a DataFusion session without tables; `threads` as for `session`."""
+def engine(threads: int | None = None, batch_rows: int = 8192) -> SessionContext:
+    """Return a DataFusion session without tables; `threads` as for `session`, `batch_rows` go through it at a time."""
     partitions = threads or os.cpu_count() or 1
     config = SessionConfig().with_target_partitions(partitions).with_information_schema(enabled=True)
+    config = config.with_batch_size(batch_rows)
     # Contracts put their facts into field metadata. DataFusion merges it where tables meet and then takes its own
     # result for another schema; names and types are checked elsewhere.
     return SessionContext(config.set("datafusion.execution.skip_physical_aggregate_schema_check", "true"))
@@ -134,9 +138,9 @@ def query(
         words |= {word.lower() for condition in role.where.values() for word in _WORD.findall(condition)}
     try:
         kept = needed(engine(), lake, contracts, live, lambda ctx: planned(ctx).execution_plan(), words)
-        ctx = engine()
+        ctx = engine(batch_rows=_BATCH_ROWS)
         for name, rows in kept.items():
-            register(ctx, lake, contracts[name], rows)
+            register(ctx, lake, contracts[name], rows, views=True)
         found = plain(planned(ctx).to_arrow_table())
     except (MissingFileError, QueryError):
         raise

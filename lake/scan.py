@@ -47,8 +47,13 @@ def live_files(handle: "DeltaTable | None", days: Collection[date] | None = None
     return _NO_FILES if handle is None else files(handle, None if days is None else sorted(days))
 
 
-def register(ctx: SessionContext, lake: "Lake", contract: "Contract", live: pa.Table) -> None:
+def register(ctx: SessionContext, lake: "Lake", contract: "Contract", live: pa.Table, *, views: bool = False) -> None:
     """Register files of a table (rows of `live_files`) under its name; none make it empty, with its columns and types.
+
+    Parameters
+    ----------
+    views
+        Whether text of local files is read as Arrow's string views, which group and compare a tenth faster.
 
     Links to local files lie in a folder that goes with the session object, which must therefore be kept as long as any
     frame made from it. Raises `MissingFileError`.
@@ -61,6 +66,8 @@ def register(ctx: SessionContext, lake: "Lake", contract: "Contract", live: pa.T
         weakref.finalize(ctx, shutil.rmtree, folder, ignore_errors=True)
         _link(lake, contract.table, live, Path(folder))
         stored = schema.remove(schema.get_field_index("date"))
+        if views:
+            stored = pa.schema([_viewed(column) for column in stored])
         # as a URI: in a plain path brackets, stars and question marks would be patterns
         frame = ctx.read_parquet(
             f"{Path(folder).as_uri()}/", table_partition_cols=[("date", pa.date32())], schema=stored
@@ -127,6 +134,10 @@ class _StandIn(ds.FileSystemDataset):  # type: ignore[misc] # pyarrow ships no t
 def _expression(condition: ds.Expression | pa.Scalar | None) -> ds.Expression | None:
     """Return a condition as pyarrow takes it: DataFusion hands it one that has become constant as a bare value."""
     return pc.scalar(bool(condition.as_py())) if isinstance(condition, pa.Scalar) else condition
+
+
+def _viewed(column: pa.Field) -> pa.Field:
+    return column.with_type(pa.string_view()) if pa.types.is_string(column.type) else column
 
 
 def _link(lake: "Lake", table: str, live: pa.Table, folder: Path) -> None:
