@@ -11,7 +11,7 @@ INSTALL := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)
 .PHONY: help demo native test test-s3 test-stores lint types format catalog snapshots chaos chaos-s3 crash crash-capture bench-capture bench-scale bench-overhead bench-outage bench-headline bench-sql bench-lake bench-lake-more package clean
 
 help: ## list the targets
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
 
 .venv/.base:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -5,6 +5,8 @@ Both are told to give up within a minute: what failed is told to somebody, who r
 """
 
 import contextlib
+import importlib
+import logging
 import time
 from collections.abc import Mapping
 from typing import Any, Final, Self
@@ -20,6 +22,9 @@ from ranklake.lake.unreachable import LakeUnreachableError, unreachable
 
 WHOLE_BYTES: Final = 16 * 2**20
 """Files up to this are read at one go: a request costs as long as a few MiB do."""
+_AZURE_SCOPE: Final = "https://storage.azure.com/.default"
+_QUIET: Final = logging.NullHandler()
+_GS: Final = ("gs://", "gcs://")
 _S3: Final = ("s3://", "s3a://")
 _ONE_PIECE_BYTES: Final = 5 * 2**30  # what a store takes in one PUT; a condition holds for that, not for parts
 _CONNECT_S, _READ_S, _TRIES = 5, 60, 3
@@ -42,11 +47,17 @@ def file_system(uri: str, storage: Mapping[str, str]) -> tuple[Any, str]:
         patience = {"connect_timeout": _CONNECT_S, "read_timeout": _READ_S}
         options["config_kwargs"] = {**patience, "retries": {"mode": "standard", "total_max_attempts": _TRIES}}
     try:
+        if uri.startswith(_GS) and "token" not in options:
+            # gcsfs would go on without any, and ask for most of a minute before it says so
+            importlib.import_module("google.auth").default()
         fs, path = url_to_fs(uri, **options)
+        if getattr(fs, "sync_credential", None) is not None:
+            fs.sync_credential.get_token(_AZURE_SCOPE)  # adlfs would find out by a minute and a half of tries
     except Exception as error:  # noqa: BLE001 - object stores raise a class of their own per client
         raise unreachable(uri, error, storage) from None
     if isinstance(fs, LocalFileSystem):
         return fs, str(path)
+    logging.getLogger("gcsfs").addHandler(_QUIET)  # it logs each try, trace and all; what counts is raised
     if hasattr(fs, "retries"):
         fs.retries = _TRIES
     return Guarded(fs, uri, storage), str(path)
@@ -68,6 +79,9 @@ def delta_options(uri: str, storage: Mapping[str, str]) -> dict[str, str]:
         return options
     if uri.startswith(_S3) and named.get("aws_endpoint_url", "").startswith("http://"):
         options.setdefault("aws_allow_http", "true")
+    endpoints = ("azure_storage_endpoint", "google_base_url", "google_endpoint_url")
+    if not uri.startswith(_S3) and any(named.get(name, "").startswith("http://") for name in endpoints):
+        options.setdefault("allow_http", "true")
     if named.get("google_endpoint_url"):
         options.setdefault("google_base_url", named["google_endpoint_url"])
     if named.get("google_service_account") == "anon":

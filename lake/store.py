@@ -99,7 +99,8 @@ class Lake:
         marker = _read_marker(lake)
         if not lake.is_local and lake.put_if_absent(MARKER, marker):
             if made:
-                lake.fs.rm_file(lake.path(MARKER))
+                with suppress(FileNotFoundError):  # another that was refused beside this one was faster
+                    lake.fs.rm_file(lake.path(MARKER))
             mend = "use one that honours conditional writes (S3's If-None-Match), and no proxy that drops the header"
             raise UnsafeStoreError(
                 "the store overwrites what it was asked to write only if absent", where=uri, mend=mend

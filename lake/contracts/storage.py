@@ -28,6 +28,10 @@ def _sse(text: str) -> str | None:
     return None if text.lower() == "sse-c" else text  # said by the customer's key itself
 
 
+def _anonymous(text: str) -> str | None:
+    return "anon" if _flag(text) else None
+
+
 def _customer_key(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
@@ -50,6 +54,8 @@ _S3: Final[dict[str, tuple[_Place, Callable[[str], Any]]]] = {
 }
 _GS: Final[dict[str, tuple[_Place, Callable[[str], Any]]]] = {
     "google_service_account": (("token",), str),
+    "google_skip_signature": (("token",), _anonymous),
+    "google_base_url": (("endpoint_url",), str),
     "google_endpoint_url": (("endpoint_url",), str),
     "google_kms_key_name": ((PUT, "kms_key_name"), str),
 }
@@ -62,10 +68,11 @@ _AZURE: Final[dict[str, tuple[_Place, Callable[[str], Any]]]] = {
     "azure_storage_client_secret": (("client_secret",), str),
     "azure_encryption_scope": ((PUT, "encryption_scope"), str),
 }
+_AZURE_PROTOCOLS: Final = ("az", "abfs", "abfss", "adl")
 _NAMES: Final = {
     **dict.fromkeys(("s3", "s3a"), _S3),
     **dict.fromkeys(("gs", "gcs"), _GS),
-    **dict.fromkeys(("az", "abfs", "abfss", "adl"), _AZURE),
+    **dict.fromkeys(_AZURE_PROTOCOLS, _AZURE),
 }
 
 
@@ -84,7 +91,21 @@ def fsspec_options(uri: str, storage: Mapping[str, str]) -> dict[str, Any]:
             for folder in folders:
                 at = at.setdefault(folder, {})
             at[last] = value
+    endpoint = storage.get("azure_storage_endpoint")
+    if endpoint and protocol in _AZURE_PROTOCOLS:
+        options["connection_string"] = _connection_string(endpoint, options)
     put = options.get("s3_additional_kwargs", {})
     if "SSECustomerKey" in put:
         put["SSECustomerAlgorithm"] = "AES256"
     return options
+
+
+def _connection_string(endpoint: str, options: Mapping[str, Any]) -> str:
+    """Return what adlfs wants in place of an endpoint; it looks at no other option then."""
+    facts = {
+        "BlobEndpoint": endpoint,
+        "AccountName": options.get("account_name"),
+        "AccountKey": options.get("account_key"),
+        "SharedAccessSignature": options.get("sas_token"),
+    }
+    return ";".join(f"{name}={value}" for name, value in facts.items() if value)

@@ -5,15 +5,19 @@ service itself: they show that our requests are understood, and what options bec
 """
 
 import base64
+import os
 import sys
+import time
 from pathlib import Path
 
 import fsspec
 import pytest
+from lake_suite import LakeSuite
 from store_suite import StoreSuite, stream_folder
-from stores import Proxy, Store, free_port, s3_storage, serving
+from stores import Proxy, Store, free_port, moto_server, s3_storage, serving
 
 from ranklake.capture.upload import Uploader
+from ranklake.lake.store import Lake, LakeUnreachableError, UnsafeStoreError
 
 pytestmark = [
     pytest.mark.stores,
@@ -62,10 +66,7 @@ def google(url, **more):
 @pytest.fixture(scope="module")
 def moto_url(tmp_path_factory):
     """Give the URL of a moto server with one bucket."""
-    folder, port = tmp_path_factory.mktemp("moto"), free_port()
-    with serving([str(BIN / "moto_server"), "-p", str(port)], port, folder / "log") as url:
-        fs = fsspec.filesystem("s3", skip_instance_cache=True, **Store("s3://bucket", s3_storage(url)).options)
-        fs.call_s3("create_bucket", Bucket="bucket")
+    with moto_server(tmp_path_factory.mktemp("moto")) as url:
         yield url
 
 
@@ -85,6 +86,44 @@ class TestAzure(Fresh):
     def whole(self, azure_url):
         """Give the store."""
         return azure(azure_url)
+
+
+class TestAzureLake(LakeSuite):
+    """A whole lake over Azure's protocol, named by storage options alone."""
+
+    @pytest.fixture
+    def place(self, azure_url, tmp_path):
+        """Give an empty place there."""
+        named = {"azure_storage_account_name": ACCOUNT, "azure_storage_account_key": ACCOUNT_KEY}
+        return Store(f"az://bucket/{tmp_path.name}", {**named, "azure_storage_endpoint": f"{azure_url}/{ACCOUNT}"})
+
+
+def test_a_careless_imitation_of_google_is_refused(google_url, tmp_path):
+    """The emulator overwrites whatever `ifGenerationMatch` says: no lake there, and nothing left."""
+    place = google(google_url).below(tmp_path.name)
+    with pytest.raises(UnsafeStoreError):
+        Lake.create(place.uri, place.storage)
+    assert place.contents() == {}
+
+
+@pytest.mark.parametrize(
+    ("uri", "storage"),
+    [
+        ("az://bucket/lake", {"azure_storage_account_name": "nobody"}),
+        ("az://bucket/lake", {}),
+        ("gs://bucket/lake", {}),
+    ],
+)
+def test_missing_credentials_are_told_at_once(uri, storage, monkeypatch, tmp_path):
+    """Nothing is retried for what no retry can mend."""
+    for name in [name for name in os.environ if name.startswith(("AZURE_", "GOOGLE_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    started = time.monotonic()
+    with pytest.raises(LakeUnreachableError, match="give or check credentials"):
+        Lake.open(uri, storage)
+    assert time.monotonic() - started < 30
 
 
 class TestGoogle(Fresh):
