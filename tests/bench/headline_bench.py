@@ -24,6 +24,7 @@ from pathlib import Path
 GPUS, SECONDS, EVENTS = 10_000, 3600, 42
 HOUR_ROWS = GPUS * SECONDS * EVENTS
 CORES = 2
+DAY_GPUS = 512
 STAGES = {
     "ingest": ["ingest"],
     "check": ["check"],
@@ -141,8 +142,27 @@ def table(found: Measured) -> str:
         f"    and {before_s:,.1f} before the first row: {total_s:,.0f} CPU-s",
         f"    {total_s:,.0f} CPU-s on {CORES} cores = {total_s / CORES / 60:,.1f} min",
         f"    wall as in this run: {wall_s:,.1f} s more x {factor:,.2f} = {wall_s * factor / 60:,.1f} min",
+        "",
+        *_kept_up(found, more / sum(cpu_s.values())),
     ]
     return "\n".join(lines)
+
+
+def _kept_up(found: Measured, rate: float) -> list[str]:
+    """Return what a day of a cluster comes to, and how large a cluster `CORES` cores keep up with."""
+    gpus, hours = DAY_GPUS, 24
+    rows = gpus * hours * SECONDS * EVENTS
+    share = gpus * hours * SECONDS / (found.generated["gpus"] * found.generated["seconds"])
+    lake = sum(found.lake_bytes[name] for name in found.generated["rows"])
+    objects, sent = found.generated["objects"], found.generated["object_bytes"]
+    return [
+        f"{gpus} GPUs x {hours} h, by the same multiplication:",
+        "",
+        f"    {rows:,} rows / {rate:,.0f} rows a CPU-s = {rows / rate / 60:,.0f} CPU-minutes",
+        f"    {objects:,} objects x {share:,.0f} = {objects * share:,.0f}",
+        f"    {sent * share / 2**30:,.1f} GiB in the spool, {lake * share / 2**30:,.1f} GiB in the lake",
+        f"    {CORES} cores keep up with {CORES} x {rate:,.0f} / {EVENTS} = {CORES * rate / EVENTS:,.0f} GPUs",
+    ]
 
 
 def read(facts: dict) -> Measured:

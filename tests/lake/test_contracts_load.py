@@ -27,6 +27,7 @@ FACTS = {
 DERIVED = {"gpu_hourly", "cluster_hourly", "slo", "cost", "incidents", "drift"}
 SYSTEM = {
     "ingest_plans", "segments", "rejects", "quality_results", "lineage", "audit", "migrations", "retention_plans",
+    "catalog_tables", "catalog_columns", "catalog_metrics",
 }  # fmt: skip
 
 OWN = """\

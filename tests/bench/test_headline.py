@@ -1,0 +1,21 @@
+"""The headline: its page is word for word what was measured once."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BENCH = ROOT / "tests" / "bench" / "headline_bench.py"
+MEASURED = BENCH.with_name("headline_measured.json")
+
+
+def bench(*arguments):
+    command = [sys.executable, str(BENCH), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def test_the_page_shows_what_was_measured():
+    """`docs/scale.md` has the bench's tables and arithmetic word for word."""
+    told = bench("--of", str(MEASURED)).strip()
+    assert told in (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+    assert "10,000 GPUs x 3,600 s x 42 rows = 1,512,000,000 rows" in told
