@@ -9,6 +9,7 @@ A task holds one piece at a time, whatever it is given: segments without end, on
 that was sealed a thousand times. Of the rows before the piece it remembers only the slots of the last slot file.
 """
 
+import math
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -22,7 +23,7 @@ from ranklake.lake.contracts.edge import judge
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.contracts.segment import SegmentName
-from ranklake.lake.incoming import Incoming, load, recorded_table
+from ranklake.lake.incoming import Incoming, Opener, load, recorded_table
 from ranklake.lake.packs import Reader
 from ranklake.lake.parquet import DataFile, write_days
 from ranklake.lake.rejected import reject_rows
@@ -30,7 +31,7 @@ from ranklake.lake.repeats import KEY, Mask, SlotFile, Slots, first_of_key, stor
 from ranklake.lake.spool import Spool
 from ranklake.lake.store import Lake
 
-PIECE_BYTES: Final = 192 * 2**20
+PIECE_BYTES: Final = 256 * 2**20
 """Decoded rows that a task holds. With a sorted row group, the writer's pages and the libraries, a worker then stays
 below 1 GiB."""
 
@@ -57,6 +58,8 @@ class Group:
         False where an earlier try of the plan committed that table: then rows are counted, not written.
     encryption_key
         Where the keys of encrypted segments are; never a key.
+    piece_bytes
+        Decoded rows to hold at a time.
     """
 
     lake_uri: str
@@ -71,6 +74,7 @@ class Group:
     store_rows: bool = True
     store_rejects: bool = True
     encryption_key: str = ""
+    piece_bytes: int = PIECE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +100,11 @@ def compact(group: Group) -> Compacted:
     spool = Spool(group.spool_uri, group.storage)
     target = recorded_table(group.table)
     reader = Reader(spool.fs, (path for row in group.segments for path in (row["path"], *row["others"])))
+    opener = Opener()
     segments: list[Incoming] = []
     piece = _Piece(lake, group, target) if target is not None else None
     for row in group.segments:
-        segment = load(lake, reader, target, row, group.encryption_key)
+        segment = load(lake, reader, opener, target, row, group.encryption_key)
         segments.append(segment)
         if piece is not None and segment.unreadable is None:
             piece.add(segment)
@@ -117,22 +122,30 @@ class _Piece:
         self.rejects: list[DataFile] = []
         self._lake, self._group, self._target = lake, group, target
         self._parts: list[tuple[Incoming, pa.Table]] = []
-        self._bytes = 0
+        self._bytes = self._rows = self._most_rows = 0
         self._seen: dict[SlotFile, Slots] = {}
         self._before: dict[SlotFile, Slots] | None = None
 
     def add(self, segment: Incoming) -> None:
         """Take a segment's rows in; where that makes a piece full, write it."""
         for rows in segment.parts(self._target):
-            if rows.num_rows:
-                self._parts.append((segment, rows))
-                self._bytes += _decoded_bytes(rows)
-            if self._bytes >= PIECE_BYTES:
+            if not rows.num_rows:
+                continue
+            size = _decoded_bytes(rows)
+            if not self._most_rows:  # pieces of one size make files of one size
+                expected = sum(row["rows"] for row in self._group.segments)
+                pieces = max(1, math.ceil(expected * size / rows.num_rows / self._group.piece_bytes))
+                self._most_rows = max(1, math.ceil(expected / pieces))
+            self._parts.append((segment, rows))
+            self._bytes += size
+            self._rows += rows.num_rows
+            if self._bytes >= self._group.piece_bytes or self._rows >= self._most_rows:
                 self.finish()
 
     def finish(self) -> None:
         """Write what is held, and let go of it."""
-        parts, self._parts, self._bytes = self._parts, [], 0
+        parts, self._parts = self._parts, []
+        self._bytes = self._rows = 0
         if parts:
             self._write(parts)
 

@@ -13,7 +13,6 @@ from functools import lru_cache
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ranklake.errors import RanklakeError
@@ -122,7 +121,9 @@ def recorded_table(name: str) -> Contract | None:
     return found if found.envelope else None
 
 
-def load(lake: Lake, reader: Reader, target: Contract | None, row: dict[str, Any], encryption_key: str) -> Incoming:
+def load(
+    lake: Lake, reader: Reader, opener: "Opener", target: Contract | None, row: dict[str, Any], encryption_key: str
+) -> Incoming:
     """Read a segment; where several files claim its digest, the first that is sound.
 
     All of it is decoded and checked before this returns, so that nothing is stored of one that is damaged further on.
@@ -139,7 +140,7 @@ def load(lake: Lake, reader: Reader, target: Contract | None, row: dict[str, Any
             tried.append(segment)
             continue
         try:
-            _read(raw, segment, target, encryption_key)
+            _read(raw, segment, opener, target, encryption_key)
         except NotAuthenticError as error:
             segment.unreadable = error.what
         except EncryptionError:
@@ -164,7 +165,7 @@ def _name(path: str) -> SegmentName | None:
         return None
 
 
-def _read(raw: bytes, segment: Incoming, target: Contract | None, encryption_key: str) -> None:
+def _read(raw: bytes, segment: Incoming, opener: "Opener", target: Contract | None, encryption_key: str) -> None:
     """Check all of it, and fill in footer and rows.
 
     Raises `NotASegmentError`, an Arrow error, or `EncryptionError` if it is encrypted and cannot be opened; nothing of
@@ -179,7 +180,7 @@ def _read(raw: bytes, segment: Incoming, target: Contract | None, encryption_key
         raise NotASegmentError("the bytes do not have the digest in the name")
     if name.key_id:
         raw = decrypt(find_key(encryption_key, name.key_id), raw, name.bond(target.table))
-    file = _opened(raw)
+    file = opener.open(raw)
     footer = _footer(file, name, target)
     if file.metadata.num_rows <= PART_ROWS:
         whole = _checked(file.read(use_threads=False), name, target)
@@ -194,18 +195,44 @@ def _read(raw: bytes, segment: Incoming, target: Contract | None, encryption_key
     segment._first, segment._last = _moments(extent)  # noqa: SLF001 - likewise
 
 
-def _opened(raw: bytes) -> pq.ParquetFile:
-    """Open Parquet bytes; text whose values are stored in a dictionary is read as one."""
-    source = pa.BufferReader(raw)
-    metadata = pq.read_metadata(source)
-    texts = []
-    if metadata.num_row_groups:
-        group = metadata.row_group(0)
-        for index in range(metadata.num_columns):
-            column = metadata.schema.column(index)
-            if column.physical_type == "BYTE_ARRAY" and group.column(index).has_dictionary_page:
-                texts.append(column.path)
-    return pq.ParquetFile(source, metadata=metadata, read_dictionary=texts, page_checksum_verification=True)
+class Opener:
+    """Opens segments of a table; text whose values are stored in a dictionary is read as one.
+
+    Which text that is has to be said before a file is opened, and opening one to find out costs as much as decoding
+    some hundred rows. Segments of a table are alike, so each is opened as the one before it was.
+    """
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._texts: list[str] = []
+
+    def open(self, raw: bytes) -> pq.ParquetFile:
+        """Open Parquet bytes. Raises an Arrow error."""
+        source = pa.BufferReader(raw)
+        if self._names:
+            try:
+                file = pq.ParquetFile(source, read_dictionary=self._texts, page_checksum_verification=True)
+            except KeyError:  # some of the text is not there
+                source.seek(0)
+            else:
+                if file.metadata.schema.names == self._names:
+                    return file
+        metadata = pq.read_metadata(source)
+        texts = _with_dictionary(metadata)
+        if metadata.num_row_groups:
+            self._names, self._texts = metadata.schema.names, texts
+        return pq.ParquetFile(source, metadata=metadata, read_dictionary=texts, page_checksum_verification=True)
+
+
+def _with_dictionary(metadata: pq.FileMetaData) -> list[str]:
+    """Return the columns of text that are stored with a dictionary."""
+    if not metadata.num_row_groups:
+        return []
+    group = metadata.row_group(0)
+    columns = [(metadata.schema.column(index), group.column(index)) for index in range(metadata.num_columns)]
+    return [
+        column.path for column, chunk in columns if column.physical_type == "BYTE_ARRAY" and chunk.has_dictionary_page
+    ]
 
 
 def _footer(file: pq.ParquetFile, name: SegmentName, target: Contract) -> SegmentFooter:
@@ -224,8 +251,9 @@ def _footer(file: pq.ParquetFile, name: SegmentName, target: Contract) -> Segmen
 
 def _extent(rows: pa.Table) -> tuple[int, int] | None:
     """Return the first and the last moment, in microseconds since 1970; None where there is none."""
-    found = pc.min_max(rows["ts"].cast(pa.int64())).as_py()
-    return None if found["min"] is None else (found["min"], found["max"])
+    moments = rows["ts"].cast(pa.int64())
+    values = (moments.drop_null() if moments.null_count else moments).to_numpy()
+    return (int(values.min()), int(values.max())) if len(values) else None
 
 
 def _moments(extent: tuple[int, int] | None) -> tuple[datetime | None, datetime | None]:

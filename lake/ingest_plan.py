@@ -6,6 +6,7 @@ that have the plan's number are counted again but not written again.
 """
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 
 import ranklake
 from ranklake.lake.commit import number_of, swap
-from ranklake.lake.compact import Compacted, Group, compact
+from ranklake.lake.compact import PIECE_BYTES, Compacted, Group, compact
 from ranklake.lake.contracts.keys import has_key
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ledger import commit_rows, ledger_row
@@ -25,19 +26,23 @@ from ranklake.lake.read import read
 from ranklake.lake.spool import GONE, Spool, Spooled, identities
 from ranklake.lake.tables import delta_table, ensure_table, refuse_newer
 from ranklake.lake.unreachable import LakeError
+from ranklake.lake.workers import ONE, Room, Workers
 
 if TYPE_CHECKING:
     from collections import Counter
 
     from ranklake.lake.rounds import Rounds
     from ranklake.lake.store import Lake
-    from ranklake.lake.workers import Workers
 
 KIND = "ingest"
 IDENTITY = ("sha256", "uri_name", "bytes", "table", "unreadable")
 PLAN_SEGMENTS = 20_000
 GROUP_ROWS = 2_000_000
 GROUP_BYTES = 128 * 2**20
+LEAST_GROUP_ROWS = 250_000
+"""A task of fewer rows is not worth a file of its own."""
+PIECE_SHARE = 6
+"""The part of its memory that a worker may fill with decoded rows: sorting, writing and the libraries take the rest."""
 
 
 def compose(
@@ -195,7 +200,7 @@ def execute(lake: "Lake", plan: Plan, workers: "Workers", progress: Progress | N
     then looks again which plan is unfinished.
     """
     created = plan.created
-    groups = list(_groups(lake, plan))
+    groups = list(_groups(lake, plan, workers.room()))
     counter = itertools.count(1)
     done: Callable[[], None] | None = None
     if progress is not None:
@@ -226,14 +231,18 @@ def execute(lake: "Lake", plan: Plan, workers: "Workers", progress: Progress | N
     return outcomes
 
 
-def _groups(lake: "Lake", plan: Plan) -> Iterator[Group]:
-    """Cut a plan into tasks: segments of one slot file stay together, so that their repeats meet."""
+def _groups(lake: "Lake", plan: Plan, room: Room = ONE) -> Iterator[Group]:
+    """Cut a plan into tasks: segments of one slot file stay together, so that their repeats meet.
+
+    Each table is cut evenly, into a multiple of the tasks that run at a time where there are rows enough. Another try
+    of the plan may cut it otherwise: what a segment's rows come to is the same.
+    """
     versions = plan.body["versions"]
     rejects_done = _number(lake, "rejects") >= plan.number
     by_table = itertools.groupby(plan.body["segments"], key=lambda row: row["table"])
     for table, segments in by_table:
         stored = _number(lake, table) >= plan.number
-        for chunk in _chunks(list(segments)):
+        for chunk in _chunks(list(segments), room.tasks):
             yield Group(
                 lake.address,
                 plan.body["spool"],
@@ -247,6 +256,7 @@ def _groups(lake: "Lake", plan: Plan) -> Iterator[Group]:
                 store_rows=not stored,
                 store_rejects=not rejects_done,
                 encryption_key=lake.encryption_key,
+                piece_bytes=min(PIECE_BYTES, room.bytes_each // PIECE_SHARE),
             )
 
 
@@ -255,13 +265,17 @@ def _number(lake: "Lake", table: str) -> int:
     return 0 if found is None else number_of(found)
 
 
-def _chunks(segments: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+def _chunks(segments: list[dict[str, Any]], at_a_time: int) -> Iterator[list[dict[str, Any]]]:
+    total = sum(segment["rows"] for segment in segments)
+    tasks = min(at_a_time * math.ceil(total / (at_a_time * GROUP_ROWS)), max(1, total // LEAST_GROUP_ROWS))
+    most_rows = min(GROUP_ROWS, math.ceil(total / max(1, tasks)))
     chunk: list[dict[str, Any]] = []
     rows = size = 0
     stem = ""
     for segment in segments:
         here = segment["path"].rpartition("/")[2].rsplit("~", 2)[0]  # without rows and digest: the slot file
-        full = rows + segment["rows"] > GROUP_ROWS or size + segment["bytes"] > GROUP_BYTES
+        # Half a segment more than its share is nearer to even than half a segment less.
+        full = rows + segment["rows"] // 2 >= most_rows or size + segment["bytes"] > GROUP_BYTES
         if chunk and full and here != stem:
             yield chunk
             chunk, rows, size = [], 0, 0

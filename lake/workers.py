@@ -8,8 +8,9 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from multiprocessing import resource_tracker
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from ranklake.errors import RanklakeError
 
@@ -21,8 +22,31 @@ class WorkersError(RanklakeError):
     """The Dask cluster cannot be had, or it lost a task for good."""
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What workers have.
+
+    Attributes
+    ----------
+    tasks
+        How many they carry out at a time.
+    bytes_each
+        Memory for each of these.
+    """
+
+    tasks: int
+    bytes_each: int
+
+
+ONE: Final = Room(1, 2 * 2**30)
+"""What a process has that is given no limit."""
+
+
 class Workers(Protocol):
     """Runs independent tasks."""
+
+    def room(self) -> Room:
+        """Return what there is for tasks now; more or less may be there later."""
 
     def run(
         self, work: Callable[[Task], Result], tasks: Sequence[Task], done: Callable[[], None] | None = None
@@ -32,6 +56,10 @@ class Workers(Protocol):
 
 class InProcess:
     """Runs tasks one after the other in this process: for small work, and for a plan that some other command finds."""
+
+    def room(self) -> Room:
+        """Return room for one."""
+        return ONE
 
     def run(
         self, work: Callable[[Task], Result], tasks: Sequence[Task], done: Callable[[], None] | None = None
@@ -50,6 +78,12 @@ class OnDask:
 
     def __init__(self, client: Any) -> None:  # noqa: ANN401 - distributed ships no types
         self.client = client
+
+    def room(self) -> Room:
+        """Return the threads of all workers, and the memory that the least of them has for each of its own."""
+        found = self.client.scheduler_info(n_workers=-1)["workers"].values()
+        each = [int(one["memory_limit"]) // one["nthreads"] for one in found if one["memory_limit"]]
+        return Room(max(1, sum(one["nthreads"] for one in found)), min(each, default=ONE.bytes_each))
 
     def run(
         self, work: Callable[[Task], Result], tasks: Sequence[Task], done: Callable[[], None] | None = None

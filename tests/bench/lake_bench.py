@@ -139,7 +139,7 @@ def run_duckdb(spool: Path, table: str, out: Path) -> None:
 
     sort = ", ".join(name for name in contract(table).sort if name != "date")
     with duckdb.connect(str(out / "scratch.db")) as db:
-        db.execute(f"SET threads={os.cpu_count()}; SET memory_limit='6GB'; SET preserve_insertion_order=false")
+        db.execute(f"SET threads={os.cpu_count()}; SET memory_limit='4GB'; SET preserve_insertion_order=false")
         source = f"read_parquet('{spool}/segments/*/{table}/*.parquet', union_by_name=true)"
         query = f"SELECT * FROM (SELECT DISTINCT ON ({', '.join(KEY)}) * FROM {source}) ORDER BY {sort}"
         db.execute(f"COPY ({query}) TO '{out}/all.parquet' (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 3)")

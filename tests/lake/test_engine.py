@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from segments import DAY, put_segment, step_rows
 
-from ranklake.lake import compact, incoming, parquet
+from ranklake.lake import incoming, ingest_plan, parquet
 from ranklake.lake.commit import files
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.edge import describe, failures, judge
@@ -210,7 +210,7 @@ def test_every_row_has_the_fate_of_a_plain_walk(tmp_path_factory, monkeypatch, r
 
     However small the pieces are that a task holds, and the parts that a segment is read in.
     """
-    monkeypatch.setattr(compact, "PIECE_BYTES", piece)
+    monkeypatch.setattr(ingest_plan, "PIECE_BYTES", piece)
     monkeypatch.setattr(incoming, "PART_ROWS", 5 if piece < 10**9 else 10**6)
     monkeypatch.setattr(parquet, "ROW_GROUP_ROWS", 4)
     place = tmp_path_factory.mktemp("lake")
@@ -259,7 +259,7 @@ def test_columns_without_a_value_are_not_written(lake, spool):
 def test_a_large_segment_that_is_damaged_at_its_end_stores_nothing(lake, spool, monkeypatch):
     """A segment that is read in parts is checked to its end before the first part is stored."""
     monkeypatch.setattr(incoming, "PART_ROWS", 16)
-    monkeypatch.setattr(compact, "PIECE_BYTES", 1)
+    monkeypatch.setattr(ingest_plan, "PIECE_BYTES", 1)
     rows = step_rows(100)
     theirs = pa.array([7] * 99 + [8], pa.int64())
     at = rows.schema.get_field_index("incarnation")
