@@ -268,17 +268,19 @@ def _number(lake: "Lake", table: str) -> int:
 def _chunks(segments: list[dict[str, Any]], at_a_time: int) -> Iterator[list[dict[str, Any]]]:
     total = sum(segment["rows"] for segment in segments)
     tasks = min(at_a_time * math.ceil(total / (at_a_time * GROUP_ROWS)), max(1, total // LEAST_GROUP_ROWS))
-    most_rows = min(GROUP_ROWS, math.ceil(total / max(1, tasks)))
+    share = total / max(1, tasks)
     chunk: list[dict[str, Any]] = []
     rows = size = 0
-    stem = ""
+    end, stem = share, ""
     for segment in segments:
         here = segment["path"].rpartition("/")[2].rsplit("~", 2)[0]  # without rows and digest: the slot file
-        # Half a segment more than its share is nearer to even than half a segment less.
-        full = rows + segment["rows"] // 2 >= most_rows or size + segment["bytes"] > GROUP_BYTES
+        # A segment belongs where most of it lies: so shares stay even, and none is left over.
+        full = rows + segment["rows"] / 2 > end or size + segment["bytes"] > GROUP_BYTES
         if chunk and full and here != stem:
             yield chunk
-            chunk, rows, size = [], 0, 0
+            chunk, size = [], 0
+            while rows + segment["rows"] / 2 > end:
+                end += share
         chunk.append(segment)
         rows, size, stem = rows + segment["rows"], size + segment["bytes"], here
     yield chunk
