@@ -68,8 +68,8 @@ def read_some(
 ) -> Iterator[tuple[str, pa.Table]]:
     """Yield (path relative to the table, its rows) for some files: rows of `ranklake.lake.commit.files`."""
     schema = _selected(contract, columns)
-    for row in some.select(["path", "date"]).to_pylist():
-        with lake.fs.open(lake.path("tables", contract.table, row["path"]), "rb") as source:
+    for row in some.select(["path", "date", "size_bytes"]).to_pylist():
+        with lake.open_file(lake.path("tables", contract.table, row["path"]), row["size_bytes"]) as source:
             file = pq.ParquetFile(source)
             yield row["path"], _fit(file.read(_stored(file, schema)), file, row["date"], schema)
 
@@ -83,8 +83,8 @@ def read_batches(
     """
     schema = _selected(contract, columns)
     waiting = schema.empty_table()
-    for row in some.select(["path", "date"]).to_pylist():
-        with lake.fs.open(lake.path("tables", contract.table, row["path"]), "rb") as source:
+    for row in some.select(["path", "date", "size_bytes"]).to_pylist():
+        with lake.open_file(lake.path("tables", contract.table, row["path"]), row["size_bytes"]) as source:
             file = pq.ParquetFile(source)
             for batch in file.iter_batches(batch_rows, columns=_stored(file, schema)):
                 part = _fit(pa.table(batch), file, row["date"], schema)
