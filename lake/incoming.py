@@ -199,7 +199,8 @@ class Opener:
     """Opens segments of a table; text whose values are stored in a dictionary is read as one.
 
     Which text that is has to be said before a file is opened, and opening one to find out costs as much as decoding
-    some hundred rows. Segments of a table are alike, so each is opened as the one before it was.
+    some hundred rows. Segments of a table are alike, so each is opened as the one before it was. The checksums of pages
+    are not looked at: the digest of the whole file was, just before.
     """
 
     def __init__(self) -> None:
@@ -211,7 +212,7 @@ class Opener:
         source = pa.BufferReader(raw)
         if self._names:
             try:
-                file = pq.ParquetFile(source, read_dictionary=self._texts, page_checksum_verification=True)
+                file = pq.ParquetFile(source, read_dictionary=self._texts)
             except KeyError:  # some of the text is not there
                 source.seek(0)
             else:
@@ -221,7 +222,7 @@ class Opener:
         texts = _with_dictionary(metadata)
         if metadata.num_row_groups:
             self._names, self._texts = metadata.schema.names, texts
-        return pq.ParquetFile(source, metadata=metadata, read_dictionary=texts, page_checksum_verification=True)
+        return pq.ParquetFile(source, metadata=metadata, read_dictionary=texts)
 
 
 def _with_dictionary(metadata: pq.FileMetaData) -> list[str]:
