@@ -83,7 +83,8 @@ def _without_rejected(lake: Lake, target: "Contract", files: list[DataFile], pla
         return files
     kept = []
     for file in files:
-        one = pa.table({"path": [file.path], "date": pa.array([file.partition], pa.date32())})
+        day = pa.array([file.partition], pa.date32())
+        one = pa.table({"path": [file.path], "date": day, "size_bytes": [file.size_bytes]})
         ((_, keys),) = read_some(lake, target, one, KEY)
         # A join keeps no order and takes no lists, so it is made over the keys alone, with their places.
         placed = keys.replace_schema_metadata(None).append_column("place", pa.array(np.arange(keys.num_rows)))
