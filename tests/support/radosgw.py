@@ -66,13 +66,25 @@ rgw frontends = beast endpoint=127.0.0.1:{port}
 
 def unpack(folder: Path) -> None:
     """Fetch Debian's packages, and what they need and this machine lacks, and unpack them into a folder."""
-    simulated = ["apt-get", "-s", "install", "--no-install-recommends", *PACKAGES]
-    planned = subprocess.run(simulated, check=True, capture_output=True, text=True).stdout.splitlines()
-    names = [line.split()[1] for line in planned if line.startswith("Inst ")]
     debs = folder / "debs"
-    debs.mkdir(parents=True)
-    quietly = ["-o", "APT::Sandbox::User=root"] if os.getuid() == 0 else []
-    subprocess.run(["apt-get", *quietly, "download", *names], cwd=debs, check=True, stdout=subprocess.DEVNULL)
+    (debs / "lists" / "partial").mkdir(parents=True)
+    apt = ["apt-get", *(["-o", "APT::Sandbox::User=root"] if os.getuid() == 0 else [])]
+    simulated = ["-s", "install", "--no-install-recommends", *PACKAGES]
+    try:
+        planned = subprocess.run([*apt, *simulated], check=True, capture_output=True, text=True).stdout
+    except subprocess.CalledProcessError:  # a bare machine has no lists of packages: ours go beside the packages
+        apt += [
+            "-o",
+            f"Dir::State::Lists={debs / 'lists'}",
+            "-o",
+            "Dir::Cache::pkgcache=",
+            "-o",
+            "Dir::Cache::srcpkgcache=",
+        ]
+        subprocess.run([*apt, "update"], check=True, stdout=subprocess.DEVNULL)
+        planned = subprocess.run([*apt, *simulated], check=True, capture_output=True, text=True).stdout
+    names = [line.split()[1] for line in planned.splitlines() if line.startswith("Inst ")]
+    subprocess.run([*apt, "download", *names], cwd=debs, check=True, stdout=subprocess.DEVNULL)
     for deb in sorted(debs.glob("*.deb")):
         subprocess.run(["dpkg", "-x", str(deb), str(folder)], check=True)
     shutil.rmtree(debs)
