@@ -53,7 +53,7 @@ def register(ctx: SessionContext, lake: "Lake", contract: "Contract", live: pa.T
     Parameters
     ----------
     views
-        Whether text of local files is read as Arrow's string views, which group and compare a tenth faster.
+        Whether text of local files is read as Arrow's string views, which group and compare up to a tenth faster.
 
     Links to local files lie in a folder that goes with the session object, which must therefore be kept as long as any
     frame made from it. Raises `MissingFileError`.

@@ -9,10 +9,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from bringing import adds_up, bring
+from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from segments import DAY, put_bytes, put_segment, step_rows
 
+from ranklake.commands.status import status
 from ranklake.lake import commit, ingest_plan, ledger
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.segment import SegmentFooter
@@ -205,8 +207,10 @@ def test_half_committed_plan_is_finished(lake, spool, monkeypatch, dies_before):
         bring(lake, spool)
     monkeypatch.undo()
     assert last_finished(lake) == 0
+    assert "plan 1 (ingest) is not finished" in CliRunner().invoke(status, ["--lake", lake.uri]).stderr
     bring(lake, spool)
     assert last_finished(lake) == 1
+    assert "not finished" not in CliRunner().invoke(status, ["--lake", lake.uri]).output
     assert len(keys(lake)) == 28
     assert set(keys(lake).values()) == {1}
     assert read(lake, contract("rejects")).num_rows == 2
