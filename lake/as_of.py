@@ -100,19 +100,39 @@ def _at_version(lake: "Lake", table: str, newest: DeltaTable | None, version: in
 
 
 def _at_time(lake: "Lake", table: DeltaTable, name: str, time: datetime) -> DeltaTable | None:
-    """Return the handle set back to a time. delta-rs gives the oldest version that it has for all times before it."""
-    try:
-        table.load_as_version(time)
-        entry = lake.fs.cat_file(lake.path("tables", name, "_delta_log", f"{table.version():020}.json"))
-        actions = [json.loads(line) for line in entry.splitlines() if line.strip()]
-        committed_ms = next(action["commitInfo"]["timestamp"] for action in actions if "commitInfo" in action)
-    except (DeltaError, OSError, ValueError, KeyError, StopIteration) as error:
-        raise _too_old(name, time.isoformat()) from error
-    if committed_ms <= time.timestamp() * 1000:
-        return table
-    if table.version() == 0:  # it was made later
+    """Return the handle set back to a time, by what the commits themselves say; None where the table was made later.
+
+    delta-rs goes by when the log's files were written, which a copy of a lake forgets and a bucket tells in seconds.
+    """
+    limit_ms = time.timestamp() * 1000
+    first_later, beyond = 0, table.version() + 1
+    while first_later < beyond:
+        middle = (first_later + beyond) // 2
+        committed_ms = _committed_ms(lake, name, middle)
+        if committed_ms is not None and committed_ms > limit_ms:
+            beyond = middle
+        else:  # a commit that is gone is older than those that are there
+            first_later = middle + 1
+    version = first_later - 1
+    if version < 0:
         return None
-    raise _too_old(name, time.isoformat())
+    if _committed_ms(lake, name, version) is None:
+        raise _too_old(name, time.isoformat())
+    try:
+        table.load_as_version(version)
+    except (DeltaError, OSError):
+        raise _too_old(name, time.isoformat()) from None
+    return table
+
+
+def _committed_ms(lake: "Lake", table: str, version: int) -> int | None:
+    """Return when a version was committed, in milliseconds since 1970; None where the log no longer says."""
+    try:
+        entry = lake.fs.cat_file(lake.path("tables", table, "_delta_log", f"{version:020}.json"))
+        actions = [json.loads(line) for line in entry.splitlines() if line.strip()]
+        return int(next(action["commitInfo"]["timestamp"] for action in actions if "commitInfo" in action))
+    except (FileNotFoundError, ValueError, KeyError, TypeError, StopIteration):
+        return None
 
 
 def _too_old(table: str, when: str) -> QueryError:

@@ -26,7 +26,7 @@ from ranklake.lake.contracts.segment import SegmentName
 from ranklake.lake.incoming import Incoming, Opener, load, recorded_table
 from ranklake.lake.packs import Reader
 from ranklake.lake.parquet import DataFile, write_days
-from ranklake.lake.rejected import reject_rows
+from ranklake.lake.rejected import REJECTED_ROWS, reject_rows
 from ranklake.lake.repeats import KEY, Mask, SlotFile, Slots, first_of_key, stored_before
 from ranklake.lake.spool import Spool
 from ranklake.lake.store import Lake
@@ -167,15 +167,23 @@ class _Piece:
             good = ~refused if good is None else good & ~refused
         group = self._group
         if group.store_rejects and refused is not None and refused.any():
-            digests = [owner.sha256 for owner in np.repeat(np.array(owners, object), counts)[refused]]
-            mask = pa.array(refused)
-            table = reject_rows(
-                rows.filter(mask), verdict.filter(mask), digests, "ingest", self._target, group.plan, group.created
-            )
-            self.rejects += append_files(self._lake, contract("rejects"), table, group.plan)
+            self._reject(rows, verdict, refused, owners, starts)
         if group.store_rows and (good is None or good.any()):
             rows = rows if good is None else rows.filter(pa.array(good))
             self.files += write_days(self._lake, self._target, rows, group.plan)
+
+    def _reject(self, rows: pa.Table, verdict: pa.Array, refused: Mask, owners: list[Incoming], starts: Slots) -> None:
+        """Write the rows that are refused; they are JSON text in memory, so a few at a time."""
+        group = self._group
+        places = np.flatnonzero(refused)
+        whose = np.searchsorted(starts, places, side="right") - 1
+        for at in range(0, len(places), REJECTED_ROWS):
+            some = pa.array(places[at : at + REJECTED_ROWS])
+            digests = [owners[index].sha256 for index in whose[at : at + REJECTED_ROWS]]
+            table = reject_rows(
+                rows.take(some), verdict.take(some), digests, "ingest", self._target, group.plan, group.created
+            )
+            self.rejects += append_files(self._lake, contract("rejects"), table, group.plan)
 
     def _first(self, owners: list[Incoming], rows: pa.Table, starts: Slots) -> Mask | None:
         """Return a mask of the rows whose key came in no row before; None where that is all of them."""

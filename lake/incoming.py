@@ -147,7 +147,7 @@ def load(
             raise
         except RanklakeError as error:
             segment.unreadable = error.what
-        except (pa.ArrowException, OSError, ValueError) as error:
+        except (pa.ArrowException, OSError, ValueError, RecursionError) as error:
             # The reason, never the text: an Arrow message can quote a value.
             segment.unreadable = f"not readable as Parquet ({type(error).__name__})"
         else:

@@ -121,7 +121,7 @@ def _purge(lake: "Lake", spool: "Spool", keep_days: int, rounds: Rounds) -> int:
     rows = int(pc.sum(old["num_records"]).as_py() or 0)
     if not rows or not rounds.purge_is_due({"rows": rows, "days": len(set(old["date"].to_pylist()))}, now):
         return 0
-    kept = read(lake, contract("segments"), [*ingest_plan.IDENTITY, "date"])
-    purged = spool.purge(kept, today, keep_days)
+    kept = read(lake, contract("segments"), [*ingest_plan.IDENTITY, "plan", "date"])
+    purged = spool.purge(kept, today, keep_days, ingest_plan.damaged_when(lake, kept))
     rounds.save(lake)
     return purged

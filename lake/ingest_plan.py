@@ -23,7 +23,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.ledger import commit_rows, ledger_row
 from ranklake.lake.plan import LEDGER, Plan, Progress
 from ranklake.lake.read import read
-from ranklake.lake.spool import GONE, Spool, Spooled, identities
+from ranklake.lake.spool import GONE, Spool, Spooled, identities, is_rewritten
 from ranklake.lake.tables import delta_table, ensure_table, refuse_newer
 from ranklake.lake.unreachable import LakeError
 from ranklake.lake.workers import ONE, Room, Workers
@@ -104,7 +104,7 @@ def compose(
 
 def _news(lake: "Lake", spool: "Spool", known: pa.Table, rounds: "Rounds | None") -> list[list[Spooled]]:
     """Return what is new in the spool, and remember for later rounds where it was."""
-    new = unknown(spool.listing(known, rounds), known, _judged(lake, known))
+    new = unknown(spool.listing(known, rounds), known, damaged_when(lake, known))
     if rounds is not None and rounds.note(spool.day_of(item.path) for claims in new for item in claims):
         rounds.save(lake)
     return new
@@ -137,7 +137,7 @@ def unknown(
     claims: dict[tuple[str, str], list[Spooled]] = {}
     for item in listing:
         claim = (item.table, item.sha256)
-        if claim in digests or ((item.path, item.size_bytes) in places and not _is_rewritten(item, judged or {})):
+        if claim in digests or ((item.path, item.size_bytes) in places and not is_rewritten(item, judged or {})):
             continue
         claims.setdefault(claim, []).append(item)
     return list(claims.values())
@@ -152,13 +152,8 @@ def _near(known: pa.Table, listing: list[Spooled]) -> pa.Table:
     )
 
 
-def _is_rewritten(item: Spooled, judged: Mapping[str, datetime]) -> bool:
-    when = judged.get(item.path)
-    return when is not None and item.modified is not None and item.modified > when
-
-
-def _judged(lake: "Lake", known: pa.Table) -> dict[str, datetime]:
-    """Return when each damaged file was found damaged, by path."""
+def damaged_when(lake: "Lake", known: pa.Table) -> dict[str, datetime]:
+    """Return when each damaged file was found damaged, by path; `known` as for `unknown`, and the column plan."""
     damaged = known.filter(pc.and_(pc.is_valid(known["unreadable"]), pc.not_equal(known["unreadable"], GONE)))
     if not damaged.num_rows:
         return {}

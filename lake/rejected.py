@@ -14,6 +14,9 @@ from ranklake.lake.contracts.load import contract
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
 
+REJECTED_ROWS: Final = 50_000
+"""Rows to hand over at a time: each takes some kilobytes while it becomes text."""
+
 _WHOSE: Final = ("run", "attempt", "rank", "incarnation", "segment", "slot")
 
 

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 _NO_FILES: Final = pa.schema(
     {"path": pa.string(), "size_bytes": pa.int64(), "num_records": pa.int64(), "date": pa.date32()}
 ).empty_table()
+_NO_EXPRESSION: Final = "'pyarrow.lib.BooleanScalar' and 'pyarrow._compute.Expression'"
+"""What DataFusion says where it fails to put a condition with a bare NULL, as in IN (NULL, 1), before a dataset."""
 
 
 class MissingFileError(LakeError):
@@ -106,7 +108,12 @@ def needed(
         columns = {name for name in schema.names if name in words}
         stand_ins[table] = _dataset(lake, table, rows.to_pylist(), schema, columns)
         ctx.register_dataset(table, stand_ins[table])
-    plan(ctx)
+    try:
+        plan(ctx)
+    except Exception as error:
+        if _NO_EXPRESSION not in str(error):
+            raise
+        return dict(live)
     kept = {}
     for table, rows in live.items():
         prefix = len(lake.path("tables", table, ""))

@@ -1,6 +1,7 @@
 """The spool as ingest sees it: which segments lie there, and which may go."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -95,7 +96,7 @@ class Spool:
             The spool, or a pack in it, cannot be read.
         """
         # A damaged member may be replaced, so a pack that has one is looked into each time.
-        sound = None if known is None else known.filter(pc.is_null(known["unreadable"]))
+        sound = None if known is None else _sound(known)
         done = set() if sound is None else settled(sound["uri_name"])
         return self._open({path: one for path, one in self._files(rounds).items() if path not in done})
 
@@ -173,7 +174,9 @@ class Spool:
             return Spooled(path, table, size, None, digest, one.modified)
         return Spooled(path, table, size, name, name.sha256, one.modified)
 
-    def purge(self, ingested: pa.Table, today: date, keep_days: int) -> int:
+    def purge(
+        self, ingested: pa.Table, today: date, keep_days: int, judged: Mapping[str, datetime] | None = None
+    ) -> int:
         """Delete files that were ingested more than `keep_days` before `today`; return how many went.
 
         Parameters
@@ -181,16 +184,19 @@ class Spool:
         ingested
             Columns table, sha256, uri_name, bytes, unreadable and date of the table ``segments``: only what a finished
             plan read may go, and every further copy of it. A pack goes when all of its members may, and counts as one.
+        judged
+            By path, when a file was found damaged: one that was written since was not read, and stays.
         """
         old = ingested.filter(pc.less(ingested["date"], pa.scalar(today - timedelta(days=keep_days), pa.date32())))
         if not old.num_rows:
             return 0
         digests, places = identities(old)
         files = self._files()
-        over, all_read = settled(_read(old)["uri_name"]), settled(_read(ingested)["uri_name"])
+        over, all_read = settled(_sound(old)["uri_name"]), settled(_sound(ingested)["uri_name"])
         may_go = {path: [True] for path in files if path in over}
         for item in self._open({path: one for path, one in files.items() if path not in all_read}):
-            read = (item.table, item.sha256) in digests or (item.path, item.size_bytes) in places
+            place = (item.path, item.size_bytes) in places and not is_rewritten(item, judged or {})
+            read = place or (item.table, item.sha256) in digests
             may_go.setdefault(pack_of(item.path) or item.path, []).append(read)
         return sum(self._delete(path) for path, reads in may_go.items() if all(reads))
 
@@ -206,6 +212,12 @@ def _leads_nowhere(info: dict[str, Any]) -> bool:
     return bool(info.get("islink")) and not Path(info["name"]).exists()
 
 
+def is_rewritten(item: Spooled, judged: Mapping[str, datetime]) -> bool:
+    """Return whether a file was written after one at its place was found damaged (`judged`, by path)."""
+    when = judged.get(item.path)
+    return when is not None and item.modified is not None and item.modified > when
+
+
 def identities(ingested: pa.Table) -> tuple[set[tuple[str, str]], set[tuple[str, int]]]:
     """Return (table, digest) and (path, bytes) of all that was read, of rows of the table ``segments``.
 
@@ -216,6 +228,10 @@ def identities(ingested: pa.Table) -> tuple[set[tuple[str, str]], set[tuple[str,
     digests = set(zip(read["table"].to_pylist(), read["sha256"].to_pylist(), strict=True))
     places = set(zip(read["uri_name"].to_pylist(), read["bytes"].to_pylist(), strict=True))
     return digests, places
+
+
+def _sound(ingested: pa.Table) -> pa.Table:
+    return ingested.filter(pc.is_null(ingested["unreadable"]))
 
 
 def _read(ingested: pa.Table) -> pa.Table:

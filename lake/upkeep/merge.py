@@ -42,6 +42,8 @@ PLAN_MERGES: Final = 64
 
 REUSE_S: Final = 900.0
 _TEXT_BYTES: Final = 24
+_REJECTED_BYTES: Final = 1024
+"""Of a row of ``rejects``, which holds a whole row as text."""
 _EXPECTED_DAYS: Final = 2
 
 
@@ -198,7 +200,7 @@ def due(
 def row_bytes(target: "Contract") -> int:
     """Return about what a row of a table takes in memory."""
     widths = (_TEXT_BYTES if _varies(one.type) else max(1, one.type.bit_width // 8) for one in arrow_schema(target))
-    return sum(widths)
+    return sum(widths) + (_REJECTED_BYTES if target.table == "rejects" else 0)
 
 
 def _varies(kind: pa.DataType) -> bool:

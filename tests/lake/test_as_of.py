@@ -1,6 +1,7 @@
 """Time travel: tables as they were."""
 
 import os
+import shutil
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -96,6 +97,15 @@ def test_a_log_that_was_cleaned_is_said_to_be(tmp_path):
     for as_of in (early, 2, datetime(2020, 1, 1, tzinfo=UTC)):
         with pytest.raises(QueryError, match="no longer reaches back"):
             query(lake, COUNT, as_of=as_of)
+
+
+def test_a_copy_of_a_lake_goes_by_what_its_commits_say(site, tmp_path):
+    """Files of a copy, or of a backup that was brought back, are all younger than the commits that they hold."""
+    lake, times = site
+    shutil.copytree(lake.root, tmp_path / "copy", copy_function=shutil.copyfile)
+    copy = Lake.open(str(tmp_path / "copy"))
+    for moment in times:
+        assert query(copy, BOTH, as_of=moment).equals(query(lake, BOTH, as_of=moment))
 
 
 def test_on_the_command_line(site):

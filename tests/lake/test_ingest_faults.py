@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from bringing import books, bring
+from packing import pack_up
 from segments import DAY, put_bytes, put_segment, step_rows
 
-from ranklake.lake import ingest_plan
+from ranklake.lake import compact, ingest_plan
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.errors import ContractMismatchError
 from ranklake.lake.contracts.load import contract
@@ -25,7 +26,7 @@ from ranklake.lake.ingest import ingest
 from ranklake.lake.invariant import balance
 from ranklake.lake.parquet import write_partition
 from ranklake.lake.plan import DamagedPlanError
-from ranklake.lake.read import read
+from ranklake.lake.read import read, read_files
 from ranklake.lake.spool import Spool
 from ranklake.lake.store import Lake, LakeError, LakeUnreachableError
 from ranklake.lake.workers import WorkersError, workers
@@ -120,6 +121,18 @@ def test_text_that_is_not_utf8(lake, spool):
     put_segment(spool, rows)
     assert bring(lake, spool).unreadable == 1
     assert (books(lake, spool)["steps"].quarantined, faults(lake, spool)) == (3, [])
+
+
+def test_a_footer_that_is_nested_beyond_reason(lake, spool):
+    """What no reader of JSON follows to its end is put aside, and stops nobody."""
+    rows = step_rows(3)
+    said = SegmentFooter(
+        table="steps", contract_version=1, world_size=1, rows=3, run="r1", attempt=0, rank=0, incarnation=7, segment=0
+    )
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows.replace_schema_metadata({METADATA_KEY: b"[" * 100_000}), sink)
+    put_bytes(spool, sink.getvalue().to_pybytes(), said)
+    assert bring(lake, spool).unreadable == 1
 
 
 def test_rows_of_somebody_else(lake, spool):
@@ -295,6 +308,42 @@ def test_copies_leave_the_spool_too(lake, spool):
     put_segment(spool, step_rows(10), day="2026-03-03")
     assert bring(lake, spool, keep_days=-1).purged == 3
     assert Spool(str(spool)).listing() == []
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_what_was_written_anew_is_not_purged_unread(lake, spool, packed):
+    """A sound copy in the place of a damaged segment, which no look at the spool has seen yet, is no old file."""
+    paths = [put_segment(spool, step_rows(5, segment=number)) for number in range(2)]
+    raw = paths[0].read_bytes()
+    path = pack_up(spool, paths) if packed else paths[0]
+    whole = path.read_bytes()
+    middle = whole.index(raw) + 100
+    path.write_bytes(whole[:middle] + bytes(20) + whole[middle + 20 :])
+    assert bring(lake, spool).unreadable == 1
+    known = read(lake, contract("segments"), [*ingest_plan.IDENTITY, "plan", "date"])
+    path.write_bytes(whole)
+    Spool(str(spool)).purge(known, known["date"][0].as_py(), -1, ingest_plan.damaged_when(lake, known))
+    assert path.exists()
+    assert bring(lake, spool, keep_days=-1).rows_stored == 5
+    assert len(read(lake, contract("steps"))) == 10
+    assert not path.exists()
+
+
+def test_many_refused_rows_are_written_some_at_a_time(lake, spool, monkeypatch):
+    """Each refused row goes along with its reason and its segment's digest, however few are written at a time."""
+    monkeypatch.setattr(compact, "REJECTED_ROWS", 3)
+    paths = [
+        put_segment(spool, with_column(step_rows(5, segment=number), "step_time_s", [-1.0, 1.0, -1.0, 1.0, -1.0]))
+        for number in range(3)
+    ]
+    assert bring(lake, spool, merge=False).rows_rejected == 9
+    assert [len(part) for _, part in read_files(lake, contract("rejects"))] == [3, 3, 3]
+    rows = read(lake, contract("rejects")).to_pylist()
+    digests = {number: path.stem.rpartition("~")[2] for number, path in enumerate(paths)}
+    assert {(row["segment"], row["slot"], row["sha256"]) for row in rows} == {
+        (number, slot, digest) for number, digest in digests.items() for slot in (0, 2, 4)
+    }
+    assert all(json.loads(row["row"])["slot"] == row["slot"] for row in rows)
 
 
 def test_long_text_stays_out_of_the_log(lake):

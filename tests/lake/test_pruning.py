@@ -105,6 +105,13 @@ def test_files_by_the_log(lake, condition, files):
     assert query(lake, text, params).to_pylist() == unpruned.sql(text, param_values=params).to_arrow_table().to_pylist()
 
 
+def test_a_bare_null_prunes_nothing(lake):
+    """DataFusion fails to put such a condition before a dataset; the answer is there all the same."""
+    text = "SELECT count(*) AS n FROM steps WHERE rank {} IN (NULL, 0)"
+    assert query(lake, text.format("NOT")).to_pylist() == [{"n": 0}]
+    assert query(lake, text.format("")).to_pylist() == [{"n": (ROWS + 500) // 4}]
+
+
 def test_a_table_read_twice_keeps_what_either_needs(lake):
     """A table that stands in a query twice, with other conditions, keeps the files of both."""
     text = """

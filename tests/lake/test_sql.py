@@ -71,6 +71,13 @@ def test_tables_meet(lake):
     assert query(lake, text).sort_by("job").to_pylist() == [{"job": "a\nb", "n": 600}, {"job": "r1", "n": 1}]
 
 
+def test_text_in_lists_and_structs_is_plain(lake):
+    """Libraries that know no string views take what a query gathers, too."""
+    found = query(lake, "SELECT array_agg(DISTINCT run) AS runs, named_struct('run', max(run)) AS one FROM steps")
+    assert found.schema.types == [pa.list_(pa.string()), pa.struct([("run", pa.string())])]
+    assert list(found.to_pandas()["runs"][0]) == ["r1"]
+
+
 def test_parameters_and_limits(lake):
     """`$name` takes a value, never text to be read as SQL; a limit cuts."""
     found = query(lake, "SELECT count(*) AS n FROM steps WHERE step < $most AND run = $run", {"most": 10, "run": "r1"})
