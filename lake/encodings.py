@@ -6,12 +6,13 @@
 | other whole numbers, times               | differences, bit-packed  | they climb                                    |
 | text                                     | dictionary               | it repeats                                    |
 | floats                                   | split by byte            | exponents repeat, the rest is noise           |
-| numbers that a driver reports            | dictionary               | few distinct values in no order               |
+| readings of a driver that repeat         | dictionary               | few distinct values in no order               |
 """
 
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ranklake.lake.contracts.delta import statistics_columns
 
@@ -19,20 +20,23 @@ if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
 
 _RUNS: Final = frozenset({"attempt", "rank", "incarnation", "segment"})
-_IN_STEPS: Final = frozenset({"gpu_samples", "host_samples"})
+_READINGS: Final = frozenset({"gpu_samples", "host_samples"})
 """Tables whose numbers are readings of counters and sensors, in the resolution of a driver."""
+_SAMPLE_ROWS: Final = 8192
+"""Looked at to see whether readings repeat: temperatures do; what a counter has come to does not, and would fill its dictionary
+until the writer gives it up."""
 _BLOOM: Final = frozenset({"trace_id", "request_id"})
 """Columns that people look up single values of, and that no order of rows brings together."""
 _LEVEL_OF_DOUBLES: Final = 3
 """zstd, whose default is 1: level 3 saves 5 % on floats of 64 bits, and nothing elsewhere for a third more time."""
 
 
-def writer_options(contract: "Contract", schema: pa.Schema, group_rows: int) -> dict[str, Any]:
+def writer_options(contract: "Contract", rows: pa.Table, group_rows: int) -> dict[str, Any]:
     """Return Parquet writer options for columns of a contract.
 
     Parameters
     ----------
-    schema
+    rows
         What is about to be written; text may be dictionary-typed.
     group_rows
         Rows of a row group.
@@ -40,14 +44,15 @@ def writer_options(contract: "Contract", schema: pa.Schema, group_rows: int) -> 
     Minima and maxima are kept of the contract's statistics columns, of text only where the rows are sorted by it: of
     other text each row group has the whole range, and finding it costs as much as writing it.
     """
+    schema = rows.schema
     encoding: dict[str, str] = {}
     dictionaries = []
     for field in schema:
         kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
         whole = pa.types.is_integer(kind) or pa.types.is_timestamp(kind)
         number = whole or pa.types.is_floating(kind)
-        own = field.name not in _RUNS | {"slot", "ts", "step"}
-        if pa.types.is_string(kind) or (number and own and contract.table in _IN_STEPS):
+        reading = number and contract.table in _READINGS and field.name not in _RUNS | {"slot", "ts", "step"}
+        if pa.types.is_string(kind) or (reading and _repeats(rows[field.name])):
             dictionaries.append(field.name)
         elif field.name in _RUNS:
             encoding[field.name] = "PLAIN"
@@ -71,6 +76,11 @@ def writer_options(contract: "Contract", schema: pa.Schema, group_rows: int) -> 
         "bloom_filter_options": {name: {"ndv": group_rows, "fpp": 0.01} for name in schema.names if name in _BLOOM},
         "store_schema": False,
     }
+
+
+def _repeats(column: pa.ChunkedArray) -> bool:
+    sample = column.slice(0, _SAMPLE_ROWS)
+    return bool(2 * pc.count_distinct(sample).as_py() <= len(sample) - sample.null_count)
 
 
 def _is_number(type_: pa.DataType) -> bool:

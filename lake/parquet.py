@@ -138,7 +138,7 @@ def write_partition(
 
 def _write(lake: "Lake", full: str, contract: "Contract", body: pa.Table) -> int:
     """Write a file; return its size in bytes. Raises `OSError`."""
-    options = writer_options(contract, body.schema, min(body.num_rows, ROW_GROUP_ROWS))
+    options = writer_options(contract, body, min(body.num_rows, ROW_GROUP_ROWS))
     # The writer hands over page by page; fsspec's local files would see each of them in Python.
     with pa.OSFile(full, "wb") if lake.is_local else lake.fs.open(full, "wb") as sink:
         with pq.ParquetWriter(sink, body.schema, **options) as writer:

@@ -103,7 +103,7 @@ def limit(spool: Path, table: str, out: Path) -> None:
             waiting.append(file.read(use_threads=False))
         if sum(part.num_rows for part in waiting) >= LIMIT_ROWS or place == len(paths) - 1:
             rows = pa.concat_tables(waiting, promote_options="default").unify_dictionaries()
-            options = writer_options(contract(table), rows.schema, ROW_GROUP_ROWS)
+            options = writer_options(contract(table), rows, ROW_GROUP_ROWS)
             pq.write_table(rows, out / f"{number}.parquet", **options, row_group_size=ROW_GROUP_ROWS)
             waiting, number = [], number + 1
 
