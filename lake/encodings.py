@@ -23,8 +23,8 @@ _RUNS: Final = frozenset({"attempt", "rank", "incarnation", "segment"})
 _READINGS: Final = frozenset({"gpu_samples", "host_samples"})
 """Tables whose numbers are readings of counters and sensors, in the resolution of a driver."""
 _SAMPLE_ROWS: Final = 8192
-"""Looked at to see whether readings repeat: temperatures do; what a counter has come to does not, and would fill its dictionary
-until the writer gives it up."""
+"""Looked at to see whether readings repeat. Temperatures do; what a counter has come to does not, and would fill its
+dictionary until the writer gives it up."""
 _BLOOM: Final = frozenset({"trace_id", "request_id"})
 """Columns that people look up single values of, and that no order of rows brings together."""
 _LEVEL_OF_DOUBLES: Final = 3
