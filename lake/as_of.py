@@ -95,8 +95,8 @@ def _at_version(lake: "Lake", table: str, newest: DeltaTable | None, version: in
         raise QueryError(f"{table} has no version {version}", where="--as-of", mend=mend)
     try:
         return DeltaTable(lake.table_uri(table), version=version, storage_options=lake.storage)
-    except (DeltaError, OSError) as error:
-        raise _too_old(table, f"version {version}") from error
+    except (DeltaError, OSError):
+        raise _too_old(table, f"version {version}") from None
 
 
 def _at_time(lake: "Lake", table: DeltaTable, name: str, time: datetime) -> DeltaTable | None:

@@ -242,7 +242,7 @@ def _joined(parts: list[pa.Table], target: Contract) -> pa.Table:
     mixed = [name for name, kinds in present.items() if len(kinds) > 1]
     if mixed:
         parts = [_plain(part, mixed) for part in parts]
-    alike = all(part.column_names == parts[0].column_names for part in parts)
+    alike = all(part.schema.equals(parts[0].schema) for part in parts)  # who may be NULL, too
     joined = pa.concat_tables(parts, promote_options="none" if alike else "default")
     columns = {}
     for field in arrow_schema(target, segment=True):

@@ -6,6 +6,7 @@ writes and which are never NaN. They are of the contract's statistics columns on
 """
 
 import json
+import math
 import os
 import re
 import time
@@ -218,6 +219,8 @@ def statistics(contract: "Contract", footer: pq.FileMetaData, nulls: Mapping[str
         if name not in extremes:
             continue
         least, most = extremes[name]
+        if isinstance(least, float) and not (math.isfinite(least) and math.isfinite(most)):
+            continue  # JSON has no infinity
         if isinstance(least, bool) or (isinstance(most, str) and max(len(least), len(most)) > STATISTIC_CHARACTERS):
             continue
         low[name], high[name] = _plain(least), _plain(most)

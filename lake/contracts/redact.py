@@ -24,6 +24,8 @@ _SECRET_TEXT: Final = re.compile(
     r"|ya29\.[A-Za-z0-9_\-]{20,}"  # Google access token
     r"|(?<=[?&;])(?:X-(?:Amz|Goog)-(?:Signature|Credential|Security-Token)|AWSAccessKeyId|Signature|sig)=[^&\s\"'<>]+"
     r"|(?:AccountKey|SharedAccessSignature|SharedAccessKey)=[^;\s\"'<>]+"
+    r"|(?i:x-amz-security-token|aws_secret_access_key|aws_session_token|client_secret|bearer)"
+    r"(?:\s*[:=]\s*|\s+)[^\s&;,\"'<>]{16,}"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*"
     r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)",  # user and password of a URL
     re.DOTALL,

@@ -7,7 +7,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from ranklake.lake.contracts.delta import CHECKPOINT_EVERY
-from ranklake.lake.store import LakeUnreachableError
+from ranklake.lake.unreachable import unreachable
 
 if TYPE_CHECKING:
     from ranklake.lake.store import Lake
@@ -38,6 +38,6 @@ def tidy_log(lake: "Lake", table: str, handle: DeltaTable) -> bool:
         handle.cleanup_metadata()
     except (DeltaError, OSError) as error:
         mend = "check space and rights there; run it again"
-        what = f"the log of {table} cannot be tidied: {error}"
-        raise LakeUnreachableError(what, where=lake.uri, mend=mend) from error
+        what = f"the log of {table} cannot be tidied"
+        raise unreachable(lake.uri, error, lake.storage, what=what, mend=mend) from None
     return due

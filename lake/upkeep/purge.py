@@ -31,8 +31,8 @@ from ranklake.lake.parquet import plan_of
 from ranklake.lake.plan import last_finished, read_plan
 from ranklake.lake.read import read
 from ranklake.lake.spool import GONE
-from ranklake.lake.store import LakeUnreachableError
 from ranklake.lake.tables import delta_table
+from ranklake.lake.unreachable import unreachable
 
 if TYPE_CHECKING:
     from ranklake.lake.store import Lake
@@ -102,7 +102,7 @@ def _data_files(lake: "Lake", table: str, finished: int, grace: timedelta, befor
     handle = delta_table(lake, table)  # after the listing: what was committed meanwhile is live
     if handle is None:  # never written, or its log is lost and may be restored
         return
-    wanted, removed = _wanted(handle, grace)
+    wanted, removed = _wanted(lake, handle, grace)
     for one in there:
         name = one.path.removeprefix(f"{root}/")
         plan = plan_of(name)
@@ -113,7 +113,7 @@ def _data_files(lake: "Lake", table: str, finished: int, grace: timedelta, befor
         yield Garbage(one.path, one.size_bytes, "removed" if name in removed else "orphan")
 
 
-def _wanted(handle: DeltaTable, grace: timedelta) -> tuple[set[str], set[str]]:
+def _wanted(lake: "Lake", handle: DeltaTable, grace: timedelta) -> tuple[set[str], set[str]]:
     """Return files that are live or were removed within the grace period, and files that were removed before it."""
     hours = math.ceil(grace / timedelta(hours=1))
     try:
@@ -121,7 +121,8 @@ def _wanted(handle: DeltaTable, grace: timedelta) -> tuple[set[str], set[str]]:
         old = set(handle.vacuum(hours, dry_run=True, enforce_retention_duration=False))
     except (DeltaError, OSError) as error:
         mend = "check your rights there; run it again"
-        raise LakeUnreachableError(f"the log cannot be read: {error}", where=handle.table_uri, mend=mend) from error
+        what = "the log cannot be read"
+        raise unreachable(handle.table_uri, error, lake.storage, what=what, mend=mend) from None
     live = set(files(handle)["path"].to_pylist())
     return live | (every - old), old - live
 

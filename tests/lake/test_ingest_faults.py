@@ -18,7 +18,7 @@ from packing import pack_up
 from segments import DAY, put_bytes, put_segment, step_rows
 
 from ranklake.lake import compact, ingest_plan
-from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.arrow import arrow_schema, conform
 from ranklake.lake.contracts.errors import ContractMismatchError
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.segment import METADATA_KEY, SegmentFooter
@@ -133,6 +133,14 @@ def test_a_footer_that_is_nested_beyond_reason(lake, spool):
     pq.write_table(rows.replace_schema_metadata({METADATA_KEY: b"[" * 100_000}), sink)
     put_bytes(spool, sink.getvalue().to_pybytes(), said)
     assert bring(lake, spool).unreadable == 1
+
+
+def test_segments_that_differ_in_what_may_be_null(lake, spool):
+    """A segment that calls a required column optional, and has no NULL in it, goes in beside others."""
+    rows = step_rows(3, segment=1)
+    put_segment(spool, step_rows(3))
+    put_segment(spool, rows.cast(pa.schema([field.with_nullable(nullable=True) for field in rows.schema])))
+    assert bring(lake, spool).rows_stored == 6
 
 
 def test_rows_of_somebody_else(lake, spool):
@@ -359,6 +367,17 @@ def test_long_text_stays_out_of_the_log(lake):
     rows = with_column(rows, "run", ["r1", "r0"])
     found = json.loads(write_partition(lake, contract("steps"), rows, DAY.date(), 1).stats)
     assert (found["minValues"]["run"], found["maxValues"]["run"]) == ("r0", "r1")
+
+
+def test_infinite_numbers_have_no_bounds(lake):
+    """A derived number may be infinite; JSON, in which bounds are written, knows none."""
+    rows = read(lake, contract("steps")).schema.empty_table()
+    rows = pa.concat_tables([rows, conform(step_rows(2), contract("steps"), segment=True)], promote_options="default")
+    rows = with_column(rows, "loss", [float("inf"), 1.0])
+    file = write_partition(lake, contract("steps"), rows, DAY.date(), 1)
+    stats = json.loads(file.stats)
+    assert "loss" not in stats["maxValues"]
+    assert stats["nullCount"]["loss"] == 0
 
 
 def test_statistics_of_times_keep_their_microseconds(lake):

@@ -39,6 +39,7 @@ def test_texts_under_telling_names_go(name):
         {"secret": True},
         {"url": "https://host/a:b@c"},
         "task-sk-short",
+        "the bearer of news",
     ],
 )
 def test_what_only_sounds_like_one_stays(harmless):
@@ -55,6 +56,8 @@ def test_what_only_sounds_like_one_stays(harmless):
         "sk-" + "c" * 40,
         "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.abc",
         "https://user:pass@host/path",
+        "x-amz-security-token:FwoGZXIvYXdzEJr//////////wEaDA",
+        "Authorization: Bearer abcdefghijklmnopqrst",
         "-----BEGIN RSA PRIVATE KEY-----\nMII\n-----END",
     ],
 )
