@@ -75,17 +75,30 @@ def read_some(
 
 
 def read_batches(
-    lake: "Lake", contract: "Contract", some: pa.Table, columns: Sequence[str], *, batch_rows: int
+    lake: "Lake",
+    contract: "Contract",
+    some: pa.Table,
+    columns: Sequence[str],
+    *,
+    batch_rows: int,
+    dictionaries: bool = False,
 ) -> Iterator[pa.Table]:
     """Yield the rows of some files (rows of `ranklake.lake.commit.files`) in tables of `batch_rows`, the last shorter.
 
-    Small files come together in one table; of a large one no more than about a batch is held at a time.
+    Small files come together in one table; of a large one no more than about a batch is held at a time. With
+    `dictionaries` text stays dictionary-typed, as it is stored: a fifth of the cost for those who look at words.
     """
     schema = _selected(contract, columns)
+    texts = [field.name for field in schema if field.type == pa.string()] if dictionaries else []
+    for name in texts:
+        at = schema.get_field_index(name)
+        schema = schema.set(at, schema.field(at).with_type(pa.dictionary(pa.int32(), pa.string())))
     waiting = schema.empty_table()
     for row in some.select(["path", "date", "size_bytes"]).to_pylist():
         with lake.open_file(lake.path("tables", contract.table, row["path"]), row["size_bytes"]) as source:
-            file = pq.ParquetFile(source)
+            footer = pq.read_metadata(source)
+            stored = set(footer.schema.names)
+            file = pq.ParquetFile(source, metadata=footer, read_dictionary=[name for name in texts if name in stored])
             for batch in file.iter_batches(batch_rows, columns=_stored(file, schema)):
                 part = _fit(pa.table(batch), file, row["date"], schema)
                 waiting = pa.concat_tables([waiting, part])
@@ -112,7 +125,8 @@ def _fit(rows: pa.Table, file: pq.ParquetFile, day: date | None, schema: pa.Sche
     arrays = []
     for column in schema:
         if column.name in stored:
-            arrays.append(rows[column.name].cast(column.type))
+            found = rows[column.name]
+            arrays.append(found if found.type == column.type else found.cast(column.type))
         elif column.name == "date" and day is not None:
             arrays.append(pa.chunked_array([pa.repeat(pa.scalar(day, pa.date32()), rows.num_rows)]))
         else:

@@ -1,7 +1,15 @@
-"""Whether keys repeat in a partition, in bounded memory: what is too large to hold is spilled to disk."""
+"""Whether keys repeat in a partition, in bounded memory: what is too large to hold is spilled to disk.
 
-from typing import TYPE_CHECKING, Final
+Keys hardly ever repeat. If no two rows have the same 64 bits of hash, no two have the same key: `Hashes` finds that out
+along with the scan of the rows. Only if a hash comes twice are the keys themselves counted, by `repeated`.
+"""
 
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.dataset as ds
 
@@ -14,6 +22,113 @@ if TYPE_CHECKING:
     from ranklake.lake.store import Lake
 
 MEMORY_BYTES: Final = 512 * 2**20
+HELD_BYTES: Final = 128 * 2**20
+_ROWS: Final = 2**15  # whose hashes are computed at a time, so that they stay in the processor's cache
+_MIX: Final = ((np.uint64(32), np.uint64(0xD6E8FEB86659FD93)), (np.uint64(29), np.uint64(0x9E3779B97F4A7C15)))
+
+_Words = npt.NDArray[np.uint64]
+
+
+class Hashes:
+    """Hashes of the keys of a partition, as a context: files on disk, if there are any, are gone when it is left.
+
+    Parameters
+    ----------
+    columns
+        What makes the key.
+    rows
+        How many rows will come, about.
+    held_bytes
+        Hashes that are held and sorted at a time; more are kept in files, each with its own range of hashes.
+    """
+
+    def __init__(self, columns: "Sequence[str]", rows: int, held_bytes: int = HELD_BYTES) -> None:
+        self.columns, self.rows = columns, 0
+        self._bits = max(0, (rows * 8 - 1) // held_bytes).bit_length()
+        self._held: list[_Words] = []
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._able = bool(columns)
+
+    def __enter__(self) -> Self:
+        if self._bits:
+            self._folder = tempfile.TemporaryDirectory(prefix="ranklake-keys-")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    def add(self, rows: pa.Table) -> None:
+        """Take in some rows; those with a NULL in the key are passed over. Text is dictionary-typed."""
+        self._able = self._able and all(_hashable(rows[name].type) for name in self.columns)
+        if not self._able:
+            return
+        keys = rows.select(list(self.columns))
+        if any(column.null_count for column in keys.columns):
+            keys = keys.drop_null()
+        columns = [_words(column) for column in keys.columns]
+        found = np.zeros(keys.num_rows, np.uint64)
+        for start in range(0, len(found), _ROWS):
+            _mix(found[start : start + _ROWS], [column[start : start + _ROWS] for column in columns])
+        self.rows += len(found)
+        try:
+            self._keep(found)
+        except OSError:  # a disk that is full: `repeated` may say so
+            self._able = False
+
+    def _keep(self, found: _Words) -> None:
+        if self._folder is None:
+            self._held.append(found)
+            return
+        found.sort()
+        ends = np.arange(1, 2**self._bits, dtype=np.uint64) << np.uint64(64 - self._bits)
+        for index, some in enumerate(np.split(found, np.searchsorted(found, ends))):
+            with (Path(self._folder.name) / str(index)).open("ab") as file:
+                some.tofile(file)
+
+    def distinct(self) -> bool:
+        """Say whether all keys differ; False where that is not sure."""
+        if self._folder is None:
+            return self._able and _all_differ(np.concatenate([np.empty(0, np.uint64), *self._held]))
+        files = sorted(Path(self._folder.name).iterdir())
+        return self._able and all(_all_differ(np.fromfile(file, np.uint64)) for file in files)
+
+
+def _all_differ(found: _Words) -> bool:
+    found.sort()
+    return not bool(np.any(found[1:] == found[:-1]))
+
+
+def _hashable(kind: pa.DataType) -> bool:
+    """Say whether values of a type are equal if and only if their bits are."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_temporal(kind) or pa.types.is_dictionary(kind))
+
+
+def _words(column: pa.ChunkedArray) -> _Words:
+    """Return 64 bits for each value of a column without NULL; equal values have the same."""
+    if pa.types.is_dictionary(column.type):
+        from pandas.util import hash_array  # type: ignore[import-untyped]
+
+        chunks = [
+            hash_array(chunk.dictionary.to_numpy(zero_copy_only=False), categorize=False)[chunk.indices.to_numpy()]
+            for chunk in column.chunks
+        ]
+        return np.concatenate([np.empty(0, np.uint64), *chunks])
+    if pa.types.is_date32(column.type):
+        column = column.cast(pa.int32())
+    words: _Words = column.cast(pa.int64()).to_numpy().view(np.uint64)
+    return words
+
+
+def _mix(found: _Words, columns: list[_Words]) -> None:
+    """Hash a key's columns into `found`, in place. Of one column's bits each change changes the hash."""
+    spare = np.empty_like(found)
+    for column in columns:
+        np.bitwise_xor(found, column, out=found)
+        for shift, factor in _MIX:
+            np.multiply(found, factor, out=found)
+            np.right_shift(found, shift, out=spare)
+            np.bitwise_xor(found, spare, out=found)
 
 
 def repeated(lake: "Lake", contract: "Contract", files: pa.Table, columns: "Sequence[str]") -> tuple[int, int]:

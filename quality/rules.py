@@ -96,16 +96,18 @@ def _parses(text: str) -> bool:
     return True
 
 
+def metric_ends(metrics: pa.Array | pa.ChunkedArray, ranges: Ranges) -> tuple[pa.Array, pa.Array]:
+    """Return the least and the greatest valid value of each of some metrics; NULL for those without a range."""
+    which = pc.index_in(metrics, value_set=pa.array(list(ranges), pa.string()))
+    low = pa.array([-np.inf if low is None else low for low, _ in ranges.values()], pa.float64())
+    high = pa.array([np.inf if high is None else high for _, high in ranges.values()], pa.float64())
+    return pc.take(low, which), pc.take(high, which)
+
+
 def _out_of_metric_range(check: Check, rows: pa.Table, ranges: Ranges) -> pa.ChunkedArray:
     metric, value = (rows[name] for name in check.columns)
-    names = pa.array(list(ranges), pa.string())
-    which = pc.index_in(metric, value_set=names)
-    low, high = (
-        pa.array([-np.inf if low is None else low for low, _ in ranges.values()], pa.float64()),
-        pa.array([np.inf if high is None else high for _, high in ranges.values()], pa.float64()),
-    )
-    outside = pc.or_(pc.less(value, pc.take(low, which)), pc.greater(value, pc.take(high, which)))
-    return pc.fill_null(outside, fill_value=False)
+    low, high = metric_ends(metric, ranges)
+    return pc.fill_null(pc.or_(pc.less(value, low), pc.greater(value, high)), fill_value=False)
 
 
 def _there(check: Check, rows: pa.Table, ranges: Ranges) -> pa.ChunkedArray:

@@ -1,5 +1,10 @@
-"""One scan of one partition: all its expectations, in batches of bounded size, their counts summed up."""
+"""One scan of one partition: all its expectations, in batches of bounded size, their counts summed up.
 
+Great Expectations judges the first rows of the partition, and of the rest what the screen does not clear: at a
+microsecond and more for each value it is not asked what a column's extremes already tell.
+"""
+
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import date
 from typing import TYPE_CHECKING, Final
@@ -7,10 +12,12 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.read import read_batches
 from ranklake.quality.frame import frame
-from ranklake.quality.keys import repeated
+from ranklake.quality.keys import Hashes, repeated
 from ranklake.quality.rules import RULES, checked, failures
+from ranklake.quality.screen import Screen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +27,10 @@ if TYPE_CHECKING:
     from ranklake.quality.engine import Judge
     from ranklake.quality.suite import Expectation, Suite
 
+    Judged = tuple[Expectation, "Tally"]
+
 BATCH_ROWS: Final = 500_000  # of 40 columns these take about 400 MB on their way through pandas
+JUDGED_ROWS: Final = 1_000
 _SHOWN: Final = 3
 
 
@@ -62,7 +72,13 @@ class Partition:
 
 
 def scan(
-    lake: "Lake", contract: "Contract", suite: "Suite", part: Partition, judge: "Judge", batch_rows: int = BATCH_ROWS
+    lake: "Lake",
+    contract: "Contract",
+    suite: "Suite",
+    part: Partition,
+    judge: "Judge",
+    batch_rows: int = BATCH_ROWS,
+    judged_rows: int = JUDGED_ROWS,
 ) -> list[Tally]:
     """Return one tally per expectation of the suite, in its order.
 
@@ -72,40 +88,77 @@ def scan(
         With those columns only that the table has; expectations on others come back as absent.
     batch_rows
         Rows that are put to the judge at a time.
+    judged_rows
+        Rows at the partition's beginning that are put to the judge whatever they hold; of the rest it is asked what is
+        in doubt.
 
     A file that cannot be read makes the expectations errored, each with the reason.
     """
     tallies = [Tally(absent=any(name not in contract for name in one.check.columns)) for one in suite.expectations]
-    rowwise = [(one, tally) for one, tally in zip(suite.expectations, tallies, strict=True) if not tally.absent]
-    judged = [pair for pair in rowwise if pair[0].per_row]
-    columns = [name for name in contract.names if any(name in one.check.columns for one, _ in judged)]
-    try:
-        for rows in read_batches(lake, contract, part.files, columns, batch_rows=batch_rows) if columns else ():
-            for classified in (False, True):
-                some = [pair for pair in judged if pair[0].classified is classified]
-                _add(contract, suite, rows, some, judge, classified=classified)
-    except (OSError, pa.ArrowException) as error:  # no text of theirs: it may quote a value
-        for _, tally in judged:
-            tally.error = f"a data file cannot be read ({type(error).__name__})"
-    for one, tally in rowwise:
-        if not one.per_row:
-            _whole(lake, contract, part, one, tally)
+    there = [(one, tally) for one, tally in zip(suite.expectations, tallies, strict=True) if not tally.absent]
+    judged = [pair for pair in there if pair[0].per_row]
+    columns = [name for name in contract.names if any(name in one.check.columns for one, _ in there)]
+    with ExitStack() as held:
+        keys = {
+            one.check.id: held.enter_context(Hashes(_key(contract, one.check), part.rows))
+            for one, _ in there
+            if one.check.kind == "unique"
+        }
+        whole = not columns
+        try:
+            batches = read_batches(lake, contract, part.files, columns, batch_rows=batch_rows, dictionaries=True)
+            for rows in batches if columns else ():
+                for hashes in keys.values():
+                    hashes.add(rows)
+                first, rest = rows.slice(0, judged_rows), rows.slice(judged_rows)
+                judged_rows -= first.num_rows
+                for classified in (False, True):
+                    some = [pair for pair in judged if pair[0].classified is classified]
+                    _add(contract, suite, first, some, judge, classified=classified)
+                    doubtful = _screen(suite, rest, some)
+                    _add(contract, suite, rest, doubtful, judge, classified=classified)
+            whole = True
+        except (OSError, pa.ArrowException) as error:  # no text of theirs: it may quote a value
+            for _, tally in judged:
+                tally.error = f"a data file cannot be read ({type(error).__name__})"
+        for one, tally in there:
+            if not one.per_row:
+                _whole(lake, contract, part, one, tally, keys.get(one.check.id) if whole else None)
     return tallies
+
+
+def _screen(suite: "Suite", rows: pa.Table, some: "Sequence[Judged]") -> "list[Judged]":
+    """Count the rows of what surely none of them fails; return the other expectations."""
+    if not rows.num_rows:
+        return []
+    screen = Screen(rows, suite.ranges)
+    doubtful = []
+    for one, tally in some:
+        clear = 0 if _blank(one.check, rows) else screen.clear(one.check)
+        if clear is None:
+            doubtful.append((one, tally))
+        else:
+            tally.checked += clear
+    return doubtful
 
 
 def _add(
     contract: "Contract",
     suite: "Suite",
     rows: pa.Table,
-    some: "Sequence[tuple[Expectation, Tally]]",
+    some: "Sequence[Judged]",
     judge: "Judge",
     *,
     classified: bool,
 ) -> None:
+    """Put rows to the judge, and add what it says."""
     some = [pair for pair in some if not _blank(pair[0].check, rows)]
-    if not some:
+    if not some or not rows.num_rows:
         return
     expectations = [one for one, _ in some]
+    named = {name for one in expectations for name in one.check.columns}
+    stored = arrow_schema(contract)
+    rows = pa.table({name: rows[name].cast(stored.field(name).type) for name in rows.column_names if name in named})
     verdicts = judge(contract, frame(rows, expectations, suite.ranges), expectations, classified=classified)
     for (one, tally), verdict in zip(some, verdicts, strict=True):
         if verdict.success is None:
@@ -126,7 +179,14 @@ def _blank(check: "Check", rows: pa.Table) -> bool:
     return nulls_pass and any(rows[name].null_count == rows.num_rows for name in check.columns)
 
 
-def _whole(lake: "Lake", contract: "Contract", part: Partition, one: "Expectation", tally: Tally) -> None:
+def _key(contract: "Contract", check: "Check") -> list[str]:
+    """Return what tells rows of one partition apart: its own columns are the same in all of them."""
+    return [name for name in check.columns if name not in contract.partition]
+
+
+def _whole(
+    lake: "Lake", contract: "Contract", part: Partition, one: "Expectation", tally: Tally, hashes: Hashes | None
+) -> None:
     check = one.check
     if check.kind == "row_count":
         tally.checked = part.rows
@@ -134,6 +194,9 @@ def _whole(lake: "Lake", contract: "Contract", part: Partition, one: "Expectatio
         outside = (low is not None and part.rows < float(low)) or (high is not None and part.rows > float(high))
         tally.failed = part.rows if outside else 0
         tally.seen = [f"{part.rows} rows"]
+        return
+    if hashes is not None and hashes.distinct():
+        tally.checked = hashes.rows
         return
     try:
         tally.checked, tally.failed = repeated(lake, contract, part.files, check.columns)
