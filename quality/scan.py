@@ -170,7 +170,11 @@ def _add(
         else:
             tally.checked += verdict.checked
             tally.failed += verdict.failed
-            tally.seen += [str(value) for value in verdict.shown[: _SHOWN - len(tally.seen)]]
+            whole = pa.types.is_integer(
+                rows[one.check.columns[0]].type
+            )  # pandas makes floats of them where one is NULL
+            shown = verdict.shown[: _SHOWN - len(tally.seen)]
+            tally.seen += [f"{value:.0f}" if whole and isinstance(value, float) else str(value) for value in shown]
 
 
 def _blank(check: "Check", rows: pa.Table) -> bool:
