@@ -137,10 +137,10 @@ def query(
     if role is not None:  # its conditions choose files, too
         words |= {word.lower() for condition in role.where.values() for word in _WORD.findall(condition)}
     try:
-        kept = needed(engine(), lake, contracts, live, lambda ctx: planned(ctx).execution_plan(), words)
+        kept, misread = needed(engine(), lake, contracts, live, lambda ctx: planned(ctx).execution_plan(), words)
         ctx = engine(batch_rows=_BATCH_ROWS)
         for name, rows in kept.items():
-            register(ctx, lake, contracts[name], rows, views=True)
+            register(ctx, lake, contracts[name], rows, views=True, whole=name in misread)
         found = plain(planned(ctx).to_arrow_table())
     except (MissingFileError, QueryError):
         raise

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _NO_FILES: Final = pa.schema(
     {"path": pa.string(), "size_bytes": pa.int64(), "num_records": pa.int64(), "date": pa.date32()}
 ).empty_table()
+_ALL_ROWS: Final = 2**63 - 1
 _NO_EXPRESSION: Final = "'pyarrow.lib.BooleanScalar' and 'pyarrow._compute.Expression'"
 """What DataFusion says where it fails to put a condition with a bare NULL, as in IN (NULL, 1), before a dataset."""
 
@@ -49,7 +50,9 @@ def live_files(handle: "DeltaTable | None", days: Collection[date] | None = None
     return _NO_FILES if handle is None else files(handle, None if days is None else sorted(days))
 
 
-def register(ctx: SessionContext, lake: "Lake", contract: "Contract", live: pa.Table, *, views: bool = False) -> None:
+def register(
+    ctx: SessionContext, lake: "Lake", contract: "Contract", live: pa.Table, *, views: bool = False, whole: bool = False
+) -> None:
     """Register files of a table (rows of `live_files`) under its name; none make it empty, with its columns and types.
 
     Parameters
@@ -77,6 +80,10 @@ def register(ctx: SessionContext, lake: "Lake", contract: "Contract", live: pa.T
         ctx.register_view(contract.table, frame.select(*(col(f'"{name}"') for name in schema.names)))
     else:
         ctx.register_dataset(contract.table, _dataset(lake, contract.table, live.to_pylist(), schema, schema.names))
+        if whole:  # no optimizer may move a condition across a limit
+            frame = ctx.table(contract.table).limit(_ALL_ROWS)
+            ctx.deregister_table(contract.table)
+            ctx.register_view(contract.table, frame)
 
 
 def needed(
@@ -86,8 +93,10 @@ def needed(
     live: Mapping[str, pa.Table],
     plan: Callable[[SessionContext], Any],
     words: Collection[str],
-) -> dict[str, pa.Table]:
+) -> tuple[dict[str, pa.Table], set[str]]:
     """Return those files of each table that a query can need, by what the Delta log says of them.
+
+    Returned beside them: tables of which pyarrow would answer a condition of the query in another way than SQL does.
 
     Parameters
     ----------
@@ -113,24 +122,27 @@ def needed(
     except Exception as error:
         if _NO_EXPRESSION not in str(error):
             raise
-        return dict(live)
+        return dict(live), set(live)
     kept = {}
     for table, rows in live.items():
         prefix = len(lake.path("tables", table, ""))
         asked = pa.array([path[prefix:] for path in stand_ins[table].asked], pa.string())
         kept[table] = rows.filter(pc.is_in(rows["path"], value_set=asked))
-    return kept
+    return kept, {table for table, one in stand_ins.items() if one.misread}
 
 
 class _StandIn(ds.FileSystemDataset):  # type: ignore[misc] # pyarrow ships no types
     """A table's files as a dataset that notes which of them it is asked for, by path."""
 
     asked: set[str]
+    misread: bool
 
     def get_fragments(self, filter: ds.Expression | None = None) -> Iterator[ds.Fragment]:  # noqa: A002 - pyarrow's name
         """Return the fragments that may hold rows for which the filter is true."""
         found = list(super().get_fragments(filter=_expression(filter)))
         self.asked.update(fragment.path for fragment in found)
+        # NULL is in no list for pyarrow, so that it is "not in" every list; for SQL nobody knows
+        self.misread |= "is_in(" in str(filter) and "invert(" in str(filter)
         return iter(found)
 
     def scanner(self, **options: Any) -> ds.Scanner:  # noqa: ANN401 - pyarrow's own
@@ -180,7 +192,7 @@ def _dataset(
         for row in live
     ]
     dataset = _StandIn(fragments, schema, form, filesystem)
-    dataset.asked = set()
+    dataset.asked, dataset.misread = set(), False
     return dataset
 
 

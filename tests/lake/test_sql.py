@@ -121,6 +121,17 @@ def test_near_and_far_tables_are_read_alike(lake, kind):
     assert chosen.sql("SELECT DISTINCT date FROM steps").to_arrow_table()["date"].to_pylist() == [NOON.date()]
 
 
+@pytest.mark.parametrize("kind", [Lake, Distant])
+def test_nulls_are_in_no_answer_of_not_in(tmp_path, kind):
+    """Nobody knows whether a NULL is in a list, near and far, though pyarrow says that it is not."""
+    near = Lake.create(str(tmp_path / "lake"))
+    facts = [{"step": n, "ts": NOON, "step_time_s": 1.0, "tokens": tokens} for n, tokens in enumerate((None, 0, 7))]
+    append(near, "steps", facts)
+    one = kind(near.uri, fs=near.fs, root=near.root)
+    for condition in ("tokens NOT IN (0, 1, 2, 3, 4)", "NOT (tokens IN (0, 1, 2, 3, 4))", "tokens IN (NULL, 7)"):
+        assert query(one, f"SELECT step FROM steps WHERE {condition}").to_pylist() == [{"step": 2}]
+
+
 def test_a_lake_in_a_folder_with_an_odd_name(tmp_path):
     """Brackets, stars, spaces and percent signs in the lake's path are letters like others."""
     odd = Lake.create(str(tmp_path / "l [a]*?% ü#"))
