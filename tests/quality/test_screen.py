@@ -167,10 +167,15 @@ KEYS = st.lists(
     ),
     max_size=60,
 )
+AGAIN = st.integers(0, 2)
 
 
 @settings(max_examples=150, deadline=None)
-@given(keys=KEYS, cuts=st.lists(st.integers(0, 60), max_size=4), held_bytes=st.sampled_from([8, 64, 2**20]))
+@given(
+    keys=st.builds(lambda keys, again: [*keys, *keys[:again]], KEYS, AGAIN),
+    cuts=st.lists(st.integers(0, 60), max_size=4),
+    held_bytes=st.sampled_from([8, 64, 2**20]),
+)
 def test_hashes_know_whether_keys_repeat(keys, cuts, held_bytes):
     """Held or spilled, in whatever batches: they differ if and only if keys without NULL do."""
     schema = pa.schema([("a", pa.int64()), ("b", pa.int32()), ("c", pa.string()), ("d", pa.timestamp("us", "UTC"))])
