@@ -33,6 +33,11 @@ def _remove(spare: SlotFile) -> None:
         spare.path.unlink()
 
 
+def _is_lasting(refused: RefusedError) -> bool:
+    """Say whether room has to come from elsewhere: room within the disk budget is made here, by sealing and folding."""
+    return refused.reason not in {BACKPRESSURE, BLOCKED}
+
+
 class Lane:
     """The open slot file of one layout, and its successor.
 
@@ -166,8 +171,9 @@ class Lane:
         spare, self._spare = self._spare, None
         self.wake()
         if spare is None:
-            if self.is_hungry and self._refused is not None and self.wake is not _nobody:
-                raise self._refused  # to ask a full disk takes milliseconds: `prepare` does, in another thread
+            refused = self._refused
+            if refused is not None and _is_lasting(refused) and self.wake is not _nobody:
+                raise refused  # to ask a full disk takes milliseconds: `prepare` does, in another thread
             return self._create(self.layout)
         try:
             self._adopt(spare)
@@ -187,8 +193,7 @@ class Lane:
     @property
     def is_hungry(self) -> bool:
         """Whether the last try to make a file failed, for another reason than the disk budget."""
-        refused = self._refused
-        return refused is not None and refused.reason not in {BACKPRESSURE, BLOCKED}
+        return self._refused is not None and _is_lasting(self._refused)
 
     def prepare(self) -> None:
         """Have the next file, or the first one, ready, with its first pages touched."""
@@ -216,7 +221,7 @@ class Lane:
                 following = self._next()
             except RefusedError as refused:
                 following = None
-                if refused.reason != BACKPRESSURE:  # room within the budget is asked for by the writer, who may fold
+                if _is_lasting(refused):  # room within the budget is asked for by the writer, who may fold
                     self._refused, self._retry_ns = refused, time.monotonic_ns() + RETRY_NS
             self._publish(following)
 

@@ -1,7 +1,7 @@
 """Spares: the thread that has the next file of each lane ready before its writers need it.
 
-It does nothing else: a writer that finds no next file makes one itself, and faults its pages in one by one. Syncing,
-which may wait for the disk for a second, has another thread.
+A writer that finds no next file makes one itself, and faults its pages in one by one. So this thread waits for nothing
+that takes long: syncing, which may wait for the disk for a second, has another.
 """
 
 import contextlib
