@@ -28,12 +28,6 @@ def url(tmp_path_factory):
         yield found
 
 
-@pytest.fixture
-def place(url, tmp_path):
-    """Give an empty place there."""
-    return Store(f"s3://bucket/{tmp_path.name}", s3_storage(url))
-
-
 class TestLake(LakeSuite):
     """A lake's contract."""
 

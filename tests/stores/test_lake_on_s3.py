@@ -28,12 +28,6 @@ def url(tmp_path_factory):
 
 
 @pytest.fixture
-def place(url, tmp_path):
-    """Give an empty place there."""
-    return Store(f"s3://bucket/{tmp_path.name}", s3_storage(url))
-
-
-@pytest.fixture
 def proxy(url):
     """Give a proxy before the server."""
     with Proxy(url) as found:

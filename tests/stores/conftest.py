@@ -1,0 +1,10 @@
+"""What the tests of stores share; which server they speak to, each module says by its `url`."""
+
+import pytest
+from stores import Store, s3_storage
+
+
+@pytest.fixture
+def place(url, tmp_path):
+    """Give an empty place in the server's bucket."""
+    return Store(f"s3://bucket/{tmp_path.name}", s3_storage(url))
