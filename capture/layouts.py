@@ -186,7 +186,19 @@ HISTOGRAMS: Final = Layout(
 )
 
 SLOT_LANES: Final = {layout.lane: layout for layout in (STEPS, SCALARS, ROWS, SPANS, INTERVALS, HISTOGRAMS)}
-FRAME_LANES: Final = ("runs", "events")
+FRAME_LANES: Final = (
+    "runs",
+    "events",
+    "logs",
+    "artifacts",
+    "datasets",
+    "inferences",
+    "gpu_samples",
+    "host_samples",
+    "jobs",
+    "pools",
+)
+"""Tables whose rows are too wide, too few or too various for slots."""
 WRITTEN: Final = "_written"
 """Behind a lane's name: its files are not mapped, but written record by record (see `ranklake.capture.written`)."""
 LAYOUT_OF_LANE: Final = SLOT_LANES | {name + WRITTEN: layout for name, layout in SLOT_LANES.items()}

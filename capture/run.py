@@ -6,7 +6,7 @@ told once in a warning of the logger "ranklake".
 
 import contextlib
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -219,7 +219,7 @@ class Run(Metrics):
             self._miss("events")
             return
         moment = now()
-        try:
+        with self.recording("events"):
             frame = self.stack.top
             if step is None:
                 at = ABSENT if frame is None or frame.step is None else frame.step.number
@@ -235,14 +235,38 @@ class Run(Metrics):
                 "duration_ns": None if duration_s is None else max(0, round(number(duration_s) * 1e9)),
                 "attributes": json_text(attributes),
             }
-            row = {column: value for column, value in columns.items() if value is not None}
-            self._recorder.records["events"].append(moment, row)
+            self.record("events", columns, moment)
+
+    def record(self, table: str, columns: Mapping[str, Any], at_ns: int | None = None) -> bool:
+        """Write a row of one of `ranklake.capture.layouts.FRAME_LANES`; False if it was counted as a gap.
+
+        For the sources of this room, which know the table's contract: what they give is written as it is.
+
+        Parameters
+        ----------
+        columns
+            By the contract's names, as JSON has them: times in microseconds since 1970, columns of JSON as text. None
+            stands for NULL.
+        at_ns
+            Monotonic time of the row; by default now.
+        """
+        if self._recorder is None:
+            self._miss(table)
+            return False
+        row = {column: value for column, value in columns.items() if value is not None}
+        return self._recorder.records[table].append(now() if at_ns is None else at_ns, row)
+
+    @contextlib.contextmanager
+    def recording(self, table: str) -> Iterator[None]:
+        """Count as a gap of the table what is raised within: telemetry never raises into training."""
+        try:
+            yield
         except RefusedError as refused:
-            self.refuse("events", refused.reason, refused.detail)
+            self.refuse(table, refused.reason, refused.detail)
         except (BadValueError, DeviceValueError, OverflowError, ValueError) as error:
-            self.refuse("events", BAD_VALUE, str(error))
-        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
-            self.trouble("recording an event", error, "events")
+            self.refuse(table, BAD_VALUE, str(error))
+        except Exception as error:  # noqa: BLE001 - whatever it is
+            self.trouble(f"recording in {table}", error, table)
 
     # ── FLOPs ──
 
