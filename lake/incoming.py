@@ -317,7 +317,7 @@ def _is_number(column: pa.ChunkedArray, number: int) -> bool:
 
 def _is_text(column: pa.ChunkedArray, text: str) -> bool:
     for chunk in column.chunks:
-        words = chunk.dictionary if pa.types.is_dictionary(chunk.type) else chunk.unique()
-        if any(word not in {text, None} for word in words.to_pylist()):
+        known = pa.types.is_dictionary(chunk.type) and set(chunk.dictionary.to_pylist()) <= {text, None}
+        if not known and not set(chunk.unique().to_pylist()) <= {text, None}:  # a dictionary may have words of no row
             return False
     return True

@@ -141,6 +141,19 @@ def test_whatever_lies_in_the_spool_the_good_rows_are_stored(lake, spool):
     adds_up(lake, spool)
 
 
+def test_a_dictionary_may_have_words_of_no_row(lake, spool):
+    """What a segment's dictionary of runs holds beside the words of its rows is nobody's run; a row's word is."""
+    rows = step_rows(10)
+    at = rows.schema.get_field_index("run")
+    for segment, codes in enumerate(([0] * 10, [0] * 9 + [1])):
+        runs = pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), ["r1", "other"])
+        mine = step_rows(10, segment=segment).set_column(at, "run", runs)
+        put_segment(spool, mine, rows_before=10 * segment)
+    done = bring(lake, spool)
+    assert (done.rows_stored, done.unreadable) == (10, 1)
+    adds_up(lake, spool)
+
+
 def test_clocks_that_are_wrong(lake, spool):
     """Rows of 1970 and of 2101 are quarantined with their reason; rows of another year are stored under their date."""
     for segment, when in enumerate((datetime(1970, 1, 1, tzinfo=UTC), datetime(2101, 1, 1, tzinfo=UTC))):
