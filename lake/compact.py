@@ -22,12 +22,11 @@ from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.edge import judge
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.model import Contract
-from ranklake.lake.contracts.segment import SegmentName
 from ranklake.lake.incoming import Incoming, Opener, load, recorded_table
 from ranklake.lake.packs import Reader
 from ranklake.lake.parquet import DataFile, write_days
 from ranklake.lake.rejected import REJECTED_ROWS, reject_rows
-from ranklake.lake.repeats import KEY, Mask, SlotFile, Slots, first_of_key, stored_before
+from ranklake.lake.repeats import KEY, Mask, SlotFile, Slots, first_of_key, seen_before, slot_texts
 from ranklake.lake.spool import Spool
 from ranklake.lake.store import Lake
 
@@ -47,13 +46,9 @@ class Group:
     table
         As the spool's folder says.
     segments
-        Rows of the plan: path, others (paths that claim the same digest), sha256, bytes, resent.
+        Rows of the plan: path, others (paths that claim the same digest), sha256, bytes, seen (slots that came before).
     plan, created
         The plan's number and time; rejected rows carry them.
-    version
-        Delta version of the table when the plan was made (-1: no table), for rows that were stored before.
-    rejects_version
-        Likewise of the table ``rejects``.
     store_rows, store_rejects
         False where an earlier try of the plan committed that table: then rows are counted, not written.
     encryption_key
@@ -69,8 +64,6 @@ class Group:
     segments: list[dict[str, Any]]
     plan: int
     created: datetime
-    version: int
-    rejects_version: int
     store_rows: bool = True
     store_rejects: bool = True
     encryption_key: str = ""
@@ -124,7 +117,7 @@ class _Piece:
         self._parts: list[tuple[Incoming, pa.Table]] = []
         self._bytes = self._rows = self._most_rows = 0
         self._seen: dict[SlotFile, Slots] = {}
-        self._before: dict[SlotFile, Slots] | None = None
+        self._before = seen_before(group.segments)
 
     def add(self, segment: Incoming) -> None:
         """Take a segment's rows in; where that makes a piece full, write it."""
@@ -188,7 +181,7 @@ class _Piece:
     def _first(self, owners: list[Incoming], rows: pa.Table, starts: Slots) -> Mask | None:
         """Return a mask of the rows whose key came in no row before; None where that is all of them."""
         slot_files = [owner.slot_file for owner in owners]
-        known = dict(self._stored())
+        known = dict(self._before)
         for slot_file, slots in self._seen.items():
             known[slot_file] = np.concatenate([known.get(slot_file, slots[:0]), slots])
         keyed: Mask | None = None
@@ -197,21 +190,14 @@ class _Piece:
                 valid = rows[name].is_valid().to_numpy()
                 keyed = valid if keyed is None else keyed & valid
         slots = (rows["slot"].fill_null(0) if rows["slot"].null_count else rows["slot"]).to_numpy()
+        for owner, text in zip(owners, slot_texts(slots, keyed, starts), strict=True):
+            owner.slots = f"{owner.slots} {text}" if owner.slots and text else owner.slots or text
         last = slot_files[-1]
         begins = slot_files.index(last)
         mine = slice(int(starts[begins]), None)
         newest = slots[mine] if keyed is None else slots[mine][keyed[mine]]
         self._seen = {last: np.concatenate([self._seen.get(last, newest[:0]), newest])}
         return first_of_key(slots, keyed, starts, slot_files, known)
-
-    def _stored(self) -> dict[SlotFile, Slots]:
-        """Return the slots that earlier plans brought in of slot files that are here again."""
-        if self._before is None:
-            group = self._group
-            names = (SegmentName.parse(row["path"].rpartition("/")[2]) for row in group.segments if row["resent"])
-            again = {(name.rank, name.incarnation, name.segment) for name in names}
-            self._before = stored_before(self._lake, self._target, again, group.version, group.rejects_version)
-        return self._before
 
     def _account(
         self,

@@ -36,7 +36,7 @@ class Incoming:
 
     Attributes
     ----------
-    path, sha256, size_bytes, resent
+    path, sha256, size_bytes
         As the plan names it; of damaged bytes the digest that they have.
     name, footer
         What it says of itself; None where it says nothing.
@@ -44,18 +44,20 @@ class Incoming:
         Why it cannot be read; None for a sound one.
     rows_stored, rows_rejected, rows_duplicate
         What became of its rows.
+    slots
+        Which slots they have, as `ranklake.lake.repeats` says it.
     """
 
     path: str
     sha256: str
     size_bytes: int
-    resent: bool
     name: SegmentName | None
     footer: SegmentFooter | None = None
     unreadable: str | None = None
     rows_stored: int = 0
     rows_rejected: int = 0
     rows_duplicate: int = 0
+    slots: str = ""
     _first: datetime | None = None
     _last: datetime | None = None
     _file: pq.ParquetFile | None = None
@@ -109,6 +111,7 @@ class Incoming:
             # the name says how many rows lie in quarantine
             "rows_rejected": name.rows if in_quarantine and name else self.rows_rejected,
             "rows_duplicate": self.rows_duplicate,
+            "slots": self.slots if self.unreadable is None else None,
         }
 
 
@@ -132,7 +135,7 @@ def load(
     """
     tried: list[Incoming] = []
     for path in (row["path"], *row["others"]):
-        segment = Incoming(path, row["sha256"], row["bytes"], row["resent"], _name(path))
+        segment = Incoming(path, row["sha256"], row["bytes"], _name(path))
         try:
             raw = reader.read(path)
         except FileNotFoundError:
@@ -140,6 +143,8 @@ def load(
             tried.append(segment)
             continue
         try:
+            if row["taken"]:
+                raise NotASegmentError("another stream has its incarnation and segment number")
             _read(raw, segment, opener, target, encryption_key)
         except NotAuthenticError as error:
             segment.unreadable = error.what

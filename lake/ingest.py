@@ -13,6 +13,7 @@ from ranklake.lake import ingest_plan
 from ranklake.lake.commit import files
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.driver import drive
+from ranklake.lake.known import IDENTITY, damaged_when
 from ranklake.lake.plan import LEDGER
 from ranklake.lake.read import read
 from ranklake.lake.rounds import Rounds
@@ -121,7 +122,7 @@ def _purge(lake: "Lake", spool: "Spool", keep_days: int, rounds: Rounds) -> int:
     rows = int(pc.sum(old["num_records"]).as_py() or 0)
     if not rows or not rounds.purge_is_due({"rows": rows, "days": len(set(old["date"].to_pylist()))}, now):
         return 0
-    kept = read(lake, contract("segments"), [*ingest_plan.IDENTITY, "plan", "date"])
-    purged = spool.purge(kept, today, keep_days, ingest_plan.damaged_when(lake, kept))
+    kept = read(lake, contract("segments"), [*IDENTITY, "plan", "date"])
+    purged = spool.purge(kept, today, keep_days, damaged_when(lake, kept))
     rounds.save(lake)
     return purged

@@ -9,21 +9,29 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
-import pyarrow.compute as pc
 
 import ranklake
 from ranklake.lake.commit import number_of, swap
 from ranklake.lake.compact import PIECE_BYTES, Compacted, Group, compact
 from ranklake.lake.contracts.keys import has_key
 from ranklake.lake.contracts.load import contract
+from ranklake.lake.known import (
+    IDENTITY,
+    STREAM,
+    Cuts,
+    SlotFile,
+    Stream,
+    damaged_when,
+    earlier_cuts,
+    slot_file_of,
+    stream_of,
+    unknown,
+)
 from ranklake.lake.ledger import commit_rows, ledger_row
 from ranklake.lake.plan import LEDGER, Plan, Progress
 from ranklake.lake.read import read
-from ranklake.lake.spool import GONE, Spool, Spooled, identities, is_rewritten
+from ranklake.lake.spool import Spool, Spooled
 from ranklake.lake.tables import delta_table, ensure_table, refuse_newer
 from ranklake.lake.unreachable import LakeError
 from ranklake.lake.workers import ONE, Room, Workers
@@ -31,11 +39,12 @@ from ranklake.lake.workers import ONE, Room, Workers
 if TYPE_CHECKING:
     from collections import Counter
 
+    import pyarrow as pa
+
     from ranklake.lake.rounds import Rounds
     from ranklake.lake.store import Lake
 
 KIND = "ingest"
-IDENTITY = ("sha256", "uri_name", "bytes", "table", "unreadable")
 PLAN_SEGMENTS = 20_000
 GROUP_ROWS = 2_000_000
 GROUP_BYTES = 128 * 2**20
@@ -67,7 +76,7 @@ def compose(
         Says which day folders may wait, and takes in what is seen in the others; by default all are listed.
     """
     _refuse_amnesia(lake)
-    known = read(lake, contract("segments"), [*IDENTITY, "incarnation", "segment", "plan"])
+    known = read(lake, contract("segments"), [*IDENTITY, *STREAM, "segment", "plan", "slots"])
     new = _news(lake, spool, known, rounds)
     needed = {key_id for claims in new if (key_id := _key_id(claims[0]))}
     missing = {key_id for key_id in needed if not has_key(lake.encryption_key, key_id)}
@@ -78,7 +87,8 @@ def compose(
     if not new:
         return None
     chosen = [claims[0] for claims in new[:PLAN_SEGMENTS]]
-    slots = _slot_files(known, chosen)
+    cuts = earlier_cuts(known, chosen)
+    chosen = _of_one_stream(chosen, cuts)
     others = {claims[0].path: [item.path for item in claims[1:]] for claims in new}
     tables = sorted({item.table for item in chosen})
     body = {
@@ -94,7 +104,7 @@ def compose(
                 "bytes": item.size_bytes,
                 "rows": item.name.rows if item.name else 0,
                 "sha256": item.sha256,
-                "resent": item.name is not None and _slot_file(item) in slots,
+                **_before(item, cuts),
             }
             for item in chosen
         ],
@@ -102,7 +112,7 @@ def compose(
     return Plan(number, KIND, time.time_ns() // 1000, body)
 
 
-def _news(lake: "Lake", spool: "Spool", known: pa.Table, rounds: "Rounds | None") -> list[list[Spooled]]:
+def _news(lake: "Lake", spool: "Spool", known: "pa.Table", rounds: "Rounds | None") -> list[list[Spooled]]:
     """Return what is new in the spool, and remember for later rounds where it was."""
     new = unknown(spool.listing(known, rounds), known, damaged_when(lake, known))
     if rounds is not None and rounds.note(spool.day_of(item.path) for claims in new for item in claims):
@@ -120,67 +130,32 @@ def _refuse_amnesia(lake: "Lake") -> None:
         raise LakeError("the table segments is gone", where=lake.uri, mend=mend)
 
 
-def unknown(
-    listing: list[Spooled], known: pa.Table, judged: Mapping[str, datetime] | None = None
-) -> list[list[Spooled]]:
-    """Return the files that no plan named yet, in stream order, those that claim one digest together.
+def _of_one_stream(chosen: list[Spooled], cuts: Mapping[SlotFile, Cuts]) -> list[Spooled]:
+    """Return the segments without those whose slot file a segment of another stream names, too, before them.
 
-    Parameters
-    ----------
-    known
-        Columns `IDENTITY` of the table ``segments``. A damaged file that is replaced by a sound copy of another size is
-        new again.
-    judged
-        By path, when a file was found damaged: one that was written since is new again, whatever its size.
+    Whose it is can be said once the first is read: the others wait for the next plan.
     """
-    digests, places = identities(_near(known, listing))
-    claims: dict[tuple[str, str], list[Spooled]] = {}
-    for item in listing:
-        claim = (item.table, item.sha256)
-        if claim in digests or ((item.path, item.size_bytes) in places and not is_rewritten(item, judged or {})):
-            continue
-        claims.setdefault(claim, []).append(item)
-    return list(claims.values())
+    first: dict[SlotFile, Stream] = {}
+    return [
+        item
+        for item in chosen
+        if item.name is None
+        or (slot_file := slot_file_of(item)) in cuts
+        or first.setdefault(slot_file, stream_of(item)) == stream_of(item)
+    ]
 
 
-def _near(known: pa.Table, listing: list[Spooled]) -> pa.Table:
-    """Return the known segments that some files may be: all there ever were are too many to look at one by one."""
-    digests = pa.array([item.sha256 for item in listing], pa.string())
-    paths = pa.array([item.path for item in listing], pa.string())
-    return known.filter(
-        pc.or_(pc.is_in(known["sha256"], value_set=digests), pc.is_in(known["uri_name"], value_set=paths))
-    )
-
-
-def damaged_when(lake: "Lake", known: pa.Table) -> dict[str, datetime]:
-    """Return when each damaged file was found damaged, by path; `known` as for `unknown`, and the column plan."""
-    damaged = known.filter(pc.and_(pc.is_valid(known["unreadable"]), pc.not_equal(known["unreadable"], GONE)))
-    if not damaged.num_rows:
-        return {}
-    ledger = read(lake, contract(LEDGER), ["plan", "created_ts"]).to_pylist()
-    created = {row["plan"]: row["created_ts"] for row in ledger}
-    found: dict[str, datetime] = {}
-    for row in damaged.select(["uri_name", "plan"]).to_pylist():
-        when = created.get(row["plan"])
-        if when is not None:
-            found[row["uri_name"]] = max(when, found.get(row["uri_name"], when))
-    return found
-
-
-def _slot_files(known: pa.Table, chosen: list[Spooled]) -> set[tuple[str, int, int]]:
-    """Return which slot files of some incarnations were ingested before: table, incarnation, segment."""
-    theirs = pa.array({item.name.incarnation for item in chosen if item.name is not None}, pa.int64())
-    near = known.filter(pc.is_in(known["incarnation"], value_set=theirs))
-    return set(zip(*(near[name].to_pylist() for name in ("table", "incarnation", "segment")), strict=True))
+def _before(item: Spooled, cuts: Mapping[SlotFile, Cuts]) -> dict[str, Any]:
+    """Return what a plan says of the slot file: which slots came before, and whether it is another stream's."""
+    earlier = cuts.get(slot_file_of(item)) if item.name is not None else None
+    if earlier is None:
+        return {"seen": "", "taken": False}
+    taken = stream_of(item) not in earlier.streams
+    return {"seen": "" if taken else earlier.slots, "taken": taken}
 
 
 def _key_id(item: Spooled) -> str:
     return item.name.key_id if item.name else ""
-
-
-def _slot_file(item: Spooled) -> tuple[str, int, int]:
-    assert item.name is not None
-    return (item.table, item.name.incarnation, item.name.segment)
 
 
 def _version(lake: "Lake", table: str) -> int:
@@ -232,7 +207,6 @@ def _groups(lake: "Lake", plan: Plan, room: Room = ONE) -> Iterator[Group]:
     Each table is cut evenly, into a multiple of the tasks that run at a time where there are rows enough. Another try
     of the plan may cut it otherwise: what a segment's rows come to is the same.
     """
-    versions = plan.body["versions"]
     rejects_done = _number(lake, "rejects") >= plan.number
     by_table = itertools.groupby(plan.body["segments"], key=lambda row: row["table"])
     for table, segments in by_table:
@@ -246,8 +220,6 @@ def _groups(lake: "Lake", plan: Plan, room: Room = ONE) -> Iterator[Group]:
                 chunk,
                 plan.number,
                 plan.created,
-                versions[table],
-                versions["rejects"],
                 store_rows=not stored,
                 store_rejects=not rejects_done,
                 encryption_key=lake.encryption_key,

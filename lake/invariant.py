@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from ranklake.lake.commit import files
 from ranklake.lake.contracts.load import contract, table_names
-from ranklake.lake.ingest_plan import IDENTITY, unknown
+from ranklake.lake.known import IDENTITY, unknown
 from ranklake.lake.plan import LEDGER
 from ranklake.lake.read import read
 from ranklake.lake.spool import GONE
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ranklake.lake.store import Lake
 
 Stream = tuple[str, int, int, int]
-SlotFile = tuple[str, int, int]
+SlotFile = tuple[str, Stream, int]
 SEGMENT_FACTS = (
     *IDENTITY,
     *("run", "attempt", "rank", "incarnation", "segment"),
@@ -122,10 +122,10 @@ def _lanes(segments: list[dict[str, Any]], waiting: "Iterable[Spooled]") -> dict
     # Sound copies of a slot file come first, then what lies in quarantine, then what was gone. Of a slot file that no
     # sound copy brought one damaged copy counts; where a sound one came, the damaged ones are nobody's rows.
     for row in sorted(segments, key=lambda row: (row["unreadable"] is not None, row["unreadable"] == GONE)):
-        slot_file = (row["table"], row["incarnation"], row["segment"])
+        stream = (row["run"], row["attempt"], row["rank"], row["incarnation"])
+        slot_file = (row["table"], stream, row["segment"])
         if row["incarnation"] is None or (row["unreadable"] is not None and slot_file in ingested):
             continue
-        stream = (row["run"], row["attempt"], row["rank"], row["incarnation"])
         lane = lanes[row["table"], stream]
         lane.stored += row["rows_stored"]
         lane.rejected += row["rows_rejected"]
@@ -147,8 +147,9 @@ def _lanes(segments: list[dict[str, Any]], waiting: "Iterable[Spooled]") -> dict
         if item.name is None:
             continue
         name = item.name
-        slot_file = (item.table, name.incarnation, name.segment)
-        lane = lanes[item.table, (name.run, name.attempt, name.rank, name.incarnation)]
+        stream = (name.run, name.attempt, name.rank, name.incarnation)
+        slot_file = (item.table, stream, name.segment)
+        lane = lanes[item.table, stream]
         lane.in_flight += max(0, name.rows - ingested[slot_file])
         ingested[slot_file] = max(ingested[slot_file], name.rows)
     return lanes

@@ -36,7 +36,8 @@ _SEGMENT: Final = {
     "bytes": int,
     "rows": int,
     "sha256": str,
-    "resent": bool,
+    "seen": str,
+    "taken": bool,
 }
 _ADDED: Final = {"table": str, "path": str, "partition": str, "rows": int, "size_bytes": int, "stats": str}
 _REMOVED: Final = {"path": str, "size_bytes": int, "num_records": int, "date": str}

@@ -34,7 +34,7 @@ class Rebuild:
     Attributes
     ----------
     group
-        The segments; those of one slot file must all be in one task.
+        The segments; each says which slots of its slot file came before it.
     days
         Dates to rebuild from them.
     """

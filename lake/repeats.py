@@ -3,34 +3,26 @@
 A row's key is (incarnation, segment, slot). All rows of a segment share the first two, so a repeat needs either one
 slot twice in a segment, or another segment of the same slot file: one that was sealed twice, with different cuts. Both
 are rare and both show without comparing keys, so most rows cost one look at whether slots rise.
+
+Which slots each segment brought stands in the table ``segments``, as text: ``0..99 101 103..120``. That table is kept
+for ever, so rows that retention, erasure or a check took away are known, too, and no other cut brings them back.
 """
 
-import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import reduce
-from operator import and_
-from typing import TYPE_CHECKING, Any, Final
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.dataset as ds
-from deltalake import DeltaTable
 
-from ranklake.lake.commit import files
-from ranklake.lake.contracts.arrow import arrow_schema
-from ranklake.lake.contracts.load import contract
-
-if TYPE_CHECKING:
-    from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store import Lake
+from ranklake.lake.contracts.segment import SegmentName
 
 SlotFile = tuple[int, int]  # incarnation, segment
 Slots = npt.NDArray[np.integer[Any]]
 Mask = npt.NDArray[np.bool_]
 
 KEY: Final = ("incarnation", "segment", "slot")
+_RANGE: Final = re.compile(r"(-?\d+)(?:\.\.(-?\d+))?")
 
 
 def first_of_key(
@@ -80,64 +72,65 @@ def first_of_key(
     return None if bool(mask.all()) else mask
 
 
-def stored_before(
-    lake: "Lake", target: "Contract", of: Collection[tuple[int, int, int]], version: int, rejects_version: int
-) -> dict[SlotFile, Slots]:
-    """Return the slots of some slot files that earlier plans stored or rejected.
+def slot_texts(slots: Slots, keyed: Mask | None, starts: Slots) -> list[str]:
+    """Return as text which slots each segment has; parameters as for `first_of_key`."""
+    ends = np.append(starts[1:], len(slots))
+    follows = np.ones(len(slots), bool)
+    np.equal(slots[1:] - 1, slots[:-1], out=follows[1:])
+    follows[1:] &= slots[1:] > slots[:-1]  # a difference may overflow
+    follows[starts] = True
+    if keyed is not None:
+        follows &= keyed
+    plain = np.logical_and.reduceat(follows, starts)
+    texts = [_text(low, high) for low, high in zip(slots[starts].tolist(), slots[ends - 1].tolist(), strict=True)]
+    for index in np.flatnonzero(~plain).tolist():
+        mine = slice(int(starts[index]), int(ends[index]))
+        texts[index] = _texts(slots[mine] if keyed is None else slots[mine][keyed[mine]])
+    return texts
+
+
+def joined_slots(texts: Iterable[str]) -> str:
+    """Return as text the slots that are in any of some texts."""
+    ranges = sorted(found for text in texts for found in _ranges(text))
+    held: list[list[int]] = []
+    for low, high in ranges:
+        if held and low <= held[-1][1] + 1:
+            held[-1][1] = max(held[-1][1], high)
+        else:
+            held.append([low, high])
+    return " ".join(_text(low, high) for low, high in held)
+
+
+def seen_before(segments: Iterable[Mapping[str, Any]]) -> dict[SlotFile, Slots]:
+    """Return the slots that earlier plans brought in of slot files that are here again.
 
     Parameters
     ----------
-    of
-        (rank, incarnation, segment) of each.
-    version, rejects_version
-        Delta versions of the table and of ``rejects`` to look into: those when the plan was made, so that carrying out
-        a half-committed plan again gives the same answer.
-
-    What is read is bounded: of each file only row groups that may hold rows of these ranks, of these only some columns,
-    and of what is found only the slots are held.
+    segments
+        Rows of a plan: path, and ``seen``, which is the same for all segments of a slot file.
     """
-    if not of:
-        return {}
-    found: dict[SlotFile, list[Slots]] = {}
-    wanted = {(incarnation, segment) for _, incarnation, segment in of}
-    near = {
-        "incarnation": sorted({incarnation for _, incarnation, _ in of}),
-        "segment": sorted({segment for _, _, segment in of}),
-    }
-    own = ds.field("table") == target.table
-    # A rejected row may lack its rank, which is then what was wrong with it.
-    stored = _rows(lake, target.table, version, {**near, "rank": sorted({rank for rank, _, _ in of})}, None)
-    for rows in itertools.chain(stored, _rows(lake, "rejects", rejects_version, near, own)):
-        keys = [rows[column].to_numpy() for column in KEY]
-        for slot_file in set(zip(keys[0].tolist(), keys[1].tolist(), strict=True)) & wanted:
-            mine = (keys[0] == slot_file[0]) & (keys[1] == slot_file[1])
-            found.setdefault(slot_file, []).append(keys[2][mine])
-    return {slot_file: np.concatenate(some) for slot_file, some in found.items()}
+    found: dict[SlotFile, Slots] = {}
+    for row in segments:
+        if row["seen"]:
+            name = SegmentName.parse(row["path"].rpartition("/")[2])
+            if (name.incarnation, name.segment) not in found:
+                ranges = [np.arange(low, high + 1) for low, high in _ranges(row["seen"])]
+                found[name.incarnation, name.segment] = np.concatenate(ranges)
+    return found
 
 
-def _rows(
-    lake: "Lake", table: str, version: int, near: Mapping[str, list[int]], also: ds.Expression | None
-) -> Iterator[pa.Table]:
-    """Yield the keys of rows whose columns have some of these values, file by file; none with a NULL in its key."""
-    if version < 0:
-        return
-    handle = DeltaTable(lake.table_uri(table), version=version, storage_options=lake.storage)
-    condition = reduce(and_, [ds.field(name).isin(values) for name, values in near.items()])
-    condition &= ds.field("slot").is_valid()
-    condition = condition if also is None else condition & also
-    schema = arrow_schema(contract(table))
-    filesystem, form = lake.arrow_filesystem(), ds.ParquetFileFormat()
-    for path in may_hold(files(handle), near)["path"].to_pylist():
-        place = lake.path("tables", table, path)
-        fragment = form.make_fragment(place, filesystem=filesystem)
-        yield fragment.to_table(schema=schema, columns=list(KEY), filter=condition, use_threads=False)
+def _texts(slots: Slots) -> str:
+    ordered = np.unique(slots)
+    if not len(ordered):
+        return ""
+    breaks = np.flatnonzero(np.diff(ordered.astype(np.int64)) > 1)
+    lows, highs = ordered[np.append(0, breaks + 1)], ordered[np.append(breaks, -1)]
+    return " ".join(_text(low, high) for low, high in zip(lows.tolist(), highs.tolist(), strict=True))
 
 
-def may_hold(live: pa.Table, near: Mapping[str, list[int]]) -> pa.Table:
-    """Return the files (rows of `ranklake.lake.commit.files`) that may hold such rows, by the statistics in the log."""
-    for name, values in near.items():
-        low, high = f"min.{name}", f"max.{name}"
-        if low in live.column_names and high in live.column_names:
-            meets = pc.and_(pc.less_equal(live[low], values[-1]), pc.greater_equal(live[high], values[0]))
-            live = live.filter(pc.fill_null(meets, fill_value=True))
-    return live
+def _text(low: int, high: int) -> str:
+    return f"{low}..{high}" if high > low else f"{low}"
+
+
+def _ranges(text: str) -> list[tuple[int, int]]:
+    return [(int(low), int(high or low)) for low, high in _RANGE.findall(text)]

@@ -10,7 +10,7 @@ is refused. Before the plan is written its rows are counted against the log and 
 
 import json
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -28,6 +28,7 @@ from ranklake.lake.driver import drive
 from ranklake.lake.plan import LEDGER, last_finished, read_plan
 from ranklake.lake.read import read
 from ranklake.lake.rebuild import Rebuild, discard, rebuild
+from ranklake.lake.repeats import joined_slots
 from ranklake.lake.rollups.registry import ROLLUPS
 from ranklake.lake.rollups.runner import recompute
 from ranklake.lake.scan import live_files
@@ -45,6 +46,7 @@ KEEPS_ROWS: Final = frozenset({"ingest", "compaction", "quarantine", "retention"
 """Kinds of plans that a replay follows: what they took away is known by other means, or they took nothing."""
 
 GROUP_ROWS: Final = 2_000_000
+_ORDER: Final = ("run", "attempt", "rank", "incarnation", "segment", "plan", "sha256")
 _FACTS: Final = ("sha256", "table", "run", "attempt", "rank", "incarnation", "segment", "plan", "rows", "bytes")
 
 
@@ -229,10 +231,14 @@ class _Composer:
 
     def _tasks(self, number: int) -> Iterator[Rebuild]:
         created = datetime.now(UTC)
-        by_days: dict[frozenset[date], list[dict[str, Any]]] = defaultdict(list)
+        # Cuts of one slot file have seen different slots before them, so each goes into a task of its own.
+        by_days: dict[tuple[frozenset[date], int], list[dict[str, Any]]] = defaultdict(list)
+        cuts: Counter[tuple[int, int]] = Counter()
         for row, days in self.chosen.segments:
-            by_days[days].append(row)
-        for days, rows in by_days.items():
+            slot_file = (row["incarnation"], row["segment"])
+            by_days[days, cuts[slot_file]].append(row)
+            cuts[slot_file] += 1
+        for (days, _), rows in by_days.items():
             for group in _groups(rows):
                 yield Rebuild(
                     Group(
@@ -243,8 +249,6 @@ class _Composer:
                         group,
                         number,
                         created,
-                        -1,
-                        -1,
                         store_rejects=False,
                         encryption_key=self.lake.encryption_key,
                     ),
@@ -255,9 +259,11 @@ class _Composer:
 def _choose(lake: "Lake", spool: "Spool", table: str, first: date, last: date) -> _Chosen:
     """Return what a replay of a fact table's dates takes. Raises `ReplayError`."""
     taken = _retired(lake, table)
-    known = read(lake, contract("segments"), [*_FACTS, "unreadable", "rows_stored", "ts_min", "ts_max"])
-    stored = pc.and_(pc.equal(known["table"], table), pc.greater(known["rows_stored"], 0))
-    rows = [row for row in known.filter(stored).to_pylist() if row["unreadable"] is None]
+    known = read(lake, contract("segments"), [*_FACTS, "unreadable", "rows_stored", "slots", "ts_min", "ts_max"])
+    sound = pc.and_(pc.equal(known["table"], table), pc.is_null(known["unreadable"]))
+    every = known.filter(sound).sort_by([(name, "ascending") for name in _ORDER]).to_pylist()
+    seen = _seen(every)
+    rows = [row for row in every if row["rows_stored"] > 0]
     span = {first + timedelta(days=offset) for offset in range((last - first).days + 1)}
     wanted: list[tuple[dict[str, Any], frozenset[date]]] = []
     coming: set[date] = set()
@@ -279,10 +285,32 @@ def _choose(lake: "Lake", spool: "Spool", table: str, first: date, last: date) -
     gone = [row for row, _ in wanted if row["sha256"] not in copies]
     if gone:
         raise MissingSegmentsError(table, len(gone), {day for day in coming if any(_spans(row, day) for row in gone)})
-    order = ("run", "attempt", "rank", "incarnation", "segment", "plan")
-    wanted.sort(key=lambda one: tuple(one[0][name] for name in order))
-    segments = [(_named(row, copies[row["sha256"]]), days) for row, days in wanted]
+    segments = [(_named(row, copies[row["sha256"]], seen.get(_place(row), "")), days) for row, days in wanted]
     return _Chosen(tuple(sorted(held | coming)), tuple(sorted(kept)), live, segments)
+
+
+def _seen(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[Any, ...], str]:
+    """Return by place (`_place`) which slots came before a segment, of those that are another cut of a slot file.
+
+    Parameters
+    ----------
+    rows
+        Sound segments of a table in the order of `_ORDER`, which is that in which ingest took them.
+    """
+    seen: dict[tuple[Any, ...], str] = {}
+    before: dict[tuple[int, int], str] = {}
+    for row in rows:
+        slot_file = (row["incarnation"], row["segment"])
+        if slot_file in before:
+            seen[_place(row)] = before[slot_file]
+            before[slot_file] = joined_slots((before[slot_file], row["slots"] or ""))
+        else:
+            before[slot_file] = row["slots"] or ""
+    return seen
+
+
+def _place(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in _ORDER)
 
 
 def _spans(row: Mapping[str, Any], day: date) -> bool:
@@ -291,24 +319,23 @@ def _spans(row: Mapping[str, Any], day: date) -> bool:
     return low is None or high is None or low.date() <= day <= high.date()
 
 
-def _named(row: Mapping[str, Any], paths: Sequence[str]) -> dict[str, Any]:
+def _named(row: Mapping[str, Any], paths: Sequence[str], seen: str) -> dict[str, Any]:
     """Return a segment as plans of kind ``ingest`` name it."""
     path, *others = sorted(paths)
     facts = {name: row[name] for name in ("table", "sha256", "bytes", "rows", "incarnation", "segment")}
-    return {"path": path, "others": others, "resent": False, **facts}
+    return {"path": path, "others": others, "seen": seen, "taken": False, **facts}
 
 
 def _groups(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Cut segments into tasks; those of one slot file stay together, so that their repeats meet."""
+    """Cut segments into tasks."""
     group: list[dict[str, Any]] = []
-    held, last = 0, None
+    held = 0
     for row in rows:
-        slot_file = (row["incarnation"], row["segment"])
-        if group and held + row["rows"] > GROUP_ROWS and slot_file != last:
+        if group and held + row["rows"] > GROUP_ROWS:
             yield group
             group, held = [], 0
         group.append(row)
-        held, last = held + row["rows"], slot_file
+        held += row["rows"]
     if group:
         yield group
 

@@ -27,7 +27,16 @@ from ranklake.lake.workers import InProcess
 
 INGEST = {"spool": "s", "writer": "w", "versions": {"steps": 1}, "segments": []}
 ACTION = {"writer": "w", "add": [], "remove": {}, "purge": False, "account": {}}
-SEGMENT = {"path": "p", "others": [], "table": "steps", "bytes": 1, "rows": 1, "sha256": "0", "resent": False}
+SEGMENT = {
+    "path": "p",
+    "others": [],
+    "table": "steps",
+    "bytes": 1,
+    "rows": 1,
+    "sha256": "0",
+    "seen": "",
+    "taken": False,
+}
 
 
 def without(body, key):

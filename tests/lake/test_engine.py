@@ -10,19 +10,19 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import telemetry
-from bringing import adds_up, bring
+from bringing import bring
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from segments import DAY, put_segment, step_rows
 
 from ranklake.lake import incoming, ingest_plan, parquet
-from ranklake.lake.commit import files
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.edge import describe, failures, judge
 from ranklake.lake.contracts.load import contract
+from ranklake.lake.contracts.segment import SegmentName
 from ranklake.lake.order import sort_names, sort_order
 from ranklake.lake.read import read
-from ranklake.lake.repeats import first_of_key, may_hold
+from ranklake.lake.repeats import first_of_key, joined_slots, seen_before, slot_texts
 from ranklake.lake.store import Lake
 from ranklake.lake.tables import ensure_table
 
@@ -270,18 +270,28 @@ def test_a_large_segment_that_is_damaged_at_its_end_stores_nothing(lake, spool, 
     assert {segment for _, segment, _ in keys(lake, "steps")} == {1}
 
 
-def test_keys_of_earlier_plans_are_looked_for_in_few_files(lake, spool):
-    """Of the files of a table only those are read that may hold the slot files in question; repeats are found there."""
-    for rank in range(6):
-        put_segment(spool, step_rows(20, rank=rank, incarnation=100 + rank))
-        bring(lake, spool)
-    live = files(ensure_table(lake, STEPS))
-    assert live.num_rows == 6
-    assert may_hold(live, {"incarnation": [103], "segment": [0], "rank": [3]}).num_rows == 1
-    put_segment(spool, step_rows(25, rank=3, incarnation=103))
-    done = bring(lake, spool)
-    assert (done.rows_stored, done.rows_duplicate) == (5, 20)
-    adds_up(lake, spool)
+@given(
+    segments=st.lists(st.lists(st.integers(-3, 12) | st.sampled_from([-(2**31), 2**31 - 1]), min_size=1), min_size=1),
+    rises=st.booleans(),
+    data=st.data(),
+)
+def test_slots_are_told_as_ranges(segments, rises, data):
+    """What is written of a segment's slots gives them back, whatever they are; several cuts give the union."""
+    segments = [sorted(set(slots)) if rises else slots for slots in segments]
+    counts = [len(slots) for slots in segments]
+    starts = np.cumsum([0, *counts[:-1]])
+    slots = np.concatenate([np.array(own, np.int32) for own in segments])
+    keyed = np.array(data.draw(st.lists(st.booleans(), min_size=len(slots), max_size=len(slots))))
+    with_key = data.draw(st.booleans())
+    texts = slot_texts(slots, keyed if with_key else None, starts)
+    meant = [
+        {slot for slot, has in zip(own, keyed[start:], strict=False) if has or not with_key}
+        for own, start in zip(segments, starts.tolist(), strict=True)
+    ]
+    path = str(SegmentName("x", 0, 0, 7, 3, 1, "0" * 64))
+    for text, own in [*zip(texts, meant, strict=True), (joined_slots(texts), set().union(*meant))]:
+        found = seen_before([{"path": path, "seen": text}]).get((7, 3), np.array([], int))
+        assert sorted(found.tolist()) == sorted(own)
 
 
 def test_a_trace_can_be_looked_up(lake):

@@ -68,6 +68,28 @@ def test_same_rows_under_another_digest(lake, spool):
     assert len(keys(lake)) == 15
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("damaged", [True, False])
+def test_a_number_of_another_stream_is_set_aside(lake, spool, at_once, damaged):
+    """Two ranks that name one incarnation and slot file: one has it, the other's bytes are kept; in one plan or two."""
+    first = put_segment(spool, step_rows(10, rank=0))
+    if damaged:
+        first.write_bytes(b"nothing" * 100)
+    if not at_once:
+        bring(lake, spool)
+    put_segment(spool, step_rows(12, rank=1))
+    put_segment(spool, step_rows(14, rank=2))
+    bring(lake, spool)
+    put_segment(spool, step_rows(15, rank=1 if damaged else 0))  # another cut of the one that has it
+    bring(lake, spool)
+    rows = read(lake, contract("steps"), ["rank", "slot"])
+    assert Counter(rows["rank"].to_pylist()) == {1 if damaged else 0: 15}
+    assert set(keys(lake).values()) == {1}
+    why = [text for text in read(lake, contract("segments"), ["unreadable"])["unreadable"].to_pylist() if text]
+    assert sum("another stream has its incarnation" in text for text in why) == (1 if damaged else 2)
+    assert adds_up(lake, spool)["steps"].quarantined == (24 if damaged else 26)
+
+
 def test_bad_rows_go_to_rejects_with_a_reason(lake, spool):
     """A row that breaks the contract is quarantined whole, with a reason; its neighbours are stored."""
     rows = step_rows(10)

@@ -24,6 +24,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.segment import METADATA_KEY, SegmentFooter
 from ranklake.lake.ingest import ingest
 from ranklake.lake.invariant import balance
+from ranklake.lake.known import IDENTITY, damaged_when
 from ranklake.lake.parquet import write_partition
 from ranklake.lake.plan import DamagedPlanError
 from ranklake.lake.read import read, read_files
@@ -328,9 +329,9 @@ def test_what_was_written_anew_is_not_purged_unread(lake, spool, packed):
     middle = whole.index(raw) + 100
     path.write_bytes(whole[:middle] + bytes(20) + whole[middle + 20 :])
     assert bring(lake, spool).unreadable == 1
-    known = read(lake, contract("segments"), [*ingest_plan.IDENTITY, "plan", "date"])
+    known = read(lake, contract("segments"), [*IDENTITY, "plan", "date"])
     path.write_bytes(whole)
-    Spool(str(spool)).purge(known, known["date"][0].as_py(), -1, ingest_plan.damaged_when(lake, known))
+    Spool(str(spool)).purge(known, known["date"][0].as_py(), -1, damaged_when(lake, known))
     assert path.exists()
     assert bring(lake, spool, keep_days=-1).rows_stored == 5
     assert len(read(lake, contract("steps"))) == 10

@@ -1,6 +1,7 @@
 """Replay: what segments and inputs made once they make again, row for row; nothing that was taken out comes back."""
 
 import json
+from dataclasses import replace
 from datetime import date, timedelta
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from governed import Site, die_before
 from packing import pack_up
-from retaining import agree, bring_days, carry_out, days_ago
+from retaining import POLICIES, TODAY, agree, bring_days, carry_out, days_ago
 from retaining import plan as retain
 from segments import DAY, put_segment, step_rows
 
@@ -32,6 +33,7 @@ from ranklake.lake.workers import InProcess, workers
 from ranklake.quality.check import run_checks
 
 MARCH = (date(2026, 3, 1), date(2026, 3, 3))
+QUARANTINE = POLICIES.by_class["quarantine"]
 STRICT = """
 extends: steps
 checks:
@@ -56,6 +58,10 @@ def whole(site, table="steps"):
 
 def paths(site, table="steps"):
     return set(files(delta_table(site.lake, table))["path"].to_pylist())
+
+
+def slots(site):
+    return [slot for _, _, slot in sorted(Site.keys(site))]
 
 
 def messy(site):
@@ -177,6 +183,55 @@ def test_what_retention_took_stays_away(site):
     assert again(site, days=span).rows == 17
     assert whole(site).equals(before)
     site.balances()
+
+
+@pytest.mark.parametrize("cut", [(0, 20), (0, 25), (3, 25)], ids=["whole", "more", "late"])
+def test_what_retention_took_comes_back_in_no_other_cut(site, cut):
+    """A slot file that is cut anew after retention brings what was never there; a replay tells the cuts apart, too."""
+    period = POLICIES.by_class["raw"].period_days
+    midnight = days_ago(period)  # rows before it are due, rows after it are not
+
+    def cut_of(first, count):
+        return step_rows(count - first, first_slot=first, start=midnight - timedelta(seconds=10))
+
+    first, count = cut
+    site.bring(cut_of(max(2, first), 20))
+    name = retain(site).name
+    agree(site, name)
+    carry_out(site, name)
+    assert slots(site) == list(range(10, 20))
+    site.bring(cut_of(0, count), rows_before=0)
+    early, new = list(range(max(2, first))), list(range(20, count))
+    assert slots(site) == early + list(range(10, 20)) + new
+    site.bring(cut_of(first, count + 1), rows_before=0)
+    assert site.keys()[7, 0, count] == 1
+    site.balances()
+    before = whole(site)
+    span = ((midnight - timedelta(days=1)).date(), midnight.date())
+    assert again(site, days=span).rows == before.num_rows
+    assert whole(site).equals(before)
+    site.balances()
+
+
+def test_rejects_that_retention_took_come_back_in_no_other_cut(site):
+    """A row that was refused stays refused, whether or not its copy in ``rejects`` is still kept."""
+    rows = step_rows(10, start=days_ago(1))
+    at = rows.schema.get_field_index("step_time_s")
+    bad = rows.set_column(at, "step_time_s", pa.array([-1.0] * 3 + [1.0] * 7, pa.float32()))
+    site.bring(bad)
+    policies = replace(POLICIES, by_class={**POLICIES.by_class, "quarantine": replace(QUARANTINE, period_days=1)})
+    soon = TODAY + timedelta(days=2)
+    name = retain(site, soon, policies).name
+    agree(site, name)
+    carry_out(site, name, soon, policies)
+    assert site.rows("rejects") == []
+    site.bring(rows)  # the same slots, now with sound values
+    assert slots(site) == list(range(3, 10))
+    assert site.rows("rejects") == []
+    site.balances()
+    before = whole(site)
+    again(site, days=(days_ago(1).date(),) * 2)
+    assert whole(site).equals(before)
 
 
 def test_segments_that_are_gone_are_named(site):

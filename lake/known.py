@@ -1,0 +1,126 @@
+"""What the table ``segments`` says of files in the spool: which of them were taken in, and what of their slot files."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.plan import LEDGER
+from ranklake.lake.read import read
+from ranklake.lake.repeats import joined_slots
+from ranklake.lake.spool import GONE, Spooled, identities, is_rewritten
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ranklake.lake.store import Lake
+
+IDENTITY: Final = ("sha256", "uri_name", "bytes", "table", "unreadable")
+STREAM: Final = ("run", "attempt", "rank", "incarnation")
+SlotFile = tuple[str, int, int]
+"""Table, incarnation, segment."""
+Stream = tuple[str, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """What earlier plans took in of a slot file.
+
+    Attributes
+    ----------
+    streams
+        Whose it is: run, attempt, rank, incarnation. More than one only in lakes of long ago.
+    slots
+        Which slots came, as `ranklake.lake.repeats` says it.
+    """
+
+    streams: frozenset[Stream]
+    slots: str
+
+
+def unknown(
+    listing: list[Spooled], known: pa.Table, judged: Mapping[str, datetime] | None = None
+) -> list[list[Spooled]]:
+    """Return the files that no plan named yet, in stream order, those that claim one digest together.
+
+    Parameters
+    ----------
+    known
+        Columns `IDENTITY` of the table ``segments``. A damaged file that is replaced by a sound copy of another size is
+        new again.
+    judged
+        By path, when a file was found damaged: one that was written since is new again, whatever its size.
+    """
+    digests, places = identities(_near(known, listing))
+    claims: dict[tuple[str, str], list[Spooled]] = {}
+    for item in listing:
+        claim = (item.table, item.sha256)
+        if claim in digests or ((item.path, item.size_bytes) in places and not is_rewritten(item, judged or {})):
+            continue
+        claims.setdefault(claim, []).append(item)
+    return list(claims.values())
+
+
+def _near(known: pa.Table, listing: list[Spooled]) -> pa.Table:
+    """Return the known segments that some files may be: all there ever were are too many to look at one by one."""
+    digests = pa.array([item.sha256 for item in listing], pa.string())
+    paths = pa.array([item.path for item in listing], pa.string())
+    return known.filter(
+        pc.or_(pc.is_in(known["sha256"], value_set=digests), pc.is_in(known["uri_name"], value_set=paths))
+    )
+
+
+def damaged_when(lake: "Lake", known: pa.Table) -> dict[str, datetime]:
+    """Return when each damaged file was found damaged, by path; `known` as for `unknown`, and the column plan."""
+    damaged = known.filter(pc.and_(pc.is_valid(known["unreadable"]), pc.not_equal(known["unreadable"], GONE)))
+    if not damaged.num_rows:
+        return {}
+    ledger = read(lake, contract(LEDGER), ["plan", "created_ts"]).to_pylist()
+    created = {row["plan"]: row["created_ts"] for row in ledger}
+    found: dict[str, datetime] = {}
+    for row in damaged.select(["uri_name", "plan"]).to_pylist():
+        when = created.get(row["plan"])
+        if when is not None:
+            found[row["uri_name"]] = max(when, found.get(row["uri_name"], when))
+    return found
+
+
+def earlier_cuts(known: pa.Table, some: "Iterable[Spooled]") -> dict[SlotFile, Cuts]:
+    """Return what is known of the slot files of some segments; nothing of one that came never, or damaged.
+
+    Parameters
+    ----------
+    known
+        Columns table, `STREAM`, segment, slots and unreadable of the table ``segments``.
+    """
+    wanted = {slot_file_of(item) for item in some if item.name is not None}
+    near = known.filter(pc.is_null(known["unreadable"]))
+    for place, name in ((1, "incarnation"), (2, "segment")):
+        values = pa.array({slot_file[place] for slot_file in wanted}, near[name].type)
+        near = near.filter(pc.is_in(near[name], value_set=values))
+    found: dict[SlotFile, list[tuple[Stream, str]]] = {}
+    for row in near.select(["table", *STREAM, "segment", "slots"]).to_pylist():
+        slot_file = (row["table"], row["incarnation"], row["segment"])
+        if slot_file in wanted:
+            stream = (row["run"], row["attempt"], row["rank"], row["incarnation"])
+            found.setdefault(slot_file, []).append((stream, row["slots"] or ""))
+    return {
+        slot_file: Cuts(frozenset(stream for stream, _ in cuts), joined_slots(slots for _, slots in cuts))
+        for slot_file, cuts in found.items()
+    }
+
+
+def slot_file_of(item: Spooled) -> SlotFile:
+    """Return the slot file of a segment, as its name says."""
+    assert item.name is not None
+    return (item.table, item.name.incarnation, item.name.segment)
+
+
+def stream_of(item: Spooled) -> Stream:
+    """Return whose a segment is, as its name says."""
+    assert item.name is not None
+    return (item.name.run, item.name.attempt, item.name.rank, item.name.incarnation)
