@@ -16,12 +16,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+from ranklake.capture.breaker import Breaker, Standing
 from ranklake.capture.encryption import Encryption
 from ranklake.capture.figures import Figures, GapCount
 from ranklake.capture.gaps import LOGGER
 from ranklake.capture.owner import HELD, OWNER_FILE, Owner
 from ranklake.capture.packing import PACK_BYTES, Waiting, packs_of
 from ranklake.capture.recover import Orphan, sweep, taken_over
+from ranklake.capture.report import Round
 from ranklake.capture.stream import SealedFile, StreamName, ready_files, streams
 from ranklake.capture.upload import Uploader
 from ranklake.lake.contracts.envelope import EncryptionError
@@ -29,34 +31,6 @@ from ranklake.lake.contracts.pack import pack
 
 STREAMS_AT_ONCE: Final = 256
 """Streams looked at together: what is adopted stays locked, at one descriptor each, until it is sent."""
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """What one look at the local spool did.
-
-    Attributes
-    ----------
-    streams
-        Of dead processes, taken over.
-    segments, rows, packs
-        Uploaded, and in how many objects.
-    left
-        Segments that should have been uploaded and could not be.
-    alive, foreign
-        Streams that are being written; streams meant for another spool, which are passed by.
-    troubles
-        One line for each stream that could not be finished.
-    """
-
-    streams: int = 0
-    segments: int = 0
-    rows: int = 0
-    packs: int = 0
-    left: int = 0
-    alive: int = 0
-    foreign: int = 0
-    troubles: tuple[str, ...] = ()
 
 
 @dataclass
@@ -75,6 +49,10 @@ class Agent:
         How long segments of living processes may wait for others to be packed with.
     encryption
         Where the key is to seal with what dead processes left.
+    standings
+        How the breakers of spools stand that another process has tried, by URI.
+    gaps
+        Knows which gaps were counted before.
     """
 
     root: Path
@@ -83,10 +61,11 @@ class Agent:
     pack_every_s: float = 60.0
     encryption: Encryption = field(default_factory=Encryption)
     figures: Figures = field(default_factory=Figures)
+    standings: Mapping[str, Standing] = field(default_factory=dict)
     _uploaders: dict[str, Uploader] = field(default_factory=dict)
     _first_seen: dict[Path, float] = field(default_factory=dict)
     _meant_for: dict[Path, str] = field(default_factory=dict)
-    _gaps: GapCount = field(default_factory=GapCount)
+    gaps: GapCount = field(default_factory=GapCount)
 
     def look(self, stop: Callable[[], bool] = lambda: False, *, pack_now: bool = False) -> Round:
         """Go over all streams once: adopt the dead, and send what is due. `stop` is asked before each stream and PUT.
@@ -158,7 +137,7 @@ class Agent:
                     counts["streams"] += 1
                 held.enter_context(mine.pop_all())
         with contextlib.suppress(OSError):
-            self._gaps.look(folder)
+            self.gaps.look(folder)
         name = StreamName.of(folder)
         assert name is not None
         waiting = []
@@ -227,15 +206,20 @@ class Agent:
 
     def _uploader(self, uri: str) -> Uploader | None:
         if uri and uri not in self._uploaders:
-            self._uploaders[uri] = Uploader(uri, self.storage_options)
+            breaker = Breaker.resumed(self.standings.get(uri, Standing()))
+            self._uploaders[uri] = Uploader(uri, self.storage_options, breaker)
         return self._uploaders.get(uri)
+
+    def breakers(self) -> dict[str, Standing]:
+        """Return how the breakers of the spools that were tried stand."""
+        return {uri: uploader.breaker.standing() for uri, uploader in self._uploaders.items()}
 
     def _forget(self, seen: set[Path], kept: list[Waiting]) -> None:
         """Keep no memory of what is gone."""
         there = {item.file.path for item in kept}
         self._first_seen = {path: since for path, since in self._first_seen.items() if path in there}
         self._meant_for = {folder: uri for folder, uri in self._meant_for.items() if folder in seen}
-        self._gaps.forget(seen)
+        self.gaps.forget(seen)
 
     def _figures(self, kept: list[Waiting], counts: "Counter[str]") -> Figures:
         before = self.figures
@@ -250,8 +234,8 @@ class Agent:
             packs=before.packs + counts["packs"],
             sent_segments=before.sent_segments + counts["segments"],
             sent_bytes=before.sent_bytes,
-            gap_rows=self._gaps.rows.total(),
-            gaps=dict(self._gaps.rows),
+            gap_rows=self.gaps.rows.total(),
+            gaps=dict(self.gaps.rows),
         )
 
 

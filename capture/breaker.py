@@ -4,11 +4,31 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Self
 
 FAILURES_TO_OPEN: Final = 5
 FIRST_WAIT_S: Final = 1.0
 LONGEST_WAIT_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a breaker stands, for another process to go on from.
+
+    Attributes
+    ----------
+    failures
+        In a row.
+    is_open
+        Whether one probe at most may be sent.
+    wait_s
+        How long the store is left alone from now on.
+    """
+
+    failures: int = 0
+    is_open: bool = False
+    wait_s: float = 0.0
 
 
 class Breaker:
@@ -34,6 +54,19 @@ class Breaker:
         self._open = False
         self._probing = False
         self._not_before = 0.0
+
+    @classmethod
+    def resumed(cls, standing: Standing) -> Self:
+        """Return a breaker that stands like another one did."""
+        breaker = cls()
+        breaker._failures, breaker._open = standing.failures, standing.is_open
+        breaker._not_before = breaker._clock() + standing.wait_s
+        return breaker
+
+    def standing(self) -> Standing:
+        """Return how it stands now; a probe under way is not known of."""
+        with self._lock:
+            return Standing(self._failures, self._open, max(0.0, self._not_before - self._clock()))
 
     @property
     def state(self) -> str:

@@ -11,7 +11,15 @@ from typing import Final
 
 from ranklake.capture.layouts import Layout
 
-SHARES: Final = {"scalars": 0.7, "rows": 0.7, "spans": 0.8, "histograms": 0.85, "intervals": 0.9}
+SHARES: Final = {
+    "gpu_samples": 0.6,
+    "host_samples": 0.6,
+    "scalars": 0.7,
+    "rows": 0.7,
+    "spans": 0.8,
+    "histograms": 0.85,
+    "intervals": 0.9,
+}
 """Of the budget, by lane; the others may use all of it."""
 EVICTABLE: Final = (("scalars", "scalars"), ("distributions", "histograms"), ("spans", "spans"))
 """Tables whose oldest segments may be given up, and the lane whose share says when; the first goes first."""
@@ -55,19 +63,20 @@ class Budget:
         self._made_bytes += size_bytes
         self.used_bytes += size_bytes
 
-    def look(self, folder: Path) -> None:
-        """See how much is in use. Raises `OSError`.
+    def look(self, *folders: Path) -> None:
+        """See how much is in use in the folders. Raises `OSError`.
 
         Files that are made meanwhile may be counted twice until the next look, but never not at all.
         """
         made = self._made_bytes
         used = 0
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                try:
-                    used += entry.stat(follow_symlinks=False).st_size
-                except FileNotFoundError:
-                    continue
+        for folder in folders:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    try:
+                        used += entry.stat(follow_symlinks=False).st_size
+                    except FileNotFoundError:
+                        continue
         self.used_bytes = used + self._made_bytes - made
 
     def excess_bytes(self, layout: Layout) -> int:

@@ -1,7 +1,7 @@
 """Figures: what the agent says of itself, for telemetry rows and in the text format of Prometheus."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -82,20 +82,28 @@ def _label(value: str) -> str:
 
 
 class GapCount:
-    """Counts the gaps that streams write down, reading of each meta.frames only what is new."""
+    """Counts the gaps that streams write down, reading of each meta.frames only what is new.
 
-    def __init__(self) -> None:
+    Attributes
+    ----------
+    rows
+        Gaps by (table, reason).
+    read
+        How far each stream was read, in bytes.
+    """
+
+    def __init__(self, read: Mapping[Path, int] | None = None) -> None:
         self.rows: Counter[tuple[str, str]] = Counter()
-        self._read: dict[Path, int] = {}
+        self.read = dict(read or {})
 
     def look(self, folder: Path) -> None:
         """Count what a stream has written down since the last look. Raises `OSError`."""
-        at = self._read.get(folder, 0)
+        at = self.read.get(folder, 0)
         with (folder / META_FILE).open("rb") as file:
             file.seek(at)
             raw = file.read()
         found = frames.scan(raw)
-        self._read[folder] = at + len(raw) - found.torn_bytes
+        self.read[folder] = at + len(raw) - found.torn_bytes
         for frame in found.frames:
             self._count(frame)
 
@@ -113,4 +121,4 @@ class GapCount:
     def forget(self, there: Iterable[Path]) -> None:
         """Keep no memory of streams that are gone; what they counted stays counted."""
         folders = set(there)
-        self._read = {folder: at for folder, at in self._read.items() if folder in folders}
+        self.read = {folder: at for folder, at in self.read.items() if folder in folders}

@@ -30,7 +30,7 @@ from ranklake.capture.gaps import (
 from ranklake.capture.lane import RETRY_NS, Lane
 from ranklake.capture.launcher import Launch
 from ranklake.capture.layouts import FRAME_LANES, ROWS, SCALARS, SLOT_LANES, STEPS, WRITTEN, Layout
-from ranklake.capture.meta import sum_up
+from ranklake.capture.meta import ENDED, sum_up
 from ranklake.capture.mounts import is_network
 from ranklake.capture.policies import Policies, registry_of
 from ranklake.capture.records import RecordLane, refusal
@@ -276,6 +276,27 @@ class Recorder:
         self._write_gaps_again(stream)
         stream.close()
 
+    def hand_over(self) -> None:
+        """End the stream and leave it, unsealed, to whoever adopts streams; the next write opens another.
+
+        Nobody may write meanwhile. Raises `OSError`, `RefusedError`; the stream is let go of all the same.
+        """
+        self.flush_gaps()
+        self.tell_gaps()
+        stream = self.stream
+        if stream is None or not stream.files_named:
+            return
+        for lane in self.slots.values():
+            lane.abandon(stream.folder)
+        for records in self.records.values():
+            records.abandon(stream.folder)
+        self.stream = None
+        try:
+            stream.anchor()  # behind the last row, as when it is sealed here
+            stream.note(ENDED)
+        finally:
+            stream.close()
+
     def _write_gaps_again(self, stream: Stream) -> None:
         """Have the next stream tell of gaps that were written down in this one, and that no uploaded footer has."""
         try:
@@ -344,6 +365,8 @@ class Recorder:
     def _new_path(self, lane: str) -> Path:
         if self.closed:  # a file made now would be nobody's to seal
             raise RefusedError(AFTER_CLOSE)
+        if not self.budget.has_room(lane, 0):  # samples: other files are asked for at their full size
+            raise RefusedError(BACKPRESSURE, f"{self.budget.used_bytes} bytes of the disk budget are used")
         return self.require().next_open(lane)
 
     def _path_for(self, layout: Layout) -> Path:

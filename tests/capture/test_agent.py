@@ -58,25 +58,14 @@ print("closed", flush=True)
 sys.stdin.readline()
 """
 
-# A store that takes PUTs and never answers, until HANG is empty.
+# As sitecustomize.py, in the agent and in what it starts: a store that takes PUTs and never answers.
 HANGING = """
-import os, sys, threading
-import fsspec
-from fsspec.implementations.local import LocalFileSystem
-class Hanging(LocalFileSystem):
-    protocol = "hang"
-    def pipe_file(self, path, value, **options):
-        print("hanging", flush=True)
-        threading.Event().wait()
-    @classmethod
-    def _strip_protocol(cls, path):
-        return super()._strip_protocol(str(path).removeprefix("hang://"))
-fsspec.register_implementation("hang", Hanging)
+import sys, threading
 from ranklake.capture import upload
-if os.environ.get("HANG"):
-    upload._put_local = lambda target, raw: Hanging().pipe_file(target, raw)
-from ranklake.cli import main
-sys.exit(main(sys.argv[1:]))
+def hang(target, raw):
+    print("hanging", file=sys.stderr, flush=True)
+    threading.Event().wait()
+upload._put_local = hang
 """
 
 
@@ -395,9 +384,11 @@ def test_a_second_agent_waits_and_takes_over(node):
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 def test_a_put_that_hangs_does_not_hold_up_the_end(node, how):
     """Told to stop in the middle of a PUT, the agent ends within five seconds; all that it did not send is there."""
-    command = [sys.executable, "-c", HANGING, *agent(node, "--interval-s", "0.1")[3:]]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "HANG": "1"}) as process:
-        assert process.stdout.readline() == "hanging\n"
+    (node / "sitecustomize.py").write_text(HANGING)
+    environment = {**os.environ, "PYTHONPATH": f"{node}:{os.environ.get('PYTHONPATH', '')}"}
+    command = agent(node, "--interval-s", "0.1")
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stderr.readline() == "hanging\n"
         started = time.monotonic()
         process.send_signal(how)
         assert process.wait(timeout=10) == 0

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ranklake.capture.agent import Agent, Round
-from ranklake.capture.diary import Diary
-from ranklake.capture.encryption import Encryption
 from ranklake.capture.endpoint import Endpoint
+from ranklake.capture.errand import Errand, run, send
 from ranklake.capture.figures import prometheus
 from ranklake.capture.leader import Leadership, leader
 from ranklake.capture.places import LocalSpoolError, local_root, spool_uri
+from ranklake.capture.report import Round
+from ranklake.capture.samplers.keep import Sources, keep
+from ranklake.capture.watch import Watch
 from ranklake.commands.options import configuration, json_option
 from ranklake.lake.contracts.storage import fsspec_options
 
@@ -44,6 +46,7 @@ class Duty:
     metrics_port: int
     as_json: bool
     encryption_key: str
+    sources: Sources
     stop: threading.Event
 
 
@@ -68,16 +71,41 @@ class Duty:
     type=click.IntRange(0, 65535),
     help="Serve figures for Prometheus at http://127.0.0.1:PORT/metrics, such as 9464; default: not at all.",
 )
+@click.option("--sample/--no-sample", default=True, show_default=True, help="Sample the node's GPUs and the host.")
+@click.option(
+    "--sample-interval-s",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(min=0.1),
+    help="Time between samples.",
+)
+@click.option(
+    "--scrape",
+    metavar="URL",
+    multiple=True,
+    help="Read a dcgm-exporter, or any page of Prometheus' text format, too; may be given several times.",
+)
+@click.option(
+    "--scrape-interval-s",
+    default=15.0,
+    show_default=True,
+    type=click.FloatRange(min=0.1),
+    help="Time between reads of a page.",
+)
 @json_option
 @click.pass_context
-def agent(
+def agent(  # noqa: PLR0913, PLR0917 - click passes options by name
     ctx: click.Context,
     spool: str | None,
     local_dir: str | None,
     interval_s: float,
     pack_s: float,
     metrics_port: int,
+    sample_interval_s: float,
+    scrape: tuple[str, ...],
+    scrape_interval_s: float,
     *,
+    sample: bool,
     once: bool,
     as_json: bool,
 ) -> int:
@@ -86,13 +114,16 @@ def agent(
     A local spool has one agent; another one that is started waits and takes over when the first ends. Without --once it
     goes on until SIGTERM or Ctrl-C, and ends within five seconds. Exits 1 if a stream could not be finished; segments
     that only wait for the spool are no such trouble.
+
+    With a spool named, it also samples the node's GPUs and the host, in a run of its own.
     """
     config = configuration(ctx)
     uri = spool_uri(spool or config.spool.uri)
     options = fsspec_options(uri, config.storage)
     stop = threading.Event()
     key = config.encryption_key
-    duty = Duty(local_root(local_dir), uri, options, interval_s, pack_s, metrics_port, as_json, key, stop)
+    sources = Sources(sample, sample_interval_s, scrape, scrape_interval_s)
+    duty = Duty(local_root(local_dir), uri, options, interval_s, pack_s, metrics_port, as_json, key, sources, stop)
     if once:
         return _once(duty)
     troubled = False
@@ -109,16 +140,11 @@ def _once(duty: Duty) -> int:
         click.echo(f"{duty.root} has an agent{f' ({found})' if found else ''}; nothing is left to do")
         return 0
     try:
-        done = _agent(duty).look(pack_now=True)
+        done = run(Errand(str(duty.root), duty.spool, duty.storage_options, duty.encryption_key), duty.stop).done
     finally:
         lead.release()
     _tell(done, as_json=duty.as_json)
     return 1 if done.troubles else 0
-
-
-def _agent(duty: Duty) -> Agent:
-    encryption = Encryption(duty.encryption_key)
-    return Agent(duty.root, duty.spool, duty.storage_options, duty.pack_s, encryption=encryption)
 
 
 def _try_to_lead(duty: Duty) -> Leadership | None:
@@ -148,46 +174,63 @@ def _elected(duty: Duty) -> Leadership | None:
 def _serve(duty: Duty, lead: Leadership) -> bool:
     """Be the agent until told to stop, or until the local spool is another one; say whether the last look had trouble.
 
-    The work is done by a thread that nobody waits for longer than `GRACE_S`: a PUT that hangs must not hold up the
-    end. The process is then ended as by SIGKILL, which everything on the disk is made for.
+    The work is done by threads that nobody waits for longer than `GRACE_S`: a PUT that hangs, or a driver that does,
+    must not hold up the end. The process is then ended as by SIGKILL, which everything on the disk is made for.
     """
     last = Round()
-    worker = _agent(duty)
-    diary = Diary(duty.root, duty.spool, duty.storage_options) if duty.spool else None
+    watch = Watch(duty.root, duty.spool, duty.pack_s)
+    over = threading.Event()
 
     def work() -> None:
         nonlocal last
-        while not duty.stop.is_set() and lead.holds():
-            last = _look(worker, duty)
-            if diary is not None:
-                diary.note(worker.figures)
+        while not over.is_set() and lead.holds():
+            last = _look(watch, duty, over)
             if last.segments or last.troubles:
                 _tell(last, as_json=duty.as_json)
-            duty.stop.wait(duty.interval_s)
+            over.wait(duty.interval_s)
+        over.set()
 
-    thread = threading.Thread(target=work, name="ranklake-agent", daemon=True)
+    node = (duty.root, duty.spool, duty.sources, watch, over)
+    threads = [threading.Thread(target=work, name="ranklake-agent", daemon=True)]
+    if duty.spool:
+        threads.append(threading.Thread(target=keep, args=node, name="ranklake-node", daemon=True))
     with contextlib.ExitStack() as open_things:
         open_things.callback(lead.release)
-        if diary is not None:
-            open_things.callback(diary.close, _CLOSE_S)
         if duty.metrics_port:
-            open_things.enter_context(Endpoint(duty.metrics_port, lambda: prometheus(worker.figures)))
-        thread.start()
-        while thread.is_alive() and not duty.stop.wait(STANDBY_LOOK_S):
+            open_things.enter_context(Endpoint(duty.metrics_port, lambda: prometheus(watch.figures)))
+        for thread in threads:
+            thread.start()
+        while not over.is_set() and not duty.stop.wait(STANDBY_LOOK_S):
             pass
-        thread.join(GRACE_S)
-    if thread.is_alive():
+        over.set()
+    if not _joined(threads, GRACE_S + _CLOSE_S):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1 if last.troubles else 0)
     return bool(last.troubles)
 
 
-def _look(worker: Agent, duty: Duty) -> Round:
+def _joined(threads: list[threading.Thread], within_s: float) -> bool:
+    deadline = time.monotonic() + within_s
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return not any(thread.is_alive() for thread in threads)
+
+
+def _look(watch: Watch, duty: Duty, over: threading.Event) -> Round:
+    """See what there is to do, and have it done."""
     try:
-        return worker.look(duty.stop.is_set)
+        if not watch.look():
+            return Round(alive=watch.alive, foreign=watch.foreign)
+        errand = Errand(
+            str(duty.root), duty.spool, duty.storage_options, duty.encryption_key, watch.standings(), watch.read()
+        )
+        report = send(errand, over, GRACE_S)
+        watch.reported(report)
+        watch.look()
     except Exception as error:  # noqa: BLE001 - the local spool vanished, say; the next look may find it
         return Round(troubles=(f"{duty.root}: {type(error).__name__}: {error}",))
+    return report.done
 
 
 @contextlib.contextmanager

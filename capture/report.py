@@ -1,0 +1,31 @@
+"""Report: what one look at the local spool did."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one look at the local spool did.
+
+    Attributes
+    ----------
+    streams
+        Of dead processes, taken over.
+    segments, rows, packs
+        Uploaded, and in how many objects.
+    left
+        Segments that should have been uploaded and could not be.
+    alive, foreign
+        Streams that are being written; streams meant for another spool, which are passed by.
+    troubles
+        One line for each stream that could not be finished.
+    """
+
+    streams: int = 0
+    segments: int = 0
+    rows: int = 0
+    packs: int = 0
+    left: int = 0
+    alive: int = 0
+    foreign: int = 0
+    troubles: tuple[str, ...] = ()

@@ -1,0 +1,59 @@
+"""Keep: the agent's sampling from its start to its end, in a thread of the agent's."""
+
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ranklake.capture.diary import Diary
+from ranklake.capture.node import Node
+from ranklake.capture.samplers.sample import Sampler
+from ranklake.capture.samplers.sampling import Sampling
+from ranklake.capture.watch import Watch
+
+IDLE_S: Final = 10.0
+"""Time between ticks of an agent that samples nothing but its own figures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What to sample.
+
+    Attributes
+    ----------
+    hardware
+        The node's GPUs and the host.
+    every_s, scrape_every_s
+        Time between samples; between reads of a page.
+    scrape
+        URLs of pages in Prometheus' text format.
+    """
+
+    hardware: bool = True
+    every_s: float = 1.0
+    scrape: tuple[str, ...] = ()
+    scrape_every_s: float = 15.0
+
+
+def samplers(sources: Sources, watch: Watch) -> list[Sampler]:
+    """Return what these sources are sampled by."""
+    del sources, watch
+    return []
+
+
+def keep(root: Path, spool: str, sources: Sources, watch: Watch, over: threading.Event) -> None:
+    """Record the agent's figures and samples in a run of its own until it is over. Nothing is raised."""
+    node = Node(root, spool)
+    sampling = Sampling(node.run, samplers(sources, watch))
+    diary = Diary(node.run)
+    every_s = sources.every_s if sources.hardware or sources.scrape else IDLE_S
+    due = time.monotonic()
+    while not over.is_set():
+        sampling.tick()
+        diary.note(watch.figures)
+        node.tick()
+        due = max(due + every_s, time.monotonic())  # a tick that took long is not made up for
+        over.wait(due - time.monotonic())
+    sampling.close()
+    node.close()

@@ -1,0 +1,68 @@
+"""Sampling: writes what samplers give into a run, and keeps them in time. The ticks are the caller's."""
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ranklake.capture.gaps import LOGGER
+from ranklake.capture.run import Run
+from ranklake.capture.samplers.sample import Row, Sampler, Value
+
+if TYPE_CHECKING:
+    from ranklake.capture.scalar import Scalar
+
+
+class Sampling:
+    """The samplers of one process.
+
+    Parameters
+    ----------
+    run
+        What the rows go to.
+    samplers
+        Asked at each tick.
+
+    Notes
+    -----
+    Times are monotonic, so a wall clock that is set back moves nothing.
+    """
+
+    def __init__(self, run: Run, samplers: Sequence[Sampler]) -> None:
+        self._run = run
+        self._samplers = list(samplers)
+        self._failed: set[str] = set()
+        self._scalars: dict[str, Scalar] = {}
+
+    def tick(self) -> None:
+        """Ask each sampler once and write down what it gives. Nothing is raised."""
+        for sampler in self._samplers:
+            now_ns = time.monotonic_ns()
+            try:
+                for sample in sampler.sample(now_ns):
+                    if isinstance(sample, Row):
+                        with self._run.recording(sample.table):
+                            self._run.record(sample.table, sample.columns, sample.at_ns)
+                    else:
+                        self._add(sample)
+            except Exception as error:  # noqa: BLE001 - a bug of ours must cost this sampler's row and no other
+                self._tell(type(sampler).__name__, error)
+
+    def _add(self, value: Value) -> None:
+        scalar = self._scalars.get(value.metric)
+        if scalar is None:
+            scalar = self._scalars[value.metric] = self._run.scalar(value.metric, kind=value.kind)
+        scalar.add(value.value)
+
+    def close(self) -> None:
+        """Close the samplers."""
+        for sampler in self._samplers:
+            try:
+                sampler.close()
+            except Exception as error:  # noqa: BLE001 - the next one's turn must come
+                self._tell(type(sampler).__name__, error)
+
+    def _tell(self, name: str, error: Exception) -> None:
+        if name not in self._failed:
+            self._failed.add(name)
+            LOGGER.warning("ranklake: %s failed: %s: %s", name, type(error).__name__, error)
+            self._run.event("sampler_failed", severity="error", sampler=name, error=type(error).__name__)
