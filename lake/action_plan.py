@@ -37,6 +37,7 @@ def compose(
     *,
     add: Sequence[DataFile] = (),
     remove: Mapping[str, pa.Table] | None = None,
+    live: Mapping[str, pa.Table] | None = None,
     purge: bool = False,
     data_change: bool = True,
     facts: Mapping[str, Any] | None = None,
@@ -49,9 +50,12 @@ def compose(
         New files of any tables; they exist already.
     remove
         Per table, the files to drop: rows of `ranklake.lake.commit.files`.
+    live
+        Per table, all files of the dates of which files are dropped, as they are before the plan; needed to purge.
     purge
-        Whether the bytes of removed files go too, after the commits; else they stay readable by time travel until
-        upkeep.
+        Whether the bytes of removed files go too, after the commits, and with them what is left of the same dates from
+        before; else they stay readable by time travel until upkeep. What stays live is named in the plan, since a slow
+        driver may come to purge when later plans have merged it: its older versions are not this plan's to delete.
     data_change
         False if the new files hold the very rows of those that go.
     facts
@@ -64,6 +68,13 @@ def compose(
     for file in add:
         if file.table in gone:
             account[file.table] += file.rows
+    if purge and not set(gone) <= set(live or {}):
+        raise ValueError("to purge, all live files must be given in live")
+    kept = {
+        table: sorted(set((live or {})[table]["path"].to_pylist()) - set(rows["path"].to_pylist()))
+        for table, rows in gone.items()
+        if purge
+    }
     body = {
         "writer": f"ranklake {ranklake.__version__}",
         "add": [{**asdict(file), "partition": file.partition.isoformat()} for file in add],
@@ -72,6 +83,7 @@ def compose(
             for table, rows in gone.items()
         },
         "purge": purge,
+        "kept": kept,
         "data_change": data_change,
         "account": account,
         "facts": dict(facts or {}),
@@ -128,18 +140,28 @@ def _holds(handle: "DeltaTable", some: pa.Table | None) -> bool:
 def _purge(lake: "Lake", plan: Plan) -> None:
     """Delete what was removed, and what is left of the same rows from before they were merged or rewritten.
 
-    Whatever a later plan writes there has a higher number. Derived tables count numbers of their own, so of theirs only
-    the files that the plan names can be told from those that a rollup is about to commit.
+    Whatever a later plan writes there has a higher number, or its composer gives it up (`ranklake.lake.upkeep.merge`).
+    What the plan left live, or made so, is no business of whoever comes late, when later plans may have replaced it.
+    Derived tables count numbers of their own, so of theirs only the files that the plan names can be told from those
+    that a rollup is about to commit.
     """
+    added = {(row["table"], row["path"]) for row in plan.body["add"]}
     for table, rows in plan.body["remove"].items():
         paths = {row["path"] for row in rows}
         if contract(table).kind != "derived":
-            paths |= _left_behind(lake, table, {path.rpartition("/")[0] for path in paths}, plan.number)
+            spared = {path for owner, path in added if owner == table} | set(plan.body["kept"].get(table, []))
+            paths |= _left_behind(lake, table, {path.rpartition("/")[0] for path in paths}, plan.number) - spared
         for path in paths:
             try:
                 lake.fs.rm_file(lake.path("tables", table, path))
             except FileNotFoundError:  # an earlier try came this far
                 continue
+
+
+def purged_dates(plan: Plan) -> set[tuple[str, str]]:
+    """Return the tables and dates (ISO) of which a plan deletes all that it does not know to be live."""
+    rows_by_table = plan.body["remove"] if plan.body.get("purge") else {}
+    return {(table, row["date"]) for table, rows in rows_by_table.items() for row in rows}
 
 
 def _left_behind(lake: "Lake", table: str, folders: set[str], number: int) -> set[str]:

@@ -46,6 +46,7 @@ _ACTIONS: Final = {
     "add": [_ADDED],
     "remove": {...: [_REMOVED]},
     "purge": bool,
+    "kept": {...: [str]},
     "account": {...: int},
 }
 KINDS: Final[dict[str, Any]] = {

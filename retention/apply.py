@@ -131,4 +131,5 @@ def _compose(
     audit.record(lake, by, "retention.apply", plan.name, None, details, once=True)
     row = head_row(plan, "application", by, number)
     done = row_files(lake, TABLE, stamped([row], datetime.now(UTC)), number)
-    return action_plan.compose(number, KIND, add=done, remove=drop, purge=True, facts={"retention_plan": plan.name})
+    facts = {"retention_plan": plan.name}  # whole dates go, so what is dropped is all that is live there
+    return action_plan.compose(number, KIND, add=done, remove=drop, live=drop, purge=True, facts=facts)

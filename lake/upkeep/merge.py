@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from ranklake.lake.contracts.delta import TARGET_FILE_BYTES, TARGET_FILE_PROPERT
 from ranklake.lake.contracts.load import contract, table_names
 from ranklake.lake.driver import drive
 from ranklake.lake.parquet import DataFile, write_partition
+from ranklake.lake.plan import read_plan
 from ranklake.lake.read import read_some
 from ranklake.lake.store import Lake
 from ranklake.lake.tables import delta_table, refuse_newer
@@ -237,7 +239,7 @@ class _Composer:
 
     def compose(self, number: int) -> "Plan | None":
         """Return the plan of the next merges, or None if none is due."""
-        ready = self._still_good()
+        ready = self._still_good(number)
         if not ready:
             today = datetime.now(UTC).date()
             every = planned(self.lake, self.tables, number, thorough=self.thorough, today=today)
@@ -269,9 +271,16 @@ class _Composer:
 
         return self.workers.run(merge, tasks, tell)
 
-    def _still_good(self) -> list[tuple[float, Merge, DataFile]]:
-        """Return merges that were made lately, whose files are all live and whose result is in no plan yet."""
+    def _still_good(self, number: int) -> list[tuple[float, Merge, DataFile]]:
+        """Return merges that were made lately, whose files are all live and whose result is in no plan yet.
+
+        A plan that came in between and purges their dates takes their result for something left behind, at any time.
+        """
         fresh = [one for one in self._ready if time.monotonic() - one[0] < REUSE_S]
+        between = range(min((task.plan for _, task, _ in fresh), default=number), number)
+        came = [plan for plan in map(partial(read_plan, self.lake), between) if plan is not None]
+        purged = {place for plan in came for place in action_plan.purged_dates(plan)}
+        fresh = [one for one in fresh if (one[1].table, one[1].day.isoformat()) not in purged]
         live: dict[str, set[str]] = {}
         for _, task, _ in fresh:
             if task.table not in live:

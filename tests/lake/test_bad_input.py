@@ -26,7 +26,7 @@ from ranklake.lake.upkeep.run import upkeep
 from ranklake.lake.workers import InProcess
 
 INGEST = {"spool": "s", "writer": "w", "versions": {"steps": 1}, "segments": []}
-ACTION = {"writer": "w", "add": [], "remove": {}, "purge": False, "account": {}}
+ACTION = {"writer": "w", "add": [], "remove": {}, "purge": False, "kept": {}, "account": {}}
 SEGMENT = {
     "path": "p",
     "others": [],

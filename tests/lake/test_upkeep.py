@@ -5,7 +5,8 @@ import json
 import os
 import shutil
 import time
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,11 @@ from segments import put_bytes, put_segment, step_rows
 
 from ranklake.cli import run
 from ranklake.commands import upkeep as upkeep_command
-from ranklake.lake import ingest_plan
+from ranklake.lake import action_plan, ingest_plan
 from ranklake.lake.commit import append_files, files, fingerprint
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.segment import SegmentFooter
+from ranklake.lake.driver import drive
 from ranklake.lake.ingest import ingest
 from ranklake.lake.plan import last_finished
 from ranklake.lake.read import read
@@ -25,12 +27,13 @@ from ranklake.lake.rollups.inputs import snapshot
 from ranklake.lake.spool import Spool
 from ranklake.lake.store import Lake
 from ranklake.lake.tables import delta_table
-from ranklake.lake.upkeep import logs
+from ranklake.lake.upkeep import logs, merge
 from ranklake.lake.upkeep.merge import FAN_IN, TIERS, due
 from ranklake.lake.upkeep.purge import GRACE, GraceError, garbage
 from ranklake.lake.upkeep.run import upkeep
 from ranklake.lake.workers import InProcess
 
+TODAY = datetime.now(UTC).date()
 KEY = ["incarnation", "segment", "slot"]
 
 
@@ -135,6 +138,56 @@ def test_an_older_version_reads_as_it_was(lake, spool):
     assert not any(Path(path).exists() for path in old)
     assert len(keys(lake)) == 60
     adds_up(lake, spool)
+
+
+def drop_one_file(lake, number):
+    """Return a plan that takes one file of a date out, bytes and all, and leaves the others."""
+    every = files(delta_table(lake, "steps"))
+    plan = action_plan.compose(
+        number, "erasure", remove={"steps": every.slice(0, 1)}, live={"steps": every}, purge=True
+    )
+    return plan, every["path"].to_pylist()
+
+
+def test_a_slow_driver_of_a_plan_deletes_nothing_of_later_ones(lake, spool):
+    """Of a date of which a plan drops some files, whoever carries the plan out late deletes just those."""
+    bring_minutes(lake, spool, 4)
+    plan, before = drop_one_file(lake, last_finished(lake) + 1)
+    drive(lake, lambda _: plan, InProcess())
+    version = delta_table(lake, "steps").version()
+    upkeep(lake, InProcess())
+    assert len(live(lake)) == 1
+    action_plan.execute(lake, plan)
+    assert [Path(lake.path("tables/steps", path)).exists() for path in before] == [False, True, True, True]
+    assert read(lake, contract("steps"), version=version).num_rows == 60
+    assert len(keys(lake)) == 60
+
+
+def test_what_was_merged_before_a_purge_is_merged_again(lake, spool):
+    """A merge that waits for its plan is given up where a plan that purges its date came first."""
+    bring_minutes(lake, spool, 9)
+    composer = merge._Composer(lake, InProcess(), ["steps"], thorough=True, progress=None)
+    number = last_finished(lake) + 1
+    plan, before = drop_one_file(lake, number)
+    (task,) = merge.planned(lake, ["steps"], number, thorough=True, today=TODAY)
+    without = replace(task, files=[row for row in task.files if row["path"] != before[0]])
+    waiting = merge.merge(without)
+    composer._ready = [(time.monotonic(), without, waiting)]
+    assert composer._still_good(number + 1), "else the test shows nothing"
+    lake.put_if_absent(plan.name, plan.to_json())
+    later = composer.compose(number + 1)
+    action_plan.execute(lake, plan)
+    lake.put_if_absent(later.name, later.to_json())
+    action_plan.execute(lake, plan)  # a slow driver
+    action_plan.execute(lake, later)
+    assert len(keys(lake)) == 160
+
+
+def test_a_plan_that_purges_says_what_stays(lake, spool):
+    """A plan that deletes bytes has to know what else is live on the dates that it touches."""
+    bring_minutes(lake, spool, 1)
+    with pytest.raises(ValueError, match="live"):
+        action_plan.compose(2, "erasure", remove={"steps": files(delta_table(lake, "steps"))}, purge=True)
 
 
 def test_orphans_go_when_nobody_can_want_them(lake, spool):
