@@ -1,46 +1,103 @@
-"""Redaction: what looks like a credential is replaced before it is recorded anywhere."""
+"""Redaction: what looks like a credential is replaced before it is recorded anywhere.
+
+    a text under a telling name            password, AWS_SECRET_ACCESS_KEY, apiKey        `secret_names`
+    a telling name with its value in text  token=…, "password": "…", --api-key …
+    a text of a telling shape              such as a web token or a private key           `secret_shapes`
+    user and password of a URL, and what signs it
+    what looks drawn at random             20 characters and more                         `randomness`
+
+Digests, commits, UUIDs, numbers and paths stay, but under a telling name.
+"""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
+
+from ranklake.lake.contracts.randomness import random_stretches
+from ranklake.lake.contracts.secret_names import tells
+from ranklake.lake.contracts.secret_shapes import LITERALS, SHAPES
 
 REDACTED: Final = "[redacted]"
 
-_SECRET_NAME: Final = re.compile(
-    r"(?:^|[_\-.])(?:pass(?:word|wd|phrase)?|secrets?|token|auth|credentials?|dsn|(?:api|access|private)[_\-]?key)"
-    r"(?:$|[_\-.])",
-    re.IGNORECASE,
-)
-_HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _OPTION: Final = re.compile(r"key|secret|token|pass|credential|connection_string|auth|sas", re.IGNORECASE)
 _SHORTEST: Final = 6
-_SECRET_TEXT: Final = re.compile(
-    r"A[KS]IA[0-9A-Z]{16}"  # AWS access key id
-    r"|gh[pousr]_[A-Za-z0-9]{20,}"
-    r"|hf_[A-Za-z0-9]{20,}"
-    r"|sk-[A-Za-z0-9_\-]{20,}"
-    r"|xox[abprs]-[A-Za-z0-9\-]{10,}"
-    r"|eyJ[A-Za-z0-9_\-]{10,}\.[A-Za-z0-9_\-]{10,}\.[A-Za-z0-9_\-]*"  # JSON web token
-    r"|ya29\.[A-Za-z0-9_\-]{20,}"  # Google access token
-    r"|(?<=[?&;])(?:X-(?:Amz|Goog)-(?:Signature|Credential|Security-Token)|AWSAccessKeyId|Signature|sig)=[^&\s\"'<>]+"
-    r"|(?:AccountKey|SharedAccessSignature|SharedAccessKey)=[^;\s\"'<>]+"
-    r"|(?i:x-amz-security-token|aws_secret_access_key|aws_session_token|client_secret|bearer)"
-    r"(?:\s*[:=]\s*|\s+)[^\s&;,\"'<>]{16,}"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*"
-    r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)",  # user and password of a URL
-    re.DOTALL,
+_BEARER: Final = re.compile(r"(?i)\b(?P<what>bearer|basic|digest)(?P<gap>\s+)(?P<value>[^\s,;\"'<>]{16,})")
+_SCHEMES: Final = ("bearer ", "basic ", "digest ")
+_AUTHORITY: Final = re.compile(
+    r"(?<=://)(?:[^/\s:@\"'<>]*:(?!\d{1,5}(?:[/?#,\s]|$))[^\s\"'<>]*(?=@)"  # user and password
+    r"|[^/\s:@\"'<>]{16,}(?=@)"
+    r")"
 )
+_WEB_USER: Final = re.compile(r"(?<=http://|ttps://)[^/\s:@\"'<>]+(?=@)")
+_HINTS: Final = (
+    *("pass", "secret", "token", "key", "auth", "cred", "dsn", "sig", "jwt", "cookie", "webhook", "conn", "pwd", "otp"),
+    *("session", "_url", "bearer", "sharedaccess"),
+)
+"""Every telling name has one of them: whether a line does is told much faster than by the pattern."""
+_NAME: Final = re.compile(
+    r"""(?<![\w.\-])(?P<option>--)?-?(?P<name>[A-Za-z_][\w.\-]{1,63}+)"""
+    r"""(?:[\\"']{0,4}\]?(?P<left>\s{0,2})(?P<sign>=>|:=|==|[:=])(?P<right>\s{0,2})|(?(option)\s+|(?!)))"""
+)
+_QUOTED: Final = re.compile(r"""(?P<open>[bru]?\\*["'])(?P<value>[^\n]*?)(?<!\\)(?P=open)""")
+_BARE: Final = re.compile(r"""(?:[bru]?\\*["'])?(?P<value>[^\s&,;"'<>)\]}]+)(?P<after>[,)(\[]?)""")
+_PLACEHOLDER: Final = re.compile(r"\[redacted\]|\[redacted|\$.*|<.*|%[(\w].*|\{.*|\*+|\.\.\.|…|-")
+_WORD: Final = re.compile(r"[A-Za-z_][A-Za-z_.\-]*:?")
+_EXPRESSION: Final = re.compile(r"[A-Za-z_][\w.]*[(\[|].*")
+_NUMBER: Final = re.compile(r"0x[0-9a-fA-F]+|[-+]?[\d_]*\.?\d+(?:[eE][-+]?\d+)?[smhdkKMGTB%]{0,3}\.?")
+_FORMAT: Final = re.compile(r"%[sdr(]|\{[\w.!:]*\}")
+_LITERAL: Final = re.compile(r"none|null|nil|true|false|yes|no|on|off|required|optional|str|int|bytes", re.IGNORECASE)
 
 
 def redact(value: Any) -> Any:  # noqa: ANN401 - JSON
-    """Return a JSON value with credentials replaced: texts under telling names, texts of telling shapes anywhere."""
+    """Return a JSON value with credentials replaced by `REDACTED`: texts under telling names, telling texts anywhere.
+
+    Keys are texts, too. Numbers under telling names stay (``token_count: 5``); what is no JSON comes back as it is.
+    """
+    if isinstance(value, str):
+        return _text(value)
     if isinstance(value, dict):
-        return {key: _hidden(item) if _tells(key) else redact(item) for key, item in value.items()}
+        return {
+            _text(key) if isinstance(key, str) else key: _hidden(item) if tells(str(key)) else redact(item)
+            for key, item in value.items()
+        }
     if isinstance(value, list):
         return [redact(item) for item in value]
-    if isinstance(value, str):
-        return _SECRET_TEXT.sub(REDACTED, value)
     return value
+
+
+def redact_arguments(arguments: Sequence[str]) -> list[str]:
+    """Return a command line's arguments with credentials replaced: values of options of telling names, telling texts.
+
+    ``--api-key X`` and ``--api-key=X`` lose their X, as does ``db.password=X``; so does what looks like a credential
+    by itself. What a short option such as ``-p`` means is not known: its value stays unless it looks like one.
+    """
+    shown: list[str] = []
+    hide_next = False
+    for argument in arguments:
+        name, sign, value = argument.partition("=")
+        telling = tells(name.lstrip("-+")) > 0
+        if hide_next and not argument.startswith("--"):
+            shown.append(REDACTED)
+            hide_next = False
+            continue
+        hide_next = telling and not sign and argument.startswith("-")
+        if telling and sign and value and " " not in name:
+            shown.append(f"{name}={REDACTED}")
+        else:
+            shown.append(_text(argument))
+    return shown
+
+
+def redact_uri(uri: str) -> str:
+    """Return a URI without its user info, and without what signs it (a query's values that look like credentials)."""
+    head, sign, rest = uri.partition("://")
+    if sign:
+        place, slash, path = rest.partition("/")
+        bare = f"{head}://{place.rpartition('@')[2]}{slash}{path}"
+    else:  # git@host:path
+        account, at, place = uri.partition("@")
+        bare = place if at and "/" not in account and ":" in place else uri
+    return _text(bare)
 
 
 def secrets_in(options: Any) -> Iterator[str]:  # noqa: ANN401 - JSON, as users nest it
@@ -56,18 +113,84 @@ def without(text: str, secrets: Iterable[str]) -> str:
     """Return a text without some secrets, and without what looks like one."""
     for secret in secrets:
         text = text.replace(secret, REDACTED)
-    return str(redact(text))
+    return _text(text)
 
 
-def _tells(key: str) -> bool:
-    """Say whether a name announces a secret, in snake_case or camelCase."""
-    return _SECRET_NAME.search(_HUMP.sub("_", key)) is not None
+def _text(text: str) -> str:
+    if len(text) < _SHORTEST:
+        return text
+    if any(map(text.__contains__, LITERALS)):
+        text = SHAPES.sub(REDACTED, text)
+    if "@" in text and "://" in text:
+        text = _WEB_USER.sub(REDACTED, _AUTHORITY.sub(REDACTED, text))
+    small = text.lower()
+    if any(map(small.__contains__, _HINTS)):
+        text = _assigned(text)
+    if any(map(small.__contains__, _SCHEMES)):
+        text = _BEARER.sub(_bearer, text)
+    for begin, end in reversed(random_stretches(text)):
+        text = text[:begin] + REDACTED + text[end:]
+    return text
 
 
 def _hidden(value: Any) -> Any:  # noqa: ANN401 - JSON
-    """Return what stands under such a name without any text in it; numbers (token_count: 5) are no secrets."""
+    """Return what stands under a telling name without any text in it; numbers are no secrets."""
     if isinstance(value, dict):
-        return {key: _hidden(item) for key, item in value.items()}
+        return {_text(key) if isinstance(key, str) else key: _hidden(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_hidden(item) for item in value]
     return REDACTED if isinstance(value, str) and value else value
+
+
+def _bearer(match: re.Match[str]) -> str:
+    value = match["value"]
+    if _PLACEHOLDER.match(value) or (match["what"].lower() != "bearer" and _WORD.fullmatch(value)):
+        return match[0]
+    return f"{match['what']}{match['gap']}{REDACTED}"
+
+
+def _assigned(text: str) -> str:
+    """Return a text without the values that follow telling names in it."""
+    shown, at = [], 0
+    for name in _NAME.finditer(text):
+        if name.start() < at:  # within a value that is gone
+            continue
+        strength = tells(name["name"])
+        if not strength:
+            continue
+        value = _QUOTED.match(text, name.end())
+        if value is not None:
+            is_secret = (
+                bool(name["sign"] or name["option"]) and _can_be(value["value"]) and not _is_prose(value["value"])
+            )
+        else:
+            value = _BARE.match(text, name.end())
+            is_secret = value is not None and _can_be(value["value"]) and _is_secret(name, value, strength)
+        if value is not None and is_secret:
+            shown += [text[at : value.start("value")], REDACTED]
+            at = value.end("value")
+    return "".join([*shown, text[at:]])
+
+
+def _can_be(value: str) -> bool:
+    return bool(value) and not _PLACEHOLDER.fullmatch(value) and not _LITERAL.fullmatch(value)
+
+
+def _is_prose(quoted: str) -> bool:
+    """Say whether a quoted text is a sentence or a format rather than a secret."""
+    return quoted.count(" ") > 2 or _FORMAT.search(quoted) is not None  # noqa: PLR2004 - words
+
+
+def _is_secret(name: re.Match[str], match: re.Match[str], strength: int) -> bool:
+    """Say whether what stands without quotes behind a telling name is a value, rather than code or prose."""
+    value, after = match["value"], match["after"]
+    if not name["sign"]:
+        return not value.startswith("-")
+    tight = name["sign"] == "=" and not name["left"] and not name["right"]
+    if _NUMBER.fullmatch(value):
+        return strength > 1 and tight
+    if _EXPRESSION.fullmatch(value) or after in ("(", "["):
+        return False
+    if _WORD.fullmatch(value):
+        return tight and not after and (bool(name["option"]) or strength > 1 or len(value) >= _SHORTEST)
+    return name["sign"] != "==" and len(value) >= (3 if strength > 1 or tight else _SHORTEST)

@@ -1,0 +1,49 @@
+"""Names of secrets: what an option, a variable or a key is called when its value is a credential."""
+
+import re
+from functools import lru_cache
+from typing import Final
+
+_BEGIN, _END = r"(?:^|[_\-.\s])", r"(?:$|[_\-.\s\d])"
+_STRONG: Final = re.compile(
+    _BEGIN + r"(?:pass(?:word|wd|phrase|code)?s?|passw|pwd|secrets?"
+    r"|(?:api|access|private|secret|signing|encryption|account|storage|shared|master|license|service|client|app"
+    r"|session|deploy|ssh|write|hmac)[_\-\s]?keys?|apikey|accountkey|sharedaccesskey|webhook(?:[_\-]?url)?)" + _END,
+    re.IGNORECASE,
+)
+_WEAK: Final = re.compile(
+    _BEGIN + r"(?:token|auth|authorization|credentials?|creds?|dsn|bearer|cookies?|signature|sig|jwt|otp"
+    r"|connection[_\-\s]?string|conn[_\-]?str|database[_\-]?url|db[_\-]?url|session[_\-]?(?:id|token)|key[_\-]?pair[_\-]?id"
+    r"|sharedaccesssignature|access[_\-]?key[_\-]?id)" + _END,
+    re.IGNORECASE,
+)
+_HARMLESS: Final = re.compile(
+    r"(?:^|[_\-.])(?:pad|eos|bos|unk|mask|cls|sep|special|specials|image|audio|video|stop|start|end|begin|eot|eod|first|last"
+    r"|next|prev|per|each|every|new|boi|eoi|fim|prefix|suffix|middle|control|extra|sentinel|decoder[_\-]start|max|min|num"
+    r"|cost|time|ms|s)[_\-.]tokens?(?:$|[_\-.])"
+    r"|token[_\-.]?(?:ids?|type|types|count|counts|len|length|dim|size|s|izer|ization|limit|budget|index|embedding"
+    r"|embeddings|dropout|drop|mixing|shift|level|per|rate|file|path|name|url|uri|scheme)(?:$|[_\-.])"
+    r"|(?:password|passwd|secret|key|credentials?)[_\-.](?:file|path|name|id|env|var|length|len|policy)$"
+    r"|^(?:old)?pwd$|^pass(?:es)?$|(?:^|[_\-.])(?:per|each|first|second|forward|backward|multi|single|num|all|by|low|high|band|one|two)"
+    r"[_\-.]?pass$|auth[_\-.](?:type|method|mode|scheme|provider)$",
+    re.IGNORECASE,
+)
+_HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
+@lru_cache(maxsize=4096)
+def tells(name: str) -> int:
+    """Return 2 if a name announces a secret, 1 if it may as well be about something else (``token``), 0 if it does not.
+
+    Takes snake_case, kebab-case, dotted names and camelCase. What machine learning calls tokens are none:
+    ``eos_token``, ``max_tokens``.
+    """
+    if len(name) > _LONGEST:
+        return 0
+    split = _HUMP.sub("_", name)
+    if _HARMLESS.search(split):
+        return 0
+    return 2 if _STRONG.search(split) else 1 if _WEAK.search(split) else 0
+
+
+_LONGEST: Final = 256
