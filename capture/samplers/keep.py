@@ -8,7 +8,8 @@ from typing import Final
 
 from ranklake.capture.diary import Diary
 from ranklake.capture.node import Node
-from ranklake.capture.samplers.sample import Sampler
+from ranklake.capture.samplers.host import HostSampler
+from ranklake.capture.samplers.sample import Holders, Sampler
 from ranklake.capture.samplers.sampling import Sampling
 from ranklake.capture.watch import Watch
 
@@ -36,16 +37,18 @@ class Sources:
     scrape_every_s: float = 15.0
 
 
-def samplers(sources: Sources, watch: Watch) -> list[Sampler]:
+def samplers(sources: Sources, holders: Holders, root: Path) -> list[Sampler]:
     """Return what these sources are sampled by."""
-    del sources, watch
-    return []
+    found: list[Sampler] = []
+    if sources.hardware:
+        found.append(HostSampler(holders, root))
+    return found
 
 
 def keep(root: Path, spool: str, sources: Sources, watch: Watch, over: threading.Event) -> None:
     """Record the agent's figures and samples in a run of its own until it is over. Nothing is raised."""
     node = Node(root, spool)
-    sampling = Sampling(node.run, samplers(sources, watch))
+    sampling = Sampling(node.run, samplers(sources, lambda: watch.holders, root))
     diary = Diary(node.run)
     every_s = sources.every_s if sources.hardware or sources.scrape else IDLE_S
     due = time.monotonic()

@@ -1,0 +1,192 @@
+"""Host: rows of ``host_samples``: of the host at each tick; of the ranks' processes and control groups now and then."""
+
+import os
+import socket
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from ranklake.capture.ntp import read_clock
+from ranklake.capture.samplers import hardware, proc, process
+from ranklake.capture.samplers.cgroup import CGROUP_COLUMNS, Cgroup, cgroup_of, limits
+from ranklake.capture.samplers.reading import NOT_THERE, Reading, Tree
+from ranklake.capture.samplers.sample import Holders, Row
+from ranklake.capture.stream import StreamName
+from ranklake.capture.values import json_text
+
+TABLE: Final = "host_samples"
+SLOW_NS: Final = 10 * 10**9
+RARE_NS: Final = 60 * 10**9
+_CPU: Final = ("cpu_count", "cpu_time_s", "context_switch_count", "process_running_count", "process_blocked_count")
+_LOAD: Final = ("load_average_1m", "load_average_5m", "load_average_15m")
+_MEMORY: Final = (
+    *(f"memory_{what}_bytes" for what in ("total", "used", "available", "cached", "dirty", "shared")),
+    "swap_total_bytes",
+    "swap_used_bytes",
+)
+_PAGING: Final = ("swap_in_bytes", "swap_out_bytes", "major_fault_count", "minor_fault_count", "oom_kill_count")
+
+
+class HostSampler:
+    """Samples the host that it runs on.
+
+    Parameters
+    ----------
+    holders
+        Gives the processes that record here.
+    spool
+        Folder whose file system is watched.
+    root
+        Where /proc and /sys are found.
+
+    Notes
+    -----
+    Read at each tick: CPU, load, memory, faults, disks, networks, pressure. Each 10 s: InfiniBand, which firmware
+    answers, the split by disk, interface and port, processes, control groups, the clock. Each 60 s: the CPUs' clocks,
+    heat, power and energy, which cost an interrupt on each CPU. Between, those columns are NULL.
+    """
+
+    def __init__(self, holders: Holders, spool: Path, root: str = "/") -> None:
+        self._holders, self._spool, self._tree = holders, spool, Tree(root)
+        self._energy = hardware.Energy()
+        self._host = socket.gethostname()
+        self._boot_id: str | None = None
+        self._times: dict[str, float] | None = None
+        self._disk_sums: dict[str, Any] | None = None
+        self._last_ns: dict[object, int] = {}
+        self._slow_ns = self._rare_ns = 0
+
+    def sample(self, now_ns: int) -> Iterator[Row]:
+        """Yield the host's row and, when they are due, those of control groups and processes."""
+        slow, rare = now_ns >= self._slow_ns, now_ns >= self._rare_ns
+        if self._boot_id is None:
+            self._boot_id = self._read_boot_id()
+        holders = dict(self._holders())
+        yield self._row(self._of_host(holders, slow=slow, rare=rare), "host", now_ns)
+        if rare:
+            self._rare_ns = now_ns + RARE_NS
+        if slow:
+            self._slow_ns = now_ns + SLOW_NS
+            for group, pids in self._groups(holders).items():
+                reading = Reading(subject="container", **_shared({pid: holders[pid] for pid in pids}))
+                reading.take(CGROUP_COLUMNS, partial(limits, self._tree, group))
+                _say_what_is_missing(reading)
+                yield self._row(reading, group, now_ns)
+            for pid, name in sorted(holders.items()):
+                reading = Reading(subject="process", **_shared({pid: name}), holder_rank=name.rank)
+                try:
+                    process.read(self._tree, pid, reading)
+                except (OSError, ValueError, IndexError):  # it ended just now
+                    continue
+                yield self._row(reading, (pid, name), now_ns)
+            self._forget(now_ns)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _row(self, reading: Reading, subject: object, now_ns: int) -> Row:
+        before = self._last_ns.get(subject)
+        self._last_ns[subject] = now_ns
+        reading.columns |= {
+            "host": self._host,
+            "boot_id": self._boot_id or None,
+            "interval_ns": None if before is None else now_ns - before,
+        }
+        return Row(TABLE, reading.row(), now_ns)
+
+    def _forget(self, now_ns: int) -> None:
+        """Keep no memory of processes and groups that are gone."""
+        self._last_ns = {subject: at for subject, at in self._last_ns.items() if subject == "host" or at == now_ns}
+
+    def _of_host(self, holders: dict[int, StreamName], *, slow: bool, rare: bool) -> Reading:
+        tree = self._tree
+        reading = Reading(subject="host", **_shared(holders))
+        reading.take(_CPU, self._cpu)
+        reading.take(_LOAD, partial(proc.load, tree))
+        reading.take(_MEMORY, partial(proc.memory, tree))
+        reading.take(_PAGING, partial(proc.paging, tree))
+        reading.take(proc.DISK_COLUMNS, partial(self._disks, split=slow))
+        reading.take(proc.NETWORK_COLUMNS, partial(self._networks, split=slow))
+        reading.take(["tcp_retransmit_count"], partial(proc.tcp, tree))
+        for resource in ("cpu", "memory", "io"):
+            reading.take(proc.pressure_columns(resource), partial(proc.pressure, tree, resource))
+        reading.take(["uptime_s"], partial(proc.uptime, tree))
+        if slow:
+            reading.take([*hardware.INFINIBAND_COLUMNS, "infiniband_ports"], self._infiniband)
+            reading.take(["filesystem_used_bytes", "filesystem_total_bytes"], self._filesystem)
+            reading.columns |= _clock()
+        if rare:
+            reading.take(["cpu_frequency_hz"], partial(hardware.frequency, tree))
+            reading.take(["cpu_temperature_celsius"], partial(hardware.temperature, tree))
+            reading.take(["power_watts"], partial(hardware.power, tree))
+            reading.take(["energy_joules"], partial(self._energy.read, tree))
+        return reading
+
+    def _cpu(self) -> dict[str, Any]:
+        times, columns = proc.cpu_times(self._tree)
+        before, self._times = self._times, times
+        return columns if before is None else columns | proc.cpu_ratios(times, before)
+
+    def _disks(self, *, split: bool) -> dict[str, Any]:
+        found = proc.disks(self._tree)
+        sums = proc.total(found, proc.DISK_COLUMNS)
+        before, self._disk_sums = self._disk_sums, sums
+        columns = {**sums, **(proc.latencies(sums, before) if before and sums else {})}
+        return columns | ({"disks": json_text(found)} if split else {})
+
+    def _networks(self, *, split: bool) -> dict[str, Any]:
+        found = proc.networks(self._tree)
+        return proc.total(found, proc.NETWORK_COLUMNS) | ({"networks": json_text(found)} if split else {})
+
+    def _infiniband(self) -> dict[str, Any]:
+        found = hardware.infiniband(self._tree)
+        return {**proc.total(found, hardware.INFINIBAND_COLUMNS), "infiniband_ports": json_text(found)}
+
+    def _filesystem(self) -> dict[str, Any]:
+        found = os.statvfs(self._spool)
+        return {
+            "filesystem_used_bytes": (found.f_blocks - found.f_bfree) * found.f_frsize,
+            "filesystem_total_bytes": found.f_blocks * found.f_frsize,
+        }
+
+    def _groups(self, holders: dict[int, StreamName]) -> dict[Cgroup, list[int]]:
+        """Return the control groups of the ranks' processes, and which of them each holds."""
+        found: dict[Cgroup, list[int]] = {}
+        for pid in holders:
+            try:
+                found.setdefault(cgroup_of(self._tree, pid), []).append(pid)
+            except (OSError, ValueError):  # it ended just now, or there are no control groups
+                continue
+        return found
+
+    def _read_boot_id(self) -> str:
+        try:
+            return self._tree.text("proc/sys/kernel/random/boot_id").strip()
+        except OSError:
+            return ""
+
+
+def _shared(holders: dict[int, StreamName]) -> dict[str, Any]:
+    """Return the run, and its attempt, that all of them belong to; nothing if there is no such one."""
+    runs = {(name.run, name.attempt) for name in holders.values()}
+    if len(runs) != 1:
+        return {}
+    ((run, attempt),) = runs
+    return {"holder_run": run, "holder_attempt": attempt}
+
+
+def _say_what_is_missing(reading: Reading) -> None:
+    """Tell a control group's file that is not there from a limit that is not set."""
+    for column in CGROUP_COLUMNS:
+        if reading.columns.get(column) is None and not column.endswith(("_limit", "_limit_bytes")):
+            reading.unavailable.setdefault(column, NOT_THERE)
+
+
+def _clock() -> dict[str, Any]:
+    found = read_clock(0)
+    return {
+        "clock_offset_s": None if found.offset_ns is None else found.offset_ns / 1e9,
+        "clock_max_error_s": None if found.max_error_ns is None else found.max_error_ns / 1e9,
+        "clock_synchronized": None if found.synchronised is None else bool(found.synchronised),
+    }

@@ -1,0 +1,208 @@
+"""Proc: what Linux says of a whole host, file by file, under the names of ``host_samples``.
+
+Sources of the formats: proc(5), and Documentation/admin-guide/iostats.rst, accounting/psi.rst of the kernel. All
+functions raise `OSError` where a file is not there, and `ValueError`, `IndexError` or `KeyError` where it is another.
+"""
+
+import os
+import re
+from typing import Any, Final
+
+from ranklake.capture.samplers.reading import Tree
+
+Columns = dict[str, Any]
+
+_TICK_S: Final = 1.0 / os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES: Final = os.sysconf("SC_PAGESIZE")
+_KIB: Final = 1024
+_SECTOR_BYTES: Final = 512  # whatever the disk's own sectors are
+_NO_DISK: Final = re.compile(r"(loop|ram|zram|dm-|md|sr|fd)\d*")  # none, or made of others that are counted
+
+CPU_TIMES: Final = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+
+
+def cpu_times(tree: Tree) -> tuple[dict[str, float], Columns]:
+    """Return the CPUs' time by kind, in s, and what else ``/proc/stat`` says."""
+    lines = tree.text("proc/stat").splitlines()
+    label, *values = lines[0].split()
+    if label != "cpu":
+        raise ValueError("the first line is not that of all CPUs")
+    times = dict(zip(CPU_TIMES, (int(value) * _TICK_S for value in values), strict=False))
+    facts = {line.partition(" ")[0]: line for line in lines if not line.startswith(("cpu", "intr", "softirq"))}
+    columns = {
+        "cpu_count": sum(1 for line in lines if line.startswith("cpu")) - 1,
+        "cpu_time_s": sum(times.get(kind, 0.0) for kind in ("user", "nice", "system", "irq", "softirq")),
+        "context_switch_count": int(facts["ctxt"].split()[1]),
+        "process_running_count": int(facts["procs_running"].split()[1]),
+        "process_blocked_count": int(facts["procs_blocked"].split()[1]),
+    }
+    return times, columns
+
+
+def cpu_ratios(now: dict[str, float], before: dict[str, float]) -> Columns:
+    """Return shares of the CPU time between two readings; none if no time passed.
+
+    Guests' time is in user's already. The kernel's iowait may go back a little: that counts as none.
+    """
+    spent = {kind: max(0.0, seconds - before.get(kind, 0.0)) for kind, seconds in now.items()}
+    total = sum(spent.values())
+    if total <= 0:
+        return {}
+    shares = {
+        "cpu_utilization_ratio": 1.0 - (spent["idle"] + spent.get("iowait", 0.0)) / total,
+        "cpu_user_ratio": (spent["user"] + spent["nice"]) / total,
+        "cpu_system_ratio": spent["system"] / total,
+        "cpu_iowait_ratio": spent.get("iowait", 0.0) / total,
+        "cpu_steal_ratio": spent.get("steal", 0.0) / total,
+        "cpu_interrupt_ratio": (spent.get("irq", 0.0) + spent.get("softirq", 0.0)) / total,
+    }
+    return {column: min(1.0, max(0.0, share)) for column, share in shares.items()}  # sums of floats are not exact
+
+
+def load(tree: Tree) -> Columns:
+    """Return the load averages."""
+    one, five, fifteen = (float(value) for value in tree.text("proc/loadavg").split()[:3])
+    return {"load_average_1m": one, "load_average_5m": five, "load_average_15m": fifteen}
+
+
+def memory(tree: Tree) -> Columns:
+    """Return what is in memory and in swap space; used is what programs could not get any more."""
+    found = {}
+    for line in tree.text("proc/meminfo").splitlines():
+        name, _, rest = line.partition(":")
+        found[name] = int(rest.split()[0]) * _KIB
+    return {
+        "memory_total_bytes": found["MemTotal"],
+        "memory_used_bytes": found["MemTotal"] - found["MemAvailable"],
+        "memory_available_bytes": found["MemAvailable"],
+        "memory_cached_bytes": found["Cached"],
+        "memory_dirty_bytes": found["Dirty"],
+        "memory_shared_bytes": found["Shmem"],
+        "swap_total_bytes": found["SwapTotal"],
+        "swap_used_bytes": found["SwapTotal"] - found["SwapFree"],
+    }
+
+
+def paging(tree: Tree) -> Columns:
+    """Return counters of faults, swapping and the OOM killer."""
+    found = dict(line.split() for line in tree.text("proc/vmstat").splitlines())
+    major = int(found["pgmajfault"])
+    columns = {
+        "swap_in_bytes": int(found["pswpin"]) * _PAGE_BYTES,
+        "swap_out_bytes": int(found["pswpout"]) * _PAGE_BYTES,
+        "major_fault_count": major,
+        "minor_fault_count": max(0, int(found["pgfault"]) - major),
+    }
+    if "oom_kill" in found:  # since Linux 4.13
+        columns["oom_kill_count"] = int(found["oom_kill"])
+    return columns
+
+
+DISK_COLUMNS: Final = (
+    "disk_read_bytes",
+    "disk_write_bytes",
+    "disk_read_count",
+    "disk_write_count",
+    "disk_read_time_s",
+    "disk_write_time_s",
+    "disk_busy_time_s",
+)
+
+
+def disks(tree: Tree) -> dict[str, Columns]:
+    """Return the counters of each whole disk, by name."""
+    whole = set(tree.names("sys/block"))
+    found: dict[str, Columns] = {}
+    for line in tree.text("proc/diskstats").splitlines():
+        _, _, name, *rest = line.split()
+        if name not in whole or _NO_DISK.fullmatch(name):
+            continue
+        reads, _, sectors_read, read_ms, writes, _, sectors_written, write_ms, _, busy_ms = map(int, rest[:10])
+        values = (
+            sectors_read * _SECTOR_BYTES,
+            sectors_written * _SECTOR_BYTES,
+            reads,
+            writes,
+            read_ms / 1e3,
+            write_ms / 1e3,
+            busy_ms / 1e3,
+        )
+        found[name] = dict(zip(DISK_COLUMNS, values, strict=True))
+    return found
+
+
+def latencies(now: Columns, before: Columns) -> Columns:
+    """Return the mean times of a read and of a write between two readings; none where there was none."""
+    columns = {}
+    for what in ("read", "write"):
+        count = now[f"disk_{what}_count"] - before[f"disk_{what}_count"]
+        spent = now[f"disk_{what}_time_s"] - before[f"disk_{what}_time_s"]
+        if count > 0 and spent >= 0:
+            columns[f"disk_{what}_latency_s"] = spent / count
+    return columns
+
+
+_NETWORK: Final = {
+    "network_receive_bytes": 0,
+    "network_receive_packet_count": 1,
+    "network_receive_error_count": 2,
+    "network_receive_dropped_count": 3,
+    "network_transmit_bytes": 8,
+    "network_transmit_packet_count": 9,
+    "network_transmit_error_count": 10,
+    "network_transmit_dropped_count": 11,
+}
+NETWORK_COLUMNS: Final = tuple(_NETWORK)
+
+
+def networks(tree: Tree) -> dict[str, Columns]:
+    """Return the counters of each interface but loopback, by name."""
+    found = {}
+    for line in tree.text("proc/net/dev").splitlines()[2:]:
+        name, _, rest = line.partition(":")
+        if name.strip() != "lo":
+            values = rest.split()
+            found[name.strip()] = {column: int(values[at]) for column, at in _NETWORK.items()}
+    return found
+
+
+def tcp(tree: Tree) -> Columns:
+    """Return what TCP sent again."""
+    names, values = (line.split() for line in tree.text("proc/net/snmp").splitlines() if line.startswith("Tcp:"))
+    return {"tcp_retransmit_count": int(values[names.index("RetransSegs")])}
+
+
+def total(parts: dict[str, Columns], columns: tuple[str, ...]) -> Columns:
+    """Return the sums of columns over parts; a column that no part has is left out."""
+    sums = {}
+    for column in columns:
+        values = [part[column] for part in parts.values() if part.get(column) is not None]
+        if values:
+            sums[column] = sum(values)
+    return sums
+
+
+_SOME: Final = ("pressure_{}_some_ratio", "pressure_{}_some_s")
+_FULL: Final = ("pressure_{}_full_ratio", "pressure_{}_full_s")
+
+
+def pressure_columns(resource: str) -> list[str]:
+    """Return the columns of a resource's pressure: ``cpu``, ``memory`` or ``io``."""
+    return [name.format(resource) for name in (_SOME if resource == "cpu" else _SOME + _FULL)]
+
+
+def pressure(tree: Tree, resource: str) -> Columns:
+    """Return the stalls for want of a resource, as shares of the last 10 s and as counters."""
+    columns: Columns = {}
+    for line in tree.text(f"proc/pressure/{resource}").splitlines():
+        kind, *pairs = line.split()
+        values = dict(pair.split("=") for pair in pairs)
+        if kind == "some" or resource != "cpu":
+            columns[f"pressure_{resource}_{kind}_ratio"] = min(1.0, float(values["avg10"]) / 100)
+            columns[f"pressure_{resource}_{kind}_s"] = int(values["total"]) / 1e6
+    return columns
+
+
+def uptime(tree: Tree) -> Columns:
+    """Return the time since boot."""
+    return {"uptime_s": float(tree.text("proc/uptime").split()[0])}
