@@ -1,6 +1,6 @@
 """Keeper: the threads that look after a recorder: one seals, one uploads, one recovers what dead processes left.
 
-    sealer     each second: clocks noted, gaps written down
+    sealer     each second: clocks noted, gaps written down, a heartbeat if one is due
                each minute, or when a file is full: files cut and sealed; forked children that have died adopted
     uploader   when something is sealed, and when the breaker lets it try again
     recovery   once, at the start
@@ -54,6 +54,8 @@ class Keeper:
         For the spool, handed to fsspec.
     expects_late_values
         Says whether values are on their way from a device into slots that are written.
+    each_second
+        Called by the sealer's thread, which gives whatever it records to the next sealing.
     """
 
     def __init__(
@@ -62,12 +64,13 @@ class Keeper:
         storage_options: Mapping[str, Any] | None = None,
         *,
         expects_late_values: Callable[[], bool] = lambda: False,
+        each_second: Callable[[], object] = lambda: None,
     ) -> None:
         self._recorder = recorder
         self._storage_options = dict(storage_options or {})
         self._uploader = Uploader(recorder.spool, storage_options) if recorder.spool else None
         self._settings = recorder.settings
-        self._expects_late_values = expects_late_values
+        self._expects_late_values, self._each_second = expects_late_values, each_second
         self._sealer_wakes, self._uploader_wakes = threading.Event(), threading.Event()
         self._flushes: deque[threading.Event] = deque()
         self._look_again_s: float | None = None  # after which the uploader looks without being woken
@@ -104,6 +107,11 @@ class Keeper:
     def note_fork(self) -> None:
         """Remember that this process has children whose streams it may have to adopt."""
         self._forked = self._syncer.forked = True
+
+    def hurry(self) -> None:
+        """Have everything sealed and sent now, without waiting for it."""
+        self._flushes.append(threading.Event())
+        self._sealer_wakes.set()
 
     def flush(self, timeout_s: float) -> bool:
         """Seal all rows recorded so far and upload them; True if the spool has them all in time."""
@@ -162,6 +170,7 @@ class Keeper:
         if now >= self._next["anchor"]:
             self._guarded(stream.anchor, "noting the time")
             self._next["anchor"] = now + ANCHOR_EVERY_S
+        self._guarded(self._each_second, "looking after the run")
         recorder.flush_gaps()
         self._guarded(lambda: self._evict(stream), "making room")
         if flush or now >= self._next["seal"]:

@@ -7,7 +7,6 @@ told once in a warning of the logger "ranklake".
 import contextlib
 import itertools
 from collections.abc import Iterator, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ranklake.capture.device_phases import DevicePhase, Mark, Passage, cuda_in_use, mark_cuda
@@ -15,12 +14,14 @@ from ranklake.capture.flops import PEAK_MEASURED, FlopCount, measure_cpu_peak
 from ranklake.capture.gaps import BAD_ARGUMENTS, BAD_VALUE, NOWHERE, Gaps, RefusedError
 from ranklake.capture.launcher import Launch
 from ranklake.capture.layouts import ABSENT
+from ranklake.capture.lifecycle import Lifecycle
 from ranklake.capture.meta import ENDED
-from ranklake.capture.metrics import Metrics
 from ranklake.capture.phases import Phase, now, phase_column, phase_handle
+from ranklake.capture.preemption import PREEMPTION
 from ranklake.capture.series import checked
 from ranklake.capture.steps import NOTHING, Missed, Nothing, Step
-from ranklake.capture.values import BadValueError, DeviceValueError, integer, json_text, number, repr_of, text
+from ranklake.capture.values import BadValueError, DeviceValueError, integer, json_text, number, plain, repr_of, text
+from ranklake.lake.contracts.redact import redact
 
 if TYPE_CHECKING:
     from ranklake.capture.keeper import Keeper
@@ -31,7 +32,7 @@ AnyPhase = Phase | DevicePhase
 _SEVERITIES: Final = frozenset({"info", "warning", "error"})
 
 
-class Run(Metrics):
+class Run(Lifecycle):
     """A training run being recorded by one rank. Made by `start`; see there for the parameters.
 
     Parameters
@@ -50,6 +51,7 @@ class Run(Metrics):
         self._keeper: Keeper | None = None
         self._phases: dict[object, Phase] = {}
         self.span_ids = itertools.count(1)
+        self.ending: dict[str, Any] = {}
         self.on_device: dict[Frame, Passage] = {}
         self.mark: Mark = mark_cuda
         if recorder is not None:
@@ -230,10 +232,10 @@ class Run(Metrics):
             columns: dict[str, Any] = {
                 "event": checked(name)[:256],
                 "severity": severity if severity in _SEVERITIES else "info",
-                "message": None if message is None else text(message, 8192),
+                "message": None if message is None else text(redact(text(message)), 8192),
                 "step": None if at == ABSENT else at,
                 "duration_ns": None if duration_s is None else max(0, round(number(duration_s) * 1e9)),
-                "attributes": json_text(attributes),
+                "attributes": json_text(redact(plain(attributes))),
             }
             self.record("events", columns, moment)
 
@@ -325,6 +327,7 @@ class Run(Metrics):
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
             self.trouble("ending the run", error)
         self._closed = True
+        PREEMPTION.leave(self)
         try:
             self._recorder.close()
             if self._keeper is not None:
@@ -343,7 +346,7 @@ class Run(Metrics):
         self._recorder.tell_gaps()
         if self._launch.rank == 0:
             self.event("run_end")
-        self.event("rank_end")
+        self.event("rank_end", **self.ending)
         with contextlib.suppress(RefusedError):
             self._recorder.note(ENDED)
 
@@ -387,18 +390,6 @@ class Run(Metrics):
 
     def __enter__(self) -> Self:
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, Exception):
-            self.event(
-                "failure",
-                message=f"{type(error).__name__}: {text(error, 4096)}",
-                severity="error",
-                exception=type(error).__name__,
-            )
-        self.close()
 
     def __deepcopy__(self, memo: Mapping[int, Any]) -> Self:
         return self

@@ -76,6 +76,15 @@ class Settings:
     ``command:/path/to/helper``. Never the key itself. Empty: they are sent as they are. The commands that read
     segments look for keys there, too."""
 
+    heartbeat_every_s: float = 60.0
+    """How often a rank says that it lives while it records neither steps nor phases; 0 for never. See `heartbeat`."""
+    preemption_signals: str = "SIGTERM"
+    """Signals that announce the end, such as ``SIGTERM, SIGUSR1``: recorded as ``preemption``, whoever else handles
+    them. Empty for none. Lightning requeues on SIGUSR1 only if nobody handles it: leave that one to it."""
+    preemption_grace_s: float = 2.0
+    """How much later a process dies of such a signal that nobody else handles, at most, so as to bring away what it
+    recorded."""
+
     def __post_init__(self) -> None:
         parse_rules(self.sampling)
         for name, least in _LEAST.items():
@@ -94,6 +103,8 @@ _LEAST: Final[dict[str, float]] = {
     "disk_budget_bytes": 0,
     "block_at_most_s": 0.0,
     "max_series": 1,
+    "heartbeat_every_s": 0.0,
+    "preemption_grace_s": 0.0,
 }
 _WORDS: Final[dict[str, tuple[str, ...]]] = {
     "shards": ("auto", "always", "never"),

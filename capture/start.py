@@ -7,9 +7,12 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
+from ranklake.capture.failures import FAILURES
 from ranklake.capture.gaps import LOGGER, NOWHERE, Gaps, RefusedError
+from ranklake.capture.heartbeat import Heartbeat, interval_s
 from ranklake.capture.launcher import Launch, clean, find_launch
 from ranklake.capture.places import local_root, spool_uri
+from ranklake.capture.preemption import PREEMPTION
 from ranklake.capture.provenance import run_row
 from ranklake.capture.recorder import Recorder
 from ranklake.capture.run import Run
@@ -106,7 +109,7 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
     if launch.rank == 0:
         recorder.records["runs"].append(time.monotonic_ns(), row)
         begun.event("run_start")
-    begun.event("rank_start", launcher=launch.launcher, world_size=launch.world_size)
+    begun.event("rank_start", launcher=launch.launcher, world_size=launch.world_size, interval_s=interval_s(begun))
     return begun
 
 
@@ -119,10 +122,17 @@ def _begin(recorder: Recorder, storage_options: dict[str, Any]) -> Run:
     except RefusedError as refused:  # it may be there later; until then each row is counted
         recorder.gaps.warn("start", f"the local spool cannot be used yet: {refused.reason} ({refused.detail})")
     run = Run(recorder.launch, recorder)
-    keeper = Keeper(recorder, storage_options, expects_late_values=run.expects_late_values)
+    keeper = Keeper(
+        recorder, storage_options, expects_late_values=run.expects_late_values, each_second=Heartbeat(run).look
+    )
     run.keep(keeper)
     _runs.add(run)
     atexit.register(run.at_exit)
+    FAILURES.watch(run)
+    try:
+        PREEMPTION.watch(run)
+    except (OSError, ValueError) as error:
+        recorder.gaps.warn("preemption", f"signals are not recorded: {error}")
     try:
         keeper.start()
     except RuntimeError as error:  # no more threads to be had

@@ -1,13 +1,18 @@
 """``ranklake status``."""
 
 import json
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import groupby
 
 import click
 
 from ranklake.commands.options import configuration, json_option, lake_option
 from ranklake.lake.contracts.load import contract
+from ranklake.lake.ingest_plan import IDENTITY, unknown
 from ranklake.lake.invariant import TableBalance, balance
+from ranklake.lake.liveness import NEEDS_A_LOOK, OVER, RankState, liveness
 from ranklake.lake.plan import DamagedPlanError, last_finished, read_plan
 from ranklake.lake.read import read
 from ranklake.lake.spool import Spool
@@ -23,28 +28,35 @@ _COLUMNS = ("recorded", "stored", "quarantined", "gaps", "in_flight", "retired")
     metavar="URI",
     help="URI or folder of the spool; without one, nothing is in flight.",
 )
+@click.option("--ranks", "of_ranks", is_flag=True, help="Say of every rank how it is; exit 1 if one needs a look.")
 @json_option
 @click.pass_context
-def status(ctx: click.Context, lake: str, spool: str | None, *, as_json: bool) -> int:
+def status(ctx: click.Context, lake: str, spool: str | None, *, of_ranks: bool, as_json: bool) -> int:
     """Prove that every recorded row is stored, quarantined, counted as a gap, or in flight.
 
-    Exits 1 if the books of a table do not add up.
+    Says which ranks of the last two days' runs are silent, missing, or hang. Exits 1 if the books of a table do not
+    add up.
     """
     config = configuration(ctx)
     target = Lake.open(lake, config.storage)
     uri = spool or config.spool.uri
     number, hint = _unfinished(target)
-    known = read(target, contract("segments"), ["uri_name", "unreadable"])
-    balances = balance(target, Spool(uri, config.storage).listing(known) if uri else ())
+    known = read(target, contract("segments"), IDENTITY)
+    spooled = list(Spool(uri, config.storage).listing(known)) if uri else []
+    balances = balance(target, spooled)
+    ranks = liveness(target, [claims[0] for claims in unknown(spooled, known)])
     wrong = [item for item in balances if not item.adds_up]
     if as_json:
         rows = [{**asdict(item), "adds_up": item.adds_up} for item in balances]
-        click.echo(json.dumps({"adds_up": not wrong, "tables": rows, "unfinished_plan": number}))
+        facts = {"adds_up": not wrong, "tables": rows, "unfinished_plan": number, "ranks": [asdict(r) for r in ranks]}
+        click.echo(json.dumps(facts, default=str))
     else:
         _print(balances)
+        for line in _lines(ranks, every=of_ranks):
+            click.echo(line)
         if hint:
             click.echo(hint, err=True)
-    return 1 if wrong else 0
+    return 1 if wrong or (of_ranks and any(one.state in NEEDS_A_LOOK for one in ranks)) else 0
 
 
 def _unfinished(lake: Lake) -> tuple[int | None, str]:
@@ -57,6 +69,31 @@ def _unfinished(lake: Lake) -> tuple[int | None, str]:
     if plan is None:
         return None, ""
     return number, f"plan {number} ({plan.kind}) is not finished: somebody is at it, or 'ranklake ingest' finishes it"
+
+
+def _lines(ranks: list[RankState], *, every: bool) -> Iterator[str]:
+    """Yield a line for each run that is not over, and for each rank that needs a look, or for every one."""
+    for (run, attempt), group in groupby(ranks, key=lambda one: (one.run, one.attempt)):
+        members = list(group)
+        counts = Counter(one.state for one in members)
+        if every or not OVER.issuperset(counts):
+            told = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+            yield f"run {run} attempt {attempt}: {told}"
+            for one in members:
+                if every or one.state in NEEDS_A_LOOK:
+                    yield f"  rank {one.rank} {one.state}{_since(one)}"
+
+
+def _since(one: RankState) -> str:
+    """Return since when a rank is as it is."""
+    parts = []
+    if one.heard is not None and one.unheard_s is not None:
+        parts.append(f"last heard of {one.unheard_s:,.0f} s ago, at {one.heard:%Y-%m-%d %H:%M:%SZ}")
+    if one.state == "hung":
+        parts.append(f"no step or phase for {one.still_s:,.0f} s")
+    if one.step is not None:
+        parts.append(f"step {one.step}")
+    return f": {', '.join(parts)}" if parts else ""
 
 
 def _print(balances: list[TableBalance]) -> None:

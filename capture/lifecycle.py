@@ -1,0 +1,111 @@
+"""Lifecycle: how a run says that it lives, fails and ends."""
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.capture.launcher import Launch
+from ranklake.capture.layouts import ABSENT
+from ranklake.capture.metrics import Metrics
+from ranklake.capture.settings import Settings
+from ranklake.capture.values import text
+
+if TYPE_CHECKING:
+    import itertools
+
+    from ranklake.capture.keeper import Keeper
+    from ranklake.capture.recorder import Recorder
+
+_COUNT: Final = len("count(")
+
+
+class Lifecycle(Metrics):
+    """The part of a run that knows how far it is and how it ends.
+
+    Attributes
+    ----------
+    ending
+        What ``rank_end`` will say besides: the exit code, where it is known.
+    """
+
+    span_ids: "itertools.count[int]"
+    ending: dict[str, Any]
+    _launch: Launch
+    _keeper: "Keeper | None"
+
+    @property
+    def settings(self) -> Settings:
+        """How it behaves."""
+        recorder: Recorder | None = self._recorder
+        return Settings() if recorder is None else recorder.settings
+
+    def begun(self) -> int:
+        """Return how many steps and phases have begun in this process. Costs them nothing: it is read off a counter."""
+        return int(repr(self.span_ids)[_COUNT:-1]) - 1
+
+    def latest_step(self) -> int | None:
+        """Return the number of the step that began last; None before the first."""
+        return None if self._latest == ABSENT else self._latest
+
+    def fail(self, error: BaseException, *, exit_code: int | None = None, thread: str | None = None) -> None:
+        """Record that an exception ended the run, or one of its threads.
+
+        Parameters
+        ----------
+        exit_code
+            Status that the process ends with, if that is known.
+        thread
+            Name of the thread that it ended; None for the main one.
+        """
+        if not self.enabled:
+            return
+        code = _asked_for(error, exit_code)
+        if code == 0:
+            return
+        name = type(error).__name__
+        said = "" if isinstance(error, SystemExit) and isinstance(error.code, int) else text(error, 4096)
+        facts = {"exit_code": code, "thread": thread}
+        facts = {key: value for key, value in facts.items() if value is not None}
+        if thread is None:
+            self.ending |= {"reason": name, **facts}
+        message = f"{name}: {said}" if said else name
+        self.event("failure", message=message, severity="error", exception=name, **facts)
+
+    def preempted(self, name: str, *, dies: bool) -> None:
+        """Record that a signal announced the end, and bring away what is recorded so far.
+
+        Parameters
+        ----------
+        dies
+            Whether the process dies of it now.
+        """
+        if not self.enabled:
+            return
+        message, step = f"{name} was received", self.latest_step()
+        self.event("preemption", severity="warning", message=message, step=step, signal=name, dies=dies)
+        if dies:
+            self.ending["signal"] = name
+        elif self._keeper is not None:
+            self._keeper.hurry()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and not isinstance(error, GeneratorExit):
+            self.fail(error)
+        self.close()
+
+    if TYPE_CHECKING:
+
+        @property
+        def enabled(self) -> bool: ...  # noqa: D102 - `Run` has these
+
+        def event(self, name: object = "", *excess: object, **attributes: object) -> None: ...  # noqa: D102
+
+        def close(self, timeout_s: float = 10.0) -> None: ...  # noqa: D102
+
+
+def _asked_for(error: BaseException, otherwise: int | None) -> int | None:
+    """Return the status that ``sys.exit`` asked for, where it was called."""
+    if not isinstance(error, SystemExit):
+        return otherwise
+    return 0 if error.code is None else error.code if isinstance(error.code, int) else 1

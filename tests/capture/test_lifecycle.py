@@ -1,0 +1,164 @@
+"""How a rank says that it ends: real processes, real signals; what they did before, they do with capture."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from recorded import attributes, check_books, rows
+
+from ranklake.capture.settings import Settings, read_settings
+
+CHILD = Path(__file__).with_name("lifecycle_child.py")
+SECRET = "hf_abcdefghijklmnopqrstuvwxyz"
+
+
+class Child:
+    """A process that records, and what it left."""
+
+    def __init__(self, folder, how):
+        self.spool, self.local = folder / "spool", folder / "local"
+        command = [sys.executable, str(CHILD), how, str(self.spool), str(self.local)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def line(self):
+        """Wait for its next line."""
+        return self.process.stdout.readline().strip()
+
+    def end(self, number=None):
+        """Send it a signal, wait for its end, and return its status."""
+        if number is not None:
+            self.process.send_signal(number)
+        self.out, self.err = self.process.communicate(timeout=60)
+        return self.process.returncode
+
+    def events(self, name):
+        """Return its events of a name."""
+        return [row for row in rows(self.spool, "events") if row["event"] == name]
+
+
+@pytest.fixture
+def child(tmp_path):
+    """Start a child; it is killed when the test ends."""
+    started = []
+
+    def start(how):
+        started.append(Child(tmp_path, how))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.process.kill()
+        one.process.wait()
+
+
+def test_sigterm_in_a_call_of_c_ends_the_process_as_ever(child):
+    """A main thread that waits in C dies of SIGTERM at once; the event, the rows and the end are in the spool."""
+    one = child("stuck")
+    assert one.line() == "ready"
+    assert one.end(signal.SIGTERM) == -signal.SIGTERM
+    (told,) = one.events("preemption")
+    assert attributes(told) == {"signal": "SIGTERM", "dies": True}
+    assert (told["severity"], told["step"]) == ("warning", 2)
+    (end,) = one.events("rank_end")
+    assert attributes(end) == {"signal": "SIGTERM"}
+    assert [row["step"] for row in rows(one.spool, "steps")] == [0, 1, 2]
+    check_books(one.spool)
+    assert [path for path in one.local.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_users_handler_stays(child, when):
+    """Set before or after the start, a handler is called, the process goes on, and the event is recorded."""
+    one = child(when)
+    assert one.line() == "ready"
+    assert one.end(signal.SIGTERM) == 0
+    assert one.out == "handled SIGTERM\n"
+    (told,) = one.events("preemption")
+    assert attributes(told) == {"signal": "SIGTERM", "dies": False}
+    assert len(rows(one.spool, "steps")) == 6
+    assert attributes(one.events("rank_end")[0]) == {}
+
+
+def test_a_forked_child_dies_of_sigterm_and_its_parent_does_not(child):
+    """A loader's worker has the default handler; what it is sent is no preemption of its parent."""
+    one = child("forked")
+    assert one.line() == "ready"
+    (pid,) = Path(f"/proc/{one.process.pid}/task/{one.process.pid}/children").read_text().split()
+    subprocess.run(["kill", "-TERM", pid], check=True)
+    assert one.line() == str(int(signal.SIGTERM))
+    assert one.end() == 0
+    assert one.events("preemption") == []
+
+
+def test_an_exception_that_nobody_handles_is_a_failure(child):
+    """The event says what and where to, without its secret; the traceback is printed as ever."""
+    one = child("raises")
+    assert one.end() == 1
+    assert "ValueError: no such token" in one.err
+    (told,) = one.events("failure")
+    assert told["severity"] == "error"
+    assert told["message"] == "ValueError: no such token: [redacted]"
+    assert attributes(told) == {"exception": "ValueError", "exit_code": 1}
+    assert attributes(one.events("rank_end")[0]) == {"exit_code": 1, "reason": "ValueError"}
+    assert not any(SECRET.encode() in path.read_bytes() for path in one.spool.rglob("*.parquet"))
+
+
+def test_an_exit_code_is_recorded(child):
+    """``sys.exit(7)`` within the run's block is a failure with that code."""
+    one = child("exits")
+    assert one.end() == 7
+    assert attributes(one.events("failure")[0])["exit_code"] == 7
+    assert attributes(one.events("rank_end")[0]) == {"exit_code": 7, "reason": "SystemExit"}
+
+
+def test_a_thread_that_fails_is_told_and_ends_nothing(child):
+    """The event names the thread; the end knows of no failure."""
+    one = child("thread")
+    assert one.end() == 0
+    assert "KeyError" in one.err
+    (told,) = one.events("failure")
+    assert attributes(told) == {"exception": "KeyError", "thread": "loader"}
+    assert attributes(one.events("rank_end")[0]) == {}
+
+
+def test_signals_are_as_before_when_the_run_has_closed(place):
+    """Neither handler nor pipe is left."""
+    before = signal.getsignal(signal.SIGTERM)
+    run = place.start()
+    assert signal.getsignal(signal.SIGTERM) != before
+    run.close()
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_somebody_elses_pipe_is_left_alone(place):
+    """Where signals are heard of by somebody else (asyncio, say), no handler is set."""
+    import os
+
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer)
+    try:
+        place.start()
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    finally:
+        assert signal.set_wakeup_fd(-1) == writer
+        os.close(reader)
+        os.close(writer)
+
+
+def test_a_signal_that_is_none_is_told(place, warnings_told):
+    """A misspelt name is told once; the run records."""
+    run = place.start(preemption_signals="SIGTREM")
+    assert run.enabled
+    assert "SIGTREM is no signal" in warnings_told.text
+
+
+def test_settings():
+    """No signals are a choice."""
+    assert read_settings({"preemption_signals": ""}, {}, print).preemption_signals == ""
+    assert Settings().heartbeat_every_s == 60.0
+    assert json.dumps(Settings().preemption_signals) == '"SIGTERM"'
