@@ -10,8 +10,8 @@ import click
 
 from ranklake.commands.options import configuration, json_option, lake_option
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.ingest_plan import IDENTITY, unknown
 from ranklake.lake.invariant import TableBalance, balance
+from ranklake.lake.known import IDENTITY, unknown
 from ranklake.lake.liveness import NEEDS_A_LOOK, OVER, RankState, liveness
 from ranklake.lake.plan import DamagedPlanError, last_finished, read_plan
 from ranklake.lake.read import read
