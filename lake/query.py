@@ -6,8 +6,9 @@ columns and types, so that ``SELECT count(*) FROM gpu_samples`` gives 0 on a mac
 
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import date, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -130,14 +131,14 @@ def query(
         if role is not None:
             admit(ctx, role, {name: contracts[name] for name in names})
         frame = ctx.sql_with_options(text, _READ_ONLY, param_values=dict(params or {}))
-        if role is not None and type(frame.logical_plan().to_variant()).__name__ in _EXPLANATIONS:
+        if role is not None and _explains(frame):
             raise QueryError("a plan shows more than a role may see", where="EXPLAIN", mend="ask without --role")
         return frame if limit is None else frame.limit(limit)
 
     if role is not None:  # its conditions choose files, too
         words |= {word.lower() for condition in role.where.values() for word in _WORD.findall(condition)}
     try:
-        kept, misread = needed(engine(), lake, contracts, live, lambda ctx: planned(ctx).execution_plan(), words)
+        kept, misread = needed(engine(), lake, contracts, live, partial(_physical, planned), words)
         ctx = engine(batch_rows=_BATCH_ROWS)
         for name, rows in kept.items():
             register(ctx, lake, contracts[name], rows, views=True, whole=name in misread)
@@ -147,6 +148,18 @@ def query(
     except Exception as error:  # DataFusion raises plain Exception and ValueError alike
         raise explained(error, contracts, names) from error
     return _with_files(found, live, kept) if _EXPLAINS.match(text) else found
+
+
+def _explains(frame: DataFrame) -> bool:
+    return type(frame.logical_plan().to_variant()).__name__ in _EXPLANATIONS
+
+
+def _physical(planned: Callable[[SessionContext], DataFrame], ctx: SessionContext) -> object:
+    """Return the physical plan of a query; of an EXPLAIN that of what it explains, which may fail where it does not."""
+    frame = planned(ctx)
+    if _explains(frame):
+        frame = ctx.create_dataframe_from_logical_plan(frame.logical_plan().inputs()[0])
+    return frame.execution_plan()
 
 
 def plain(rows: pa.Table) -> pa.Table:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
 
 _ALL_ROWS: Final = 2**63 - 1
+_TELL_FILES: Final = ("input_file_name",)
 _KEYS: Final = ("classes", "tables", "where")
 
 
@@ -115,8 +116,11 @@ def admit(ctx: SessionContext, role: Role, contracts: Mapping[str, "Contract"]) 
         Of the tables that are registered; the role must see them all.
 
     Rows are chosen behind a limit that takes all of them. No optimizer may move a condition across a limit, so no
-    condition of the query is ever evaluated on a row that the role does not see: it could tell by failing.
+    condition of the query is ever evaluated on a row that the role does not see: it could tell by failing. The
+    functions that tell which file a row is from are taken away.
     """
+    for name in _TELL_FILES:
+        ctx.deregister_udf(name)
     for table, contract in contracts.items():
         frame = ctx.table(table)
         if condition := role.where.get(table):

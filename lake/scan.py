@@ -10,6 +10,7 @@ says, and notes for which files they are asked. What is left is registered
 - elsewhere as an Arrow dataset, which reads through the lake's own file system and skips row groups.
 """
 
+import re
 import shutil
 import tempfile
 import weakref
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 _NO_FILES: Final = pa.schema(
     {"path": pa.string(), "size_bytes": pa.int64(), "num_records": pa.int64(), "date": pa.date32()}
 ).empty_table()
+_NAME: Final = re.compile(r"\w+")
 _ALL_ROWS: Final = 2**63 - 1
 _NO_EXPRESSION: Final = "'pyarrow.lib.BooleanScalar' and 'pyarrow._compute.Expression'"
 """What DataFusion says where it fails to put a condition with a bare NULL, as in IN (NULL, 1), before a dataset."""
@@ -59,6 +61,8 @@ def register(
     ----------
     views
         Whether text of local files is read as Arrow's string views, which group and compare up to a tenth faster.
+    whole
+        Whether all rows are read before any condition is looked at: no optimizer may move one across a limit.
 
     Links to local files lie in a folder that goes with the session object, which must therefore be kept as long as any
     frame made from it. Raises `MissingFileError`.
@@ -77,10 +81,11 @@ def register(
         frame = ctx.read_parquet(
             f"{Path(folder).as_uri()}/", table_partition_cols=[("date", pa.date32())], schema=stored
         )
-        ctx.register_view(contract.table, frame.select(*(col(f'"{name}"') for name in schema.names)))
+        frame = frame.select(*(col(f'"{name}"') for name in schema.names))
+        ctx.register_view(contract.table, frame.limit(_ALL_ROWS) if whole else frame)
     else:
         ctx.register_dataset(contract.table, _dataset(lake, contract.table, live.to_pylist(), schema, schema.names))
-        if whole:  # no optimizer may move a condition across a limit
+        if whole:
             frame = ctx.table(contract.table).limit(_ALL_ROWS)
             ctx.deregister_table(contract.table)
             ctx.register_view(contract.table, frame)
@@ -96,7 +101,8 @@ def needed(
 ) -> tuple[dict[str, pa.Table], set[str]]:
     """Return those files of each table that a query can need, by what the Delta log says of them.
 
-    Returned beside them: tables of which pyarrow would answer a condition of the query in another way than SQL does.
+    Returned beside them: tables of which a reader would answer a condition of the query in another way than SQL does:
+    on object stores pyarrow, on a local disk the look at a row group's extremes.
 
     Parameters
     ----------
@@ -122,27 +128,37 @@ def needed(
     except Exception as error:
         if _NO_EXPRESSION not in str(error):
             raise
-        return dict(live), set(live)
+        return dict(live), set() if lake.is_local else set(live)
     kept = {}
     for table, rows in live.items():
         prefix = len(lake.path("tables", table, ""))
         asked = pa.array([path[prefix:] for path in stand_ins[table].asked], pa.string())
         kept[table] = rows.filter(pc.is_in(rows["path"], value_set=asked))
-    return kept, {table for table, one in stand_ins.items() if one.misread}
+    return kept, {table for table, one in stand_ins.items() if (one.mislisted if lake.is_local else one.misread)}
 
 
 class _StandIn(ds.FileSystemDataset):  # type: ignore[misc] # pyarrow ships no types
-    """A table's files as a dataset that notes which of them it is asked for, by path."""
+    """A table's files as a dataset that notes which of them it is asked for, by path.
+
+    It notes, too, whether it was asked with conditions that pyarrow reads in another way than SQL (`misread`), and
+    whether one is a list of floats (`mislisted`).
+    """
 
     asked: set[str]
     misread: bool
+    mislisted: bool
 
     def get_fragments(self, filter: ds.Expression | None = None) -> Iterator[ds.Fragment]:  # noqa: A002 - pyarrow's name
         """Return the fragments that may hold rows for which the filter is true."""
         found = list(super().get_fragments(filter=_expression(filter)))
         self.asked.update(fragment.path for fragment in found)
-        # NULL is in no list for pyarrow, so that it is "not in" every list; for SQL nobody knows
-        self.misread |= "is_in(" in str(filter) and "invert(" in str(filter)
+        said = str(filter)
+        words = set(_NAME.findall(said))
+        floats = any(field.name in words and pa.types.is_floating(field.type) for field in self.schema)
+        # NULL is in no list for pyarrow, so that it is "not in" every list; for SQL nobody knows. NaN is above all
+        # other floats in SQL, and beside them for pyarrow. A long list holds -0.0 and 0.0 apart in SQL; no extremes do.
+        self.mislisted |= floats and "is_in(" in said
+        self.misread |= floats or ("is_in(" in said and "invert(" in said)
         return iter(found)
 
     def scanner(self, **options: Any) -> ds.Scanner:  # noqa: ANN401 - pyarrow's own
@@ -192,14 +208,19 @@ def _dataset(
         for row in live
     ]
     dataset = _StandIn(fragments, schema, form, filesystem)
-    dataset.asked, dataset.misread = set(), False
+    dataset.asked, dataset.misread, dataset.mislisted = set(), False, False
     return dataset
 
 
 def _known(row: dict[str, Any], fields: list[pa.Field]) -> ds.Expression:
-    """Return what is true of every row of a file: its date, and the ranges of columns without NULLs."""
+    """Return what is true of every row of a file: its date, and the ranges of columns without NULLs.
+
+    Of floats nothing is said: no range holds a NaN, and pyarrow does not tell -0.0 from 0.0 where a list in SQL does.
+    """
     known = ds.field("date") == pa.scalar(row["date"], pa.date32())
     for field in fields:
+        if pa.types.is_floating(field.type):
+            continue
         low, high = row.get(f"min.{field.name}"), row.get(f"max.{field.name}")
         if low is None or high is None or row.get(f"null_count.{field.name}") != 0:
             continue

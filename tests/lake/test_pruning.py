@@ -110,6 +110,9 @@ def test_a_bare_null_prunes_nothing(lake):
     text = "SELECT count(*) AS n FROM steps WHERE rank {} IN (NULL, 0)"
     assert query(lake, text.format("NOT")).to_pylist() == [{"n": 0}]
     assert query(lake, text.format("")).to_pylist() == [{"n": (ROWS + 500) // 4}]
+    for explain in ("EXPLAIN", "EXPLAIN VERBOSE", "EXPLAIN ANALYZE"):
+        said = "\n".join(query(lake, f"{explain} {text.format('')}")["plan"].to_pylist())
+        assert "steps: 6 of 6 files" in said
 
 
 def test_a_table_read_twice_keeps_what_either_needs(lake):

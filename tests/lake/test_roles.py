@@ -74,6 +74,16 @@ def test_plans_are_not_shown(lake, text):
         query(lake, text, role=OPEN)
 
 
+@pytest.mark.parametrize("call", ["input_file_name()", '"input_file_name"()', "INPUT_FILE_NAME()"])
+def test_files_have_no_names(lake, call):
+    """Which file a row lies in, and so which plan wrote it, is not shown to a role."""
+    assert query(lake, f"SELECT DISTINCT {call} FROM steps").num_rows == 1
+    with pytest.raises(QueryError):
+        query(lake, f"SELECT {call} FROM steps", role=OPEN)
+    with pytest.raises(QueryError):
+        query(lake, f"SELECT count(*) FROM steps WHERE {call} LIKE '%p0%'", role=OPEN)
+
+
 def test_nothing_can_be_changed_or_set(lake):
     """Roles are read only as everybody is."""
     for text in ("COPY steps TO '/tmp/x.csv'", "SET datafusion.execution.batch_size = 1", "CREATE VIEW v AS SELECT 1"):

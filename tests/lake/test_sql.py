@@ -21,8 +21,9 @@ from ranklake.commands.sql import sql
 from ranklake.errors import RanklakeError
 from ranklake.lake.commit import files
 from ranklake.lake.contracts.arrow import ARROW_TYPES
-from ranklake.lake.contracts.load import load_contracts
-from ranklake.lake.query import NotReadOnlyError, QueryError, query, session
+from ranklake.lake.contracts.load import contract, load_contracts
+from ranklake.lake.query import NotReadOnlyError, QueryError, engine, query, session
+from ranklake.lake.read import read
 from ranklake.lake.store import Lake
 from ranklake.lake.tables import delta_table
 
@@ -51,9 +52,9 @@ def ask(lake, *arguments):
 def test_every_table_of_the_contracts_can_be_asked(lake):
     """A table that was never written is empty and has its contract's columns and types."""
     ctx = session(lake)
-    for name, contract in load_contracts().items():
+    for name, one in load_contracts().items():
         found = ctx.sql(f"SELECT * FROM {name}").to_arrow_table()
-        assert found.column_names == list(contract.names)
+        assert found.column_names == list(one.names)
         assert found.num_rows == {"steps": 600, "runs": 1}.get(name, 0)
     empty = query(lake, "SELECT * FROM gpu_samples")
     assert [column.type for column in empty.columns] == [
@@ -130,6 +131,31 @@ def test_nulls_are_in_no_answer_of_not_in(tmp_path, kind):
     one = kind(near.uri, fs=near.fs, root=near.root)
     for condition in ("tokens NOT IN (0, 1, 2, 3, 4)", "NOT (tokens IN (0, 1, 2, 3, 4))", "tokens IN (NULL, 7)"):
         assert query(one, f"SELECT step FROM steps WHERE {condition}").to_pylist() == [{"step": 2}]
+
+
+@pytest.mark.parametrize("kind", [Lake, Distant])
+@pytest.mark.parametrize(
+    ("condition", "steps"),
+    [
+        ("loss NOT IN (0, 5, 7, 8)", [0, 1, 20, 30, 41]),  # a list of four and more holds -0.0 and 0.0 apart
+        ("loss IN (0, 5, 7, 8)", [10, 11, 21, 31]),
+        ("loss NOT IN (0, 5)", [20, 21, 41]),
+        ("loss < 'NaN'", [0, 1, 10, 11, 20, 21, 30, 31, 41]),
+        ("loss >= 'NaN'", []),
+        ("loss BETWEEN -0.0 AND 4", [0, 1, 10, 20, 30, 31, 41]),
+    ],
+)
+def test_floats_are_compared_as_sql_does(tmp_path, kind, condition, steps):
+    """Zeros of both signs and what is no number give the same rows whatever reads them, and with all files or some."""
+    near = Lake.create(str(tmp_path / "lake"))
+    for number, losses in enumerate(((-0.0, -0.0), (0.0, 5.0), (3.0, 7.0), (-0.0, 0.0), (None, 1.0))):
+        facts = {"ts": NOON, "step_time_s": 1.0}
+        append(near, "steps", [{"step": 10 * number + n, "loss": loss, **facts} for n, loss in enumerate(losses)])
+    text = f"SELECT step FROM steps WHERE {condition} ORDER BY step"
+    plain = engine()
+    plain.register_record_batches("steps", [read(near, contract("steps")).to_batches()])
+    assert plain.sql(text).to_arrow_table()["step"].to_pylist() == steps
+    assert query(kind(near.uri, fs=near.fs, root=near.root), text)["step"].to_pylist() == steps
 
 
 def test_a_lake_in_a_folder_with_an_odd_name(tmp_path):
@@ -232,13 +258,13 @@ def test_csv_for_machines(lake):
 
 def test_files_in_every_format(lake, tmp_path):
     """The suffix names the format; Parquet keeps types; a file that cannot be written leaves none behind."""
-    for suffix, read in ((".parquet", pq.read_table), (".csv", None), (".json", None)):
+    for suffix, reads in ((".parquet", pq.read_table), (".csv", None), (".json", None)):
         target = tmp_path / f"out{suffix}"
         result = ask(lake, COUNT, "--output", str(target))
         assert (result.exit_code, result.stdout) == (0, "")
         assert "3 rows" in result.stderr
-        if read:
-            assert read(target)["n"].to_pylist() == [200, 200, 200]
+        if reads:
+            assert reads(target)["n"].to_pylist() == [200, 200, 200]
     assert json.loads((tmp_path / "out.json").read_text())[2] == {"rank": 2, "n": 200, "tokens": 9900}
     assert (tmp_path / "out.csv").read_text().splitlines()[0] == "rank,n,tokens"
     failed = ask(lake, COUNT, "--output", str(tmp_path / "no" / "such.csv"))
