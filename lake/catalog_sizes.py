@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from ranklake.lake.store import Lake
 
 GROWTH_DAYS: Final = 7
+_CLOCKS_APART_DAYS: Final = 1
+_STRAY_SHARE: Final = 0.01
+"""Fewer rows than this share of a week's, all older, are of wrong clocks rather than of an older table."""
 _LEVELS: Final = frozenset({"RLE", "BIT_PACKED"})
 """Encodings that every column of optional values has, for its levels alone."""
 
@@ -39,7 +42,7 @@ class TableSize:
     written
         When the newest live file was written.
     daily_rows, daily_bytes
-        What a day adds: means over the `GROWTH_DAYS` that end with `last_date`.
+        What a day adds: means over the `GROWTH_DAYS` that end with the last date that is not to come; None if all are.
     """
 
     table: str
@@ -118,23 +121,38 @@ def table_size(table: str, version: int | None, live: pa.Table | None) -> TableS
         return TableSize(table, version=version)
     rows, sizes = live["num_records"].to_pylist(), live["size_bytes"].to_pylist()
     days: list[date] = live["date"].to_pylist()
-    first, last = min(days), max(days)
-    begin = max(first, last - timedelta(days=GROWTH_DAYS - 1))
-    span = (last - begin).days + 1
-    late = [place for place, day in enumerate(days) if day >= begin]
+    written = datetime.fromtimestamp(max(_written_ms(live)) / 1000, UTC)
+    grown = _growth(days, rows, written.date())
     return TableSize(
         table,
         rows=sum(rows),
         files=live.num_rows,
         stored_bytes=sum(sizes),
         version=version,
-        first_date=first,
-        last_date=last,
+        first_date=min(days),
+        last_date=max(days),
         last_ts=_latest(live),
-        written=datetime.fromtimestamp(max(_written_ms(live)) / 1000, UTC),
-        daily_rows=sum(rows[place] for place in late) / span,
-        daily_bytes=sum(sizes[place] for place in late) / span,
+        written=written,
+        daily_rows=None if grown is None else sum(rows[place] for place in grown[0]) / grown[1],
+        daily_bytes=None if grown is None else sum(sizes[place] for place in grown[0]) / grown[1],
     )
+
+
+def _growth(days: Sequence[date], rows: Sequence[int], written: date) -> tuple[list[int], int] | None:
+    """Return which files lie in the days that growth is reckoned from, and how many days those are; None for none.
+
+    They end with the last date that is not after the day on which the newest file was written: what is later is of a
+    wrong clock. A few rows of long ago are, too, and make a young table no older.
+    """
+    last = max((day for day in days if day <= written + timedelta(days=_CLOCKS_APART_DAYS)), default=None)
+    if last is None:
+        return None
+    begin = last - timedelta(days=GROWTH_DAYS - 1)
+    inside = [place for place, day in enumerate(days) if begin <= day <= last]
+    before = sum(count for day, count in zip(days, rows, strict=True) if day < begin)
+    if before <= _STRAY_SHARE * sum(rows[place] for place in inside):
+        begin = min(days[place] for place in inside)
+    return inside, (last - begin).days + 1
 
 
 def newest(live: pa.Table, most_files: int | None = None, most_rows: int | None = None) -> pa.Table:

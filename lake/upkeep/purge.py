@@ -72,9 +72,11 @@ class Garbage:
 def garbage(lake: "Lake", grace: timedelta = GRACE, now: datetime | None = None) -> Iterator[Garbage]:
     """Yield what may go; none while a plan is unfinished.
 
-    Raises `GraceError` for a grace period longer than the logs remember, `LakeUnreachableError` where a log cannot be
-    read.
+    Raises `GraceError` for a grace period below zero or longer than the logs remember, `LakeUnreachableError` where a
+    log cannot be read.
     """
+    if grace < timedelta(0):
+        raise GraceError(f"a grace period of {grace.total_seconds():g} s is below zero", mend="at least 0")
     if grace > GRACE:
         raise GraceError(f"a grace period of {grace} is longer than the logs remember", mend=f"at most {GRACE}")
     finished = last_finished(lake)

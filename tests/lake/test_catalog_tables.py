@@ -11,7 +11,7 @@ import pytest
 import yaml
 from bringing import bring
 from click.testing import CliRunner
-from segments import put_segment, step_rows
+from segments import DAY, put_segment, step_rows
 
 from ranklake.bench.generate import write_node
 from ranklake.bench.job import Job
@@ -108,6 +108,25 @@ def test_growth_is_a_mean_over_the_days_that_a_table_has(tmp_path):
         date(2026, 3, 2),
     )
     assert size.daily_bytes == size.stored_bytes / 2
+
+
+def test_a_wrong_clock_makes_no_growth(tmp_path):
+    """Rows of days to come, or of long ago, are in the table and not in what a day adds."""
+    lake, spool = Lake.create(str(tmp_path / "lake")), tmp_path / "spool"
+    put_segment(spool, step_rows(1000))
+    put_segment(spool, step_rows(3000, segment=1, start=DAY + timedelta(days=1)), rows_before=1000)
+    for segment, year in enumerate((2021, 2099), start=2):
+        wrong = step_rows(5, segment=segment, start=datetime(year, 5, 1, tzinfo=UTC))
+        put_segment(spool, wrong, rows_before=4000 + 5 * segment)
+    bring(lake, spool)
+    size = table_size("steps", *live_files(lake, "steps"))
+    assert (size.first_date.year, size.last_date.year, size.rows) == (2021, 2099, 4010)
+    assert size.daily_rows == 2000
+    assert size.daily_bytes < size.stored_bytes / 2
+    only = Lake.create(str(tmp_path / "only"))
+    put_segment(tmp_path / "other", step_rows(5, start=datetime(2099, 5, 1, tzinfo=UTC)))
+    bring(only, tmp_path / "other")
+    assert table_size("steps", *live_files(only, "steps")).daily_rows is None
 
 
 def test_sizes_are_those_of_the_footers(lake):

@@ -225,6 +225,8 @@ def test_a_grace_period_beyond_what_logs_remember(lake):
     """A longer grace period than the logs keep removed files for could not be kept, and is refused."""
     with pytest.raises(GraceError, match="longer"):
         list(garbage(lake, GRACE + timedelta(hours=1)))
+    with pytest.raises(GraceError, match="below zero"):
+        list(garbage(lake, timedelta(seconds=-1)))
 
 
 def test_a_log_gets_checkpoints(lake, spool, monkeypatch):
