@@ -17,7 +17,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from ranklake.capture.gaps import DEVICE_VALUE
-from ranklake.capture.layouts import ABSENT, SPANS
+from ranklake.capture.layouts import ABSENT, PHASES, SPANS
+from ranklake.capture.phases import now
 from ranklake.capture.stack import Frame
 from ranklake.capture.values import repr_of
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from ranklake.capture.steps import Step
 
 _pack_span: Final = SPANS.packer.pack_into
+_COLLECTIVE: Final = PHASES.index("collective")
 _NO_STREAM: Final = "no CUDA stream to time"
 
 
@@ -149,7 +151,7 @@ class DevicePhase:
         return frame
 
     def _send(self, passage: Passage, end: Event | None) -> None:
-        if end is None or not self._run.expect(end, _Elapsed(passage.begin, end), self._deliverer(passage), "spans"):
+        if end is None or not self._run.expect(end, Elapsed(passage.begin, end), self._deliverer(passage), "spans"):
             self._run.refuse(
                 "spans", DEVICE_VALUE, "too many under way" if end is not None else "no CUDA stream to time"
             )
@@ -169,12 +171,51 @@ class DevicePhase:
         return deliver
 
 
+class StreamWait:
+    """What the current CUDA stream waits for a collective, seen from a thread that is not the step's, as autograd's is.
+
+    Where a phase of the step is timed on the device, its time is that phase's no longer, and adds to the step's
+    ``collective``.
+    """
+
+    def __init__(self, run: "Run") -> None:
+        self._run = run
+
+    def __enter__(self) -> Self:
+        self._start, self._begin, self._step = now(), self._run.mark(), self._run.current
+        mine = [at for at in list(self._run.on_device.values()) if at.step is not None and at.step is self._step]
+        self._around = max(mine, key=lambda passage: passage.span_id, default=None)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        run = self._run
+        number = run.span_number("collective", "collective", stream="cuda", device_time=1)
+        begin, end = self._begin, run.mark()
+        if begin is None or end is None or number is None:
+            run.refuse("spans", DEVICE_VALUE, _NO_STREAM)
+            return
+        step = ABSENT if self._step is None else self._step.number
+        parent = self._around.span_id if self._around is not None else ABSENT
+
+        def deliver(elapsed_ms: float) -> None:
+            duration = max(0, round(elapsed_ms * 1e6))
+            fields = (self._start, duration, step, next(run.span_ids), parent, ABSENT, -1, 0, number)
+            run.spans.put(_pack_span, *fields)
+            if self._around is not None and self._around.step is not None:
+                self._around.inner_ns += duration
+                self._around.step.spend_late(_COLLECTIVE, duration)
+
+        if not run.expect(end, Elapsed(begin, end), deliver, "spans"):
+            run.refuse("spans", DEVICE_VALUE, "too many under way")
+
+
 @dataclass(frozen=True, slots=True)
-class _Elapsed:
+class Elapsed:
     """What a pair of events is worth once the second has happened."""
 
     begin: Event
     end: Event
 
     def item(self) -> float:
+        """Return the milliseconds between them."""
         return self.begin.elapsed_time(self.end)

@@ -125,7 +125,7 @@ SPANS: Final = Layout(
         ("parent_id", "q"),
         ("bytes", "q"),
         ("microbatch", "i"),  # -1 for none
-        ("kind", "I"),  # spare
+        ("sequence", "I"),  # one more than the collective's number in its group, modulo 2^32; 0 for none
         ("name", "I"),
         ("mark", "I"),
     ),

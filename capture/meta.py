@@ -54,6 +54,11 @@ class SpanName:
     dp_rank: int | None = None
     pp_rank: int | None = None
     tp_rank: int | None = None
+    ep_rank: int | None = None
+    cp_rank: int | None = None
+    process_group: str | None = None
+    group_size: int | None = None
+    device_time: int | None = None
 
 
 @dataclass(slots=True)

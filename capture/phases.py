@@ -38,11 +38,12 @@ class Phase:
     operations, so no two threads get the same one.
     """
 
-    __slots__ = ("_column", "_done", "_microbatch", "_name", "_next_id", "_run", "_size", "_stack")
+    __slots__ = ("_column", "_done", "_microbatch", "_name", "_next_id", "_run", "_sequence", "_size", "_stack")
 
-    def __init__(self, run: "Run", name: int, column: int, size: int, microbatch: int) -> None:
+    def __init__(self, run: "Run", name: int, column: int, size: int, microbatch: int, sequence: int = 0) -> None:
         self._run, self._stack, self._next_id = run, run.stack, run.span_ids.__next__
         self._name, self._column, self._size, self._microbatch = name, column, size, microbatch
+        self._sequence = sequence
         self._done: list[Frame] = []
 
     def __enter__(self) -> Self:
@@ -92,11 +93,13 @@ class Phase:
                 before = spent[column]
                 spent[column] = duration - frame.inner + (0 if before == ABSENT else before)
         lane, span_id, size, microbatch, name = self._run.spans, frame.span_id, self._size, self._microbatch, self._name
+        sequence = self._sequence
         try:
             view, take = lane.pair
-            _pack_span(view, take(), start, duration, number, span_id, parent_id, size, microbatch, 0, name, MARK)
+            fields = (start, duration, number, span_id, parent_id, size, microbatch, sequence, name)
+            _pack_span(view, take(), *fields, MARK)
         except Exception:  # noqa: BLE001 - the file is full, or cut just now: the slow way sorts it out
-            lane.put(_pack_span, start, duration, number, span_id, parent_id, size, microbatch, 0, name)
+            lane.put(_pack_span, start, duration, number, span_id, parent_id, size, microbatch, sequence, name)
         frame.parent = frame.step = None
         self._done.append(frame)
 

@@ -5,7 +5,6 @@ told once in a warning of the logger "ranklake".
 """
 
 import contextlib
-import itertools
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -21,6 +20,8 @@ from ranklake.capture.preemption import PREEMPTION
 from ranklake.capture.series import checked
 from ranklake.capture.steps import NOTHING, Missed, Nothing, Step
 from ranklake.capture.values import BadValueError, DeviceValueError, integer, json_text, number, plain, repr_of, text
+from ranklake.capture.waits import Waits
+from ranklake.capture.watching import Watching
 from ranklake.lake.contracts.redact import redact
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ AnyPhase = Phase | DevicePhase
 _SEVERITIES: Final = frozenset({"info", "warning", "error"})
 
 
-class Run(Lifecycle):
+class Run(Watching, Lifecycle):
     """A training run being recorded by one rank. Made by `start`; see there for the parameters.
 
     Parameters
@@ -49,13 +50,9 @@ class Run(Lifecycle):
         super().__init__(recorder, idle)
         self._launch = launch
         self._keeper: Keeper | None = None
-        self._phases: dict[object, Phase] = {}
-        self.span_ids = itertools.count(1)
         self.ending: dict[str, Any] = {}
         self.on_device: dict[Frame, Passage] = {}
         self.mark: Mark = mark_cuda
-        if recorder is not None:
-            self.steps, self.spans = recorder.slots["steps"], recorder.slots["spans"]
 
     # ── who and what ──
 
@@ -78,11 +75,6 @@ class Run(Lifecycle):
     def attempt(self) -> int:
         """Restart number of the run."""
         return self._launch.attempt
-
-    @property
-    def enabled(self) -> bool:
-        """Whether anything is recorded."""
-        return self._recorder is not None and not self._closed
 
     def gaps(self) -> dict[str, dict[str, int]]:
         """Return what this process could not record so far: rows by table and reason."""
@@ -168,11 +160,12 @@ class Run(Lifecycle):
         assert self._recorder is not None
         name = checked(name)
         column, kind = phase_column(name)
-        number = self._recorder.series.span(name, kind)
+        where = self.coordinates_of_spans
+        number = self._recorder.series.span(name, kind, **where)
         size = ABSENT if size_bytes is None else integer(size_bytes)
         batch = -1 if microbatch is None else integer(microbatch) & 0x7FFFFFFF
         if on_device and cuda_in_use():
-            on_stream = self._recorder.series.span(name, kind, stream="cuda")
+            on_stream = self._recorder.series.span(name, kind, stream="cuda", device_time=1, **where)
             return DevicePhase(self, phase_handle(self, number, -1, size, batch), on_stream, column, self.mark)
         phase = phase_handle(self, number, column, size, batch)
         if size_bytes is None and microbatch is None and not on_device:
@@ -181,12 +174,7 @@ class Run(Lifecycle):
 
     def step_span(self) -> int | None:
         """Return the number of the name of steps' spans; None if there is none to be had, which is then counted."""
-        assert self._recorder is not None
-        try:
-            return self._recorder.series.span("step", "step")
-        except RefusedError as refused:
-            self.refuse("spans", refused.reason, refused.detail)
-            return None
+        return self.span_number("step", "step")
 
     # ── events ──
 
@@ -323,6 +311,7 @@ class Run(Lifecycle):
             self.drain_devices(min(1.0, seconds))
             if self.sampler is not None:
                 self.sampler.close()
+            self.stop_watching()
             self._record_end()
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
             self.trouble("ending the run", error)
@@ -375,6 +364,7 @@ class Run(Lifecycle):
     def after_fork(self) -> None:
         """In a forked child: no threads, no uploads; blocks that are open began in the parent, which records them."""
         self._keeper = None
+        self.waits = Waits(self)
         self._deferred.after_fork()
         if self._meters is not None:
             self._meters.after_fork()

@@ -25,6 +25,8 @@ _pack_float: Final = struct.Struct("<d").pack_into
 _INTEGER: Final = struct.Struct("<q")
 _PRESENT: Final = struct.Struct("<I")
 
+_DATA: Final = PHASES.index("data")
+_NO_WAIT: Final = (ABSENT, 0)
 _DONE: Final = 1 << 30  # uses of a step whose block has ended
 
 STEP_COUNTS: Final = frozenset({"tokens", "samples"})
@@ -42,10 +44,11 @@ class Step(Frame):
     """One training step: a row of ``steps``, and a span that its phases hang on.
 
     The row is written at the end of the block. If the block raises, the step did not happen: its span and a
-    ``failure`` event are written, and what was logged in it goes to ``scalars``.
+    ``failure`` event are written, and what was logged in it goes to ``scalars``. What its thread waited for data
+    before it is part of it, see `ranklake.capture.waits`.
     """
 
-    __slots__ = ("_counts", "_floats", "_place", "_raw", "_run", "_scalars", "_stack", "_uses")
+    __slots__ = ("_counts", "_floats", "_place", "_raw", "_run", "_scalars", "_stack", "_uses", "_waited")
 
     def __init__(self, run: "Run", raw: object, counts: dict[str, object], scalars: dict[str, object]) -> None:
         self.owner = self
@@ -57,6 +60,7 @@ class Step(Frame):
         self._floats: dict[str, float] = {}
         self._place: Place | None = None
         self._uses = 0
+        self._waited = _NO_WAIT
         for name, value in counts.items():
             self._count(name, value)
 
@@ -85,6 +89,8 @@ class Step(Frame):
         self.inner = 0
         self.span_id = next(run.span_ids)
         stack.top = self
+        if len(run.waits):
+            self._claim_waits()
         self.start = now()
         if self._scalars:
             run.log(self._scalars)
@@ -107,6 +113,16 @@ class Step(Frame):
         except Exception as trouble:  # noqa: BLE001 - telemetry never raises into training
             self._run.trouble("ending a step", trouble, "steps")
 
+    def _claim_waits(self) -> None:
+        try:
+            self._waited = self._run.waits.claim(self)
+        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
+            self._run.trouble("claiming waits", error, "spans")
+            return
+        spent = self.spent
+        spent[_DATA] = self._waited[1]
+        self.spent = spent  # the hot path in C gives copies
+
     def _misused(self) -> None:
         for table in ("steps", "spans"):
             self._run.refuse(table, BEGUN_TWICE if self._uses else NOT_BEGUN)
@@ -118,13 +134,16 @@ class Step(Frame):
             run.refuse("steps", BEGUN_BEFORE_FORK)
             run.refuse("spans", BEGUN_BEFORE_FORK)
             return
-        duration = end - start
+        begun, waited = self._waited
+        if begun == ABSENT:
+            begun = start
+        duration = end - start + waited
         if self.parent is not None:
             self.parent.inner += duration
         parent_id = ABSENT if self.parent is None else self.parent.span_id
         name = run.step_span()
         if name is not None:
-            span = (start, duration, self.number, self.span_id, parent_id, ABSENT, -1, 0, name)
+            span = (begun, end - begun, self.number, self.span_id, parent_id, ABSENT, -1, 0, name)
             run.spans.put(_pack_span, *span)
         if error is not None:
             self._fail(error)
@@ -132,7 +151,7 @@ class Step(Frame):
             run.refuse("steps", BAD_STEP, repr_of(self._raw))
             self._spill()
         else:
-            self._write(start, duration)
+            self._write(begun, duration)
         if run.sampler is not None:
             run.sampler.end_step(self, duration, failed=error is not None)
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from ranklake.capture import frames
-from ranklake.capture.arrays import Array, chosen, numbers, plain
+from ranklake.capture.arrays import Array, chosen, numbers, plain, truths
 from ranklake.capture.clock import Anchor, wall_ns
 from ranklake.capture.folded import histogram_rows, interval_rows
 from ranklake.capture.layouts import ABSENT, LAYOUT_OF_LANE, MARK, PHASES, ROW_WIDTH, STEP_FLOATS, WRITTEN
@@ -188,9 +188,13 @@ def _spans(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor
         "bytes": integers(slots["bytes"], pa.int64()),
         "microbatch": integers(slots["microbatch"], pa.int32(), -1),
     }
-    for axis in ("dp_rank", "pp_rank", "tp_rank"):
-        values = np.array([getattr(name, axis) if getattr(name, axis) is not None else -1 for name in names], np.int64)
-        columns[axis] = integers(values[at], pa.int32(), -1)
+    for column in ("dp_rank", "pp_rank", "tp_rank", "ep_rank", "cp_rank", "group_size"):
+        values = np.array([-1 if getattr(name, column) is None else getattr(name, column) for name in names], np.int64)
+        columns[column] = integers(values[at], pa.int32(), -1)
+    columns["process_group"] = chosen(at, [name.process_group for name in names])
+    on_device = np.array([bool(name.device_time) for name in names], bool)[at]
+    columns["device_time"] = truths([True if one else None for one in on_device.tolist()])
+    columns["sequence"] = integers(slots["sequence"].astype(np.int64) - 1, pa.int64(), -1)
     return Rows(slots["start_ns"], positions, columns, damaged)
 
 

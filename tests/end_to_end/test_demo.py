@@ -58,6 +58,7 @@ def test_every_step_the_trainer_counted_is_stored(folder):
     assert said["summary"]["injected"] is None
     assert said["loss"][-1] < said["loss"][0]
     assert said["gpu_rows"] == 0
+    assert all(0.98 <= row["phases_ratio"] <= 1.0 for row in said["ranks"])
 
 
 def test_mfu_says_what_it_rests_on(folder):

@@ -15,6 +15,16 @@ from ranklake.lake.spool import Spool
 from ranklake.lake.store import Lake
 
 PHASES = ("data", "forward", "backward", "collective", "optimizer", "checkpoint")
+PHASES_RATIO = """
+    SELECT step.rank, sum(parts.duration_ns) / sum(CAST(step.duration_ns AS DOUBLE)) AS phases_ratio
+    FROM (SELECT * FROM spans WHERE run = $run AND kind = 'step') AS step
+    JOIN (
+        SELECT incarnation, parent_id, sum(CAST(duration_ns AS DOUBLE)) AS duration_ns
+        FROM spans WHERE run = $run AND kind <> 'step' AND stream IS NULL GROUP BY incarnation, parent_id
+    ) AS parts ON parts.incarnation = step.incarnation AND parts.parent_id = step.span_id
+    GROUP BY step.rank
+"""
+"""Phases within phases, and what ran beside the step's thread, are in the phases around or on streams of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +34,8 @@ class Facts:
     Attributes
     ----------
     ranks
-        Per rank: rank, n, distinct steps, missing (journalled by the trainer, not in the lake), phase means in seconds.
+        Per rank: rank, n, distinct steps, missing (journalled by the trainer, not in the lake), phase means in seconds,
+        and what share of the steps' spans the phases' spans directly in them are.
     loss
         Mean loss over the ranks, by step.
     summary
@@ -73,10 +84,12 @@ def gather(lake_uri: str, spool_uri: str, trained: Trained, checks: dict[str, An
     ranks = _rows(lake, per_rank, run)
     stored = _rows(lake, "SELECT DISTINCT rank, step FROM steps WHERE run = $run", run)
     have = {(row["rank"], row["step"]) for row in stored}
-    known = {row["rank"]: row for row in ranks}
+    shares = {row["rank"]: row["phases_ratio"] for row in _rows(lake, PHASES_RATIO, run)}
+    known = {row["rank"]: {**row, "phases_ratio": shares.get(row["rank"])} for row in ranks}
     table = []
     for rank, steps in sorted(trained.steps.items()):
         row = known.get(rank, {"rank": rank, "n": 0, "distinct_steps": 0, "step": None, **dict.fromkeys(PHASES)})
+        row.setdefault("phases_ratio", None)
         table.append({**row, "counted": len(steps), "missing": [step for step in steps if (rank, step) not in have]})
     losses = _rows(lake, "SELECT avg(loss) AS loss FROM steps WHERE run = $run GROUP BY step ORDER BY step", run)
     summaries = _rows(lake, "SELECT * FROM run_summary WHERE run = $run", run)
@@ -112,10 +125,15 @@ def render(facts: Facts, trained: Trained, lake_uri: str) -> list[str]:
 def _rank_table(rows: Sequence[dict[str, Any]]) -> list[str]:
     phases = [phase for phase in PHASES if any(row[phase] is not None for row in rows)]
     lines = ["rank  trainer counted  rows in steps  mean ms a step" + "".join(f"{phase:>12}" for phase in phases)]
+    lines[0] += "   in phases"
     for row in rows:
         cells = "".join(f"{_ms(row[phase]):>12}" for phase in phases)
-        lines.append(f"{row['rank']:>4}  {row['counted']:>15,}  {row['n']:>13,}  {_ms(row['step']):>14}{cells}")
+        lines.append(f"{row['rank']:>4}  {row['counted']:>15,}  {row['n']:>13,}  {_ms(row['step']):>14}{cells}{_percent(row['phases_ratio']):>12}")
     return lines
+
+
+def _percent(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{100 * ratio:.1f} %"
 
 
 def _ms(seconds: float | None) -> str:

@@ -60,26 +60,17 @@ def train(options: argparse.Namespace) -> None:
                         config=config, injected=injected, param_count=parameters, compute_dtype="float32")  # fmt: skip
     journal = os.open(options.journal / f"rank-{rank}.steps", os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o644)
 
-    # DDP insists on this very annotation, which torch does not export to type checkers.
-    def reduce_gradients(_: object, bucket: distributed.GradBucket) -> torch.futures.Future[Tensor]:  # type: ignore[name-defined]
-        with run.phase("collective"):
-            distributed.all_reduce(bucket.buffer())
-        done: torch.futures.Future[Tensor] = torch.futures.Future()
-        done.set_result(bucket.buffer().div_(world_size))
-        return done
-
-    parallel.register_comm_hook(None, reduce_gradients)
+    run.coordinates(dp=rank)
+    run.collectives(parallel)
     distributed.barrier()
     run.calibrate_peak()
     clipped = 0.0
-    source = batches(corpus(), shape.context, rank)
-    for step in range(options.steps):
+    source = run.loader(batches(corpus(), shape.context, rank))
+    for step, (tokens, targets) in zip(range(options.steps), source, strict=False):
         if rank == options.kill_rank and step == options.steps // 2:
             os.kill(os.getpid(), signal.SIGKILL)
         counted = run.count_flops(tokens=BATCH * shape.context) if step == 0 else nullcontext()
         with run.step(step, tokens=BATCH * shape.context, samples=BATCH):
-            with run.phase("data"):
-                tokens, targets = next(source)
             with counted:
                 with run.phase("forward"):
                     if rank == options.slow_rank and step:  # the injected fault; step 0 is the one that is counted
