@@ -128,7 +128,8 @@ def _rank_table(rows: Sequence[dict[str, Any]]) -> list[str]:
     lines[0] += "   in phases"
     for row in rows:
         cells = "".join(f"{_ms(row[phase]):>12}" for phase in phases)
-        lines.append(f"{row['rank']:>4}  {row['counted']:>15,}  {row['n']:>13,}  {_ms(row['step']):>14}{cells}{_percent(row['phases_ratio']):>12}")
+        cells += f"{_percent(row['phases_ratio']):>12}"
+        lines.append(f"{row['rank']:>4}  {row['counted']:>15,}  {row['n']:>13,}  {_ms(row['step']):>14}{cells}")
     return lines
 
 
