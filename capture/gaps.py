@@ -38,6 +38,7 @@ AGGREGATED: Final = "aggregated"
 DAMAGED: Final = "damaged"
 UNSEALABLE: Final = "file not sealable"
 UNEXPECTED: Final = "unexpected error"
+LOG_QUEUE_FULL: Final = "log queue full"
 FOUND_WHEN_SEALING: Final = frozenset({DAMAGED, OUT_OF_RANGE})
 """These are in footers without having been noted in meta.frames before."""
 SAMPLED_OUT: Final = "sampled out"

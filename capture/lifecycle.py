@@ -1,5 +1,6 @@
 """Lifecycle: how a run says that it lives, fails and ends."""
 
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,6 +12,7 @@ from ranklake.capture.values import text
 
 if TYPE_CHECKING:
     import itertools
+    from contextlib import AbstractContextManager
 
     from ranklake.capture.keeper import Keeper
     from ranklake.capture.recorder import Recorder
@@ -25,10 +27,19 @@ class Lifecycle(Metrics):
     ----------
     ending
         What ``rank_end`` will say besides: the exit code, where it is known.
+    drains
+        Called by `flush` and `close` with seconds: each has what is in memory written.
+    closers
+        Called by `close` after them.
+    each_second
+        Called by the sealer's thread.
     """
 
     span_ids: "itertools.count[int]"
     ending: dict[str, Any]
+    drains: list[Callable[[float], None]]
+    each_second: list[Callable[[], None]]
+    closers: list[Callable[[], None]]
     _launch: Launch
     _keeper: "Keeper | None"
 
@@ -70,6 +81,22 @@ class Lifecycle(Metrics):
         message = f"{name}: {said}" if said else name
         self.event("failure", message=message, severity="error", exception=name, **facts)
 
+    def drain(self, timeout_s: float) -> None:
+        """Have written what sources hold in memory."""
+        for one in self.drains:
+            one(timeout_s)
+
+    def wind_up(self, timeout_s: float) -> None:
+        """Have written what sources hold in memory, and end their threads."""
+        self.drain(timeout_s)
+        for one in self.closers:
+            one()
+
+    def look(self) -> None:
+        """Let sources do what is due each second."""
+        for one in self.each_second:
+            one()
+
     def preempted(self, name: str, *, dies: bool) -> None:
         """Record that a signal announced the end, and bring away what is recorded so far.
 
@@ -97,9 +124,16 @@ class Lifecycle(Metrics):
     if TYPE_CHECKING:
 
         @property
-        def enabled(self) -> bool: ...  # noqa: D102 - `Run` has these
+        def name(self) -> str: ...  # noqa: D102 - `Run` has these
+
+        @property
+        def enabled(self) -> bool: ...  # noqa: D102
 
         def event(self, name: object = "", *excess: object, **attributes: object) -> None: ...  # noqa: D102
+
+        def record(self, table: str, columns: Mapping[str, Any], at_ns: int | None = None) -> bool: ...  # noqa: D102
+
+        def recording(self, table: str) -> AbstractContextManager[None]: ...  # noqa: D102
 
         def close(self, timeout_s: float = 10.0) -> None: ...  # noqa: D102
 

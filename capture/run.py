@@ -13,7 +13,7 @@ from ranklake.capture.flops import PEAK_MEASURED, FlopCount, measure_cpu_peak
 from ranklake.capture.gaps import BAD_ARGUMENTS, BAD_VALUE, NOWHERE, Gaps, RefusedError
 from ranklake.capture.launcher import Launch
 from ranklake.capture.layouts import ABSENT
-from ranklake.capture.lifecycle import Lifecycle
+from ranklake.capture.logs import Logging
 from ranklake.capture.meta import ENDED
 from ranklake.capture.phases import Phase, now, phase_column, phase_handle
 from ranklake.capture.preemption import PREEMPTION
@@ -33,7 +33,7 @@ AnyPhase = Phase | DevicePhase
 _SEVERITIES: Final = frozenset({"info", "warning", "error"})
 
 
-class Run(Watching, Lifecycle):
+class Run(Watching, Logging):
     """A training run being recorded by one rank. Made by `start`; see there for the parameters.
 
     Parameters
@@ -51,6 +51,7 @@ class Run(Watching, Lifecycle):
         self._launch = launch
         self._keeper: Keeper | None = None
         self.ending: dict[str, Any] = {}
+        self.drains, self.closers, self.each_second = [], [], []
         self.on_device: dict[Frame, Passage] = {}
         self.mark: Mark = mark_cuda
 
@@ -294,6 +295,7 @@ class Run(Watching, Lifecycle):
             return False
         try:
             self.drain_devices(0.0)
+            self.drain(1.0)
             return self._keeper.flush(self._gaps.lenient("timeout_s", number, timeout_s, 10.0))
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
             self.trouble("flushing", error)
@@ -309,6 +311,7 @@ class Run(Watching, Lifecycle):
         seconds = self._gaps.lenient("timeout_s", number, timeout_s, 10.0)
         try:
             self.drain_devices(min(1.0, seconds))
+            self.wind_up(min(1.0, seconds))
             if self.sampler is not None:
                 self.sampler.close()
             self.stop_watching()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
-from ranklake.capture.ratios import parse_rules
+from ranklake.capture.ratios import checked_ratio, parse_rules
 from ranklake.capture.values import text
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.contracts.storage import fsspec_options
@@ -85,11 +85,19 @@ class Settings:
     """How much later a process dies of such a signal that nobody else handles, at most, so as to bring away what it
     recorded."""
 
+    log_rate_per_s: float = 1.0
+    """How many log lines of one template are kept in a second, in the long run; the others are counted in the next."""
+    log_burst: float = 60.0
+    """How many of them may come at once."""
+    log_verbose: float = 0.1
+    """Share of the lines below INFO that is kept, where a handler lets them through."""
+
     def __post_init__(self) -> None:
         parse_rules(self.sampling)
         for name, least in _LEAST.items():
             if not getattr(self, name) >= least:
                 raise ValueError(f"{name} must be at least {least}")
+        checked_ratio(self.log_verbose)
         for name, words in _WORDS.items():
             if getattr(self, name) not in words:
                 raise ValueError(f"{name} must be one of {', '.join(words)}")
@@ -104,6 +112,9 @@ _LEAST: Final[dict[str, float]] = {
     "block_at_most_s": 0.0,
     "max_series": 1,
     "heartbeat_every_s": 0.0,
+    "log_rate_per_s": 0.0,
+    "log_burst": 1.0,
+    "log_verbose": 0.0,
     "preemption_grace_s": 0.0,
 }
 _WORDS: Final[dict[str, tuple[str, ...]]] = {

@@ -122,9 +122,8 @@ def _begin(recorder: Recorder, storage_options: dict[str, Any]) -> Run:
     except RefusedError as refused:  # it may be there later; until then each row is counted
         recorder.gaps.warn("start", f"the local spool cannot be used yet: {refused.reason} ({refused.detail})")
     run = Run(recorder.launch, recorder)
-    keeper = Keeper(
-        recorder, storage_options, expects_late_values=run.expects_late_values, each_second=Heartbeat(run).look
-    )
+    run.each_second.append(Heartbeat(run).look)
+    keeper = Keeper(recorder, storage_options, expects_late_values=run.expects_late_values, each_second=run.look)
     run.keep(keeper)
     _runs.add(run)
     atexit.register(run.at_exit)
