@@ -3,7 +3,7 @@
 import re
 from typing import Any, Final
 
-from ranklake.capture.samplers.reading import Tree
+from ranklake.capture.samplers.reading import Tree, UnavailableError
 
 Columns = dict[str, Any]
 
@@ -102,7 +102,7 @@ class Energy:
 
 
 def _missing(why: str) -> Columns:
-    raise ValueError(why)
+    raise UnavailableError(why)
 
 
 def _text(tree: Tree, path: str) -> str:

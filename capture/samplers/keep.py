@@ -8,7 +8,9 @@ from typing import Final
 
 from ranklake.capture.diary import Diary
 from ranklake.capture.node import Node
+from ranklake.capture.samplers.gpu import GpuSampler
 from ranklake.capture.samplers.host import HostSampler
+from ranklake.capture.samplers.nvml import load_nvml
 from ranklake.capture.samplers.sample import Holders, Sampler
 from ranklake.capture.samplers.sampling import Sampling
 from ranklake.capture.watch import Watch
@@ -42,6 +44,7 @@ def samplers(sources: Sources, holders: Holders, root: Path) -> list[Sampler]:
     found: list[Sampler] = []
     if sources.hardware:
         found.append(HostSampler(holders, root))
+        found.append(GpuSampler(load_nvml(), holders))
     return found
 
 

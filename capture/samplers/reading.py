@@ -23,6 +23,10 @@ _REASONS: Final = {
 _MOST_BYTES: Final = 1 << 20
 
 
+class UnavailableError(Exception):
+    """Something cannot be had; its text says why, in a few words."""
+
+
 class Tree:
     """Files below a root: ``/``, or a folder that a machine's /proc and /sys were copied to."""
 
@@ -77,11 +81,14 @@ class Reading:
 
     def row(self) -> dict[str, Any]:
         """Return the row, with the column ``unavailable``."""
-        return {**self.columns, "unavailable": json_text(self.unavailable) if self.unavailable else None}
+        missing = {column: why for column, why in self.unavailable.items() if self.columns.get(column) is None}
+        return {**self.columns, "unavailable": json_text(missing) if missing else None}
 
 
 def reason(error: Exception) -> str:
     """Return in a few words why something could not be read; never what was read."""
+    if isinstance(error, UnavailableError):
+        return str(error)
     if isinstance(error, OSError):
         return _REASONS.get(error.errno or 0, error.strerror or type(error).__name__)
     if isinstance(error, ValueError | KeyError | IndexError):

@@ -1,0 +1,180 @@
+"""GPU: rows of ``gpu_samples`` from NVML, events for XIDs and for devices that are lost."""
+
+import socket
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from ranklake.capture.samplers.gpu_device import Device, devices
+from ranklake.capture.samplers.gpu_parts import EACH, RARE, SLOW
+from ranklake.capture.samplers.holding import by_environment, by_process, held_by
+from ranklake.capture.samplers.nvml import Nvml, asked, why
+from ranklake.capture.samplers.reading import Reading, Tree, UnavailableError
+from ranklake.capture.samplers.sample import Holders, Row, Told, event
+from ranklake.capture.samplers.xid import XidWatch
+from ranklake.capture.stream import StreamName
+
+TABLE: Final = "gpu_samples"
+SLOW_NS: Final = 10 * 10**9
+RARE_NS: Final = 60 * 10**9
+
+
+class GpuSampler:
+    """Samples all GPUs of the host.
+
+    Parameters
+    ----------
+    nvml
+        The module ``pynvml``, or what stands for it.
+    holders
+        Gives the processes that record here.
+    root
+        Where /proc is found.
+
+    Notes
+    -----
+    At each tick: utilisation, memory, clocks, power, energy, heat, what holds the clocks down, NVLink's counters, GPM.
+    Each 10 s, since they take a lock of the driver's or firmware's time: processes, ECC, links, limits. Each 60 s:
+    what hardly changes. Between, those columns are NULL; who holds the device is as of the last look.
+
+    A driver that is not there is asked for again each 60 s, as are devices that are lost.
+    """
+
+    def __init__(self, nvml: Nvml, holders: Holders, root: str = "/") -> None:
+        self._nvml, self._holders, self._tree = nvml, holders, Tree(root)
+        self._host = socket.gethostname()
+        self._devices: list[Device] | None = None
+        self._watch: XidWatch | None = None
+        self._told, self._xids_told = Told.of("nvml"), Told.of("xid")
+        self._lost: set[str] = set()
+        self._held: dict[str, dict[str, Any]] = {}
+        self._xids: dict[str, int] = {}
+        self._last_ns: dict[str, int] = {}
+        self._slow_ns = self._rare_ns = self._again_ns = 0
+
+    def sample(self, now_ns: int) -> Iterator[Row]:
+        """Yield a row for each device that answers, and events for what happened."""
+        if (self._devices is None or self._lost) and now_ns >= self._again_ns:
+            self._again_ns = now_ns + RARE_NS
+            yield from self._open(now_ns)
+        often = RARE if now_ns >= self._rare_ns else SLOW if now_ns >= self._slow_ns else EACH
+        yield from self._reports(now_ns)
+        holders = dict(self._holders()) if often >= SLOW else {}
+        for device in self._devices or []:
+            if device.is_lost():
+                continue
+            yield self._row(device, often, holders, now_ns)
+            if device.is_lost():
+                self._lost.add(device.uuid)
+                message = f"{device.uuid} is lost"
+                yield event("gpu_lost", now_ns, "error", message, self._about(device.uuid))
+        if often >= SLOW:
+            self._slow_ns = now_ns + SLOW_NS
+        if often >= RARE:
+            self._rare_ns = now_ns + RARE_NS
+
+    def close(self) -> None:
+        """Have the thread that waits for XIDs end; it lets go of the library's things."""
+        if self._watch is not None:
+            self._watch.stop()
+
+    def join(self, timeout_s: float = 5.0) -> None:
+        """Wait until the thread that waits for XIDs has ended."""
+        if self._watch is not None:
+            self._watch.join(timeout_s)
+
+    def _open(self, now_ns: int) -> Iterator[Row]:
+        """Find the devices; say why there are none."""
+        nvml = self._nvml
+        try:
+            if self._devices is None:
+                nvml.nvmlInit()
+            found = devices(nvml)
+        except nvml.NVMLError as error:
+            yield from self._told.trouble(why(nvml, error.value), now_ns)
+            return
+        yield from self._told.mended(now_ns)
+        back = self._lost & {device.uuid for device in found}
+        for uuid in sorted(back):
+            yield event("gpu_found", now_ns, "info", f"{uuid} answers again", {"device_uuid": uuid})
+        self._lost -= back
+        fresh = {device.uuid: device for device in found}
+        kept = {device.uuid: device for device in self._devices or [] if not device.is_lost()}
+        self._devices = [kept.get(uuid, device) for uuid, device in fresh.items()]
+        self._rare_ns = now_ns
+        if self._watch is None or back:
+            yield from self._watch_for_xids(now_ns)
+
+    def _watch_for_xids(self, now_ns: int) -> Iterator[Row]:
+        if self._watch is not None:
+            self._watch.stop()
+        whole = [device for device in self._devices or [] if device.whole is None]
+        self._watch = XidWatch(self._nvml, [device.handle for device in whole])
+        for place, reason in self._watch.refused.items():
+            attributes = {"source": "xid", **self._about(whole[place].uuid)}
+            message = f"XIDs of {whole[place].uuid} are not reported: {reason}"
+            yield event("sampler_unavailable", now_ns, "warning", message, attributes)
+
+    def _reports(self, now_ns: int) -> Iterator[Row]:
+        """Yield the XIDs since the last tick."""
+        watch = self._watch
+        if watch is None:
+            return
+        for xid in watch.found():
+            self._xids[xid.uuid] = xid.code
+            attributes = {**self._about(xid.uuid), "xid": xid.code}
+            if xid.gpu_instance is not None:
+                attributes |= {"gpu_instance": xid.gpu_instance, "compute_instance": xid.compute_instance}
+            yield event("xid", xid.at_ns, "error", f"XID {xid.code} on {xid.uuid or 'a GPU that is gone'}", attributes)
+        if watch.trouble and not watch.refused:
+            yield from self._xids_told.trouble(watch.trouble, now_ns)
+
+    def _row(self, device: Device, often: int, holders: Mapping[int, StreamName], now_ns: int) -> Row:
+        reading = device.read(often)
+        if often >= SLOW and not device.is_lost():
+            self._held[device.uuid] = self._holding(device, holders, reading)
+        if self._watch is not None and self._watch.trouble:
+            reading.unavailable["xid_last"] = self._watch.trouble
+        before = self._last_ns.get(device.uuid)
+        self._last_ns[device.uuid] = now_ns
+        reading.columns |= {
+            "host": self._host,
+            "interval_ns": None if before is None else now_ns - before,
+            "xid_last": self._xids.get(device.uuid),
+            **self._held.get(device.uuid, {}),
+        }
+        return Row(TABLE, reading.row(), now_ns)
+
+    def _holding(self, device: Device, holders: Mapping[int, StreamName], reading: Reading) -> dict[str, Any]:
+        """Return who holds a device; what its processes hold of its memory goes into this row alone."""
+        nvml = self._nvml
+        try:
+            processes = asked(nvml, lambda: nvml.nvmlDeviceGetComputeRunningProcesses(device.handle))
+        except UnavailableError as error:
+            reading.unavailable["memory_own_bytes"] = str(error)
+            processes = None
+        ranks = by_process([found.pid for found in processes or []], holders)
+        if ranks:
+            sizes = [found.usedGpuMemory for found in processes if found.pid in holders]
+            if None in sizes:
+                reading.unavailable["memory_own_bytes"] = "not told for each process"
+            else:
+                reading.columns["memory_own_bytes"] = sum(sizes)
+            return held_by(ranks)
+        index = device.index if device.whole is None else None  # an instance has no number of its own
+        said = by_environment(index, device.uuid, holders, self._tree)
+        if said:
+            reading.unavailable.setdefault("memory_own_bytes", "processes are seen by other numbers")
+            return held_by(said)
+        if processes is None:
+            reading.unavailable["holder_count"] = reading.unavailable["memory_own_bytes"]
+            return {}
+        reading.columns["memory_own_bytes"] = 0
+        return {"holder_count": 0}
+
+    def _about(self, uuid: str) -> dict[str, Any]:
+        """Return what an event says of a device."""
+        for device in self._devices or []:
+            if device.uuid == uuid:
+                named = ("device_uuid", "device_index", "pci_bus_id")
+                return {name: device.identity.get(name) for name in named} | self._held.get(uuid, {})
+        return {"device_uuid": uuid or None}

@@ -1,0 +1,181 @@
+"""GPU device: one GPU or MIG instance, its identity, and what is read of it at a tick."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from ranklake.capture.samplers.gpm import GpuPerformance
+from ranklake.capture.samplers.gpu_parts import FIELDS, GPM, PARTS, PCIE_RATES, Part, read_fields
+from ranklake.capture.samplers.nvml import LASTING, LOST, Nvml, asked, text
+from ranklake.capture.samplers.reading import Reading
+
+_IDENTITY: Final = {
+    "device_uuid": "nvmlDeviceGetUUID",
+    "device_name": "nvmlDeviceGetName",
+    "board_part_number": "nvmlDeviceGetBoardPartNumber",
+    "serial_number": "nvmlDeviceGetSerial",
+    "vbios_version": "nvmlDeviceGetVbiosVersion",
+}
+
+
+@dataclass
+class Device:
+    """One device.
+
+    Attributes
+    ----------
+    handle
+        The library's.
+    index
+        Number of the whole device on its host.
+    identity
+        Columns that do not change; `unidentified` says which of them are missing, and why.
+    whole
+        The device that a MIG instance is a part of.
+    """
+
+    nvml: Nvml
+    handle: Any
+    index: int
+    identity: dict[str, Any]
+    unidentified: dict[str, str]
+    whole: Any = None
+    _lost: bool = False
+    _gpm: GpuPerformance = field(init=False)
+    _refused: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._gpm = GpuPerformance(
+            self.nvml,
+            self.handle if self.whole is None else self.whole,
+            self.identity.get("mig_gpu_instance"),
+        )
+
+    @property
+    def uuid(self) -> str:
+        """What it is known by."""
+        return str(self.identity.get("device_uuid") or f"index {self.index}")
+
+    def is_lost(self) -> bool:
+        """Say whether it did not answer when it was read last."""
+        return self._lost
+
+    def read(self, often: int) -> Reading:
+        """Read what is due: `EACH`, with `SLOW`, or with both and `RARE`. Nothing is raised."""
+        reading = Reading(**self.identity)
+        reading.unavailable.update(self.unidentified)
+        parts = PARTS if self._gpm_part(reading) else PARTS + PCIE_RATES
+        for part in parts:
+            if part.often <= often:
+                self._part(part, reading)
+                if self._has_gone(reading):
+                    return reading
+        self._fields(often, reading)
+        self._has_gone(reading)
+        return reading
+
+    def _part(self, part: Part, reading: Reading) -> None:
+        known = self._refused.get(part.columns[0])
+        if known is not None:
+            reading.unavailable.update(dict.fromkeys(part.columns, known))
+            return
+        reading.take(part.columns, lambda: asked(self.nvml, partial(part.read, self.nvml, self.handle)))
+        self._remember(part.columns[0], reading)
+
+    def _fields(self, often: int, reading: Reading) -> None:
+        due = [one for one in FIELDS if one.often <= often]
+        wanted = [one for one in due if one.column not in self._refused]
+        reading.unavailable.update({one.column: self._refused[one.column] for one in due if one not in wanted})
+        columns = [one.column for one in wanted]
+        if wanted:
+            reading.take(columns, lambda: self._added(partial(read_fields, fields=wanted), reading))
+        for column in columns:
+            self._remember(column, reading)
+
+    def _gpm_part(self, reading: Reading) -> bool:
+        """Add GPM's figures; say whether they are to be had, if at the next tick only."""
+        if not self._gpm.refused:
+            reading.take(GPM, lambda: self._added(lambda _, __, reading: self._gpm.read(reading), reading))
+            why = reading.unavailable.get("sm_active_ratio", "")
+            self._gpm.refused = why if why in LASTING else ""
+            if not why:
+                return True
+        else:
+            reading.unavailable.update(dict.fromkeys(GPM, self._gpm.refused))
+        for part in PCIE_RATES:  # these have another source
+            reading.unavailable.pop(part.columns[0], None)
+        return False
+
+    def _added(self, read: Any, reading: Reading) -> dict[str, Any]:  # noqa: ANN401 - a function of ours
+        """Have columns added to a reading by a function that calls the library."""
+        asked(self.nvml, lambda: read(self.nvml, self.handle, reading=reading))
+        return {}
+
+    def _remember(self, column: str, reading: Reading) -> None:
+        why = reading.unavailable.get(column)
+        if why in LASTING:
+            self._refused[column] = why
+
+    def _has_gone(self, reading: Reading) -> bool:
+        self._lost = LOST in reading.unavailable.values()
+        return self._lost
+
+
+def devices(nvml: Nvml) -> list[Device]:
+    """Return all devices, and the MIG instances of those that are partitioned. Raises NVML's errors."""
+    found: list[Device] = []
+    system = Reading()
+    system.take(["driver_version"], lambda: {"driver_version": text(asked(nvml, nvml.nvmlSystemGetDriverVersion))})
+    system.take(["nvml_version"], lambda: {"nvml_version": text(asked(nvml, nvml.nvmlSystemGetNVMLVersion))})
+    system.take(["cuda_version"], lambda: {"cuda_version": _cuda(asked(nvml, nvml.nvmlSystemGetCudaDriverVersion))})
+    for index in range(nvml.nvmlDeviceGetCount()):
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        except nvml.NVMLError:  # lost: the others are sampled, and this one is looked for again
+            continue
+        found.append(_device(nvml, handle, index, system))
+        found += _instances(nvml, found[-1], system)
+    return found
+
+
+def _device(nvml: Nvml, handle: Any, index: int, system: Reading, whole: Any = None) -> Device:  # noqa: ANN401
+    reading = Reading(source="nvml", device_index=index, **system.columns)
+    reading.unavailable.update(system.unavailable)
+    for column, call in _IDENTITY.items():
+        reading.take([column], partial(_identified, nvml, column, call, handle))
+    bus = handle if whole is None else whole
+    reading.take(
+        ["pci_bus_id"], lambda: {"pci_bus_id": text(asked(nvml, lambda: nvml.nvmlDeviceGetPciInfo(bus).busId))}
+    )
+    return Device(nvml, handle, index, reading.columns, reading.unavailable, whole)
+
+
+def _identified(nvml: Nvml, column: str, call: str, handle: Any) -> dict[str, str]:  # noqa: ANN401 - a handle
+    return {column: text(asked(nvml, lambda: getattr(nvml, call)(handle)))}
+
+
+def _instances(nvml: Nvml, whole: Device, system: Reading) -> Iterator[Device]:
+    """Yield the MIG instances of a device; none where it is not partitioned, or does not tell."""
+    try:
+        if nvml.nvmlDeviceGetMigMode(whole.handle)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
+            return
+        count = nvml.nvmlDeviceGetMaxMigDeviceCount(whole.handle)
+    except nvml.NVMLError:
+        return
+    for number in range(count):
+        try:
+            handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(whole.handle, number)
+            instance = nvml.nvmlDeviceGetGpuInstanceId(handle)
+            compute = nvml.nvmlDeviceGetComputeInstanceId(handle)
+        except nvml.NVMLError:  # numbers have holes
+            continue
+        part = _device(nvml, handle, whole.index, system, whole.handle)
+        _, _, profile = str(part.identity.get("device_name", "")).partition("MIG ")
+        part.identity |= {"mig_gpu_instance": instance, "mig_compute_instance": compute, "mig_profile": profile or None}
+        part.__post_init__()
+        yield part
+
+
+def _cuda(number: int) -> str:
+    return f"{number // 1000}.{number % 1000 // 10}"

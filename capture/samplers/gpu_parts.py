@@ -1,0 +1,249 @@
+"""GPU parts: which call of NVML fills which columns of ``gpu_samples``, in what unit, and how often.
+
+Sources of units: NVIDIA's NVML API reference (nvml.h). Where it says KiB, a factor of 1024 applies; where KB, of 1000.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ranklake.capture.samplers.nvml import Nvml, clock_reasons, why
+from ranklake.capture.samplers.reading import Reading
+
+Columns = dict[str, Any]
+Handle = Any
+
+EACH, SLOW, RARE = 0, 1, 2
+"""How often: at each tick, each 10 s, each 60 s."""
+_ALL_LINKS: Final = 0xFFFFFFFF
+_MILLI, _MEGA, _KILO, _KIBI, _MEBI, _PERCENT = 1e-3, 1e6, 1e3, 1 << 10, 1 << 20, 1e-2
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One call, or a few that belong together.
+
+    Attributes
+    ----------
+    columns
+        What it fills.
+    read
+        Makes the call; raises NVML's errors.
+    often
+        `EACH`, `SLOW` or `RARE`.
+    """
+
+    columns: tuple[str, ...]
+    read: Callable[[Nvml, Handle], Columns]
+    often: int = EACH
+
+
+def _memory(nvml: Nvml, device: Handle) -> Columns:
+    try:
+        found = nvml.nvmlDeviceGetMemoryInfo(device, version=nvml.nvmlMemory_v2)
+    except nvml.NVMLError_FunctionNotFound:  # a driver before 510, to which what it keeps counts as used
+        found = nvml.nvmlDeviceGetMemoryInfo(device)
+    columns = {f"memory_{what}_bytes": int(getattr(found, what)) for what in ("used", "free", "total")}
+    if hasattr(found, "reserved"):
+        columns["memory_reserved_bytes"] = int(found.reserved)
+    return columns
+
+
+def _utilization(nvml: Nvml, device: Handle) -> Columns:
+    found = nvml.nvmlDeviceGetUtilizationRates(device)
+    return {"gpu_utilization_ratio": found.gpu * _PERCENT, "memory_utilization_ratio": found.memory * _PERCENT}
+
+
+def _rows(nvml: Nvml, device: Handle) -> Columns:
+    corrected, uncorrected, pending, failure = nvml.nvmlDeviceGetRemappedRows(device)
+    return {
+        "remapped_rows_corrected_count": corrected,
+        "remapped_rows_uncorrected_count": uncorrected,
+        "row_remap_pending": bool(pending),
+        "row_remap_failure": bool(failure),
+    }
+
+
+def _links(nvml: Nvml, device: Handle) -> Columns:
+    active = 0
+    for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+        try:
+            active += nvml.nvmlDeviceGetNvLinkState(device, link) == 1
+        except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):
+            if link == 0:
+                raise
+            break
+    return {"nvlink_active_count": active}
+
+
+def _one(column: str, call: str, *arguments: str, factor: float = 1, often: int = EACH) -> Part:
+    """Return the part of a call that answers one number; `arguments` name the library's constants."""
+
+    def read(nvml: Nvml, device: Handle) -> Columns:
+        found = getattr(nvml, call)(device, *(getattr(nvml, name) for name in arguments))
+        found = found[0] if isinstance(found, list | tuple) else found
+        return {column: found * factor if factor != 1 else found}
+
+    return Part((column,), read, often)
+
+
+PARTS: Final = (
+    Part(("gpu_utilization_ratio", "memory_utilization_ratio"), _utilization),
+    Part(tuple(f"memory_{what}_bytes" for what in ("used", "free", "total", "reserved")), _memory),
+    _one("sm_clock_hz", "nvmlDeviceGetClockInfo", "NVML_CLOCK_SM", factor=_MEGA),
+    _one("memory_clock_hz", "nvmlDeviceGetClockInfo", "NVML_CLOCK_MEM", factor=_MEGA),
+    _one("power_watts", "nvmlDeviceGetPowerUsage", factor=_MILLI),
+    _one("temperature_celsius", "nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU"),
+    _one("performance_state", "nvmlDeviceGetPerformanceState"),
+    Part(
+        ("clock_event_reasons",),
+        lambda nvml, device: {"clock_event_reasons": clock_reasons(_event_reasons(nvml, device))},
+    ),
+    _one("power_limit_watts", "nvmlDeviceGetEnforcedPowerLimit", factor=_MILLI, often=SLOW),
+    _one("encoder_utilization_ratio", "nvmlDeviceGetEncoderUtilization", factor=_PERCENT, often=SLOW),
+    _one("decoder_utilization_ratio", "nvmlDeviceGetDecoderUtilization", factor=_PERCENT, often=SLOW),
+    _one("fan_speed_ratio", "nvmlDeviceGetFanSpeed", factor=_PERCENT, often=SLOW),
+    _one("pcie_link_generation", "nvmlDeviceGetCurrPcieLinkGeneration", often=SLOW),
+    _one("pcie_link_width", "nvmlDeviceGetCurrPcieLinkWidth", often=SLOW),
+    Part(("bar1_used_bytes",), lambda n, d: {"bar1_used_bytes": int(n.nvmlDeviceGetBAR1MemoryInfo(d).bar1Used)}, SLOW),
+    Part(
+        (
+            "remapped_rows_corrected_count",
+            "remapped_rows_uncorrected_count",
+            "row_remap_pending",
+            "row_remap_failure",
+        ),
+        _rows,
+        SLOW,
+    ),
+    Part(("nvlink_active_count",), _links, SLOW),
+    Part(("ecc_enabled",), lambda nvml, device: {"ecc_enabled": bool(nvml.nvmlDeviceGetEccMode(device)[0])}, RARE),
+    _one("sm_clock_max_hz", "nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_SM", factor=_MEGA, often=RARE),
+    _one("memory_clock_max_hz", "nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_MEM", factor=_MEGA, often=RARE),
+    _one("sm_clock_target_hz", "nvmlDeviceGetApplicationsClock", "NVML_CLOCK_SM", factor=_MEGA, often=RARE),
+    _one("memory_clock_target_hz", "nvmlDeviceGetApplicationsClock", "NVML_CLOCK_MEM", factor=_MEGA, often=RARE),
+    _one("power_limit_default_watts", "nvmlDeviceGetPowerManagementDefaultLimit", factor=_MILLI, often=RARE),
+    _one(
+        "slowdown_temperature_celsius",
+        "nvmlDeviceGetTemperatureThreshold",
+        "NVML_TEMPERATURE_THRESHOLD_SLOWDOWN",
+        often=RARE,
+    ),
+    _one(
+        "shutdown_temperature_celsius",
+        "nvmlDeviceGetTemperatureThreshold",
+        "NVML_TEMPERATURE_THRESHOLD_SHUTDOWN",
+        often=RARE,
+    ),
+)
+
+PCIE_RATES: Final = (
+    _one(
+        "pcie_transmit_bytes_per_s", "nvmlDeviceGetPcieThroughput", "NVML_PCIE_UTIL_TX_BYTES", factor=_KILO, often=SLOW
+    ),
+    _one(
+        "pcie_receive_bytes_per_s", "nvmlDeviceGetPcieThroughput", "NVML_PCIE_UTIL_RX_BYTES", factor=_KILO, often=SLOW
+    ),
+)
+"""Where GPM does not tell the rates: each call holds the driver for 20 ms."""
+
+
+def _event_reasons(nvml: Nvml, device: Handle) -> int:
+    try:
+        return int(nvml.nvmlDeviceGetCurrentClocksEventReasons(device))
+    except nvml.NVMLError_FunctionNotFound:  # a driver before 535 has the old name alone
+        return int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(device))
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A value that is asked for by number, many in one call.
+
+    Attributes
+    ----------
+    name
+        Of the library's constant, without ``NVML_FI_DEV_``.
+    scope
+        Which of several, such as a link.
+    """
+
+    column: str
+    name: str
+    factor: float = 1
+    often: int = EACH
+    scope: int | None = None
+
+
+FIELDS: Final = (
+    Field("energy_joules", "TOTAL_ENERGY_CONSUMPTION", _MILLI),
+    Field("memory_temperature_celsius", "MEMORY_TEMP"),
+    Field("power_violation_ns", "PERF_POLICY_POWER"),
+    Field("thermal_violation_ns", "PERF_POLICY_THERMAL"),
+    Field("sync_boost_violation_ns", "PERF_POLICY_SYNC_BOOST"),
+    Field("board_limit_violation_ns", "PERF_POLICY_BOARD_LIMIT"),
+    Field("low_utilization_violation_ns", "PERF_POLICY_LOW_UTILIZATION"),
+    Field("reliability_violation_ns", "PERF_POLICY_RELIABILITY"),
+    Field("nvlink_transmit_bytes", "NVLINK_THROUGHPUT_DATA_TX", _KIBI, scope=_ALL_LINKS),
+    Field("nvlink_receive_bytes", "NVLINK_THROUGHPUT_DATA_RX", _KIBI, scope=_ALL_LINKS),
+    Field("nvlink_crc_flit_error_count", "NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", often=SLOW),
+    Field("nvlink_crc_data_error_count", "NVLINK_CRC_DATA_ERROR_COUNT_TOTAL", often=SLOW),
+    Field("nvlink_replay_error_count", "NVLINK_REPLAY_ERROR_COUNT_TOTAL", often=SLOW),
+    Field("nvlink_recovery_error_count", "NVLINK_RECOVERY_ERROR_COUNT_TOTAL", often=SLOW),
+    Field("pcie_replay_count", "PCIE_REPLAY_COUNTER", often=SLOW),
+    Field("ecc_corrected_volatile_count", "ECC_SBE_VOL_TOTAL", often=SLOW),
+    Field("ecc_uncorrected_volatile_count", "ECC_DBE_VOL_TOTAL", often=SLOW),
+    Field("ecc_corrected_aggregate_count", "ECC_SBE_AGG_TOTAL", often=SLOW),
+    Field("ecc_uncorrected_aggregate_count", "ECC_DBE_AGG_TOTAL", often=SLOW),
+    Field("retired_pages_single_bit_count", "RETIRED_SBE", often=SLOW),
+    Field("retired_pages_double_bit_count", "RETIRED_DBE", often=SLOW),
+)
+_INTEGERS: Final = ("_count", "_ns", "_bytes")
+
+
+def read_fields(nvml: Nvml, device: Handle, fields: Sequence[Field], reading: Reading) -> None:
+    """Add what fields hold. Raises NVML's errors where none can be had."""
+    wanted = [_number_of(nvml, field) for field in fields]
+    for field, found in zip(fields, nvml.nvmlDeviceGetFieldValues(device, wanted), strict=True):
+        if found.nvmlReturn != nvml.NVML_SUCCESS:
+            reading.unavailable[field.column] = why(nvml, found.nvmlReturn)
+            continue
+        value = _value(nvml, found) * field.factor
+        reading.columns[field.column] = int(value) if field.column.endswith(_INTEGERS) else value
+
+
+def _number_of(nvml: Nvml, field: Field) -> int | tuple[int, int]:
+    number = int(getattr(nvml, f"NVML_FI_DEV_{field.name}"))
+    return number if field.scope is None else (number, field.scope)
+
+
+def _value(nvml: Nvml, found: Any) -> float:  # noqa: ANN401 - a structure of the library
+    """Return the member of the union that is said to hold the value."""
+    member = {
+        nvml.NVML_VALUE_TYPE_DOUBLE: "dVal",
+        nvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
+        nvml.NVML_VALUE_TYPE_UNSIGNED_LONG: "ulVal",
+        nvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: "ullVal",
+        nvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: "sllVal",
+        nvml.NVML_VALUE_TYPE_SIGNED_INT: "siVal",
+        nvml.NVML_VALUE_TYPE_UNSIGNED_SHORT: "usVal",
+    }[found.valueType]
+    value: float = getattr(found.value, member)
+    return value
+
+
+GPM: Final = {
+    "graphics_engine_active_ratio": ("GRAPHICS_UTIL", _PERCENT),
+    "sm_active_ratio": ("SM_UTIL", _PERCENT),
+    "sm_occupancy_ratio": ("SM_OCCUPANCY", _PERCENT),
+    "tensor_active_ratio": ("ANY_TENSOR_UTIL", _PERCENT),
+    "fp64_active_ratio": ("FP64_UTIL", _PERCENT),
+    "fp32_active_ratio": ("FP32_UTIL", _PERCENT),
+    "fp16_active_ratio": ("FP16_UTIL", _PERCENT),
+    "integer_active_ratio": ("INTEGER_UTIL", _PERCENT),
+    "dram_active_ratio": ("DRAM_BW_UTIL", _PERCENT),
+    "pcie_transmit_bytes_per_s": ("PCIE_TX_PER_SEC", _MEBI),
+    "pcie_receive_bytes_per_s": ("PCIE_RX_PER_SEC", _MEBI),
+    "nvlink_transmit_bytes_per_s": ("NVLINK_TOTAL_TX_PER_SEC", _MEBI),
+    "nvlink_receive_bytes_per_s": ("NVLINK_TOTAL_RX_PER_SEC", _MEBI),
+}
+"""Per column: the name of the library's constant behind ``NVML_GPM_METRIC_``, and the factor."""
