@@ -51,6 +51,7 @@ from ranklake.lake.workers import InProcess, workers
 
 KEY = ("incarnation", "segment", "slot")
 LIMIT_ROWS = 2_000_000
+WARM_ROWS = 2_000_000
 AIMS = {
     "compact": ("limit", 1.3, "at most"),
     "ingest": ("limit", 1.3, "at most"),
@@ -84,6 +85,12 @@ class Cost:
 def _cpu_s() -> float:
     both = (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
     return sum(used.ru_utime + used.ru_stime for used in both)
+
+
+def _peak_bytes() -> int:
+    """Return the most memory that this process had resident."""
+    told = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(told["VmHWM"].split()[0]) * 1024
 
 
 def _segments(spool: Path, table: str) -> list[str]:
@@ -164,7 +171,7 @@ def measured(way: str, spool: Path, table: str, out: Path) -> Cost:
     cpu_s, wall_s = _cpu_s(), time.perf_counter()
     WAYS[way](spool, table, out)
     cpu_s, wall_s = _cpu_s() - cpu_s, time.perf_counter() - wall_s
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak = _peak_bytes()
     lakes = way in {"compact", "ingest"}
     written = list((out / "tables" / table if lakes else out).rglob("*.parquet"))
     rows = sum(pq.read_metadata(path).num_rows for path in written)
@@ -214,19 +221,32 @@ def show(costs: dict[str, list[Cost]], rows: int) -> bool:
     return met
 
 
-def linear(table: str, sizes: list[int], place: Path) -> bool:
-    """Ingest some sizes, each into a lake of its own; print what a row costs and the peak memory."""
-    found = []
-    for rows in sizes:
-        spool = place / f"spool-{rows}"
-        telemetry.fill(spool, table, rows)
-        cost = apart("ingest", spool, table, place / f"lake-{rows}")
-        subprocess.run(["rm", "-rf", str(spool), str(place / f"lake-{rows}")], check=True)
-        found.append(cost)
-        each_ns, peak_mib = cost.cpu_s / rows * 1e9, cost.peak_bytes / 2**20
-        print(f"{rows / 1e6:8.0f} M rows {each_ns:8.1f} CPU-ns/row {peak_mib:8.0f} MiB peak", flush=True)
-    each = [cost.cpu_s / rows for cost, rows in zip(found, sizes, strict=True)]
-    met = max(each) <= 1.15 * min(each) and max(cost.peak_bytes for cost in found) < 1.5 * 2**30
+def linear(table: str, sizes: list[int], place: Path, rounds: int) -> bool:
+    """Ingest some sizes, each into a lake of its own; print what a row costs and the peak memory.
+
+    All in one process that has ingested before, as a worker has: the first pages that a process touches cost what the
+    machine below it makes of them, which is up to a second, whatever the size. Of each size the least disturbed round.
+    """
+    for rows in (WARM_ROWS, *sizes):
+        telemetry.fill(place / f"spool-{rows}", table, rows)
+    found: dict[int, list[Cost]] = {rows: [] for rows in sizes}
+    for _ in range(rounds):
+        for rows in (WARM_ROWS, *sizes):
+            Path("/proc/self/clear_refs").write_text("5")  # begins the peak of memory anew
+            cost = measured("ingest", place / f"spool-{rows}", table, place / "lake")
+            subprocess.run(["rm", "-rf", str(place / "lake")], check=True)
+            if rows in found:
+                found[rows].append(cost)
+    for rows, costs in found.items():
+        each_ns = sorted(cost.cpu_s / rows * 1e9 for cost in costs)
+        peak_mib = max(cost.peak_bytes for cost in costs) / 2**20
+        rest = ", ".join(f"{one:.0f}" for one in each_ns[1:])
+        print(
+            f"{rows / 1e6:8.0f} M rows {each_ns[0]:8.1f} CPU-ns/row (also {rest}) {peak_mib:8.0f} MiB peak", flush=True
+        )
+    each = [min(cost.cpu_s for cost in costs) / rows for rows, costs in found.items()]
+    peak = max(cost.peak_bytes for costs in found.values() for cost in costs)
+    met = max(each) <= 1.15 * min(each) and peak < 1.5 * 2**30
     print(f"dearest over cheapest row {max(each) / min(each):.3f} (aim 1.15): {'met' if met else 'MISSED'}")
     return met
 
@@ -319,7 +339,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="lake-bench-") as folder:
         place = Path(folder)
         if asked.linear:
-            met = linear(asked.table, [asked.rows // 16, asked.rows // 4, asked.rows], place)
+            met = linear(asked.table, [asked.rows // 16, asked.rows // 4, asked.rows], place, asked.rounds)
         elif asked.cores:
             met = cores(asked.table, asked.rows, place)
         elif asked.incremental:
