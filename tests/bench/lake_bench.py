@@ -20,7 +20,6 @@ import argparse
 import json
 import os
 import resource
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -252,7 +251,7 @@ def linear(table: str, sizes: list[int], place: Path, rounds: int) -> bool:
 
 
 def cores(table: str, rows: int, place: Path) -> bool:
-    """Time a plan's tasks on a Dask cluster of one worker and of two, both warm."""
+    """Time ingest on a Dask cluster of one worker and of two, both warm; of each the least disturbed round."""
     spool = place / "spool"
     telemetry.fill(spool, table, rows)
     took: dict[int, list[float]] = {1: [], 2: []}
@@ -265,9 +264,11 @@ def cores(table: str, rows: int, place: Path) -> bool:
                 ingest(lake, Spool(str(spool)), crew)
                 times.append(time.perf_counter() - began)
             subprocess.run(["rm", "-rf", lake.root], check=True)
-    one, two = statistics.median(took[1]), statistics.median(took[2])
+    one, two = min(took[1]), min(took[2])
     ratio = one / two
-    print(f"one worker {one:.2f} s, two {two:.2f} s: {ratio:.2f} times as fast (aim 1.8)")
+    for count, times in took.items():
+        print(f"{count} worker{'s' * (count > 1)}: " + ", ".join(f"{took_s:.2f}" for took_s in sorted(times)) + " s")
+    print(f"{ratio:.2f} times as fast (aim 1.8): {'met' if ratio >= 1.8 else 'MISSED'}")
     return ratio >= 1.8
 
 
