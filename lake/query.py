@@ -30,8 +30,8 @@ __all__ = ["NotReadOnlyError", "QueryError", "engine", "plain", "query", "sessio
 
 _WORD: Final = re.compile(r"[a-z_][a-z0-9_]*", re.IGNORECASE)
 _EXPLAINS: Final = re.compile(r"\s*explain\b", re.IGNORECASE)
-_BATCH_ROWS: Final = 32_768
-"""Aggregates over everything take up to a tenth less time than with DataFusion's 8,192."""
+_BATCH_ROWS: Final = 65_536
+"""Aggregates over everything take up to a fifth less time than with DataFusion's 8,192."""
 
 _EXPLANATIONS: Final = frozenset({"Explain", "Analyze"})
 _LISTS_TABLES: Final = frozenset({"information_schema", "show", "tables"})
