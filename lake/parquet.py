@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 ROW_GROUP_ROWS = 262_144
 STATISTIC_CHARACTERS = 64
+_DICTIONARY_BYTES = 2**20
 _NAME = re.compile(r"date=\d{4,}-\d{2}-\d{2}/p(?P<plan>\d+)-[0-9a-f]{32}(~[0-9a-f]+)?\.parquet")
 _DAY_US = 86_400_000_000
 
@@ -172,7 +173,8 @@ def _groups(contract: "Contract", body: pa.Table) -> Iterator[pa.Table]:
     order, settled = sort_order(body, sort_names(contract))
     for at in range(0, body.num_rows, ROW_GROUP_ROWS):
         if order is None:
-            yield body.slice(at, ROW_GROUP_ROWS)
+            group = body.slice(at, ROW_GROUP_ROWS)
+            yield group if body.num_rows <= ROW_GROUP_ROWS else _with_own_words(group)
             continue
         chosen = order[at : at + ROW_GROUP_ROWS]
         low, high = int(chosen.min()), int(chosen.max()) + 1
@@ -185,7 +187,21 @@ def _groups(contract: "Contract", body: pa.Table) -> Iterator[pa.Table]:
                 columns.append(column.slice(at, len(chosen)))
             else:
                 columns.append(_whole(column.slice(low, high - low)).take(places))
-        yield pa.table(columns, schema=body.schema)
+        group = pa.table(columns, schema=body.schema)
+        yield group if body.num_rows <= ROW_GROUP_ROWS else _with_own_words(group)
+
+
+def _with_own_words(group: pa.Table) -> pa.Table:
+    """Return a row group with just its own words in large dictionaries: each is written with every row group."""
+    for place, (field, column) in enumerate(zip(group.schema, group.columns, strict=True)):
+        if not pa.types.is_dictionary(field.type) or column.nbytes <= _DICTIONARY_BYTES + 4 * len(column):
+            continue
+        whole = _whole(column.unify_dictionaries())
+        used, codes = np.unique(whole.indices.fill_null(0).to_numpy(), return_inverse=True)
+        codes = pa.array(codes.astype(np.int32), mask=whole.indices.is_null().to_numpy(zero_copy_only=False))
+        own = pa.DictionaryArray.from_arrays(codes, whole.dictionary.take(pa.array(used)))
+        group = group.set_column(place, field, pa.chunked_array([own]))
+    return group
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:

@@ -4,10 +4,13 @@ For the pipeline's own small looks (keys, system tables, one partition). People 
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from datetime import date
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
@@ -90,9 +93,7 @@ def read_batches(
     """
     schema = _selected(contract, columns)
     texts = [field.name for field in schema if field.type == pa.string()] if dictionaries else []
-    for name in texts:
-        at = schema.get_field_index(name)
-        schema = schema.set(at, schema.field(at).with_type(pa.dictionary(pa.int32(), pa.string())))
+    schema = _with_dictionaries(schema, texts)
     waiting = schema.empty_table()
     for row in some.select(["path", "date", "size_bytes"]).to_pylist():
         with lake.open_file(lake.path("tables", contract.table, row["path"]), row["size_bytes"]) as source:
@@ -107,6 +108,83 @@ def read_batches(
                     waiting = waiting.slice(batch_rows)
     if waiting.num_rows:
         yield waiting
+
+
+def read_within(lake: "Lake", contract: "Contract", some: pa.Table, most_bytes: int) -> tuple[pa.Table, list[str]]:
+    """Return the rows of as many files as take no more than that in memory, and the files' paths; the smallest first.
+
+    Parameters
+    ----------
+    some
+        Rows of `ranklake.lake.commit.files`; a file is opened once.
+    most_bytes
+        By what the footers say. Text with a dictionary in any of the files keeps it: a word may be long and stand in
+        every row.
+    """
+    with ExitStack() as stack:
+        opened = []
+        for row in some.select(["path", "date", "size_bytes"]).to_pylist():
+            source = stack.enter_context(
+                lake.open_file(lake.path("tables", contract.table, row["path"]), row["size_bytes"])
+            )
+            opened.append((row, source, pq.read_metadata(source)))
+        chosen, held = [], 0
+        for size, place in sorted((decoded_bytes(footer), place) for place, (_, _, footer) in enumerate(opened)):
+            held += size
+            if held <= most_bytes:
+                chosen.append(opened[place])
+        repeated = {name for _, _, footer in chosen for name in _dictionaries(footer)}
+        schema = arrow_schema(contract)
+        texts = [field.name for field in schema if field.type == pa.string() and field.name in repeated]
+        schema = _with_dictionaries(schema, texts)
+        parts = [schema.empty_table()]
+        for row, source, footer in chosen:
+            stored = set(footer.schema.names)
+            file = pq.ParquetFile(source, metadata=footer, read_dictionary=[name for name in texts if name in stored])
+            parts.append(_fit(file.read(_stored(file, schema), use_threads=False), file, row["date"], schema))
+        rows = pa.concat_tables(parts)
+        for name in texts:
+            if _repeats_little(rows[name]):
+                rows = rows.set_column(schema.get_field_index(name), name, rows[name].cast(pa.string()))
+        return rows, [row["path"] for row, _, _ in chosen]
+
+
+def _repeats_little(column: pa.ChunkedArray) -> bool:
+    """Return whether text takes no more than twice the room without its dictionaries."""
+    words = plain = 0
+    for chunk in column.chunks:
+        lengths = pc.binary_length(chunk.dictionary).fill_null(0).to_numpy()
+        counts = np.bincount(chunk.indices.drop_null().to_numpy(), minlength=len(lengths))
+        words += int(lengths.sum())
+        plain += int(lengths.astype(np.int64) @ counts)
+    return plain <= 2 * words
+
+
+def decoded_bytes(footer: pq.FileMetaData) -> int:
+    """Return about what a file's rows take in memory, if text that repeats is read with its dictionary."""
+    total = 0
+    for group in map(footer.row_group, range(footer.num_row_groups)):
+        for column in map(group.column, range(footer.num_columns)):
+            words = column.total_uncompressed_size if column.physical_type == "BYTE_ARRAY" else 0
+            total += 8 * column.num_values + words
+    return total
+
+
+def _dictionaries(footer: pq.FileMetaData) -> set[str]:
+    """Return the columns of text that have a dictionary in any row group."""
+    return {
+        column.path_in_schema
+        for group in map(footer.row_group, range(footer.num_row_groups))
+        for column in map(group.column, range(footer.num_columns))
+        if column.physical_type == "BYTE_ARRAY" and column.has_dictionary_page
+    }
+
+
+def _with_dictionaries(schema: pa.Schema, texts: Sequence[str]) -> pa.Schema:
+    for name in texts:
+        at = schema.get_field_index(name)
+        schema = schema.set(at, schema.field(at).with_type(pa.dictionary(pa.int32(), pa.string())))
+    return schema
 
 
 def _selected(contract: "Contract", columns: Sequence[str] | None) -> pa.Schema:

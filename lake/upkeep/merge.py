@@ -7,9 +7,10 @@ date on which nothing is expected any more is merged as far as it goes.
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -20,9 +21,10 @@ from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.delta import TARGET_FILE_BYTES, TARGET_FILE_PROPERTY
 from ranklake.lake.contracts.load import contract, table_names
 from ranklake.lake.driver import drive
+from ranklake.lake.ingest_plan import PIECE_SHARE
 from ranklake.lake.parquet import DataFile, write_partition
 from ranklake.lake.plan import read_plan
-from ranklake.lake.read import read_some
+from ranklake.lake.read import read_within
 from ranklake.lake.store import Lake
 from ranklake.lake.tables import delta_table, refuse_newer
 
@@ -37,7 +39,8 @@ TIERS: Final = (1 / 512, 1 / 64, 1 / 8, 1 / 2)
 """How full the fullest file of each tier is, of a full one; a fuller file is left alone."""
 
 MEMORY_BYTES: Final = 256 * 2**20
-"""Rows that are merged at a time, as they lie in memory; sorting and writing take some three times that."""
+"""Rows that are merged at a time, as they lie in memory; sorting and writing take some three times that. Which files
+are tried is reckoned from the contract; the worker takes as many of them as fit by what their footers say."""
 
 PLAN_MERGES: Final = 64
 """Merges in one plan at most: other drivers' plans wait for no more than that."""
@@ -63,6 +66,8 @@ class Merge:
         Rows of `ranklake.lake.commit.files` as dicts: path, size_bytes, num_records, date.
     plan
         Number of the plan that is being composed; part of the new file's name.
+    most_bytes
+        Rows to hold, as they lie in memory.
     """
 
     lake_uri: str
@@ -71,6 +76,7 @@ class Merge:
     day: date
     files: list[dict[str, Any]]
     plan: int
+    most_bytes: int = MEMORY_BYTES
 
     @property
     def paths(self) -> frozenset[str]:
@@ -209,13 +215,18 @@ def _varies(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_list(kind))
 
 
-def merge(task: Merge) -> DataFile:
-    """Write the files' rows, sorted, as one file; commit nothing."""
+def merge(task: Merge) -> tuple[Merge, DataFile] | None:
+    """Write the rows of those files that fit into memory together, sorted, as one file; commit nothing.
+
+    Returns the task with just these files, and the new one; None where no two fit.
+    """
     lake = Lake.open(task.lake_uri, task.storage)
     target = contract(task.table)
-    some = pa.Table.from_pylist(task.files)
-    rows = pa.concat_tables(part for _, part in read_some(lake, target, some))
-    return write_partition(lake, target, rows, task.day, task.plan, merged=fingerprint(task.paths))
+    rows, paths = read_within(lake, target, pa.Table.from_pylist(task.files), task.most_bytes)
+    if len(paths) < 2:  # noqa: PLR2004 - one file is merged already
+        return None
+    done = replace(task, files=[row for row in task.files if row["path"] in set(paths)])
+    return done, write_partition(lake, target, rows, task.day, task.plan, merged=fingerprint(done.paths))
 
 
 class _Composer:
@@ -243,9 +254,9 @@ class _Composer:
         if not ready:
             today = datetime.now(UTC).date()
             every = planned(self.lake, self.tables, number, thorough=self.thorough, today=today)
-            tasks = [task for _, task in zip(range(PLAN_MERGES), every, strict=False)]
-            began = time.monotonic()
-            ready = [(began, task, file) for task, file in zip(tasks, self._merge(tasks), strict=True)]
+            while not ready and (tasks := list(islice(every, PLAN_MERGES))):
+                began = time.monotonic()
+                ready = [(began, *made) for made in self._merge(tasks) if made is not None]
         self._ready = ready
         if not ready:
             return None
@@ -260,8 +271,9 @@ class _Composer:
             data_change=False,
         )
 
-    def _merge(self, tasks: Sequence[Merge]) -> list[DataFile]:
+    def _merge(self, tasks: Sequence[Merge]) -> list[tuple[Merge, DataFile] | None]:
         done = 0
+        most_bytes = min(MEMORY_BYTES, self.workers.room().bytes_each // PIECE_SHARE)
 
         def tell() -> None:
             nonlocal done
@@ -269,7 +281,7 @@ class _Composer:
             if self.progress is not None:
                 self.progress(done, len(tasks))
 
-        return self.workers.run(merge, tasks, tell)
+        return self.workers.run(merge, [replace(task, most_bytes=most_bytes) for task in tasks], tell)
 
     def _still_good(self, number: int) -> list[tuple[float, Merge, DataFile]]:
         """Return merges that were made lately, whose files are all live and whose result is in no plan yet.

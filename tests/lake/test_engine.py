@@ -294,6 +294,30 @@ def test_slots_are_told_as_ranges(segments, rises, data):
         assert sorted(found.tolist()) == sorted(own)
 
 
+@pytest.mark.parametrize("sorted_", [True, False])
+def test_a_row_group_has_its_own_words(lake, monkeypatch, sorted_):
+    """Of a large dictionary each row group is written with the words that stand in it, and not with all."""
+    monkeypatch.setattr(parquet, "ROW_GROUP_ROWS", 100)
+    monkeypatch.setattr(parquet, "_DICTIONARY_BYTES", 1000)
+    rows = telemetry.segment_rows("spans", 0, 0, 400)
+    rows = rows if sorted_ else rows.take(pa.array(np.random.default_rng(0).permutation(400)))
+    names = pa.array([None if number % 7 == 0 else f"{number // 2:>100}" for number in range(400)])
+    place = rows.schema.get_field_index("process_group")
+    text = rows.set_column(place, rows.schema.field("process_group"), names)
+    words = rows.set_column(place, "process_group", names.dictionary_encode())
+    sizes, stored = [], []
+    for some in (text, words):
+        file = parquet.write_partition(lake, contract("spans"), some, DAY.date(), 1)
+        found = pq.ParquetFile(lake.path("tables", "spans", file.path))
+        assert found.num_row_groups == 4
+        group = found.metadata.row_group(2)
+        columns = {group.column(index).path_in_schema: group.column(index) for index in range(group.num_columns)}
+        sizes.append(columns["process_group"].total_uncompressed_size)
+        stored.append(found.read())
+    assert stored[0].equals(stored[1])
+    assert sizes[1] <= 1.1 * sizes[0]
+
+
 def test_a_trace_can_be_looked_up(lake):
     """Ids that no order brings together have a Bloom filter; other columns have none."""
     rows = telemetry.segment_rows("spans", 0, 0, 500)

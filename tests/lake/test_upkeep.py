@@ -9,9 +9,11 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from bringing import adds_up, bring
-from segments import put_bytes, put_segment, step_rows
+from rollup_inputs import append
+from segments import DAY, put_bytes, put_segment, step_rows
 
 from ranklake.cli import run
 from ranklake.commands import upkeep as upkeep_command
@@ -28,7 +30,7 @@ from ranklake.lake.spool import Spool
 from ranklake.lake.store import Lake
 from ranklake.lake.tables import delta_table
 from ranklake.lake.upkeep import logs, merge
-from ranklake.lake.upkeep.merge import FAN_IN, TIERS, due
+from ranklake.lake.upkeep.merge import FAN_IN, TIERS, due, merge_small
 from ranklake.lake.upkeep.purge import GRACE, GraceError, garbage
 from ranklake.lake.upkeep.run import upkeep
 from ranklake.lake.workers import InProcess
@@ -114,6 +116,30 @@ def test_which_files_are_merged():
     assert [len(group) for group in due([*some(1, 1), *some(1, 300)], 1, 1000, past=True)] == [2]
 
 
+@pytest.mark.parametrize("repeated", [False, True])
+def test_long_text_is_merged_within_memory(lake, monkeypatch, repeated):
+    """What files hold, not how small they are, says how many are merged; a long word of many rows is held once."""
+    monkeypatch.setattr(merge, "MEMORY_BYTES", 2 * 2**20)
+    for number in range(9):
+        count = 400 if repeated else 60
+        words = [f"{0 if repeated else 60 * number + row:>10} " + "long " * 2000 for row in range(count)]
+        append(lake, "events", [{"ts": DAY, "event": "failure", "message": word, "rank": number} for word in words])
+    read_rows = read(lake, contract("events")).sort_by([("rank", "ascending"), ("slot", "ascending")])
+    assert read_rows.nbytes > 2 * merge.MEMORY_BYTES
+    pool, old = pa.proxy_memory_pool(pa.default_memory_pool()), pa.default_memory_pool()
+    pa.set_memory_pool(pool)
+    try:
+        merge_small(lake, InProcess(), ["events"], thorough=True)
+    finally:
+        pa.set_memory_pool(old)
+    assert pool.max_memory() < 4 * merge.MEMORY_BYTES
+    files_ = files(delta_table(lake, "events"))
+    assert files_.num_rows == (1 if repeated else 3)
+    again = read(lake, contract("events")).sort_by([("rank", "ascending"), ("slot", "ascending")])
+    assert again.combine_chunks().equals(read_rows.combine_chunks())
+    assert merge_small(lake, InProcess(), ["events"], thorough=True).plans == []
+
+
 def test_merging_again_and_again_ends(lake, spool):
     """Merging a date, then a late file and merging again, keeps the fingerprint that the files themselves have."""
     bring_minutes(lake, spool, 2)
@@ -171,8 +197,7 @@ def test_what_was_merged_before_a_purge_is_merged_again(lake, spool):
     plan, before = drop_one_file(lake, number)
     (task,) = merge.planned(lake, ["steps"], number, thorough=True, today=TODAY)
     without = replace(task, files=[row for row in task.files if row["path"] != before[0]])
-    waiting = merge.merge(without)
-    composer._ready = [(time.monotonic(), without, waiting)]
+    composer._ready = [(time.monotonic(), *merge.merge(without))]
     assert composer._still_good(number + 1), "else the test shows nothing"
     lake.put_if_absent(plan.name, plan.to_json())
     later = composer.compose(number + 1)
