@@ -1,6 +1,6 @@
 """One Dask task of ingest: some segments of one table in, sorted Parquet files and an account of every row out.
 
-segments ─▶ incoming.py: digest, types, whose they are ─▶ a piece: some hundred megabytes of rows
+segments ─▶ batches.py, incoming.py: digest, types, whose ─▶ a piece: some hundred megabytes of rows
                                                             │
     repeats.py: one row a key ─▶ contracts/edge.py: judged ─┼─▶ parquet.py: one sorted file a date
                                                             └─▶ rejected.py ─▶ rejects
@@ -17,12 +17,13 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from ranklake.lake.batches import BATCH_SHARE, Loader, Rows
 from ranklake.lake.commit import append_files
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.edge import judge
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.model import Contract
-from ranklake.lake.incoming import Incoming, Opener, load, recorded_table
+from ranklake.lake.incoming import Incoming, recorded_table
 from ranklake.lake.packs import Reader
 from ranklake.lake.parquet import DataFile, write_days
 from ranklake.lake.rejected import REJECTED_ROWS, reject_rows
@@ -93,14 +94,14 @@ def compact(group: Group) -> Compacted:
     spool = Spool(group.spool_uri, group.storage)
     target = recorded_table(group.table)
     reader = Reader(spool.fs, (path for row in group.segments for path in (row["path"], *row["others"])))
-    opener = Opener()
+    loader = Loader(lake, reader, target, group.encryption_key, group.piece_bytes // BATCH_SHARE)
     segments: list[Incoming] = []
     piece = _Piece(lake, group, target) if target is not None else None
-    for row in group.segments:
-        segment = load(lake, reader, opener, target, row, group.encryption_key)
-        segments.append(segment)
-        if piece is not None and segment.unreadable is None:
-            piece.add(segment)
+    for loaded in loader.load(group.segments):
+        segments += loaded.segments
+        for rows in loaded.rows:
+            assert piece is not None, "rows of no table"
+            piece.add(rows)
     if piece is not None:
         piece.finish()
     files, rejects = (piece.files, piece.rejects) if piece is not None else ([], [])
@@ -114,26 +115,23 @@ class _Piece:
         self.files: list[DataFile] = []
         self.rejects: list[DataFile] = []
         self._lake, self._group, self._target = lake, group, target
-        self._parts: list[tuple[Incoming, pa.Table]] = []
+        self._parts: list[Rows] = []
         self._bytes = self._rows = self._most_rows = 0
         self._seen: dict[SlotFile, Slots] = {}
         self._before = seen_before(group.segments)
 
-    def add(self, segment: Incoming) -> None:
-        """Take a segment's rows in; where that makes a piece full, write it."""
-        for rows in segment.parts(self._target):
-            if not rows.num_rows:
-                continue
-            size = _decoded_bytes(rows)
-            if not self._most_rows:  # pieces of one size make files of one size
-                expected = sum(row["rows"] for row in self._group.segments)
-                pieces = max(1, math.ceil(expected * size / rows.num_rows / self._group.piece_bytes))
-                self._most_rows = max(1, math.ceil(expected / pieces))
-            self._parts.append((segment, rows))
-            self._bytes += size
-            self._rows += rows.num_rows
-            if self._bytes >= self._group.piece_bytes or self._rows >= self._most_rows:
-                self.finish()
+    def add(self, rows: Rows) -> None:
+        """Take rows in; where that makes a piece full, write it."""
+        count, size = rows.table.num_rows, _decoded_bytes(rows.table)
+        if not self._most_rows:  # pieces of one size make files of one size
+            expected = sum(row["rows"] for row in self._group.segments)
+            pieces = max(1, math.ceil(expected * size / count / self._group.piece_bytes))
+            self._most_rows = max(1, math.ceil(expected / pieces))
+        self._parts.append(rows)
+        self._bytes += size
+        self._rows += count
+        if self._bytes >= self._group.piece_bytes or self._rows >= self._most_rows:
+            self.finish()
 
     def finish(self) -> None:
         """Write what is held, and let go of it."""
@@ -142,10 +140,10 @@ class _Piece:
         if parts:
             self._write(parts)
 
-    def _write(self, parts: list[tuple[Incoming, pa.Table]]) -> None:
-        owners = [segment for segment, _ in parts]
-        counts = np.array([rows.num_rows for _, rows in parts])
-        rows = _joined([rows for _, rows in parts], self._target)
+    def _write(self, parts: list[Rows]) -> None:
+        owners = [owner for part in parts for owner in part.owners]
+        counts = np.array([count for part in parts for count in part.counts])
+        rows = _joined([part.table for part in parts], self._target)
         parts.clear()  # what was joined is held once
         starts = np.cumsum(counts) - counts
         first = self._first(owners, rows, starts)

@@ -6,7 +6,7 @@ bytes ─▶ digest ─▶ clear text ─▶ Parquet ─▶ footer and contents 
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -22,7 +22,6 @@ from ranklake.lake.contracts.keys import find_key
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.contracts.segment import METADATA_KEY, NotASegmentError, SegmentFooter, SegmentName
-from ranklake.lake.packs import Reader
 from ranklake.lake.spool import GONE
 from ranklake.lake.store import Lake
 
@@ -46,6 +45,8 @@ class Incoming:
         What became of its rows.
     slots
         Which slots they have, as `ranklake.lake.repeats` says it.
+    first, last
+        The least and the greatest moment of them.
     """
 
     path: str
@@ -58,8 +59,8 @@ class Incoming:
     rows_rejected: int = 0
     rows_duplicate: int = 0
     slots: str = ""
-    _first: datetime | None = None
-    _last: datetime | None = None
+    first: datetime | None = None
+    last: datetime | None = None
     _file: pq.ParquetFile | None = None
     _whole: pa.Table | None = field(default=None, repr=False)
 
@@ -105,8 +106,8 @@ class Incoming:
             "unreadable": self.unreadable,
             "contract_version": footer.contract_version if footer else None,
             "bytes": self.size_bytes,
-            "ts_min": self._first,
-            "ts_max": self._last,
+            "ts_min": self.first,
+            "ts_max": self.last,
             "rows_stored": self.rows_stored,
             # the name says how many rows lie in quarantine
             "rows_rejected": name.rows if in_quarantine and name else self.rows_rejected,
@@ -125,9 +126,14 @@ def recorded_table(name: str) -> Contract | None:
 
 
 def load(
-    lake: Lake, reader: Reader, opener: "Opener", target: Contract | None, row: dict[str, Any], encryption_key: str
+    lake: Lake,
+    read: Callable[[str], bytes],
+    opener: "Opener",
+    target: Contract | None,
+    row: Mapping[str, Any],
+    encryption_key: str,
 ) -> Incoming:
-    """Read a segment; where several files claim its digest, the first that is sound.
+    """Load a segment; where several files claim its digest, the first that is sound.
 
     All of it is decoded and checked before this returns, so that nothing is stored of one that is damaged further on.
     An outage of the store raises, and so does a key that is not at hand: the plan is then carried out again, and
@@ -135,9 +141,9 @@ def load(
     """
     tried: list[Incoming] = []
     for path in (row["path"], *row["others"]):
-        segment = Incoming(path, row["sha256"], row["bytes"], _name(path))
+        segment = Incoming(path, row["sha256"], row["bytes"], segment_name(path))
         try:
-            raw = reader.read(path)
+            raw = read(path)
         except FileNotFoundError:
             segment.unreadable = GONE
             tried.append(segment)
@@ -163,7 +169,8 @@ def load(
     return min(tried, key=lambda segment: segment.unreadable == GONE)
 
 
-def _name(path: str) -> SegmentName | None:
+def segment_name(path: str) -> SegmentName | None:
+    """Return what the name in a path says of a segment; None if it is no segment's."""
     try:
         return SegmentName.parse(path.rpartition("/")[2])
     except NotASegmentError:
@@ -186,7 +193,7 @@ def _read(raw: bytes, segment: Incoming, opener: "Opener", target: Contract | No
     if name.key_id:
         raw = decrypt(find_key(encryption_key, name.key_id), raw, name.bond(target.table))
     file = opener.open(raw)
-    footer = _footer(file, name, target)
+    footer = footer_of(file.metadata, name, target)
     if file.metadata.num_rows <= PART_ROWS:
         whole = _checked(file.read(use_threads=False), name, target)
         extent = _extent(whole)
@@ -197,7 +204,7 @@ def _read(raw: bytes, segment: Incoming, opener: "Opener", target: Contract | No
         extent = (min(low for low, _ in extents), max(high for _, high in extents)) if extents else None
         segment._file = file  # noqa: SLF001 - likewise
     segment.footer = footer
-    segment._first, segment._last = _moments(extent)  # noqa: SLF001 - likewise
+    segment.first, segment.last = moments(extent)
 
 
 class Opener:
@@ -224,13 +231,13 @@ class Opener:
                 if file.metadata.schema.names == self._names:
                     return file
         metadata = pq.read_metadata(source)
-        texts = _with_dictionary(metadata)
+        texts = with_dictionary(metadata)
         if metadata.num_row_groups:
             self._names, self._texts = metadata.schema.names, texts
         return pq.ParquetFile(source, metadata=metadata, read_dictionary=texts)
 
 
-def _with_dictionary(metadata: pq.FileMetaData) -> list[str]:
+def with_dictionary(metadata: pq.FileMetaData) -> list[str]:
     """Return the columns of text that are stored with a dictionary."""
     if not metadata.num_row_groups:
         return []
@@ -241,11 +248,11 @@ def _with_dictionary(metadata: pq.FileMetaData) -> list[str]:
     ]
 
 
-def _footer(file: pq.ParquetFile, name: SegmentName, target: Contract) -> SegmentFooter:
+def footer_of(metadata: pq.FileMetaData, name: SegmentName, target: Contract) -> SegmentFooter:
     """Return the footer. Raises `NotASegmentError` where it is none, or not that of the name."""
-    footer = SegmentFooter.from_json((file.metadata.metadata or {}).get(METADATA_KEY, b""))
+    footer = SegmentFooter.from_json((metadata.metadata or {}).get(METADATA_KEY, b""))
     said = (footer.table, footer.run, footer.attempt, footer.rank, footer.incarnation, footer.segment, footer.rows)
-    meant = (target.table, name.run, name.attempt, name.rank, name.incarnation, name.segment, file.metadata.num_rows)
+    meant = (target.table, name.run, name.attempt, name.rank, name.incarnation, name.segment, metadata.num_rows)
     if said != meant or name.rows != footer.rows or name.key_id != footer.key_id:
         raise NotASegmentError("name, footer and contents disagree")
     if footer.contract_version > target.version:
@@ -262,7 +269,7 @@ def _extent(rows: pa.Table) -> tuple[int, int] | None:
     return (int(values.min()), int(values.max())) if len(values) else None
 
 
-def _moments(extent: tuple[int, int] | None) -> tuple[datetime | None, datetime | None]:
+def moments(extent: tuple[int, int] | None) -> tuple[datetime | None, datetime | None]:
     """Return moments for people; None for both where Python cannot hold one."""
     if extent is None:
         return None, None
@@ -295,13 +302,23 @@ def _checked(stored: pa.Table, name: SegmentName, target: Contract) -> pa.Table:
 
 
 def _conformed(stored: pa.Table, target: Contract) -> pa.Table:
+    as_meant = fits(stored.schema, target)
+    rows = stored.replace_schema_metadata(None) if as_meant else conform(stored, target, segment=True)
+    return with_values(rows, target)
+
+
+def fits(schema: pa.Schema, target: Contract) -> bool:
+    """Say whether columns are the contract's, under its types; a dictionary of text is text."""
     meant, required = _meant(target)
-    names, types = stored.column_names, stored.schema.types
-    fits = len(set(names)) == len(names) and required.issubset(names)
-    for name, type_ in zip(names, types, strict=True):
-        # a dictionary of text is text
-        fits &= meant.get(name) == (type_.value_type if pa.types.is_dictionary(type_) else type_)
-    rows = stored.replace_schema_metadata(None) if fits else conform(stored, target, segment=True)
+    names = schema.names
+    plain = [type_.value_type if pa.types.is_dictionary(type_) else type_ for type_ in schema.types]
+    as_meant = all(meant.get(name) == type_ for name, type_ in zip(names, plain, strict=True))
+    return as_meant and len(set(names)) == len(names) and required.issubset(names)
+
+
+def with_values(rows: pa.Table, target: Contract) -> pa.Table:
+    """Return rows without the columns that have no value, but for required ones."""
+    _, required = _meant(target)
     columns = dict(zip(rows.column_names, rows.columns, strict=True))
     full = [name for name, column in columns.items() if name in required or column.null_count < rows.num_rows]
     return rows if len(full) == len(columns) else rows.select(full)

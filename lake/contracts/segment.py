@@ -178,9 +178,10 @@ class SegmentFooter:
         """Read a footer; unknown keys of a later minor writer are ignored. Raises `NotASegmentError`."""
         try:
             facts = json.loads(raw)
-            known = {key: facts[key] for key in cls.__dataclass_fields__ if key in facts}
-            footer = cls(**known)
-        except (ValueError, TypeError) as error:
+            if not facts.keys() <= cls.__dataclass_fields__.keys():
+                facts = {key: facts[key] for key in cls.__dataclass_fields__ if key in facts}
+            footer = cls(**facts)
+        except (ValueError, TypeError, AttributeError) as error:
             raise NotASegmentError("the footer is not a segment's", mend=str(error)) from error
         if footer.format != FORMAT:
             raise NotASegmentError(f"segment format {footer.format} is not {FORMAT}", mend="upgrade ranklake")

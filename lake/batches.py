@@ -1,0 +1,263 @@
+"""Small segments on their way in, many at a time.
+
+A rank's minute is some hundred rows, and looking at a segment costs the same for these as for a million. So segments
+are opened with as little as will do, and what they hold is checked together, a column over all of them. Whatever is
+not as it nearly always is goes the careful way of `ranklake.lake.incoming`, which says what is wrong and sets it aside:
+nothing is refused here, and nothing passes that the careful way would refuse.
+
+path ─▶ digest ─▶ shape known, footer as the name ─┬─▶ a batch: text, owners, times checked at once ─┬─▶ rows
+           └──── any doubt ────────────────────────┴───────── incoming.load, one by one ◀──────────┘
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow._parquet import ParquetReader
+
+from ranklake.errors import RanklakeError
+from ranklake.lake.contracts.envelope import decrypt
+from ranklake.lake.contracts.keys import find_key
+from ranklake.lake.contracts.model import Contract
+from ranklake.lake.incoming import (
+    PART_ROWS,
+    Incoming,
+    Opener,
+    fits,
+    footer_of,
+    load,
+    moments,
+    segment_name,
+    with_dictionary,
+    with_values,
+)
+from ranklake.lake.packs import Reader
+from ranklake.lake.store import Lake
+
+BATCH_SEGMENTS: Final = 256
+"""As many are looked at again, one by one, where one of them is in doubt."""
+BATCH_ROWS: Final = 65_536
+BATCH_SHARE: Final = 8
+"""The part of a piece that a batch may fill: pieces are cut between batches."""
+_NUMBERS: Final = ("attempt", "rank", "incarnation", "segment")
+_LARGEST: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of one or more segments, under the contract's types; columns without any value are left out.
+
+    Attributes
+    ----------
+    owners, counts
+        Whose rows these are, in their order, and how many are whose; all counts above 0.
+    """
+
+    owners: list[Incoming]
+    counts: list[int]
+    table: pa.Table
+
+
+@dataclass(slots=True)
+class Loaded:
+    """Segments that were looked at, in the plan's order, and the rows of the sound ones; rows can be taken once."""
+
+    segments: list[Incoming]
+    rows: Iterator[Rows]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """Columns that segments of a table were seen to have, under the contract's types.
+
+    Attributes
+    ----------
+    texts
+        Columns that are stored with a dictionary: who opens such a segment has to name them.
+    """
+
+    schema: pa.Schema
+    texts: list[str]
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Segments that were opened and not yet checked."""
+
+    plan: list[Mapping[str, Any]] = field(default_factory=list)
+    segments: list[Incoming] = field(default_factory=list)
+    tables: list[pa.Table] = field(default_factory=list)
+    rows: int = 0
+    size_bytes: int = 0
+
+
+class Loader:
+    """Loads the segments of a task.
+
+    Parameters
+    ----------
+    target
+        Contract of the table that they say they are of; None where ranks record no such table.
+    most_bytes
+        Decoded rows that a batch may hold, about.
+    """
+
+    def __init__(
+        self, lake: Lake, reader: Reader, target: Contract | None, encryption_key: str, most_bytes: int
+    ) -> None:
+        self._lake, self._reader, self._target, self._key = lake, reader, target, encryption_key
+        self._most_bytes = most_bytes
+        self._opener = Opener()
+        self._shapes: list[_Shape] = []
+        self._shape: _Shape | None = None
+        self._raw: dict[str, bytes] = {}
+
+    def load(self, plan: Sequence[Mapping[str, Any]]) -> Iterator[Loaded]:
+        """Load what rows of a plan name, in their order. Raises what `ranklake.lake.incoming.load` does."""
+        batch = _Batch()
+        for row in plan:
+            opened = self._open(row, batch)
+            full = batch.rows >= BATCH_ROWS or batch.size_bytes >= self._most_bytes
+            if not opened or full or len(batch.plan) >= BATCH_SEGMENTS:
+                yield from self._finish(batch)
+                batch = _Batch()
+            if not opened:
+                yield self._carefully(row)
+        yield from self._finish(batch)
+
+    def _open(self, row: Mapping[str, Any], batch: _Batch) -> bool:
+        """Open a segment and add it to a batch; return False, and add nothing, where that is not plain sailing."""
+        target, path = self._target, row["path"]
+        name = segment_name(path)
+        if target is None or name is None or row["others"] or row["taken"] or not 0 < name.rows <= PART_ROWS:
+            return False
+        try:
+            raw = self._raw[path] = self._reader.read(path)
+            if hashlib.sha256(raw).hexdigest() != row["sha256"]:
+                return False
+            if name.key_id:
+                raw = decrypt(find_key(self._key, name.key_id), raw, name.bond(target.table))
+            rows, metadata = self._decoded(raw, target)
+            footer = footer_of(metadata, name, target)
+        except (RanklakeError, pa.ArrowException, OSError, ValueError, LookupError, RecursionError):
+            return False  # the careful way finds the same, and says what it is
+        if rows is None:
+            return False
+        batch.plan.append(row)
+        batch.segments.append(Incoming(path, row["sha256"], row["bytes"], name, footer))
+        batch.tables.append(rows)
+        batch.rows += rows.num_rows
+        # Text without a dictionary is what its pages hold, numbers and places in dictionaries have a word each.
+        batch.size_bytes += metadata.row_group(0).total_byte_size + rows.num_rows * rows.num_columns * 8
+        return True
+
+    def _decoded(self, raw: bytes, target: Contract) -> tuple[pa.Table | None, pq.FileMetaData]:
+        """Return the rows of a segment of a known or new shape, None if that is not the contract's; and its metadata.
+
+        Segments of a table are alike, so each is opened as the one before it was.
+        """
+        source = pa.BufferReader(raw)
+        reader = ParquetReader()  # what `ParquetFile` wraps, at twice the cost of opening a small one
+        shape = self._shape
+        try:
+            reader.open(source, read_dictionary=shape.texts if shape else None)
+            metadata = reader.metadata
+        except KeyError:  # some of the text is not there
+            source.seek(0)
+            shape, metadata = None, pq.read_metadata(source)
+        if shape is None or metadata.num_columns != len(shape.schema):
+            shape = next((one for one in self._shapes if len(one.schema) == metadata.num_columns), None)
+            reader = _reader(raw, metadata, shape.texts) if shape else reader
+        if shape is not None:
+            rows = reader.read_all(use_threads=False)
+            if not rows.schema.equals(shape.schema):
+                shape = next((one for one in self._shapes if rows.schema.equals(one.schema)), None)
+        if shape is None:
+            texts = with_dictionary(metadata)
+            rows = _reader(raw, metadata, texts).read_all(use_threads=False)
+            if metadata.num_row_groups != 1 or not fits(rows.schema, target):
+                return None, metadata
+            shape = _Shape(rows.schema.remove_metadata(), texts)
+            self._shapes.append(shape)
+        self._shape = shape
+        return (rows if metadata.num_row_groups == 1 else None), metadata
+
+    def _finish(self, batch: _Batch) -> Iterator[Loaded]:
+        """Yield what a batch holds, once it is checked; where there is doubt, as the careful way has it."""
+        if not batch.plan:
+            return
+        try:
+            checked = self._checked(batch)
+        except (pa.ArrowException, ValueError, OverflowError):
+            checked = None
+        if checked is None:
+            batch.tables.clear()
+            for row in batch.plan:
+                yield self._carefully(row)
+            return
+        self._raw.clear()
+        yield Loaded(batch.segments, iter([checked]))
+
+    def _checked(self, batch: _Batch) -> Rows | None:
+        """Return the rows of a batch, None where some may not be what their names say; fill in their first and last.
+
+        Raises an Arrow error where text is not UTF-8 or columns do not go together.
+        """
+        tables, batch.tables = batch.tables, []
+        alike = all(table.schema.equals(tables[0].schema) for table in tables)
+        counts = np.array([table.num_rows for table in tables])
+        rows = pa.concat_tables(tables, promote_options="none" if alike else "default").replace_schema_metadata(None)
+        for column in rows.columns:
+            if not pa.types.is_primitive(column.type):
+                column.validate(full=True)
+        names = [segment.name for segment in batch.segments if segment.name is not None]
+        if not _all_text(rows["run"], [name.run for name in names]):
+            return None
+        for which in _NUMBERS:
+            meant = np.array([getattr(name, which) for name in names], np.int64)
+            if rows[which].null_count or not (rows[which].to_numpy() == np.repeat(meant, counts)).all():
+                return None
+        if rows["ts"].null_count:
+            return None
+        times = rows["ts"].cast(pa.int64()).to_numpy()
+        starts = np.cumsum(counts) - counts
+        firsts, lasts = np.minimum.reduceat(times, starts).tolist(), np.maximum.reduceat(times, starts).tolist()
+        for segment, extent in zip(batch.segments, zip(firsts, lasts, strict=True), strict=True):
+            segment.first, segment.last = moments(extent)
+        assert self._target is not None
+        return Rows(batch.segments, counts.tolist(), with_values(rows, self._target))
+
+    def _carefully(self, row: Mapping[str, Any]) -> Loaded:
+        segment = load(self._lake, self._read, self._opener, self._target, row, self._key)
+        self._raw.pop(row["path"], None)
+        return Loaded([segment], self._parts(segment))
+
+    def _read(self, path: str) -> bytes:
+        """Return bytes that were read before, or read them."""
+        raw = self._raw.pop(path, None)
+        return self._reader.read(path) if raw is None else raw
+
+    def _parts(self, segment: Incoming) -> Iterator[Rows]:
+        if self._target is None or segment.unreadable is not None:
+            return
+        for part in segment.parts(self._target):
+            if part.num_rows:
+                yield Rows([segment], [part.num_rows], part)
+
+
+def _reader(raw: bytes, metadata: pq.FileMetaData, texts: list[str]) -> ParquetReader:
+    reader = ParquetReader()
+    reader.open(pa.BufferReader(raw), metadata=metadata, read_dictionary=texts)
+    return reader
+
+
+def _all_text(column: pa.ChunkedArray, meant: list[str]) -> bool:
+    """Say whether each chunk is of one text, as meant; False where that is not sure."""
+    if column.null_count or not pa.types.is_dictionary(column.type) or column.num_chunks != len(meant):
+        return False
+    words = pa.chunked_array([chunk.dictionary for chunk in column.chunks], column.type.value_type)
+    return len(words) == len(meant) and bool(words.to_pylist() == meant)
