@@ -83,7 +83,7 @@ def test_a_scalar_takes_at_most_six_bytes(segment, request, capsys):
     assert size / rows <= MOST_BYTES
 
 
-@pytest.mark.parametrize(("steps", "most"), [(60, 6.6), (12, 16.0)])
+@pytest.mark.parametrize(("steps", "most"), [(60, 6.8), (12, 16.0)])
 def test_small_segments_cost_little_more(segment, steps, most, request, capsys):
     """A minute of one step a second, and of one in five seconds: what does not grow with the rows is about 2 kB."""
     file = pq.ParquetFile(pa.BufferReader(segment.read_bytes()))
