@@ -73,7 +73,8 @@ def conform(table: pa.Table, contract: Contract, *, segment: bool = False) -> pa
             arrays.append(_cast(values, field.type))
         except pa.ArrowInvalid as error:
             why = str(error).splitlines()[0]
-            problems.append(f"column {field.name!r} is {values.type} and does not fit {field.type} ({why})")
+            given = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+            problems.append(f"column {field.name!r} is {given} and does not fit {field.type} ({why})")
     if problems:
         raise ContractMismatchError(contract.table, tuple(problems))
     return pa.table(arrays, schema=schema)

@@ -1,0 +1,175 @@
+"""Many segments looked at together: the same rows, owners, moments and reasons as one by one."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import telemetry
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from segments import put_bytes
+
+from ranklake.capture.seal import parquet_bytes
+from ranklake.lake import batches
+from ranklake.lake.batches import Loader
+from ranklake.lake.contracts.arrow import conform
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.contracts.segment import METADATA_KEY, SegmentFooter
+from ranklake.lake.incoming import Opener, load
+from ranklake.lake.packs import Reader
+from ranklake.lake.spool import Spool
+
+SCALARS = contract("scalars")
+OWNER = ("run", "attempt", "rank", "incarnation", "segment")
+
+
+def changed(rows, name, values):
+    """Return rows with another column in the place of one, or without it."""
+    place = rows.schema.get_field_index(name)
+    return rows.remove_column(place) if values is None else rows.set_column(place, name, values)
+
+
+def in_row(name, value):
+    """Return a change of one row's value."""
+
+    def change(rows, at):
+        values = rows[name].to_pylist()
+        values[at % len(values)] = value
+        return changed(rows, name, pa.array(values, rows.schema.field(name).type))
+
+    return change
+
+
+def not_utf8(rows, at):
+    """Return rows of which one has text that is none."""
+    words = [b"loss"] * rows.num_rows
+    words[at % rows.num_rows] = b"\xff\xfe"
+    bad = pa.array(words, pa.binary())
+    return changed(rows, "metric", pa.StringArray.from_buffers(len(bad), bad.buffers()[1], bad.buffers()[2]))
+
+
+CHANGES = {
+    "nothing": lambda rows, _: rows,
+    "flags": lambda rows, _: changed(rows, "edge_flag", pa.array(["range:loss"] * rows.num_rows)),
+    "another run": in_row("run", "r9"),
+    "no run": in_row("run", None),
+    "another rank": in_row("rank", 77),
+    "no rank": in_row("rank", None),
+    "another segment": in_row("segment", 77),
+    "another process": in_row("incarnation", 77),
+    "another attempt": in_row("attempt", 77),
+    "no time": in_row("ts", None),
+    "a wide rank": lambda rows, _: changed(rows, "rank", rows["rank"].cast(pa.int64())),
+    "text for numbers": lambda rows, _: changed(rows, "slot", rows["slot"].cast(pa.string())),
+    "no column": lambda rows, _: changed(rows, "slot", None),
+    "another column": lambda rows, _: rows.append_column("more", pa.nulls(rows.num_rows, pa.int32())),
+    "a column twice": lambda rows, _: rows.append_column("slot", rows["slot"]),
+    "not UTF-8": not_utf8,
+}
+FOOTERS = [{}, {}, {}, {}, {"rank": 5}, {"contract_version": 99}, {"rows": 3}, {"gaps": {"x": 2}}, {"format": 2}]
+
+
+def damage(raw, how, at):
+    """Return bytes that are not as they were, and whether their name has the digest of the damaged ones."""
+    at %= len(raw)
+    return {
+        "": (raw, True),
+        "flipped": (bytes([*raw[:at], raw[at] ^ 4, *raw[at + 1 :]]), False),
+        "flipped, named so": (bytes([*raw[:at], raw[at] ^ 4, *raw[at + 1 :]]), True),
+        "cut": (raw[:at], True),
+        "gone": (raw, True),
+    }[how]
+
+
+ONE = st.tuples(
+    st.sampled_from([*["nothing"] * 12, *CHANGES]),
+    st.sampled_from(FOOTERS),
+    st.sampled_from(["", "", "", "", "", "", "flipped", "flipped, named so", "cut", "gone"]),
+    st.booleans(),  # written by the sealer, or plainly
+    st.integers(1, 5),  # rows
+    st.integers(0, 10**6),
+)
+
+
+def put(spool, number, one):
+    """Write a segment, and return its row of a plan."""
+    change, said, how, sealed, count, at = one
+    rows = telemetry.segment_rows("scalars", number % 3, number, count)
+    owner = rows.slice(0, 1).select(list(OWNER)).to_pylist()[0]
+    rows = CHANGES[change](rows, at)
+    footer = SegmentFooter("scalars", SCALARS.version, world_size=1, rows=count, **owner)
+    if sealed and change != "a column twice":  # the sealer goes by names
+        raw = parquet_bytes(rows, replace(footer, **said))
+    else:
+        sink = pa.BufferOutputStream()
+        pq.write_table(rows.replace_schema_metadata({METADATA_KEY: replace(footer, **said).to_json()}), sink)
+        raw = sink.getvalue().to_pybytes()
+    wreck, named_so = damage(raw, how, at)
+    path = put_bytes(spool, wreck if named_so else raw, footer, "scalars")
+    if not named_so:
+        path.write_bytes(wreck)
+    size = path.stat().st_size
+    if how == "gone":
+        path.unlink()
+    digest = path.name.rpartition("~")[2].partition(".")[0]
+    return {
+        "path": str(path),
+        "others": [],
+        "sha256": digest,
+        "bytes": size,
+        "rows": count,
+        "resent": False,
+        "table": "scalars",
+    }
+
+
+def one_by_one(lake, reader, plan):
+    """Return outcomes, and each segment's rows, by the careful way."""
+    opener, found = Opener(), []
+    for row in plan:
+        segment = load(lake, reader.read, opener, SCALARS, row, "")
+        rows = [] if segment.unreadable else list(segment.parts(SCALARS))
+        found.append((segment.outcome("scalars"), plain(rows)))
+    return found
+
+
+def plain(parts):
+    """Return rows as Python sees them, NULL where there is no column."""
+    return [row for part in parts for row in conform(part, SCALARS, segment=True).to_pylist()]
+
+
+@pytest.mark.parametrize("at_once", [2, 256])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(some=st.lists(ONE, min_size=1, max_size=8))
+def test_together_as_one_by_one(lake, tmp_path_factory, monkeypatch, at_once, some):
+    """What is said of each segment, and its rows, are as the careful way has them, whatever is wrong with some."""
+    monkeypatch.setattr(batches, "BATCH_SEGMENTS", at_once)
+    spool = tmp_path_factory.mktemp("spool")
+    plan = [put(spool, number, one) for number, one in enumerate(some)]
+    fs = Spool(str(spool)).fs
+    meant = one_by_one(lake, Reader(fs, []), plan)
+    found, rows = [], {}
+    for loaded in Loader(lake, Reader(fs, []), SCALARS, "", 2**20).load(plan):
+        found += loaded.segments
+        for part in loaded.rows:
+            begin = 0
+            for owner, count in zip(part.owners, part.counts, strict=True):
+                rows[owner.path] = [*rows.get(owner.path, []), *plain([part.table.slice(begin, count)])]
+                begin += count
+            assert begin == part.table.num_rows
+    assert [segment.outcome("scalars") for segment in found] == [outcome for outcome, _ in meant]
+    assert [rows.get(segment.path, []) for segment in found] == [theirs for _, theirs in meant]
+
+
+def test_sound_segments_are_not_looked_at_one_by_one(lake, spool, monkeypatch):
+    """Segments as the sealer writes them, of some shapes, never go the careful way: it costs four times as much."""
+    plan = [put(spool, number, (("nothing", "flags")[number % 3 == 0], {}, "", True, 5, 0)) for number in range(20)]
+    monkeypatch.setattr(batches, "load", None)
+    loaded = list(Loader(lake, Reader(Spool(str(spool)).fs, []), SCALARS, "", 2**20).load(plan))
+    assert [len(one.segments) for one in loaded] == [20]
+    (rows,) = loaded[0].rows
+    assert rows.table.num_rows == 100
+    assert rows.table["edge_flag"].null_count == 65
+    assert Path(lake.path("quarantine")).exists() is False
