@@ -120,9 +120,15 @@ def put(spool, number, one):
         "sha256": digest,
         "bytes": size,
         "rows": count,
-        "resent": False,
+        "seen": "",
+        "taken": False,
         "table": "scalars",
     }
+
+
+def plain_one(change="nothing", said=None, how="", *, sealed=True):
+    """Return what `put` makes of one fault."""
+    return change, said or {}, how, sealed, 5, 2
 
 
 def one_by_one(lake, reader, plan):
@@ -140,13 +146,8 @@ def plain(parts):
     return [row for part in parts for row in conform(part, SCALARS, segment=True).to_pylist()]
 
 
-@pytest.mark.parametrize("at_once", [2, 256])
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(some=st.lists(ONE, min_size=1, max_size=8))
-def test_together_as_one_by_one(lake, tmp_path_factory, monkeypatch, at_once, some):
-    """What is said of each segment, and its rows, are as the careful way has them, whatever is wrong with some."""
-    monkeypatch.setattr(batches, "BATCH_SEGMENTS", at_once)
-    spool = tmp_path_factory.mktemp("spool")
+def same(lake, spool, some):
+    """Assert that segments come to the same together and one by one; return the outcomes."""
     plan = [put(spool, number, one) for number, one in enumerate(some)]
     fs = Spool(str(spool)).fs
     meant = one_by_one(lake, Reader(fs, []), plan)
@@ -161,6 +162,30 @@ def test_together_as_one_by_one(lake, tmp_path_factory, monkeypatch, at_once, so
             assert begin == part.table.num_rows
     assert [segment.outcome("scalars") for segment in found] == [outcome for outcome, _ in meant]
     assert [rows.get(segment.path, []) for segment in found] == [theirs for _, theirs in meant]
+    return [outcome for outcome, _ in meant]
+
+
+@pytest.mark.parametrize("at_once", [2, 256])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(some=st.lists(ONE, min_size=1, max_size=8))
+def test_together_as_one_by_one(lake, tmp_path_factory, monkeypatch, at_once, some):
+    """What is said of each segment, and its rows, are as the careful way has them, whatever is wrong with some."""
+    monkeypatch.setattr(batches, "BATCH_SEGMENTS", at_once)
+    same(lake, tmp_path_factory.mktemp("spool"), some)
+
+
+FAULTS = [
+    *[(change, plain_one(change)) for change in CHANGES],
+    *[(f"footer {said}", plain_one(said=said)) for said in FOOTERS if said],
+    *[(how, plain_one(how=how)) for how in ("flipped", "flipped, named so", "cut", "gone")],
+]
+
+
+@pytest.mark.parametrize("fault", [fault for _, fault in FAULTS], ids=[name for name, _ in FAULTS])
+def test_one_fault_among_sound_ones(lake, spool, fault):
+    """A fault is seen wherever it stands, and said of its segment alone."""
+    outcomes = same(lake, spool, [plain_one(), fault, plain_one(), plain_one("flags")])
+    assert [outcome["unreadable"] for outcome in outcomes[:1] + outcomes[2:]] == [None] * 3
 
 
 def test_sound_segments_are_not_looked_at_one_by_one(lake, spool, monkeypatch):
