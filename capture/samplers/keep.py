@@ -11,6 +11,7 @@ from ranklake.capture.node import Node
 from ranklake.capture.samplers.gpu import GpuSampler
 from ranklake.capture.samplers.host import HostSampler
 from ranklake.capture.samplers.nvml import load_nvml
+from ranklake.capture.samplers.prometheus import PrometheusSampler
 from ranklake.capture.samplers.sample import Holders, Sampler
 from ranklake.capture.samplers.sampling import Sampling
 from ranklake.capture.watch import Watch
@@ -45,6 +46,7 @@ def samplers(sources: Sources, holders: Holders, root: Path) -> list[Sampler]:
     if sources.hardware:
         found.append(HostSampler(holders, root))
         found.append(GpuSampler(load_nvml(), holders))
+    found += [PrometheusSampler(url, holders, sources.scrape_every_s) for url in sources.scrape]
     return found
 
 

@@ -481,3 +481,41 @@ def test_gaps_are_counted_once_as_they_are_written_down(tmp_path):
     assert dict(count.rows) == {("steps", "full"): 2, ("spans", "full"): 1, ("steps", "damaged"): 4}
     count.forget([])
     assert count.rows.total() == 7
+
+
+# ── sampling ──
+
+
+def test_the_agent_samples_its_node(node):
+    """The host, what GPUs there are, and a page that it is told of; its rows are stored like any other's."""
+    page = Endpoint(0, lambda: "# TYPE a_total counter\na_total 5\n")
+    url = f"http://user:{'hunter' + '2'}@127.0.0.1:{page.port}/metrics"
+    options = ("--interval-s", "0.1", "--sample-interval-s", "0.1", "--scrape", url, "--scrape", "http://127.0.0.1:1/x")
+    with page, subprocess.Popen(agent(node, *options), stdout=subprocess.PIPE, text=True) as process:
+        assert "1 streams adopted" in process.stdout.readline()
+        time.sleep(0.5)  # some ticks more
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=10) == 0
+    subprocess.run(agent(node, "--once"), check=True, capture_output=True)
+    hosts = [row for row in rows(node / "spool", "host_samples") if row["subject"] == "host"]
+    assert len(hosts) > 2
+    assert [row["interval_ns"] is None for row in hosts[:2]] == [True, False]
+    assert ("prometheus/a_total", 5) in {(row["metric"], row["value"]) for row in rows(node / "spool", "scalars")}
+    told = [row["message"] for row in rows(node / "spool", "events") if row["event"] == "sampler_unavailable"]
+    assert "http://127.0.0.1:1/x cannot be sampled: Connection refused" in told
+    assert all(b"hunter2" not in path.read_bytes() for path in node.rglob("*") if path.is_file())
+    check_books(node / "spool")
+    assert check_lake(node)["host_samples"] == len(rows(node / "spool", "host_samples"))
+
+
+def test_without_sampling_there_are_its_figures_alone(node):
+    """--no-sample."""
+    with subprocess.Popen(
+        agent(node, "--interval-s", "0.1", "--no-sample"), stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert "1 streams adopted" in process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=10) == 0
+    subprocess.run(agent(node, "--once"), check=True, capture_output=True)
+    assert rows(node / "spool", "host_samples") == []
+    assert any(row["run"].startswith("ranklake-agent-") for row in rows(node / "spool", "scalars"))

@@ -1,0 +1,102 @@
+"""DCGM: a page of dcgm-exporter as rows of ``gpu_samples``, by the table ``dcgm.csv``.
+
+Sources: dcgm_fields.h of NVIDIA's DCGM for fields and units (times of violations are in ns, whatever the help text of
+the exporter says), dcgm_structs.h for the values that stand for none.
+"""
+
+import csv
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any, Final
+
+from ranklake.capture.samplers.exposition import Exposed
+from ranklake.capture.samplers.nvml import clock_reasons
+from ranklake.capture.samplers.reading import Reading
+
+_BLANKS: Final = (0x7FFFFFF0, 0x7FFFFFFFFFFFFFF0, 140737488355328.0)
+_WHY_BLANK: Final = ("no value", "not found", "not supported", "not permitted")
+_INTEGERS: Final = ("_count", "_ns", "_bytes", "_generation", "_width", "_state", "xid_last")
+
+LABELS: Final = {
+    "gpu": "device_index",
+    "UUID": "device_uuid",
+    "modelName": "device_name",
+    "Hostname": "host",
+    "pci_bus_id": "pci_bus_id",
+    "GPU_I_ID": "mig_gpu_instance",
+    "GPU_I_PROFILE": "mig_profile",
+    "DCGM_FI_DRIVER_VERSION": "driver_version",
+    "DCGM_FI_NVML_VERSION": "nvml_version",
+    "DCGM_FI_DEV_SERIAL": "serial_number",
+    "DCGM_FI_DEV_VBIOS_VERSION": "vbios_version",
+}
+"""Columns that labels fill."""
+_NUMBERS: Final = frozenset({"device_index", "mig_gpu_instance"})
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """What becomes of a metric: the column, and what its values are multiplied by."""
+
+    column: str
+    factor: float
+    unit: str
+
+    def value(self, found: float) -> Any:  # noqa: ANN401 - of the column's type
+        """Return a value in the column's unit and type."""
+        if self.unit == "bits":
+            return clock_reasons(int(found))
+        if self.unit == "truth":
+            return bool(found)
+        scaled = found * self.factor
+        return int(scaled) if self.column.endswith(_INTEGERS) else scaled
+
+
+def load_table() -> dict[str, Mapped]:
+    """Return the table by the metrics' names; the exporter's own lists have names with a space behind them."""
+    text = files("ranklake.capture.samplers").joinpath("dcgm.csv").read_text(encoding="utf-8")
+    rows = csv.DictReader(text.splitlines())
+    return {row["metric"].strip(): Mapped(row["column"], float(row["factor"]), row["unit"]) for row in rows}
+
+
+def readings(samples: list[Exposed], table: Mapping[str, Mapped]) -> Iterator[tuple[str, Reading]]:
+    """Yield each device, or MIG instance, of a page by its key, with what the page says of it."""
+    found: dict[str, Reading] = {}
+    for sample in samples:
+        mapped = table.get(sample.name)
+        if mapped is None or not (sample.labels.get("UUID") or sample.labels.get("gpu")):
+            continue
+        key = "\0".join(sample.labels.get(name, "") for name in ("Hostname", "UUID", "gpu", "GPU_I_ID"))
+        reading = found.get(key)
+        if reading is None:
+            reading = found[key] = Reading(source="dcgm", **_identity(sample.labels))
+        why = blank(sample.value)
+        if why:
+            reading.unavailable[mapped.column] = why
+        else:
+            reading.columns[mapped.column] = mapped.value(sample.value)
+    yield from found.items()
+
+
+def blank(value: float) -> str:
+    """Return why a value stands for none; empty if it is one."""
+    if not math.isfinite(value):
+        return "not a number"
+    for base in _BLANKS:
+        # Of the largest blanks a float cannot hold the last bits, which say why.
+        if value == float(base) or (base < 1 << 53 and 0 < value - base < len(_WHY_BLANK)):
+            return _WHY_BLANK[max(0, int(value - float(base)))]
+    return ""
+
+
+def _identity(labels: Mapping[str, str]) -> dict[str, Any]:
+    columns: dict[str, Any] = {}
+    for label, column in LABELS.items():
+        value = labels.get(label, "")
+        if value and column in _NUMBERS:
+            columns[column] = int(value) if value.isdecimal() else None
+        elif value:
+            columns[column] = value
+    return columns

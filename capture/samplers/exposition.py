@@ -1,0 +1,98 @@
+"""Exposition: Prometheus' text format, version 0.0.4, read strictly: a page that is not one is refused, not guessed at.
+
+Source: https://prometheus.io/docs/instrumenting/exposition_formats/.
+"""
+
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+_NAME: Final = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
+_SAMPLE: Final = re.compile(rf"({_NAME})[ \t]*(\{{.*\}})?[ \t]*([^ \t{{}}]+)(?:[ \t]+(-?\d+))?[ \t]*")
+_LABEL: Final = re.compile(r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\\n]|\\.)*)"[ \t]*(,|$)')
+_TYPE: Final = re.compile(rf"#[ \t]+TYPE[ \t]+({_NAME})[ \t]+(counter|gauge|histogram|summary|untyped)[ \t]*")
+_NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf|infinity|nan)", re.IGNORECASE)
+_ESCAPES: Final = {r"\\": "\\", r"\"": '"', r"\n": "\n"}
+_PARTS: Final = {"histogram": ("_bucket", "_sum", "_count"), "summary": ("_sum", "_count")}
+
+
+class NotExpositionError(ValueError):
+    """A page is not in the format; says where, and never what stands there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exposed:
+    """One sample of a page; `time_ms` since 1970, None where the page does not say."""
+
+    name: str
+    labels: dict[str, str]
+    value: float
+    time_ms: int | None = None
+
+
+@dataclass(slots=True)
+class Page:
+    """What a page holds: samples in order, and types of metrics by name."""
+
+    samples: list[Exposed] = field(default_factory=list)
+    types: dict[str, str] = field(default_factory=dict)
+
+    def kind(self, name: str) -> str:
+        """Return how values of a sample's name combine: ``counter`` or ``gauge``."""
+        if self.types.get(name) == "counter":
+            return "counter"
+        for type_, suffixes in _PARTS.items():
+            if any(name.endswith(end) and self.types.get(name.removesuffix(end)) == type_ for end in suffixes):
+                return "counter"
+        return "gauge"
+
+
+def parse(text: str) -> Page:
+    """Read a page.
+
+    Raises
+    ------
+    NotExpositionError
+        A line is none of the format's, or the page was cut: its last line does not end.
+    """
+    if not text.endswith("\n"):
+        raise NotExpositionError("the page was cut, or is none" if text else "the page is empty")
+    page = Page()
+    for number, raw in enumerate(text.split("\n"), 1):
+        line = raw.strip(" \t\r")
+        if not line:
+            continue
+        if line.startswith("#"):
+            declared = _TYPE.fullmatch(line)
+            if declared:
+                page.types[declared[1]] = declared[2]
+            continue
+        sample = _sample(line)
+        if sample is None:
+            raise NotExpositionError(f"line {number} is not in Prometheus' text format")
+        page.samples.append(sample)
+    if not page.samples:
+        raise NotExpositionError("the page holds no metrics")
+    return page
+
+
+def _sample(line: str) -> Exposed | None:
+    found = _SAMPLE.fullmatch(line)
+    if not found or not _NUMBER.fullmatch(found[3]):
+        return None
+    labels = _labels(found[2][1:-1]) if found[2] else {}
+    if labels is None:
+        return None
+    return Exposed(found[1], labels, float(found[3]), int(found[4]) if found[4] else None)
+
+
+def _labels(text: str) -> dict[str, str] | None:
+    labels: dict[str, str] = {}
+    at = 0
+    while at < len(text) and text[at:].strip(" \t"):
+        found = _LABEL.match(text, at)
+        if found is None or found[1] in labels:
+            return None
+        labels[found[1]] = re.sub(r"\\.", lambda escape: _ESCAPES.get(escape[0], escape[0]), found[2])
+        at = found.end()
+    return labels

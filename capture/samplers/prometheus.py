@@ -1,0 +1,175 @@
+"""Prometheus: pages in its text format, read on an interval: DCGM's into ``gpu_samples``, all else into ``scalars``.
+
+    thread: fetch, parse ──▶ queue ──▶ sample(): rows, values, events
+
+The thread waits for slow endpoints, so that a tick does not.
+"""
+
+import math
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, Final
+
+from ranklake.capture.samplers.dcgm import LABELS, Mapped, load_table, readings
+from ranklake.capture.samplers.exposition import Exposed, NotExpositionError, Page, parse
+from ranklake.capture.samplers.fetch import TIMEOUT_S, FetchError, fetch, shown
+from ranklake.capture.samplers.holding import by_environment, held_by
+from ranklake.capture.samplers.reading import Reading, Tree
+from ranklake.capture.samplers.sample import Holders, Row, Sample, Told, Value, event
+from ranklake.capture.series import MAX_NAME
+from ranklake.lake.contracts.redact import redact
+
+PREFIX: Final = "prometheus/"
+"""Before the names of metrics that have no column."""
+MOST_SERIES: Final = 2000
+"""Series of one page that become metrics."""
+_COUNTERS: Final = ("_count", "_ns", "energy_joules")
+_NO_COUNTERS: Final = ("retired_pages_pending_count",)
+_KEPT_LABELS: Final = frozenset({"gpu", "UUID", "GPU_I_ID"})
+
+
+class PrometheusSampler:
+    """Samples one page.
+
+    Parameters
+    ----------
+    url
+        Of the page; what is told of it has no credentials.
+    holders
+        Gives the processes that record here.
+    every_s
+        Time between reads.
+    """
+
+    def __init__(self, url: str, holders: Holders, every_s: float, root: str = "/") -> None:
+        self._url, self._holders, self._every_s, self._tree = url, holders, every_s, Tree(root)
+        self._name = shown(url)
+        self._host = socket.gethostname()
+        self._table: dict[str, Mapped] = load_table()
+        self._pages: deque[tuple[int, Page | str]] = deque(maxlen=16)
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._told = Told.of(self._name)
+        self._last_ns: dict[str, int] = {}
+        self._before: dict[tuple[str, str], float] = {}
+        self._offsets: dict[str, float] = {}
+        self._names: dict[str, str] = {}
+        self._left_out = False
+
+    def sample(self, now_ns: int) -> Iterator[Sample]:
+        """Yield what pages hold that arrived since the last call, and why others did not."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="ranklake-scrape", daemon=True)
+            self._thread.start()
+        while self._pages:
+            at_ns, page = self._pages.popleft()
+            if isinstance(page, str):
+                yield from self._told.trouble(page, now_ns)
+                continue
+            yield from self._told.mended(now_ns)
+            yield from self._devices(page, at_ns)
+            yield from self._values(page, at_ns)
+
+    def close(self) -> None:
+        """Have the thread end after the read that is under way, which nobody waits for."""
+        self._stopping.set()
+
+    # ── the thread ──
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            self._pages.append((time.monotonic_ns(), self._read()))
+            self._stopping.wait(max(0.0, began + self._every_s - time.monotonic()))
+
+    def _read(self) -> Page | str:
+        try:
+            return parse(fetch(self._url, min(TIMEOUT_S, max(self._every_s, 1.0))))
+        except (FetchError, NotExpositionError) as error:
+            return str(error)
+        except Exception as error:  # noqa: BLE001 - a bug of ours must not end the reading
+            return type(error).__name__
+
+    # ── devices ──
+
+    def _devices(self, page: Page, at_ns: int) -> Iterator[Row]:
+        for key, reading in readings(page.samples, self._table):
+            here = reading.columns.setdefault("host", self._host) == self._host
+            reading.columns |= self._holding(reading) if here else {}
+            before = self._last_ns.get(key)
+            self._last_ns[key] = at_ns
+            reading.columns["interval_ns"] = None if before is None else at_ns - before
+            yield Row("gpu_samples", reading.row(), at_ns)
+            yield from self._changes(key, reading, at_ns)
+
+    def _holding(self, reading: Reading) -> dict[str, Any]:
+        columns = reading.columns
+        index = columns.get("device_index") if columns.get("mig_gpu_instance") is None else None
+        ranks = by_environment(index, str(columns.get("device_uuid", "")), self._holders(), self._tree)
+        return {} if ranks is None else held_by(ranks)
+
+    def _changes(self, key: str, reading: Reading, at_ns: int) -> Iterator[Row]:
+        """Yield an event for an XID that is new, and for counters that began again."""
+        named = ("device_uuid", "device_index", "pci_bus_id", "holder_run", "holder_attempt", "holder_rank")
+        about = {name: reading.columns[name] for name in named if name in reading.columns}
+        again = []
+        for column, value in reading.columns.items():
+            if column != "xid_last" and (not column.endswith(_COUNTERS) or column in _NO_COUNTERS):
+                continue
+            before = self._before.get((key, column))
+            self._before[key, column] = value
+            if column == "xid_last":
+                if before is not None and value != before and value:
+                    message = f"XID {value} on {about.get('device_uuid')}"
+                    yield event("xid", at_ns, "error", message, {**about, "xid": value, "source": "dcgm"})
+            elif before is not None and value < before:
+                again.append(column)
+        if again:
+            message = f"counters of {about.get('device_uuid')} began again"
+            yield event("counter_reset", at_ns, "info", message, {**about, "columns": again})
+
+    # ── all else ──
+
+    def _values(self, page: Page, at_ns: int) -> Iterator[Sample]:
+        """Yield metrics that have no column; counters go on where they began again, as Prometheus' own sums do."""
+        left_out = 0
+        for sample in page.samples:
+            if sample.name in self._table:
+                continue
+            raw = metric_name(sample)
+            name = self._names.get(raw)
+            if name is None:
+                name = str(redact(raw))  # a label may hold what should not be there
+                if len(self._names) >= MOST_SERIES or len(name) > MAX_NAME or not name.isprintable():
+                    left_out += 1
+                    continue
+                self._names[raw] = name
+            kind = page.kind(sample.name)
+            yield Value(name, kind, self._continued(name, sample.value) if kind == "counter" else sample.value)
+        if left_out and not self._left_out:
+            self._left_out = True
+            message = f"{left_out} series of {self._name} are left out: too many, or names that cannot be stored"
+            yield event("series_left_out", at_ns, "warning", message, {"source": self._name, "series": left_out})
+
+    def _continued(self, name: str, value: float) -> float:
+        before = self._before.get(("", name))
+        if math.isfinite(value):
+            self._before["", name] = value
+            if before is not None and value < before:
+                self._offsets[name] = self._offsets.get(name, 0.0) + before
+        return value + self._offsets.get(name, 0.0)
+
+
+def metric_name(sample: Exposed) -> str:
+    """Return the name of a sample's metric in the lake: that of Prometheus with its labels, sorted.
+
+    Of DCGM's labels those that tell who the device is are left out, but for its number and UUID.
+    """
+    labels = sample.labels
+    if "UUID" in labels:
+        labels = {name: value for name, value in labels.items() if name in _KEPT_LABELS or name not in LABELS}
+    inside = ",".join(f'{name}="{value}"' for name, value in sorted(labels.items()))
+    return f"{PREFIX}{sample.name}{{{inside}}}" if inside else PREFIX + sample.name
