@@ -9,8 +9,10 @@ this cannot be had, signals are left alone: outside of the main thread, where th
 where the pipe is somebody else's (asyncio's).
 """
 
+import contextlib
 import ctypes
 import os
+import queue
 import signal
 import threading
 import weakref
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from ranklake.capture.run import Run
 
 _SLACK_S: Final = 0.5
+_MAIN_S: Final = 0.05
+"""How long the thread leaves it to the main thread to tell of a signal, which may end the run right after."""
 
 
 def signals_named(names: str) -> list[signal.Signals]:
@@ -40,6 +44,10 @@ class Preemption:
         self._runs: weakref.WeakSet[Run] = weakref.WeakSet()
         self._before: dict[int, Any] = {}
         self._pipe: tuple[int, int] | None = None
+        self._told: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._late: list[int] = []
+        self._settled: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._dying = False
 
     def watch(self, run: "Run") -> None:
         """Record signals in a run from now on, as its settings say. Raises `ValueError`, `OSError`."""
@@ -61,9 +69,17 @@ class Preemption:
         if not self._runs and threading.current_thread() is threading.main_thread():
             self._restore()
 
+    def settle(self, timeout_s: float) -> None:
+        """Wait until signals that were received so far are told of."""
+        if self._pipe is not None and not self._dying and threading.current_thread() is threading.main_thread():
+            with contextlib.suppress(queue.Empty, OSError):
+                os.write(self._pipe[1], b"\0")
+                self._settled.get(timeout=min(timeout_s, 2 * _MAIN_S))
+
     def after_fork(self) -> None:
         """In a forked child, which has none of the threads: signals are what they were."""
         self._runs = weakref.WeakSet()
+        self._told, self._late, self._settled = queue.SimpleQueue(), [], queue.SimpleQueue()
         self._restore()
 
     def _restore(self) -> None:
@@ -99,21 +115,36 @@ class Preemption:
         with open(reader, "rb", buffering=0) as pipe:
             while heard := pipe.read(64):
                 for number in heard:
-                    if number in self._before:
+                    if not number:
+                        self._settled.put(number)
+                    elif number in self._before:
                         self._take(number)
 
     def _take(self, number: int) -> None:
         """Record a signal; die of it where nobody else handles it."""
-        ours = signal.getsignal(number) == self._handle
-        dies = ours and self._before[number] == signal.SIG_DFL
-        name = signal.Signals(number).name
-        for run in list(self._runs):
-            run.preempted(name, dies=dies)
+        dies = self._dies(number)
+        if signal.getsignal(number) != self._handle:
+            self._tell(number)
+            return
+        try:
+            self._told.get(timeout=_MAIN_S)
+        except queue.Empty:  # the main thread is in C
+            self._late.append(number)
+            self._tell(number)
         if dies:
             self._die(number)
 
+    def _dies(self, number: int) -> bool:
+        return self._before[number] == signal.SIG_DFL and signal.getsignal(number) == self._handle
+
+    def _tell(self, number: int) -> None:
+        name, dies = signal.Signals(number).name, self._dies(number)
+        for run in list(self._runs):
+            run.preempted(name, dies=dies)
+
     def _die(self, number: int) -> None:
         """Close the runs, for as long as they may take, and do what the signal does by default."""
+        self._dying = True
         runs = [run for run in list(self._runs) if run.enabled]
         grace_s = max((run.settings.preemption_grace_s for run in runs), default=0.0)
         ends = [threading.Thread(target=run.close, args=(grace_s,), daemon=True) for run in runs]
@@ -127,6 +158,12 @@ class Preemption:
     def _handle(self, number: int, frame: FrameType | None) -> object:
         """Stand for the handler that was there before."""
         before, pipe = self._before.get(number), self._pipe
+        try:
+            self._late.remove(number)  # the thread has told of it
+        except ValueError:
+            with contextlib.suppress(Exception):
+                self._tell(number)
+            self._told.put(number)
         if pipe is not None:
             heard_by = signal.set_wakeup_fd(pipe[1], warn_on_full_buffer=False)
             if heard_by != pipe[1]:  # somebody else hears of signals now

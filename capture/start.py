@@ -130,6 +130,7 @@ def _begin(recorder: Recorder, storage_options: dict[str, Any]) -> Run:
     FAILURES.watch(run)
     try:
         PREEMPTION.watch(run)
+        run.drains.append(PREEMPTION.settle)
     except (OSError, ValueError) as error:
         recorder.gaps.warn("preemption", f"signals are not recorded: {error}")
     try:
