@@ -30,7 +30,7 @@ class Lifecycle(Metrics):
     drains
         Called by `flush` and `close` with seconds: each has what is in memory written.
     closers
-        Called by `close` after them.
+        Called by `close` after them, the last first.
     each_second
         Called by the sealer's thread.
     """
@@ -89,7 +89,7 @@ class Lifecycle(Metrics):
     def wind_up(self, timeout_s: float) -> None:
         """Have written what sources hold in memory, and end their threads."""
         self.drain(timeout_s)
-        for one in self.closers:
+        for one in reversed(self.closers):
             one()
 
     def look(self) -> None:

@@ -135,6 +135,7 @@ class LogLines:
         if thread is not None and thread is not threading.current_thread():
             self._queue.put((None, None, 0))
             thread.join(1.0)
+        self.tell_suppressed(now())
 
     def tell_suppressed(self, before_ns: int | None = None) -> None:
         """Write a row for each template whose suppressed lines no other tells of; its own weight is 0."""

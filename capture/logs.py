@@ -12,11 +12,14 @@ import os
 import sys
 import traceback
 from collections.abc import Mapping, MutableMapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
+from ranklake.capture.faults import Faults
 from ranklake.capture.lifecycle import Lifecycle
 from ranklake.capture.loglines import LogLines
+from ranklake.capture.stderr import StderrTap
 from ranklake.capture.values import number, repr_of, text
 
 _OWN: Final = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {"message", "asctime", "taskName"}
@@ -182,6 +185,26 @@ class Logging(Lifecycle):
         Raises `ValueError` for a level that `logging` does not know.
         """
         return StructlogProcessor(self.log_lines(), level)
+
+    def listen(self, folder: Path) -> None:
+        """Begin to record what standard error and the fault handler say, as the setting ``stderr`` has it.
+
+        Parameters
+        ----------
+        folder
+            Of the stream. Raises `OSError`.
+        """
+        if self.settings.stderr == "off":
+            return
+        lines, faults = self.log_lines(), Faults(folder)
+        self.closers.append(lambda: self._add_faults(faults))
+        if self.settings.stderr == "all":
+            self.closers.append(StderrTap(lines, faults.path).close)
+
+    def _add_faults(self, faults: Faults) -> None:
+        columns = faults.close()
+        if columns is not None:
+            self.record("logs", columns)
 
     def log_lines(self) -> LogLines:
         """Return where this run's log lines go."""

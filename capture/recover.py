@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from ranklake.capture import frames
-from ranklake.capture.clock import straighten
+from ranklake.capture.clock import Anchor, straighten
 from ranklake.capture.encryption import Encryption
 from ranklake.capture.eviction import finish as finish_evictions
+from ranklake.capture.faults import FAULTS_FILE
+from ranklake.capture.faults import adopt as adopt_faults
 from ranklake.capture.files import TEMPORARY, write_whole
 from ranklake.capture.frames import FrameFile
 from ranklake.capture.gaps import LOGGER, Gaps
@@ -232,7 +234,10 @@ class Orphan:
         meta_file = FrameFile(self.folder / META_FILE)
         try:
             finish_evictions(self.folder, meta_file.append)
-            self._add_ending(read_meta(self.folder))
+            meta = read_meta(self.folder)
+            self._add_ending(meta)
+            if not meta.final:
+                adopt_faults(self.folder, self._anchors(meta), self._next_path)
             job = Sealing(
                 name=self.name,
                 folder=self.folder,
@@ -257,7 +262,7 @@ class Orphan:
         for path in sorted(self.folder.iterdir()):
             if path.name.endswith((SPARE, ACKED)) or (path.name.startswith(".") and path.name.endswith(TEMPORARY)):
                 path.unlink()
-            elif path.name not in {OWNER_FILE, META_FILE} and not _is_known(path):
+            elif path.name not in {OWNER_FILE, META_FILE, FAULTS_FILE} and not _is_known(path):
                 keep_damaged(self.folder, path)
 
     def _drop_torn_tail(self) -> None:
@@ -271,7 +276,7 @@ class Orphan:
         """Add an event ``abandoned`` if the process did not get to say that it ended. A worker never says so."""
         if meta.ended or meta.final or (self.owner is not None and self.owner.role == "worker"):
             return
-        straight = straighten(meta.anchors) or [self.owner.anchor if self.owner is not None else (0, 0)]
+        straight = self._anchors(meta)
         last = straight[-1][0]
         for file in open_files(self.folder):
             raw = file.path.read_bytes()
@@ -286,7 +291,13 @@ class Orphan:
             "severity": "error",
             "message": "the process ended without closing the run",
         }
-        write_whole(self.folder / f"events-{self._next_segment('events'):06d}{OPEN}", frames.pack(event))
+        write_whole(self._next_path("events"), frames.pack(event))
+
+    def _anchors(self, meta: Meta) -> list[Anchor]:
+        return straighten(meta.anchors) or [self.owner.anchor if self.owner is not None else (0, 0)]
+
+    def _next_path(self, table: str) -> Path:
+        return self.folder / f"{table}-{self._next_segment(table):06d}{OPEN}"
 
     def _next_segment(self, table: str) -> int:
         """Return a segment number that the table has not had."""

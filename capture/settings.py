@@ -85,6 +85,9 @@ class Settings:
     """How much later a process dies of such a signal that nobody else handles, at most, so as to bring away what it
     recorded."""
 
+    stderr: str = "faults"
+    """What is recorded of standard error. ``faults``: the fault handler's text, where nobody has turned that on.
+    ``all``: each line, too, read by a process that passes them on. ``off``: nothing."""
     log_rate_per_s: float = 1.0
     """How many log lines of one template are kept in a second, in the long run; the others are counted in the next."""
     log_burst: float = 60.0
@@ -118,6 +121,7 @@ _LEAST: Final[dict[str, float]] = {
     "preemption_grace_s": 0.0,
 }
 _WORDS: Final[dict[str, tuple[str, ...]]] = {
+    "stderr": ("off", "faults", "all"),
     "shards": ("auto", "always", "never"),
     "spool_writes": ("auto", "mmap", "records"),
     "backpressure": ("aggregate", "drop_oldest", "drop_newest", "block"),

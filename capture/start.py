@@ -128,6 +128,11 @@ def _begin(recorder: Recorder, storage_options: dict[str, Any]) -> Run:
     _runs.add(run)
     atexit.register(run.at_exit)
     FAILURES.watch(run)
+    if recorder.stream is not None:
+        try:
+            run.listen(recorder.stream.folder)
+        except (OSError, ValueError) as error:
+            recorder.gaps.warn("stderr", f"standard error is not recorded: {error}")
     try:
         PREEMPTION.watch(run)
         run.drains.append(PREEMPTION.settle)

@@ -1,0 +1,26 @@
+"""A rank that writes to standard error as its first argument says, and dies of it, or not."""
+
+import ctypes
+import os
+import subprocess
+import sys
+
+from ranklake import capture
+
+HOW, SPOOL, LOCAL, MODE = sys.argv[1:5]
+run = capture.start("job", run="run", spool=SPOOL, local_dir=LOCAL, stderr=MODE, log_burst=10_000)
+with run.step(0):
+    pass
+if HOW == "faults":
+    ctypes.string_at(0)
+elif HOW == "says":
+    libc = ctypes.CDLL(None)
+    libc.write(2, b"node1:7:9 [0] misc/socket.cc:4 NCCL WARN Net : Connect failed\n", 62)
+    os.write(2, b"[rank0]:[W1122 01:02:03.456 ProcessGroupNCCL.cpp:12] slow\nhalf a ")
+    os.write(2, "line, \u00e9\n50%\r100%\n".encode())
+    subprocess.run([sys.executable, "-c", "import sys; print('from a child', file=sys.stderr)"], check=True)
+    print("token=hf_abcdefghijklmnopqrstuvwxyz", file=sys.stderr)
+    raise ValueError("the end")
+elif HOW == "floods":
+    for number in range(20_000):
+        os.write(2, b"line %06d of many\n" % number)

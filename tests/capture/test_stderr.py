@@ -1,0 +1,126 @@
+"""Standard error: passed on to the byte, and recorded; what a process says while it dies is there after it has."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from recorded import check_books, rows
+
+from ranklake.capture import frames
+from ranklake.capture.faults import FAULTS_FILE
+from ranklake.capture.recover import recover
+from ranklake.capture.stderrlines import Grouping, columns_of
+from ranklake.capture.stream import streams
+
+CHILD = Path(__file__).with_name("stderr_child.py")
+SECRET = b"hf_abcdefghijklmnopqrstuvwxyz"
+
+
+def rank(folder, how, mode):
+    """Let a rank say something; return its status and what came out of its standard error."""
+    command = [sys.executable, str(CHILD), how, str(folder / "spool"), str(folder / "local"), mode]
+    done = subprocess.run(command, stderr=subprocess.PIPE, check=False, timeout=60)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("mode", ["faults", "all"])
+def test_what_a_segfault_leaves(tmp_path, mode):
+    """The fault handler's text is in the spool, with the file of Python that it happened in."""
+    status, _ = rank(tmp_path, "faults", mode)
+    assert status == -signal.SIGSEGV
+    (folder,) = streams(tmp_path / "local")
+    assert (folder / FAULTS_FILE).read_text().startswith("Fatal Python error: Segmentation fault")
+    recover(tmp_path / "local", tmp_path / "spool")
+    (row,) = rows(tmp_path / "spool", "logs")
+    assert (row["stream"], row["severity_number"]) == ("faulthandler", 21)
+    assert row["message"] == row["template"] == "Fatal Python error: Segmentation fault"
+    assert "stderr_child.py" in row["exception_stacktrace"]
+    assert row["ts"] >= rows(tmp_path / "spool", "steps")[0]["ts"]
+    check_books(tmp_path / "spool")
+    assert [path for path in (tmp_path / "local").rglob("*") if path.is_file()] == []
+
+
+def test_a_recovery_that_was_killed_tells_of_faults_once(tmp_path):
+    """A row that was written before the kill is not written again."""
+    rank(tmp_path, "faults", "faults")
+    (folder,) = streams(tmp_path / "local")
+    text = (folder / FAULTS_FILE).read_text().strip()
+    (folder / "logs-000000.open").write_bytes(frames.pack({"s": 0, "m": 1, "exception_stacktrace": text}))
+    recover(tmp_path / "local", tmp_path / "spool")
+    assert len(rows(tmp_path / "spool", "logs")) <= 1
+
+
+def test_standard_error_is_passed_on_and_recorded(tmp_path):
+    """Every byte comes out in its order, whoever wrote it; lines are rows with a severity, a traceback is one row."""
+    status, out = rank(tmp_path, "says", "all")
+    assert status == 1
+    begin = b"node1:7:9 [0] misc/socket.cc:4 NCCL WARN Net : Connect failed\n[rank0]:[W1122"
+    assert out.startswith(begin)
+    assert "half a line, \u00e9\n50%\r100%\nfrom a child\n".encode() in out
+    assert out.endswith(b"ValueError: the end\n")
+    assert SECRET in out
+    found = {row["message"]: row for row in rows(tmp_path / "spool", "logs")}
+    nccl = found["node1:7:9 [0] misc/socket.cc:4 NCCL WARN Net : Connect failed"]
+    assert (nccl["stream"], nccl["severity_text"]) == ("nccl", "WARNING")
+    glog = found["[rank0]:[W1122 01:02:03.456 ProcessGroupNCCL.cpp:12] slow"]
+    assert (glog["stream"], glog["source_file"], glog["source_line"]) == ("nccl", "ProcessGroupNCCL.cpp", 12)
+    assert {"half a line, \u00e9", "100%", "from a child", "token=[redacted]"} <= set(found)
+    error = found["ValueError: the end"]
+    said = error["exception_type"], error["exception_message"], error["severity_number"]
+    assert said == ("ValueError", "the end", 17)
+    assert error["exception_stacktrace"].startswith("Traceback")
+    assert not any(SECRET in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    check_books(tmp_path / "spool")
+
+
+def test_a_flood_is_passed_on_whole(tmp_path):
+    """20,000 lines come out as they went in."""
+    status, out = rank(tmp_path, "floods", "all")
+    assert status == 0
+    assert out == b"".join(b"line %06d of many\n" % number for number in range(20_000))
+    found = rows(tmp_path / "spool", "logs")
+    assert {row["template"] for row in found} == {"line <…> of many"}
+
+
+def test_nothing_is_touched_by_default(tmp_path):
+    """Without being asked for, standard error is the descriptor that it was, and no process reads it."""
+    status, out = rank(tmp_path, "says", "faults")
+    assert status == 1
+    assert rows(tmp_path / "spool", "logs") == []
+    assert out.endswith(b"ValueError: the end\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "severity", "stream"),
+    [
+        ("W1122 01:02:03.456789 12345 file.cpp:12] slow", 13, "stderr"),
+        ("E20261122 01:02:03.456789 12345 file.cpp:12] bad", 17, "stderr"),
+        ("/a/b.py:3: UserWarning: old", 13, "stderr"),
+        ("ERROR something", 17, "stderr"),
+        ("NCCL version 2.21.5", 9, "nccl"),
+        ("plain", 9, "stderr"),
+        ("Fatal Python error: Aborted", 21, "faulthandler"),
+    ],
+)
+def test_what_a_line_says_of_itself(line, severity, stream):
+    """Levels of glog, of NCCL and of Python are found; a line without one is information."""
+    found = columns_of(line)
+    assert (found["severity_number"], found["stream"]) == (severity, stream)
+
+
+def test_lines_however_they_are_cut():
+    """Cut anywhere, bytes give the same rows; a traceback that never ends is given as lines."""
+    begin = b"Traceback (most recent call last):\n"
+    raw = b"one\n" + begin + b'  File "a", line 1\nValueError: x\ntwo\n' + begin
+
+    def told(*pieces):
+        grouping = Grouping()
+        return [row["message"] for piece in pieces for row in grouping.feed(piece)] + [
+            row["message"] for row in grouping.end()
+        ]
+
+    whole = told(raw)
+    assert whole == ["one", "ValueError: x", "two", "Traceback (most recent call last):"]
+    assert all(told(raw[:at], raw[at:]) == whole for at in range(len(raw)))
