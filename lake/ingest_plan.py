@@ -77,13 +77,10 @@ def compose(
     """
     _refuse_amnesia(lake)
     known = read(lake, contract("segments"), [*IDENTITY, *STREAM, "segment", "plan", "slots"])
-    new = _news(lake, spool, known, rounds)
-    needed = {key_id for claims in new if (key_id := _key_id(claims[0]))}
-    missing = {key_id for key_id in needed if not has_key(lake.encryption_key, key_id)}
+    new, held, unopened = _news(lake, spool, known, rounds)
     if waiting is not None:
         waiting.clear()
-        waiting.update(key_id for claims in new if (key_id := _key_id(claims[0])) in missing)
-    new = [claims for claims in new if _key_id(claims[0]) not in missing]
+        waiting.update(held)
     if not new:
         return None
     chosen = [claims[0] for claims in new[:PLAN_SEGMENTS]]
@@ -95,7 +92,7 @@ def compose(
         "spool": spool.address,
         "writer": f"ranklake {ranklake.__version__}",
         "versions": {table: _version(lake, table) for table in [*tables, "rejects"]},
-        "left": len(new) - len(chosen),
+        "left": len(new) - len(chosen) + unopened,
         "segments": [
             {
                 "path": item.path,
@@ -112,12 +109,27 @@ def compose(
     return Plan(number, KIND, time.time_ns() // 1000, body)
 
 
-def _news(lake: "Lake", spool: "Spool", known: "pa.Table", rounds: "Rounds | None") -> list[list[Spooled]]:
-    """Return what is new in the spool, and remember for later rounds where it was."""
-    new = unknown(spool.listing(known, rounds), known, damaged_when(lake, known))
-    if rounds is not None and rounds.note(spool.day_of(item.path) for claims in new for item in claims):
+def _news(
+    lake: "Lake", spool: "Spool", known: "pa.Table", rounds: "Rounds | None"
+) -> tuple[list[list[Spooled]], list[str], int]:
+    """Return what is new in the spool, enough for a plan if there is; and remember for later rounds where it was.
+
+    Beside it: the ids of the keys that segments wait for, one for each, and how many segments were not looked at.
+    """
+    judged = damaged_when(lake, known)
+    for listing, unopened in spool.listings(known, rounds, PLAN_SEGMENTS):
+        new, closed = unknown(listing, known, judged), unopened
+        needed = {key_id for claims in new if (key_id := _key_id(claims[0]))}
+        missing = {key_id for key_id in needed if not has_key(lake.encryption_key, key_id)}
+        ready = [claims for claims in new if _key_id(claims[0]) not in missing]
+        if len(ready) >= PLAN_SEGMENTS:
+            break
+    # What was not looked at may be news.
+    where = {*(item.path for claims in new for item in claims), *closed}
+    if rounds is not None and rounds.note(spool.day_of(path) for path in where):
         rounds.save(lake)
-    return new
+    held = [key_id for claims in new if (key_id := _key_id(claims[0])) in missing]
+    return ready, held, sum(closed.values())
 
 
 def _refuse_amnesia(lake: "Lake") -> None:

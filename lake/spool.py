@@ -1,7 +1,7 @@
 """The spool as ingest sees it: which segments lie there, and which may go."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -95,10 +95,45 @@ class Spool:
         LakeUnreachableError
             The spool, or a pack in it, cannot be read.
         """
+        ((found, _),) = self.listings(known, rounds)
+        return found
+
+    def listings(
+        self, known: pa.Table | None = None, rounds: Rounds | None = None, members: int | None = None
+    ) -> Iterator[tuple[list[Spooled], dict[str, int]]]:
+        """Yield the listing of some packs, then of more and at last of all; and which are not opened yet.
+
+        A backlog of a day is millions of segments, of which a plan names a few thousand: so no more packs are opened
+        than it takes.
+
+        Parameters
+        ----------
+        known, rounds
+            As for `listing`, which also says what is raised.
+        members
+            Segments to find in packs the first time; each further time twice as many. By default all.
+
+        With a listing comes how many members each pack has, by path, that was not opened for it.
+        """
         # A damaged member may be replaced, so a pack that has one is looked into each time.
         sound = None if known is None else _sound(known)
         done = set() if sound is None else settled(sound["uri_name"])
-        return self._open({path: one for path, one in self._files(rounds).items() if path not in done})
+        files = {path: one for path, one in self._files(rounds).items() if path not in done}
+        closed = {path: name.members for path in sorted(files) if (name := pack_name(path))}
+        some = {path: one for path, one in files.items() if path not in closed}
+        found: list[Spooled] = []
+        while True:
+            wanted = members
+            while closed and (wanted is None or wanted > 0):
+                path = next(iter(closed))
+                some[path] = files[path]
+                wanted = None if wanted is None else wanted - max(1, closed[path])
+                del closed[path]
+            found = sorted([*found, *self._open(some)], key=lambda item: (item.table, item.order))
+            yield found, closed
+            if not closed:
+                return
+            some, members = {}, 2 * members if members else None
 
     def _open(self, files: dict[str, Listed]) -> list[Spooled]:
         """Return what some files are, and what is in those that are packs."""

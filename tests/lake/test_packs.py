@@ -5,6 +5,7 @@ import zipfile
 
 import pytest
 from bringing import adds_up, bring
+from ciphered import ONE, encrypt_segment, source_of
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import given
@@ -12,12 +13,15 @@ from hypothesis import strategies as st
 from packing import pack_up
 from segments import put_segment, step_rows
 
+from ranklake.lake import ingest_plan, packs
+from ranklake.lake import spool as spool_module
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.pack import NotAPackError, PackName, pack, read_directory, salvage
 from ranklake.lake.ingest import ingest
 from ranklake.lake.packs import Reader
 from ranklake.lake.read import read
 from ranklake.lake.spool import Spool
+from ranklake.lake.store import Lake
 from ranklake.lake.workers import InProcess
 
 
@@ -113,6 +117,31 @@ def test_a_pack_that_was_read_is_not_opened_again(lake, spool):
     known = read(lake, contract("segments"), ["uri_name", "unreadable"])
     assert Spool(str(spool)).listing(known) == []
     assert bring(lake, spool).plans == []
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_a_backlog_is_opened_as_plans_take_it(lake, spool, tmp_path, monkeypatch, held):
+    """Of many packs a plan opens no more than it takes; the next goes on, whatever waits for its key in between."""
+    monkeypatch.setattr(ingest_plan, "PLAN_SEGMENTS", 4)
+    opened, look = [], packs.look_into
+    monkeypatch.setattr(spool_module, "look_into", lambda fs, some: opened.append(len(some)) or look(fs, some))
+    for number in range(12):
+        paths = [put_segment(spool, step_rows(10, rank=rank, incarnation=100 * number + rank + 1)) for rank in range(2)]
+        if held and number % 4:
+            paths = [encrypt_segment(path, ONE) for path in paths]
+        pack_up(spool, paths)
+    plan = ingest_plan.compose(lake, Spool(str(spool)), 1)
+    assert len(plan.body["segments"]) == 4
+    assert held or (opened == [0, 2] or sum(opened) == 2)
+    done = bring(lake, spool)
+    few = 6 if held else 24
+    assert (done.segments, done.rows_stored, sum(done.waiting.values())) == (few, 10 * few, 24 - few)
+    assert sum(opened) < 12 * 3
+    assert bring(lake, spool).plans == []
+    assert adds_up(lake, spool)["steps"].stored == 10 * few
+    keyed = Lake.open(lake.uri, encryption_key=source_of(tmp_path / "keys", ONE))
+    assert bring(keyed, spool).rows_stored == 240 - 10 * few
+    assert len(set(stored_slots(lake))) == 240
 
 
 @pytest.mark.parametrize("first", ["alone", "packed"])
