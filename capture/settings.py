@@ -95,6 +95,12 @@ class Settings:
     log_verbose: float = 0.1
     """Share of the lines below INFO that is kept, where a handler lets them through."""
 
+    samplers: str = "auto"
+    """Whether local rank 0 samples its node's GPUs and host: ``auto`` while no agent holds the local spool, which does
+    it then; ``on`` beside one, too; or ``off``. One process that was not launched as one of several counts as that."""
+    sample_every_s: float = 1.0
+    """Time between samples."""
+
     def __post_init__(self) -> None:
         parse_rules(self.sampling)
         for name, least in _LEAST.items():
@@ -119,10 +125,12 @@ _LEAST: Final[dict[str, float]] = {
     "log_burst": 1.0,
     "log_verbose": 0.0,
     "preemption_grace_s": 0.0,
+    "sample_every_s": 0.1,
 }
 _WORDS: Final[dict[str, tuple[str, ...]]] = {
     "stderr": ("off", "faults", "all"),
     "shards": ("auto", "always", "never"),
+    "samplers": ("auto", "on", "off"),
     "spool_writes": ("auto", "mmap", "records"),
     "backpressure": ("aggregate", "drop_oldest", "drop_newest", "block"),
     **dict.fromkeys(("unregistered", "wrong_kind", "wrong_unit", "out_of_range", "over_max_series"), POLICIES),

@@ -116,6 +116,7 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
 def _begin(recorder: Recorder, storage_options: dict[str, Any]) -> Run:
     """Open the stream and start the threads."""
     from ranklake.capture.keeper import Keeper  # pyarrow and fsspec: not before something is recorded
+    from ranklake.capture.samplers import inprocess
 
     try:
         recorder.require()
@@ -140,6 +141,7 @@ def _begin(recorder: Recorder, storage_options: dict[str, Any]) -> Run:
         recorder.gaps.warn("preemption", f"signals are not recorded: {error}")
     try:
         keeper.start()
+        inprocess.begin(run, recorder.root, recorder.stream.name if recorder.stream else None, recorder.launch)
     except RuntimeError as error:  # no more threads to be had
         recorder.gaps.warn("threads", f"{error}; segments wait in {recorder.root} for `ranklake agent`")
     return run

@@ -14,6 +14,9 @@ settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
     settings.load_profile("ci")
 
+# A test that wants samples says so: elsewhere they would come or not, as long as it takes.
+os.environ.setdefault("RANKLAKE_CAPTURE_SAMPLERS", "off")
+
 PATIENCE_S = 3.0
 ONE_PER_PROCESS = {
     "tqdm_monitor",

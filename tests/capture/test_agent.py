@@ -486,6 +486,21 @@ def test_gaps_are_counted_once_as_they_are_written_down(tmp_path):
 # ── sampling ──
 
 
+def written(node, table):
+    """Return what the agent's open stream holds of a table."""
+    files = (node / "local").glob(f"ranklake-agent-*/a0/*/{table}-*.open")
+    return [frame for file in files for frame in frames.read(file).frames]
+
+
+def meta(node):
+    """Return what it has defined."""
+    return [
+        frame
+        for file in (node / "local").glob(f"ranklake-agent-*/a0/*/{META_FILE}")
+        for frame in frames.read(file).frames
+    ]
+
+
 def test_the_agent_samples_its_node(node):
     """The host, what GPUs there are, and a page that it is told of; its rows are stored like any other's."""
     page = Endpoint(0, lambda: "# TYPE a_total counter\na_total 5\n")
@@ -493,7 +508,9 @@ def test_the_agent_samples_its_node(node):
     options = ("--interval-s", "0.1", "--sample-interval-s", "0.1", "--scrape", url, "--scrape", "http://127.0.0.1:1/x")
     with page, subprocess.Popen(agent(node, *options), stdout=subprocess.PIPE, text=True) as process:
         assert "1 streams adopted" in process.stdout.readline()
-        time.sleep(0.5)  # some ticks more
+        until(lambda: len(written(node, "host_samples")) > 4)
+        until(lambda: "sampler_unavailable" in {frame["event"] for frame in written(node, "events")})
+        until(lambda: "prometheus/a_total" in {frame.get("n") for frame in meta(node)})
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=10) == 0
     subprocess.run(agent(node, "--once"), check=True, capture_output=True)

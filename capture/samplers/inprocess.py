@@ -1,0 +1,139 @@
+"""In process: samplers in a thread of local rank 0, for nodes without an agent. While there is one, it samples."""
+
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from ranklake.capture.launcher import Launch
+from ranklake.capture.leader import leader
+from ranklake.capture.owner import HELD, OWNER_FILE, Owner
+from ranklake.capture.run import Run
+from ranklake.capture.samplers.gpu import GpuSampler
+from ranklake.capture.samplers.host import HostSampler
+from ranklake.capture.samplers.nvml import load_nvml
+from ranklake.capture.samplers.sample import Row, Sampler, Told
+from ranklake.capture.samplers.sampling import Sampling
+from ranklake.capture.stream import StreamName, streams
+
+DEVICE_FILES: Final = ("/dev/nvidiactl", "/dev/dxg")
+"""One of these is there where NVML can find a device, on Linux and on Windows' Linux."""
+_LOOK_S: Final = 10.0
+_STOP_S: Final = 1.0
+
+
+class SpoolHolders:
+    """The living processes that record into a local spool, as their owner.json say; looked for each ten seconds."""
+
+    def __init__(self, root: Path, own: StreamName | None) -> None:
+        self._root, self._own = root, own
+        self._found: dict[int, StreamName] = {}
+        self._next = 0.0
+
+    def __call__(self) -> Mapping[int, StreamName]:
+        """Return them by pid."""
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + _LOOK_S
+            self._found = dict(self._look())
+            if self._own is not None:
+                self._found[os.getpid()] = self._own
+        return self._found
+
+    def _look(self) -> Iterator[tuple[int, StreamName]]:
+        for folder in streams(self._root):
+            name = StreamName.of(folder)
+            if name is None or HELD.has(name.incarnation):  # to open one's own would drop its lock
+                continue
+            try:
+                owner = Owner.from_json((folder / OWNER_FILE).read_bytes())
+            except (OSError, ValueError):
+                continue
+            if owner.runs():
+                yield owner.pid, name
+
+
+class InProcess:
+    """Samples the node from within a rank's process.
+
+    Parameters
+    ----------
+    run
+        What the rows go to.
+    root
+        The local spool.
+    own
+        The rank's stream.
+    every_s
+        Time between ticks.
+    beside_agent
+        Go on while an agent holds the local spool.
+    """
+
+    def __init__(self, run: Run, root: Path, own: StreamName | None, every_s: float, *, beside_agent: bool) -> None:
+        self._root, self._every_s, self._beside_agent = root, every_s, beside_agent
+        holders = SpoolHolders(root, own)
+        self._sampling = Sampling(run, [HostSampler(holders, root), _gpus(holders)])
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ranklake-sample", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread. Raises `RuntimeError` if the system gives none."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it, and wait for a second at most: a driver that hangs must not hold up the end."""
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join(_STOP_S)
+
+    def _run(self) -> None:
+        next_look = 0.0
+        sampled_by_agent = False
+        due = time.monotonic() + self._every_s  # what is over sooner is no training
+        while not self._over.wait(max(0.0, due - time.monotonic())):
+            due = max(due + self._every_s, time.monotonic())
+            if not self._beside_agent and time.monotonic() >= next_look:
+                next_look = time.monotonic() + self._every_s
+                sampled_by_agent = leader(self._root) is not None
+            if not sampled_by_agent:
+                self._sampling.tick()
+        self._sampling.close()
+
+
+class _NoDevice:
+    """In place of a sampler of GPUs where there can be none: says so, once."""
+
+    def __init__(self) -> None:
+        self._told = Told.of("nvml")
+
+    def sample(self, now_ns: int) -> list[Row]:
+        """Return the event, the first time."""
+        return self._told.trouble("no device file of NVIDIA's", now_ns)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _gpus(holders: SpoolHolders) -> Sampler:
+    """Return the sampler of GPUs; the library's module is not loaded where there is no device."""
+    there = any(Path(file).exists() for file in DEVICE_FILES)
+    return GpuSampler(load_nvml(), holders) if there else _NoDevice()
+
+
+def samples_here(setting: str, launch: Launch) -> bool:
+    """Say whether a process is the one of its node that samples."""
+    if setting == "off":
+        return False
+    return launch.local_rank == 0 or (launch.local_rank is None and launch.world_size == 1)
+
+
+def begin(run: Run, root: Path, own: StreamName | None, launch: Launch) -> None:
+    """Have a run's node sampled as its settings say. Raises `RuntimeError` if there is no thread to be had."""
+    settings = run.settings
+    if not samples_here(settings.samplers, launch):
+        return
+    made = InProcess(run, root, own, settings.sample_every_s, beside_agent=settings.samplers == "on")
+    made.start()
+    run.closers.append(made.stop)
