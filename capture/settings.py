@@ -88,6 +88,9 @@ class Settings:
     stderr: str = "faults"
     """What is recorded of standard error. ``faults``: the fault handler's text, where nobody has turned that on.
     ``all``: each line, too, read by a process that passes them on. ``off``: nothing."""
+    fingerprint_key: str = ""
+    """Where the key of features' fingerprints and of request ids is, named as for ``encryption_key``; the same on
+    all that are to be compared. Empty: random, and new in each process."""
     log_rate_per_s: float = 1.0
     """How many log lines of one template are kept in a second, in the long run; the others are counted in the next."""
     log_burst: float = 60.0

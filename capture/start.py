@@ -147,6 +147,11 @@ def _begin(recorder: Recorder, storage_options: dict[str, Any]) -> Run:
     return run
 
 
+def running() -> Run | None:
+    """Return a run of this process that records; None if there is none."""
+    return next((run for run in list(_runs) if run.enabled), None)
+
+
 def _after_fork_in_child() -> None:
     NOWHERE.after_fork()
     for run in list(_runs):
