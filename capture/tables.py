@@ -23,6 +23,7 @@ from ranklake.capture.stream import StreamName
 from ranklake.capture.written import slots_in
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
+from ranklake.lake.contracts.segment import REFUSED, REFUSED_ROW
 
 
 def read_rows(lane: str, raw: bytes, meta: Meta, straight: Sequence[Anchor]) -> Rows:
@@ -38,7 +39,7 @@ def read_rows(lane: str, raw: bytes, meta: Meta, straight: Sequence[Anchor]) -> 
 def rows_there(lane: str, raw: bytes) -> int:
     """Return how many rows a file holds, at least, without looking at any of them."""
     if lane not in LAYOUT_OF_LANE:
-        return len({frame.get("s") for frame in frames.scan(raw).frames})  # a row may be there twice
+        return len(frames.scan(raw).frames)
     return int(np.count_nonzero(_slots_of(lane, raw)[0]["mark"] == MARK))
 
 
@@ -52,8 +53,14 @@ def _slots_of(lane: str, raw: bytes) -> tuple[Array, int]:
 
 
 def arrow_table(rows: Rows, table: str, name: StreamName, segment: int, straight: Sequence[Anchor]) -> pa.Table:
-    """Return the rows with their envelope under the contract's segment schema."""
+    """Return the rows with their envelope under the contract's segment schema.
+
+    Rows that an importer refused have no time, and two columns more (`ranklake.lake.contracts.segment.REFUSED`).
+    """
     schema = arrow_schema(contract(table), segment=True)
+    refused = REFUSED in rows.columns
+    if refused:
+        schema = pa.schema([*(pa.field(field.name, field.type) for field in schema), *_REFUSED])
     count = len(rows)
     wall_us = wall_ns(rows.mono_ns, straight) // 1000 if count else rows.mono_ns
     same = np.zeros(count, np.int64)
@@ -64,7 +71,7 @@ def arrow_table(rows: Rows, table: str, name: StreamName, segment: int, straight
         "incarnation": numbers(same + name.incarnation, pa.int64()),
         "segment": numbers(same + segment, pa.int32()),
         "slot": numbers(rows.slots, pa.int32()),
-        "ts": numbers(wall_us, schema.field("ts").type),
+        "ts": numbers(wall_us, schema.field("ts").type, np.ones(count, bool) if refused else None),
     }
     columns = envelope | rows.columns
     arrays = [columns[field.name] if field.name in columns else pa.nulls(count, field.type) for field in schema]
@@ -246,4 +253,5 @@ def _columns(kept: dict[int, frames.Frame], fields: Sequence[pa.Field]) -> Colum
     return columns
 
 
+_REFUSED: Final = [pa.field(name, pa.string()) for name in (REFUSED, REFUSED_ROW)]
 _ENVELOPE: Final = frozenset({"run", "attempt", "rank", "incarnation", "segment", "slot", "ts"})

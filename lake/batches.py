@@ -221,7 +221,7 @@ class Loader:
             meant = np.array([getattr(name, which) for name in names], np.int64)
             if rows[which].null_count or not (rows[which].to_numpy() == np.repeat(meant, counts)).all():
                 return None
-        if rows["ts"].null_count:
+        if "ts" not in rows.column_names or rows["ts"].null_count:  # refused rows have none
             return None
         times = rows["ts"].cast(pa.int64()).to_numpy()
         starts = np.cumsum(counts) - counts

@@ -23,6 +23,7 @@ from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.edge import judge
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.model import Contract
+from ranklake.lake.contracts.segment import REFUSED, REFUSED_ROW
 from ranklake.lake.incoming import Incoming, recorded_table
 from ranklake.lake.packs import Reader
 from ranklake.lake.parquet import DataFile, write_days
@@ -161,6 +162,7 @@ class _Piece:
             self._reject(rows, verdict, refused, owners, starts)
         if group.store_rows and (good is None or good.any()):
             rows = rows if good is None else rows.filter(pa.array(good))
+            rows = rows.drop_columns([REFUSED, REFUSED_ROW]) if REFUSED in rows.column_names else rows
             self.files += write_days(self._lake, self._target, rows, group.plan)
 
     def _reject(self, rows: pa.Table, verdict: pa.Array, refused: Mask, owners: list[Incoming], starts: Slots) -> None:
@@ -235,7 +237,12 @@ def _joined(parts: list[pa.Table], target: Contract) -> pa.Table:
         else:
             column = joined[field.name]
             columns[field.name] = column.combine_chunks() if pa.types.is_dictionary(column.type) else column
+    columns |= {name: _as_text(joined[name]) for name in (REFUSED, REFUSED_ROW) if name in present}
     return pa.table(columns)
+
+
+def _as_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
 
 
 def _decoded_bytes(rows: pa.Table) -> int:

@@ -21,7 +21,14 @@ from ranklake.lake.contracts.envelope import EncryptionError, NotAuthenticError,
 from ranklake.lake.contracts.keys import find_key
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.model import Contract
-from ranklake.lake.contracts.segment import METADATA_KEY, NotASegmentError, SegmentFooter, SegmentName
+from ranklake.lake.contracts.segment import (
+    METADATA_KEY,
+    REFUSED,
+    REFUSED_ROW,
+    NotASegmentError,
+    SegmentFooter,
+    SegmentName,
+)
 from ranklake.lake.spool import GONE
 from ranklake.lake.store import Lake
 
@@ -264,6 +271,8 @@ def footer_of(metadata: pq.FileMetaData, name: SegmentName, target: Contract) ->
 
 def _extent(rows: pa.Table) -> tuple[int, int] | None:
     """Return the first and the last moment, in microseconds since 1970; None where there is none."""
+    if "ts" not in rows.column_names:  # all were refused
+        return None
     moments = rows["ts"].cast(pa.int64())
     values = (moments.drop_null() if moments.null_count else moments).to_numpy()
     return (int(values.min()), int(values.max())) if len(values) else None
@@ -313,7 +322,7 @@ def fits(schema: pa.Schema, target: Contract) -> bool:
     names = schema.names
     plain = [type_.value_type if pa.types.is_dictionary(type_) else type_ for type_ in schema.types]
     as_meant = all(meant.get(name) == type_ for name, type_ in zip(names, plain, strict=True))
-    return as_meant and len(set(names)) == len(names) and required.issubset(names)
+    return as_meant and len(set(names)) == len(names) and (required.issubset(names) or REFUSED in names)
 
 
 def with_values(rows: pa.Table, target: Contract) -> pa.Table:
@@ -328,7 +337,7 @@ def with_values(rows: pa.Table, target: Contract) -> pa.Table:
 def _meant(target: Contract) -> tuple[dict[str, pa.DataType], frozenset[str]]:
     """Return the types of a segment's columns, and the names of those that are required."""
     schema = arrow_schema(target, segment=True)
-    types = dict(zip(schema.names, schema.types, strict=True))
+    types = {REFUSED: pa.string(), REFUSED_ROW: pa.string()} | dict(zip(schema.names, schema.types, strict=True))
     return types, frozenset(field.name for field in schema if not field.nullable)
 
 

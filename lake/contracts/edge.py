@@ -10,6 +10,7 @@ from pyarrow import compute as pc
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.model import FLOATS, Check, Contract
+from ranklake.lake.contracts.segment import REFUSED
 
 Verdict = tuple[str, str, pa.ChunkedArray]  # check id, what is wrong, true where a row fails
 
@@ -20,6 +21,7 @@ def judge(contract: Contract, table: pa.Table) -> pa.Array:
     First come required columns that are NULL (``required``) and floats that are NaN or infinite (``finite``), then the
     row checks of the contract that quarantine, in its order. Columns that the table lacks are not judged, so that a
     segment, which holds no ``date``, can be. Reasons hold no value of the row: those who read them may not see it.
+    What an importer refused (`ranklake.lake.contracts.segment.REFUSED`) has its reason already.
 
     Parameters
     ----------
@@ -27,7 +29,8 @@ def judge(contract: Contract, table: pa.Table) -> pa.Array:
         The table has the contract's types, as `ranklake.lake.contracts.arrow.conform` gives it; text may also be
         dictionary-typed, and a column without any value of Arrow's type null.
     """
-    reasons: pa.Array | pa.ChunkedArray = pa.nulls(table.num_rows, pa.string())
+    refused = REFUSED in table.column_names
+    reasons: pa.Array | pa.ChunkedArray = table[REFUSED] if refused else pa.nulls(table.num_rows, pa.string())
     for check_id, what, failed in verdicts(contract, table):
         if pc.any(failed).as_py():
             fresh = pc.and_(failed, pc.is_null(reasons))

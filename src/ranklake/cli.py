@@ -6,6 +6,7 @@ and the base installation has no pipeline at all.
 """
 
 import importlib
+import keyword
 import os
 import sys
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from ranklake.errors import RanklakeError, did_you_mean
 _COMMANDS = {
     "demo": "Train a small real model on two ranks, then everything below, embedded.",
     "agent": "Upload and adopt what the ranks of this node left in their local spool.",
+    "import": "Import telemetry of other tools into the spool.",
     "ingest": "Bring new segments from the spool into the lake, exactly once.",
     "check": "Run the contracts' checks on new partitions.",
     "rollup": "Recompute the rollups whose inputs changed.",
@@ -54,8 +56,9 @@ class _Lazy(click.Group):
         del ctx
         if cmd_name not in _COMMANDS:
             return None
-        module = importlib.import_module(f"ranklake.commands.{cmd_name}")
-        command: click.Command = getattr(module, cmd_name)
+        name = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name
+        module = importlib.import_module(f"ranklake.commands.{name}")
+        command: click.Command = getattr(module, name)
         return command
 
     def resolve_command(

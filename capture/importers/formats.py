@@ -1,0 +1,57 @@
+"""Formats: what can be imported, who reads it, and what its files look like."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.capture.importers import table
+
+if TYPE_CHECKING:
+    from ranklake.capture.importers.recording import Recording
+    from ranklake.capture.importers.source import Source
+
+Reader = Callable[["Source", "Recording", Any], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format of foreign telemetry.
+
+    Attributes
+    ----------
+    summary
+        One line about it.
+    read
+        Takes a source, what records it, and the mapping where the format has one.
+    looks
+        Matches the beginning of its files, as bytes; None where that tells nothing.
+    own_run
+        Whether each file is a run of its own; else all files of one call go into one.
+    maps
+        Whether it takes a mapping.
+    """
+
+    summary: str
+    read: Reader
+    looks: re.Pattern[bytes] | None = None
+    own_run: bool = True
+    maps: bool = False
+
+
+FORMATS: Final[dict[str, Format]] = {
+    "table": Format(
+        "CSV, JSON lines or Parquet, by a mapping",
+        table.read,
+        re.compile(rb"PAR1|\s*\{\s*\"[^\n]*\}\s*(?:\n|$)|[^\n,;\t]*[,;\t][^\n]*\n"),
+        maps=True,
+    ),
+}
+
+
+def likely(head: bytes) -> list[str]:
+    """Return the formats that a file may be of, by its beginning; the surest first."""
+    return [name for name in _ORDER if name in FORMATS and (looks := FORMATS[name].looks) and looks.search(head)]
+
+
+_ORDER: Final = ("mlperf", "kineto", "sacct", "tensorboard", "wandb", "megatron", "prometheus", "table")

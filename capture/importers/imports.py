@@ -1,0 +1,190 @@
+"""Imports: files of a format become segments in a spool, file by file."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from ranklake.capture.encryption import Encryption
+from ranklake.capture.importers.formats import FORMATS, Format, likely
+from ranklake.capture.importers.mapping import Mapping as ColumnMapping
+from ranklake.capture.importers.mapping import load_mapping
+from ranklake.capture.importers.recording import Identity, Recording, today
+from ranklake.capture.importers.shipping import Shipping, refuse_changed
+from ranklake.capture.importers.source import Source, SourceError, sources
+from ranklake.capture.launcher import clean
+from ranklake.errors import did_you_mean
+from ranklake.lake.contracts.segment import RUN_NAME
+from ranklake.lake.contracts.storage import fsspec_options
+
+_DIGITS: Final = 8
+
+
+@dataclass
+class Imported:
+    """What was imported.
+
+    Attributes
+    ----------
+    runs
+        Names, in the order of the files.
+    rows, refused
+        Rows that were converted, by table, and those that were not, by reason: ingest sends them to quarantine.
+    again
+        Files that had been imported before: ingest stores nothing of them twice.
+    cut
+        What was wrong with the end of files, by name.
+    """
+
+    format: str
+    files: int = 0
+    runs: list[str] = field(default_factory=list)
+    rows: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, int] = field(default_factory=dict)
+    again: int = 0
+    cut: dict[str, str] = field(default_factory=dict)
+    segments: int = 0
+    segment_bytes: int = 0
+    objects: int = 0
+    elapsed_s: float = 0.0
+
+
+def import_files(
+    format_name: str,
+    paths: Iterable[str],
+    spool: str,
+    *,
+    run: str | None = None,
+    mapping: str | None = None,
+    storage: Mapping[str, str] | None = None,
+    encryption_key: str = "",
+    progress: Callable[[int, int], None] | None = None,
+) -> Imported:
+    """Import files into a spool.
+
+    Parameters
+    ----------
+    run
+        Name of the run; by default made from the file's name (and, where such names say little, its content). Where
+        each of several files is a run of its own, the file's name goes behind it.
+    mapping
+        For ``table``: a packaged mapping's name, or the path of a file.
+    storage
+        The options of ``[storage]``.
+    progress
+        Called with bytes read, and bytes in all.
+
+    Raises
+    ------
+    SourceError
+        No such format or file, a file of another format, or one that changed since its run was imported.
+    MappingError
+        The mapping is none.
+    UploadError
+        The spool cannot be written. What was sent stays; the same import again completes it.
+    """
+    began = time.monotonic()
+    kind = _format(format_name)
+    if kind.maps and not mapping:
+        raise SourceError(
+            f"{format_name} needs a mapping",
+            mend="name one with --mapping: a file, helios, straggler-trace, worker-steps",
+        )
+    if mapping and not kind.maps:
+        raise SourceError(f"{format_name} takes no mapping", where="--mapping", mend="leave it out")
+    columns = load_mapping(mapping) if mapping else None
+    if run is not None and not RUN_NAME.fullmatch(run):
+        raise SourceError(
+            "not a run's name", where="--run", mend="letters, digits, dots, dashes and underscores, at most 128"
+        )
+    files = sources(paths, lambda uri: fsspec_options(uri, storage or {}))
+    shipping = Shipping(spool, fsspec_options(spool, storage or {}))
+    done = Imported(format_name, len(files))
+    refused: Counter[str] = Counter()
+    total, seen = sum(source.size_bytes for source in files), 0
+    own_run = kind.own_run if columns is None else columns.own_run
+
+    def told(count: int) -> None:
+        nonlocal seen
+        seen += count
+        if progress is not None:
+            progress(min(seen, total), total)
+
+    todo = []
+    for source in files:
+        _refuse_other(source, format_name, kind, columns)
+        sha256 = source.digest()
+        name = _run_name(
+            run, source, sha256, several=len(files) > 1, own_run=own_run, columns=columns, kind=format_name
+        )
+        before = shipping.remembered(format_name, source.path, name)
+        digest = columns.sha256 if columns else ""
+        refuse_changed(before, sha256, digest, where=source.name, run=name)
+        done.again += before is not None
+        todo.append((source, name, Identity(format_name, digest, source.name, sha256)))
+    key = Encryption(encryption_key).key() if encryption_key else None
+    for source, name, identity in todo:
+        recording = Recording(identity, name, 0, shipping.take, today(), key, says_run=name not in done.runs)
+        source.told = told
+        kind.read(source, recording, columns)
+        if source.cut:
+            done.cut[source.name] = source.cut
+        recording.close()
+        shipping.flush()
+        facts: dict[str, Any] = {
+            "format": format_name,
+            "run": name,
+            "sha256": identity.sha256,
+            "mapping": identity.mapping,
+        }
+        facts |= {"file": source.name, "at": datetime.now(UTC).isoformat(timespec="seconds"), "rows": recording.rows}
+        shipping.remember(format_name, source.path, name, facts)
+        done.runs += [name] if name not in done.runs else []
+        done.rows = {t: done.rows.get(t, 0) + recording.rows.get(t, 0) for t in {*done.rows, *recording.rows}}
+        refused.update(recording.refused)
+    done.rows = dict(sorted(done.rows.items()))
+    done.refused = dict(refused.most_common())
+    done.segments, done.segment_bytes, done.objects = shipping.segments, shipping.segment_bytes, shipping.objects
+    done.elapsed_s = time.monotonic() - began
+    return done
+
+
+def _format(name: str) -> Format:
+    if name not in FORMATS:
+        raise SourceError(f"no such format {name!r}", mend=did_you_mean(name, FORMATS))
+    return FORMATS[name]
+
+
+def _refuse_other(source: Source, name: str, kind: Format, columns: ColumnMapping | None) -> None:
+    """Raise `SourceError` for a file that is empty, or plainly of another format."""
+    head = source.head()
+    if not head.strip():
+        what = "the file is empty" if not source.size_bytes else "nothing can be read of the file"
+        raise SourceError(what, where=source.name, mend="name one with rows")
+    if columns is not None or kind.looks is None or kind.looks.search(head):
+        return
+    others = [other for other in likely(head) if other != name]
+    if others:
+        mend = f"it looks like {others[0]}: ranklake import {others[0]} {Path(source.path).name}"
+        raise SourceError(f"nothing of {name} at its beginning", where=source.name, mend=mend)
+
+
+def _run_name(
+    given: str | None,
+    source: Source,
+    sha256: str,
+    *,
+    several: bool,
+    own_run: bool,
+    columns: ColumnMapping | None,
+    kind: str,
+) -> str:
+    stem = clean(source.stem)
+    if given is not None:
+        return f"{given}-{stem}"[:128] if several and own_run else given
+    if not own_run:
+        return columns.run if columns is not None and columns.run else f"imported-{kind}"
+    return stem[:128] if columns is not None else f"{stem[: 127 - _DIGITS]}-{sha256[:_DIGITS]}"

@@ -1,0 +1,323 @@
+"""Mapping: which foreign columns become which columns of a contract, as a YAML file says it (docs/import.md).
+
+All that can be wrong with a mapping by itself is found when it is read; what depends on the file to import, such as a
+column that it lacks, when that is opened. Both are told with the mapping's line.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Final, NoReturn
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from ranklake.capture.importers.moments import moment_ns
+from ranklake.capture.importers.units import Conversion, conversion
+from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.lake.contracts.document import Document, KeyPath
+from ranklake.lake.contracts.errors import ContractError, UnknownTableError
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.contracts.model import Column, Contract
+from ranklake.lake.contracts.segment import RUN_NAME
+
+PACKAGED: Final = Path(__file__).parent / "mappings"
+EPOCHS: Final = {"epoch_s": 10**9, "epoch_ms": 10**6, "epoch_us": 10**3, "epoch_ns": 1}
+_TOP: Final = {"table", "about", "source", "run", "time", "rank", "columns", "filters", "missing", "separator"}
+_COLUMN: Final = {
+    "column", "value", "file", "row", "json", "unit", "scale", "offset", "values", "default", "missing", "format",
+    "zone", "origin",
+}  # fmt: skip
+_ORIGINS: Final = ("column", "value", "file", "row", "json")
+_FILTERS: Final = {"column", "in", "not_in", "above", "below"}
+_NUMBERS: Final = {"int32", "int64", "float32", "float64"}
+
+
+class MappingError(RanklakeError):
+    """A mapping that cannot be used; `where` is ``file:line``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Where one column's values come from.
+
+    Attributes
+    ----------
+    target
+        The contract's column; None for ``time``.
+    column, value, file, row, json
+        One of them: a foreign column, a constant, a part of the file's name (``name`` or ``stem``), the number of the
+        row, or foreign columns that become a JSON object.
+    conversion
+        From the foreign unit, scale and offset to the contract's unit.
+    values
+        Foreign words and what they become; a word that is not there is refused, unless `default` says what it becomes.
+    missing
+        Texts that stand for NULL.
+    format, zone, origin_ns
+        Of times: a name of `EPOCHS`, ``iso`` or a pattern of strptime; the zone of times without one; what relative
+        times count from, ns since 1970.
+    at
+        Where in the mapping, for messages.
+    """
+
+    target: Column | None
+    at: KeyPath
+    column: str | None = None
+    value: Any = None
+    file: str | None = None
+    row: bool = False
+    json: tuple[str, ...] = ()
+    conversion: Conversion = field(default_factory=Conversion)
+    values: dict[str, Any] | None = None
+    default: Any = None
+    has_default: bool = False
+    missing: frozenset[str] = frozenset({""})
+    format: str = "iso"
+    zone: str = "UTC"
+    origin_ns: int | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Foreign columns that it reads."""
+        return (self.column,) if self.column is not None else self.json
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Rows to import: those whose value is in a set, not in one, or within bounds (which do not belong to them)."""
+
+    column: str
+    at: KeyPath
+    in_: frozenset[str] | None = None
+    not_in: frozenset[str] | None = None
+    above: float | None = None
+    below: float | None = None
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """A mapping.
+
+    Attributes
+    ----------
+    sha256
+        Of its text.
+    run
+        Name of the one run that all files go into; None where each file is a run.
+    """
+
+    name: str
+    sha256: str
+    contract: Contract
+    run: str | None
+    time: Rule
+    rank: Rule | None
+    rules: tuple[Rule, ...]
+    filters: tuple[Filter, ...]
+    separator: str | None
+    document: Document = field(repr=False)
+
+    @property
+    def own_run(self) -> bool:
+        """Whether each file is a run of its own."""
+        return self.run is None
+
+    @property
+    def foreign(self) -> dict[str, KeyPath]:
+        """Foreign columns that are read, and where the mapping names them."""
+        rules = [self.time, *([self.rank] if self.rank else []), *self.rules]
+        named = {name: rule.at for rule in rules for name in rule.columns}
+        return {item.column: item.at for item in self.filters} | named
+
+    def check_columns(self, there: Iterable[str], file: str) -> None:
+        """Raise `MappingError` for a foreign column that a file lacks."""
+        names = list(there)
+        for name, at in self.foreign.items():
+            if name not in names:
+                fail(self.document, at, f"no column {name!r} in {file}", did_you_mean(name, names))
+
+
+def load_mapping(name: str) -> Mapping:
+    """Read a mapping: a packaged one by its name, else the file of that path. Raises `MappingError`."""
+    packaged = {path.stem: path for path in PACKAGED.glob("*.yaml")}
+    path = packaged.get(name) or Path(name)
+    if not path.exists():
+        mend = f"{did_you_mean(name, packaged)} or the path of a file"
+        raise MappingError("no such mapping", where=name, mend=mend)
+    try:
+        document = Document(path)
+    except ContractError as error:
+        raise MappingError(error.what, where=error.where, mend=error.mend) from error
+    return _Reading(document).mapping(name if name in packaged else path.name, path.read_bytes())
+
+
+def fail(document: Document, at: KeyPath, what: str, mend: str = "") -> NoReturn:
+    """Raise `MappingError` with the line of an item."""
+    raise MappingError(what, where=f"{document.path}:{document.line(at)}", mend=mend)
+
+
+class _Reading:
+    """A mapping while it is read."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.missing: frozenset[str] = frozenset({""})
+
+    def fail(self, at: KeyPath, what: str, mend: str = "") -> NoReturn:
+        fail(self.document, at, what, mend)
+
+    def known(self, given: Any, names: set[str], at: KeyPath) -> dict[str, Any]:  # noqa: ANN401 - YAML
+        if not isinstance(given, dict):
+            self.fail(at, "is no mapping of names to values", f"known: {', '.join(sorted(names))}")
+        for name in given:
+            if name not in names:
+                self.fail((*at, name), f"no such key {name!r}", did_you_mean(str(name), names))
+        return given
+
+    def mapping(self, name: str, raw: bytes) -> Mapping:
+        top = self.known(self.document.content, _TOP, ())
+        table = top.get("table")
+        try:
+            of = contract(str(table))
+        except UnknownTableError as error:
+            self.fail(("table",), error.what, error.mend)
+        if not of.envelope:
+            self.fail(("table",), f"nobody records rows of {table!r}", "name a table of facts, such as steps or spans")
+        self.missing = frozenset(map(str, top.get("missing", [""])))
+        if "time" not in top:
+            self.fail((), "no time: when rows happened is not said", "add time: {column: …}")
+        run = top.get("run")
+        if run is not None and not RUN_NAME.fullmatch(str(run)):
+            self.fail(("run",), "not a run's name", "letters, digits, dots, dashes and underscores")
+        rank = self.rule(top["rank"], of.column("rank"), ("rank",)) if "rank" in top else None
+        columns = top.get("columns") or {}
+        if not isinstance(columns, dict):
+            self.fail(("columns",), "is no mapping of the contract's columns to foreign ones")
+        taken = {"run", "attempt", "rank", "incarnation", "segment", "slot", "ts", "date"}
+        own = [column.name for column in of.columns if column.name not in taken]
+        rules = []
+        for target, given in columns.items():
+            at = ("columns", target)
+            if target not in own:
+                what = "is made by the import" if target in taken else f"is no column of {of.table}"
+                self.fail(at, f"{target!r} {what}", did_you_mean(str(target), own))
+            rules.append(self.rule(given, of.column(target), at))
+        for column in of.columns:
+            if column.required and column.name in own and column.name not in columns:
+                self.fail(("columns",), f"{of.table} needs a {column.name}", f"add {column.name}: …")
+        filters = tuple(self.filter(item, ("filters", at)) for at, item in enumerate(top.get("filters") or []))
+        return Mapping(
+            name, hashlib.sha256(raw).hexdigest(), of, None if run is None else str(run),
+            self.rule(top["time"], None, ("time",)), rank, tuple(rules), filters, top.get("separator"), self.document,
+        )  # fmt: skip
+
+    def rule(self, given: Any, target: Column | None, at: KeyPath) -> Rule:  # noqa: ANN401 - YAML
+        if not isinstance(given, dict):
+            given = {"column": given}
+        given = self.known(given, _COLUMN, at)
+        origins = [name for name in _ORIGINS if name in given]
+        if len(origins) != 1:
+            self.fail(
+                at,
+                f"says where its values come from {'twice' if origins else 'nowhere'}",
+                "one of " + ", ".join(_ORIGINS),
+            )
+        is_time = target is None or target.type == "timestamp"
+        self.fits(given, target, at, is_time=is_time)
+        if "zone" in given:
+            try:
+                ZoneInfo(str(given["zone"]))
+            except (ZoneInfoNotFoundError, ValueError):
+                self.fail((*at, "zone"), f"no zone is called {given['zone']!r}", "such as UTC or Asia/Shanghai")
+        return Rule(
+            target, at,
+            column=None if "column" not in given else str(given["column"]),
+            value=given.get("value"), file=given.get("file"), row="row" in given,
+            json=tuple(map(str, given.get("json") or ())),
+            conversion=self.conversion(given, target, at, is_time=is_time),
+            values={str(word): meant for word, meant in given["values"].items()} if "values" in given else None,
+            default=given.get("default"), has_default="default" in given,
+            missing=frozenset(map(str, given["missing"])) if "missing" in given else self.missing,
+            format=str(given.get("format", "iso")), zone=str(given.get("zone", "UTC")),
+            origin_ns=self.origin(given, at),
+        )  # fmt: skip
+
+    def fits(self, given: dict[str, Any], target: Column | None, at: KeyPath, *, is_time: bool) -> None:
+        """Refuse what can give no value of the column."""
+        kind = "timestamp" if target is None else target.type
+        for name in ("format", "zone", "origin"):
+            if name in given and not is_time:
+                self.fail(
+                    (*at, name), f"{target.name if target else 'time'} is {kind}, not a time", f"leave {name} out"
+                )
+        for name in ("unit", "scale", "offset"):
+            if name in given and kind not in _NUMBERS and not is_time:
+                self.fail(
+                    (*at, name),
+                    f"{target.name if target else 'time'} is {kind}, which has no {name}",
+                    f"leave {name} out",
+                )
+        self.fits_values(given, target, at)
+
+    def fits_values(self, given: dict[str, Any], target: Column | None, at: KeyPath) -> None:
+        """Refuse constants and words that are no values of the column."""
+        kind = "timestamp" if target is None else target.type
+        if given.get("file", "stem") not in {"stem", "name"} or ("file" in given and kind != "string"):
+            self.fail((*at, "file"), "gives a text: stem or name", "put it into a column of text")
+        if "json" in given and (target is None or target.format != "json"):
+            self.fail((*at, "json"), "the column holds no JSON", "such as attributes")
+        if "values" in given and not isinstance(given["values"], dict):
+            self.fail((*at, "values"), "is no mapping of foreign words to values")
+        meant = [("values", one) for one in (given.get("values") or {}).values()]
+        for place, one in [*meant, *((name, given[name]) for name in ("value", "default") if name in given)]:
+            if one is not None and not _is_of(one, kind):
+                self.fail((*at, place), f"{one!r} is no {kind}", f"{target.name if target else 'time'} is {kind}")
+
+    def conversion(self, given: dict[str, Any], target: Column | None, at: KeyPath, *, is_time: bool) -> Conversion:
+        found = Conversion()
+        if "unit" in given:
+            own = "ns" if is_time else target.unit if target else None
+            try:
+                found = conversion(str(given["unit"]), own)
+            except ValueError as error:
+                self.fail((*at, "unit"), str(error))
+        try:
+            scale, offset = Fraction(str(given.get("scale", 1))), Fraction(str(given.get("offset", 0)))
+        except ValueError:
+            self.fail(at, "scale and offset are numbers", "such as scale: 0.001")
+        return Conversion(found.factor * scale, found.offset + offset * found.factor)
+
+    def origin(self, given: dict[str, Any], at: KeyPath) -> int | None:
+        if "origin" not in given:
+            return None
+
+        found = moment_ns(str(given["origin"]), "iso", "UTC")
+        if found is None:
+            self.fail((*at, "origin"), "is no time", "such as 2020-07-01T00:00:00Z")
+        return found
+
+    def filter(self, given: Any, at: KeyPath) -> Filter:  # noqa: ANN401 - YAML
+        given = self.known(given, _FILTERS, at)
+        if "column" not in given or len(given) == 1:
+            self.fail(
+                at, "a filter needs a column and what its values are to be", "such as {column: state, in: [done]}"
+            )
+        words = {name: frozenset(map(str, given[name])) for name in ("in", "not_in") if name in given}
+        bounds = {}
+        for name in ("above", "below"):
+            if name in given:
+                if not _is_of(given[name], "float64"):
+                    self.fail((*at, name), "is no number")
+                bounds[name] = float(given[name])
+        return Filter(str(given["column"]), at, words.get("in"), words.get("not_in"), **bounds)
+
+
+def _is_of(value: Any, kind: str) -> bool:  # noqa: ANN401 - YAML
+    if kind == "bool":
+        return isinstance(value, bool)
+    if kind in {"int32", "int64"}:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if kind in {"float32", "float64"}:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, str | int | float)

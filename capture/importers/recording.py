@@ -1,0 +1,327 @@
+"""Recording: rows of a foreign file become segments, sealed by the very code that seals a rank's own.
+
+A stream's incarnation is made from what is imported (`Identity`), and slots are positions in the file's order. So
+the same file gives the same keys, whoever imports it and however often, and ingest stores nothing twice.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+import ranklake
+from ranklake.capture.arrays import Array, plain, texts
+from ranklake.capture.meta import Meta
+from ranklake.capture.rows import FLAGS, NO_ROWS, Columns, Rows
+from ranklake.capture.seal import Origin, segment_bytes
+from ranklake.capture.stream import SealedFile, StreamName
+from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.envelope import Key
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.contracts.redact import redact
+from ranklake.lake.contracts.segment import REFUSED, REFUSED_ROW
+
+SEGMENT_ROWS: Final = 200_000
+"""Rows of a stream and table that are sealed together."""
+HELD_ROWS: Final = 1_000_000
+"""Rows of all streams that wait to be sealed; beyond them the fullest is sealed."""
+_TEXT_CHARACTERS: Final = 4_096
+_WALL: Final = ((0, 0),)
+"""Foreign times are wall times: the one anchor says that both clocks are the same."""
+
+Shipped = Callable[[SealedFile, StreamName, bytes], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What rows are imported from.
+
+    Attributes
+    ----------
+    format, mapping
+        The importer, and the digest of the mapping's text; empty if it takes none.
+    name, sha256
+        The file's name without folders, and the digest of its bytes.
+    """
+
+    format: str
+    mapping: str
+    name: str
+    sha256: str
+
+    def incarnation(self, run: str, attempt: int, rank: int) -> int:
+        """Return the positive 63-bit number that stands for the import of a rank."""
+        of = "\0".join((self.format, self.mapping, self.sha256, run, str(attempt), str(rank)))
+        return (int.from_bytes(hashlib.sha256(of.encode()).digest()[:8], "big") >> 2) + 1
+
+
+@dataclass
+class _Lane:
+    """Rows of one stream and table that wait to be sealed."""
+
+    times: list[int] = field(default_factory=list)
+    rows: list[Mapping[str, Any]] = field(default_factory=list)
+    batches: list[tuple[Array, Columns]] = field(default_factory=list)
+    refused: list[tuple[str, str]] = field(default_factory=list)
+    held: int = 0
+
+
+@dataclass
+class Recording:
+    """What is imported of one file into one attempt of a run. Call `close` at the end.
+
+    Attributes
+    ----------
+    shipped
+        Takes each segment.
+    facts
+        Columns of the row of ``runs`` that `close` adds, dated to the earliest row.
+    says_run
+        Whether there is such a row.
+    rows, refused
+        Counted by table, and by reason.
+    """
+
+    identity: Identity
+    run: str
+    attempt: int
+    shipped: Shipped
+    day: str
+    key: Key | None = None
+    world_size: int = 1
+    says_run: bool = True
+    facts: dict[str, Any] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, int] = field(default_factory=dict)
+    _lanes: dict[tuple[int, str], _Lane] = field(default_factory=dict)
+    _metas: dict[int, Meta] = field(default_factory=dict)
+    _held: int = 0
+    _first_ns: int | None = None
+
+    def row(self, table: str, ts_ns: int, rank: int = 0, **columns: Any) -> None:  # noqa: ANN401 - any column
+        """Add a row.
+
+        Parameters
+        ----------
+        ts_ns
+            Wall time, ns since 1970.
+        columns
+            The contract's; NULL where left out. A row whose values do not fit them is refused when it is sealed.
+        """
+        lane = self._lane(rank, table)
+        if lane.batches:
+            self._seal(rank, table)
+        lane.times.append(ts_ns)
+        lane.rows.append(columns)
+        self._took(rank, table, ts_ns, 1)
+
+    def batch(self, table: str, ts_ns: Array, columns: Columns, rank: int = 0) -> None:
+        """Add rows by columns of the contract's types, all finite."""
+        if not len(ts_ns):
+            return
+        lane = self._lane(rank, table)
+        if lane.rows:
+            self._seal(rank, table)
+        lane.batches.append((ts_ns, columns))
+        self._took(rank, table, int(ts_ns.min()), len(ts_ns))
+
+    def scalar(self, metric: str, value: float, ts_ns: int, rank: int = 0, **more: Any) -> None:  # noqa: ANN401
+        """Add a value; one that is not finite is flagged, as recorded values are. `more`: step and kind."""
+        if math.isfinite(value):
+            self.row("scalars", ts_ns, rank, metric=metric, value=float(value), **more)
+        else:
+            self.row("scalars", ts_ns, rank, metric=metric, value_flag=_flag(value), **more)
+
+    def step(self, number: int, seconds: float, ts_ns: int, rank: int = 0, **columns: Any) -> None:  # noqa: ANN401
+        """Add a step that began at `ts_ns`; of loss, grad_norm and lr, what is not finite is flagged."""
+        wrong = []
+        for name in ("loss", "grad_norm", "lr"):
+            value = columns.get(name)
+            if value is not None and not math.isfinite(_narrow(value)):
+                columns[name] = None
+                wrong.append(f"{name}:{_flag(_narrow(value))}")
+        if wrong:
+            columns["non_finite"] = ",".join(wrong)
+        self.row("steps", ts_ns, rank, step=number, step_time_s=seconds, **columns)
+
+    def refuse(self, table: str, reason: str, text: str, line: int | None = None, rank: int = 0) -> None:
+        """Send what could not be converted to quarantine.
+
+        Parameters
+        ----------
+        table
+            Where it was meant to go.
+        reason
+            Why; no value in it.
+        text
+            The foreign row; credentials in it are redacted, and it is cut at `_TEXT_CHARACTERS`.
+        line
+            Where in the file, from 1.
+        """
+        place = {"file": self.identity.name} | ({} if line is None else {"line": line})
+        whole = json.dumps(place | {"text": redact(text[:_TEXT_CHARACTERS])}, ensure_ascii=False)
+        lane = self._lane(rank, table)
+        lane.refused.append((f"import: {reason}", whole))
+        self.refused[reason] = self.refused.get(reason, 0) + 1
+        self._held += 1
+        if len(lane.refused) >= SEGMENT_ROWS:
+            self._seal_refused(rank, table, lane)
+
+    def close(self) -> None:
+        """Seal what is left: the row of ``runs``, and for each stream a last segment that says how much there was."""
+        if self.says_run and self._first_ns is not None:
+            labels = {
+                "imported": self.identity.format,
+                "source": self.identity.name,
+                "source_sha256": self.identity.sha256,
+            }
+            said = json.loads(self.facts.pop("labels", "{}"))
+            facts: dict[str, Any] = {
+                "world_size": self.world_size,
+                "ranklake_version": ranklake.__version__,
+            } | self.facts
+            self.row("runs", self._first_ns, labels=_compact(labels | said), **facts)
+        ranks = sorted({rank for rank, _ in self._lanes} | set(self._metas))
+        for rank in ranks:
+            for table in sorted(table for of, table in self._lanes if of == rank and table != "events"):
+                self._seal(rank, table, final=True)
+            self._seal(rank, "events", final=True)
+
+    def _lane(self, rank: int, table: str) -> _Lane:
+        lane = self._lanes.get((rank, table))
+        if lane is None:
+            lane = self._lanes[rank, table] = _Lane()
+        return lane
+
+    def _took(self, rank: int, table: str, ts_ns: int, count: int) -> None:
+        lane = self._lanes[rank, table]
+        lane.held += count
+        self._held += count
+        if self._first_ns is None or ts_ns < self._first_ns:
+            self._first_ns = ts_ns
+        if lane.held >= SEGMENT_ROWS:
+            self._seal(rank, table)
+        elif self._held >= HELD_ROWS:
+            self._seal(*max(self._lanes, key=lambda key: self._lanes[key].held))
+
+    def _seal(self, rank: int, table: str, *, final: bool = False) -> None:
+        lane = self._lane(rank, table)
+        if lane.rows:
+            times, given = lane.times, lane.rows
+            lane.times, lane.rows = [], []
+            rows = self._typed(rank, table, times, given)
+        else:
+            rows = _joined(table, lane.batches)
+            lane.batches = []
+        self._held -= lane.held
+        lane.held = 0
+        self._seal_refused(rank, table, lane)
+        if len(rows) or (final and table == "events"):
+            self._write(rank, table, rows, final=final)
+
+    def _seal_refused(self, rank: int, table: str, lane: _Lane) -> None:
+        if lane.refused:
+            reasons, wholes = zip(*lane.refused, strict=True)
+            self._held -= len(lane.refused)
+            lane.refused = []
+            zeros = np.zeros(len(reasons), np.int64)
+            columns = {REFUSED: texts(reasons), REFUSED_ROW: texts(wholes)}
+            self._write(rank, table, Rows(zeros, np.arange(len(reasons)), columns, 0), final=False)
+
+    def _typed(self, rank: int, table: str, times: list[int], given: list[Mapping[str, Any]]) -> Rows:
+        """Return rows as columns; those that do not fit are refused, one by one."""
+        fields = _fields(table)
+        columns = _columns(table, given, fields)
+        if columns is None or not _fit(times):
+            kept = []
+            for ts_ns, row in zip(times, given, strict=True):
+                if _fit([ts_ns]) and _columns(table, [row], fields) is not None:
+                    kept.append((ts_ns, row))
+                else:
+                    self.refuse(table, "a value does not fit its column", _compact(row), rank=rank)
+            times, given = [ts_ns for ts_ns, _ in kept], [row for _, row in kept]
+            columns = (_columns(table, given, fields) or {}) if given else {}
+        return Rows(np.array(times, np.int64), np.arange(len(times)), columns, 0) if given else NO_ROWS
+
+    def _write(self, rank: int, table: str, rows: Rows, *, final: bool) -> None:
+        meta = self._metas.setdefault(rank, Meta())
+        name = StreamName(self.run, self.attempt, rank, self.identity.incarnation(self.run, self.attempt, rank))
+        number = meta.highest.get(table, -1) + 1
+        origin = Origin(name, self.world_size, "")
+        raw, footer = segment_bytes(origin, meta, table, number, rows, _WALL, final=final, key=self.key)
+        meta.add_sealed(table, number, len(rows), footer.gaps, final=final)
+        if len(rows) and REFUSED not in rows.columns:
+            self.rows[table] = self.rows.get(table, 0) + len(rows)
+        digest = hashlib.sha256(raw).hexdigest()
+        self.shipped(SealedFile(Path(), table, number, self.day, len(rows), digest, footer.key_id), name, raw)
+
+
+def today() -> str:
+    """Return the UTC date: the day folder that segments go into, where ingest looks first."""
+    return datetime.now(UTC).date().isoformat()
+
+
+_FIELDS: dict[str, list[pa.Field]] = {}
+_ENVELOPE: Final = frozenset({"run", "attempt", "rank", "incarnation", "segment", "slot", "ts"})
+
+
+def _fields(table: str) -> list[pa.Field]:
+    if table not in _FIELDS:
+        _FIELDS[table] = [item for item in arrow_schema(contract(table), segment=True) if item.name not in _ENVELOPE]
+    return _FIELDS[table]
+
+
+def _columns(table: str, given: list[Mapping[str, Any]], fields: list[pa.Field]) -> Columns | None:
+    """Return the columns that rows have values for; None if a value does not fit, or a required one is missing."""
+    named = set().union(*(row.keys() for row in given)) if given else set()
+    unknown = named - {item.name for item in fields}
+    assert not unknown, f"{table} has no {sorted(unknown)}"
+    columns: Columns = {}
+    try:
+        for item in fields:
+            if item.name in named:
+                values = [row.get(item.name) for row in given]
+                if not item.nullable and None in values:
+                    return None
+                columns[item.name] = plain(values, item.type)
+            elif not item.nullable:
+                return None
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return columns
+
+
+def _joined(table: str, batches: list[tuple[Array, Columns]]) -> Rows:
+    if not batches:
+        return NO_ROWS
+    times = np.concatenate([times for times, _ in batches])
+    columns: Columns = {}
+    for item in _fields(table):
+        if any(item.name in some for _, some in batches):
+            parts = [some[item.name] if item.name in some else pa.nulls(len(at), item.type) for at, some in batches]
+            columns[item.name] = pa.concat_arrays(parts)
+    return Rows(times, np.arange(len(times)), columns, 0)
+
+
+def _fit(times: list[int]) -> bool:
+    return all(isinstance(ts_ns, int) and abs(ts_ns) < 1 << 62 for ts_ns in times)
+
+
+def _flag(value: float) -> str:
+    return FLAGS[0] if math.isnan(value) else FLAGS[1] if value > 0 else FLAGS[2]
+
+
+def _narrow(value: float) -> float:
+    with np.errstate(over="ignore"):
+        return float(np.float32(value))
+
+
+def _compact(of: Mapping[str, Any]) -> str:
+    return json.dumps(of, sort_keys=True, separators=(",", ":"), default=str)

@@ -1,0 +1,95 @@
+"""Shipping: sealed segments go to the spool, many in one object; and the spool remembers what was imported."""
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import fsspec
+
+from ranklake.capture.importers.source import SourceError
+from ranklake.capture.packing import PACK_BYTES, PACK_MEMBERS
+from ranklake.capture.stream import SealedFile, StreamName
+from ranklake.capture.upload import Uploader, UploadError
+from ranklake.lake.contracts.pack import pack
+
+FOLDER: Final = "imports"
+"""Below the spool: one small file for each run and file that was imported into it."""
+_PATIENCE_S: Final = 60.0
+
+
+@dataclass
+class Shipping:
+    """Segments on their way to a spool.
+
+    Attributes
+    ----------
+    segments, segment_bytes, objects
+        What was sent so far.
+    """
+
+    spool: str
+    options: Mapping[str, Any]
+    segments: int = 0
+    segment_bytes: int = 0
+    objects: int = 0
+    _uploader: Uploader = field(init=False, repr=False)
+    _waiting: dict[str, bytes] = field(default_factory=dict, repr=False)
+    _bytes: int = 0
+
+    def __post_init__(self) -> None:
+        self._uploader = Uploader(self.spool, self.options)
+
+    def take(self, file: SealedFile, name: StreamName, raw: bytes) -> None:
+        """Take a segment, and send those that wait where they are many. Raises `UploadError`."""
+        if self._waiting and (self._bytes + len(raw) > PACK_BYTES or len(self._waiting) >= PACK_MEMBERS):
+            self.flush()
+        self._waiting[file.remote(name)] = raw
+        self._bytes += len(raw)
+        self.segments += 1
+        self.segment_bytes += len(raw)
+
+    def flush(self) -> None:
+        """Send what waits. Raises `UploadError`; what was sent stays, and an import of the same file completes it."""
+        if not self._waiting:
+            return
+        path, raw = pack(self._waiting) if len(self._waiting) > 1 else next(iter(self._waiting.items()))
+        self._put(path, raw)
+        self._waiting, self._bytes = {}, 0
+        self.objects += 1
+
+    def remembered(self, format_: str, path: str, run: str) -> dict[str, Any] | None:
+        """Return what was noted when a file of this path was last imported into a run; None if it never was."""
+        fs, root = fsspec.url_to_fs(self.spool, **{k: v for k, v in self.options.items() if k != "put"})
+        try:
+            found: dict[str, Any] = json.loads(fs.cat_file(f"{root}/{_name(format_, path, run)}"))
+        except (FileNotFoundError, ValueError):
+            return None
+        return found
+
+    def remember(self, format_: str, path: str, run: str, facts: Mapping[str, Any]) -> None:
+        """Note that a file is imported. Raises `UploadError`."""
+        self._put(_name(format_, path, run), json.dumps(dict(facts), sort_keys=True).encode())
+
+    def _put(self, path: str, raw: bytes) -> None:
+        if not self._uploader.send(path, raw, time.monotonic() + _PATIENCE_S):
+            mend = "mend that and import again: nothing is stored twice"
+            raise UploadError(f"the spool cannot be written ({self._uploader.last_error})", where=self.spool, mend=mend)
+
+
+def refuse_changed(before: Mapping[str, Any] | None, sha256: str, mapping: str, *, where: str, run: str) -> None:
+    """Raise `SourceError` where a run has rows of other content of the same file: it would hold both."""
+    if before is None or (before.get("sha256"), before.get("mapping")) == (sha256, mapping):
+        return
+    what = "file" if before.get("sha256") != sha256 else "mapping"
+    raise SourceError(
+        f"the {what} changed since it was imported into run {run} on {str(before.get('at', ''))[:10]}",
+        where=where,
+        mend="import it into another run with --run NAME: the old rows stay where they are",
+    )
+
+
+def _name(format_: str, path: str, run: str) -> str:
+    return f"{FOLDER}/{hashlib.sha256(chr(0).join((format_, path, run)).encode()).hexdigest()[:32]}.json"

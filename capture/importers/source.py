@@ -1,0 +1,292 @@
+"""Source: a foreign file, opened, unpacked and cut into lines, whatever state it is in.
+
+Nothing here holds a file in memory: a line has at most `LINE_BYTES`, a block as many as its reader asks for.
+"""
+
+import codecs
+import gzip
+import hashlib
+import io
+import posixpath
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import IO, Any, Final, Self
+
+import fsspec
+
+from ranklake.errors import RanklakeError, did_you_mean
+
+LINE_BYTES: Final = 16 << 20
+"""A line that is longer is refused, and counted."""
+NO_TEXT: Final = "\ufdd0"
+"""A character that Unicode keeps out of texts."""
+_CHUNK_BYTES: Final = 1 << 20
+_GZIP: Final = b"\x1f\x8b"
+_UTF8_BOM: Final = b"\xef\xbb\xbf"
+_UTF16_BOMS: Final = (b"\xff\xfe", b"\xfe\xff")
+_HEAD_BYTES: Final = 1 << 16
+
+Told = Callable[[int], None]
+"""Is told how many bytes more were read of a file as it lies there."""
+
+
+class SourceError(RanklakeError):
+    """A file cannot be imported at all; nothing of it was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line without its end.
+
+    Attributes
+    ----------
+    number
+        From 1.
+    text
+        What could not be decoded stands as U+FFFD; empty if the line is too long.
+    flaw
+        What is wrong with it, without any of its words; None for a sound one.
+    """
+
+    number: int
+    text: str
+    flaw: str | None = None
+
+
+@dataclass
+class Source:
+    """A file to import.
+
+    Attributes
+    ----------
+    path, size_bytes
+        Where it lies, as the file system names it, and its size there.
+    cut
+        What was wrong with the end of it, where reading found out: a truncated archive, say.
+    """
+
+    fs: Any
+    path: str
+    size_bytes: int
+    told: Told = field(default=lambda _: None, repr=False)
+    cut: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The file's name, without folders."""
+        return posixpath.basename(self.path.rstrip("/"))
+
+    @property
+    def stem(self) -> str:
+        """The name without what says of what kind the file is."""
+        name = self.name
+        for ending in (
+            ".gz",
+            ".json",
+            ".jsonl",
+            ".ndjson",
+            ".csv",
+            ".tsv",
+            ".txt",
+            ".parquet",
+            ".log",
+            ".out",
+            ".prom",
+        ):
+            name = name.removesuffix(ending)
+        return name or self.name
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the bytes as they lie there, in hex. Raises `OSError`."""
+        sha = hashlib.sha256()
+        with self.fs.open(self.path, "rb") as raw:
+            while block := raw.read(_CHUNK_BYTES):
+                sha.update(block)
+        return sha.hexdigest()
+
+    def head(self) -> bytes:
+        """Return the first bytes, unpacked; fewer where the file is damaged.
+
+        Raises `SourceError` for text in UTF-16, or `OSError`.
+        """
+        with self.fs.open(self.path, "rb") as raw, _unpacked(raw) as stream:
+            try:
+                found = bytes(stream.read(_HEAD_BYTES))
+            except (EOFError, zlib.error, gzip.BadGzipFile):
+                return b""
+        if found.startswith(_UTF16_BOMS):
+            raise SourceError("the text is UTF-16", where=self.name, mend="convert it: iconv -f UTF-16 -t UTF-8")
+        return found.removeprefix(_UTF8_BOM)
+
+    def blocks(self, block_bytes: int = _CHUNK_BYTES) -> Iterator[bytes]:
+        """Yield the unpacked bytes, without a byte order mark.
+
+        A damaged archive ends early, and `cut` says why. Raises `OSError`.
+        """
+        with self.fs.open(self.path, "rb") as raw:
+            counted = _Counted(raw, self.told)
+            with _unpacked(counted) as stream:
+                first = True
+                while True:
+                    try:
+                        block = stream.read(block_bytes)
+                    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+                        ended = isinstance(error, EOFError)
+                        self.cut = "the gzip archive is cut off" if ended else "the gzip archive is damaged"
+                        return
+                    if not block:
+                        return
+                    yield block.removeprefix(_UTF8_BOM) if first else block
+                    first = False
+
+    def whole(self, most_bytes: int) -> bytes:
+        """Return all of the unpacked bytes. Raises `SourceError` where they are too many, or cut off."""
+        parts: list[bytes] = []
+        size = 0
+        for block in self.blocks():
+            size += len(block)
+            if size > most_bytes:
+                raise SourceError(f"more than {most_bytes >> 20} MiB", where=self.name, mend="split it")
+            parts.append(block)
+        if self.cut:
+            raise SourceError(self.cut, where=self.name, mend="fetch it again")
+        return b"".join(parts)
+
+    def text_stream(self) -> IO[bytes]:
+        """Return the unpacked text as a file to read from; what is not UTF-8 in it has become `NO_TEXT`, in UTF-8."""
+        return io.BufferedReader(_Blocks(_as_utf8(self.blocks())), _CHUNK_BYTES)
+
+    def lines(self) -> Iterator[Line]:
+        """Yield the lines. Never raises for what a line holds; see `blocks` for the rest."""
+        number = 0
+        rest = b""
+        skipping = False
+        for block in self.blocks():
+            pieces = block.split(b"\n")
+            for at, piece in enumerate(pieces):
+                if at < len(pieces) - 1:
+                    number += 1
+                    yield _line(number, rest + piece, too_long=skipping)
+                    rest, skipping = b"", False
+                elif not skipping:
+                    rest += piece
+            if len(rest) > LINE_BYTES:
+                rest, skipping = b"", True
+        if rest or skipping:
+            yield _line(number + 1, rest, too_long=skipping)
+
+
+def sources(paths: Iterable[str], options: Callable[[str], dict[str, Any]]) -> list[Source]:
+    """Return the files that paths name, sorted, each once: files, folders' entries are not looked at, globs are.
+
+    Parameters
+    ----------
+    options
+        Gives fsspec's options for a path.
+
+    Raises
+    ------
+    SourceError
+        A path names nothing.
+    """
+    found: dict[str, Source] = {}
+    for path in paths:
+        fs, root = fsspec.url_to_fs(path, **options(path))
+        there = fs.exists(root)
+        names = [root] if there else sorted(fs.glob(root)) if any(mark in root for mark in "*?[") else []
+        if not names:
+            parent = posixpath.dirname(root)
+            beside = [posixpath.basename(str(name)) for name in fs.ls(parent, detail=False)] if fs.isdir(parent) else []
+            mend = did_you_mean(posixpath.basename(root), beside) if beside else "name a file, or a glob in quotes"
+            raise SourceError("no such file", where=path, mend=mend)
+        for name in names:
+            if fs.isdir(name):
+                if there:
+                    raise SourceError("is a folder", where=path, mend=f"name its files: '{path.rstrip('/')}/*'")
+                continue
+            found[name] = Source(fs, name, int(fs.info(name)["size"] or 0))
+    return [found[name] for name in sorted(found)]
+
+
+def _line(number: int, raw: bytes, *, too_long: bool) -> Line:
+    if too_long or len(raw) > LINE_BYTES:
+        return Line(number, "", f"a line longer than {LINE_BYTES >> 20} MiB")
+    raw = raw.removesuffix(b"\r")
+    try:
+        return Line(number, raw.decode())
+    except UnicodeDecodeError:
+        return Line(number, raw.decode(errors="replace"), "not UTF-8")
+
+
+def _as_utf8(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    decoder = codecs.getincrementaldecoder("utf-8")(_MARKED)
+    for block in blocks:
+        if text := decoder.decode(block):
+            yield text.encode()
+    if text := decoder.decode(b"", final=True):
+        yield text.encode()
+
+
+def _marked(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    return NO_TEXT, error.end
+
+
+_MARKED: Final = "ranklake.marked"
+codecs.register_error(_MARKED, _marked)
+
+
+def _unpacked(raw: Any) -> Any:  # noqa: ANN401 - any binary file
+    magic = raw.read(2)
+    raw.seek(0)
+    return gzip.GzipFile(fileobj=raw, mode="rb") if magic == _GZIP else _Plain(raw)
+
+
+class _Plain:
+    """A file that is as it is; leaving it closes nothing."""
+
+    def __init__(self, raw: Any) -> None:  # noqa: ANN401 - any binary file
+        self.read = raw.read
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+class _Counted:
+    """A file that tells how much of it was read."""
+
+    def __init__(self, raw: Any, told: Told) -> None:  # noqa: ANN401 - any binary file
+        self._raw, self._told = raw, told
+
+    def read(self, size: int = -1) -> bytes:
+        block = bytes(self._raw.read(size))
+        self._told(len(block))
+        return block
+
+    def seek(self, *place: int) -> int:
+        return int(self._raw.seek(*place))
+
+    def tell(self) -> int:
+        return int(self._raw.tell())
+
+
+class _Blocks(io.RawIOBase):
+    """Blocks of bytes as a file."""
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        super().__init__()
+        self._blocks, self._rest = blocks, b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> int:  # noqa: ANN401 - a buffer
+        if not self._rest:
+            self._rest = next(self._blocks, b"")
+        part, self._rest = self._rest[: len(into)], self._rest[len(into) :]
+        into[: len(part)] = part
+        return len(part)

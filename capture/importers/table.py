@@ -1,0 +1,213 @@
+"""Tables: CSV, JSON lines and Parquet become rows of a contract, block by block, by a mapping."""
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+
+from ranklake.capture.arrays import Array, texts
+from ranklake.capture.importers.source import SourceError
+from ranklake.capture.importers.values import Mask, column_values, kept, moments
+
+if TYPE_CHECKING:
+    from ranklake.capture.importers.mapping import Mapping
+    from ranklake.capture.importers.recording import Recording
+    from ranklake.capture.importers.source import Source
+
+_BLOCK_BYTES: Final = 8 << 20
+_BLOCK_ROWS: Final = 65_536
+_SHOWN_COLUMNS: Final = 64
+
+Block = tuple[pa.Table, list[tuple[int | None, str, str]]]
+"""Rows, and what of the file was no row: line, reason, text."""
+
+
+def read(source: "Source", recording: "Recording", mapping: "Mapping") -> None:
+    """Import a file.
+
+    Raises
+    ------
+    SourceError
+        The file cannot be read as a table.
+    MappingError
+        It lacks a column that the mapping names.
+    """
+    head = source.head()
+    if head.startswith(b"PAR1"):
+        blocks = _parquet(source, mapping)
+    elif head.lstrip().startswith(b"{"):
+        blocks = _json_lines(source, mapping)
+    else:
+        blocks = _csv(source, mapping, head)
+    table, number = mapping.contract.table, 0
+    for rows, misfits in blocks:
+        for line, reason, text in misfits:
+            recording.refuse(table, reason, text, line)
+        if rows.num_rows:
+            _convert(rows, number, source, recording, mapping)
+            number += rows.num_rows
+
+
+def _convert(rows: pa.Table, first: int, source: "Source", recording: "Recording", mapping: "Mapping") -> None:
+    """Hand over a block's rows; those of which any value does not convert are refused whole."""
+    table, file = mapping.contract.table, {"stem": source.stem, "name": source.name}
+    count = rows.num_rows
+    wanted = np.ones(count, bool)
+    for item in mapping.filters:
+        wanted &= kept(item, rows)
+    reasons: list[tuple[Mask, str]] = []
+    times, absent, bad = _times(mapping, rows)
+    reasons += [(bad, "time: a time that is none"), (absent & ~bad, "time: there is none")]
+    ranks = np.zeros(count, np.int64)
+    if mapping.rank is not None:
+        found, bad, why = column_values(mapping.rank, rows, file, first)
+        ranks = found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+        reasons += [(bad, f"rank: {why}"), (~bad & (ranks < 0), "rank: there is none")]
+    columns = {}
+    for rule in mapping.rules:
+        assert rule.target is not None
+        name = rule.target.name
+        columns[name], bad, why = column_values(rule, rows, file, first)
+        reasons.append((bad, f"{name}: {why}"))
+        if rule.target.required:
+            empty = columns[name].is_null().to_numpy(zero_copy_only=False)
+            reasons.append((empty & ~bad, f"{name}: there is none"))
+    good = wanted.copy()
+    for wrong, why in reasons:
+        here = np.flatnonzero(wrong & good)
+        good[here] = False
+        for at in here.tolist():
+            recording.refuse(table, why, _shown(rows, at), first + at + 1)
+    for rank in np.unique(ranks[good]).tolist():
+        mine = good & (ranks == rank)
+        recording.world_size = max(recording.world_size, rank + 1)
+        if mine.all():
+            recording.batch(table, times, columns, rank)
+        else:
+            chosen = pa.array(np.flatnonzero(mine))
+            recording.batch(table, times[mine], {name: column.take(chosen) for name, column in columns.items()}, rank)
+
+
+def _times(mapping: "Mapping", rows: pa.Table) -> tuple[Array, Mask, Mask]:
+    rule = mapping.time
+    if rule.column is not None:
+        return moments(rule, rows[rule.column])
+    given = texts([str(rule.value)])
+    times, absent, bad = moments(rule, pa.chunked_array([given]))
+    return tuple(np.repeat(one, rows.num_rows) for one in (times, absent, bad))  # type: ignore[return-value]
+
+
+def _shown(rows: pa.Table, at: int) -> str:
+    """Return a row as text for quarantine."""
+    row = rows.slice(at, 1).to_pylist()[0]
+    shown = dict(list(row.items())[:_SHOWN_COLUMNS])
+    return json.dumps(
+        {name: value.decode(errors="replace") if isinstance(value, bytes) else value for name, value in shown.items()},
+        default=str, ensure_ascii=False,
+    )  # fmt: skip
+
+
+def _csv(source: "Source", mapping: "Mapping", head: bytes) -> Iterator[Block]:
+    separator = mapping.separator or _separator(head)
+    misfits: list[tuple[int | None, str, str]] = []
+
+    def misfit(row: Any) -> str:  # noqa: ANN401 - pyarrow's InvalidRow
+        misfits.append((row.number, f"{row.actual_columns} fields instead of {row.expected_columns}", row.text or ""))
+        return "skip"
+
+    header = _header(head, separator)
+    twice = {name for name in header if header.count(name) > 1}
+    if twice:
+        raise SourceError(f"column {min(twice)!r} stands twice", where=source.name, mend="give each a name of its own")
+    mapping.check_columns(header, source.name)
+    types = dict.fromkeys(header, pa.binary())
+    try:
+        reader = pacsv.open_csv(
+            source.text_stream(),
+            pacsv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES),
+            pacsv.ParseOptions(delimiter=separator, newlines_in_values=True, invalid_row_handler=misfit),
+            pacsv.ConvertOptions(column_types=types, check_utf8=False, strings_can_be_null=False),
+        )
+        for batch in reader:
+            some = misfits.copy()
+            misfits.clear()
+            yield pa.table(batch), some
+    except pa.ArrowInvalid as error:
+        what = "is too long" if "block size" in str(error) else "is no CSV"
+        raise SourceError(
+            f"a row {what}", where=source.name, mend="mend the file; nothing more of it was read"
+        ) from error
+    if misfits or source.cut:
+        cut = [(None, source.cut, "")] if source.cut else []
+        yield pa.table({name: pa.array([], pa.binary()) for name in header}), [*misfits, *cut]
+
+
+def _header(head: bytes, separator: str) -> list[str]:
+    first = head.decode(errors="replace").lstrip("\n\r")
+    return next(csv.reader(io.StringIO(first), delimiter=separator), [])
+
+
+def _separator(head: bytes) -> str:
+    first = head.partition(b"\n")[0].decode(errors="replace")
+    return max(",\t;|", key=first.count)
+
+
+def _json_lines(source: "Source", mapping: "Mapping") -> Iterator[Block]:
+    rows: list[dict[str, Any]] = []
+    misfits: list[tuple[int | None, str, str]] = []
+    names = list(mapping.foreign)
+    seen: set[str] = set()
+
+    def block() -> Block:
+        columns = {name: texts([_word(row.get(name)) for row in rows]) for name in names}
+        found = pa.table(columns) if rows else pa.table({name: texts([]) for name in names})
+        some = misfits.copy()
+        rows.clear()
+        misfits.clear()
+        return found, some
+
+    for line in source.lines():
+        if line.flaw is None and not line.text.strip():
+            continue
+        try:
+            row = json.loads(line.text) if line.flaw is None else None
+        except (ValueError, RecursionError):
+            row = None
+        if isinstance(row, dict):
+            seen.update(row)
+            rows.append(row)
+        else:
+            misfits.append((line.number, line.flaw or "no JSON object", line.text))
+        if len(rows) + len(misfits) >= _BLOCK_ROWS:
+            mapping.check_columns(seen, source.name)
+            yield block()
+    if source.cut:
+        misfits.append((None, source.cut, ""))
+    if seen:
+        mapping.check_columns(seen, source.name)
+    yield block()
+
+
+def _word(value: Any) -> str | None:  # noqa: ANN401 - JSON
+    if value is None or isinstance(value, str):
+        return None if value is None else value.encode(errors="replace").decode()
+    return json.dumps(value)
+
+
+def _parquet(source: "Source", mapping: "Mapping") -> Iterator[Block]:
+    with source.fs.open(source.path, "rb") as raw:
+        try:
+            file = pq.ParquetFile(raw)
+            names = file.schema_arrow.names
+            mapping.check_columns(names, source.name)
+            for batch in file.iter_batches(_BLOCK_ROWS, columns=list(mapping.foreign), use_threads=False):
+                source.told(source.size_bytes * batch.num_rows // max(1, file.metadata.num_rows))
+                yield pa.table(batch), []
+        except (pa.ArrowException, OSError) as error:
+            raise SourceError("not readable as Parquet", where=source.name, mend="fetch it again") from error

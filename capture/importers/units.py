@@ -1,0 +1,61 @@
+"""Units: what a foreign unit is in the contract's. Names as UCUM or people write them; factors are exact."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+from ranklake.errors import did_you_mean
+
+_TABLE: Final[dict[str, dict[str, str | int]]] = {
+    "time": {"s": 1, "ms": "1/1000", "us": "1/1000000", "µs": "1/1000000", "ns": "1/1000000000", "min": 60, "h": 3600,
+             "d": 86_400},
+    "bytes": {"By": 1, "B": 1, "bit": "1/8", "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+              "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40},
+    "bytes over time": {"By/s": 1, "kB/s": 10**3, "MB/s": 10**6, "GB/s": 10**9,
+                        "KiB/s": 1 << 10, "MiB/s": 1 << 20, "GiB/s": 1 << 30},
+    "ratio": {"ratio": 1, "percent": "1/100", "%": "1/100"},
+    "energy": {"J": 1, "mJ": "1/1000", "kJ": 1000, "Wh": 3600, "kWh": 3_600_000},
+    "power": {"W": 1, "mW": "1/1000", "kW": 1000},
+    "frequency": {"Hz": 1, "kHz": 10**3, "MHz": 10**6, "GHz": 10**9},
+    "operations": {"FLOP": 1, "GFLOP": 10**9, "TFLOP": 10**12},
+    "operations over time": {"FLOP/s": 1, "GFLOP/s": 10**9, "TFLOP/s": 10**12, "PFLOP/s": 10**15},
+    "temperature": {"Cel": 1, "celsius": 1},
+}  # fmt: skip
+_OFFSETS: Final = {("K", "Cel"): Fraction(-27315, 100)}
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """A value in the contract's unit is the foreign one times `factor`, plus `offset`."""
+
+    factor: Fraction = Fraction(1)
+    offset: Fraction = Fraction(0)
+
+    @property
+    def is_none(self) -> bool:
+        """Whether values stay as they are."""
+        return self == Conversion()
+
+
+def conversion(foreign: str, own: str | None) -> Conversion:
+    """Return how to turn a foreign unit into the contract's.
+
+    Raises
+    ------
+    ValueError
+        There is no way; the message says why and is fit to be shown.
+    """
+    if (foreign, own) in _OFFSETS:
+        return Conversion(offset=_OFFSETS[foreign, str(own)])
+    if foreign == own:
+        return Conversion()
+    of = {name: (kind, Fraction(factor)) for kind, units in _TABLE.items() for name, factor in units.items()}
+    if foreign not in of:
+        message = f"no unit is called {foreign!r}; {did_you_mean(foreign, of)}"
+        raise ValueError(message)
+    if own not in of or of[foreign][0] != of[own][0]:
+        message = (
+            f"{foreign!r} is {of[foreign][0]} and cannot become {'a column without unit' if own is None else repr(own)}"
+        )
+        raise ValueError(message)
+    return Conversion(of[foreign][1] / of[own][1])

@@ -1,0 +1,237 @@
+"""Values: foreign columns become columns of the contract's types, a block of rows at a time.
+
+Whole columns are tried first; only where one value spoils that, values are looked at one by one.
+"""
+
+import json
+import re
+from fractions import Fraction
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.capture.arrays import Array, numbers, plain, texts, truths
+from ranklake.capture.importers.mapping import EPOCHS, Filter, Rule
+from ranklake.capture.importers.moments import moment_ns
+from ranklake.capture.importers.source import NO_TEXT
+from ranklake.capture.importers.units import Conversion
+from ranklake.lake.contracts.arrow import ARROW_TYPES
+
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+
+_NUMBER: Final = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_JSON_NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_WHOLE: Final = r"^[+-]?[0-9]+$"
+_TRUE, _FALSE = frozenset({"true", "1", "yes", "t", "y"}), frozenset({"false", "0", "no", "f", "n"})
+_LARGEST: Final = {"int32": 2**31 - 1, "int64": 2**63 - 1}
+
+
+def column_values(rule: Rule, rows: pa.Table, file: dict[str, str], first_row: int) -> tuple[pa.Array, Mask, str]:
+    """Return a rule's values for rows, which of them could not be converted, and why they could not.
+
+    Parameters
+    ----------
+    rows
+        As the file has them: text as binary or string, numbers as they are.
+    file
+        What ``file:`` may ask for.
+    first_row
+        Number of the first of the rows in the file, from 0.
+    """
+    assert rule.target is not None
+    to, count = ARROW_TYPES[rule.target.type], rows.num_rows
+    if rule.row:
+        return numbers(np.arange(first_row, first_row + count), to), np.zeros(count, bool), ""
+    if rule.file is not None:
+        return texts([file[rule.file]] * count), np.zeros(count, bool), ""
+    if rule.json:
+        return _objects(rule, rows), np.zeros(count, bool), ""
+    if rule.column is None:
+        return _constant(rule, to, count), np.zeros(count, bool), ""
+    if rule.values is not None:
+        return _words(rule, rows[rule.column], to)
+    return _typed(rule, rows[rule.column], to)
+
+
+def _typed(rule: Rule, given: pa.ChunkedArray, to: pa.DataType) -> tuple[pa.Array, Mask, str]:
+    """Return a foreign column as values of the rule's column."""
+    assert rule.target is not None
+    kind = rule.target.type
+    text, broken = _text(given, rule.missing)
+    if kind == "string":
+        return text, broken, "text that is not UTF-8"
+    if kind == "bool":
+        return _truths(text, broken)
+    if kind == "timestamp":
+        times, absent, bad = moments(rule, given)
+        return numbers(times // 1000, to, absent | bad), bad, "a time that is none"
+    found, absent, bad = _numbers(given, text, rule.conversion, whole=kind.startswith("int"))
+    bad |= broken
+    if kind.startswith("int"):
+        bad |= ~absent & (np.abs(found) > _LARGEST[kind])
+    if rule.has_default:
+        found, absent = np.where(absent & ~bad, rule.default, found), absent & bad
+    what = "a number that is not whole, or none" if kind.startswith("int") else "a number that is none"
+    return numbers(np.where(absent | bad, 0, found), to, absent | bad), bad, what
+
+
+def moments(rule: Rule, given: pa.ChunkedArray) -> tuple[Array, Mask, Mask]:
+    """Return times as ns since 1970, where there are none, and which could not be converted."""
+    if pa.types.is_timestamp(given.type) or pa.types.is_date(given.type):
+        naive = not pa.types.is_timestamp(given.type) or given.type.tz is None
+        moment = given.cast(pa.timestamp("us")) if naive else given.cast(pa.timestamp("us", "UTC"))
+        if naive and rule.zone != "UTC":
+            moment = pc.assume_timezone(moment, rule.zone, ambiguous="earliest", nonexistent="earliest")
+        absent = given.is_null().to_numpy()
+        return moment.cast(pa.int64()).fill_null(0).to_numpy() * 1000, absent, np.zeros(len(given), bool)
+    text, broken = _text(given, rule.missing)
+    if rule.origin_ns is not None or rule.format in EPOCHS:
+        factor = rule.conversion if rule.origin_ns is not None else Conversion(Fraction(EPOCHS[rule.format]))
+        found, absent, bad = _numbers(given, text, factor, whole=False)
+        bad |= broken | (np.abs(found) > 2**62)
+        return np.rint(np.where(bad, 0, found)).astype(np.int64) + (rule.origin_ns or 0), absent, bad
+    absent = text.is_null().to_numpy(zero_copy_only=False)
+    if rule.format == "iso" and rule.zone == "UTC":
+        try:
+            return text.cast(pa.timestamp("us")).cast(pa.int64()).fill_null(0).to_numpy() * 1000, absent, broken
+        except pa.ArrowInvalid:
+            pass
+    words = text.dictionary_encode()
+    known = [moment_ns(word, rule.format, rule.zone) for word in words.dictionary.to_pylist()] or [None]
+    codes = words.indices.fill_null(0).to_numpy()
+    unknown = np.array([moment is None for moment in known])[codes]
+    times = np.array([0 if moment is None else moment for moment in known], np.int64)[codes]
+    return times, absent, broken | (unknown & ~absent)
+
+
+def kept(item: Filter, rows: pa.Table) -> Mask:
+    """Return which rows a filter lets through; those without a value pass none but ``not_in``."""
+    text, _ = _text(rows[item.column], frozenset())
+    passes = np.ones(rows.num_rows, bool)
+    for words, wanted in ((item.in_, True), (item.not_in, False)):
+        if words is not None:
+            there = pc.is_in(text, value_set=texts(sorted(words))).to_numpy(zero_copy_only=False)
+            passes &= there == wanted
+    if item.above is not None or item.below is not None:
+        found, absent, bad = _numbers(rows[item.column], text, Conversion(), whole=False)
+        passes &= ~absent & ~bad
+        passes &= (found > item.above) if item.above is not None else True
+        passes &= (found < item.below) if item.below is not None else True
+    return passes
+
+
+def _constant(rule: Rule, to: pa.DataType, count: int) -> pa.Array:
+    value = rule.value
+    if isinstance(value, int | float) and not isinstance(value, bool) and not pa.types.is_string(to):
+        exact = Fraction(str(value)) * rule.conversion.factor + rule.conversion.offset
+        value = int(exact) if pa.types.is_integer(to) else float(exact)
+    elif pa.types.is_timestamp(to):
+        value = (moment_ns(str(value), rule.format, rule.zone) or 0) // 1000
+    elif pa.types.is_string(to) and value is not None:
+        value = str(value)
+    return plain([value], to).take(numbers(np.zeros(count, np.int64), pa.int64()))
+
+
+def _objects(rule: Rule, rows: pa.Table) -> pa.Array:
+    """Return foreign columns as JSON objects: numbers as such, the rest as text; what is missing is left out."""
+    parts = []
+    for name in rule.json:
+        encoded = _text(rows[name], rule.missing)[0].dictionary_encode()
+        whole = [f"{json.dumps(name)}:{_literal(word)}" for word in encoded.dictionary.to_pylist()]
+        parts.append(pa.DictionaryArray.from_arrays(encoded.indices, texts(whole)).cast(pa.string()))
+    inside = pc.binary_join_element_wise(*parts, ",", null_handling="skip")
+    return pc.binary_join_element_wise("{", inside, "}", "")
+
+
+def _literal(word: str) -> str:
+    return word if _JSON_NUMBER.fullmatch(word) else json.dumps(word, ensure_ascii=False)
+
+
+def _words(rule: Rule, given: pa.ChunkedArray, to: pa.DataType) -> tuple[pa.Array, Mask, str]:
+    """Return what words become."""
+    assert rule.values is not None
+    text, broken = _text(given, rule.missing)
+    encoded = text.dictionary_encode()
+    of = encoded.dictionary.to_pylist()
+    known = [rule.values.get(word, rule.default) for word in of] or [None]
+    bad_words = np.array([word not in rule.values and not rule.has_default for word in of] or [False])
+    codes = encoded.indices.fill_null(0).to_numpy()
+    absent = text.is_null().to_numpy(zero_copy_only=False)
+    meant = plain([str(one) if pa.types.is_string(to) and one is not None else one for one in known], to)
+    found = meant.take(numbers(codes, pa.int64(), absent))
+    return found, broken | (bad_words[codes] & ~absent), "a word that the mapping does not know"
+
+
+def _text(given: pa.ChunkedArray, missing: frozenset[str]) -> tuple[pa.Array, Mask]:
+    """Return values as text, NULL where they are missing, and which were not UTF-8."""
+    column = given.combine_chunks() if isinstance(given, pa.ChunkedArray) else given
+    column = column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+    broken = np.zeros(len(column), bool)
+    if pa.types.is_nested(column.type):
+        found = texts([None if one is None else json.dumps(one, default=str) for one in column.to_pylist()])
+    else:
+        try:
+            found = column.cast(pa.string())
+            found.validate(full=True)
+        except pa.ArrowInvalid:
+            raw = column.to_pylist()
+            read = [one.decode(errors="replace") if isinstance(one, bytes) else one for one in raw]
+            broken = np.array([text is not None and text.encode() != one for text, one in zip(read, raw, strict=True)])
+            found = texts(read)
+    broken |= pc.fill_null(pc.match_substring(found, NO_TEXT), fill_value=False).to_numpy(zero_copy_only=False)
+    if missing:
+        found = pc.if_else(pc.is_in(found, value_set=texts(sorted(missing))), pa.scalar(None, pa.string()), found)
+    return found, broken
+
+
+def _truths(text: pa.Array, broken: Mask) -> tuple[pa.Array, Mask, str]:
+    read = [None if one is None else one.strip().lower() for one in text.to_pylist()]
+    bad = np.array([one is not None and one not in _TRUE and one not in _FALSE for one in read], bool)
+    found = truths([None if one is None else one in _TRUE for one in read])
+    return found, bad | broken, "neither true nor false"
+
+
+def _numbers(
+    given: pa.ChunkedArray, text: pa.Array, conversion: Conversion, *, whole: bool
+) -> tuple[Array, Mask, Mask]:
+    """Return converted numbers, where there are none, and which could not be converted."""
+    type_ = given.type
+    if pa.types.is_integer(type_) or pa.types.is_floating(type_):
+        absent = text.is_null().to_numpy(zero_copy_only=False)
+        found = given.cast(pa.int64() if pa.types.is_integer(type_) else pa.float64()).fill_null(0).to_numpy()
+        bad = np.zeros(len(found), bool)
+    else:
+        trimmed = pc.utf8_trim_whitespace(text)
+        absent = trimmed.is_null().to_numpy(zero_copy_only=False)
+        found, bad = _parsed(trimmed, whole=whole and conversion.is_none)
+    if not np.issubdtype(found.dtype, np.integer):
+        bad = bad | ~np.isfinite(found)
+    if not conversion.is_none:
+        exact = float(conversion.factor), float(conversion.offset)
+        found = found.astype(np.float64) * exact[0] + exact[1]
+        if whole:
+            found = np.rint(found)
+    if whole and not np.issubdtype(found.dtype, np.integer):
+        bad = bad | (found != np.rint(found)) | (np.abs(found) >= 2.0**63)
+        found = np.where(bad, 0, found).astype(np.int64)
+    return found, absent, bad & ~absent
+
+
+def _parsed(text: pa.Array, *, whole: bool) -> tuple[Array, Mask]:
+    """Return texts as numbers, whole ones where that loses nothing, and which are none."""
+    for to in (pa.int64(), pa.float64()) if whole else (pa.float64(),):
+        try:
+            return text.cast(to).fill_null(0).to_numpy(), np.zeros(len(text), bool)
+        except pa.ArrowInvalid:
+            continue
+    fits = pc.fill_null(pc.match_substring_regex(text, _NUMBER), fill_value=True)
+    bad = ~fits.to_numpy(zero_copy_only=False)
+    if whole and pc.all(pc.match_substring_regex(text.filter(fits), _WHOLE)).as_py():
+        kept_ = pc.if_else(fits, text, pa.scalar(None, pa.string()))
+        try:
+            return kept_.cast(pa.int64()).fill_null(0).to_numpy(), bad
+        except pa.ArrowInvalid:
+            pass
+    return pc.if_else(fits, text, pa.scalar(None, pa.string())).cast(pa.float64()).fill_null(0).to_numpy(), bad

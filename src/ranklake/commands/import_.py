@@ -1,0 +1,60 @@
+"""``ranklake import``."""
+
+import json
+from dataclasses import asdict
+
+import click
+
+from ranklake.capture.importers.formats import FORMATS
+from ranklake.capture.importers.imports import Imported, import_files
+from ranklake.commands.options import configuration, json_option, spool_option
+from ranklake.commands.progress import progress_bar
+
+
+@click.command(
+    "import", epilog="Formats: " + "; ".join(f"{name} ({item.summary})" for name, item in FORMATS.items()) + "."
+)
+@click.argument("format_name", metavar="FORMAT")
+@click.argument("paths", metavar="PATH…", nargs=-1, required=True)
+@spool_option
+@click.option("--run", metavar="NAME", help="The run that rows go into; default: made from the file's name.")
+@click.option(
+    "--mapping", metavar="FILE", help="For table: a mapping's file, or helios, straggler-trace, worker-steps."
+)
+@json_option
+@click.pass_context
+def import_(
+    ctx: click.Context,
+    format_name: str,
+    paths: tuple[str, ...],
+    spool: str,
+    run: str | None,
+    mapping: str | None,
+    *,
+    as_json: bool,
+) -> int:
+    """Import telemetry of other tools into the spool, for ingest to bring in like any other.
+
+    PATH is a file, a glob in quotes, or a URI; .gz is unpacked. Import the same file as often as you like: nothing is
+    stored twice. Rows that do not convert go to quarantine, counted. Exits 1 if a file was damaged at its end.
+    """
+    config = configuration(ctx)
+    with progress_bar("import") as progress:
+        done = import_files(
+            format_name, paths, spool,
+            run=run, mapping=mapping, storage=config.storage, encryption_key=config.encryption_key, progress=progress,
+        )  # fmt: skip
+    click.echo(json.dumps(asdict(done)) if as_json else _told(done))
+    return 1 if done.cut else 0
+
+
+def _told(done: Imported) -> str:
+    runs = done.runs[0] if len(done.runs) == 1 else f"{len(done.runs)} runs"
+    lines = [f"{done.format}: {done.files} file{'s' * (done.files != 1)} into {runs}"]
+    lines += [f"  {table:<13}{count:>14,} rows" for table, count in done.rows.items()]
+    lines += [f"  {count:,} not converted ({reason}), to quarantine" for reason, count in done.refused.items()]
+    lines += [f"  {name}: {what}; what came before it is imported" for name, what in done.cut.items()]
+    if done.again:
+        lines.append(f"  {done.again} of them had been imported before: nothing is stored twice")
+    lines.append(f"{done.segments:,} segments in {done.elapsed_s:.1f} s; next: ranklake ingest")
+    return "\n".join(lines)

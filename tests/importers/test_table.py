@@ -1,0 +1,241 @@
+"""Tables by a mapping: what converts is stored, what does not is in quarantine, and everything is counted."""
+
+import gzip
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from bringing import bring
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from importing import ask, imported, rejects
+
+from ranklake.capture.importers.imports import import_files
+from ranklake.capture.importers.mapping import MappingError, load_mapping
+from ranklake.capture.importers.source import SourceError
+from ranklake.lake.store import Lake
+
+MAPPING = """
+table: pools
+time: {column: when}
+columns:
+  pool: name
+  gpu_total: total
+  job_running: {column: running, missing: ["", "-"]}
+  interval_ns: {column: length, unit: min}
+  gpu_utilization_ratio: {column: busy, unit: percent}
+  gpu_type: {column: kind, values: {h: H100, a: A100}}
+"""
+HEADER = "when,name,total,running,length,busy,kind\n"
+
+
+def written(path, text, *, encoding="utf-8"):
+    path.write_bytes(text.encode(encoding) if isinstance(text, str) else text)
+    return path
+
+
+@pytest.fixture
+def mapping(tmp_path):
+    return str(written(tmp_path / "m.yaml", MAPPING))
+
+
+def test_values_are_converted(lake, spool, tmp_path, mapping):
+    """Units, words, missing values and times become the contract's."""
+    file = written(
+        tmp_path / "vc.csv", HEADER + "2020-05-01 00:01:00,x,8,-,1,25,h\n2020-05-01T08:00:00+08:00,y,8.5,3,0.5,100,a\n"
+    )
+    done = imported(lake, spool, "table", file, mapping=mapping)
+    assert (done.rows, done.refused, done.runs) == ({"pools": 2, "runs": 1}, {}, ["vc"])
+    wanted = (
+        "SELECT ts, pool, gpu_total, job_running, interval_ns, gpu_utilization_ratio u, gpu_type FROM pools ORDER BY ts"
+    )
+    late, early = ask(lake, wanted)[::-1]
+    assert (str(early["ts"]), early["pool"], early["gpu_total"]) == ("2020-05-01 00:00:00+00:00", "y", 8.5)
+    assert (early["job_running"], early["interval_ns"], early["u"], early["gpu_type"]) == (3, 30 * 10**9, 1.0, "A100")
+    assert (late["job_running"], late["interval_ns"], late["u"], late["gpu_type"]) == (None, 60 * 10**9, 0.25, "H100")
+
+
+def test_what_does_not_convert_is_in_quarantine(lake, spool, tmp_path, mapping):
+    """Each bad row is refused whole, with the column in its reason, never a value, and the row as it was."""
+    good = "2020-05-01,x,8,1,1,25,h\n"
+    bad = ["2020-05-41,x,8,1,1,25,h", "2020-05-01,x,many,1,1,25,h", "2020-05-01,x,8,1.5,1,25,h",
+           "2020-05-01,x,8,1,1,25,z", "2020-05-01,x,8", ",x,8,1,1,25,h", "2020-05-01,x,nan,1,1,25,h"]  # fmt: skip
+    file = written(tmp_path / "vc.csv", HEADER + good + "\n".join(bad) + "\n" + good)
+    done = imported(lake, spool, "table", file, mapping=mapping)
+    assert done.rows["pools"] == 2
+    assert sum(done.refused.values()) == len(bad)
+    found = rejects(lake)
+    assert {row["table"] for row in found} == {"pools"}
+    reasons = sorted(row["reason"] for row in found)
+    assert reasons == [
+        "import: 3 fields instead of 7",
+        "import: gpu_total: a number that is none",
+        "import: gpu_total: a number that is none",
+        "import: gpu_type: a word that the mapping does not know",
+        "import: job_running: a number that is not whole, or none",
+        "import: time: a time that is none",
+        "import: time: there is none",
+    ]
+    texts = [json.loads(json.loads(row["row"])["refused_row"]) for row in found]
+    assert any('"many"' in text["text"] for text in texts)
+    assert {text["file"] for text in texts} == {"vc.csv"}
+
+
+def test_again_stores_nothing_twice(lake, spool, tmp_path, mapping):
+    """The same file gives the same rows, whoever imports it; a changed one is refused, and says so."""
+    file = written(tmp_path / "vc.csv", HEADER + "2020-05-01,x,8,1,1,25,h\n" + "2020-05-01,x,no,1,1,25,h\n")
+    imported(lake, spool, "table", file, mapping=mapping)
+    before = sorted(path.name for path in spool.rglob("*") if path.suffix in {".zip", ".parquet"})
+    again = imported(lake, spool, "table", file, mapping=mapping)
+    assert again.again == 1
+    assert sorted(path.name for path in spool.rglob("*") if path.suffix in {".zip", ".parquet"}) == before
+    assert not import_files("table", [str(file)], str(tmp_path / "other"), mapping=mapping).again
+    assert bring(lake, tmp_path / "other").rows_stored == 0
+    assert ask(lake, "SELECT count(*) n FROM pools") == [{"n": 1}]
+    assert len(rejects(lake)) == 1
+    written(file, HEADER + "2020-05-02,x,8,1,1,25,h\n")
+    with pytest.raises(SourceError, match=r"vc\.csv: the file changed since it was imported into run vc on 2"):
+        import_files("table", [str(file)], str(spool), mapping=mapping)
+    assert imported(lake, spool, "table", file, mapping=mapping, run="second").rows["pools"] == 1
+
+
+@pytest.mark.parametrize("kind", ["csv", "gz", "crlf", "bom", "semicolons", "jsonl", "parquet"])
+def test_whatever_the_file_is_like(lake, spool, tmp_path, mapping, kind):
+    """Endings, marks, separators and containers make no difference."""
+    row = "2020-05-01,x,8,1,1,25,h\n"
+    of = dict(zip(HEADER.strip().split(","), row.strip().split(","), strict=True))
+    file = tmp_path / "vc"
+    if kind == "gz":
+        written(file, gzip.compress((HEADER + row).encode()))
+    elif kind == "jsonl":
+        written(file, json.dumps(of | {"total": 8, "busy": 25.0}) + "\n\n")
+    elif kind == "parquet":
+        pq.write_table(pa.table({name: [int(word) if word.isdigit() else word] for name, word in of.items()}), file)
+    else:
+        text = HEADER + row
+        text = text.replace("\n", "\r\n") if kind == "crlf" else text
+        text = text.replace(",", ";") if kind == "semicolons" else text
+        written(file, text, encoding="utf-8-sig" if kind == "bom" else "utf-8")
+    imported(lake, spool, "table", file, mapping=mapping)
+    assert ask(lake, "SELECT pool, gpu_total, gpu_utilization_ratio u FROM pools") == [
+        {"pool": "x", "gpu_total": 8.0, "u": 0.25}
+    ]
+
+
+def test_bytes_that_are_no_text(lake, spool, tmp_path, mapping):
+    """A row that is not UTF-8 is refused alone."""
+    row = b"2020-05-01,x,8,1,1,25,h\n"
+    file = written(tmp_path / "vc.csv", HEADER.encode() + row + row.replace(b"x", b"\xff\xfe") + row)
+    done = imported(lake, spool, "table", file, mapping=mapping)
+    assert (done.rows["pools"], done.refused) == (2, {"pool: text that is not UTF-8": 1})
+
+
+def test_a_cut_archive_gives_what_is_there(lake, spool, tmp_path, mapping):
+    """What comes before the cut is imported, and the cut is told and counted."""
+    rows = "".join(f"2020-05-01,x{n * 7919 % 10007},8,1,1,25,h\n" for n in range(200_000))
+    whole = gzip.compress((HEADER + rows).encode())
+    file = written(tmp_path / "vc.csv.gz", whole[: len(whole) // 2])
+    done = imported(lake, spool, "table", file, mapping=mapping)
+    assert done.cut == {"vc.csv.gz": "the gzip archive is cut off"}
+    assert 0 < done.rows["pools"] < 200_000
+    assert done.refused["the gzip archive is cut off"] == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "vc.csv: the file is empty"),
+        (b"\n\n", "nothing can be read of the file"),
+        (b"\xff\xfew\0h\0", "the text is UTF-16; convert it"),
+        (b"PAR1 and no more", "not readable as Parquet"),
+        (b"when,name\n", "m.yaml:6: no column 'total' in vc.csv; known: name, when"),
+        (HEADER.replace("total", "totals").encode(), "m.yaml:6: no column 'total' in vc.csv; did you mean 'totals'?"),
+        (b"a,a\n1,2\n", "column 'a' stands twice"),
+    ],
+)
+def test_files_that_are_no_such_table(spool, tmp_path, mapping, content, said):
+    """What cannot be imported at all is refused in one line, and nothing is written."""
+    file = written(tmp_path / "vc.csv", content)
+    with pytest.raises((SourceError, MappingError)) as refused:
+        import_files("table", [str(file)], str(spool), mapping=mapping)
+    assert said in str(refused.value)
+    assert not spool.exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "instead", "said"),
+    [
+        ("gpu_total: total", "gpu_totl: total", ":6: 'gpu_totl' is no column of pools; did you mean 'gpu_total'?"),
+        ("unit: percent", "unit: MiB", ":9: 'MiB' is bytes and cannot become 'ratio'"),
+        ("unit: percent", "unit: procent", ":9: no unit is called 'procent'; did you mean 'percent'?"),
+        ("pool: name", "pool: {column: name, unit: s}", ":5: pool is string, which has no unit"),
+        ("pool: name", "pool: {column: name, format: epoch_s}", ":5: pool is string, not a time"),
+        ("gpu_total: total", "gpu_total: {value: many}", ":6: 'many' is no float64"),
+        ("gpu_total: total", "gpu_total: {column: total, value: 1}", ":6: says where its values come from twice"),
+        ("gpu_total: total", "gpu_total: {colum: total}", ":6: no such key 'colum'; did you mean 'column'?"),
+        ("table: pools", "table: pool", ":2: no table is called 'pool'; did you mean 'pools'?"),
+        ("table: pools", "table: rejects", ":2: nobody records rows of 'rejects'"),
+        ("  pool: name\n", "", ":4: pools needs a pool"),
+        ("time: {column: when}", "time: {column: when, zone: Mars/Base}", ":3: no zone is called 'Mars/Base'"),
+        ("time: {column: when}", "tim: {column: when}", ":3: no such key 'tim'; did you mean 'time'?"),
+        ("table: pools", "table: pools\nfilters: [{column: name}]", ":3: a filter needs a column"),
+        ("table: pools", "table: [", "not usable YAML"),
+        ("  pool: name", "  pool: name\n  ts: when", ":6: 'ts' is made by the import"),
+    ],
+)
+def test_mappings_that_cannot_be(tmp_path, line, instead, said):
+    """What is wrong with a mapping is told with its file and line, and what was meant."""
+    assert line in MAPPING
+    path = written(tmp_path / "m.yaml", MAPPING.replace(line, instead))
+    with pytest.raises(MappingError) as refused:
+        load_mapping(str(path))
+    assert said in str(refused.value)
+    assert str(refused.value).startswith(str(path))
+
+
+def test_filters_and_ranks(lake, spool, tmp_path):
+    """Only rows that pass all filters are imported; the rank's column says whose each is."""
+    mapping = written(
+        tmp_path / "s.yaml",
+        "table: steps\ntime: {column: t, format: epoch_ms}\nrank: w\n"
+        "columns: {step: n, step_time_s: {column: d, unit: ms}}\n"
+        "filters: [{column: kind, in: [a, b]}, {column: n, above: 0, below: 9}, {column: kind, not_in: [b]}]\n",
+    )
+    rows = [
+        "5,1,a,1700000000000,2",
+        "5,0,a,1700000000000,2",
+        "5,1,b,1700000000000,2",
+        "7,8,a,1700000000001,3.5",
+        "-1,8,a,1,1",
+    ]
+    file = written(tmp_path / "j.csv", "w,n,kind,t,d\n" + "\n".join(rows))
+    done = imported(lake, spool, "table", file, mapping=str(mapping))
+    assert done.refused == {"rank: there is none": 1}
+    assert ask(lake, "SELECT rank, step, step_time_s s FROM steps ORDER BY rank") == [
+        {"rank": 5, "step": 1, "s": pytest.approx(0.002)},
+        {"rank": 7, "step": 8, "s": pytest.approx(0.0035)},
+    ]
+
+
+def test_every_packaged_mapping_is_sound():
+    """They can all be read."""
+    assert [load_mapping(name).contract.table for name in ("helios", "straggler-trace", "worker-steps")] == [
+        "pools", "spans", "steps",
+    ]  # fmt: skip
+    with pytest.raises(MappingError, match="did you mean 'helios'"):
+        load_mapping("helio")
+
+
+@settings(max_examples=12, deadline=None)
+@given(lines=st.lists(st.one_of(st.just(b"2020-05-01,x,8,1,1,25,h"), st.binary(max_size=30)), max_size=12))
+def test_any_bytes_are_rows_or_refused(tmp_path_factory, lines):
+    """Whatever a file holds behind its header, import ends well, or says in one line what is wrong with the file."""
+    place = tmp_path_factory.mktemp("any")
+    lines = [line.replace(b"\n", b"").replace(b"\r", b"").replace(b'"', b"") for line in lines]
+    mapping = written(place / "m.yaml", MAPPING)
+    file = written(place / "vc.csv", HEADER.encode() + b"\n".join(lines) + b"\n")
+    spool = place / "spool"
+    done = imported(Lake.create(str(place / "lake")), spool, "table", file, mapping=str(mapping))
+    counted = done.rows.get("pools", 0) + sum(done.refused.values())
+    assert counted == sum(1 for line in lines if line)

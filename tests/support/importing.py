@@ -1,0 +1,29 @@
+"""Importing into a lake, and asking what it holds."""
+
+from bringing import adds_up, bring
+
+from ranklake.capture.importers.imports import import_files
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.query import query
+from ranklake.lake.read import read
+
+
+def imported(lake, spool, format_name, *paths, **options):
+    """Import files and ingest them; return what was imported. Ingest stores and refuses just what was said."""
+    done = import_files(format_name, [str(path) for path in paths], str(spool), **options)
+    brought = bring(lake, spool)
+    if not done.again:
+        assert brought.rows_stored == sum(done.rows.values())
+        assert brought.rows_rejected == sum(done.refused.values())
+    adds_up(lake, spool)
+    return done
+
+
+def ask(lake, sql):
+    """Return the rows of an answer, as dicts."""
+    return query(lake, sql, {}, None).to_pylist()
+
+
+def rejects(lake):
+    """Return reason and row of what is in quarantine."""
+    return read(lake, contract("rejects"), ["reason", "row", "table", "run"]).to_pylist()
