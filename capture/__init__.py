@@ -12,7 +12,8 @@ with ranklake.capture.start(job="gpt", spool="s3://bucket/spool") as run:
 if __name__ != "ranklake.capture":  # a bare import would make a second copy of every class in the room
     raise ImportError("import this room as ranklake.capture")
 
+from ranklake.capture.inference import inference
 from ranklake.capture.run import Run
 from ranklake.capture.start import start
 
-__all__ = ["Run", "start"]
+__all__ = ["Run", "inference", "start"]

@@ -40,6 +40,7 @@ ADOPT_EVERY_S: Final = 5.0
 AGENT_EVERY_S: Final = 5.0
 DEVICE_HOLD_NS: Final = 2_000_000_000
 _LATE_S: Final = 5.0
+_SETTLE_S: Final = 5.0
 _PATIENCE_S: Final = 1.0
 
 
@@ -176,7 +177,8 @@ class Keeper:
         if flush or now >= self._next["seal"]:
             self._next["seal"] = now + self._settings.seal_every_s
             recorder.tell_gaps()
-            recorder.end_files(hold_ns=DEVICE_HOLD_NS if self._expects_late_values() and not flush else 0)
+            held = DEVICE_HOLD_NS if self._expects_late_values() and not flush else 0
+            recorder.end_files(hold_ns=held, patience_s=_SETTLE_S if flush else 0.0)
         else:
             recorder.collect()
         self._seal(stream)

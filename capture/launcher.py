@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ranklake.capture.owner import boot_id, start_ticks
+from ranklake.lake.contracts.redact import redact
 from ranklake.lake.contracts.segment import RUN_NAME
 
 SET_RUN: Final = "ranks of one run on several nodes cannot agree on its name: set RANKLAKE_RUN to the same text on all"
@@ -148,10 +149,11 @@ def find_launch(
 
 
 def clean(name: str) -> str:
-    """Return a run's name with what paths cannot hold replaced; a changed name keeps apart from others by a hash."""
-    if RUN_NAME.fullmatch(name) and not name.startswith("."):
+    """Return a run's name without credentials and what paths cannot hold; a changed one keeps apart by a hash."""
+    shown = str(redact(name))
+    if shown == name and RUN_NAME.fullmatch(name) and not name.startswith("."):
         return name
-    plain = _UNFIT.sub("-", name).strip("-.")[: _LONGEST - 9] or "run"
+    plain = _UNFIT.sub("-", shown).strip("-.")[: _LONGEST - 9] or "run"
     return f"{plain}-{_hash(name)}"
 
 

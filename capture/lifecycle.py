@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
+from ranklake.capture.gaps import Gaps
 from ranklake.capture.launcher import Launch
 from ranklake.capture.layouts import ABSENT
 from ranklake.capture.metrics import Metrics
@@ -48,6 +49,11 @@ class Lifecycle(Metrics):
         """How it behaves."""
         recorder: Recorder | None = self._recorder
         return Settings() if recorder is None else recorder.settings
+
+    @property
+    def gap_counts(self) -> Gaps:
+        """What could not be recorded, and what the user is told of it."""
+        return self._gaps
 
     def begun(self) -> int:
         """Return how many steps and phases have begun in this process. Costs them nothing: it is read off a counter."""

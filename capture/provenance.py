@@ -1,23 +1,28 @@
 """Provenance: what rank 0 writes down about a run when it starts.
 
-Cheap to find out, and nothing that starts a device.
+Cheap to find out, and nothing that starts a device; `inquiry` finds out the rest.
 """
 
 import getpass
 import hashlib
 import os
 import platform
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import ranklake
+from ranklake.capture.determinism import SIZES
 from ranklake.capture.launcher import Launch
+from ranklake.capture.surroundings import allowed_variables, container, os_description, scheduler_facts
 from ranklake.capture.values import json_text, plain, text
-from ranklake.lake.contracts.redact import redact
+from ranklake.lake.contracts.redact import redact, redact_arguments
 
 _FRAMEWORKS: Final = ("torch", "jax", "tensorflow", "mlx")
+_LONGEST_CONFIG: Final = 1 << 17
+_LONGEST_COMMAND: Final = 1 << 14
 Facts = dict[str, Any]
 
 
@@ -27,7 +32,7 @@ def run_row(launch: Launch, job: str, told: Facts) -> Facts:
     Parameters
     ----------
     told
-        What the caller of `start` said: config, labels, injected, compute_dtype, param_count.
+        What the caller of `start` said: config, labels, injected, compute_dtype, param_count, dp_size and so on.
 
     Returns
     -------
@@ -48,10 +53,12 @@ def run_row(launch: Launch, job: str, told: Facts) -> Facts:
 
     config = told.get("config")
     config_json = None if config is None else json_text(redact(_as_object(config)))
-    framework = next((name for name in _FRAMEWORKS if name in sys.modules), None)
+    config_sha256 = hashlib.sha256(config_json.encode()).hexdigest() if config_json else None
+    if config_json and len(config_json) > _LONGEST_CONFIG:
+        unavailable["config"], config_json = f"it has {len(config_json)} characters", None
     device = found("device_name", lambda: _device(launch))
     row = {
-        "job": text(job, 256),
+        "job": redact(text(job, 256)),
         "user": found("user", getpass.getuser),
         "host": os.uname().nodename,
         "pid": os.getpid(),
@@ -62,22 +69,40 @@ def run_row(launch: Launch, job: str, told: Facts) -> Facts:
         "node_count": launch.node_count,
         "compute_dtype": told.get("compute_dtype"),
         "param_count": told.get("param_count"),
-        "framework": framework,
-        "framework_version": found("framework_version", lambda: _version(framework)) if framework else None,
+        **(found("framework_version", framework_columns) or {}),
         "python_version": platform.python_version(),
         "ranklake_version": ranklake.__version__,
         "config": config_json,
-        "config_sha256": hashlib.sha256(config_json.encode()).hexdigest() if config_json else None,
+        "config_sha256": config_sha256,
         "labels": None if told.get("labels") is None else json_text(redact(_as_object(told["labels"]))),
-        "injected": told.get("injected"),
-        "os_description": f"{os.uname().sysname} {os.uname().release}",
+        "injected": redact(told.get("injected")),
+        "command_line": found("command_line", _command_line),
+        "environment": json_text(allowed_variables(os.environ)),
+        **scheduler_facts(os.environ),
+        **{name: told.get(name) for name in SIZES},
+        "os_description": found("os_description", os_description),
         "cpu_model": found("cpu_model", cpu_model),
         "cpu_count": os.cpu_count(),
         "host_memory_bytes": found("host_memory_bytes", _host_memory_bytes),
         **(device or {}),
     }
+    image, why = container(os.environ)
+    row |= image
+    unavailable |= {column: why for column in ("container_image", "container_image_digest") if column not in image}
     row["unavailable"] = json_text(unavailable)
     return {column: value for column, value in row.items() if value is not None}
+
+
+def framework_columns() -> Facts:
+    """Return the training framework that is imported, and its version; nothing without one."""
+    name = next((name for name in _FRAMEWORKS if name in sys.modules), None)
+    version = None if name is None else getattr(sys.modules[name], "__version__", None)
+    found = {"framework": name, "framework_version": None if version is None else str(version)}
+    return {column: value for column, value in found.items() if value is not None}
+
+
+def _command_line() -> str | None:
+    return text(shlex.join(redact_arguments(sys.orig_argv)), _LONGEST_COMMAND) or None
 
 
 def _as_object(given: object) -> Facts:
@@ -93,11 +118,6 @@ def cpu_model() -> str | None:
             if name.strip() == "model name":
                 return value.strip()
     return None
-
-
-def _version(module: str) -> str | None:
-    version = getattr(sys.modules[module], "__version__", None)
-    return None if version is None else str(version)
 
 
 def _host_memory_bytes() -> int:

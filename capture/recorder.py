@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _RETIRE_TRIES: Final = 1000
+_PATIENCE_S: Final = 2.0
 
 
 class Recorder:
@@ -76,6 +77,8 @@ class Recorder:
         Files that nobody writes to any more, and their rows.
     untold
         Gaps that no event tells of yet.
+    settle
+        Makes the row of ``runs`` final; see `ranklake.capture.inquiry.Inquiry.settle`.
     """
 
     def __init__(
@@ -98,6 +101,7 @@ class Recorder:
         self.untold: Counter[tuple[str, str]] = Counter()
         self.budget = Budget(self.settings.disk_budget_bytes)
         self._file_bytes = file_bytes or {}
+        self.settle: Callable[..., bool] = _is_final
         self._family = new_incarnation()
         self.is_worker = False
         self._spares = itertools.count()
@@ -207,16 +211,23 @@ class Recorder:
         if time.monotonic_ns() >= self._gaps_again_ns:
             self.flush_gaps()
 
-    def end_files(self, *, hold_ns: int = 0) -> None:
-        """End all files that hold anything, so that they can be sealed; see `Lane.collect` for `hold_ns`."""
+    def end_files(self, *, hold_ns: int = 0, patience_s: float = 0.0) -> None:
+        """End all files that hold anything, so that they can be sealed; see `Lane.collect` for `hold_ns`.
+
+        The row of ``runs`` stays open while it is being completed, unless there is some patience for that.
+        """
+        is_final = self.settle(patience_s, last=patience_s > 0)
         for lane in self.slots.values():
             lane.cut()
         self.collect(hold_ns)
         for records in self.records.values():
+            if records.table == "runs" and not is_final:
+                continue
             self._take(dict([cut]) if (cut := records.cut()) is not None else {})
 
     def close(self) -> None:
         """End all files for good; later rows are refused, and counted as having come after the close."""
+        self.settle(_PATIENCE_S, last=True)
         self.closed = True
         for lane in self.slots.values():
             lane.shut()
@@ -332,6 +343,7 @@ class Recorder:
     def after_fork(self) -> None:
         """In a forked child: let go of all that is the parent's; the child's own stream opens at its first write."""
         self.is_worker = True
+        self.settle = _is_final  # the row is the parent's
         stream, self.stream = self.stream, None
         self._mutex = threading.RLock()
         self.gaps.after_fork()
@@ -402,6 +414,11 @@ class Recorder:
             spare.rename(self._path_for(spare.layout))
         except OSError as error:
             raise refusal(error) from error
+
+
+def _is_final(patience_s: float, *, last: bool) -> bool:
+    del patience_s, last
+    return True
 
 
 def has_gil() -> bool:

@@ -3,6 +3,7 @@
 import errno
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +23,15 @@ _REASONS: Final = {
 def refusal(error: OSError) -> RefusedError:
     """Return an error of the local spool as what gaps are counted under."""
     return RefusedError(_REASONS.get(error.errno or 0, SPOOL_REFUSED), str(error))
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRow:
+    """A row that can be written again while its file is open."""
+
+    file: FrameFile
+    slot: int
+    mono_ns: int
 
 
 class RecordLane:
@@ -52,9 +62,13 @@ class RecordLane:
 
     def append(self, mono_ns: int, columns: dict[str, Any]) -> bool:
         """Write one row; False if it was counted as a gap."""
+        return self.append_open(mono_ns, columns) is not None
+
+    def append_open(self, mono_ns: int, columns: dict[str, Any]) -> OpenRow | None:
+        """Write one row that may be written again; None if it was counted as a gap."""
         try:
             with self._lock:
-                self._write(mono_ns, columns)
+                return self._write(mono_ns, columns)
         except FrameTooLargeError as error:
             self._refuse(self.table, TOO_LARGE, 1, str(error))
         except (ValueError, TypeError) as error:
@@ -63,11 +77,20 @@ class RecordLane:
             self._refuse(self.table, refused.reason, 1, refused.detail)
         except OSError as error:
             self._refuse(self.table, refusal(error).reason, 1, str(error))
-        else:
-            return True
-        return False
+        return None
 
-    def _write(self, mono_ns: int, columns: dict[str, Any]) -> None:
+    def rewrite(self, row: OpenRow, columns: dict[str, Any]) -> bool:
+        """Write a row again: of frames with one slot, the last whole one counts. False if it stays as it was."""
+        try:
+            with self._lock:
+                if self._file is not row.file:
+                    return False
+                row.file.append({"s": row.slot, "m": row.mono_ns, **columns})
+        except (ValueError, TypeError, OSError):
+            return False
+        return True
+
+    def _write(self, mono_ns: int, columns: dict[str, Any]) -> OpenRow:
         if self._file is None:
             self._file, self._next_slot = FrameFile(self._next_path(self.table)), 0
         slot = self._next_slot
@@ -78,6 +101,7 @@ class RecordLane:
             if self._next_slot == slot + 1:  # readers take a missing number for a lost row
                 self._next_slot = slot
             raise
+        return OpenRow(self._file, slot, mono_ns)
 
     def cut(self) -> tuple[Path, int] | None:
         """End the open file and return its path and rows, or None if there is none."""

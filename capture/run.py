@@ -204,7 +204,7 @@ class Run(Watching, Logging):
         duration_s
             How long it took, if it took time; it then ended now.
         attributes
-            What else is known, kept as JSON.
+            What else is known, kept as JSON. What looks like a credential is redacted, here and in the message.
         """
         if self._recorder is None:
             self._miss("events")

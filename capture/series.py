@@ -11,6 +11,7 @@ from typing import Any, Final
 from ranklake.capture.gaps import BAD_NAME, TOO_LARGE, TOO_MANY_SERIES, RefusedError
 from ranklake.capture.policies import OVERFLOW, Policies
 from ranklake.capture.values import repr_of, text
+from ranklake.lake.contracts.redact import redact
 
 MAX_NAME: Final = 512
 MAX_SCHEMAS: Final = 1_000
@@ -90,8 +91,8 @@ class Series:
             return self._spans[name, kind, *facts.items()]
         except KeyError:
             facts = {key: value for key, value in facts.items() if value is not None}
-            key = (checked(name), kind, *facts.items())
-            return self._define("span", self._spans, key, MAX_SPAN_NAMES, {"name": name, "kind": kind, **facts})
+            shown, key = checked(name), (name, kind, *facts.items())
+            return self._define("span", self._spans, key, MAX_SPAN_NAMES, {"name": shown, "kind": kind, **facts})
 
     def frames(self) -> list[dict[str, Any]]:
         """Return all definitions so far, for the meta.frames of a new stream.
@@ -133,14 +134,14 @@ class Series:
 
 
 def checked(name: object) -> str:
-    """Return a name that can be stored, else raise `RefusedError`: text of 1 to 512 printable characters."""
+    """Return a name that can be stored, redacted; raise `RefusedError` unless it is 1 to 512 printable characters."""
     if not issubclass(type(name), str) or not (name := str.__str__(name)):  # a subclass may hash and compare at will
         raise RefusedError(BAD_NAME, repr_of(name)[:80])
     if len(name) > MAX_NAME:
         raise RefusedError(TOO_LARGE, f"a name of {len(name)} characters")
     if not name.isprintable():  # control characters, and surrogates that UTF-8 cannot carry
         raise RefusedError(BAD_NAME, repr(name)[:80])
-    return name
+    return str(redact(name))
 
 
 def word(declared: object) -> str | None:

@@ -88,6 +88,9 @@ class Settings:
     stderr: str = "faults"
     """What is recorded of standard error. ``faults``: the fault handler's text, where nobody has turned that on.
     ``all``: each line, too, read by a process that passes them on. ``off``: nothing."""
+    fingerprint_key: str = ""
+    """Where the key of features' fingerprints and of request ids is, named as for ``encryption_key``; the same on
+    all that are to be compared. Empty: random, and new in each process."""
     log_rate_per_s: float = 1.0
     """How many log lines of one template are kept in a second, in the long run; the others are counted in the next."""
     log_burst: float = 60.0
@@ -100,6 +103,9 @@ class Settings:
     it then; ``on`` beside one, too; or ``off``. One process that was not launched as one of several counts as that."""
     sample_every_s: float = 1.0
     """Time between samples."""
+    patch_bytes: int = 1 << 16
+    """How much is kept of the difference between the training code and its commit; at most 128 KiB, 0 for nothing.
+    Its hash and size are recorded all the same."""
 
     def __post_init__(self) -> None:
         parse_rules(self.sampling)
@@ -126,6 +132,7 @@ _LEAST: Final[dict[str, float]] = {
     "log_verbose": 0.0,
     "preemption_grace_s": 0.0,
     "sample_every_s": 0.1,
+    "patch_bytes": 0,
 }
 _WORDS: Final[dict[str, tuple[str, ...]]] = {
     "stderr": ("off", "faults", "all"),

@@ -2,14 +2,15 @@
 
 import atexit
 import os
-import time
 import weakref
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
+from ranklake.capture.determinism import SIZES
 from ranklake.capture.failures import FAILURES
 from ranklake.capture.gaps import LOGGER, NOWHERE, Gaps, RefusedError
 from ranklake.capture.heartbeat import Heartbeat, interval_s
+from ranklake.capture.inquiry import Inquiry
 from ranklake.capture.launcher import Launch, clean, find_launch
 from ranklake.capture.places import local_root, spool_uri
 from ranklake.capture.preemption import PREEMPTION
@@ -19,6 +20,7 @@ from ranklake.capture.run import Run
 from ranklake.capture.settings import read_settings, read_storage
 from ranklake.capture.values import integer, text
 
+_LARGEST_PATCH: Final = 1 << 17  # a row of `runs` must fit a frame, in which a character can take six bytes
 _runs: "weakref.WeakSet[Run]" = weakref.WeakSet()
 
 
@@ -36,6 +38,12 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
     injected: str | None = None,
     compute_dtype: str | None = None,
     param_count: int | None = None,
+    dp_size: int | None = None,
+    tp_size: int | None = None,
+    pp_size: int | None = None,
+    ep_size: int | None = None,
+    cp_size: int | None = None,
+    mesh: object = None,
     storage_options: Mapping[str, Any] | None = None,
     enabled: bool = True,
     **settings: Any,  # noqa: ANN401 - whatever users hand over; see Settings
@@ -66,6 +74,11 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
         Number format of the matrix products, such as ``bfloat16``: MFU is taken against that peak.
     param_count
         Trainable parameters of the model.
+    dp_size, tp_size, pp_size, ep_size, cp_size
+        Sizes of the data-, tensor-, pipeline-, expert- and context-parallel groups; by default as `mesh` has them, or
+        Megatron where it is in use.
+    mesh
+        The `torch.distributed.device_mesh.DeviceMesh` that the run computes on, with named dimensions.
     storage_options
         Handed to fsspec for the spool (and ``put``, see `ranklake.capture.upload.Uploader`); by default what
         ``[storage]`` in ``ranklake.toml`` says.
@@ -98,6 +111,10 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
             "injected": gaps.lenient("injected", text, injected, None),
             "compute_dtype": gaps.lenient("compute_dtype", text, compute_dtype, None),
             "param_count": gaps.lenient("param_count", integer, param_count, None),
+            **{
+                name: gaps.lenient(name, integer, size, None)
+                for name, size in zip(SIZES, (dp_size, tp_size, pp_size, ep_size, cp_size), strict=True)
+            },
         }
         row = run_row(launch, name, told)
         begun = _begin(recorder, options)
@@ -107,7 +124,10 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
     if launch.warning:
         gaps.warn("launch", launch.warning)
     if launch.rank == 0:
-        recorder.records["runs"].append(time.monotonic_ns(), row)
+        with begun.recording("runs"):
+            inquiry = Inquiry(recorder.records["runs"], row, min(chosen.patch_bytes, _LARGEST_PATCH), mesh)
+            recorder.settle = inquiry.settle
+            inquiry.begin()
         begun.event("run_start")
     begun.event("rank_start", launcher=launch.launcher, world_size=launch.world_size, interval_s=interval_s(begun))
     return begun
@@ -145,6 +165,11 @@ def _begin(recorder: Recorder, storage_options: dict[str, Any]) -> Run:
     except RuntimeError as error:  # no more threads to be had
         recorder.gaps.warn("threads", f"{error}; segments wait in {recorder.root} for `ranklake agent`")
     return run
+
+
+def running() -> Run | None:
+    """Return a run of this process that records; None if there is none."""
+    return next((run for run in list(_runs) if run.enabled), None)
 
 
 def _after_fork_in_child() -> None:

@@ -39,7 +39,7 @@ def read_rows(lane: str, raw: bytes, meta: Meta, straight: Sequence[Anchor]) -> 
 def rows_there(lane: str, raw: bytes) -> int:
     """Return how many rows a file holds, at least, without looking at any of them."""
     if lane not in LAYOUT_OF_LANE:
-        return len(frames.scan(raw).frames)
+        return len({frame.get("s") for frame in frames.scan(raw).frames})  # a row may be there twice
     return int(np.count_nonzero(_slots_of(lane, raw)[0]["mark"] == MARK))
 
 

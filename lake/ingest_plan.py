@@ -16,9 +16,8 @@ from ranklake.lake.commit import number_of, swap
 from ranklake.lake.compact import PIECE_BYTES, Compacted, Group, compact
 from ranklake.lake.contracts.keys import has_key
 from ranklake.lake.contracts.load import contract
+from ranklake.lake.history import History
 from ranklake.lake.known import (
-    IDENTITY,
-    STREAM,
     Cuts,
     SlotFile,
     Stream,
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from collections import Counter
 
     import pyarrow as pa
+    from deltalake import DeltaTable
 
     from ranklake.lake.rounds import Rounds
     from ranklake.lake.store import Lake
@@ -75,9 +75,7 @@ def compose(
     rounds
         Says which day folders may wait, and takes in what is seen in the others; by default all are listed.
     """
-    _refuse_amnesia(lake)
-    known = read(lake, contract("segments"), [*IDENTITY, *STREAM, "segment", "plan", "slots"])
-    new, held, unopened = _news(lake, spool, known, rounds)
+    new, known, held, unopened = _news(lake, spool, rounds)
     if waiting is not None:
         waiting.clear()
         waiting.update(held)
@@ -110,15 +108,17 @@ def compose(
 
 
 def _news(
-    lake: "Lake", spool: "Spool", known: "pa.Table", rounds: "Rounds | None"
-) -> tuple[list[list[Spooled]], list[str], int]:
+    lake: "Lake", spool: "Spool", rounds: "Rounds | None"
+) -> tuple[list[list[Spooled]], "pa.Table", list[str], int]:
     """Return what is new in the spool, enough for a plan if there is; and remember for later rounds where it was.
 
-    Beside it: the ids of the keys that segments wait for, one for each, and how many segments were not looked at.
+    Beside it: what is known of that, with the columns of `ranklake.lake.history`; the ids of the keys that segments
+    wait for, one for each; and how many segments were not looked at.
     """
-    judged = damaged_when(lake, known)
-    for listing, unopened in spool.listings(known, rounds, PLAN_SEGMENTS):
-        new, closed = unknown(listing, known, judged), unopened
+    history = History(lake, _segments(lake))
+    for listing, unopened in spool.listings(history.near, rounds, PLAN_SEGMENTS):
+        known = history.of(listing)
+        new, closed = unknown(listing, known, damaged_when(lake, known)), unopened
         needed = {key_id for claims in new if (key_id := _key_id(claims[0]))}
         missing = {key_id for key_id in needed if not has_key(lake.encryption_key, key_id)}
         ready = [claims for claims in new if _key_id(claims[0]) not in missing]
@@ -129,17 +129,21 @@ def _news(
     if rounds is not None and rounds.note(spool.day_of(path) for path in where):
         rounds.save(lake)
     held = [key_id for claims in new if (key_id := _key_id(claims[0])) in missing]
-    return ready, held, sum(closed.values())
+    return ready, known, held, sum(closed.values())
 
 
-def _refuse_amnesia(lake: "Lake") -> None:
-    """Raise `LakeError` where plans were finished and what they brought in is not told, or by newer software."""
+def _segments(lake: "Lake") -> "DeltaTable | None":
+    """Return the table that tells what was taken in; None before the first plan.
+
+    Raises `LakeError` where plans were finished and what they brought in is not told, or by newer software.
+    """
     handle = delta_table(lake, "segments")
     if handle is not None:
-        refuse_newer(handle, contract("segments"))
-    elif KIND in read(lake, contract(LEDGER), ["kind"])["kind"].to_pylist():
+        return refuse_newer(handle, contract("segments"))
+    if KIND in read(lake, contract(LEDGER), ["kind"])["kind"].to_pylist():
         mend = "restore tables/segments from a backup; else all that is in the spool would be stored again"
         raise LakeError("the table segments is gone", where=lake.uri, mend=mend)
+    return None
 
 
 def _of_one_stream(chosen: list[Spooled], cuts: Mapping[SlotFile, Cuts]) -> list[Spooled]:

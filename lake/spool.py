@@ -1,7 +1,7 @@
 """The spool as ingest sees it: which segments lie there, and which may go."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -20,6 +20,8 @@ from ranklake.lake.unreachable import LakeUnreachableError, unreachable
 
 GONE = "gone from the spool before it was read"
 MISPLACED = "(no table)"
+
+Known = Callable[[Collection[str]], pa.Table]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class Spool:
         self.address = root if isinstance(self.fs, LocalFileSystem) else self.uri
         self.root = f"{root.rstrip('/')}/segments"
 
-    def listing(self, known: pa.Table | None = None, rounds: Rounds | None = None) -> list[Spooled]:
+    def listing(self, known: Known | None = None, rounds: Rounds | None = None) -> list[Spooled]:
         """Return the segments and other files there, in stream order; an absent folder is an empty spool.
 
         Files still being written (names that end in .tmp) are left out. Of packs the members are listed, and the pack
@@ -85,8 +87,8 @@ class Spool:
         Parameters
         ----------
         known
-            Columns uri_name and unreadable of the table ``segments``: packs all of whose members were read are left
-            out unopened.
+            Given the day folders that are listed, returns columns uri_name and unreadable of the table ``segments``:
+            packs all of whose members were read are left out unopened.
         rounds
             Day folders that may wait are left out; by default none is.
 
@@ -99,7 +101,7 @@ class Spool:
         return found
 
     def listings(
-        self, known: pa.Table | None = None, rounds: Rounds | None = None, members: int | None = None
+        self, known: Known | None = None, rounds: Rounds | None = None, members: int | None = None
     ) -> Iterator[tuple[list[Spooled], dict[str, int]]]:
         """Yield the listing of some packs, then of more and at last of all; and which are not opened yet.
 
@@ -115,10 +117,11 @@ class Spool:
 
         With a listing comes how many members each pack has, by path, that was not opened for it.
         """
+        files = self._files(rounds)
         # A damaged member may be replaced, so a pack that has one is looked into each time.
-        sound = None if known is None else _sound(known)
+        sound = None if known is None else _sound(known({self.day_of(path) for path in files}))
         done = set() if sound is None else settled(sound["uri_name"])
-        files = {path: one for path, one in self._files(rounds).items() if path not in done}
+        files = {path: one for path, one in files.items() if path not in done}
         closed = {path: name.members for path in sorted(files) if (name := pack_name(path))}
         some = {path: one for path, one in files.items() if path not in closed}
         found: list[Spooled] = []

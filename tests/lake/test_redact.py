@@ -135,7 +135,7 @@ def drawn(random, shape):
     return prefix + "".join(random.choice(alphabet) for _ in range(length))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(SEEDS, st.sampled_from(sorted(SHAPES)), st.sampled_from(ANYWHERE + TELLING))
 def test_tokens_of_telling_or_random_shape_never_come_out(random, shape, place):
     """A credential with a known prefix, or one drawn at random, is found in any text, list, value and key."""
@@ -144,7 +144,7 @@ def test_tokens_of_telling_or_random_shape_never_come_out(random, shape, place):
     assert token not in json.dumps(redact({"x": [text], text: 1}))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(SEEDS, st.sampled_from(sorted(SHAPES | WEAK)), st.sampled_from(TELLING))
 def test_what_a_name_tells_never_comes_out(random, shape, place):
     """Even a short password, or one that looks like a commit, goes where a name says what it is."""
@@ -152,7 +152,7 @@ def test_what_a_name_tells_never_comes_out(random, shape, place):
     assert token not in redact(place.format(token))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(SEEDS, st.sampled_from(sorted(SHAPES | WEAK)))
 def test_arguments_lose_what_telling_options_take(random, shape):
     """Values of options whose names tell are replaced, whatever they look like; the others stay."""
@@ -162,7 +162,7 @@ def test_arguments_lose_what_telling_options_take(random, shape):
     assert redact_arguments(given_) == ["train.py", "--api-key", *kept, "--lr", "3e-4", "-p", "80"]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.text(max_size=200), st.integers(0, 199))
 def test_redacting_is_repeatable_and_never_raises(text, cut):
     """What comes out stays as it is when it is redacted again."""

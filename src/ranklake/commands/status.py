@@ -42,7 +42,7 @@ def status(ctx: click.Context, lake: str, spool: str | None, *, of_ranks: bool, 
     uri = spool or config.spool.uri
     number, hint = _unfinished(target)
     known = read(target, contract("segments"), IDENTITY)
-    spooled = list(Spool(uri, config.storage).listing(known)) if uri else []
+    spooled = list(Spool(uri, config.storage).listing(lambda _: known)) if uri else []
     balances = balance(target, spooled)
     ranks = liveness(target, [claims[0] for claims in unknown(spooled, known)])
     wrong = [item for item in balances if not item.adds_up]

@@ -1,0 +1,74 @@
+"""Fingerprints: keyed hashes of what must not be kept, equal for what is equal. Pure.
+
+BLAKE2b with a key (RFC 7693): who has not got it cannot try out what the features may have been.
+"""
+
+import hashlib
+import struct
+from collections.abc import Mapping
+from typing import Any, Final
+
+_BYTES: Final = 16
+_DEEPEST: Final = 16
+
+
+class _UnknownError(Exception):
+    """Something that has no bytes of its own."""
+
+
+def digest(key: bytes, word: str) -> str:
+    """Return 32 hexadecimal digits of a text."""
+    return hashlib.blake2b(word.encode("utf-8", "replace"), digest_size=_BYTES, key=key).hexdigest()
+
+
+def fingerprint(key: bytes, features: Mapping[str, object]) -> str | None:
+    """Return 32 hexadecimal digits of features: None, numbers, texts, bytes, arrays, and lists and mappings of these.
+
+    Order of names does not matter, types do: 1, 1.0 and True differ. None if there is anything else among them, such
+    as a tensor on a device, whose bytes cannot be had without waiting.
+    """
+    found = hashlib.blake2b(digest_size=_BYTES, key=key)
+    try:
+        _add(found, features, 0)
+    except Exception:  # noqa: BLE001 - foreign objects; no fingerprint is better than one of something else
+        return None
+    return found.hexdigest()
+
+
+def _add(found: Any, value: Any, depth: int) -> None:  # noqa: ANN401 - hashlib's object; anything
+    """Add a value with its kind and length, so that no two differing ones add the same bytes."""
+    if depth > _DEEPEST:
+        raise _UnknownError
+    if value is None or isinstance(value, bool | int | str):
+        _put(found, type(value).__name__, str(value).encode("utf-8", "surrogatepass"))
+    elif isinstance(value, float):
+        _put(found, "float", struct.pack("<d", value))
+    elif isinstance(value, bytes | bytearray | memoryview):
+        _put(found, "bytes", bytes(value))
+    elif isinstance(value, Mapping):
+        _put(found, "mapping", str(len(value)).encode())
+        for name in sorted(value, key=lambda one: (type(one).__name__, str(one))):
+            _add(found, name, depth + 1)
+            _add(found, value[name], depth + 1)
+    elif isinstance(value, list | tuple):
+        _put(found, "list", str(len(value)).encode())
+        for one in value:
+            _add(found, one, depth + 1)
+    else:
+        _add_array(found, value)
+
+
+def _add_array(found: Any, value: Any) -> None:  # noqa: ANN401 - as above
+    """Add an array, or a tensor in main memory."""
+    where = getattr(value, "device", None)
+    if getattr(where, "type", "cpu") != "cpu":
+        raise _UnknownError
+    array = value.detach().numpy() if hasattr(value, "detach") else value
+    if array.dtype.kind == "O":
+        raise _UnknownError
+    _put(found, f"{array.dtype.str}{array.shape}", array.tobytes())
+
+
+def _put(found: Any, kind: str, raw: bytes) -> None:  # noqa: ANN401 - as above
+    found.update(f"{kind}:{len(raw)}:".encode())
+    found.update(raw)

@@ -1,0 +1,141 @@
+"""Surroundings: what a run is installed in: packages, lock file, container, variables of launcher and scheduler."""
+
+import hashlib
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from ranklake.lake.contracts.redact import redact, redact_uri
+
+_METADATA: Final = re.compile(
+    r"(?P<name>[^-]+(?:-[^-]+)*?)(?:-(?P<version>\d[^-]*))?(?:-py[\d.]+.*)?\.(?:dist|egg)-info"
+)
+_LOCK_FILES: Final = (
+    *("uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock", "pixi.lock", "conda-lock.yml", "requirements.lock"),
+    *("requirements.txt", "requirements*.txt", "constraints.txt", "environment.yml", "environment.yaml"),
+)
+_LOCK_BYTES: Final = 64 << 20
+_CONTAINER_SIGNS: Final = ("docker", "kubepods", "containerd", "libpod", "lxc")
+_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
+
+_LAUNCHER: Final = """
+    RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK GROUP_WORLD_SIZE ROLE_NAME OMP_NUM_THREADS
+    TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS TORCHELASTIC_USE_AGENT_STORE
+    OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_SIZE PMI_SIZE ACCELERATE_MIXED_PRECISION ACCELERATE_USE_FSDP
+    ACCELERATE_USE_DEEPSPEED ACCELERATE_DYNAMO_BACKEND
+"""
+_SCHEDULER: Final = """
+    SLURM_JOB_ID SLURM_STEP_ID SLURM_JOB_PARTITION SLURM_JOB_ACCOUNT SLURM_JOB_QOS SLURM_CLUSTER_NAME SLURM_NNODES
+    SLURM_NTASKS SLURM_NTASKS_PER_NODE SLURM_GPUS SLURM_GPUS_PER_NODE SLURM_GPUS_PER_TASK SLURM_CPUS_PER_TASK
+    SLURM_MEM_PER_NODE SLURM_RESTART_COUNT SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID SLURM_JOB_RESERVATION PBS_JOBID
+    PBS_QUEUE LSB_JOBID LSB_QUEUE
+"""
+_LIBRARIES: Final = """
+    CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES CUDA_DEVICE_ORDER CUDA_DEVICE_MAX_CONNECTIONS CUDA_LAUNCH_BLOCKING
+    CUDA_MODULE_LOADING NVIDIA_TF32_OVERRIDE CUBLAS_WORKSPACE_CONFIG PYTHONHASHSEED PL_GLOBAL_SEED
+    PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF TORCH_NCCL_ASYNC_ERROR_HANDLING TORCH_NCCL_BLOCKING_WAIT
+    TORCH_NCCL_TRACE_BUFFER_SIZE TORCH_DISTRIBUTED_DEBUG NCCL_DEBUG NCCL_ALGO NCCL_PROTO NCCL_SOCKET_IFNAME
+    NCCL_IB_HCA NCCL_IB_DISABLE NCCL_IB_TIMEOUT NCCL_P2P_DISABLE NCCL_P2P_LEVEL NCCL_SHM_DISABLE NCCL_NET_GDR_LEVEL
+    NCCL_BUFFSIZE NCCL_MIN_NCHANNELS NCCL_MAX_NCHANNELS NCCL_NVLS_ENABLE NCCL_CROSS_NIC NCCL_TIMEOUT
+    TOKENIZERS_PARALLELISM HF_HUB_OFFLINE MKL_NUM_THREADS MALLOC_ARENA_MAX
+"""
+ALLOWED: Final = frozenset((_LAUNCHER + _SCHEDULER + _LIBRARIES).split())
+"""Variables that are recorded. Nothing else of the environment is ever looked at; values are redacted all the same."""
+_LONGEST: Final = 1024
+
+
+def allowed_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of the allow-list that are set, redacted."""
+    found = {name: environ[name][:_LONGEST] for name in sorted(ALLOWED & environ.keys())}
+    return dict(redact(found))
+
+
+def scheduler_facts(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the columns cluster, pool and team, as far as the scheduler or RANKLAKE_CLUSTER and so on tell."""
+    names = {
+        "cluster": ("RANKLAKE_CLUSTER", "SLURM_CLUSTER_NAME"),
+        "pool": ("RANKLAKE_POOL", "SLURM_JOB_PARTITION", "PBS_QUEUE", "LSB_QUEUE"),
+        "team": ("RANKLAKE_TEAM", "SLURM_JOB_ACCOUNT"),
+    }
+    found = {
+        column: next((environ[name] for name in tried if environ.get(name)), None) for column, tried in names.items()
+    }
+    return {column: redact(value[:256]) for column, value in found.items() if value}
+
+
+@lru_cache(maxsize=2)
+def packages(path: tuple[str, ...]) -> dict[str, str]:
+    """Return the installed distributions on a search path, by name: their versions, as their folders are called.
+
+    Opening the metadata of each, as `importlib.metadata` does, takes a second of CPU where many are installed. As
+    there, the first on the path counts.
+    """
+    found: dict[str, str] = {}
+    for place in path:
+        try:
+            entries = sorted(entry.name for entry in os.scandir(place or "."))
+        except OSError:  # not a folder: an archive, or nothing
+            continue
+        for entry in entries:
+            match = _METADATA.fullmatch(entry)
+            if match and match["version"]:
+                found.setdefault(match["name"].replace("_", "-").lower(), match["version"])
+    return dict(sorted(found.items()))
+
+
+def lockfile_sha256(folders: Iterable[Path]) -> str | None:
+    """Return the hash of the first lock file in these folders; None if there is none of at most 64 MiB."""
+    for folder in folders:
+        for pattern in _LOCK_FILES:
+            for file in sorted(folder.glob(pattern)) if "*" in pattern else [folder / pattern]:
+                if file.is_file() and file.stat().st_size <= _LOCK_BYTES:
+                    return hashlib.sha256(file.read_bytes()).hexdigest()
+    history = Path(sys.prefix, "conda-meta", "history")
+    return hashlib.sha256(history.read_bytes()).hexdigest() if history.is_file() else None
+
+
+def container(environ: Mapping[str, str], root: Path = Path("/")) -> tuple[dict[str, str], str]:
+    """Return the columns of the container image, and why those that are missing are.
+
+    An image does not know its own name. It is told by RANKLAKE_CONTAINER_IMAGE and RANKLAKE_CONTAINER_IMAGE_DIGEST (on
+    Kubernetes from the downward API or the manifest), by Apptainer's variables, and by Podman's file.
+    """
+    image = environ.get("RANKLAKE_CONTAINER_IMAGE") or environ.get("CONTAINER_IMAGE") or ""
+    digest = environ.get("RANKLAKE_CONTAINER_IMAGE_DIGEST") or environ.get("CONTAINER_IMAGE_DIGEST") or ""
+    image = image or environ.get("APPTAINER_CONTAINER") or environ.get("SINGULARITY_CONTAINER") or ""
+    podman = root / "run" / ".containerenv"
+    inside = bool(image) or podman.exists() or (root / ".dockerenv").exists() or "KUBERNETES_SERVICE_HOST" in environ
+    if podman.is_file():
+        told = dict(
+            line.partition("=")[::2] for line in podman.read_text(encoding="utf-8", errors="replace").splitlines()
+        )
+        image = image or told.get("image", "").strip('"')
+    if not inside:
+        inside = _in_control_group(root)
+    digest = digest or (match[0] if (match := _DIGEST.search(image)) else "")
+    columns = {"container_image": redact_uri(image[:_LONGEST]), "container_image_digest": digest[:256]}
+    why = "a container that does not name its image: set RANKLAKE_CONTAINER_IMAGE and RANKLAKE_CONTAINER_IMAGE_DIGEST"
+    return {column: value for column, value in columns.items() if value}, why if inside else "no container was found"
+
+
+def _in_control_group(root: Path) -> bool:
+    try:
+        told = (root / "proc" / "1" / "cgroup").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return any(sign in told for sign in _CONTAINER_SIGNS)
+
+
+def os_description(root: Path = Path("/")) -> str:
+    """Return the distribution's name, as /etc/os-release has it, with the kernel's name and release."""
+    kernel = f"{os.uname().sysname} {os.uname().release}"
+    try:
+        lines = (root / "etc" / "os-release").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return kernel
+    named = next((line.partition("=")[2].strip("\"'") for line in lines if line.startswith("PRETTY_NAME=")), "")
+    return f"{named}, {kernel}" if named else kernel

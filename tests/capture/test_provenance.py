@@ -1,0 +1,314 @@
+"""Provenance: what the row of a run says of its code, its surroundings and its framework, and why it says nothing."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from ranklake.capture import inquiry
+from ranklake.capture.git import Git
+from ranklake.capture.recover import recover
+from ranklake.capture.repository import repository_facts
+from ranklake.capture.surroundings import allowed_variables, container, lockfile_sha256, packages
+from tests.support.recorded import rows
+
+TOKEN = "ghp_" + "Zx81kQ0vTn" * 4
+IDENTITY = ("-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "protocol.file.allow=always")
+
+
+def git(folder, *arguments):
+    """Run the real git."""
+    command = ["git", *IDENTITY, *arguments]
+    return subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=60).stdout
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """Give a repository with one commit, on a branch, with a remote that holds a token."""
+    folder = tmp_path / "code"
+    folder.mkdir()
+    git(folder, "init", "-q", "-b", "trunk")
+    (folder / "train.py").write_text("lr = 1\n")
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "first")
+    git(folder, "remote", "add", "origin", f"https://someone:{TOKEN}@example.org/team/code.git")
+    return folder
+
+
+def row_of(place):
+    """Return the only row of the run."""
+    (row,) = rows(place.spool, "runs")
+    return row
+
+
+def why(row):
+    """Return why columns are missing."""
+    return json.loads(row["unavailable"])
+
+
+def test_a_clean_repository(repository):
+    """Commit, branch and remote without its user are there; nothing differs."""
+    found = repository_facts(Git(repository, 20), 1000)
+    assert found.columns == {
+        "git_commit": git(repository, "rev-parse", "HEAD").decode().strip(),
+        "git_branch": "trunk",
+        "git_remote": "https://example.org/team/code.git",
+        "git_dirty": False,
+    }
+    assert found.unavailable == {}
+
+
+def test_a_dirty_repository(repository):
+    """The difference is there, redacted, with its hash, size and statistics; untracked files are counted."""
+    (repository / "train.py").write_text(f'lr = 2\napi_key = "{TOKEN}"\npassword = "swordfish"\n')
+    (repository / "new.py").write_text("x\n")
+    columns = repository_facts(Git(repository / "..", 20), 1000).columns
+    assert columns == {}
+    columns = repository_facts(Git(repository, 20), 10_000).columns
+    whole = git(repository, "diff", "HEAD", "--full-index")
+    assert columns["git_dirty"] is True
+    assert columns["git_diff_summary"] == "1 file changed, 3 insertions(+), 1 deletion(-), 1 untracked"
+    assert columns["git_patch_sha256"] == hashlib.sha256(whole).hexdigest()
+    assert columns["git_patch_bytes"] == len(whole)
+    assert columns["git_patch"].startswith("diff --git a/train.py b/train.py\nindex ")
+    assert "+lr = 2" in columns["git_patch"]
+    assert "[redacted]" in columns["git_patch"]
+    assert TOKEN not in columns["git_patch"]
+    assert "swordfish" not in columns["git_patch"]
+
+
+def test_a_large_difference_is_cut_and_takes_no_memory(repository):
+    """Of 40 MB the beginning is kept, with the hash and size of all; a token across the cut does not come out."""
+    kept = 2000
+    (repository / "train.py").write_text("a" * (kept - 200) + " " + TOKEN + "\n")
+    for number in range(3):
+        (repository / f"{number}.py").write_text(("0123456789 " * 8 + "\n") * 150_000)
+    git(repository, "add", "--intent-to-add", ".")
+    tracemalloc.start()
+    try:
+        columns = repository_facts(Git(repository, 60), kept).columns
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    whole = hashlib.sha256(git(repository, "diff", "HEAD", "--full-index"))
+    assert columns["git_patch_sha256"] == whole.hexdigest()
+    assert columns["git_patch_bytes"] > 39_000_000
+    assert len(columns["git_patch"]) <= kept + len("\n[cut]")
+    assert TOKEN[:12] not in columns["git_patch"]
+    assert peak_bytes < 4 << 20
+
+
+def test_a_file_beyond_measure_is_hashed_by_git(repository):
+    """A changed file of more than 16 MB stands in the difference by its hash: it is not compared line by line."""
+    with (repository / "train.py").open("wb") as file:
+        file.truncate(64 << 20)
+    columns = repository_facts(Git(repository, 60), 10_000).columns
+    blob = git(repository, "hash-object", "train.py").decode().strip()
+    assert blob in columns["git_patch"]
+    assert columns["git_patch_bytes"] < 1000
+
+
+def test_git_that_takes_too_long_is_stopped(repository):
+    """What git said until then stays; hash and size, which would be of a part, are not available."""
+    with (repository / "train.py").open("w") as file:
+        for number in range(100_000):
+            file.write(f"{number}\n")
+    found = repository_facts(Git(repository, 0.0), 1000)
+    assert "git_patch_sha256" not in found.columns
+    assert set(found.unavailable) >= {"git_patch_sha256", "git_patch_bytes"}
+    assert "took more than" in found.unavailable["git_patch_bytes"]
+
+
+def test_the_end_of_git_is_enough(repository, tmp_path, monkeypatch):
+    """Where somebody else holds git's output open, such as a worker forked in that moment, its end is the answer's."""
+    real = subprocess.run(["which", "git"], check=True, capture_output=True, text=True).stdout.strip()
+    holding = tmp_path / "bin" / "git"
+    holding.parent.mkdir()
+    holding.write_text(f'#!/bin/sh\nsleep 30 &\n{real} "$@"\n')
+    holding.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{holding.parent}:{os.environ['PATH']}")
+    before = time.monotonic()
+    found = repository_facts(Git(repository, 20), 1000)
+    assert time.monotonic() - before < 15
+    assert (found.columns["git_branch"], found.unavailable) == ("trunk", {})
+
+
+def test_a_repository_without_commits(tmp_path):
+    """There is no commit to differ from; the branch is known."""
+    git(tmp_path, "init", "-q", "-b", "trunk")
+    found = repository_facts(Git(tmp_path, 20), 1000)
+    assert found.columns["git_branch"] == "trunk"
+    reason = "the repository has no commits"
+    assert found.unavailable["git_commit"] == found.unavailable["git_patch"] == reason
+
+
+def test_folders_that_git_does_not_speak_of(tmp_path, repository, monkeypatch):
+    """No repository, another's repository, no git at all: a reason each, for all columns."""
+    assert set(repository_facts(Git(tmp_path, 20), 1).unavailable.values()) == {"not in a git repository"}
+    assert set(repository_facts(Git(tmp_path / "gone", 20), 1).unavailable.values()) == {"the folder is gone"}
+    if os.getuid() == 0:
+        os.chown(repository, 65534, 65534)
+        reasons = set(repository_facts(Git(repository, 20), 1).unavailable.values())
+        assert reasons == {"git refuses a repository of another owner (safe.directory)"}
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert set(repository_facts(Git(repository, 20), 1).unavailable.values()) == {"git is not installed"}
+
+
+def test_a_changed_submodule(repository, tmp_path):
+    """What differs in a submodule is part of the difference."""
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    git(inner, "init", "-q")
+    (inner / "model.py").write_text("depth = 1\n")
+    git(inner, "add", ".")
+    git(inner, "commit", "-qm", "first")
+    git(repository, "submodule", "--quiet", "add", str(inner), "lib")
+    git(repository, "commit", "-qam", "submodule")
+    (repository / "lib" / "model.py").write_text("depth = 2\n")
+    columns = repository_facts(Git(repository, 20), 10_000).columns
+    assert columns["git_dirty"] is True
+    assert "+depth = 2" in columns["git_patch"]
+
+
+def test_the_row_tells_where_the_code_was(place, repository, monkeypatch):
+    """A run's row, of which there is one, has what takes long as well as what is known at once."""
+    (repository / "uv.lock").write_text("lock")
+    (repository / "src").mkdir()
+    monkeypatch.chdir(repository / "src")
+    monkeypatch.setenv("SLURM_JOB_PARTITION", "gpu")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2hunter2")
+    place.start(tp_size=2, pp_size=1, config={"lr": 1}).close()
+    row = row_of(place)
+    assert row["git_commit"] == git(repository, "rev-parse", "HEAD").decode().strip()
+    assert row["lockfile_sha256"] == hashlib.sha256(b"lock").hexdigest()
+    assert json.loads(row["packages"])["pytest"] == pytest.__version__
+    assert (row["tp_size"], row["pp_size"], row["dp_size"], row["pool"]) == (2, 1, None, "gpu")
+    assert json.loads(row["environment"])["SLURM_JOB_PARTITION"] == "gpu"
+    assert "pytest" in row["command_line"]
+    assert "hunter2" not in json.dumps(row, default=str)
+    assert "git_commit" not in why(row)
+
+
+def test_a_run_of_no_length_has_its_row_though_git_hangs(place, repository, tmp_path, monkeypatch):
+    """Neither starting nor ending waits for git for long: the row says that there was no time."""
+    hang = tmp_path / "bin" / "git"
+    hang.parent.mkdir()
+    hang.write_text("#!/bin/sh\nexec sleep 60\n")
+    hang.chmod(0o755)
+    monkeypatch.chdir(repository)
+    monkeypatch.setenv("PATH", f"{hang.parent}:{os.environ['PATH']}")
+    before = time.monotonic()
+    run = place.start()
+    assert time.monotonic() - before < 10
+    run.close()
+    assert time.monotonic() - before < 30
+    row = row_of(place)
+    assert row["git_commit"] is None
+    assert why(row)["git_commit"] == why(row)["packages"] == inquiry.NO_TIME
+
+
+def test_a_killed_run_has_its_row(tmp_path):
+    """The row is on its way before `start` returns, and whole whenever the process dies."""
+    script = (
+        "import os, sys; from ranklake import capture\n"
+        "run = capture.start(run='r', local_dir=sys.argv[1], spool=sys.argv[2]); os.kill(os.getpid(), 9)"
+    )
+    arguments = [sys.executable, "-c", script, str(tmp_path / "local"), str(tmp_path / "spool")]
+    assert subprocess.run(arguments, check=False, timeout=60).returncode == -9
+    recover(tmp_path / "local", str(tmp_path / "spool"))
+    (row,) = rows(tmp_path / "spool", "runs")
+    assert row["world_size"] == 1
+    assert row["unavailable"]
+
+
+def test_the_row_is_sealed_once_and_counted_once(place):
+    """Written twice in one slot, it is one row, recorded and sealed; flushing makes it final."""
+    run = place.start()
+    assert run.flush()
+    row = row_of(place)
+    assert inquiry.NO_TIME not in why(row).values()
+    run.close()
+    assert len(rows(place.spool, "runs")) == 1
+    assert run.gaps() == {}
+
+
+def test_what_is_imported_after_the_start_is_told(tmp_path):
+    """A seed, flags and versions of a framework that is imported later are in the row."""
+    script = (
+        "import sys; from ranklake import capture\n"
+        "run = capture.start(run='r', local_dir=sys.argv[1], spool=sys.argv[2])\n"
+        "import torch; torch.manual_seed(7); torch.use_deterministic_algorithms(True)\n"
+        "torch.backends.cudnn.benchmark = True\n"
+        "run.close()"
+    )
+    arguments = [sys.executable, "-c", script, str(tmp_path / "local"), str(tmp_path / "spool")]
+    subprocess.run(arguments, check=True, timeout=120)
+    (row,) = rows(tmp_path / "spool", "runs")
+    flags = json.loads(row["determinism"])
+    assert (row["framework"], row["seed"], row["deterministic"]) == ("torch", 7, True)
+    assert (flags["cudnn_benchmark"], flags["torch_is_unseeded"]) == (True, False)
+    assert len(flags["python_random_sha256"]) == 64
+    assert row["cuda_version"] or why(row)["cuda_version"] == "the framework was built without CUDA"
+
+
+def test_a_device_mesh_tells_the_topology(place):
+    """Sizes of named dimensions of a real mesh; dimensions of one kind are multiplied."""
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", rank=0, world_size=12, store=FakeStore())
+    try:
+        mesh = init_device_mesh("cpu", (2, 3, 2), mesh_dim_names=("dp_replicate", "dp_shard", "tp"))
+        place.start(mesh=mesh).close()
+    finally:
+        torch.distributed.destroy_process_group()
+    row = row_of(place)
+    assert (row["dp_size"], row["tp_size"], row["pp_size"]) == (6, 2, None)
+
+
+def test_only_variables_of_the_list_are_looked_at():
+    """Others are left out, however harmless; those on the list are redacted."""
+    given = {"RANK": "1", "HOME": "/home/x", "HF_TOKEN": "x", "SLURM_JWT": "x", "NCCL_IB_HCA": TOKEN}
+    assert allowed_variables(given) == {"RANK": "1", "NCCL_IB_HCA": "[redacted]"}
+
+
+def test_containers(tmp_path):
+    """The image is what variables or Podman say; a container that says nothing is told from none."""
+    digest = "sha256:" + "ab" * 32
+    assert container({}, tmp_path) == ({}, "no container was found")
+    given = {"RANKLAKE_CONTAINER_IMAGE": f"user:pass@registry/x@{digest}"}
+    assert container(given, tmp_path)[0]["container_image_digest"] == digest
+    (tmp_path / ".dockerenv").touch()
+    columns, reason = container({}, tmp_path)
+    assert columns == {}
+    assert "RANKLAKE_CONTAINER_IMAGE" in reason
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".containerenv").write_text('engine="podman-5"\nimage="docker.io/library/python:3.12"\n')
+    assert container({}, tmp_path)[0] == {"container_image": "docker.io/library/python:3.12"}
+
+
+def test_lock_files(tmp_path):
+    """The first of the known names in the nearest folder counts."""
+    (tmp_path / "requirements-dev.txt").write_text("a")
+    assert lockfile_sha256([tmp_path / "none", tmp_path]) == hashlib.sha256(b"a").hexdigest()
+    (tmp_path / "uv.lock").write_text("b")
+    assert lockfile_sha256([tmp_path]) == hashlib.sha256(b"b").hexdigest()
+
+
+def test_packages_are_those_that_metadata_lists():
+    """Names and versions agree with `importlib.metadata`."""
+    from importlib.metadata import distributions
+
+    found = packages(tuple(sys.path))
+    known = {one.metadata["Name"].replace("_", "-").lower(): one.version for one in reversed(list(distributions()))}
+    assert {name.replace(".", "-"): version for name, version in found.items()} == {
+        name.replace(".", "-"): version for name, version in known.items()
+    }
+    assert Path(pytest.__file__).exists()
