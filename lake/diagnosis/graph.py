@@ -36,6 +36,10 @@ class Graph:
         Of each node: whether its ideal length is a median.
     parts
         Of each node: the name that slowdowns are told under.
+    kinds
+        Of each node: what has the same ideal length.
+    streams
+        Of each node: what it runs on.
     """
 
     names: tuple[str, ...]
@@ -47,6 +51,8 @@ class Graph:
     last: tuple[int, ...]
     communicates: tuple[bool, ...]
     parts: tuple[str, ...]
+    kinds: tuple[str, ...]
+    streams: tuple[str, ...]
 
 
 def in_order(waits_for: Sequence[Iterable[int]], groups: Sequence[tuple[int, ...]]) -> list[int]:

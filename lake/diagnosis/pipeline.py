@@ -210,4 +210,6 @@ def pipeline_graph(template: Template) -> Graph:
         last=last or tuple(range(len(template.names))),
         communicates=tuple(one.communicates for one in operations),
         parts=tuple(one.part or one.name for one in operations),
+        kinds=template.names,
+        streams=tuple(one.stream for one in operations),
     )

@@ -27,10 +27,8 @@ class Trace:
         What waits for what.
     steps
         Their numbers.
-    dp_ranks
-        Data-parallel ranks, in the order of the last axis.
     ranks
-        Global ranks, (data-parallel ranks, stages).
+        Global ranks, (data-parallel ranks, stages); both count from 0.
     start_ns
         Since the step's first start, (nodes, steps, data-parallel ranks).
     duration_ns
@@ -41,7 +39,6 @@ class Trace:
 
     graph: Graph
     steps: npt.NDArray[np.int64]
-    dp_ranks: npt.NDArray[np.int64]
     ranks: npt.NDArray[np.int64]
     start_ns: Floats
     duration_ns: Floats
@@ -67,13 +64,13 @@ def own_lengths(trace: Trace) -> Floats:
 
 
 def ideal_lengths(graph: Graph, own: Floats) -> Floats:
-    """Return each node's ideal length: the mean of its operation's, or the median if it communicates."""
-    ideal = np.empty(len(graph.names))
-    names = np.array(graph.names)
-    for name in dict.fromkeys(graph.names):
-        of_name = names == name
-        communicates = graph.communicates[int(np.argmax(of_name))]
-        ideal[of_name] = (np.median if communicates else np.mean)(own[of_name])
+    """Return each node's ideal length: the mean of its kind over all ranks and steps, the median if it communicates."""
+    ideal = np.empty(len(graph.kinds))
+    kinds = np.array(graph.kinds)
+    for kind in dict.fromkeys(graph.kinds):
+        of_kind = kinds == kind
+        communicates = graph.communicates[int(np.argmax(of_kind))]
+        ideal[of_kind] = (np.median if communicates else np.mean)(own[of_kind])
     return ideal
 
 

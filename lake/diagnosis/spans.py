@@ -8,14 +8,28 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ranklake.lake.diagnosis.graph import WhatIfError
 from ranklake.lake.diagnosis.operations import OPERATIONS
 
 Ints = npt.NDArray[np.int64]
 COLUMNS: Final = (
     *("rank", "incarnation", "segment", "slot", "ts", "name", "kind", "step", "duration_ns", "stream", "microbatch"),
-    *("dp_rank", "pp_rank", "tp_rank", "cp_rank", "ep_rank", "model_chunk", "device_time"),
+    *(
+        "dp_rank",
+        "pp_rank",
+        "tp_rank",
+        "cp_rank",
+        "ep_rank",
+        "model_chunk",
+        "device_time",
+        "sequence",
+        "process_group",
+        "group_size",
+    ),
 )
 """What an analysis reads of the table ``spans``."""
+
+_NAMED: Final = 5
 
 
 @dataclass(frozen=True)
@@ -65,8 +79,8 @@ def operations_of(rows: pa.Table) -> Spans:
         operation=integers(rows, "operation"),
         step=integers(rows, "step"),
         rank=integers(rows, "rank"),
-        dp_rank=integers(rows, "dp_rank", 0),
-        stage=integers(rows, "pp_rank", 0),
+        dp_rank=integers(rows, "dp_rank"),
+        stage=integers(rows, "pp_rank"),
         chunk=integers(rows, "model_chunk", -1),
         start_ns=integers(rows, "ts") * 1000,
         duration_ns=integers(rows, "duration_ns"),
@@ -83,3 +97,24 @@ def integers(rows: pa.Table, name: str, missing: int | None = None) -> Ints:
         column = pc.fill_null(column, pa.scalar(missing, column.type))
     found: Ints = column.to_numpy().astype(np.int64)
     return found
+
+
+def left_out(whole: npt.NDArray[np.bool_], steps: Ints) -> tuple[str, ...]:
+    """Return a note on steps that are not whole, none if all are.
+
+    Raises
+    ------
+    WhatIfError
+        No step is whole.
+    """
+    if whole.all():
+        return ()
+    if not whole.any():
+        raise WhatIfError(
+            f"none of {counted(len(steps), 'step')} has the usual operations on all ranks",
+            where="spans",
+            mend="bring in all ranks; every micro-batch and every rank must be recorded alike",
+        )
+    left = steps[~whole].tolist()
+    named = ", ".join(map(str, left[:_NAMED])) + (", …" if len(left) > _NAMED else "")
+    return (f"{counted(len(left), 'step')} of {len(steps)} left out, incomplete or unlike the others: {named}",)

@@ -8,13 +8,14 @@ goes away when they alone get ideal lengths, (T - T with them ideal) / (T - T id
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ranklake.lake.diagnosis.simulate import Floats, Trace, ideal_lengths, own_lengths, step_times
 
+_Key = TypeVar("_Key")
 _WORST_RATIO: Final = 0.03
 _AT_A_TIME: Final = 4_000_000
 """Operations times scenarios that go through the simulator together: 32 MB an array of them."""
@@ -45,7 +46,8 @@ class WhatIf:
     worst
         How many of them M_W is about: 3 %, at least one.
     m_w, m_s
-        Share of the loss that the worst workers, and the last stage, make; None where nothing was lost.
+        Share of the loss that the worst workers, and the last stage, make; None where nothing was lost, and M_S where
+        there is but one stage.
     step_s
         S of each step by its number.
     recorded_ns, no_delay_ns, ideal_ns
@@ -75,7 +77,7 @@ def what_if(trace: Trace) -> WhatIf:
     graph = trace.graph
     own = own_lengths(trace)
     ideal = ideal_lengths(graph, own)
-    ideal_ns = float(step_times(graph, lambda node: ideal[node : node + 1])[()].item())
+    ideal_ns = float(step_times(graph, lambda node: ideal[node : node + 1]))
     parts = {name: number for number, name in enumerate(dict.fromkeys(graph.parts))}
     part_of = np.array([parts[name] for name in graph.parts])
     stage_of = np.array(graph.stages)
@@ -83,27 +85,27 @@ def what_if(trace: Trace) -> WhatIf:
     kept = [np.ones(len(graph.names), bool), stage_of < stages - 1]
     kept += [part_of == number for number in parts.values()]
     kept += [stage_of == stage for stage in range(stages)]
-    times = _some_kept(trace, own, ideal, np.array(kept)[:, :, None]).mean(axis=1)
+    by_step = _some_kept(trace, own, ideal, np.array(kept)[:, :, None])
+    times = by_step.mean(axis=1)
     alone = _dp_ranks_kept(trace, own, ideal).mean(axis=1) / ideal_ns
-    no_delay = _some_kept(trace, own, ideal, np.ones((1, len(graph.names), 1), bool))[0]
     by_stage = {stage: float(times[2 + len(parts) + stage] / ideal_ns) for stage in range(stages)}
     workers = _workers(trace, by_stage, alone)
     worst = max(1, int(np.ceil(round(_WORST_RATIO * len(workers), 9))))
-    of_worst = np.ones((len(graph.names), len(trace.dp_ranks)), bool)
+    of_worst = np.ones((len(graph.names), len(trace.ranks)), bool)
     for worker in workers[:worst]:
-        of_worst[stage_of == worker.stage, int(np.searchsorted(trace.dp_ranks, worker.dp_rank))] = False
+        of_worst[stage_of == worker.stage, worker.dp_rank] = False
     without_worst = float(_some_kept(trace, own, ideal, of_worst[None]).mean())
     lost = float(times[0]) - ideal_ns
     return WhatIf(
         s=float(times[0]) / ideal_ns,
         by_kind=_slowest_first({name: float(times[2 + number] / ideal_ns) for name, number in parts.items()}),
         by_stage=_slowest_first(by_stage),
-        by_dp_rank=_slowest_first({int(dp): float(s) for dp, s in zip(trace.dp_ranks, alone, strict=True)}),
+        by_dp_rank=_slowest_first({dp: float(s) for dp, s in enumerate(alone)}),
         workers=workers,
         worst=worst,
         m_w=(float(times[0]) - without_worst) / lost if lost else None,
-        m_s=(float(times[0]) - float(times[1])) / lost if lost else None,
-        step_s={int(step): float(s) for step, s in zip(trace.steps, no_delay / ideal_ns, strict=True)},
+        m_s=(float(times[0]) - float(times[1])) / lost if lost and stages > 1 else None,
+        step_s={int(step): float(s) for step, s in zip(trace.steps, by_step[0] / ideal_ns, strict=True)},
         recorded_ns=float(recorded_times(trace).mean()),
         no_delay_ns=float(times[0]),
         ideal_ns=ideal_ns,
@@ -170,12 +172,12 @@ def _in_pieces(some: Callable[[slice, slice], Floats], scenarios: int, shape: tu
 
 def _workers(trace: Trace, by_stage: Mapping[int, float], by_dp: Floats) -> list[Worker]:
     found = [
-        Worker(int(trace.ranks[at, stage]), int(dp), stage, min(float(by_dp[at]), by_stage[stage]))
-        for at, dp in enumerate(trace.dp_ranks)
+        Worker(int(trace.ranks[dp, stage]), dp, stage, min(float(by_dp[dp]), by_stage[stage]))
+        for dp in range(len(by_dp))
         for stage in by_stage
     ]
     return sorted(found, key=lambda worker: (-worker.s, worker.rank))
 
 
-def _slowest_first(slowdowns: dict[object, float]) -> dict[object, float]:
+def _slowest_first(slowdowns: dict[_Key, float]) -> dict[_Key, float]:
     return dict(sorted(slowdowns.items(), key=lambda item: -item[1]))

@@ -31,6 +31,7 @@ _COMMANDS = {
     "catalog": "Show tables, columns and metrics.",
     "retain": "Plan, approve and apply retention.",
     "mfu": "Compute model FLOP/s utilization from its inputs.",
+    "what-if": "Say how much faster a run had been without stragglers, and what made it slow.",
     "audit": "Read and verify the audit trail.",
     "bench": "Make data to measure with.",
 }
@@ -56,7 +57,7 @@ class _Lazy(click.Group):
         del ctx
         if cmd_name not in _COMMANDS:
             return None
-        name = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name
+        name = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name.replace("-", "_")
         module = importlib.import_module(f"ranklake.commands.{name}")
         command: click.Command = getattr(module, name)
         return command

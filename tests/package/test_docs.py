@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from segments import put_segment, step_rows
+from segments import phase_rows, put_segment, step_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -46,6 +46,7 @@ def place(tmp_path_factory):
     place = tmp_path_factory.mktemp("docs")
     for rank in range(2):
         put_segment(place / "spool", step_rows(40, rank=rank, incarnation=7 + rank))
+        put_segment(place / "spool", phase_rows(40, rank=rank, incarnation=7 + rank), "spans")
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("RANKLAKE_")},
         "RANKLAKE_LAKE": str(place / "lake"),

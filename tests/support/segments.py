@@ -42,6 +42,25 @@ def step_rows(count, *, segment=0, rank=0, incarnation=7, run="r1", attempt=0, s
     return pa.table(arrays, schema=schema)
 
 
+def phase_rows(count, *, rank, incarnation, run="r1", start=DAY):
+    """Return rows of ``spans`` of some steps, one a second: a forward, longer on later ranks, and an all-reduce."""
+    facts = []
+    for step in range(count):
+        begin = start + timedelta(seconds=step)
+        forward = timedelta(milliseconds=100 + 20 * rank + step % 7)
+        facts.append(("forward", "phase", step, begin, forward))
+        facts.append(("all_reduce", "collective", step, begin + forward, timedelta(milliseconds=250) - forward))
+    schema = arrow_schema(contract("spans"), segment=True)
+    rows = [
+        dict.fromkeys(schema.names)
+        | {"run": run, "attempt": 0, "rank": rank, "incarnation": incarnation, "segment": 0, "slot": slot}
+        | {"name": name, "kind": kind, "step": step, "ts": ts, "span_id": slot, "dp_rank": rank}
+        | {"duration_ns": length // timedelta(microseconds=1) * 1000}
+        for slot, (name, kind, step, ts, length) in enumerate(facts)
+    ]
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
 def put_segment(spool: Path, rows: pa.Table, table="steps", *, day="2026-03-01", **footer) -> Path:
     """Write rows as a segment into the spool; facts of the footer come from the first row unless given."""
     name, raw = segment_bytes(rows, table, **footer)

@@ -1,0 +1,96 @@
+"""The spans of a run's attempt, from the lake."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.errors import did_you_mean
+from ranklake.lake.diagnosis.graph import WhatIfError
+from ranklake.lake.diagnosis.operations import OPERATIONS
+from ranklake.lake.diagnosis.phase_trace import phase_trace
+from ranklake.lake.diagnosis.pipeline_trace import pipeline_trace
+from ranklake.lake.diagnosis.place import place
+from ranklake.lake.diagnosis.simulate import Trace
+from ranklake.lake.diagnosis.spans import COLUMNS, operations_of
+from ranklake.lake.query import query
+from ranklake.lake.store import Lake
+
+_ATTEMPTS = "SELECT attempt, count(*) AS n FROM spans WHERE run = $run AND step IS NOT NULL GROUP BY attempt"
+_RUNS = "SELECT DISTINCT run FROM spans UNION SELECT DISTINCT run FROM runs UNION SELECT DISTINCT run FROM steps"
+_SIZES = """
+    SELECT max(dp_size) AS dp_rank, max(pp_size) AS pp_rank, max(world_size) AS world_size FROM runs
+    WHERE run = $run AND attempt = $attempt
+"""
+_NOUNS = {"dp_rank": "data-parallel ranks", "pp_rank": "stages"}
+_ROWS = f"SELECT {', '.join(COLUMNS)} FROM spans WHERE run = $run AND attempt = $attempt AND step IS NOT NULL AND kind <> 'step'"  # noqa: S608, E501 - of our own names
+
+
+def read_spans(
+    lake: Lake, run: str, attempt: int | None = None, *, overlay: Path | None = None
+) -> tuple[int, pa.Table, tuple[str, ...]]:
+    """Return attempt, rows of `COLUMNS`, and notes.
+
+    Parameters
+    ----------
+    attempt
+        Default: the last one that has spans.
+
+    Raises
+    ------
+    WhatIfError
+        No such run or attempt, or it has no spans of steps, or fewer ranks than it said it had.
+    """
+    found = query(lake, _ATTEMPTS, {"run": run}, overlay=overlay)["attempt"].to_pylist()
+    if not found:
+        known = [name for name in query(lake, _RUNS, overlay=overlay)["run"].to_pylist() if name is not None]
+        if run in known:
+            mend = "record phases of its steps (run.phase), or import them: ranklake import"
+            raise WhatIfError("no spans of any step", where=f"run {run}", mend=mend)
+        raise WhatIfError(f"no run is called {run!r}", where="RUN", mend=did_you_mean(run, known) or "ingest one first")
+    if attempt is not None and attempt not in found:
+        shown = ", ".join(map(str, sorted(found)))
+        raise WhatIfError(f"attempt {attempt} has no spans", where=f"run {run}", mend=f"these have: {shown}")
+    chosen = max(found) if attempt is None else attempt
+    rows = query(lake, _ROWS, {"run": run, "attempt": chosen}, overlay=overlay)
+    rows, notes = place(rows)
+    _all_there(query(lake, _SIZES, {"run": run, "attempt": chosen}, overlay=overlay).to_pylist()[0], rows, run)
+    others = len(found) - 1
+    told = () if attempt is not None or not others else (f"attempt {chosen}, the last of {others + 1} with spans",)
+    return chosen, rows, (*told, *notes)
+
+
+def trace_of(rows: pa.Table, notes: tuple[str, ...] = ()) -> Trace:
+    """Return the trace of rows that `place` gave: of a pipeline's operations if there are any, else of phases.
+
+    Raises
+    ------
+    WhatIfError
+        As `pipeline_trace` and `phase_trace`.
+    """
+    computes = pa.array([name for name, one in OPERATIONS.items() if one.stream == "compute"])
+    if rows.num_rows and pc.any(pc.is_in(rows["name"], computes)).as_py():
+        return pipeline_trace(operations_of(rows), notes)
+    return phase_trace(rows, notes)
+
+
+def _all_there(said: dict[str, int | None], rows: pa.Table, run: str) -> None:
+    """Hold the ranks that recorded spans against what the run said of its size.
+
+    Without any other coordinate than a data-parallel one, every rank of the job is a data-parallel one.
+    """
+    expected = {"dp_rank": said["dp_rank"], "pp_rank": said["pp_rank"]}
+    others = ("tp_rank", "cp_rank", "ep_rank")
+    if (
+        all(rows[axis].null_count == rows.num_rows for axis in others)
+        and not pc.any(pc.not_equal(rows["pp_rank"], 0)).as_py()
+    ):
+        expected["dp_rank"] = expected["dp_rank"] or said["world_size"]
+    for axis, count in expected.items():
+        found = len(pc.unique(rows[axis]))
+        if count is not None and found < count:
+            raise WhatIfError(
+                f"{_NOUNS[axis]}: spans of {found} of {count}",
+                where=f"run {run}",
+                mend="bring in what the other ranks recorded",
+            )
