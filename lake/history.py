@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ranklake.lake.store import Lake
 
 FOLDER: Final = "known"
-COLUMNS: Final = (*IDENTITY, *STREAM, "segment", "plan", "slots")
+COLUMNS: Final = (*IDENTITY, *STREAM, "segment", "plan", "slots", "date")
 RECENT_DAYS: Final = 2
 """Days that are read from the table itself; what is listed most often was taken in lately."""
 MOST_DAYS: Final = 31

@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -11,11 +12,10 @@ import pyarrow.compute as pc
 
 from ranklake.lake import ingest_plan
 from ranklake.lake.commit import files
-from ranklake.lake.contracts.load import contract
 from ranklake.lake.driver import drive
-from ranklake.lake.known import IDENTITY, damaged_when
+from ranklake.lake.history import History
+from ranklake.lake.known import damaged_when
 from ranklake.lake.plan import LEDGER
-from ranklake.lake.read import read
 from ranklake.lake.rounds import Rounds
 from ranklake.lake.spool import GONE
 from ranklake.lake.tables import delta_table
@@ -122,7 +122,7 @@ def _purge(lake: "Lake", spool: "Spool", keep_days: int, rounds: Rounds) -> int:
     rows = int(pc.sum(old["num_records"]).as_py() or 0)
     if not rows or not rounds.purge_is_due({"rows": rows, "days": len(set(old["date"].to_pylist()))}, now):
         return 0
-    kept = read(lake, contract("segments"), [*IDENTITY, "plan", "date"])
-    purged = spool.purge(kept, today, keep_days, damaged_when(lake, kept))
+    history = History(lake, handle)
+    purged = spool.purge(history.near, history.of, today, keep_days, partial(damaged_when, lake))
     rounds.save(lake)
     return purged

@@ -22,6 +22,7 @@ GONE = "gone from the spool before it was read"
 MISPLACED = "(no table)"
 
 Known = Callable[[Collection[str]], pa.Table]
+Judge = Callable[[pa.Table], Mapping[str, datetime]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,27 +214,42 @@ class Spool:
         return Spooled(path, table, size, name, name.sha256, one.modified)
 
     def purge(
-        self, ingested: pa.Table, today: date, keep_days: int, judged: Mapping[str, datetime] | None = None
+        self,
+        known: Known,
+        of: Callable[[list[Spooled]], pa.Table],
+        today: date,
+        keep_days: int,
+        judge: Judge | None = None,
     ) -> int:
         """Delete files that were ingested more than `keep_days` before `today`; return how many went.
 
+        Only what a finished plan read may go, and every further copy of it. A pack goes when all of its members may,
+        and counts as one.
+
         Parameters
         ----------
-        ingested
-            Columns table, sha256, uri_name, bytes, unreadable and date of the table ``segments``: only what a finished
-            plan read may go, and every further copy of it. A pack goes when all of its members may, and counts as one.
-        judged
-            By path, when a file was found damaged: one that was written since was not read, and stays.
+        known
+            As for `listing`, with the column date, too.
+        of
+            Given what is in the spool, returns columns table, sha256, uri_name, bytes, unreadable, plan and date of the
+            table ``segments``, of that at least.
+        judge
+            Given the latter, returns by path when a file was found damaged: one that was written since was not read,
+            and stays.
         """
-        old = ingested.filter(pc.less(ingested["date"], pa.scalar(today - timedelta(days=keep_days), pa.date32())))
-        if not old.num_rows:
-            return 0
-        digests, places = identities(old)
+        cutoff = pa.scalar(today - timedelta(days=keep_days), pa.date32())
         files = self._files()
-        over, all_read = settled(_sound(old)["uri_name"]), settled(_sound(ingested)["uri_name"])
+        sound = _sound(known({self.day_of(path) for path in files}))
+        all_read = settled(sound["uri_name"])
+        over = settled(sound.filter(pc.less(sound["date"], cutoff))["uri_name"])
         may_go = {path: [True] for path in files if path in over}
-        for item in self._open({path: one for path, one in files.items() if path not in all_read}):
-            place = (item.path, item.size_bytes) in places and not is_rewritten(item, judged or {})
+        items = self._open({path: one for path, one in files.items() if path not in all_read})
+        told = of(items)
+        old = told.filter(pc.less(told["date"], cutoff))
+        judged = {} if judge is None else judge(told)
+        digests, places = identities(old)
+        for item in items:
+            place = (item.path, item.size_bytes) in places and not is_rewritten(item, judged)
             read = place or (item.table, item.sha256) in digests
             may_go.setdefault(pack_of(item.path) or item.path, []).append(read)
         return sum(self._delete(path) for path, reads in may_go.items() if all(reads))

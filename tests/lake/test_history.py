@@ -13,6 +13,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.segment import SegmentFooter
 from ranklake.lake.history import History
 from ranklake.lake.read import read, read_some
+from ranklake.lake.spool import Spool
 from ranklake.lake.tables import delta_table
 
 TODAY = datetime.now(UTC)
@@ -115,6 +116,26 @@ def test_what_is_new_reads_nothing_old(lake, spool, later, looked):
     put_segment(spool, step_rows(10, segment=3), rows_before=20, day=day)  # late: it may have come before
     assert bring(lake, spool).rows_stored == 10
     assert looked
+
+
+def test_what_was_taken_in_long_ago_leaves_the_spool(lake, spool, later, looked):
+    """A copy of a segment of long ago is purged like any other, damaged ones too; what is new stays."""
+    put_segment(spool, step_rows(10))
+    foreign = spool / "segments/2026-03-01/steps/foreign.parquet"
+    foreign.write_bytes(b"y" * 100)
+    bring(lake, spool)
+    later(100)
+    late = (TODAY + timedelta(days=99)).date().isoformat()
+    for path in (spool / "segments/2026-03-01/steps").glob("r1*"):
+        copy = spool / "segments" / late / "steps" / path.name
+        copy.parent.mkdir(parents=True)
+        copy.write_bytes(path.read_bytes())
+        path.unlink()
+    history_of = History(lake, delta_table(lake, "segments"))
+    new = put_segment(spool, step_rows(10, segment=1), rows_before=10, day=late)
+    day = (TODAY + timedelta(days=100)).date()
+    assert Spool(str(spool)).purge(history_of.near, history_of.of, day, 7) == 2
+    assert list(spool.rglob("*.parquet")) == [new]
 
 
 @pytest.mark.parametrize("harm", ["lost", "damaged", "of another history"])

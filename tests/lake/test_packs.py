@@ -203,7 +203,7 @@ def test_a_pack_goes_when_all_its_members_may(lake, spool):
     packed = pack_up(spool, [paths[0], new])
     listed = Spool(str(spool))
     kept = read(lake, contract("segments"))
-    assert listed.purge(kept, kept["date"][0].as_py(), -1) == 2
+    assert listed.purge(lambda _: kept, lambda _: kept, kept["date"][0].as_py(), -1) == 2
     assert packed.exists()
     bring(lake, spool)
     assert bring(lake, spool, keep_days=-1).purged == 1
