@@ -8,10 +8,16 @@ PARALLEL := -n 2 --dist loadfile
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo native test test-s3 test-stores lint types format catalog snapshots chaos chaos-s3 crash crash-capture bench-capture bench-scale bench-overhead bench-outage bench-headline bench-sql bench-lake bench-lake-more package clean
+.PHONY: help demo native test test-s3 test-stores test-frameworks lint types format catalog snapshots chaos chaos-s3 crash crash-capture bench-capture bench-scale bench-overhead bench-outage bench-headline bench-sql bench-lake bench-lake-more package clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
+
+# DeepSpeed compiles itself against the torch that is there; none of its kernels is needed.
+.venv/.deepspeed: .venv/.test
+	@$(BIN)/python -c 'import deepspeed' 2>/dev/null || \
+		DS_BUILD_OPS=0 $(BIN)/python -m pip install --quiet --no-build-isolation 'deepspeed>=0.19'
+	@touch $@
 
 .venv/.base:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -56,6 +62,9 @@ test-s3: .venv/.test .stores/.ceph ## run the lake's and the stores' contract ag
 
 test-stores: .venv/.stores ## run the stores' contract against servers of S3, Azure's and Google's protocols
 	@$(BIN)/python -m pytest -m stores tests/stores
+
+test-frameworks: .venv/.deepspeed ## train with each framework, DeepSpeed included, in each way that is recorded
+	@$(BIN)/python -m pytest -m frameworks tests/capture/frameworks
 
 lint: .venv/.test ## ruff, and what is generated is up to date
 	@$(BIN)/ruff check .

@@ -12,8 +12,24 @@ with ranklake.capture.start(job="gpt", spool="s3://bucket/spool") as run:
 if __name__ != "ranklake.capture":  # a bare import would make a second copy of every class in the room
     raise ImportError("import this room as ranklake.capture")
 
+from typing import TYPE_CHECKING
+
 from ranklake.capture.inference import inference
 from ranklake.capture.run import Run
 from ranklake.capture.start import start
 
-__all__ = ["Run", "inference", "start"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ranklake.capture.frameworks.autolog import autolog
+
+__all__ = ["Run", "autolog", "inference", "start"]
+
+
+def __getattr__(name: str) -> "Callable[..., Run]":
+    """Import `autolog` when it is asked for: whoever does without it has nothing of frameworks loaded."""
+    if name == "autolog":
+        from ranklake.capture.frameworks.autolog import autolog
+
+        return autolog
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

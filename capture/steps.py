@@ -113,6 +113,20 @@ class Step(Frame):
         except Exception as trouble:  # noqa: BLE001 - telemetry never raises into training
             self._run.trouble("ending a step", trouble, "steps")
 
+    def abandon(self) -> None:
+        """Leave the block as if it had not been: no row, no failure, and what was logged in it becomes metrics.
+
+        For steps that are begun before it is known whether there is one, as frameworks' hooks do.
+        """
+        if self._uses != 1:
+            return
+        self._uses = _DONE
+        parent = self.parent
+        if self._stack_has_me():
+            self._stack.top = parent
+        self._run.leave_step(None if parent is None else parent.step)
+        self._spill()
+
     def _claim_waits(self) -> None:
         try:
             self._waited = self._run.waits.claim(self)

@@ -53,9 +53,12 @@ class Waits(threading.local):
     ----------
     feeding
         Whose waits the thread's last step claimed: with two loaders under way, the next step is fed by the same.
+    busy
+        Whether a wait is being timed: one within it, such as a loader's in a loader, is no other.
     """
 
     feeding: object = None
+    busy: bool = False
 
     def __init__(self, run: "Run") -> None:
         self._run = run
@@ -63,6 +66,34 @@ class Waits(threading.local):
 
     def __len__(self) -> int:
         return len(self._of)
+
+    def time(self, source: object, fetch: Callable[[], R]) -> R:
+        """Return what a call fetches, and record how long it took; what it raises goes on and ends the source.
+
+        Parameters
+        ----------
+        source
+            Whose wait it is.
+        """
+        run = self._run
+        if self.busy or not run.enabled:
+            return fetch()
+        frame = run.stack.top
+        self.busy = True
+        try:
+            if frame is not None and frame.step is not None:
+                with run.phase("data"):
+                    return fetch()
+            start = now()
+            found = fetch()
+            self.add(source, Wait(start, now() - start, frame))
+        except BaseException:
+            if source != self.feeding:  # else it was read ahead: what it gave is still to be trained on
+                self.leave(source)
+            raise
+        finally:
+            self.busy = False
+        return found
 
     def add(self, source: object, wait: Wait) -> None:
         """Keep a wait for the step that begins next."""
@@ -76,7 +107,7 @@ class Waits(threading.local):
         """Record what is kept for a source that has ended, as waits for no step."""
         for wait in self._of.pop(source, ()):
             self._write(wait)
-        if self.feeding is source:
+        if source == self.feeding:
             self.feeding = None
 
     def leave_all(self) -> None:
@@ -90,7 +121,7 @@ class Waits(threading.local):
         self.feeding = fed
         mine = self._of.pop(fed)
         for source in list(self._of):
-            if source is not fed:
+            if source != fed:
                 for wait in self._of.pop(source):
                     self._write(wait)
         for wait in mine:
@@ -149,32 +180,15 @@ class Batches(Generic[T]):
 
     def __init__(self, iterable: Iterable[T], run: "Run") -> None:
         self._run, self._source = run, object()
-        self._batches: Iterator[T] = self._timed(lambda: iter(iterable))
+        self._batches: Iterator[T] = run.waits.time(self._source, lambda: iter(iterable))
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> T:
-        return self._timed(self._batches.__next__)
+        return self._run.waits.time(self._source, self._batches.__next__)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the wrapped's has
         if name in self.__slots__:  # not set yet
             raise AttributeError(name)
         return getattr(self._batches, name)
-
-    def _timed(self, wait: Callable[[], R]) -> R:
-        run = self._run
-        if not run.enabled:
-            return wait()
-        frame = run.stack.top
-        if frame is not None and frame.step is not None:
-            with run.phase("data"):
-                return wait()
-        start = now()
-        try:
-            found = wait()
-        except BaseException:
-            run.waits.leave(self._source)
-            raise
-        run.waits.add(self._source, Wait(start, now() - start, frame))
-        return found

@@ -118,6 +118,19 @@ def test_waits_within_a_step_are_phases_of_it(place, clock):
     assert [len(spans[n, "data"]) for n in range(2)] == [1 + 3, 3]  # beginning to iterate is a wait, too
 
 
+def test_a_loader_that_is_read_ahead_feeds_the_steps_that_come(place, clock):
+    """What was fetched before the loader ended is the next step's, though the end was found first."""
+    with place.start() as run:
+        batches = iter(run.loader(slow(clock, range(3), 2)))
+        ahead = next(batches)
+        for n in range(3):
+            ahead = next(batches, None)
+            with run.step(n):
+                clock.work(5)
+    assert ahead is None
+    assert [row["data_time_s"] for row in columns(place)[0]] == [4, 2, None]
+
+
 def test_waits_that_no_step_claims_are_recorded_at_the_close(place, clock):
     """A loop that ends between the wait and the step leaves a span without a step."""
     with place.start() as run:

@@ -1,0 +1,121 @@
+"""Accelerate: a tracker.
+
+from ranklake.capture.frameworks.accelerate import RanklakeTracker
+accelerator = accelerate.Accelerator(log_with=[RanklakeTracker()])
+accelerator.init_trackers("project", config=config)
+"""
+
+import functools
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from accelerate import Accelerator
+from accelerate.tracking import GeneralTracker
+
+from ranklake.capture.frameworks import torch as torch_hooks
+from ranklake.capture.frameworks.follower import FOLLOWED, Follower, follow
+
+if TYPE_CHECKING:
+    from ranklake.capture.run import Run
+
+__all__ = ["RanklakeTracker"]
+
+
+class RanklakeTracker(GeneralTracker):  # type: ignore[misc]  # typed as Any where it is not looked at
+    """Records training by an Accelerator: steps with phases, what ``accelerator.log`` is given, checkpoints, config.
+
+    A step is a step of the optimizer, so that batches under ``accelerator.accumulate`` are its micro-batches. Every
+    rank records.
+
+    Parameters
+    ----------
+    run
+        To record into, or the name of a run to begin; by default the process's own, begun with
+        ``init_trackers``.
+    settings
+        For `ranklake.capture.start`, where this begins the run.
+    """
+
+    name = "ranklake"
+    requires_logging_directory = False
+    main_process_only = False
+
+    def __init__(self, run: "Run | str | None" = None, **settings: Any) -> None:
+        super().__init__()
+        self._run, self._settings = run, settings
+        self._follower = follow(run, **settings)
+
+    @property
+    def tracker(self) -> "Run":
+        """The run that is recorded."""
+        return self._follower.run
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._follower = follow(self._run, **self._settings)
+        with self._follower.safely():
+            _begin(self._follower)
+            self._follower.run.event("fit_start", framework="accelerate")
+
+    def store_init_configuration(self, values: dict[str, Any]) -> None:
+        """Record hyperparameters."""
+        with self._follower.safely():
+            self._follower.run.event("config", config=values)
+
+    def log(self, values: Mapping[str, Any], step: int | None = None, **_: object) -> None:
+        """Record metrics."""
+        with self._follower.safely():
+            self._follower.metrics(values, step)
+
+    def finish(self) -> None:
+        """End the training; the run goes on until the process ends or the user closes it."""
+        with self._follower.safely():
+            self._follower.drop_step()
+            self._follower.run.event("fit_end")
+
+
+def _begin(follower: Follower) -> None:
+    follower.adds_losses = True  # Accelerator.backward divides each by the number of those that are accumulated
+    follower.run.collectives()
+    torch_hooks.install()
+    original = Accelerator.save_state
+    if not hasattr(original, "ranklake_times"):
+        Accelerator.save_state = _timed(original)
+
+
+def _timed(original: Any) -> Any:
+    @functools.wraps(original)
+    def save_state(self: Any, *args: Any, **kwargs: Any) -> Any:
+        follower = FOLLOWED[0] if FOLLOWED else None
+        if follower is None or not follower.is_on:
+            return original(self, *args, **kwargs)
+        start = time.monotonic()
+        with follower.run.phase("checkpoint"):
+            saved = original(self, *args, **kwargs)
+        with follower.safely():
+            if self.is_main_process:
+                follower.checkpoint(saved, max(follower.latest, 0), time.monotonic() - start)
+        return saved
+
+    save_state.ranklake_times = True  # type: ignore[attr-defined]
+    return save_state
+
+
+def attach() -> None:
+    """Give every Accelerator that is made from now on the tracker, begun already."""
+    original = Accelerator.__init__
+    if hasattr(original, "ranklake_attaches"):
+        return
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        follower = follow()
+        with follower.safely():
+            if follower.leader is None and not any(isinstance(one, RanklakeTracker) for one in self.log_with):
+                _begin(follower)
+                self.trackers.append(RanklakeTracker())
+
+    init.ranklake_attaches = True  # type: ignore[attr-defined]
+    Accelerator.__init__ = init

@@ -1,0 +1,266 @@
+"""Follower: makes steps and phases of what frameworks let one see. One per process follows the run of the moment.
+
+    hooks in torch (`ranklake.capture.frameworks.torch`)        forward, backward, optimizer, waits, grad_norm, lr, loss
+    a framework's own (lightning, transformers, …), the leader   where steps begin and end, and their numbers
+            ▼
+    Follower   ──▶   run.step, run.phase, run.log
+
+Without a leader a step ends when its optimizer has stepped, and its number is a count. Nothing in here raises into
+training, and where nothing is followed the hooks cost a look at a variable.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.capture.start import start
+from ranklake.capture.steps import Nothing, Step
+
+if TYPE_CHECKING:
+    from ranklake.capture.run import Run
+
+_MICRO: Final = frozenset({"forward", "backward"})
+
+
+class Follower:
+    """Follows training into a run.
+
+    Parameters
+    ----------
+    run
+        None to start one, with what `settings` say, when training begins.
+    settings
+        For `ranklake.capture.start`.
+
+    Attributes
+    ----------
+    given
+        The run that it was given, None for one of its own.
+    leader
+        The framework that says where steps begin and end; None where the optimizer does.
+    step
+        The open step.
+    latest
+        Number of the step that began last; -1 before the first.
+    micro
+        Number of the micro-batch in it.
+    facts
+        What is known of the step so far, for its row: lr, grad_norm, …
+    losses
+        Of its micro-batches, as backward was given them; None for one that is no loss.
+    adds_losses
+        Whether those add up to the step's: where the framework divides each by their number.
+    """
+
+    def __init__(self, run: "Run | None" = None, settings: Mapping[str, Any] | None = None) -> None:
+        self.given, self._settings = run, dict(settings or {})
+        self._run = run
+        self._fits = 0
+        self.latest = -1
+        self._open: list[tuple[str, Any]] = []
+        self._known: dict[tuple[str, int], Any] = {}
+        self.leader: object = None
+        self.step: Step | Nothing | None = None
+        self.micro = 0
+        self.facts: dict[str, Any] = {}
+        self.losses: list[Any] = []
+        self.adds_losses = False
+
+    @property
+    def run(self) -> "Run":
+        """The run that is recorded."""
+        if self._run is None:
+            self._run = start(**self._settings)
+        return self._run
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether its run is still to begin."""
+        return self._run is None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is recorded."""
+        return self._run is not None and self._run.enabled
+
+    @contextlib.contextmanager
+    def safely(self) -> Iterator[None]:
+        """Keep what goes wrong within from training: it is told once."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
+            self.run.trouble("following a framework", error)
+
+    # ── a fit ──
+
+    def lead(self, leader: object, config: Mapping[str, Any] | None = None) -> bool:
+        """Let a framework say from here on where steps are; False if another does.
+
+        Parameters
+        ----------
+        config
+            Hyperparameters. They become the run's if it begins now, else an event ``config``.
+        """
+        if self.leader is not None and self.leader is not leader:
+            return False
+        if self.leader is leader:
+            return True
+        self.leader = leader
+        self.drop_step()
+        if config and self._run is None:
+            self._settings.setdefault("config", config)
+        elif config:
+            self.run.event("config", config=dict(config))
+        self.run.collectives()
+        self.run.event("fit_start", framework=type(leader).__module__.partition(".frameworks.")[2] or None)
+        return True
+
+    def end_lead(self, leader: object) -> None:
+        """End a fit: a step that is open was none."""
+        if self.leader is leader:
+            self.drop_step()
+            self.run.event("fit_end")
+            self.leader, self.adds_losses = None, False
+
+    def fail(self, error: BaseException) -> None:
+        """Record that training raised."""
+        self._leave_all()
+        step, self.step = self.step, None
+        if step is not None:
+            step.__exit__(type(error), error, error.__traceback__)
+        else:
+            self.run.fail(error)
+
+    # ── steps ──
+
+    def begin_step(self, number: int | None = None) -> None:
+        """Begin a step unless one is open.
+
+        A number that was there before is another fit's: a run of our own making is followed by one of its own, named
+        after it. In a run of the user's the number is used as it is.
+        """
+        if self.step is not None:
+            return
+        at = self.latest + 1 if number is None else number
+        if at <= self.latest and self.given is None:
+            self._renew()
+        self.latest, self.micro = at, 0
+        self.facts, self.losses = {}, []
+        self.step = self.run.step(at)
+        self.step.__enter__()
+
+    def _renew(self) -> None:
+        before, self._fits = self.run, self._fits + 1
+        first = before.name if self._fits == 1 else before.name.rpartition("-fit")[0]
+        before.close()
+        self._known.clear()
+        self._run = start(**{**self._settings, "run": f"{first}-fit{self._fits + 1}"})
+        self._run.collectives()
+
+    def end_step(self, **values: object) -> None:
+        """End the open step and have these in its row, and what else was seen of it.
+
+        The loss is what backward began at, if the step had one backward: of several nobody but the framework knows
+        whether they are parts of one loss or each the whole.
+        """
+        step, self.step = self.step, None
+        if step is None:
+            return
+        self._leave_all()
+        if (
+            self.losses
+            and (len(self.losses) == 1 or self.adds_losses)
+            and not any(loss is None for loss in self.losses)
+        ):
+            self.facts.setdefault("loss", sum(self.losses[1:], self.losses[0]))
+        given = {name: value for name, value in values.items() if value is not None}
+        known = {name: value for name, value in (self.facts | given).items() if value is not None}
+        if known:
+            self.run.log(known)
+        step.__exit__(None, None, None)
+
+    def drop_step(self) -> None:
+        """Leave a step that was begun and did not come to an end."""
+        step, self.step = self.step, None
+        self._leave_all()
+        if isinstance(step, Step):
+            step.abandon()
+
+    # ── phases ──
+
+    def enter(self, name: str) -> None:
+        """Begin a phase; forward and backward carry the number of their micro-batch."""
+        micro = self.micro if name in _MICRO and self.step is not None else -1
+        phase = self._known.get((name, micro))
+        if phase is None:
+            phase = self.run.phase(name, microbatch=micro) if micro >= 0 else self.run.phase(name)
+            self._known[name, micro] = phase
+        phase.__enter__()
+        self._open.append((name, phase))
+
+    def leave(self, name: str) -> None:
+        """End the phase of that name, and what was left open within it; nothing if it is not open."""
+        if not any(open_name == name for open_name, _ in self._open):
+            return
+        while self._open:
+            inner, phase = self._open.pop()
+            phase.__exit__(None, None, None)
+            if inner == name:
+                return
+
+    def _leave_all(self) -> None:
+        while self._open:
+            self._open.pop()[1].__exit__(None, None, None)
+
+    # ── what else ──
+
+    def checkpoint(self, path: object, step: int | None = None, duration_s: float | None = None) -> None:
+        """Record that a checkpoint was written."""
+        record_checkpoint(self.run, path, step, duration_s)
+
+    def metrics(self, values: Mapping[str, object], step: int | None = None) -> None:
+        """Record a framework's metrics, those that are numbers."""
+        numbers = {name: value for name, value in values.items() if _is_number(value)}
+        if numbers:
+            self.run.log(numbers, step=step)
+
+
+def record_checkpoint(run: "Run", path: object, step: int | None, duration_s: float | None) -> None:
+    """Record a checkpoint as an event and as an artifact, by its name alone: hashing it would hold training up."""
+    name = str(path).rstrip("/").rpartition("/")[2]
+    run.event("checkpoint", step=step, message=name, duration_s=duration_s)
+    duration = None if duration_s is None else round(duration_s * 1e9)
+    facts = {"name": name, "kind": "checkpoint", "action": "created", "uri": str(path), "step": step}
+    with run.recording("artifacts"):
+        run.record("artifacts", {**facts, "duration_ns": duration})
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, (int, float)):
+        return True
+    count: Callable[[], int] | None = getattr(value, "numel", None)
+    return count is not None and count() == 1
+
+
+FOLLOWED: list[Follower] = []
+"""The follower of this process, if there is one: hooks find it here."""
+
+
+def follow(run: "Run | str | None" = None, **settings: Any) -> Follower:
+    """Return the process's follower, made now if there is none; a given run takes the place of what it followed.
+
+    Parameters
+    ----------
+    run
+        A run, or the name of one to start.
+    settings
+        For `ranklake.capture.start`.
+    """
+    if isinstance(run, str):
+        settings["run"], run = run, None
+    if FOLLOWED and (run is None or FOLLOWED[0].given is run):
+        found = FOLLOWED[0]
+        if found.is_fresh or found.is_on:
+            return found
+    FOLLOWED[:] = [Follower(run, settings)]
+    return FOLLOWED[0]

@@ -1,0 +1,180 @@
+"""Lightning: a callback.
+
+from ranklake.capture.frameworks.lightning import RanklakeCallback
+trainer = lightning.Trainer(callbacks=[RanklakeCallback()])
+"""
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
+    import pytorch_lightning as pl
+else:
+    import lightning.pytorch as pl
+
+from ranklake.capture.frameworks import torch as torch_hooks
+from ranklake.capture.frameworks.follower import follow
+
+if TYPE_CHECKING:
+    from ranklake.capture.run import Run
+
+__all__ = ["RanklakeCallback"]
+
+
+class RanklakeCallback(pl.Callback):  # type: ignore[misc]  # typed as Any where it is not looked at
+    """Records fits: steps with phases, what the module logs, validation, checkpoints, hyperparameters, failures.
+
+    A step is a step of the optimizer, numbered as ``trainer.global_step``; batches that are accumulated are its
+    micro-batches.
+
+    Parameters
+    ----------
+    run
+        To record into, or the name of a run to begin; by default the process's own, which is begun with the fit.
+    settings
+        For `ranklake.capture.start`, where this begins the run.
+    """
+
+    def __init__(self, run: "Run | str | None" = None, **settings: Any) -> None:
+        super().__init__()
+        self._run, self._settings = run, settings
+        self._seen: dict[str, object] = {}
+        self._loss: Any = None
+        self._samples: int | None = 0
+        self._leads = False
+        self._follower = follow(run, **settings)
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """Begin to lead."""
+        self._follower = follow(self._run, **self._settings)
+        with self._follower.safely():
+            self._leads = self._follower.lead(self, _config(trainer, pl_module))
+            torch_hooks.install()
+            self._follower.run.collectives(trainer.model)
+            _watch_checkpoints()
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        """Begin a step unless this batch is another part of it."""
+        if self._leads:
+            with self._follower.safely():
+                if self._follower.step is None:
+                    self._loss, self._samples = None, 0
+                self._follower.begin_step(int(trainer.global_step))
+
+    def on_train_batch_end(
+        self,
+        trainer: Any,
+        pl_module: Any,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """End the step if the optimizer has stepped."""
+        if not self._leads:
+            return
+        with self._follower.safely():
+            loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+            if loss is not None:  # Lightning has divided it by the batches that are accumulated
+                loss = loss.detach()
+                self._loss = loss if self._loss is None else self._loss + loss
+            if self._follower.step is not None and trainer.global_step > self._follower.latest:
+                metrics = self._news(trainer.logged_metrics)
+                self._follower.metrics(metrics)
+                self._follower.end_step(loss=self._loss)
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        """Begin phase ``evaluation``."""
+        with self._follower.safely():
+            if self._leads:
+                self._follower.enter("evaluation")
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """End it, and record what the module logged in it."""
+        with self._follower.safely():
+            if self._leads:
+                self._follower.leave("evaluation")
+                if not trainer.sanity_checking:
+                    news = self._news(trainer.callback_metrics)
+                    self._follower.metrics(news)
+                    self._follower.run.event("evaluation", step=max(self._follower.latest, 0), metrics=sorted(news))
+
+    on_test_start, on_test_end = on_validation_start, on_validation_end
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Record the failure."""
+        with self._follower.safely():
+            if self._leads:
+                self._follower.fail(exception)
+                self._follower.end_lead(self)
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        """End the fit."""
+        with self._follower.safely():
+            self._follower.end_lead(self)
+
+    def _news(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what was logged since last time: Lightning keeps values until there are new ones."""
+        news = {name: value for name, value in metrics.items() if self._seen.get(name) is not value}
+        self._seen |= news
+        return news
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_run": self._run, "_settings": self._settings}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["_run"], **state["_settings"])  # type: ignore[misc]  # it is made anew elsewhere
+
+
+def _config(trainer: Any, module: Any) -> dict[str, Any]:
+    facts = {
+        "max_steps": trainer.max_steps,
+        "max_epochs": trainer.max_epochs,
+        "accumulate_grad_batches": trainer.accumulate_grad_batches,
+        "precision": str(trainer.precision),
+        "gradient_clip_val": trainer.gradient_clip_val,
+        "num_devices": trainer.num_devices,
+        "num_nodes": trainer.num_nodes,
+        "strategy": type(trainer.strategy).__name__,
+        "model": type(module).__name__,
+    }
+    return {**facts, **dict(getattr(module, "hparams", {}))}
+
+
+def _watch_checkpoints() -> None:
+    """Time `Trainer.save_checkpoint`, which all of Lightning's checkpoints go through."""
+    original = pl.Trainer.save_checkpoint
+    if hasattr(original, "ranklake_times"):
+        return
+
+    def save_checkpoint(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+        mine = [one for one in self.callbacks if isinstance(one, RanklakeCallback)]
+        follower = mine[0]._follower if mine else None  # noqa: SLF001 - this module's own
+        if follower is None or not follower.is_on:
+            return original(self, filepath, *args, **kwargs)
+        start = time.monotonic()
+        with follower.run.phase("checkpoint"):
+            saved = original(self, filepath, *args, **kwargs)
+        with follower.safely():
+            if self.is_global_zero:
+                follower.checkpoint(filepath, int(self.global_step), time.monotonic() - start)
+        return saved
+
+    save_checkpoint.ranklake_times = True  # type: ignore[attr-defined]
+    pl.Trainer.save_checkpoint = save_checkpoint
+
+
+def attach() -> None:
+    """Give every Trainer that is made from now on the callback."""
+    original = pl.Trainer.__init__
+    if hasattr(original, "ranklake_attaches"):
+        return
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if not any(isinstance(callback, RanklakeCallback) for callback in self.callbacks):
+            self.callbacks.append(RanklakeCallback())
+
+    init.ranklake_attaches = True  # type: ignore[attr-defined]
+    pl.Trainer.__init__ = init

@@ -1,0 +1,237 @@
+"""torch: hooks that see forward, backward, the optimizer, waits for data and clipping, in whatever framework.
+
+They are put in place once per process, see `FOLLOWED` for whom they serve, and do nothing where nobody is followed:
+
+    DataLoader's iterator                  waits, phase ``data``
+    modules that are called from no other  phase ``forward``: found by global hooks in the first step, then hooked alone
+    torch.autograd.backward                phase ``backward``; its scalar is the loss, if the step has one
+    optimizers' global hooks               phase ``optimizer``; lr; without a leader, the end of the step
+    torch.nn.utils.clip_grad_norm_         grad_norm: the norm before clipping
+    GradScaler.scale                       the loss before it is scaled
+    DistributedDataParallel                its all-reduce is timed
+"""
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.data import dataloader
+
+from ranklake.capture.frameworks.follower import FOLLOWED, Follower
+
+__all__ = ["install"]
+
+
+def _nobody() -> None:
+    """Return what a reference to a dead optimizer does."""
+
+
+class Hooks:
+    """What the hooks know of the training that is followed.
+
+    Attributes
+    ----------
+    pacer
+        The optimizer whose steps are training's where no framework leads: the first that stepped, or one that has
+        stepped twice since that did.
+    roots
+        Modules that are called from no other, hooked.
+    """
+
+    def __init__(self) -> None:
+        self.pacer: Callable[[], Any] = _nobody
+        self.roots: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._others: list[int] = []
+        self._searching: list[Any] = []
+        self._depth = 0
+        self._unscaled: Any = None
+        self._follower: Follower | None = None
+
+    def of(self) -> Follower | None:
+        """Return whom to tell; None if nobody."""
+        follower = FOLLOWED[0] if FOLLOWED else None
+        if follower is None or not follower.is_on:
+            return None
+        if follower is not self._follower:
+            self._follower, self.pacer = follower, _nobody
+            self.search()
+        return follower
+
+    # ── forward ──
+
+    def search(self) -> None:
+        """Look for modules that are called from no other until a step has ended."""
+        if not self._searching:
+            self._depth = 0
+            self._searching = [
+                register_module_forward_pre_hook(self._before_any),
+                register_module_forward_hook(self._after_any, always_call=True),
+            ]
+
+    def _found(self) -> None:
+        for handle in self._searching:
+            handle.remove()
+        self._searching = []
+
+    def _before_any(self, module: Any, _: object) -> None:
+        self._depth += 1
+        if self._depth == 1 and module not in self.roots and _trains(module):
+            self.roots.add(module)
+            self._before(module)
+            module.register_forward_pre_hook(self._before)
+            module.register_forward_hook(self._after, always_call=True)
+
+    def _after_any(self, *_: object) -> None:
+        self._depth -= 1
+
+    def _before(self, module: Any, *_: object) -> None:
+        follower = self.of()
+        if follower is not None and _trains(module):
+            with follower.safely():
+                if follower.leader is None:
+                    follower.begin_step()
+                follower.enter("forward")
+
+    def _after(self, *_: object) -> None:
+        follower = self.of()
+        if follower is not None:
+            with follower.safely():
+                follower.leave("forward")
+
+    # ── backward ──
+
+    def backward(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run `torch.autograd.backward` as a phase."""
+        follower = self.of()
+        if follower is None:
+            return original(*args, **kwargs)
+        with follower.safely():
+            if follower.leader is None:
+                follower.begin_step()
+            follower.losses.append(self._loss(args[0] if args else kwargs.get("tensors")))
+            follower.enter("backward")
+        try:
+            return original(*args, **kwargs)
+        finally:
+            with follower.safely():
+                follower.leave("backward")
+                follower.micro += 1
+
+    def _loss(self, root: Any) -> Any:
+        if isinstance(root, (list, tuple)) and len(root) == 1:
+            root = root[0]
+        loss, self._unscaled = self._unscaled, None
+        if loss is None:
+            loss = root
+        is_scalar = isinstance(loss, torch.Tensor) and loss.numel() == 1
+        return loss.detach().clone() if is_scalar else None
+
+    def scale(self, original: Callable[..., Any], scaler: Any, outputs: Any) -> Any:
+        """Remember what `GradScaler.scale` is given."""
+        if self.of() is not None and isinstance(outputs, torch.Tensor):
+            self._unscaled = outputs
+        return original(scaler, outputs)
+
+    # ── optimizer ──
+
+    def before_optimizer(self, optimizer: Any, *_: object) -> None:
+        """Begin the phase, and take the learning rate that is used now."""
+        follower = self.of()
+        if follower is not None:
+            with follower.safely():
+                if follower.leader is None:
+                    follower.begin_step()
+                if follower.step is not None:
+                    follower.facts.setdefault("lr", optimizer.param_groups[0]["lr"])
+                follower.enter("optimizer")
+
+    def after_optimizer(self, optimizer: Any, *_: object) -> None:
+        """End the phase, and the step where no framework does."""
+        follower = self.of()
+        if follower is not None:
+            with follower.safely():
+                follower.leave("optimizer")
+                self._found()
+                if follower.leader is None and self._paces(optimizer):
+                    follower.end_step()
+
+    def _paces(self, optimizer: Any) -> bool:
+        pacer = self.pacer()
+        if pacer is None or (pacer is not optimizer and id(optimizer) in self._others):
+            self.pacer = weakref.ref(optimizer)
+        elif pacer is not optimizer:
+            self._others.append(id(optimizer))
+            return False
+        self._others.clear()
+        return True
+
+    def clip(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Take the norm that `clip_grad_norm_` returns."""
+        norm = original(*args, **kwargs)
+        follower = self.of()
+        if follower is not None and follower.step is not None:
+            with follower.safely():
+                follower.facts["grad_norm"] = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+        return norm
+
+    # ── the others ──
+
+    def fetch(self, original: Callable[[Any], Any], batches: Any) -> Any:
+        """Time what a DataLoader's iterator takes for a batch."""
+        follower = self.of()
+        if follower is None:
+            return original(batches)
+        return follower.run.waits.time(id(batches), lambda: original(batches))
+
+    def wrapped(self, original: Callable[..., None], model: Any, *args: Any, **kwargs: Any) -> None:
+        """Make a DistributedDataParallel and time its all-reduce."""
+        original(model, *args, **kwargs)
+        follower = self.of()
+        if follower is not None:
+            follower.run.collectives(model)
+
+
+HOOKS: Final = Hooks()
+_PLACES: Final = (
+    (torch.autograd, "backward", "backward"),
+    (torch.nn.utils, "clip_grad_norm_", "clip"),
+    (torch.amp.GradScaler, "scale", "scale"),
+    (getattr(dataloader, "_BaseDataLoaderIter", None), "__next__", "fetch"),
+    (torch.nn.parallel.DistributedDataParallel, "__init__", "wrapped"),
+)
+"""Where torch has no hook of its own: what is replaced, and by which method of `Hooks`."""
+
+
+def install() -> None:
+    """Put the hooks in place, once per process, and look for the model that is trained now."""
+    for place, name, method in _PLACES:
+        original = getattr(place, name, None)
+        if original is not None and not hasattr(original, "ranklake_follows"):
+            setattr(place, name, _through(getattr(HOOKS, method), original))
+    if not _installed:
+        _installed.append(register_optimizer_step_pre_hook(HOOKS.before_optimizer))
+        _installed.append(register_optimizer_step_post_hook(HOOKS.after_optimizer))
+    HOOKS.search()
+
+
+_installed: list[Any] = []
+
+
+def _through(method: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def through(*args: Any, **kwargs: Any) -> Any:
+        if not FOLLOWED or torch.compiler.is_compiling():
+            return original(*args, **kwargs)
+        return method(original, *args, **kwargs)
+
+    through.ranklake_follows = True  # type: ignore[attr-defined]
+    return through
+
+
+def _trains(module: Any) -> bool:
+    """Say whether a module that is called now is being trained."""
+    return bool(module.training) and torch.is_grad_enabled() and any(p.requires_grad for p in module.parameters())

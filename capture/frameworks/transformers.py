@@ -1,0 +1,145 @@
+"""Transformers: a callback of its Trainer.
+
+from ranklake.capture.frameworks.transformers import RanklakeCallback
+trainer = transformers.Trainer(..., callbacks=[RanklakeCallback()])
+"""
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from transformers import TrainerCallback
+from transformers import trainer as trainer_module
+
+from ranklake.capture.frameworks import torch as torch_hooks
+from ranklake.capture.frameworks.follower import follow
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ranklake.capture.run import Run
+
+__all__ = ["RanklakeCallback"]
+
+_OF_STEPS: Final = frozenset({"loss", "grad_norm", "learning_rate", "num_input_tokens_seen"})
+_SPEEDS: Final = ("_runtime", "_per_second")
+
+
+class RanklakeCallback(TrainerCallback):  # type: ignore[misc]  # typed as Any where it is not looked at
+    """Records training: steps with phases, logs, evaluations, checkpoints, arguments.
+
+    A step is a step of the optimizer, numbered as ``state.global_step`` was when it began; batches that are accumulated
+    are its micro-batches. Tokens are counted where the Trainer counts them (``include_num_input_tokens_seen``).
+
+    Parameters
+    ----------
+    run
+        To record into, or the name of a run to begin; by default the process's own, which is begun with the training.
+    settings
+        For `ranklake.capture.start`, where this begins the run.
+    """
+
+    def __init__(self, run: "Run | str | None" = None, **settings: Any) -> None:
+        self._run, self._settings = run, settings
+        self._leads = False
+        self._saving: float | None = None
+        self._tokens = 0
+        self._follower = follow(run, **settings)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Begin to lead."""
+        self._follower = follow(self._run, **self._settings)
+        with self._follower.safely():
+            self._leads = self._follower.lead(self, _config(args, kwargs.get("model")))
+            self._follower.adds_losses = self._leads  # the Trainer divides each by the number of those it accumulates
+            self._tokens = int(state.num_input_tokens_seen or 0)
+            torch_hooks.install()
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Begin a step."""
+        if self._leads:
+            with self._follower.safely():
+                self._leave_between()
+                self._follower.begin_step(int(state.global_step))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """End it; what the Trainer does next, it says in `control`."""
+        if not self._leads:
+            return
+        with self._follower.safely():
+            seen = int(state.num_input_tokens_seen or 0)
+            self._follower.end_step(tokens=seen - self._tokens or None)
+            self._tokens = seen
+            if control.should_evaluate:
+                self._follower.enter("evaluation")
+            elif control.should_save:
+                self._begin_saving()
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """End phase ``evaluation``, and record what came of it."""
+        with self._follower.safely():
+            if self._leads:
+                self._follower.leave("evaluation")
+                metrics: Mapping[str, Any] = kwargs.get("metrics") or {}
+                self._follower.metrics(_named(metrics), max(self._follower.latest, 0))
+                self._follower.run.event("evaluation", step=max(self._follower.latest, 0), metrics=dict(metrics))
+                if control.should_save:
+                    self._begin_saving()
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Record a checkpoint."""
+        with self._follower.safely():
+            if self._leads:
+                self._follower.leave("checkpoint")
+                took = None if self._saving is None else time.monotonic() - self._saving
+                self._saving = None
+                if state.is_world_process_zero:
+                    path = f"{args.output_dir}/checkpoint-{state.global_step}"
+                    self._follower.checkpoint(path, int(state.global_step), took)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        """Record what else the Trainer logs; loss, norm and rate are the steps' own, not means of several."""
+        with self._follower.safely():
+            if not self._leads or not logs:
+                return
+            if "train_runtime" in logs:
+                self._follower.run.event("fit_summary", **{str(name): value for name, value in logs.items()})
+            elif not any(name.startswith("eval_") for name in logs):
+                self._follower.metrics(_named(logs), max(self._follower.latest, 0))
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """End the fit."""
+        with self._follower.safely():
+            self._leave_between()
+            self._follower.end_lead(self)
+
+    def _begin_saving(self) -> None:
+        self._saving = time.monotonic()
+        self._follower.enter("checkpoint")
+
+    def _leave_between(self) -> None:
+        for phase in ("evaluation", "checkpoint"):  # in case the Trainer did not do what it said
+            self._follower.leave(phase)
+
+
+def _named(metrics: "Mapping[str, Any]") -> dict[str, Any]:
+    """Return metrics under the registry's names; without what the steps have, and without the Trainer's speeds."""
+    names = {}
+    for name, value in metrics.items():
+        if name in _OF_STEPS or name.endswith(_SPEEDS):
+            continue
+        if name == "epoch":
+            names["train/epoch"] = value
+        else:
+            names["eval/" + name.removeprefix("eval_") if name.startswith("eval_") else name] = value
+    return names
+
+
+def _config(args: Any, model: Any) -> dict[str, Any]:
+    config = dict(args.to_sanitized_dict())
+    return {**config, "model": type(model).__name__} if model is not None else config
+
+
+def attach() -> None:
+    """Give every Trainer that is made from now on the callback."""
+    if RanklakeCallback not in trainer_module.DEFAULT_CALLBACKS:
+        trainer_module.DEFAULT_CALLBACKS.append(RanklakeCallback)

@@ -1,0 +1,251 @@
+"""Real frameworks train real small models, each in a process of its own; the rows are what the training saw."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from recorded import attributes, check_books, gaps, rows
+
+TRAIN = Path(__file__).with_name("train.py")
+BOTH = pytest.mark.parametrize(
+    "options", [(), pytest.param(("--auto",), marks=pytest.mark.frameworks)], ids=["one line", "autolog"]
+)
+PARTS = ("data", "forward", "backward", "collective", "optimizer")
+
+
+def train(folder, what, *options, ranks=1, environ=None):
+    """Train; return what each rank saw."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
+    paths = [str(folder / name) for name in ("spool", "local", "said")]
+    command = [sys.executable, *launcher, str(TRAIN), what, *paths, *options]
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("RANKLAKE_")}
+    environ = {**clean, "OMP_NUM_THREADS": "1", **(environ or {})}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, env=environ)
+    assert done.returncode == 0, done.stderr[-4000:]
+    told = [line for line in done.stderr.splitlines() if "ranklake:" in line and "no metric is called" not in line]
+    assert told == []
+    check_books(folder / "spool")
+    assert gaps(folder / "spool") == {}
+    return [json.loads((folder / f"said-{rank}").read_text()) for rank in range(ranks)]
+
+
+def steps_of(folder, rank=0, run="run"):
+    return [row for row in rows(folder / "spool", "steps") if row["rank"] == rank and row["run"] == run]
+
+
+def check_steps(found, said):
+    """Each step once, with the numbers that training saw, and phases that are no more than the step."""
+    assert [row["step"] for row in found] == list(range(len(said)))
+    for row, saw in zip(found, said, strict=True):
+        for name, value in saw.items():
+            assert row[name] == (None if value is None else pytest.approx(value, rel=1e-5)), (name, row)
+        parts = [row[f"{part}_time_s"] or 0 for part in PARTS]
+        assert all(row[f"{part}_time_s"] > 0 for part in PARTS if part != "collective"), row
+        assert sum(parts) <= row["step_time_s"] * 1.001
+
+
+def micro_batches(folder, step, name="forward"):
+    spans = [row for row in rows(folder / "spool", "spans") if row["run"] == "run"]
+    return sorted(row["microbatch"] for row in spans if row["step"] == step and row["name"] == name)
+
+
+def events(folder, name):
+    return [row for row in rows(folder / "spool", "events") if row["event"] == name]
+
+
+def test_plain_torch(tmp_path):
+    """Autolog alone: a step a step of the optimizer; the loss where a step has one backward; evaluation is no step."""
+    (said,) = train(tmp_path, "plain")
+    check_steps(steps_of(tmp_path), said)
+    assert micro_batches(tmp_path, 0) == [0]
+    assert micro_batches(tmp_path, 5) == micro_batches(tmp_path, 5, "backward") == [0, 1]
+
+
+def test_plain_torch_on_two_ranks(tmp_path):
+    """Each rank has its own steps, and DDP's all-reduce is timed without being told of the model."""
+    said = train(tmp_path, "ddp", ranks=2)
+    spans = rows(tmp_path / "spool", "spans")
+    for rank in range(2):
+        check_steps(steps_of(tmp_path, rank), said[rank])
+        buckets = [row for row in spans if row["rank"] == rank and row["name"] == "all_reduce"]
+        assert {row["step"] for row in buckets} == set(range(len(said[rank])))
+        assert all(row["collective_time_s"] > 0 for row in steps_of(tmp_path, rank))
+
+
+@pytest.mark.frameworks
+def test_a_scaled_loss_is_recorded_unscaled(tmp_path):
+    """With torch's gradient scaler and mixed precision."""
+    (said,) = train(tmp_path, "scaled")
+    check_steps(steps_of(tmp_path), said)
+
+
+@BOTH
+def test_lightning(tmp_path, options):
+    """Fits, a run each as their numbers begin anew: steps, accumulation, validation, checkpoint, config, failure."""
+    (said,) = train(tmp_path, "lightning", *options)
+    assert said.pop() == "failed"
+    first, second = said[:8], said[8:]
+    found = steps_of(tmp_path)
+    losses = [{"loss": (first[i] + first[i + 1]) / 2} for i in range(0, 8, 2)]
+    check_steps(found, losses)
+    assert [row["lr"] for row in found] == pytest.approx([0.1, 0.1, 0.05, 0.05])
+    assert all(row["grad_norm"] > 0 for row in found)
+    assert micro_batches(tmp_path, 1) == [0, 1]
+    assert [row["step"] for row in steps_of(tmp_path, run="run-fit2")] == [0]
+    assert steps_of(tmp_path, run="run-fit2")[0]["loss"] == pytest.approx(sum(second[:2]) / 2, rel=1e-5)
+    scalars = rows(tmp_path / "spool", "scalars")
+    assert {row["metric"] for row in scalars if row["run"] == "run"} >= {"mine", "val_loss"}
+    assert [row["kind"] for row in rows(tmp_path / "spool", "spans") if row["name"] == "evaluation"]
+    (failure,) = (row for row in events(tmp_path, "failure") if row["run"] == "run-fit2")
+    assert "a batch is missing" in failure["message"]
+    assert len([row for row in events(tmp_path, "checkpoint") if row["run"] == "run"]) == 2
+    (artifact, *_) = rows(tmp_path / "spool", "artifacts")
+    assert (artifact["kind"], artifact["action"]) == ("checkpoint", "created")
+    check_config(tmp_path, "rate", "hf_xxx")
+
+
+def check_config(folder, name, secret):
+    """Find the hyperparameters in the run's row or its event ``config``, the planted token nowhere."""
+    known = [row["config"] for row in rows(folder / "spool", "runs")]
+    known += [row["attributes"] for row in events(folder, "config")]
+    assert any(name in (text or "") for text in known)
+    for file in [*(folder / "spool").rglob("*"), *(folder / "local").rglob("*")]:
+        assert not file.is_file() or secret.encode() not in file.read_bytes()
+    for table in ("runs", "events"):
+        assert secret not in str(rows(folder / "spool", table))
+
+
+@BOTH
+def test_transformers(tmp_path, options):
+    """The Trainer's steps, with its own numbers; its means, its evaluations, its checkpoint, its arguments."""
+    (history,) = train(tmp_path, "transformers", *options)
+    found = steps_of(tmp_path)
+    check_steps(found, [{"lr": 0.1}] * 4)
+    means = [entry["loss"] for entry in history if "loss" in entry]
+    losses = [row["loss"] for row in found]
+    assert [sum(losses[:2]) / 2, sum(losses[2:]) / 2] == pytest.approx(means, abs=1e-3)
+    assert micro_batches(tmp_path, 2) == [0, 1]
+    scalars = rows(tmp_path / "spool", "scalars")
+    evals = [(row["step"], row["value"]) for row in scalars if row["metric"] == "eval/loss"]
+    assert evals == [(1, pytest.approx(history[1]["eval_loss"])), (3, pytest.approx(history[3]["eval_loss"]))]
+    assert len([row for row in rows(tmp_path / "spool", "spans") if row["name"] == "evaluation"]) == 2
+    (checkpoint,) = events(tmp_path, "checkpoint")
+    assert checkpoint["message"] == "checkpoint-4"
+    assert checkpoint["duration_ns"] > 0
+    check_config(tmp_path, "gradient_accumulation_steps", "hf_yyy")
+
+
+@BOTH
+def test_accelerate(tmp_path, options):
+    """Steps of accumulated batches, what the accelerator logs, its checkpoint."""
+    (said,) = train(tmp_path, "accelerate", *options)
+    check_steps(steps_of(tmp_path), said)
+    assert micro_batches(tmp_path, 3) == [0, 1]
+    (logged,) = (row for row in rows(tmp_path / "spool", "scalars") if row["metric"] == "eval/loss")
+    assert (logged["value"], logged["step"]) == (0.5, 3)
+    assert [row["message"] for row in events(tmp_path, "checkpoint")] == ["state"]
+    if not options:
+        (config,) = events(tmp_path, "config")
+        assert attributes(config)["config"] == {"rate": 0.1}
+
+
+@pytest.mark.frameworks
+@BOTH
+def test_deepspeed(tmp_path, options):
+    """An engine with ZeRO-1 and accumulation on the CPU: steps, loss, norm, samples, its checkpoint."""
+    pytest.importorskip("deepspeed", reason="needs `make deepspeed`: it is built, not installed", exc_type=ImportError)
+    environ = {"DS_ACCELERATOR": "cpu", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    (said,) = train(tmp_path, "deepspeed", *options, environ=environ)
+    found = steps_of(tmp_path)
+    check_steps(found, said)
+    assert [row["samples"] for row in found] == [4] * len(said)
+    assert micro_batches(tmp_path, 3) == [0, 1]
+    assert [row["message"] for row in events(tmp_path, "checkpoint")] == ["global_step4"]
+
+
+PRELUDE = """
+import os, sys
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+os.chdir(sys.argv[1])
+os.environ["RANKLAKE_LOCAL_SPOOL"] = "local"
+data = [{"inputs": torch.ones(8), "labels": torch.ones(1)}] * 8
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def train():
+    for batch in DataLoader(data, batch_size=4):
+        torch.nn.functional.mse_loss(model(batch["inputs"]), batch["labels"]).backward()
+        optimizer.step()
+"""
+TRAIN_WITH = {
+    "capture.autolog": ("", "train()"),
+    "frameworks.lightning": (
+        """
+import lightning, warnings
+warnings.simplefilter("ignore")
+class Module(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = model
+    def training_step(self, batch, _):
+        return torch.nn.functional.mse_loss(self.net(batch["inputs"]), batch["labels"])
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+""",
+        "trainer.fit(Module(), DataLoader(data, batch_size=4))",
+    ),
+    "frameworks.transformers": (
+        """
+import transformers
+class Model(torch.nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+    def forward(self, inputs, labels):
+        return {"loss": torch.nn.functional.mse_loss(self.net(inputs), labels)}
+model = Model(model)
+args = transformers.TrainingArguments(output_dir="hf", max_steps=2, per_device_train_batch_size=4, report_to=[],
+    use_cpu=True, save_strategy="no", disable_tqdm=True)
+""",
+        "trainer.train()",
+    ),
+    "frameworks.accelerate": ("import accelerate", "train()"),
+    "frameworks.deepspeed": (
+        """
+import deepspeed
+deepspeed.init_distributed(dist_backend="gloo")
+config = {"train_micro_batch_size_per_gpu": 4}
+""",
+        """
+for batch in DataLoader(data, batch_size=4):
+    engine.backward(torch.nn.functional.mse_loss(engine(batch["inputs"]), batch["labels"]))
+    engine.step()
+torch.distributed.destroy_process_group()
+""",
+    ),
+}
+DOCUMENT = Path(__file__).parents[3] / "docs" / "frameworks.md"
+
+
+@pytest.mark.parametrize(
+    "which",
+    [pytest.param(name, marks=pytest.mark.frameworks if "frameworks" in name else ()) for name in TRAIN_WITH],
+)
+def test_what_the_document_says_works(tmp_path, which):
+    """Each of its snippets, with a model around it, records two steps."""
+    (snippet,) = (text for text in re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL) if which in text)
+    before, after = TRAIN_WITH[which]
+    script = f"{PRELUDE}\n{before}\n{snippet}\n{after}"
+    environ = {**os.environ, "DS_ACCELERATOR": "cpu", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "OMP_NUM_THREADS": "1"}
+    if not which.endswith("deepspeed"):
+        environ = {key: value for key, value in environ.items() if key not in {"RANK", "WORLD_SIZE", "LOCAL_RANK"}}
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, env=environ)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert [row["step"] for row in rows(tmp_path / "spool", "steps")] == [0, 1]
