@@ -14,20 +14,22 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.capture.breaker import Breaker, Standing
 from ranklake.capture.encryption import Encryption
 from ranklake.capture.figures import Figures, GapCount
 from ranklake.capture.gaps import LOGGER
-from ranklake.capture.owner import HELD, OWNER_FILE, Owner
+from ranklake.capture.owner import HELD, OWNER_FILE, Owner, is_orphan
 from ranklake.capture.packing import PACK_BYTES, Waiting, packs_of
-from ranklake.capture.recover import Orphan, sweep, taken_over
 from ranklake.capture.report import Round
-from ranklake.capture.stream import SealedFile, StreamName, ready_files, streams
+from ranklake.capture.stream import SealedFile, StreamName, ready_files, streams, sweep
 from ranklake.capture.upload import Uploader
 from ranklake.lake.contracts.envelope import EncryptionError
 from ranklake.lake.contracts.pack import pack
+
+if TYPE_CHECKING:
+    from ranklake.capture.recover import Orphan
 
 STREAMS_AT_ONCE: Final = 256
 """Streams looked at together: what is adopted stays locked, at one descriptor each, until it is sent."""
@@ -114,13 +116,13 @@ class Agent:
         self,
         folder: Path,
         held: contextlib.ExitStack,
-        orphans: list[Orphan],
+        orphans: "list[Orphan]",
         counts: "Counter[str]",
         troubles: list[str],
     ) -> list[Waiting]:
         """Return what waits in a stream; one whose process is dead is taken over and sealed first."""
         with contextlib.ExitStack() as mine:
-            orphan = mine.enter_context(taken_over(folder, self.encryption))
+            orphan = mine.enter_context(_taken_over(folder, self.encryption))
             meant_for = orphan.owner.spool if orphan and orphan.owner else "" if orphan else self._spool_of(folder)
             if self.spool and meant_for and meant_for != self.spool:
                 counts["foreign"] += 1
@@ -244,3 +246,20 @@ def _owner_says(folder: Path) -> str:
         return Owner.from_json((folder / OWNER_FILE).read_bytes()).spool
     except ValueError:
         return ""
+
+
+@contextlib.contextmanager
+def _taken_over(folder: Path, encryption: Encryption) -> "Iterator[Orphan | None]":
+    """Hold a dead process's stream for the block; None if the process lives or somebody else has taken it over."""
+    name = StreamName.of(folder)
+    try:
+        orphaned = name is not None and is_orphan(folder, name.incarnation)
+    except OSError:  # removed meanwhile, or not ours to open
+        orphaned = False
+    if not orphaned:
+        yield None
+        return
+    from ranklake.capture.recover import taken_over  # numpy and pyarrow: most looks seal nothing
+
+    with taken_over(folder, encryption) as orphan:
+        yield orphan

@@ -189,3 +189,18 @@ class OwnerLock:
         os.close(fd)
         if os.getpid() == self._pid:
             HELD.drop(self._incarnation)
+
+
+def is_orphan(folder: Path, incarnation: int) -> bool:
+    """Say whether a stream's owner is dead and nobody has taken it over. Raises `OSError`."""
+    if not HELD.take(incarnation):
+        return False
+    seized = None
+    try:
+        seized = OwnerLock.seize(folder, incarnation)
+    finally:
+        if seized is None:
+            HELD.drop(incarnation)
+        else:
+            seized[0].release()
+    return seized is not None

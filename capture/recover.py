@@ -7,8 +7,6 @@ none twice.
 
 import contextlib
 import os
-import shutil
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -32,9 +30,7 @@ from ranklake.capture.settings import read_settings
 from ranklake.capture.stream import (
     ACKED,
     DROPPED,
-    GONE,
     META_FILE,
-    NEW,
     OPEN,
     SEALED,
     SPARE,
@@ -43,15 +39,14 @@ from ranklake.capture.stream import (
     StreamName,
     discard,
     open_files,
-    remains,
     sealed_files,
     streams,
+    sweep,
 )
 from ranklake.capture.tables import read_rows
 from ranklake.capture.upload import Pushed, Uploader
 from ranklake.lake.contracts.envelope import EncryptionError
 
-_STALE_S: Final = 3600.0
 _ENDINGS: Final = frozenset({"rank_end", "abandoned"})
 
 
@@ -310,13 +305,3 @@ class Orphan:
 def _is_known(path: Path) -> bool:
     sealed = path.with_suffix(SEALED) if path.name.endswith(DROPPED) else path
     return bool(OpenFile.of(path) or SealedFile.of(sealed))
-
-
-def sweep(root: Path) -> None:
-    """Remove streams that were never opened or are half removed, both left by killed processes."""
-    for folder in remains(root, GONE):
-        shutil.rmtree(folder, ignore_errors=True)
-    for folder in remains(root, NEW):
-        with contextlib.suppress(OSError):
-            if time.time() - folder.stat().st_mtime > _STALE_S:
-                shutil.rmtree(folder, ignore_errors=True)

@@ -22,6 +22,7 @@ import secrets
 import shutil
 import stat
 import threading
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, field
@@ -40,6 +41,7 @@ META_FILE: Final = "meta.frames"
 OPEN, SPARE, SEALED, ACKED, DROPPED = ".open", ".spare", ".sealed", ".acked", ".dropped"
 NEW, GONE, DAMAGED_FOLDER = ".new-", ".gone-", "damaged"
 
+_STALE_S: Final = 3600.0
 _NOT_THERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE})
 _FOLDER: Final = re.compile(r"r(\d{1,9})-([0-9a-f]{16})")
 _ATTEMPT: Final = re.compile(r"a(\d{1,9})")
@@ -410,3 +412,13 @@ def discard(folder: Path) -> None:
             parent.rmdir()
         except OSError:
             return
+
+
+def sweep(root: Path) -> None:
+    """Remove streams that were never opened or are half removed, both left by killed processes."""
+    for folder in remains(root, GONE):
+        shutil.rmtree(folder, ignore_errors=True)
+    for folder in remains(root, NEW):
+        with contextlib.suppress(OSError):
+            if time.time() - folder.stat().st_mtime > _STALE_S:
+                shutil.rmtree(folder, ignore_errors=True)

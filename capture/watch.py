@@ -13,7 +13,7 @@ from typing import Final
 from ranklake.capture.breaker import Standing
 from ranklake.capture.errand import Report
 from ranklake.capture.figures import Figures, GapCount
-from ranklake.capture.owner import HELD, OWNER_FILE, Owner, OwnerLock
+from ranklake.capture.owner import HELD, OWNER_FILE, Owner, is_orphan
 from ranklake.capture.packing import PACK_BYTES
 from ranklake.capture.stream import SealedFile, StreamName, open_files, ready_files, sealed_files, streams
 
@@ -106,7 +106,7 @@ class Watch:
         name = StreamName.of(folder)
         assert name is not None
         own = HELD.has(name.incarnation)
-        dead = False if own else _is_dead(folder, name)
+        dead = not own and is_orphan(folder, name.incarnation)
         owner = None if own else self._owner(folder)
         if owner is not None and not dead:
             holders[owner.pid] = name
@@ -181,18 +181,3 @@ class Watch:
             except ValueError:
                 self._owners[folder] = None
         return self._owners[folder]
-
-
-def _is_dead(folder: Path, name: StreamName) -> bool:
-    """Say whether a stream could be taken over. Raises `OSError`."""
-    if not HELD.take(name.incarnation):
-        return False
-    seized = None
-    try:
-        seized = OwnerLock.seize(folder, name.incarnation)
-    finally:
-        if seized is None:
-            HELD.drop(name.incarnation)
-        else:
-            seized[0].release()
-    return seized is not None
