@@ -16,6 +16,7 @@ from typing import Any, Final
 import ranklake
 from ranklake.capture.determinism import SIZES
 from ranklake.capture.launcher import Launch
+from ranklake.capture.submitted import NotSubmittedError, submitted_us
 from ranklake.capture.surroundings import allowed_variables, container, os_description, scheduler_facts
 from ranklake.capture.values import json_text, plain, text
 from ranklake.lake.contracts.redact import redact, redact_arguments
@@ -44,7 +45,7 @@ def run_row(launch: Launch, job: str, told: Facts) -> Facts:
         try:
             value = look()
         except Exception as error:  # noqa: BLE001 - whatever the host has in store must not stop a run
-            value, why = None, type(error).__name__
+            value, why = None, str(error) if isinstance(error, NotSubmittedError) else type(error).__name__
         else:
             why = "not found"
         if value is None:
@@ -80,6 +81,7 @@ def run_row(launch: Launch, job: str, told: Facts) -> Facts:
         "environment": json_text(allowed_variables(os.environ)),
         **scheduler_facts(os.environ),
         **{name: told.get(name) for name in SIZES},
+        "submitted_ts": found("submitted_ts", lambda: submitted_us(os.environ)),
         "os_description": found("os_description", os_description),
         "cpu_model": found("cpu_model", cpu_model),
         "cpu_count": os.cpu_count(),

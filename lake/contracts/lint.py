@@ -63,7 +63,7 @@ def lint_metrics(metrics: Mapping[str, Metric], contracts: Mapping[str, Contract
 
 
 def _metric(one: Metric, metrics: Mapping[str, Metric], contracts: Mapping[str, Contract]) -> Iterator[str]:
-    if not _known_unit(one.unit):
+    if not is_known_unit(one.unit):
         yield f"unit {one.unit!r} is not SI"
     table, _, name = one.stored_in.partition(".")
     if table not in contracts or name not in contracts[table]:
@@ -105,7 +105,7 @@ def _has_unit(contract: Contract) -> Iterator[tuple[str, str]]:
 def _si(contract: Contract) -> Iterator[tuple[str, str]]:
     """RL004: a unit that is neither SI, nor dimensionless, nor a counted thing."""
     for column in contract.columns:
-        if column.unit is not None and not _known_unit(column.unit):
+        if column.unit is not None and not is_known_unit(column.unit):
             yield column.name, f"unit {column.unit!r} is not SI"
 
 
@@ -191,7 +191,8 @@ LINTS: Final[Mapping[str, Callable[[Contract], Iterator[tuple[str, str]]]]] = {
 }
 
 
-def _known_unit(unit: str) -> bool:
+def is_known_unit(unit: str) -> bool:
+    """Say whether a unit is SI, dimensionless, or a counted thing."""
     return unit in UNITS or _COUNTED.fullmatch(unit) is not None
 
 

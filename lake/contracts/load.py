@@ -51,6 +51,11 @@ def load_metrics(overlay: Path | None = None) -> Mapping[str, Metric]:
     return _registry(_resolved(overlay))
 
 
+def forget_metrics() -> None:
+    """Have the registry read again when it is next asked for: an overlay's file has changed."""
+    _registry.cache_clear()
+
+
 def metric(name: str, overlay: Path | None = None) -> Metric:
     """Return one metric. Raises `UnknownMetricError` with the nearest name, `ContractError`."""
     known = load_metrics(overlay)

@@ -29,6 +29,7 @@ _COMMANDS = {
     "sql": "Ask the tables.",
     "replay": "Rebuild dates of a table from the segments that are left.",
     "catalog": "Show tables, columns and metrics.",
+    "request-signal": "Ask for a metric that nobody records yet.",
     "retain": "Plan, approve and apply retention.",
     "mfu": "Compute model FLOP/s utilization from its inputs.",
     "what-if": "Say how much faster a run had been without stragglers, and what made it slow.",

@@ -1,15 +1,18 @@
 """How a rank says that it ends: real processes, real signals; what they did before, they do with capture."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from recorded import attributes, check_books, rows
 
 from ranklake.capture.settings import Settings, read_settings
+from ranklake.capture.submitted import NotSubmittedError, submitted_us
 
 CHILD = Path(__file__).with_name("lifecycle_child.py")
 SECRET = "hf_abcdefghijklmnopqrstuvwxyz"
@@ -136,8 +139,6 @@ def test_signals_are_as_before_when_the_run_has_closed(place):
 
 def test_somebody_elses_pipe_is_left_alone(place):
     """Where signals are heard of by somebody else (asyncio, say), no handler is set."""
-    import os
-
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer)
@@ -162,3 +163,18 @@ def test_settings():
     assert read_settings({"preemption_signals": ""}, {}, print).preemption_signals == ""
     assert Settings().heartbeat_every_s == 60.0
     assert json.dumps(Settings().preemption_signals) == '"SIGTERM"'
+
+
+def test_the_wait_in_the_queue_is_known_where_the_environment_says(place, monkeypatch):
+    """Seconds or ISO 8601 in RANKLAKE_SUBMITTED_TS are runs.submitted_ts; else the row says why there is none."""
+    then = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=2)
+    given = [str(int(then.timestamp())), then.isoformat(), then.astimezone().replace(tzinfo=None).isoformat(), "soon"]
+    for number, word in enumerate(given):
+        monkeypatch.setenv("RANKLAKE_SUBMITTED_TS", word)
+        place.start(run=f"run{number}").close()
+    *known, unknown = sorted(rows(place.spool, "runs"), key=lambda row: row["run"])
+    assert [row["submitted_ts"] for row in known] == [then] * 3
+    assert unknown["submitted_ts"] is None
+    assert json.loads(unknown["unavailable"])["submitted_ts"].startswith("RANKLAKE_SUBMITTED_TS is neither")
+    with pytest.raises(NotSubmittedError, match="future"):
+        submitted_us({"RANKLAKE_SUBMITTED_TS": "2999-01-01"})

@@ -1,0 +1,184 @@
+"""Requests: signals that somebody asks for, filed in an overlay's ``metrics.yaml`` with the status ``requested``.
+
+The file is the user's: what stands in it stays as it is, comments and all. An entry is added behind the last one, the
+new file is read back and compared with what it should say, and only then takes the old one's place, at once.
+"""
+
+import contextlib
+import difflib
+import fcntl
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from ranklake.errors import RanklakeError
+from ranklake.lake.contracts.document import Document
+from ranklake.lake.contracts.errors import ContractError
+from ranklake.lake.contracts.lint import is_known_unit
+from ranklake.lake.contracts.load import forget_metrics, load_metrics
+from ranklake.lake.contracts.model import Metric
+from ranklake.lake.contracts.schema import validate
+
+FILE: Final = "metrics.yaml"
+_NEAR: Final = 0.85
+
+
+class RequestRefusedError(RanklakeError):
+    """A request that cannot be filed; nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filed:
+    """What became of a request.
+
+    Attributes
+    ----------
+    path
+        The file that holds it.
+    is_new
+        False if it stood there already, word for word.
+    near
+        A metric of a similar name, which may be what was meant; None if there is none.
+    """
+
+    path: Path
+    is_new: bool
+    near: str | None
+
+
+def file_request(overlay: Path, wanted: Metric) -> Filed:
+    """File a request for a metric in an overlay, whose folder is made if it is not there.
+
+    Raises
+    ------
+    RequestRefusedError
+        There is such a metric, by this name or another; one is requested in other words; name or unit are none.
+    ContractError
+        The overlay cannot be read, or not be added to without rewriting what stands there.
+    OSError
+        It cannot be written. In all cases it is as it was.
+    """
+    overlay.mkdir(parents=True, exist_ok=True)
+    with _alone(overlay):
+        forget_metrics()
+        known = load_metrics(overlay)
+        if _stands(known.get(wanted.name), wanted, overlay):
+            return Filed(overlay / FILE, is_new=False, near=None)
+        for other in known.values():
+            if wanted.name in other.aka:
+                raise RequestRefusedError(
+                    f"{wanted.name} is {other.name}", mend=f"record that; `ranklake catalog {other.name}` shows it"
+                )
+        if not is_known_unit(wanted.unit):
+            raise RequestRefusedError(
+                f"unit {wanted.unit!r} is not SI", where=wanted.name, mend="such as s, By, W, Cel, ratio, 1, {request}"
+            )
+        if (wanted.kind == "ratio") != (wanted.unit == "ratio"):
+            raise RequestRefusedError("a ratio is of the kind ratio", where=wanted.name, mend="name both, or neither")
+        near = difflib.get_close_matches(wanted.name, known, n=1, cutoff=_NEAR)
+        _add(overlay / FILE, _facts(wanted))
+    return Filed(overlay / FILE, is_new=True, near=near[0] if near else None)
+
+
+def _stands(found: Metric | None, wanted: Metric, overlay: Path) -> bool:
+    """Say whether the very request is there. Raises `RequestRefusedError` if another or the metric itself is."""
+    if found is None:
+        return False
+    if found.status != "requested":
+        raise RequestRefusedError(
+            f"{wanted.name} is a metric already, in {found.unit!r}, owned by {found.owner}",
+            mend=f"record it; `ranklake catalog {wanted.name}` shows it",
+        )
+    if _facts(found) != _facts(wanted):
+        raise RequestRefusedError(
+            f"{wanted.name} is requested already, in {found.unit!r} by {found.owner}, in other words",
+            where=str(overlay / FILE),
+            mend="edit it there",
+        )
+    return True
+
+
+def _facts(wanted: Metric) -> dict[str, Any]:
+    names = ("name", "unit", "kind", "owner", "sampling", "status", "doc")
+    return {name: getattr(wanted, name) for name in names}
+
+
+def _add(path: Path, facts: dict[str, Any]) -> None:
+    """Add an entry behind the last one. Raises `ContractError`, `OSError`."""
+    has_file = path.exists()
+    before = path.read_text(encoding="utf-8") if has_file else "version: 1\nmetrics:\n"
+    said: dict[str, Any] = Document(path).content if has_file else {"version": 1}
+    wanted = {**said, "metrics": [*(said.get("metrics") or []), facts]}
+    fd, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=".tmp", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            file.write(_with_entry(before, facts, path))
+            file.flush()
+            os.fsync(file.fileno())
+        document = Document(temporary)
+        if document.content != wanted:
+            raise ContractError("an entry cannot be added behind the last", where=str(path), mend=_BY_HAND)
+        try:
+            validate(document, "metrics")
+        except ContractError as error:
+            raise RequestRefusedError(error.what, where=facts["name"], mend=error.mend) from error
+        temporary.chmod(path.stat().st_mode & 0o777 if has_file else 0o644)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    forget_metrics()
+
+
+_BY_HAND: Final = "make `metrics:` a list with a dash before each entry, or add this one by hand"
+
+
+def _with_entry(before: str, facts: dict[str, Any], path: Path) -> str:
+    """Return a file's text with an entry. Raises `ContractError`."""
+    try:
+        root = yaml.compose(before, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        raise ContractError("is not YAML", where=str(path), mend="mend it first") from error
+    nodes = {key.value: (key, value) for key, value in root.value} if isinstance(root, yaml.MappingNode) else {}
+    if "metrics" not in nodes:
+        raise ContractError("has no list `metrics`", where=str(path), mend="add a line `metrics:`")
+    key, value = nodes["metrics"]
+    lines = before.splitlines()
+    if isinstance(value, yaml.SequenceNode) and value.value and not value.flow_style:
+        column = value.start_mark.column
+        at = value.value[-1].end_mark.line + (value.value[-1].end_mark.column > 0)
+        while at > 0 and (not lines[at - 1].strip() or lines[at - 1].lstrip().startswith("#")):
+            at -= 1
+    elif isinstance(value, yaml.SequenceNode) and value.value:
+        raise ContractError("an entry cannot be added to a list in brackets", where=str(path), mend=_BY_HAND)
+    else:  # an empty list
+        column, at = key.start_mark.column + 2, key.start_mark.line + 1
+        lines[at - 1] = lines[at - 1][: key.end_mark.column] + ":"
+    indent = " " * column
+    entry = [
+        f"{indent}{'- ' if number == 0 else '  '}{name}: {_scalar(fact)}"
+        for number, (name, fact) in enumerate(facts.items())
+    ]
+    return "\n".join([*lines[:at], *entry, *lines[at:]]) + "\n"
+
+
+def _scalar(fact: str) -> str:
+    """Return a text as YAML: JSON's texts are YAML's."""
+    return json.dumps(fact, ensure_ascii=False)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold the folder against others who file requests."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)

@@ -1,0 +1,49 @@
+"""``ranklake request-signal``: ask for a metric that nobody records yet."""
+
+import json
+from pathlib import Path
+
+import click
+
+from ranklake.commands.catalog_parts import overlay_option
+from ranklake.commands.options import json_option
+from ranklake.config import ConfigError
+from ranklake.lake.contracts.model import Metric
+from ranklake.lake.contracts.requests import file_request
+
+_MEND = "pass --contracts DIR or write overlay under [contracts] in ranklake.toml"
+
+
+@click.command("request-signal")
+@click.argument("name")
+@click.option("--unit", required=True, help="Such as s, By, W, Cel, ratio, 1, {request}.")
+@click.option("--why", required=True, metavar="TEXT", help="What its values would say, and what for.")
+@click.option("--owner", required=True, metavar="WHO", help="Team that would answer for it.")
+@click.option("--kind", type=click.Choice(["gauge", "counter", "delta", "ratio"]), default="gauge", show_default=True)
+@click.option(
+    "--sampling",
+    type=click.Choice(["step", "interval", "event", "run"]),
+    default="interval",
+    show_default=True,
+    help="When a value would be due.",
+)
+@overlay_option
+@json_option
+def request_signal(
+    name: str, unit: str, why: str, owner: str, kind: str, sampling: str, overlay: Path | None, *, as_json: bool
+) -> None:
+    """File a request for a metric into your overlay's registry, where the catalog shows it as requested.
+
+    Asked again in the same words it changes nothing. Refused if there is such a metric.
+    """
+    if overlay is None:
+        raise ConfigError("no folder of your own contracts is named", mend=_MEND)
+    wanted = Metric(name, unit, kind, owner, sampling, why.strip(), status="requested")
+    filed = file_request(overlay, wanted)
+    if as_json:
+        facts = {"metric": name, "path": str(filed.path), "new": filed.is_new, "near": filed.near}
+        click.echo(json.dumps(facts))
+        return
+    click.echo(f"{name} {'is requested' if filed.is_new else 'was requested already'}: {filed.path}")
+    if filed.near:
+        click.echo(f"{filed.near} has a similar name; `ranklake catalog {filed.near}` shows it", err=True)
