@@ -85,8 +85,8 @@ catalog: .venv/.test ## write docs/catalog from the contracts
 snapshots: .venv/.test ## freeze the contracts' new versions
 	@$(BIN)/python -m ranklake.lake.contracts.freeze
 
-crash: .venv/.test ## kill capture and ingest at random points, many times (RANKLAKE_KILLS, default 500)
-	@RANKLAKE_KILLS=$${RANKLAKE_KILLS:-500} $(BIN)/python -m pytest tests/crash --timeout 3600
+crash: .venv/.test ## kill capture, the agent, ingest and the cluster at random points, many times (RANKLAKE_KILLS, default 500)
+	@RANKLAKE_KILLS=$${RANKLAKE_KILLS:-500} $(BIN)/python -m pytest $(PARALLEL) -m crash tests/crash --timeout 3600
 
 # LAKE and SPOOL may be URIs of an object store, and STORAGE its options as JSON.
 chaos: .venv/.test ## 3 drivers, upkeep and 4 Dask workers killed at random (RANKLAKE_KILLS, default 200)
@@ -97,7 +97,7 @@ chaos-s3: .venv/.test .stores/.ceph ## the same on a real Ceph radosgw that flap
 	@PYTHONPATH=tests/support $(BIN)/python tests/crash/chaos.py --radosgw --kills $${RANKLAKE_KILLS:-200}
 
 crash-capture: .venv/.test ## the same for capture alone
-	@RANKLAKE_KILLS=$${RANKLAKE_KILLS:-1000} $(BIN)/python -m pytest tests/crash/test_capture_kills.py --timeout 3600
+	@RANKLAKE_KILLS=$${RANKLAKE_KILLS:-1000} $(BIN)/python -m pytest -m crash tests/crash/test_capture_kills.py --timeout 3600
 
 # The peers, in an environment of their own; each may be missing, and is then shown as not available.
 PEERS := tensorboardX wandb 'mlflow-skinny sqlalchemy alembic' opentelemetry-sdk

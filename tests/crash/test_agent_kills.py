@@ -73,7 +73,7 @@ def acknowledged(place):
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.crash
 def test_killed_agents_lose_and_repeat_nothing(tmp_path, nursery, capsys):
     """After kills at random points of adopting, packing, sending and acknowledging, each row is in the lake once."""
     rng = random.Random(SEED)

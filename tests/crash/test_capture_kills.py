@@ -123,7 +123,7 @@ def check(place):
     assert left == []  # but for streams that were never opened, which are swept after an hour
 
 
-@pytest.mark.slow
+@pytest.mark.crash
 def test_killed_capture_loses_and_repeats_nothing(tmp_path, nursery, capsys):
     """After kills at random points of record, seal, upload and recovery, every acknowledged row is stored once."""
     rng = random.Random(SEED)

@@ -10,7 +10,7 @@ import pytest
 HERE = Path(__file__).parent
 
 
-@pytest.mark.slow
+@pytest.mark.crash
 def test_every_row_once_whoever_dies(tmp_path, capsys):
     """Drivers, upkeep and Dask workers die at random; in the end every acknowledged row is in the lake exactly once."""
     kills = os.environ.get("RANKLAKE_KILLS", "10")

@@ -43,7 +43,7 @@ def some_rows(segment):
     return rows.set_column(place, rows.schema.field(place), pa.array(times, pa.float32()))
 
 
-@pytest.mark.slow
+@pytest.mark.crash
 def test_killed_ingest_and_upkeep_lose_and_repeat_nothing(tmp_path, capsys):
     """After many kills at random points every row is stored or quarantined exactly once, and the books add up."""
     rng = random.Random(SEED)
