@@ -2,12 +2,17 @@
 
 import itertools
 from collections.abc import Iterable
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from ranklake.capture.collectives import Collectives
+from ranklake.capture.flight import FlightRecorder
 from ranklake.capture.gaps import BAD_VALUE, Gaps, RefusedError
 from ranklake.capture.metrics import Metrics
-from ranklake.capture.values import BadValueError, DeviceValueError, integer
+from ranklake.capture.profiler import Profiler
+from ranklake.capture.steps import Step
+from ranklake.capture.values import BadValueError, DeviceValueError, integer, number
 from ranklake.capture.waits import Loader, Waits
 
 if TYPE_CHECKING:
@@ -63,6 +68,8 @@ class Watching(Metrics):
         self.coordinates_of_spans: dict[str, int] = {}
         self._phases: dict[object, Phase] = {}
         self._collectives: Collectives | None = None
+        self._profiler: Profiler | None = None
+        self._flight: FlightRecorder | None = None
         if recorder is not None:
             self.steps, self.spans = recorder.slots["steps"], recorder.slots["spans"]
 
@@ -117,6 +124,75 @@ class Watching(Metrics):
             self.trouble("watching collectives", error)
         return self._collectives
 
+    def profile(
+        self, every: int = 1000, *, folder: str | PathLike[str] | None = None, max_bytes: int = 1 << 28
+    ) -> None:
+        """Run torch.profiler on one step in so many, the same on every rank.
+
+        The traces are kept as artifacts and summed up as spans of the step: compute, communication, overlap, idle. The
+        profiler starts before the step and stops after it, waiting for the GPU then.
+
+        Parameters
+        ----------
+        every
+            Steps are drawn by the run's name and their number: a thousand have one on average, not exactly.
+        folder
+            Where traces are kept, on a local disk; by default ``profiles`` in the local spool.
+        max_bytes
+            A trace that is larger before it is compressed is deleted, and an event says so.
+        """
+        if self._recorder is None or self._closed:
+            return
+        try:
+            kept = Path(folder) if folder is not None else self._recorder.root / "profiles"
+            self._profiler = Profiler(self._me, integer(every), kept, integer(max_bytes))
+        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
+            self.trouble("profiling", error)
+
+    def flight_recorder(
+        self, timeout_s: float = 300.0, *, folder: str | PathLike[str] | None = None
+    ) -> FlightRecorder | None:
+        """Keep torch's Flight Recorder, what collectives each rank has begun and ended, when training hangs or fails.
+
+        Parameters
+        ----------
+        timeout_s
+            Training hangs if no step or phase has begun for so long.
+        folder
+            Where dumps are kept, on a local disk; by default ``dumps`` in the local spool.
+
+        Returns
+        -------
+        What keeps them, whose ``dump`` keeps one now; None in a run that records nothing.
+        """
+        if self._recorder is None or self._closed:
+            return None
+        try:
+            if self._flight is None:
+                kept = Path(folder) if folder is not None else self._recorder.root / "dumps"
+                self._flight = FlightRecorder(self._me, kept, number(timeout_s))
+        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
+            self.trouble("watching the flight recorder", error)
+        return self._flight
+
+    def enter_step(self, step: Step) -> None:
+        """Take note that a step begins, and profile it if it is one of those."""
+        super().enter_step(step)
+        if self._profiler is not None:
+            try:
+                self._profiler.begin(step)
+            except Exception as error:  # noqa: BLE001 - telemetry never raises into training
+                self.trouble("starting the profiler", error)
+
+    def leave_step(self, around: Step | None) -> None:
+        """Take note that a step ends; what profiled it stops."""
+        if self._profiler is not None and self.current is not None:
+            try:
+                self._profiler.end(self.current)
+            except Exception as error:  # noqa: BLE001 - telemetry never raises into training
+                self.trouble("stopping the profiler", error)
+        super().leave_step(around)
+
     def coordinates(self, mesh: object = None, **axes: object) -> None:
         """Say where in the mesh this rank is: all spans from here on have it in ``dp_rank``, ``pp_rank``, ``tp_rank``.
 
@@ -158,4 +234,10 @@ class Watching(Metrics):
         """Give back what was hooked and record what waits."""
         if self._collectives is not None:
             self._collectives.stop()
+        if self._profiler is not None:
+            self._profiler.close()
+        if self._flight is not None:
+            if self._me.ending.get("reason"):
+                self._flight.dump(f"training failed: {self._me.ending['reason']}")
+            self._flight.close()
         self.waits.leave_all()

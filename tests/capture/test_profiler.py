@@ -1,0 +1,112 @@
+"""Profiles: the same steps on every rank, their traces kept as artifacts, their time summed up."""
+
+import csv
+import gzip
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from recorded import check_books, rows
+
+from ranklake.capture import profiler
+
+PUBLISHED = Path(os.environ.get("RANKLAKE_PUBLISHED_DATA", Path(__file__).parents[3] / "shared" / "data")) / "kineto"
+
+
+def train(run, steps):
+    net = torch.nn.Linear(64, 64)
+    for step in range(steps):
+        with run.step(step), run.phase("forward"):
+            net(torch.ones(256, 64)).sum().backward()
+
+
+def test_one_step_in_some_is_profiled_and_summed_up(place, tmp_path):
+    """Its trace is a file as the artifact says, its parts are spans of the step, and they add up."""
+    with place.start() as run:
+        run.profile(every=4, folder=tmp_path / "profiles")
+        train(run, 12)
+    artifacts = rows(place.spool, "artifacts")
+    spans = [row for row in rows(place.spool, "spans") if (row["stream"] or "").startswith("profile:")]
+    assert 0 < len(artifacts) < 12
+    assert {row["step"] for row in artifacts} == {row["step"] for row in spans}
+    steps = {row["step"]: row for row in rows(place.spool, "spans") if row["name"] == "step"}
+    for row in artifacts:
+        raw = Path(row["uri"]).read_bytes()
+        assert (row["bytes"], row["sha256"], row["kind"]) == (len(raw), hashlib.sha256(raw).hexdigest(), "profile")
+        names = {event["name"] for event in json.loads(gzip.decompress(raw))["traceEvents"]}
+        assert f"ProfilerStep#{row['step']}" in names
+        assert "aten::linear" in names
+        parts = {span["name"]: span["duration_ns"] for span in spans if span["step"] == row["step"]}
+        assert parts["compute"] > 0 == parts["communication"] == parts["overlap"]
+        length = steps[row["step"]]["duration_ns"]
+        assert parts["compute"] + parts["idle"] == pytest.approx(length, rel=0.5)
+    assert run.gaps() == {}
+    check_books(place.spool)
+    assert sorted(path.suffix for path in (tmp_path / "profiles").iterdir()) == [".gz"] * len(artifacts)
+
+
+def test_the_same_steps_on_every_rank(place):
+    """The choice follows from the run's name and the step alone, about one in N."""
+    runs = [place.start(rank=rank, world_size=2) for rank in range(2)]
+    picks = [[n for n in range(10_000) if profiler.Profiler(run, 100, Path(), 1).chooses(n)] for run in runs]
+    assert picks[0] == picks[1]
+    assert 60 < len(picks[0]) < 140
+
+
+def test_a_trace_that_is_too_large_is_told_and_gone(place, tmp_path):
+    """An event says so, and no file is left."""
+    with place.start() as run:
+        run.profile(every=1, folder=tmp_path / "profiles", max_bytes=10)
+        train(run, 1)
+    assert [row["event"] for row in rows(place.spool, "events") if row["event"].startswith("profile")] == [
+        "profile_dropped"
+    ]
+    assert list((tmp_path / "profiles").iterdir()) == []
+    assert rows(place.spool, "artifacts") == []
+
+
+def test_a_folder_that_cannot_be_written_costs_training_nothing(place, tmp_path):
+    """It is told in a warning, and the steps are there."""
+    (tmp_path / "file").write_text("")
+    with place.start() as run:
+        run.profile(every=1, folder=tmp_path / "file" / "profiles")
+        train(run, 2)
+    assert len(rows(place.spool, "steps")) == 2
+
+
+def test_intervals_are_united_and_clipped():
+    """Nested, repeated and protruding events count once, within the step."""
+
+    def event(name, category, start, length):
+        return {"ph": "X", "name": name, "cat": category, "ts": start, "dur": length}
+
+    trace = [
+        event("ProfilerStep#7", "user_annotation", 100, 100),
+        event("aten::mm", "cpu_op", 90, 20),
+        event("aten::mm", "cpu_op", 105, 2),
+        event("gloo:all_reduce", "user_annotation", 108, 12),
+        event("c10d::allreduce_", "cpu_op", 140, 50),
+    ]
+    (found,) = profiler.summarise({"traceEvents": trace})
+    assert (found.step, found.length, found.compute, found.communication) == (7, 100, 10, 12)
+    assert (found.overlap, found.busy, found.idle, found.on_device) == (2, 20, 80, False)
+
+
+@pytest.mark.skipif(not PUBLISHED.exists(), reason="the published traces are not here")
+@pytest.mark.parametrize("rank", [0, 1])
+def test_published_traces(rank):
+    """Two ranks of a 128-rank job on GPUs: compute, NCCL, overlap and busy time as published."""
+    with (PUBLISHED / "per_step_reference.csv").open() as file:
+        said = {int(row["step"]): row for row in csv.DictReader(file) if int(row["rank"]) == rank}
+    trace = json.loads(gzip.decompress((PUBLISHED / f"sampled_rank-{rank}.json.gz").read_bytes()))
+    found = profiler.summarise(trace)
+    assert [one.step for one in found] == sorted(said)
+    for one in found:
+        row = said[one.step]
+        published = [float(row[f"{name}_us"]) for name in ("step", "compute", "nccl", "overlap", "gpu_busy")]
+        ours = [one.length, one.compute, one.communication, one.overlap, one.busy]
+        assert ours == pytest.approx(published, abs=1)
+        assert one.on_device
