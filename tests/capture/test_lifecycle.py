@@ -178,3 +178,29 @@ def test_the_wait_in_the_queue_is_known_where_the_environment_says(place, monkey
     assert json.loads(unknown["unavailable"])["submitted_ts"].startswith("RANKLAKE_SUBMITTED_TS is neither")
     with pytest.raises(NotSubmittedError, match="future"):
         submitted_us({"RANKLAKE_SUBMITTED_TS": "2999-01-01"})
+
+
+@pytest.mark.slow
+def test_torchrun_restarts_a_run(tmp_path):
+    """A rank that fails is a failure, the one that torchrun ends then a preemption; the next attempt is of that run."""
+    place = [str(tmp_path / "spool"), str(tmp_path / "local")]
+    script = str(CHILD.with_name("elastic_child.py"))
+    options = ["--standalone", "--nproc-per-node=2", "--max-restarts=1", "--monitor-interval=0.1"]
+    command = [sys.executable, "-m", "torch.distributed.run", *options, script, *place]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    events = [row for row in rows(tmp_path / "spool", "events") if row["event"] not in {"run_start", "run_end", "gap"}]
+    assert len({row["run"] for row in events}) == 1
+    told = {(row["attempt"], row["rank"]): [] for row in events}
+    for row in events:
+        told[row["attempt"], row["rank"]].append(row["event"])
+    assert told == {
+        (0, 0): ["rank_start", "preemption", "rank_end"],
+        (0, 1): ["rank_start", "failure", "rank_end"],
+        (1, 0): ["rank_start", "rank_end"],
+        (1, 1): ["rank_start", "rank_end"],
+    }
+    starts = [attributes(row) for row in events if row["event"] == "rank_start"]
+    assert {start["launcher"] for start in starts} == {"torchrun"}
+    assert {start["world_size"] for start in starts} == {2}
+    check_books(tmp_path / "spool")
