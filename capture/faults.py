@@ -9,7 +9,7 @@ import contextlib
 import faulthandler
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from ranklake.capture import frames
 from ranklake.capture.files import write_whole
@@ -26,24 +26,43 @@ _FATAL: Final = "Fatal Python error: "
 
 
 class Faults:
-    """The fault handler's file in one stream. Making it raises `OSError`."""
+    """The fault handler's file in one stream. Making it raises `OSError`.
+
+    Notes
+    -----
+    Nobody can ask the fault handler where it writes to, so it is never turned off here: it may be the user's by then.
+    It is given one descriptor for the process's life, which leads to the stream's file, and to nowhere after that.
+    """
+
+    _handed_over: ClassVar[int] = -1
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / FAULTS_FILE
-        self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._pid = os.getpid()
-        self._ours = not faulthandler.is_enabled()
-        if self._ours:
-            faulthandler.enable(self._fd, all_threads=True)
+        self._open = True
+        is_users = Faults._handed_over < 0 and faulthandler.is_enabled()
+        if not is_users:
+            self._lead_to(self.path, os.O_CREAT | os.O_APPEND)
+            if not faulthandler.is_enabled():
+                faulthandler.enable(Faults._handed_over, all_threads=True)
+
+    @staticmethod
+    def _lead_to(path: Path, flags: int) -> None:
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, 0o600)
+        if Faults._handed_over < 0:
+            Faults._handed_over = fd
+        else:
+            os.dup2(fd, Faults._handed_over, inheritable=False)
+            os.close(fd)
 
     def close(self) -> dict[str, Any] | None:
-        """Turn the fault handler off, if it was turned on here; return a row about what it wrote, or None."""
-        fd, self._fd = self._fd, -1
-        if fd < 0 or os.getpid() != self._pid:
+        """Let go of the file; return a row about what was written to it, or None."""
+        is_open, self._open = self._open, False
+        if not is_open or os.getpid() != self._pid:
             return None
-        if self._ours:
-            faulthandler.disable()
-        os.close(fd)
+        if Faults._handed_over >= 0:
+            with contextlib.suppress(OSError):
+                self._lead_to(Path(os.devnull), 0)
         found = columns_of(self.path)
         with contextlib.suppress(OSError):
             self.path.unlink()

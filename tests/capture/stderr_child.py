@@ -1,6 +1,7 @@
 """A rank that writes to standard error as its first argument says, and dies of it, or not."""
 
 import ctypes
+import faulthandler
 import os
 import subprocess
 import sys
@@ -11,7 +12,15 @@ HOW, SPOOL, LOCAL, MODE = sys.argv[1:5]
 run = capture.start("job", run="run", spool=SPOOL, local_dir=LOCAL, stderr=MODE, log_burst=10_000)
 with run.step(0):
     pass
-if HOW == "faults":
+if HOW == "again":
+    run.close()
+    run = capture.start("job", run="again", spool=SPOOL, local_dir=LOCAL, stderr=MODE)
+    with run.step(0):
+        pass
+if HOW == "users":
+    faulthandler.enable()
+    run.close()
+if HOW in {"faults", "again", "users"}:
     ctypes.string_at(0)
 elif HOW == "says":
     libc = ctypes.CDLL(None)

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -37,9 +38,23 @@ def test_what_a_segfault_leaves(tmp_path, mode):
     assert (row["stream"], row["severity_number"]) == ("faulthandler", 21)
     assert row["message"] == row["template"] == "Fatal Python error: Segmentation fault"
     assert "stderr_child.py" in row["exception_stacktrace"]
-    assert row["ts"] >= rows(tmp_path / "spool", "steps")[0]["ts"]
+    tick = timedelta(milliseconds=20)  # files' times are of the kernel's last tick
+    assert row["ts"] >= rows(tmp_path / "spool", "steps")[0]["ts"] - tick
     check_books(tmp_path / "spool")
     assert [path for path in (tmp_path / "local").rglob("*") if path.is_file()] == []
+
+
+def test_the_second_run_of_a_process_has_its_faults(tmp_path):
+    """The fault handler writes to the stream of the run that is open."""
+    rank(tmp_path, "again", "faults")
+    recover(tmp_path / "local", tmp_path / "spool")
+    assert [row["run"] for row in rows(tmp_path / "spool", "logs")] == ["again"]
+
+
+def test_a_users_fault_handler_stays(tmp_path):
+    """Turned on after the start, it writes where the user wants it to, also when the run has closed."""
+    _, out = rank(tmp_path, "users", "faults")
+    assert out.startswith(b"Fatal Python error: Segmentation fault")
 
 
 def test_a_recovery_that_was_killed_tells_of_faults_once(tmp_path):
