@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.capture.importers import table
+from ranklake.capture.importers import mlperf, table
 
 if TYPE_CHECKING:
     from ranklake.capture.importers.recording import Recording
@@ -46,6 +46,7 @@ FORMATS: Final[dict[str, Format]] = {
         re.compile(rb"PAR1|\s*\{\s*\"[^\n]*\}\s*(?:\n|$)|[^\n,;\t]*[,;\t][^\n]*\n"),
         maps=True,
     ),
+    "mlperf": Format("MLPerf Training logs, :::MLLOG lines", mlperf.read, re.compile(rb":::MLLOG|:::SYSJSON")),
 }
 
 

@@ -188,9 +188,11 @@ class Recording:
                 "ranklake_version": ranklake.__version__,
             } | self.facts
             self.row("runs", self._first_ns, labels=_compact(labels | said), **facts)
-        ranks = sorted({rank for rank, _ in self._lanes} | set(self._metas))
-        for rank in ranks:
-            for table in sorted(table for of, table in self._lanes if of == rank and table != "events"):
+        tables: dict[int, list[str]] = {rank: [] for rank in self._metas}
+        for rank, table in self._lanes:
+            tables.setdefault(rank, []).append(table)
+        for rank in sorted(tables):
+            for table in sorted(set(tables[rank]) - {"events"}):
                 self._seal(rank, table, final=True)
             self._seal(rank, "events", final=True)
 

@@ -12,6 +12,8 @@
 --              9 init, restart              until the first step; of a restart also since the attempt before was last seen
 --             10 stall                      what is left in one piece of more than $stall_s seconds
 --             11 unattributed               what is left
+--          A run that tells its start by a span ``init`` (kind phase, outside of steps), as imported logs do, begins with
+--          that span and starts as long as it lasts; its spans ``train`` are productive, too.
 --
 -- into timeline: the steps of rank 0
 SELECT
@@ -36,6 +38,15 @@ FROM events
 INNER JOIN affected_runs ON affected_runs.run = events.run
 WHERE events.event NOT IN ('abandoned', 'gap');
 
+-- into told: what rank 0 itself says of an attempt's start and of its training
+SELECT
+    spans.run, spans.attempt, spans.name,
+    CAST(spans.ts AS BIGINT) * 1000 AS begin_ns,
+    CAST(spans.ts AS BIGINT) * 1000 + spans.duration_ns AS end_ns
+FROM spans
+INNER JOIN affected_runs ON affected_runs.run = spans.run
+WHERE spans.kind = 'phase' AND spans.name IN ('init', 'train') AND spans.rank = 0 AND spans.step IS NULL;
+
 -- into attempts: from where to where each attempt's account goes, and what its steps are like
 WITH stepped AS (
     SELECT
@@ -57,10 +68,20 @@ seen AS (
     FROM runs
     INNER JOIN affected_runs ON affected_runs.run = runs.run
 ),
-extents AS (
-    SELECT run, attempt, min(begin_ns) AS begin_ns, coalesce(max(closed_ns), max(end_ns)) AS end_ns
-    FROM seen
+inits AS (
+    SELECT run, attempt, min(begin_ns) AS begin_ns, max(end_ns) AS end_ns
+    FROM told
+    WHERE name = 'init'
     GROUP BY run, attempt
+),
+extents AS (
+    SELECT
+        seen.run, seen.attempt,
+        coalesce(min(inits.begin_ns), min(seen.begin_ns)) AS begin_ns,
+        coalesce(max(closed_ns), max(seen.end_ns)) AS end_ns
+    FROM seen
+    LEFT JOIN inits ON inits.run = seen.run AND inits.attempt = seen.attempt
+    GROUP BY seen.run, seen.attempt
 ),
 ordered AS (
     -- attempts begin in their order, whatever their hosts' clocks say
@@ -77,13 +98,14 @@ SELECT
     bounded.run, bounded.attempt, bounded.end_ns,
     coalesce(lag(bounded.end_ns) OVER following, bounded.begin_ns) AS begin_ns,
     row_number() OVER following > 1 AS is_restart,
-    coalesce(stepped.steps, 0) AS steps, stepped.first_ns, stepped.typical_ns,
+    coalesce(stepped.steps, 0) AS steps, stepped.first_ns, stepped.typical_ns, inits.end_ns AS init_end_ns,
     -- the step that the attempts after this one went back to
     min(stepped.first_step) OVER (
         PARTITION BY bounded.run ORDER BY bounded.attempt ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING
     ) AS resumed_step
 FROM bounded
 LEFT JOIN stepped ON stepped.run = bounded.run AND stepped.attempt = bounded.attempt
+LEFT JOIN inits ON inits.run = bounded.run AND inits.attempt = bounded.attempt
 WINDOW following AS (PARTITION BY bounded.run ORDER BY bounded.attempt);
 
 -- into marked: what each step is
@@ -112,6 +134,11 @@ WITH intervals AS (
     UNION ALL
     SELECT run, attempt, CASE WHEN is_lost THEN 5 ELSE 6 END, begin_ns, end_ns FROM marked
     UNION ALL
+    SELECT told.run, told.attempt, 6, told.begin_ns, told.end_ns
+    FROM told
+    INNER JOIN attempts ON attempts.run = told.run AND attempts.attempt = told.attempt
+    WHERE told.name = 'train' AND attempts.init_end_ns IS NOT NULL
+    UNION ALL
     SELECT run, attempt, CASE event WHEN 'checkpoint' THEN 7 ELSE 8 END, begin_ns, end_ns
     FROM happened
     WHERE event IN ('checkpoint', 'evaluation') AND rank = 0
@@ -124,7 +151,7 @@ WITH intervals AS (
     WHERE spans.kind IN ('checkpoint', 'evaluation') AND spans.rank = 0
     UNION ALL
     -- without any step all of the attempt was a start
-    SELECT run, attempt, 9, begin_ns, coalesce(first_ns, end_ns) FROM attempts
+    SELECT run, attempt, 9, begin_ns, coalesce(init_end_ns, first_ns, end_ns) FROM attempts
     UNION ALL
     SELECT run, attempt, 11, begin_ns, end_ns FROM attempts
 ),

@@ -1,0 +1,95 @@
+"""MLPerf logs: every marked line is an event, and the intervals add up to the millisecond."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from importing import ask, imported, rejects
+
+from ranklake.capture.importers.imports import import_files
+from ranklake.capture.importers.source import SourceError
+from ranklake.lake.rollups.runner import run_rollups
+from ranklake.lake.store import Lake
+
+BEGIN = 1_727_896_395_000
+
+
+def line(key, at_ms, value=None, kind="POINT_IN_TIME", **metadata):
+    entry = {"time_ms": BEGIN + at_ms, "event_type": kind, "key": key, "value": value, "metadata": metadata}
+    return f":::MLLOG {json.dumps(entry)}"
+
+
+WHOLE = [
+    "some other output",
+    line("init_start", 0),
+    line("submission_benchmark", 5, "gpt3"),
+    line("seed", 6, 42),
+    line("init_start", 7),
+    line("run_start", 2_500),
+    line("block_start", 2_600),
+    line("tracked_stats", 3_600, {"train_step_timing in s": 0.9}),
+    line("tracked_stats", 4_600, {"train_step_timing in s": 1.0, "throughput": 7.5}),
+    line("block_stop", 4_700),
+    line("eval_start", 4_700),
+    line("eval_accuracy", 5_700, 2.75),
+    line("eval_stop", 5_701),
+    line("run_stop", 5_800, status="success"),
+]
+
+
+def test_goodput_is_exact(lake, spool, tmp_path):
+    """Start, training, evaluation and the rest are what the log says, and add up to its wall time."""
+    file = tmp_path / "result_0.txt"
+    file.write_text("\n".join(WHOLE))
+    done = imported(lake, spool, "mlperf", file, run="r")
+    assert done.rows == {"events": 13, "runs": 1, "scalars": 2, "spans": 4, "steps": 2}
+    run_rollups(lake)
+    wanted = "SELECT wall_ns, init_ns, productive_ns, evaluation_ns, stall_ns, unattributed_ns FROM goodput"
+    ms = [value // 10**6 for value in ask(lake, wanted)[0].values()]
+    assert ms == [5_800, 2_500, 2_100, 1_001, 0, 199]
+    assert ask(lake, "SELECT job, world_size, seed FROM runs") == [{"job": "gpt3", "world_size": 2, "seed": 42}]
+    assert ask(lake, "SELECT DISTINCT rank FROM events WHERE event = 'init_start' ORDER BY rank") == [
+        {"rank": 0}, {"rank": 1},
+    ]  # fmt: skip
+
+
+def test_labels_say_the_rank(lake, spool, tmp_path):
+    """What the launcher put in front of a line is the rank that wrote it."""
+    file = tmp_path / "log"
+    file.write_text("\n".join(["7: " + line("init_start", 0), "3: " + line("seed", 1, 1), line("run_start", 5)]))
+    imported(lake, spool, "mlperf", file)
+    assert ask(lake, "SELECT event, rank FROM events ORDER BY ts") == [
+        {"event": "init_start", "rank": 7}, {"event": "seed", "rank": 3}, {"event": "run_start", "rank": 0},
+    ]  # fmt: skip
+
+
+def test_another_format_is_named(spool, tmp_path):
+    """A file of another kind is refused, and what it looks like is said."""
+    file = tmp_path / "log"
+    file.write_text("a,b\n1,2\n")
+    with pytest.raises(SourceError, match="nothing of mlperf at its beginning; it looks like table"):
+        import_files("mlperf", [str(file)], str(spool))
+
+
+def test_many_ranks(spool, tmp_path):
+    """Each rank is a stream of its own; a thousand of them are one object in the spool."""
+    file = tmp_path / "log"
+    file.write_text("\n".join(line("init_start", at) for at in range(1_000)))
+    done = import_files("mlperf", [str(file)], str(spool))
+    assert (done.rows["events"], done.segments, done.objects) == (1_000, 1_002, 1)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(WHOLE), st.integers(0, 200)), max_size=20), st.randoms())
+def test_broken_lines_are_counted(tmp_path_factory, pieces, chance):
+    """Lines cut anywhere, in any order: each marked one is an event or in quarantine."""
+    place = tmp_path_factory.mktemp("log")
+    lines = [text[:cut] if cut < len(text) else text for text, cut in pieces] + [line("seed", 1, 1)]
+    chance.shuffle(lines)
+    (place / "log").write_text("\n".join(lines))
+    lake = Lake.create(str(place / "lake"))
+    done = imported(lake, place / "spool", "mlperf", place / "log")
+    marked = sum(":::MLLOG" in text for text in lines)
+    assert done.rows["events"] + sum(done.refused.values()) == marked
+    assert len(rejects(lake)) == marked - done.rows["events"]
