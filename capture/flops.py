@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ranklake.capture.gaps import BAD_VALUE
-from ranklake.capture.values import BadValueError, DeviceValueError, number
+from ranklake.capture.values import BadValueError, DeviceValueError, number, repr_of
 
 if TYPE_CHECKING:
     from ranklake.capture.run import Run
@@ -22,6 +22,9 @@ FLOPS_PER_STEP: Final = "model/flops_per_step"
 FLOPS_PER_TOKEN: Final = "model/flops_per_token"  # noqa: S105 - a metric's name
 PEAK_MEASURED: Final = "device/peak_flops_measured"
 _ATTENTION_KERNELS: Final = ("flash_attention", "flash_attention_for_cpu", "efficient_attention", "cudnn_attention")
+_FREE_SPACES: Final = frozenset({"aten", "prim", "prims", "c10d", "_c10d_functional", "fsdp", "profiler"})
+_PRODUCTS: Final = ("rnn", "lstm", "gru", "int_mm", "int4pack", "int8pack", "grouped_mm", "trilinear", "sparse_mm")
+"""Parts of names of torch's own operators that multiply matrices and have no formula."""
 _SIZES: Final = (512, 1024, 2048)
 _TRIES: Final = 4
 _ENOUGH_S: Final = 1.5
@@ -33,12 +36,14 @@ class FlopCount:
     torch's FlopCounterMode sees every matrix product that is dispatched in it and counts a multiplication and an
     addition as two. Fused attention is counted by our own formulas, see `attention_forward`. The counted step is slower
     than others. At the end the scalars model/flops_per_step and, if `tokens` is given, model/flops_per_token are
-    recorded; after an exception, nothing.
+    recorded; after an exception, nothing. Where the step cannot be counted, an event ``flops_not_counted`` says why and
+    no number is recorded: operators without a formula (custom ones, quantised ones, fused recurrent layers) would make
+    it too small by nobody knows how much.
 
     Attributes
     ----------
     flops
-        Counted FLOPs; None before the end, and if there is no torch.
+        Counted FLOPs; None before the end, and if they cannot be counted.
     """
 
     def __init__(self, run: "Run", tokens: object) -> None:
@@ -50,12 +55,12 @@ class FlopCount:
         try:
             mode = _flop_counter()
             if mode is None:
-                self._run.event("flops_not_counted", message="torch is not imported", severity="warning")
+                self._give_up("torch is not imported")
             else:
                 mode.__enter__()
                 self._mode = mode
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
-            self._run.trouble("counting FLOPs", error)
+            self._give_up(repr_of(error))
         return self
 
     def __exit__(
@@ -66,11 +71,21 @@ class FlopCount:
             return
         try:
             mode.__exit__(kind, error, trace)
-            if error is None:
-                self.flops = int(mode.get_total_flops())
-                self._record(self.flops)
+            if error is not None:
+                return
+            flops, unknown = int(mode.get_total_flops()), sorted(mode.unknown)
+            if unknown:
+                self._give_up(f"no formula for {', '.join(unknown[:8])}")
+            elif not flops:
+                self._give_up("no matrix product was seen")
+            else:
+                self.flops = flops
+                self._record(flops)
         except Exception as trouble:  # noqa: BLE001 - telemetry never raises into training
-            self._run.trouble("counting FLOPs", trouble)
+            self._give_up(repr_of(trouble))
+
+    def _give_up(self, why: str) -> None:
+        self._run.event("flops_not_counted", message=why, severity="warning")
 
     def _record(self, flops: int) -> None:
         self._run.scalar(FLOPS_PER_STEP).add(flops)
@@ -91,8 +106,28 @@ def _flop_counter() -> Any:  # noqa: ANN401 - torch is no dependency
         for suffix, formula in (("", attention_forward), ("_backward", attention_backward))
         if hasattr(aten, f"_scaled_dot_product_{kernel}{suffix}")
     }
-    counter = importlib.import_module("torch.utils.flop_counter")
-    return counter.FlopCounterMode(display=False, custom_mapping=formulas)
+    plain: Any = importlib.import_module("torch.utils.flop_counter").FlopCounterMode
+
+    class Counter(plain):  # type: ignore[misc]  # torch may not be there to look at
+        """torch's counter, and which operators it passed over that work like a product."""
+
+        def __init__(self) -> None:
+            super().__init__(display=False, custom_mapping=formulas)
+            self.unknown: set[str] = set()
+
+        def _count_flops(self, operator: Any, *args: Any) -> Any:  # noqa: ANN401 - torch's
+            name = str(getattr(operator, "_qualified_op_name", ""))
+            if name and operator not in self.flop_registry and not _is_free(name):
+                self.unknown.add(name)
+            return super()._count_flops(operator, *args)
+
+    return Counter()
+
+
+def _is_free(operator: str) -> bool:
+    """Say whether an operator that has no formula has no matrix product in it, either, as far as its name tells."""
+    space, _, name = operator.partition("::")
+    return space in _FREE_SPACES and not any(part in name for part in _PRODUCTS)
 
 
 def attention_forward(query: Shape, key: Shape, value: Shape, *_: object, **__: object) -> int:

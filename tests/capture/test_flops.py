@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from recorded import rows
 from torch.nn import functional
 
 from ranklake.capture.flops import _flop_counter
@@ -28,3 +29,28 @@ def test_a_linear_layer_counts_six_per_weight_and_token():
     with _flop_counter() as counter:
         layer(x).sum().backward()
     assert counter.get_total_flops() == 6 * 32 * 48 * 10
+
+
+@torch.library.custom_op("ranklake_test::product", mutates_args=())
+def product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Multiply in a way that torch has no formula for."""
+    return torch.from_numpy(left.numpy() @ right.numpy())
+
+
+@pytest.mark.parametrize(
+    ("step", "why"),
+    [
+        (lambda: product(torch.ones(4, 4), torch.ones(4, 4)) @ torch.ones(4, 4), "ranklake_test::product"),
+        (lambda: torch.nn.LSTM(4, 4)(torch.ones(3, 2, 4)), "rnn"),
+        (lambda: torch.ones(4).exp(), "no matrix product"),
+    ],
+    ids=["custom", "recurrent", "none"],
+)
+def test_what_cannot_be_counted_is_told_and_not_made_up(place, step, why):
+    """A step with operators that have no formula has no FLOPs, and an event says which they are."""
+    with place.start() as run, run.step(0), run.count_flops(tokens=4) as count:
+        step()
+    assert count.flops is None
+    assert rows(place.spool, "scalars") == []
+    (told,) = (row for row in rows(place.spool, "events") if row["event"] == "flops_not_counted")
+    assert why in told["message"]
