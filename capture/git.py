@@ -1,4 +1,4 @@
-"""Git: asks the user's git about a folder, at low priority, for a limited time, and reads what it says as it comes."""
+"""Git: asks the user's git about a folder, at low priority, for a limited time, and reads its answer as it comes."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ _OPTIONS: Final = (
     *("-c", "core.bigFileThreshold=16m"),  # what is larger is hashed, not held and compared line by line
 )
 _ASIDE: Final = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_EXTERNAL_DIFF", "GIT_PREFIX", "GIT_TRACE")
-_LOWEST: Final = 19
+_NICE: Final = 10
 _COMPLAINT_BYTES: Final = 4096
 _LOOK_EVERY_MS: Final = 200
 _END_S: Final = 0.001
@@ -164,7 +164,7 @@ def _spawn(folder: Path, arguments: tuple[str, ...], output: int, complaints: in
     except OSError as error:
         raise GitError(f"git cannot be run: {error.strerror}") from error
     with contextlib.suppress(OSError):  # it must not take the cores that training needs
-        os.setpriority(os.PRIO_PROCESS, pid, _LOWEST)
+        os.setpriority(os.PRIO_PROCESS, pid, _NICE)
     return _Process(pid)
 
 

@@ -40,7 +40,7 @@ ADOPT_EVERY_S: Final = 5.0
 AGENT_EVERY_S: Final = 5.0
 DEVICE_HOLD_NS: Final = 2_000_000_000
 _LATE_S: Final = 5.0
-_SETTLE_S: Final = 5.0
+_SETTLE_S: Final = 10.0
 _PATIENCE_S: Final = 1.0
 
 

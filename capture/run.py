@@ -8,6 +8,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from ranklake.capture.assets import Assets
 from ranklake.capture.device_phases import DevicePhase, Mark, Passage, cuda_in_use, mark_cuda
 from ranklake.capture.flops import PEAK_MEASURED, FlopCount, measure_cpu_peak
 from ranklake.capture.gaps import BAD_ARGUMENTS, BAD_VALUE, NOWHERE, Gaps, RefusedError
@@ -33,7 +34,7 @@ AnyPhase = Phase | DevicePhase
 _SEVERITIES: Final = frozenset({"info", "warning", "error"})
 
 
-class Run(Watching, Logging):
+class Run(Watching, Logging, Assets):
     """A training run being recorded by one rank. Made by `start`; see there for the parameters.
 
     Parameters

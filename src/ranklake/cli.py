@@ -34,6 +34,7 @@ _COMMANDS = {
     "mfu": "Compute model FLOP/s utilization from its inputs.",
     "what-if": "Say how much faster a run had been without stragglers, and what made it slow.",
     "audit": "Read and verify the audit trail.",
+    "verify-artifact": "Hash an artifact again and compare with what was recorded.",
     "bench": "Make data to measure with.",
 }
 _PIPELINE = {

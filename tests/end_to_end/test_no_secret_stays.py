@@ -36,6 +36,16 @@ run.histogram("histogram/" + token).record([1.0, 2.0])
 run.counter("counter/" + token, unit="By").add(5)
 run.event("event " + token, message=f"failed with {token}", token=token, where=[{"deep": token}], url=f"https://{token}@h/x")
 #ASSETS
+from pathlib import Path
+folder = Path(sys.argv[1]).parent / ("data-" + token)
+folder.mkdir()
+(folder / token).write_text("x")
+(folder / ("broken-" + token)).symlink_to("nowhere")
+run.dataset("data " + token, f"https://user:{token}@127.0.0.1:9/x?X-Amz-Signature={token}", split=token, note=token)
+run.dataset("local", folder, version=token, tokenizer=token, preprocessing={"key": token}, wait=True)
+run.artifact("model " + token, folder / token, media_type=token, wait=True)
+with run.checkpoint(folder / ("step-" + token), step=1, tag="best " + token, tag_metric=token) as place:
+    place.write_text("x")
 try:
     with run.step(1):
         raise RuntimeError(f"401 for Bearer {token}")

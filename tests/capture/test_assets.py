@@ -1,0 +1,193 @@
+"""Datasets, artifacts, checkpoints and tags, as users record them."""
+
+import hashlib
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from ranklake import capture
+from ranklake.capture.checkpoints import SUFFIX
+from ranklake.cli import run as ranklake
+from ranklake.errors import RanklakeError
+from ranklake.lake.store import Lake
+from tests.support.bringing import adds_up, bring
+from tests.support.recorded import check_books, rows
+
+
+def test_a_dataset(place, tmp_path):
+    """Its row has the fingerprint, the index's digest and what it was told."""
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "a").write_bytes(b"1")
+    (data / "gone").symlink_to("nowhere")
+    run = place.start()
+    facts = {"version": "v2", "samples": 3, "preprocessing": {"lower": True}, "language": "en"}
+    run.dataset("corpus", data, split="train", index=[3, 1, 2], **facts)
+    run.dataset("remote", "https://user:pass@example.invalid/x?sig=abcdefgh")
+    run.close()
+    first, second = rows(place.spool, "datasets")
+    assert (first["name"], first["split"], first["role"], first["version"]) == ("corpus", "train", "train", "v2")
+    assert (first["file_count"], first["bytes"], first["unreadable_file_count"]) == (1, 1, 1)
+    assert len(first["merkle_root_sha256"]) == 64
+    assert first["index_sha256"] == hashlib.sha256(b"3\n1\n2\n").hexdigest()
+    assert json.loads(first["attributes"]) == {"language": "en"}
+    assert json.loads(first["unavailable"]) == {"file gone": "No such file or directory"}
+    assert second["uri"] == "https://example.invalid/x?sig=[redacted]"
+    assert second["merkle_root_sha256"] is None
+    assert json.loads(second["unavailable"])["merkle_root_sha256"]
+    check_books(place.spool)
+
+
+def test_a_dataset_does_not_delay_training_and_has_a_row_all_the_same(place, tmp_path):
+    """A run that ends before the fingerprint is taken says so in the row."""
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "a").write_bytes(b"1")
+    run = place.start()
+
+    def until_it_ends():
+        while not run._background._stopping:
+            time.sleep(0.01)
+        yield 1
+
+    run.dataset("first", index=until_it_ends())
+    run.dataset("second", data)
+    run.close()
+    found = {row["name"]: row for row in rows(place.spool, "datasets")}
+    assert set(found) == {"first", "second"}
+    assert json.loads(found["second"]["unavailable"]) == {"merkle_root_sha256": "the run ended before it was found out"}
+
+
+def test_a_checkpoint_appears_whole(place, tmp_path):
+    """Files and folders take their name when the block ends; what was there before is replaced."""
+    target, folder = tmp_path / "out" / "model.pt", tmp_path / "out" / "sharded"
+    target.parent.mkdir()
+    run = place.start()
+    for number in range(2):
+        with run.checkpoint(target, step=number, epoch=1) as temporary:
+            temporary.write_bytes(b"%d" % number)
+            assert not target.exists() or target.read_bytes() == b"0"
+        with run.checkpoint(folder, step=number) as temporary:
+            temporary.mkdir()
+            (temporary / f"rank{number}").write_bytes(b"x")
+    assert target.read_bytes() == b"1"
+    assert [file.name for file in folder.iterdir()] == ["rank1"]
+    assert [file.name for file in target.parent.iterdir() if SUFFIX in file.name] == []
+    run.flush()
+    run.close()
+    created = [row for row in rows(place.spool, "artifacts") if row["name"] == "model.pt"]
+    assert [(row["step"], row["atomic"], row["action"], row["kind"]) for row in created] == [
+        (0, True, "created", "checkpoint"),
+        (1, True, "created", "checkpoint"),
+    ]
+    assert created[1]["sha256"] == hashlib.sha256(b"1").hexdigest()
+    assert created[1]["duration_ns"] > 0
+    assert created[1]["uri"] == str(target)
+    assert json.loads(created[1]["attributes"])["epoch"] == 1
+    assert [row["event"] for row in rows(place.spool, "events")].count("checkpoint") == 4
+
+
+def test_a_checkpoint_that_fails_leaves_what_was_there(place, tmp_path):
+    """The exception goes on; the target is as it was, and nothing else is left."""
+    target = tmp_path / "model.pt"
+    target.write_bytes(b"old")
+    run = place.start()
+
+    def save():
+        with run.checkpoint(target) as temporary:
+            temporary.write_bytes(b"half")
+            raise RuntimeError("boom")
+
+    with pytest.raises(RuntimeError, match="boom"):
+        save()
+    with pytest.raises(FileNotFoundError), run.checkpoint(target):
+        pass
+    assert target.read_bytes() == b"old"
+    assert [file.name for file in tmp_path.iterdir() if SUFFIX in file.name] == []
+    run.close()
+    assert rows(place.spool, "artifacts") == []
+
+
+def test_a_killed_checkpoint_is_not_seen(tmp_path):
+    """A process that dies in the middle leaves the old one whole."""
+    target = tmp_path / "model.pt"
+    target.write_bytes(b"old")
+    script = (
+        "import os, sys; from ranklake import capture\nrun = capture.start(enabled=False)\n"
+        "with run.checkpoint(sys.argv[1]) as place:\n place.write_bytes(b'half'); os.kill(os.getpid(), 9)"
+    )
+    died = subprocess.run([sys.executable, "-c", script, str(target)], check=False, timeout=60)
+    assert died.returncode == -signal.SIGKILL
+    assert target.read_bytes() == b"old"
+
+
+def test_a_run_that_records_nothing_writes_checkpoints(tmp_path):
+    """Atomicity is the training's, whether it is recorded or not; a URI is refused with a way out."""
+    run = capture.start(enabled=False)
+    with run.checkpoint(tmp_path / "x", tag="best") as place:
+        place.write_bytes(b"1")
+    run.dataset("d", tmp_path)
+    run.artifact("a", tmp_path)
+    assert (tmp_path / "x").read_bytes() == b"1"
+    with pytest.raises(RanklakeError, match=r"run\.artifact"), run.checkpoint("s3://bucket/x"):
+        pass
+
+
+def test_tags_have_a_history(place, tmp_path):
+    """A tag moves: the one that had it loses it."""
+    run = place.start()
+    for step, loss in ((1, 0.5), (2, 0.25)):
+        with run.checkpoint(tmp_path / f"{step}.pt", step=step, tag="best", tag_value=loss, tag_metric="loss") as out:
+            out.write_bytes(b"x")
+    run.close()
+    found = [
+        (row["action"], row["name"], row["tag"], row["tag_value"], row["tag_metric"])
+        for row in rows(place.spool, "artifacts")
+        if row["action"] != "created"
+    ]
+    assert found == [
+        ("tagged", "1.pt", "best", 0.5, "loss"),
+        ("untagged", "1.pt", "best", None, None),
+        ("tagged", "2.pt", "best", 0.25, "loss"),
+    ]
+
+
+def test_artifacts_are_verified(place, tmp_path, capsys):
+    """By name, path or run; changed, missing and unknown ones have their verdict and exit code."""
+    file, folder = tmp_path / "model.pt", tmp_path / "plots"
+    file.write_bytes(b"weights")
+    folder.mkdir()
+    (folder / "a.png").write_bytes(b"png")
+    run = place.start()
+    run.artifact("model", file, kind="model", step=3, inputs=["ab" * 32])
+    run.artifact("plots", folder, kind="plot", wait=True)
+    run.close()
+    lake = str(tmp_path / "lake")
+    made = Lake.create(lake)
+    bring(made, place.spool)
+    adds_up(made, place.spool)
+
+    def verify(*arguments):
+        code = ranklake(["verify-artifact", *arguments, "--lake", lake])
+        return code, capsys.readouterr()
+
+    code, said = verify("model", "--json")
+    assert (code, json.loads(said.out)["verdict"]) == (0, "verified")
+    assert verify(str(file), "--run", "run")[0] == 0
+    assert verify("plots")[0] == 0
+    (folder / "a.png").write_bytes(b"pnG")
+    code, said = verify("plots")
+    assert code == 1
+    assert "not those that were recorded" in said.out
+    file.rename(tmp_path / "moved")
+    code, said = verify("model")
+    assert (code, "it is gone" in said.out) == (1, True)
+    assert verify("model", "--at", str(tmp_path / "moved"))[0] == 0
+    code, said = verify("modle")
+    assert code == 2
+    assert "model" in said.err
+    assert verify("model", "--run", "other")[0] == 2
