@@ -26,10 +26,10 @@ from ranklake.capture.values import json_text
 
 Facts = dict[str, Any]
 
-LIMIT_S: Final = 30.0
+LIMIT_S: Final = 150.0
 """How long sealing leaves the row open for what is still being found out."""
-GIT_LIMIT_S: Final = 20.0
-"""For each question to git."""
+GIT_LIMIT_S: Final = 120.0
+"""For each question to git: the difference of 2 GB that is hashed takes it the better part of a minute."""
 NO_TIME: Final = "the run was sealed or ended before it was found out"
 NO_FRAMEWORK: Final = "torch was not imported"
 _FRAMEWORK: Final = ("seed", "deterministic", "cuda_version", "cudnn_version", "nccl_version")

@@ -54,6 +54,12 @@ def place(tmp_path_factory):
         "RANKLAKE_LOCAL_SPOOL": str(place / "local"),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
+    script = (
+        "from ranklake import capture\n"
+        "with capture.start(run='docs') as run, run.checkpoint('step-80.pt', step=80) as out:\n"
+        "    out.write_bytes(b'weights')"
+    )
+    subprocess.run([sys.executable, "-c", script], env=environment, cwd=place, check=True, capture_output=True)
     subprocess.run(["ranklake", "ingest"], env=environment, cwd=place, check=True, capture_output=True)
     return place, environment
 
