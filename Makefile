@@ -8,7 +8,7 @@ PARALLEL := -n 2 --dist loadfile
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo native test test-s3 test-stores test-frameworks lint types format catalog snapshots chaos chaos-s3 crash crash-capture bench-capture bench-scale bench-overhead bench-outage bench-headline bench-sql bench-lake bench-lake-more package clean
+.PHONY: help demo native test test-s3 test-stores test-frameworks lint types format catalog snapshots chaos chaos-s3 crash crash-capture bench-capture bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-sql bench-lake bench-lake-more package clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -121,6 +121,9 @@ bench-outage: .venv/.test ## how long recording calls take while the store is aw
 
 bench-overhead: .venv/.test ## what recording costs a real training loop on a CPU
 	@$(BIN)/python tests/bench/overhead_bench.py
+
+bench-samplers: .venv/.test ## what the samplers and the node agent cost
+	@$(BIN)/python tests/bench/sampler_bench.py
 
 bench-scale: .venv/.test ## what one node's ranks and agent send, reckoned up to 10,000 ranks (six minutes)
 	@$(BIN)/python tests/bench/scale_bench.py --minutes 5

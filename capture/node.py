@@ -59,7 +59,8 @@ class Node:
         self.run = Run(launch, self._recorder)
         self._recorder.records["runs"].append(time.monotonic_ns(), run_row(launch, JOB, {}))
         self.run.event("run_start")
-        self.run.event("rank_start", launcher=launch.launcher, world_size=launch.world_size)
+        # Something is sealed in each such interval: a node of which nothing comes for long is silent.
+        self.run.event("rank_start", launcher=launch.launcher, world_size=launch.world_size, interval_s=hand_over_s)
         self._hand_over_s = hand_over_s
         now = time.monotonic()
         self._next_anchor, self._next_hand_over = now, now + hand_over_s

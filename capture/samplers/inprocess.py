@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from ranklake.capture.gaps import LOGGER
 from ranklake.capture.launcher import Launch
 from ranklake.capture.leader import leader
 from ranklake.capture.owner import HELD, OWNER_FILE, Owner
@@ -14,7 +15,7 @@ from ranklake.capture.run import Run
 from ranklake.capture.samplers.gpu import GpuSampler
 from ranklake.capture.samplers.host import HostSampler
 from ranklake.capture.samplers.nvml import load_nvml
-from ranklake.capture.samplers.sample import Row, Sampler, Told
+from ranklake.capture.samplers.sample import Holders, Row, Sampler, Told
 from ranklake.capture.samplers.sampling import Sampling
 from ranklake.capture.stream import StreamName, streams
 
@@ -74,7 +75,7 @@ class InProcess:
     def __init__(self, run: Run, root: Path, own: StreamName | None, every_s: float, *, beside_agent: bool) -> None:
         self._root, self._every_s, self._beside_agent = root, every_s, beside_agent
         holders = SpoolHolders(root, own)
-        self._sampling = Sampling(run, [HostSampler(holders, root), _gpus(holders)])
+        self._sampling = Sampling(run, [HostSampler(holders, root), gpus(holders)])
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ranklake-sample", daemon=True)
 
@@ -105,21 +106,25 @@ class InProcess:
 class _NoDevice:
     """In place of a sampler of GPUs where there can be none: says so, once."""
 
-    def __init__(self) -> None:
-        self._told = Told.of("nvml")
+    def __init__(self, why: str) -> None:
+        self._told, self._why = Told.of("nvml"), why
 
     def sample(self, now_ns: int) -> list[Row]:
         """Return the event, the first time."""
-        return self._told.trouble("no device file of NVIDIA's", now_ns)
+        return self._told.trouble(self._why, now_ns)
 
     def close(self) -> None:
         """Nothing is open."""
 
 
-def _gpus(holders: SpoolHolders) -> Sampler:
-    """Return the sampler of GPUs; the library's module is not loaded where there is no device."""
-    there = any(Path(file).exists() for file in DEVICE_FILES)
-    return GpuSampler(load_nvml(), holders) if there else _NoDevice()
+def gpus(holders: Holders, *, wherever: bool = False) -> Sampler:
+    """Return the sampler of GPUs; by default the library's module is not loaded where there is no device."""
+    if not wherever and not any(Path(file).exists() for file in DEVICE_FILES):
+        return _NoDevice("no device file of NVIDIA's")
+    try:
+        return GpuSampler(load_nvml(), holders)
+    except ImportError:
+        return _NoDevice("nvidia-ml-py is not installed")
 
 
 def samples_here(setting: str, launch: Launch) -> bool:
@@ -130,10 +135,14 @@ def samples_here(setting: str, launch: Launch) -> bool:
 
 
 def begin(run: Run, root: Path, own: StreamName | None, launch: Launch) -> None:
-    """Have a run's node sampled as its settings say. Raises `RuntimeError` if there is no thread to be had."""
+    """Have a run's node sampled as its settings say. Nothing is raised: a run without samples is a run."""
     settings = run.settings
     if not samples_here(settings.samplers, launch):
         return
-    made = InProcess(run, root, own, settings.sample_every_s, beside_agent=settings.samplers == "on")
-    made.start()
+    try:
+        made = InProcess(run, root, own, settings.sample_every_s, beside_agent=settings.samplers == "on")
+        made.start()
+    except Exception as error:  # noqa: BLE001 - no thread to be had, or a bug of ours
+        LOGGER.warning("ranklake: the node is not sampled: %s: %s", type(error).__name__, error)
+        return
     run.closers.append(made.stop)

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Final
 
 from ranklake.capture.diary import Diary
+from ranklake.capture.gaps import LOGGER
 from ranklake.capture.node import Node
-from ranklake.capture.samplers.gpu import GpuSampler
 from ranklake.capture.samplers.host import HostSampler
-from ranklake.capture.samplers.nvml import load_nvml
+from ranklake.capture.samplers.inprocess import gpus
 from ranklake.capture.samplers.prometheus import PrometheusSampler
 from ranklake.capture.samplers.sample import Holders, Sampler
 from ranklake.capture.samplers.sampling import Sampling
@@ -45,13 +45,20 @@ def samplers(sources: Sources, holders: Holders, root: Path) -> list[Sampler]:
     found: list[Sampler] = []
     if sources.hardware:
         found.append(HostSampler(holders, root))
-        found.append(GpuSampler(load_nvml(), holders))
+        found.append(gpus(holders, wherever=True))
     found += [PrometheusSampler(url, holders, sources.scrape_every_s) for url in sources.scrape]
     return found
 
 
 def keep(root: Path, spool: str, sources: Sources, watch: Watch, over: threading.Event) -> None:
     """Record the agent's figures and samples in a run of its own until it is over. Nothing is raised."""
+    try:
+        _keep(root, spool, sources, watch, over)
+    except Exception as error:  # noqa: BLE001 - a bug of ours: what ranks record is sent all the same
+        LOGGER.warning("ranklake: the node is not sampled any more: %s: %s", type(error).__name__, error)
+
+
+def _keep(root: Path, spool: str, sources: Sources, watch: Watch, over: threading.Event) -> None:
     node = Node(root, spool)
     sampling = Sampling(node.run, samplers(sources, lambda: watch.holders, root))
     diary = Diary(node.run)

@@ -116,7 +116,7 @@ def measure(minutes: float, speed: float, folder: Path) -> Measured:
         agent.terminate()
         agent.wait()
     subprocess.run([*command, "--once"], check=True, stdout=subprocess.DEVNULL)
-    spent = (after.user - before.user) + (after.system - before.system)
+    spent = sum(after[:4]) - sum(before[:4])  # the agent's, and that of the processes that it starts
     return read_spool(spool, minutes, speed, spent, sum(cpu))
 
 

@@ -12,7 +12,7 @@ from recorded import attributes, check_books, rows
 from ranklake.capture import frames
 from ranklake.capture.launcher import Launch
 from ranklake.capture.leader import Leadership
-from ranklake.capture.samplers.inprocess import SpoolHolders, samples_here
+from ranklake.capture.samplers.inprocess import InProcess, SpoolHolders, samples_here
 from ranklake.capture.stream import streams
 
 SEIZE = """
@@ -58,7 +58,7 @@ def test_an_agent_that_comes_up_takes_over(place):
     until(lambda: sampled(place) > 1)
     lead = Leadership.take(place.local, "")
     try:
-        thread = run.closers[0].__self__
+        thread = next(end.__self__ for end in run.closers if isinstance(getattr(end, "__self__", None), InProcess))
         ticks = []
         tick, thread._sampling.tick = thread._sampling.tick, lambda: ticks.append(tick())
         looked = thread._over.wait

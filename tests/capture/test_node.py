@@ -113,7 +113,7 @@ def test_the_agents_process_stays_light():
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     modules = set(done.stdout.split())
     assert "ranklake.capture.watch" in modules
-    assert modules.isdisjoint({"numpy", "pyarrow", "fsspec", "psutil", "torch", "pynvml", "asyncio"})
+    assert modules.isdisjoint({"numpy", "pyarrow", "fsspec", "psutil", "torch", "pynvml"})
 
 
 def test_a_sampler_that_fails_costs_no_other(place, caplog):
