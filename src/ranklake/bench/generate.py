@@ -63,7 +63,7 @@ def generate(
     storage_options
         Handed to fsspec.
     packed
-        Whether the segments of a node and minute go in one object, as an agent sends them.
+        Whether what a node seals at a time goes in one object, as an agent sends them.
     workers
         Processes; 0 is one for each core, 1 is this process itself. The bytes do not depend on it.
     progress

@@ -19,8 +19,8 @@ import numpy as np
 from ranklake.capture.arrays import Array
 
 RANKS_PER_NODE: Final = 8
-WINDOW_S: Final = 60
-"""How long a rank records before it seals."""
+SEAL_S: Final = 60.0
+"""How long a process records before it seals, unless told otherwise: the default of `Settings.seal_every_s`."""
 DEVICE_NAME: Final = "NVIDIA H100 80GB HBM3"
 DEFAULT_START: Final = datetime(2026, 3, 2, 8, tzinfo=UTC)
 """Fixed, so that the same options give the same bytes on any day."""
@@ -85,6 +85,8 @@ class Job:
         When it starts.
     metrics
         Scalars that each rank logs each step.
+    seal_s
+        How long each process records before it seals.
     """
 
     gpus: int
@@ -93,6 +95,7 @@ class Job:
     step_s: float = 1.0
     start: datetime = DEFAULT_START
     metrics: int = 20
+    seal_s: float = SEAL_S
 
     @cached_property
     def digest(self) -> str:
@@ -112,7 +115,7 @@ class Job:
     @property
     def windows(self) -> int:
         """How often each rank seals."""
-        return max(1, int(np.ceil(self.seconds / WINDOW_S)))
+        return max(1, int(np.ceil(self.seconds / self.seal_s)))
 
     def ranks(self, node: int) -> range:
         """Return the ranks of a node."""

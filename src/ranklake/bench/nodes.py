@@ -13,7 +13,7 @@ import numpy as np
 
 import ranklake
 from ranklake.bench.devices import Sampler
-from ranklake.bench.job import DEVICE_NAME, RANKS_PER_NODE, WINDOW_S, Attempt, Job
+from ranklake.bench.job import DEVICE_NAME, RANKS_PER_NODE, Attempt, Job
 from ranklake.bench.ranks import FLOPS_SERIES, Window, definitions
 from ranklake.bench.signals import FLOPS_PER_TOKEN, PARAMETERS
 from ranklake.bench.streams import Clock, Recording, Segment
@@ -48,7 +48,7 @@ class Node:
         name = StreamName(f"{AGENT}-{sampler.host}-{self.job.digest}", 0, 0, self.job.number("agent", self.number))
         agent = Recording.of(name, 1, boot_id, Meta(), clock)
         for window in range(self.job.windows):
-            begin, end = float(window * WINDOW_S), min(float((window + 1) * WINDOW_S), self.job.seconds)
+            begin, end = window * self.job.seal_s, min((window + 1) * self.job.seal_s, self.job.seconds)
             sealed: list[Segment] = []
             for attempt in self.job.attempts:
                 if attempt.begin_s < end and attempt.end_s > begin:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ranklake.bench.generate import Generated, generate
-from ranklake.bench.job import DEFAULT_START, Job
+from ranklake.bench.job import DEFAULT_START, SEAL_S, Job
 from ranklake.commands.options import configuration, json_option, spool_option
 from ranklake.commands.progress import progress_bar
 from ranklake.lake.contracts.storage import fsspec_options
@@ -54,10 +54,17 @@ def bench() -> None:
     help="Scalars that a rank logs each step.",
 )
 @click.option(
+    "--seal-s",
+    type=click.FloatRange(1, 3600),
+    default=SEAL_S,
+    show_default=True,
+    help="How long a process records before it seals.",
+)
+@click.option(
     "--packed/--single",
     default=True,
     show_default=True,
-    help="A node's segments of a minute in one object, or each by itself.",
+    help="What a node seals at a time in one object, or each segment by itself.",
 )
 @click.option("--workers", type=click.IntRange(min=0), default=0, help="Processes; default: one for each core.")
 @json_option
