@@ -10,6 +10,7 @@ for ever, so rows that retention, erasure or a check took away are known, too, a
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -85,7 +86,8 @@ def slot_texts(slots: Slots, keyed: Mask | None, starts: Slots) -> list[str]:
     texts = [_text(low, high) for low, high in zip(slots[starts].tolist(), slots[ends - 1].tolist(), strict=True)]
     for index in np.flatnonzero(~plain).tolist():
         mine = slice(int(starts[index]), int(ends[index]))
-        texts[index] = _texts(slots[mine] if keyed is None else slots[mine][keyed[mine]])
+        own = slots[mine] if keyed is None else slots[mine][keyed[mine]]
+        texts[index] = _texts(own.astype(np.int64).tobytes())
     return texts
 
 
@@ -119,11 +121,13 @@ def seen_before(segments: Iterable[Mapping[str, Any]]) -> dict[SlotFile, Slots]:
     return found
 
 
-def _texts(slots: Slots) -> str:
-    ordered = np.unique(slots)
+@lru_cache(maxsize=64)
+def _texts(slots: bytes) -> str:
+    """Return 64-bit slots in any order as text; many a segment of a minute has the very slots of the one before."""
+    ordered = np.sort(np.frombuffer(slots, np.int64))
     if not len(ordered):
         return ""
-    breaks = np.flatnonzero(np.diff(ordered.astype(np.int64)) > 1)
+    breaks = np.flatnonzero(np.diff(ordered) > 1)
     lows, highs = ordered[np.append(0, breaks + 1)], ordered[np.append(breaks, -1)]
     return " ".join(_text(low, high) for low, high in zip(lows.tolist(), highs.tolist(), strict=True))
 
