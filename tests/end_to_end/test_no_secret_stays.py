@@ -35,6 +35,14 @@ run.aggregate("aggregate/" + token, every_s=1).add(2.0)
 run.histogram("histogram/" + token).record([1.0, 2.0])
 run.counter("counter/" + token, unit="By").add(5)
 run.event("event " + token, message=f"failed with {token}", token=token, where=[{"deep": token}], url=f"https://{token}@h/x")
+import logging
+logger = logging.getLogger("planted." + token)
+logger.addHandler(run.log_handler())
+logger.warning("denied: %s", token, extra={"header": token, "deep": {"x": token}})
+try:
+    raise PermissionError(f"Authorization: Bearer {token}")
+except PermissionError:
+    logger.exception("no access")
 #ASSETS
 from pathlib import Path
 folder = Path(sys.argv[1]).parent / ("data-" + token)
@@ -124,6 +132,7 @@ def test_a_planted_token_is_nowhere(tmp_path):
     assert "+run = capture.start" in row["git_patch"]
     searched = [(file, raw) for folder in (local, spool, lake_folder) for file, raw in bytes_of(folder)]
     assert len(searched) > 30
+    assert query(lake, "SELECT count(*) n FROM logs").to_pylist()[0]["n"] >= 2
     assert any(b"[redacted]" in raw for _, raw in searched)
     assert [file for file, raw in searched if token.encode() in raw] == []
     gc.collect()
