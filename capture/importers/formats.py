@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.capture.importers import mlperf, table
+from ranklake.capture.importers import megatron, mlperf, sacct, table
 
 if TYPE_CHECKING:
     from ranklake.capture.importers.recording import Recording
@@ -47,6 +47,10 @@ FORMATS: Final[dict[str, Format]] = {
         maps=True,
     ),
     "mlperf": Format("MLPerf Training logs, :::MLLOG lines", mlperf.read, re.compile(rb":::MLLOG|:::SYSJSON")),
+    "sacct": Format(
+        "Slurm accounting, sacct --parsable2", sacct.read, re.compile(rb"^[^\n]*\bJobID[^\n|]*\|"), own_run=False
+    ),
+    "megatron": Format("standard output of Megatron-LM and DeepSpeed", megatron.read),
 }
 
 

@@ -1,0 +1,227 @@
+"""Slurm accounting: what ``sacct --parsable2`` (or ``--parsable``) prints becomes rows of ``jobs``.
+
+One row a job, array task, component of a heterogeneous job, or step of one. Which columns there are is up to whoever
+asked sacct; JobID and State must be among them. A row is dated to the job's end, else its start, else its submission.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.capture.importers.moments import moment_ns
+from ranklake.capture.importers.source import SourceError
+from ranklake.errors import did_you_mean
+
+if TYPE_CHECKING:
+    from ranklake.capture.importers.mapping import Mapping
+    from ranklake.capture.importers.recording import Recording
+    from ranklake.capture.importers.source import Source
+
+_NOTHING: Final = frozenset({"", "Unknown", "None", "N/A", "INVALID", "UNLIMITED", "Partition_Limit", "None assigned"})
+_DURATION: Final = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)")
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)[cn]?")
+_EPOCH: Final = re.compile(r"\d{9,11}")
+_SHORTEST_STATE: Final = 4
+"""sacct cuts words to the width of a column."""
+_POWER: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
+_FAILED: Final = frozenset({"failed", "timeout", "node_fail", "out_of_memory", "boot_fail", "deadline", "preempted"})
+_STATES: Final = _FAILED | {
+    "pending", "running", "completed", "cancelled", "suspended", "requeued", "resizing", "revoked", "completing",
+    "configuring", "stopped", "special_exit", "requeue_hold", "requeue_fed", "resv_del_hold", "signaling", "stage_out",
+    "launch_failed", "reconfig_fail", "power_up_node",
+}  # fmt: skip
+_JOB_ID: Final = re.compile(r"(\d+)(?:_(?:\d+|\[[^\]]*\]))?(?:\+\d+)?(?:\.[\w.\-]+)?")
+
+
+class _UnfitError(ValueError):
+    """A value that is none; the text names the column alone."""
+
+
+def read(source: "Source", recording: "Recording", mapping: "Mapping | None") -> None:
+    """Import what sacct printed; the first line names the columns.
+
+    Raises
+    ------
+    SourceError
+        The first line is no header of sacct's.
+    """
+    del mapping
+    header: list[str] = []
+    for line in source.lines():
+        if not line.text.strip() and line.flaw is None:
+            continue
+        if not header:
+            header = _header(source, line.text)
+            continue
+        fields = line.text.split("|")
+        if line.flaw is not None or len(fields) != len(header):
+            recording.refuse("jobs", line.flaw or "another number of fields than the header", line.text, line.number)
+            continue
+        try:
+            ts_ns, columns = _job(dict(zip(header, fields, strict=True)))
+        except _UnfitError as error:
+            recording.refuse("jobs", str(error), line.text, line.number)
+            continue
+        recording.row("jobs", ts_ns, **columns)
+    if source.cut:
+        recording.refuse("jobs", source.cut, "")
+
+
+def _header(source: "Source", text: str) -> list[str]:
+    names = [name.strip().partition("%")[0] for name in text.split("|")]
+    for name in ("JobID", "State"):
+        if name not in names:
+            mend = f"{did_you_mean(name, names)} print it with: sacct --parsable2 --format=JobID,State,…"
+            raise SourceError(f"the first line names no {name}", where=source.name, mend=mend)
+    return names
+
+
+def _job(row: dict[str, str]) -> tuple[int, dict[str, Any]]:
+    """Return when a row is of, and its columns. Raises `_UnfitError`."""
+    job_id, state = row["JobID"].strip(), row["State"].strip().split()
+    if not _JOB_ID.fullmatch(job_id):
+        raise _UnfitError("JobID: not a job's id")
+    word = state[0].lower().rstrip("+") if state else ""
+    known = [name for name in _STATES if name.startswith(word)] if len(word) >= _SHORTEST_STATE else []
+    if not known:
+        raise _UnfitError("State: not a state")
+    full = word if word in known else min(known)
+    columns: dict[str, Any] = {"job_id": job_id, "state": full, "outcome": _outcome(full)}
+    for name, (target, convert) in _COLUMNS.items():
+        text = row.get(name, "").strip()
+        if text in _NOTHING or columns.get(target) is not None:
+            continue
+        try:
+            columns[target] = convert(text)
+        except ValueError as error:
+            raise _UnfitError(f"{name}: {error}") from error
+    columns |= _exit(row.get("ExitCode", ""))
+    _derive(columns, row)
+    moments = [columns.get(name) for name in ("end_ts", "start_ts", "submit_ts")]
+    ts_us = next((at for at in moments if at is not None), None)
+    if ts_us is None:
+        raise _UnfitError("End, Start, Submit: no time is known")
+    left = {name: text for name, text in row.items() if name not in _TAKEN and text.strip() not in _NOTHING}
+    if len(state) > 1:  # CANCELLED by 1000
+        left["CancelledBy"] = state[-1]
+    columns["attributes"] = json.dumps(left, sort_keys=True, ensure_ascii=False) if left else None
+    return ts_us * 1000, columns
+
+
+def _derive(columns: dict[str, Any], row: dict[str, str]) -> None:
+    """Fill in what follows from other columns: from TRES, from times."""
+    allocated, asked = _tres(row.get("AllocTRES", "")), _tres(row.get("ReqTRES", ""))
+    columns["gpu_count"] = allocated.get("gres/gpu", _gpus(row.get("AllocGRES", "")))
+    columns["gpu_requested_count"] = asked.get("gres/gpu", _gpus(row.get("ReqGRES", "")))
+    kinds = {name.partition("gres/gpu:")[2] for name in {**asked, **allocated} if name.startswith("gres/gpu:")}
+    columns["gpu_type"] = kinds.pop() if len(kinds) == 1 else None
+    columns["memory_bytes"] = allocated.get("mem")
+    if columns.get("cpu_count") is None:
+        columns["cpu_count"] = allocated.get("cpu")
+    if columns.get("node_count") is None:
+        columns["node_count"] = allocated.get("node")
+    submit, start = columns.get("submit_ts"), columns.get("start_ts")
+    if submit is not None and start is not None and start >= submit:
+        columns["queue_time_s"] = (start - submit) / 1e6
+    if columns["gpu_count"] is not None and columns.get("elapsed_s") is not None:
+        columns["gpu_time_s"] = float(columns["gpu_count"] * columns["elapsed_s"])
+    array = re.match(r"(\d+)_", columns["job_id"])
+    if array:
+        columns["array_job_id"] = array[1]
+
+
+def _outcome(state: str) -> str | None:
+    return {"completed": "completed", "cancelled": "cancelled"}.get(state) or ("failed" if state in _FAILED else None)
+
+
+def _exit(text: str) -> dict[str, int | None]:
+    code, _, signal = text.strip().partition(":")
+    if not code.isdecimal():
+        return {}
+    return {"exit_code": int(code), "exit_signal": int(signal) if signal.isdecimal() else None}
+
+
+def _time(text: str) -> int:
+    """Return µs since 1970; sacct prints local times, taken as UTC where they name no zone."""
+    found = int(text) * 10**9 if _EPOCH.fullmatch(text) else moment_ns(text)
+    if found is None:
+        message = "not a time"
+        raise ValueError(message)
+    return found // 1000
+
+
+def _seconds(text: str) -> float:
+    found = _DURATION.fullmatch(text)
+    if not found:
+        message = "not a duration"
+        raise ValueError(message)
+    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def _plain_seconds(text: str) -> float:
+    return float(_whole(text))
+
+
+def _minutes(text: str) -> float:
+    return 60.0 * _whole(text)
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal():
+        message = "not a whole number"
+        raise ValueError(message)
+    return int(text)
+
+
+def _size(text: str) -> int:
+    found = _SIZE.fullmatch(text)
+    if not found:
+        message = "not a size"
+        raise ValueError(message)
+    return round(float(found[1]) * 1024.0 ** _POWER[found[2]])
+
+
+def _joules(text: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMG]?)", text)
+    if not found:
+        message = "not an energy"
+        raise ValueError(message)
+    return float(found[1]) * 1000.0 ** _POWER[found[2]]
+
+
+def _tres(text: str) -> dict[str, int]:
+    """Return what of a list of trackable resources is a number: ``cpu=8,mem=64G,gres/gpu:h100=8``."""
+    found = {}
+    for part in text.split(","):
+        name, _, amount = part.strip().partition("=")
+        try:
+            found[name] = _size(amount) if name == "mem" else _whole(amount)
+        except ValueError:
+            continue
+    of_kinds = [count for name, count in found.items() if name.startswith("gres/gpu:")]
+    if of_kinds and "gres/gpu" not in found:
+        found["gres/gpu"] = sum(of_kinds)
+    return found
+
+
+def _gpus(text: str) -> int | None:
+    counts = [int(match) for match in re.findall(r"gpu(?::[A-Za-z][\w\-]*)?:(\d+)", text)]
+    return sum(counts) if counts else None
+
+
+_COLUMNS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
+    "JobName": ("job_name", str), "Cluster": ("cluster", str), "Partition": ("pool", str), "Account": ("team", str),
+    "User": ("user", str), "QOS": ("quality_of_service", str), "Priority": ("priority", _whole),
+    "Reason": ("state_reason", str), "Submit": ("submit_ts", _time), "Eligible": ("eligible_ts", _time),
+    "Start": ("start_ts", _time), "End": ("end_ts", _time), "ElapsedRaw": ("elapsed_s", _plain_seconds),
+    "Elapsed": ("elapsed_s", _seconds), "Suspended": ("suspended_s", _seconds),
+    "TimelimitRaw": ("time_limit_s", _minutes), "Timelimit": ("time_limit_s", _seconds),
+    "NNodes": ("node_count", _whole), "AllocNodes": ("node_count", _whole), "NCPUS": ("cpu_count", _whole),
+    "AllocCPUS": ("cpu_count", _whole), "TotalCPU": ("cpu_time_s", _seconds), "MaxRSS": ("max_rss_bytes", _size),
+    "ConsumedEnergyRaw": ("energy_joules", _joules), "ConsumedEnergy": ("energy_joules", _joules),
+    "NodeList": ("node_list", str), "Restarts": ("restart_count", _whole), "WorkDir": ("work_dir", str),
+    "Comment": ("comment", str),
+}  # fmt: skip
+_TAKEN: Final = {*_COLUMNS, "JobID", "State", "ExitCode", "AllocTRES", "ReqTRES", ""}

@@ -1,0 +1,69 @@
+# ruff: noqa: E501 - rows as sacct prints them
+"""Slurm accounting: states, exit codes, resources and times as sacct prints them."""
+
+import random
+
+import pytest
+from importing import ask, imported, rejects
+
+from ranklake.capture.importers.imports import import_files
+from ranklake.capture.importers.source import SourceError
+
+HEADER = (
+    "JobID|JobName|Partition|Account|User|State|ExitCode|Submit|Start|End|Elapsed|Timelimit|NNodes|NCPUS|AllocTRES|"
+    "ReqTRES|MaxRSS|TotalCPU|ConsumedEnergyRaw|NodeList|Reason|AdminComment"
+)
+TRES = "billing=64,cpu=64,gres/gpu:h100=8,gres/gpu=8,mem=1T,node=1"
+ROWS = [
+    f"100|train|gpu|team|ann|COMPLETED|0:0|2024-05-01T10:00:00|2024-05-01T10:05:00|2024-05-02T11:05:30|1-01:00:30|2-00:00:00|1|64|{TRES}|{TRES}||10:00:00|3600000|n[1]|None|x",
+    "100.batch|batch||team||COMPLETED|0:0|2024-05-01T10:05:00|2024-05-01T10:05:00|2024-05-02T11:05:30|1-01:00:30||1|64|cpu=64,mem=1T,node=1||12345K|09:59:59.500|0|n1||",
+    "101_7|array|gpu|team|bob|FAILED|1:0|2024-05-01T10:00:00|2024-05-01T10:00:00|2024-05-01T10:00:09|00:00:09|UNLIMITED|1|1|gres/gpu:a100=2||||0|n2|NonZeroExitCode|",
+    "102+0|het|gpu|team|bob|CANCELLED by 1000|0:15|2024-05-01T10:00:00|Unknown|Unknown|00:00:00|01:00:00|2|2|||||0|None assigned|None|",
+    "103_[1-9%2]|later|gpu|team|bob|PENDING|0:0|2024-05-01T10:00:00|Unknown|Unknown|00:00:00|01:00:00|2|2||gres/gpu:2||||None assigned|Priority|",
+    "104|oom|gpu|team|bob|OUT_OF_ME+|0:125|2024-05-01T10:00:00|2024-05-01T10:00:00|2024-05-01T10:00:09|00:00:09|01:00:00|1|1|||1.5G|00:08.250|0|n2|None|",
+]
+
+
+def test_rows_are_jobs(lake, spool, tmp_path):
+    """Each row says what its job got, how long it waited and ran, and what came of it."""
+    file = tmp_path / "sacct.txt"
+    file.write_text("\n".join([HEADER, *ROWS]) + "\n")
+    done = imported(lake, spool, "sacct", file, run="accounting")
+    assert (done.rows["jobs"], done.refused) == (6, {})
+    jobs = {row["job_id"]: row for row in ask(lake, "SELECT * FROM jobs")}
+    whole = jobs["100"]
+    assert (whole["gpu_count"], whole["gpu_type"], whole["memory_bytes"]) == (8, "h100", 1 << 40)
+    assert (whole["elapsed_s"], whole["queue_time_s"], whole["time_limit_s"]) == (90_030, 300, 172_800)
+    assert (whole["gpu_time_s"], whole["energy_joules"], whole["cpu_time_s"]) == (720_240, 3.6e6, 36_000)
+    assert (whole["outcome"], whole["exit_code"], whole["exit_signal"]) == ("completed", 0, 0)
+    assert whole["attributes"] == '{"AdminComment": "x"}'
+    assert (jobs["100.batch"]["max_rss_bytes"], jobs["100.batch"]["cpu_time_s"]) == (12345 * 1024, 35_999.5)
+    array = jobs["101_7"]
+    assert (array["array_job_id"], array["gpu_count"], array["outcome"], array["exit_code"]) == ("101", 2, "failed", 1)
+    het = jobs["102+0"]
+    assert (het["state"], het["exit_signal"], het["start_ts"], het["node_list"]) == ("cancelled", 15, None, None)
+    assert '"CancelledBy": "1000"' in het["attributes"]
+    assert (jobs["103_[1-9%2]"]["outcome"], jobs["103_[1-9%2]"]["state_reason"]) == (None, "Priority")
+    assert (jobs["104"]["state"], jobs["104"]["cpu_time_s"]) == ("out_of_memory", 8.25)
+
+
+def test_what_is_no_job_is_in_quarantine(lake, spool, tmp_path):
+    """Rows cut anywhere are jobs or in quarantine, counted; nothing raises."""
+    chance = random.Random(7)
+    cut = [row[: chance.randrange(1, len(row))] for row in ROWS * 20]
+    wrong = ROWS[0].replace("2024-05-01T10:05:00", "yesterday"), ROWS[0].replace("|64|", "|many|", 1)
+    file = tmp_path / "sacct.txt"
+    file.write_text("\n".join([HEADER, *cut, *wrong, ROWS[0]]) + "\n")
+    done = imported(lake, spool, "sacct", file)
+    assert done.rows["jobs"] + sum(done.refused.values()) == len(cut) + 3
+    assert {"import: Start: not a time", "import: NCPUS: not a whole number"} <= {
+        row["reason"] for row in rejects(lake)
+    }
+
+
+def test_no_header(spool, tmp_path):
+    """Without sacct's header nothing is imported, and what to print is said."""
+    file = tmp_path / "sacct.txt"
+    file.write_text("JobId|Stat\n1|2\n")
+    with pytest.raises(SourceError, match=r"names no JobID; did you mean 'JobId'\? print it with: sacct --parsable2"):
+        import_files("sacct", [str(file)], str(spool))
