@@ -28,9 +28,12 @@ PEERS = {"forward-send": ("forward-recv", 1), "backward-send": ("backward-recv",
 BASE_US = 1_700_000_000_000_000
 
 
-def one_f_one_b(stage, stages, microbatches):
-    """Return (direction, chunk, microbatch) in the order of a stage: forwards to warm up, then one of each."""
-    warm_up = min(stages - stage - 1, microbatches)
+def one_f_one_b(stage, stages, microbatches, depth=1):
+    """Return (direction, chunk, microbatch) in the order of a stage: forwards to warm up, then one of each.
+
+    With a `depth` above 1 stages begin more micro-batches than they must.
+    """
+    warm_up = min((stages - stage - 1) * depth, microbatches)
     order = [("forward", 0, at) for at in range(warm_up)]
     for at in range(microbatches - warm_up):
         order += [("forward", 0, warm_up + at), ("backward", 0, at)]
@@ -171,10 +174,10 @@ class Job:
         return max(end for op, end in ends.items() if op[0] == "optimizer")
 
 
-def job(dp, pp, microbatches, chunks=1):
+def job(dp, pp, microbatches, chunks=1, depth=1):
     """Return a job in 1F1B order, interleaved if there are several chunks."""
     if chunks == 1:
-        return Job([one_f_one_b(stage, pp, microbatches) for stage in range(pp)], dp)
+        return Job([one_f_one_b(stage, pp, microbatches, depth) for stage in range(pp)], dp)
     return Job([interleaved(stage, pp, microbatches, chunks) for stage in range(pp)], dp)
 
 
