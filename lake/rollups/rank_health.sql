@@ -6,8 +6,14 @@
 --          A rank is called a straggler only if the effect is large (median excess), steady (share of steps in which it was
 --          slower than its peers) and more than chance (sign test, Dixon & Mood 1946; its tail by Chernoff's bound
 --          exp(-n KL(k/n || 1/2)), so p is never too small) over enough steps after warming up.
+--          Or it is slow at times: in more steps than its peers its excess is far beyond its own usual one (beyond $min_burst_ratio
+--          and $burst_deviations robust deviations). Such steps within $burst_gap_steps of each other are one episode, since what takes
+--          a core away takes it for a while. If ranks are alike, an episode is any rank's: a binomial test of its episodes among
+--          all ranks' (tail: its first term, by Robbins's bounds of the factorials, times the geometric series that exceeds the
+--          rest), times the ranks, since any might have been named.
 --          score = median excess / (1.4826 median absolute deviation): the robust z of Iglewicz & Hoaglin 1993, over steps.
--- set by   $warmup_steps, $min_steps, $min_excess_ratio, $min_slower_ratio, $max_p_value
+-- set by   $warmup_steps, $min_steps, $min_excess_ratio, $min_slower_ratio, $max_p_value,
+--          $min_burst_ratio, $burst_deviations, $burst_gap_steps, $min_burst_step_ratio, $max_burst_chance
 --
 -- view own: what each rank needed for itself in each step
 SELECT
@@ -42,13 +48,13 @@ WHERE ts >= $begin AND ts < $begin + INTERVAL '24' HOUR;
 
 -- view compared: each rank against its peers in each step
 SELECT
-    run, attempt, rank, ranks, collectives, self_ns, is_slowest,
+    run, attempt, rank, step, ranks, collectives, self_ns, is_slowest,
     CASE WHEN peer_ns > 0 THEN self_ns / peer_ns - 1 END AS excess,
     CASE WHEN peer_ns > 0 THEN CAST(round(self_ns - peer_ns) AS BIGINT) END AS excess_ns,
     CASE WHEN peer_ns > 0 THEN data_excess_ns END AS data_excess_ns
 FROM (
     SELECT
-        own.run, own.attempt, own.rank, stepwise.ranks, stepwise.collectives, own.self_ns,
+        own.run, own.attempt, own.rank, own.step, stepwise.ranks, stepwise.collectives, own.self_ns,
         own.self_ns = stepwise.max_self_ns AS is_slowest,
         CASE
             WHEN NOT stepwise.is_warm OR stepwise.collectives NOT IN (0, stepwise.ranks) THEN NULL
@@ -81,15 +87,84 @@ SELECT
 FROM compared
 GROUP BY run, attempt, rank;
 
--- the verdict
-WITH scattered AS (
+-- into scattered: how much each rank's excess varies
+SELECT
+    compared.run, compared.attempt, compared.rank,
+    1.4826 * median(abs(compared.excess - summed.excess_ratio)) AS deviation
+FROM compared
+INNER JOIN summed
+    ON summed.run = compared.run AND summed.attempt = compared.attempt AND summed.rank = compared.rank
+GROUP BY compared.run, compared.attempt, compared.rank;
+
+-- into usual: what is usual for each rank, and where far beyond it begins
+SELECT
+    summed.run, summed.attempt, summed.rank, summed.excess_ratio,
+    greatest(
+        $min_burst_ratio,
+        $burst_deviations * greatest(scattered.deviation, pooled.deviation)
+    ) AS beyond
+FROM summed
+INNER JOIN scattered
+    ON scattered.run = summed.run AND scattered.attempt = summed.attempt AND scattered.rank = summed.rank
+INNER JOIN (SELECT run, attempt, median(deviation) AS deviation FROM scattered GROUP BY run, attempt) AS pooled
+    ON pooled.run = summed.run AND pooled.attempt = summed.attempt;
+
+-- into bursts: the steps of each rank far beyond its usual, and how many episodes they make
+SELECT
+    run, attempt, rank,
+    count(*) AS steps_beyond,
+    count(*) FILTER (WHERE since IS NULL OR since > $burst_gap_steps) AS episodes,
+    median(excess) AS burst_ratio,
+    sum(excess_ns) AS burst_excess_ns,
+    sum(data_excess_ns) AS burst_data_excess_ns
+FROM (
     SELECT
-        compared.run, compared.attempt, compared.rank,
-        1.4826 * median(abs(compared.excess - summed.excess_ratio)) AS deviation
+        compared.run, compared.attempt, compared.rank, compared.excess - usual.excess_ratio AS excess,
+        compared.excess_ns, compared.data_excess_ns,
+        compared.step - lag(compared.step) OVER (
+            PARTITION BY compared.run, compared.attempt, compared.rank ORDER BY compared.step
+        ) AS since
     FROM compared
-    INNER JOIN summed
-        ON summed.run = compared.run AND summed.attempt = compared.attempt AND summed.rank = compared.rank
-    GROUP BY compared.run, compared.attempt, compared.rank
+    INNER JOIN usual
+        ON usual.run = compared.run AND usual.attempt = compared.attempt AND usual.rank = compared.rank
+    WHERE compared.excess - usual.excess_ratio > usual.beyond
+)
+GROUP BY run, attempt, rank;
+
+-- into counted: each rank's episodes as k of n on q ranks in all
+SELECT
+    summed.run, summed.attempt, summed.rank, bursts.steps_beyond, bursts.burst_ratio, bursts.burst_excess_ns,
+    bursts.burst_data_excess_ns,
+    CAST(bursts.episodes AS DOUBLE) AS k,
+    CAST(everyone.episodes AS DOUBLE) AS n,
+    CAST(everyone.ranks AS DOUBLE) AS q
+FROM summed
+INNER JOIN bursts
+    ON bursts.run = summed.run AND bursts.attempt = summed.attempt AND bursts.rank = summed.rank
+INNER JOIN (
+    SELECT summed.run, summed.attempt, count(*) AS ranks, sum(coalesce(bursts.episodes, 0)) AS episodes
+    FROM summed
+    LEFT JOIN bursts
+        ON bursts.run = summed.run AND bursts.attempt = summed.attempt AND bursts.rank = summed.rank
+    WHERE summed.steps_compared > 0
+    GROUP BY summed.run, summed.attempt
+) AS everyone
+    ON everyone.run = summed.run AND everyone.attempt = summed.attempt;
+
+-- the verdict
+WITH at_times AS (
+    SELECT
+        *,
+        CASE
+            WHEN q < 2 OR k * q <= n THEN NULL
+            WHEN k = n THEN q * exp(-k * ln(q))
+            ELSE q * exp(
+                -k * ln(k * q / n) - (n - k) * ln((n - k) / (n * (1 - 1 / q)))
+                + 0.5 * ln(n / (2 * pi() * k * (n - k)))
+                + 1 / (12 * n) - 1 / (12 * k + 1) - 1 / (12 * (n - k) + 1)
+            ) / (1 - (n - k) / ((k + 1) * (q - 1)))
+        END AS chance
+    FROM counted
 ),
 tested AS (
     SELECT
@@ -108,7 +183,12 @@ tested AS (
 ),
 judged AS (
     SELECT
-        *,
+        tested.*,
+        at_times.steps_beyond, at_times.burst_ratio, at_times.burst_excess_ns, at_times.burst_data_excess_ns,
+        at_times.k AS episodes, at_times.n AS all_episodes,
+        steps_compared >= $min_steps
+        AND coalesce(at_times.chance <= $max_burst_chance, FALSE)
+        AND at_times.steps_beyond >= $min_burst_step_ratio * steps_compared AS is_slow_at_times,
         CASE
             WHEN steps_compared = 0 AND ranks = 1 THEN 'no peer'
             WHEN steps_compared = 0 AND is_mixed THEN 'only some ranks recorded collectives'
@@ -118,6 +198,8 @@ judged AS (
             WHEN p_value > $max_p_value THEN 'could be chance'
         END AS objection
     FROM tested
+    LEFT JOIN at_times
+        ON at_times.run = tested.run AND at_times.attempt = tested.attempt AND at_times.rank = tested.rank
 )
 SELECT
     judged.run, judged.attempt, judged.rank, $date AS date, ranks, steps, steps_compared,
@@ -131,10 +213,12 @@ SELECT
     CASE WHEN has_collectives THEN 'self time' ELSE 'step time' END AS basis,
     CASE
         WHEN objection IN ('no peer', 'only some ranks recorded collectives', 'too few steps') THEN NULL
-        ELSE objection IS NULL
+        ELSE objection IS NULL OR is_slow_at_times
     END AS is_straggler,
     CASE
-        WHEN objection IS NOT NULL THEN NULL
+        WHEN objection IS NOT NULL AND NOT is_slow_at_times THEN NULL
+        WHEN objection IS NOT NULL AND 2 * burst_data_excess_ns > burst_excess_ns THEN 'input'
+        WHEN objection IS NOT NULL THEN 'compute'
         WHEN 2 * sum_data_excess_ns > sum_excess_ns THEN 'input'
         ELSE 'compute'
     END AS cause,
@@ -142,6 +226,12 @@ SELECT
         WHEN objection IN ('no peer', 'only some ranks recorded collectives') THEN objection
         WHEN objection = 'too few steps'
         THEN concat('too few steps: ', steps_compared, ' compared, ', $min_steps, ' needed')
+        WHEN objection IS NOT NULL AND is_slow_at_times
+        THEN concat(
+            'straggler at times: +', round(100 * burst_ratio, 1), ' % beyond its usual in ', steps_beyond, ' of ',
+            steps_compared, ' steps; ', CAST(episodes AS BIGINT), ' of the ', CAST(all_episodes AS BIGINT),
+            ' such episodes of all ', ranks, ' ranks'
+        )
         ELSE concat(
             coalesce(objection, 'straggler'), ': ', CASE WHEN excess_ratio < 0 THEN '' ELSE '+' END,
             round(100 * excess_ratio, 1), ' % against its peers, slower in ',

@@ -25,6 +25,16 @@ MIN_SLOWER_RATIO: Final = 0.90
 """Share of steps in which a straggler is slower than its peers: a bad quarter of an hour is not a slow rank."""
 MAX_P_VALUE: Final = 1e-6
 """Chance at which a verdict stands: one in a million, so that ten thousand ranks give no false name by chance."""
+MIN_BURST_RATIO: Final = 0.04
+"""Excess beyond a rank's usual one from which a step counts as slow, however quiet the machine."""
+BURST_DEVIATIONS: Final = 3.5
+"""The same in robust deviations of the excess, the rank's own or all ranks', whichever is more."""
+BURST_GAP_STEPS: Final = 3
+"""Slow steps no further apart are one episode: what takes a core away takes it for some steps."""
+MIN_BURST_STEP_RATIO: Final = 0.003
+"""Share of slow steps that makes a rank worth naming."""
+MAX_BURST_CHANCE: Final = 1e-5
+"""Chance at which any rank of a run would have so many of the episodes, if all were alike."""
 HANG_FACTOR: Final = 10.0
 """Median step times beyond which a step is a start (the first) or a hang."""
 STALL_S: Final = 60
@@ -137,6 +147,11 @@ _STRAGGLERS: Final = {
     "min_excess_ratio": MIN_EXCESS_RATIO,
     "min_slower_ratio": MIN_SLOWER_RATIO,
     "max_p_value": MAX_P_VALUE,
+    "min_burst_ratio": MIN_BURST_RATIO,
+    "burst_deviations": BURST_DEVIATIONS,
+    "burst_gap_steps": BURST_GAP_STEPS,
+    "min_burst_step_ratio": MIN_BURST_STEP_RATIO,
+    "max_burst_chance": MAX_BURST_CHANCE,
 }
 ROLLUPS: Final = (
     Rollup("run_facts", "partition", (Input("scalars", "day"),)),
