@@ -77,12 +77,9 @@ def _mine(engine: Any) -> Follower | None:
     return follower if isinstance(follower.leader, Leader) and follower.leader.engine is engine else None
 
 
-def _forward(original: Callable[..., Any], engine: Any, *args: Any, **kwargs: Any) -> Any:
-    follower = _mine(engine)
-    if follower is not None and engine.training:
-        with follower.safely():
-            follower.begin_step(int(engine.global_steps))
-    return original(engine, *args, **kwargs)
+def _init(original: Callable[..., None], engine: Any, *args: Any, **kwargs: Any) -> None:
+    original(engine, *args, **kwargs)
+    _mine(engine)
 
 
 def _backward(original: Callable[..., Any], engine: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
@@ -123,7 +120,7 @@ def _save(original: Callable[..., Any], engine: Any, save_dir: Any, *args: Any, 
 
 def attach() -> None:
     """Follow every engine that trains from now on."""
-    wrappers = {"forward": _forward, "backward": _backward, "step": _step, "save_checkpoint": _save}
+    wrappers = {"__init__": _init, "backward": _backward, "step": _step, "save_checkpoint": _save}
     for name, wrapper in wrappers.items():
         original = getattr(DeepSpeedEngine, name)
         if not hasattr(original, "ranklake_follows"):

@@ -56,7 +56,7 @@ class Follower:
         self.given, self._settings = run, dict(settings or {})
         self._run = run
         self._fits = 0
-        self.latest = -1
+        self.latest = self._before = -1
         self._open: list[tuple[str, Any]] = []
         self._known: dict[tuple[str, int], Any] = {}
         self.leader: object = None
@@ -144,7 +144,7 @@ class Follower:
         at = self.latest + 1 if number is None else number
         if at <= self.latest and self.given is None:
             self._renew()
-        self.latest, self.micro = at, 0
+        self._before, self.latest, self.micro = self.latest, at, 0
         self.facts, self.losses = {}, []
         self.step = self.run.step(at)
         self.step.__enter__()
@@ -183,6 +183,8 @@ class Follower:
         """Leave a step that was begun and did not come to an end."""
         step, self.step = self.step, None
         self._leave_all()
+        if step is not None:
+            self.latest = self._before
         if isinstance(step, Step):
             step.abandon()
 

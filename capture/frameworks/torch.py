@@ -94,6 +94,8 @@ class Hooks:
             with follower.safely():
                 if follower.leader is None:
                     follower.begin_step()
+                elif hasattr(follower.leader, "number"):  # its steps begin with a forward pass
+                    follower.begin_step(follower.leader.number())
                 follower.enter("forward")
 
     def _after(self, *_: object) -> None:

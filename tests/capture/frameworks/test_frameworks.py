@@ -173,7 +173,7 @@ def alone(kernels):
 @BOTH
 def test_deepspeed(tmp_path, kernels, options):
     """An engine with ZeRO-1 and accumulation on the CPU: steps, loss, norm, samples, its checkpoint."""
-    pytest.importorskip("deepspeed", reason="needs `make deepspeed`: it is built, not installed", exc_type=ImportError)
+    pytest.importorskip("deepspeed", reason="`make test-frameworks` builds it", exc_type=ImportError)
     (said,) = train(tmp_path, "deepspeed", *options, environ=alone(kernels))
     found = steps_of(tmp_path)
     check_steps(found, said)
