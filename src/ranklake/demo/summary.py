@@ -202,4 +202,5 @@ def _questions(run: str) -> list[str]:
         "SELECT rank, count(*) n, avg(step_time_s) FROM steps GROUP BY rank",
         f"SELECT step, max_step_time_s, slowest_rank FROM step_rollup WHERE run = '{run}' ORDER BY 2 DESC LIMIT 5",  # noqa: S608
         "SELECT run, status, steps, mfu_ratio, goodput_ratio, straggler_rank FROM run_summary",
+        f"SELECT rank, step, severity_text, message FROM logs WHERE run = '{run}' ORDER BY ts",  # noqa: S608
     ]

@@ -5,6 +5,7 @@ compares the lake with.
 """
 
 import argparse
+import logging
 import os
 import pydoc_data.topics
 import signal
@@ -24,6 +25,7 @@ from ranklake.demo.model import Shape, SmallGpt
 BATCH = 16
 PEAK_LEARNING_RATE = 3e-3
 CLIP_NORM = 1.0
+log = logging.getLogger(__name__)
 
 
 def corpus() -> Tensor:
@@ -62,6 +64,9 @@ def train(options: argparse.Namespace) -> None:
 
     run.coordinates(dp=rank)
     run.collectives(parallel)
+    log.setLevel(logging.INFO)
+    log.addHandler(run.log_handler())
+    log.info("rank %d of %d trains %d parameters for %d steps", rank, world_size, parameters, options.steps)
     distributed.barrier()
     run.calibrate_peak()
     clipped = 0.0
@@ -91,6 +96,7 @@ def train(options: argparse.Namespace) -> None:
             if step + 1 == options.steps:
                 with run.phase("checkpoint"):
                     save(run, model, options.journal / "checkpoint.pt", step, rank)
+                log.info("saved a checkpoint after step %d", step)
         os.write(journal, b"%d\n" % step)
     run.close()
     distributed.destroy_process_group()
