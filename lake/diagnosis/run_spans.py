@@ -6,20 +6,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.errors import did_you_mean
+from ranklake.lake.diagnosis.clocks import aligned, clock_offsets
 from ranklake.lake.diagnosis.graph import WhatIfError
 from ranklake.lake.diagnosis.operations import OPERATIONS
 from ranklake.lake.diagnosis.phase_trace import phase_trace
 from ranklake.lake.diagnosis.pipeline_trace import pipeline_trace
 from ranklake.lake.diagnosis.place import place
 from ranklake.lake.diagnosis.simulate import Trace
-from ranklake.lake.diagnosis.spans import COLUMNS, operations_of
+from ranklake.lake.diagnosis.spans import COLUMNS, counted, operations_of
 from ranklake.lake.query import query
 from ranklake.lake.store import Lake
 
 _ATTEMPTS = "SELECT attempt, count(*) AS n FROM spans WHERE run = $run AND step IS NOT NULL GROUP BY attempt"
 _RUNS = "SELECT DISTINCT run FROM spans UNION SELECT DISTINCT run FROM runs UNION SELECT DISTINCT run FROM steps"
 _SIZES = """
-    SELECT max(dp_size) AS dp_rank, max(pp_size) AS pp_rank, max(world_size) AS world_size FROM runs
+    SELECT max(dp_size) AS dp_rank, max(pp_size) AS pp_rank, max(world_size) AS world_size,
+        max(local_world_size) AS local_world_size
+    FROM runs
     WHERE run = $run AND attempt = $attempt
 """
 _NOUNS = {"dp_rank": "data-parallel ranks", "pp_rank": "stages"}
@@ -53,11 +56,40 @@ def read_spans(
         raise WhatIfError(f"attempt {attempt} has no spans", where=f"run {run}", mend=f"these have: {shown}")
     chosen = max(found) if attempt is None else attempt
     rows = query(lake, _ROWS, {"run": run, "attempt": chosen}, overlay=overlay)
+    said = query(lake, _SIZES, {"run": run, "attempt": chosen}, overlay=overlay).to_pylist()[0]
+    rows, clocks = one_clock(rows, said["world_size"], said["local_world_size"])
     rows, notes = place(rows)
-    _all_there(query(lake, _SIZES, {"run": run, "attempt": chosen}, overlay=overlay).to_pylist()[0], rows, run)
+    _all_there(said, rows, run)
     others = len(found) - 1
     told = () if attempt is not None or not others else (f"attempt {chosen}, the last of {others + 1} with spans",)
-    return chosen, rows, (*told, *notes)
+    return chosen, rows, (*told, *clocks, *notes)
+
+
+def one_clock(rows: pa.Table, ranks: int | None, ranks_of_node: int | None) -> tuple[pa.Table, tuple[str, ...]]:
+    """Return rows with the times of all nodes on one clock, and a note; as they are if they are of one node.
+
+    Parameters
+    ----------
+    ranks, ranks_of_node
+        What the run said of its size. Launchers give the ranks of a node consecutive numbers.
+    """
+    if not ranks or not ranks_of_node or ranks <= ranks_of_node:
+        return rows, ()
+    clock_of = {rank: rank // ranks_of_node for rank in pc.unique(rows["rank"]).to_pylist()}
+    nodes = len(set(clock_of.values()))
+    if nodes == 1:
+        return rows, ()
+    found = clock_offsets(rows, clock_of)
+    if found is None:
+        return rows, (
+            f"clocks of {nodes} nodes are taken as they are: too few collectives of all ranks tell them apart",
+        )
+    worst = max(found.offset_ns, key=lambda clock: abs(found.offset_ns[clock]))
+    note = (
+        f"clocks of {nodes} nodes aligned by {counted(found.collectives, 'collective')}: node {worst} was off most, by "
+        f"{found.offset_ns[worst] / 1e6:+.3f} ms (within {found.spread_ns[worst] / 1e6:.3f} ms)"
+    )
+    return aligned(rows, clock_of, found), (note,)
 
 
 def trace_of(rows: pa.Table, notes: tuple[str, ...] = ()) -> Trace:
