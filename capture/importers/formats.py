@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.capture.importers import megatron, mlperf, sacct, table
+from ranklake.capture.importers import kineto, megatron, mlperf, sacct, table
 
 if TYPE_CHECKING:
     from ranklake.capture.importers.recording import Recording
@@ -49,6 +49,12 @@ FORMATS: Final[dict[str, Format]] = {
     "mlperf": Format("MLPerf Training logs, :::MLLOG lines", mlperf.read, re.compile(rb":::MLLOG|:::SYSJSON")),
     "sacct": Format(
         "Slurm accounting, sacct --parsable2", sacct.read, re.compile(rb"^[^\n]*\bJobID[^\n|]*\|"), own_run=False
+    ),
+    "kineto": Format(
+        "torch.profiler traces, .json or .json.gz, one file a rank",
+        kineto.read,
+        re.compile(rb"\"traceEvents\"|\"schemaVersion\"|\A\s*\[\s*\{"),
+        own_run=False,
     ),
     "megatron": Format("standard output of Megatron-LM and DeepSpeed", megatron.read),
 }

@@ -186,5 +186,7 @@ def _run_name(
     if given is not None:
         return f"{given}-{stem}"[:128] if several and own_run else given
     if not own_run:
-        return columns.run if columns is not None and columns.run else f"imported-{kind}"
+        if columns is not None and columns.run:
+            return columns.run
+        return clean(Path(source.path).parent.name or kind)[:128]  # files of one run lie side by side
     return stem[:128] if columns is not None else f"{stem[: 127 - _DIGITS]}-{sha256[:_DIGITS]}"

@@ -1,0 +1,231 @@
+"""Traces of torch.profiler (kineto): one file a rank, read event by event, whatever its size.
+
+Every complete event becomes a span; a ``ProfilerStep#N`` is a row of ``steps``, too. Device work (kernels, copies) is
+of the step in which it began, and says what the profiler knows of a collective: its group, size, sequence and bytes.
+"""
+
+import json
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.capture.importers.source import SourceError
+
+if TYPE_CHECKING:
+    from ranklake.capture.importers.mapping import Mapping
+    from ranklake.capture.importers.recording import Recording
+    from ranklake.capture.importers.source import Source
+
+_EVENTS: Final = '"traceEvents"'
+_CHARACTERS: Final = 1 << 20
+_LONGEST_EVENT: Final = 16 << 20
+_STEP: Final = re.compile(r"ProfilerStep#(\d{1,15})")
+_RANK: Final = re.compile(r"rank[-_.]?(\d{1,8})", re.IGNORECASE)
+_DEVICE: Final = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"})
+_HOST_COLLECTIVE: Final = re.compile(r"nccl:|record_param_comms|c10d::")
+_SIZES: Final = {"float": 4, "float32": 4, "float16": 2, "half": 2, "bfloat16": 2, "c10::bfloat16": 2, "c10::half": 2,
+                 "double": 8, "float64": 8, "long": 8, "int64": 8, "int": 4, "int32": 4, "byte": 1, "char": 1,
+                 "bool": 1, "uint8": 1, "int8": 1, "unsigned char": 1, "signed char": 1}  # fmt: skip
+_PLAUSIBLE_NS: Final = 946_684_800 * 10**9
+_ATTRIBUTES: Final = 4_000
+_DECODER: Final = json.JSONDecoder()
+
+
+@dataclass
+class _Trace:
+    """What a trace says of itself.
+
+    Attributes
+    ----------
+    about
+        Its top level, without the events.
+    base_ns
+        What its times count from.
+    begins, steps
+        When steps began, µs, and their numbers and ends, in order.
+    """
+
+    about: dict[str, Any] = field(default_factory=dict)
+    base_ns: int = 0
+    begins: list[float] = field(default_factory=list)
+    steps: list[tuple[int, float]] = field(default_factory=list)
+    timeless: bool = False
+
+
+def read(source: "Source", recording: "Recording", mapping: "Mapping | None") -> None:
+    """Import a rank's trace; what is no whole event is refused.
+
+    Raises
+    ------
+    SourceError
+        There are no events in the file.
+    """
+    del mapping
+    trace = _first_look(source)
+    info = trace.about.get("distributedInfo")
+    info = info if isinstance(info, dict) else {}
+    named = _RANK.search(source.name)
+    rank = info.get("rank") if _is_count(info.get("rank")) else int(named[1]) if named else 0
+    assert isinstance(rank, int)
+    world = info.get("world_size") if _is_count(info.get("world_size")) else None
+    recording.world_size = max(world or 1, rank + 1)
+    labels = {"times": "of an unknown start, taken as 2000-01-01"} if trace.timeless else {}
+    recording.facts = {"job": recording.run, "world_size": world, "framework": "torch", "labels": json.dumps(labels),
+                       **_device(trace.about)}  # fmt: skip
+    number = 0
+    for event in _events(source, {}):
+        if isinstance(event, str):
+            recording.refuse("spans", event, "", rank=rank)
+        elif not isinstance(event, dict) or not isinstance(event.get("ph"), str):
+            recording.refuse("spans", "no event of a trace", json.dumps(event), rank=rank)
+        elif event["ph"] == "X" and event.get("cat") != "Trace":
+            number += _span(event, trace, recording, rank, number)
+    if source.cut:
+        recording.refuse("spans", source.cut, "", rank=rank)
+
+
+def _first_look(source: "Source") -> _Trace:
+    """Go through the trace once, for what is needed before the first event: steps, and what stands behind them."""
+    trace = _Trace()
+    found: list[tuple[float, float, int]] = []
+    earliest, count, told = None, 0, source.told
+    source.told = lambda _: None
+    for event in _events(source, trace.about):
+        count += not isinstance(event, str)
+        if not isinstance(event, dict) or event.get("ph") != "X" or not _is_number(event.get("ts")):
+            continue
+        earliest = event["ts"] if earliest is None else min(earliest, event["ts"])
+        step = _STEP.fullmatch(str(event.get("name")))
+        if step and _is_number(event.get("dur")) and event.get("cat") not in _DEVICE | {"gpu_user_annotation"}:
+            found.append((float(event["ts"]), float(event["dur"]), int(step[1])))
+    source.told = told
+    if not count:
+        raise SourceError(
+            "no events of a trace", where=source.name, mend="name a torch.profiler trace, .json or .json.gz"
+        )
+    for begin, length, number in sorted(found):
+        trace.begins.append(begin)
+        trace.steps.append((number, begin + length))
+    base = trace.about.get("baseTimeNanoseconds")
+    trace.base_ns = base if isinstance(base, int) and not isinstance(base, bool) else 0
+    if earliest is not None and trace.base_ns + earliest * 1000 < _PLAUSIBLE_NS:
+        trace.base_ns, trace.timeless = _PLAUSIBLE_NS, True
+    return trace
+
+
+def _events(source: "Source", about: dict[str, Any]) -> Iterator[Any]:
+    """Yield the events one by one, and fill in what stands around them; a text says what is wrong with the rest."""
+    blocks = (block.decode(errors="replace") for block in source.blocks(_CHARACTERS))
+    text = next(blocks, "")
+    while _EVENTS not in text and not text.lstrip().startswith("[") and len(text) < _LONGEST_EVENT:
+        more = next(blocks, None)
+        if more is None:
+            return
+        text += more
+    head, _, text = text.partition(_EVENTS) if not text.lstrip().startswith("[") else ("{", "", text.lstrip())
+    about |= _object(head.rstrip().rstrip(",") + "}")
+    text = text.lstrip().removeprefix(":").lstrip().removeprefix("[")
+    at = 0
+    while True:
+        at = _skip(text, at)
+        if at < len(text) and text[at] == "]":
+            tail = text[at + 1 :] + "".join(blocks)
+            about |= _object("{" + tail.lstrip().removeprefix(","))
+            return
+        try:
+            event, at = _DECODER.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            more = next(blocks, None)
+            if more is None or len(text) - at > _LONGEST_EVENT:
+                yield "the trace is cut off, or damaged from here on"
+                return
+            text, at = text[at:] + more, 0
+            continue
+        if at == len(text):  # a number may go on
+            more = next(blocks, "")
+            text, at = more, 0
+        yield event
+
+
+def _skip(text: str, at: int) -> int:
+    while at < len(text) and text[at] in ", \t\r\n":
+        at += 1
+    return at
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _span(event: dict[str, Any], trace: _Trace, recording: "Recording", rank: int, number: int) -> int:
+    """Add an event as a span; return how many were added."""
+    ts, length, name = event.get("ts"), event.get("dur", 0), event.get("name")
+    if ts is None or not (_is_number(ts) and _is_number(length) and length >= 0 and isinstance(name, str) and name):
+        recording.refuse("spans", "an event without name, time or length", json.dumps(event), rank=rank)
+        return 0
+    args = event.get("args") if isinstance(event.get("args"), dict) else {}
+    assert isinstance(args, dict)
+    category = str(event.get("cat") or "")
+    on_device = category.lower() in _DEVICE
+    own = _STEP.fullmatch(name) if not on_device and category != "gpu_user_annotation" else None
+    step = int(own[1]) if own else _step_at(trace, ts)
+    begin_ns = trace.base_ns + round(ts * 1000)
+    collective = "nccl" in name.lower() if on_device else bool(_HOST_COLLECTIVE.match(name))
+    where = args.get("stream", event.get("tid"))
+    left = {"cat": category} | {key: value for key, value in args.items() if key not in _TAKEN}
+    whole = json.dumps(left, separators=(",", ":"))
+    recording.row(
+        "spans", begin_ns, rank, name=name[:512], kind="step" if own else "collective" if collective else "other",
+        step=step, duration_ns=round(length * 1000), span_id=number,
+        stream=f"{'stream' if on_device else 'thread'} {where}"[:256], device_time=on_device or None,
+        attributes=whole if len(whole) <= _ATTRIBUTES else json.dumps({"cat": category}),
+        **_collective(args),
+    )  # fmt: skip
+    if own:
+        recording.step(int(own[1]), length / 1e6, begin_ns, rank)
+    return 1
+
+
+def _collective(args: dict[str, Any]) -> dict[str, Any]:
+    """Return what the profiler says of a message, or of a copy."""
+    count, size = args.get("In msg nelems"), _SIZES.get(str(args.get("dtype", "")).lower())
+    moved = count * size if _is_count(count) and size and isinstance(count, int) else args.get("bytes")
+    group = args.get("Process Group Name")
+    members, sequence = args.get("Group size"), args.get("Seq", args.get("seq"))
+    return {
+        "bytes": moved if _is_count(moved) else None,
+        "process_group": str(group)[:256] if group not in {None, ""} else None,
+        "group_size": members if _is_count(members) else None,
+        "sequence": sequence if _is_count(sequence) else None,
+    }
+
+
+def _step_at(trace: _Trace, ts: float) -> int | None:
+    at = bisect_right(trace.begins, ts) - 1
+    if at < 0 or ts >= trace.steps[at][1]:
+        return None
+    return trace.steps[at][0]
+
+
+def _device(about: dict[str, Any]) -> dict[str, Any]:
+    devices = about.get("deviceProperties")
+    first = devices[0] if isinstance(devices, list) and devices and isinstance(devices[0], dict) else {}
+    name = first.get("name")
+    return {"device_name": str(name), "device_type": "cuda"} if name else {}
+
+
+def _is_number(value: Any) -> bool:  # noqa: ANN401 - JSON
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1 << 52
+
+
+def _is_count(value: Any) -> bool:  # noqa: ANN401 - JSON
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31
+
+
+_TAKEN: Final = frozenset({"stream", "bytes", "Process Group Name", "Group size", "Seq", "seq"})

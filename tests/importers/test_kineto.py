@@ -1,0 +1,97 @@
+"""Profiler traces: events become spans of their rank and step, and what is no event is counted."""
+
+import gzip
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from importing import ask, imported
+
+from ranklake.capture.importers.imports import import_files
+from ranklake.capture.importers.source import SourceError
+from ranklake.lake.store import Lake
+
+BASE = 1_700_000_000_000_000_000
+
+
+def event(name, ts, dur, cat="kernel", **args):
+    return {"ph": "X", "cat": cat, "name": name, "pid": 0, "tid": 7, "ts": ts, "dur": dur, "args": args}
+
+
+EVENTS = [
+    {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "python"}},
+    event("ncclDevKernel_AllReduce_Sum_f32", 1_100, 300.5, stream=84, **{
+        "In msg nelems": 1024, "dtype": "BFloat16", "Process Group Name": "dp", "Group size": 8, "Seq": 5}),
+    event("ProfilerStep#551", 1_000, 1_000, "user_annotation"),
+    event("gemm", 1_950, 200, stream=7),
+    event("gemm", 2_500, 1, stream=7),
+    event("Memcpy HtoD", 1_200, 3, "gpu_memcpy", stream=9, bytes=64),
+    event("aten::mm", 1_001, 2, "cpu_op"),
+]  # fmt: skip
+
+
+def trace(events, **more):
+    return {
+        "schemaVersion": 1,
+        "distributedInfo": {"rank": 3, "world_size": 16},
+        **more,
+        "traceEvents": events,
+        "traceName": "x",
+    }
+
+
+def test_spans_and_steps(lake, spool, tmp_path):
+    """Device work is of the step in which it began; collectives say what they moved, and between whom."""
+    file = tmp_path / "a.json.gz"
+    more = {"baseTimeNanoseconds": BASE, "deviceProperties": [{"id": 0, "name": "NVIDIA H100"}]}
+    file.write_bytes(gzip.compress(json.dumps(trace(EVENTS, **more)).encode()))
+    done = imported(lake, spool, "kineto", file, run="r")
+    assert (done.rows, done.refused) == ({"runs": 1, "spans": 6, "steps": 1}, {})
+    assert ask(lake, "SELECT rank, step, step_time_s s FROM steps") == [
+        {"rank": 3, "step": 551, "s": pytest.approx(1e-3)}
+    ]
+    spans = {row["span_id"]: row for row in ask(lake, "SELECT * FROM spans")}
+    assert [spans[at]["kind"] for at in range(6)] == ["collective", "step", "other", "other", "other", "other"]
+    assert [spans[at]["step"] for at in range(6)] == [551, 551, 551, None, 551, 551]
+    sent = spans[0]
+    assert (sent["bytes"], sent["process_group"], sent["group_size"], sent["sequence"]) == (2048, "dp", 8, 5)
+    assert (sent["duration_ns"], sent["stream"], sent["device_time"]) == (300_500, "stream 84", True)
+    assert spans[4]["bytes"] == 64
+    assert str(spans[1]["ts"]) == "2023-11-14 22:13:20.001000+00:00"
+    assert ask(lake, "SELECT world_size w, device_name d FROM runs") == [{"w": 16, "d": "NVIDIA H100"}]
+
+
+def test_a_bare_list_by_its_name(lake, spool, tmp_path):
+    """A list of events without anything around it is a trace, too; its name says the rank."""
+    file = tmp_path / "rank-5.json"
+    file.write_text(json.dumps(EVENTS, indent=1))
+    imported(lake, spool, "kineto", file)
+    assert ask(lake, "SELECT DISTINCT rank FROM spans") == [{"rank": 5}]
+
+
+def test_no_trace(spool, tmp_path):
+    """JSON of another kind is refused."""
+    file = tmp_path / "x.json"
+    file.write_text('{"schemaVersion": 1, "other": 1}')
+    with pytest.raises(SourceError, match="no events of a trace"):
+        import_files("kineto", [str(file)], str(spool))
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    st.integers(100, 1500),
+    st.lists(st.sampled_from([1, None, {"ph": 1}, {"ph": "X"}, {"ph": "X", "ts": "a"}]), max_size=5),
+)
+def test_cut_and_broken(tmp_path_factory, cut, wrong):
+    """A trace that ends anywhere gives the events before, and one count for the rest; wrong events are counted."""
+    place = tmp_path_factory.mktemp("trace")
+    text = json.dumps(trace(EVENTS[1:2] + wrong + EVENTS[2:]))
+    (place / "t.json").write_text(text[:cut])
+    try:
+        done = imported(Lake.create(str(place / "lake")), place / "spool", "kineto", place / "t.json", run="r")
+    except SourceError:
+        assert '"traceEvents": [{' not in text[:cut] or text[:cut].count("{") < 5
+    else:
+        whole = cut >= len(text)
+        assert sum(done.refused.values()) <= len(wrong) + (not whole)
