@@ -1,9 +1,11 @@
 """The main job, end to end: a real training run on two ranks, recorded, ingested, checked and rolled up."""
 
 import json
+import pydoc_data.topics
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import duckdb
 import polars as pl
@@ -46,9 +48,15 @@ def stragglers(said):
     return [row["rank"] for row in said["health"] if row["is_straggler"]]
 
 
-def test_every_step_the_trainer_counted_is_stored(folder):
+@pytest.fixture(scope="module")
+def plain(folder):
+    """Return what a demo without faults says of itself."""
+    return demo(folder)
+
+
+def test_every_step_the_trainer_counted_is_stored(plain):
     """Steps per rank equal the trainer's own count, nothing is in gaps or quarantine, checks pass, nobody is slow."""
-    said = demo(folder)
+    said = plain
     assert [(row["rank"], row["counted"], row["n"]) for row in said["ranks"]] == [(0, STEPS, STEPS), (1, STEPS, STEPS)]
     assert (said["lost"], said["repeated"], said["books_add_up"]) == (0, 0, True)
     assert sum(item["gaps"] + item["quarantined"] + item["in_flight"] for item in said["balances"]) == 0
@@ -57,8 +65,26 @@ def test_every_step_the_trainer_counted_is_stored(folder):
     assert said["summary"]["status"] == "finished"
     assert said["summary"]["injected"] is None
     assert said["loss"][-1] < said["loss"][0]
-    assert said["gpu_rows"] == 0
     assert all(0.98 <= row["phases_ratio"] <= 1.0 for row in said["ranks"])
+
+
+def test_what_is_recorded_beside_steps(folder, plain):
+    """Host samples, code, the data's fingerprint, a checkpoint that hashes to what was recorded, and log lines."""
+    said = plain["sources"]
+    assert said["host"]["n"] > 0
+    assert said["gpu_rows"] > 0 or said["no_gpu"]
+    assert said["code"]["packages"]
+    (data,) = said["datasets"]
+    source = Path(pydoc_data.topics.__file__).read_bytes()
+    assert data["bytes"] == len(source)
+    assert len(data["merkle_root_sha256"]) == 64
+    assert said["artifacts"] == {"checkpoint.pt": "verified"}
+    assert said["logs"]["INFO"] == 2 * (1 + -(-STEPS // 100))
+    verified = subprocess.run(
+        [sys.executable, "-m", "ranklake", "verify-artifact", "checkpoint.pt", "--lake", str(folder / "lake")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (verified.returncode, "verified" in verified.stdout) == (0, True), verified.stderr
 
 
 def test_mfu_says_what_it_rests_on(folder):

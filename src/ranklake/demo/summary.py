@@ -9,6 +9,7 @@ from typing import Any
 
 from ranklake.demo.launch import Trained
 from ranklake.demo.plot import text_plot
+from ranklake.demo.sources import Sources, ask, lines_of
 from ranklake.lake.invariant import TableBalance, balance
 from ranklake.lake.query import query
 from ranklake.lake.spool import Spool
@@ -46,8 +47,8 @@ class Facts:
         The books of every table.
     checks
         What the pipeline's check said.
-    gpu_rows
-        Rows of ``gpu_samples`` of the run.
+    sources
+        What was recorded beside the steps.
     """
 
     ranks: list[dict[str, Any]]
@@ -56,7 +57,7 @@ class Facts:
     health: list[dict[str, Any]]
     balances: list[TableBalance]
     checks: dict[str, Any]
-    gpu_rows: int
+    sources: Sources
 
     @property
     def lost(self) -> int:
@@ -100,7 +101,7 @@ def gather(lake_uri: str, spool_uri: str, trained: Trained, checks: dict[str, An
         health=_rows(lake, "SELECT * FROM rank_health WHERE run = $run ORDER BY rank", run),
         balances=balance(lake, Spool(spool_uri).listing()),
         checks=checks,
-        gpu_rows=_rows(lake, "SELECT count(*) AS n FROM gpu_samples WHERE run = $run", run)[0]["n"],
+        sources=ask(lake, trained),
     )
 
 
@@ -116,7 +117,7 @@ def render(facts: Facts, trained: Trained, lake_uri: str) -> list[str]:
         head += f"  [injected on purpose: {facts.summary['injected']}]"
     lines = ["", head, "", *_rank_table(facts.ranks), ""]
     lines += ["loss (nats a token, mean of the ranks)", *text_plot(facts.loss), ""]
-    lines += [_mfu(facts.summary), _goodput(facts.summary), *_stragglers(facts), _gpus(facts), ""]
+    lines += [_mfu(facts.summary), _goodput(facts.summary), *_stragglers(facts), *lines_of(facts.sources), ""]
     lines += [*_books(facts), _checks(facts.checks), ""]
     lines += ["try next", *(f'  {program()} sql --lake {lake_uri} "{sql}"' for sql in _questions(trained.run))]
     return lines
@@ -162,12 +163,6 @@ def _stragglers(facts: Facts) -> list[str]:
         reasons = "; ".join(f"rank {row['rank']} {row['reason']}" for row in facts.health)
         return [f"stragglers  none ({reasons or 'no steps'})"]
     return [f"straggler   rank {row['rank']}: {row['reason'].removeprefix('straggler: ')}" for row in named]
-
-
-def _gpus(facts: Facts) -> str:
-    if facts.gpu_rows:
-        return f"GPU         {facts.gpu_rows:,} samples"
-    return "GPU         no samples: nothing recorded GPU telemetry in this run"
 
 
 def _books(facts: Facts) -> list[str]:

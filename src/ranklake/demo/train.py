@@ -7,6 +7,7 @@ compares the lake with.
 import argparse
 import logging
 import os
+import platform
 import pydoc_data.topics
 import signal
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ from ranklake.demo.model import Shape, SmallGpt
 BATCH = 16
 PEAK_LEARNING_RATE = 3e-3
 CLIP_NORM = 1.0
-log = logging.getLogger(__name__)
+LOG = logging.getLogger("demo")
 
 
 def corpus() -> Tensor:
@@ -62,15 +63,14 @@ def train(options: argparse.Namespace) -> None:
                         config=config, injected=injected, param_count=parameters, compute_dtype="float32")  # fmt: skip
     journal = os.open(options.journal / f"rank-{rank}.steps", os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o644)
 
+    text = corpus()
+    tell(run, text, parameters)
     run.coordinates(dp=rank)
     run.collectives(parallel)
-    log.setLevel(logging.INFO)
-    log.addHandler(run.log_handler())
-    log.info("rank %d of %d trains %d parameters for %d steps", rank, world_size, parameters, options.steps)
     distributed.barrier()
     run.calibrate_peak()
     clipped = 0.0
-    source = run.loader(batches(corpus(), shape.context, rank))
+    source = run.loader(batches(text, shape.context, rank))
     for step, (tokens, targets) in zip(range(options.steps), source, strict=False):
         if rank == options.kill_rank and step == options.steps // 2:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -93,13 +93,25 @@ def train(options: argparse.Namespace) -> None:
                      "train/update_norm": update_norm, "train/clip_ratio": clipped / (step + 1),
                      "train/batch_size": BATCH, "train/sequence_length": shape.context,
                      "train/tokens_seen": seen})  # fmt: skip
-            if step + 1 == options.steps:
-                with run.phase("checkpoint"):
-                    save(run, model, options.journal / "checkpoint.pt", step, rank)
-                log.info("saved a checkpoint after step %d", step)
+            if step + 1 == options.steps and rank == 0:
+                with (run.phase("checkpoint"),
+                      run.checkpoint(options.journal / "checkpoint.pt", step=step, tag="last") as place):  # fmt: skip
+                    torch.save(model.state_dict(), place)
         os.write(journal, b"%d\n" % step)
+        if step % 100 == 0:
+            LOG.info("step %d: loss %.3f", step, loss.item())
     run.close()
     distributed.destroy_process_group()
+
+
+def tell(run: capture.Run, text: Tensor, parameters: int) -> None:
+    """Record what is trained on, and from here on what is logged."""
+    if run.rank == 0:
+        run.dataset("python-help-topics", pydoc_data.topics.__file__, split="train", version=platform.python_version(),
+                    data_format="python", tokens=len(text))  # fmt: skip
+    LOG.setLevel(logging.INFO)
+    LOG.addHandler(run.log_handler())
+    LOG.info("training %d parameters on %d bytes of text", parameters, len(text))
 
 
 def change(model: SmallGpt, optimizer: torch.optim.Optimizer) -> tuple[Tensor, Tensor, Tensor]:
@@ -110,15 +122,6 @@ def change(model: SmallGpt, optimizer: torch.optim.Optimizer) -> tuple[Tensor, T
     optimizer.zero_grad()
     moved = [after.detach() - was for after, was in zip(model.parameters(), before, strict=True)]
     return gradient, get_total_norm(before), get_total_norm(moved)
-
-
-def save(run: capture.Run, model: SmallGpt, path: Path, step: int, rank: int) -> None:
-    """Save the model from rank 0 under a temporary name, then rename: a reader never sees half a checkpoint."""
-    if rank == 0:
-        scratch = path.with_suffix(".tmp")
-        torch.save(model.state_dict(), scratch)
-        scratch.rename(path)
-        run.event("checkpoint", step=step, message=path.name, size_bytes=path.stat().st_size)
 
 
 def main() -> None:

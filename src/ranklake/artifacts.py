@@ -1,0 +1,91 @@
+"""Artifacts that were recorded, hashed once more."""
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ranklake.capture.fingerprint import Fingerprint, fingerprint
+from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.lake.contracts.redact import redact_uri
+from ranklake.lake.contracts.storage import fsspec_options
+from ranklake.lake.query import query
+from ranklake.lake.store import Lake
+
+if TYPE_CHECKING:
+    from ranklake.capture.fingerprint import Progress
+
+VERIFIED = "verified"
+_FIND = """
+SELECT run, attempt, name, kind, uri, bytes, file_count, sha256, ts
+FROM artifacts
+WHERE action = 'created' AND (name = $name OR uri = $uri OR uri = $path) AND ($run = '' OR run = $run)
+ORDER BY ts DESC LIMIT 1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of hashing an artifact again.
+
+    Attributes
+    ----------
+    row
+        What the lake knows of it: run, attempt, name, kind, uri, bytes, file_count, sha256, ts.
+    place
+        Where it was looked for, without credentials.
+    said
+        `VERIFIED`, or what is wrong.
+    found
+        What was found there; None if nothing was.
+    """
+
+    row: dict[str, Any]
+    place: str
+    said: str
+    found: Fingerprint | None
+
+    @property
+    def is_good(self) -> bool:
+        """Whether its bytes are those that were recorded."""
+        return self.said == VERIFIED
+
+
+def verify(lake: Lake, row: dict[str, Any], *, at: str | None = None, progress: "Progress | None" = None) -> Verdict:
+    """Hash what a row of `recorded` tells of, where it was or where it is now.
+
+    Raises what its store raises, but for its absence, which is a verdict.
+    """
+    place = at or row["uri"]
+    if not row["sha256"]:
+        return Verdict(row, redact_uri(place), "the recorder took no digest of it", None)
+    options = fsspec_options(place, lake.storage) if "://" in place else {}
+    try:
+        found = fingerprint(place, storage_options=options, progress=progress)
+    except FileNotFoundError:
+        return Verdict(row, redact_uri(place), "it is gone", None)
+    return Verdict(row, redact_uri(place), _verdict(row, found), found)
+
+
+def recorded(lake: Lake, artifact: str, run: str) -> dict[str, Any]:
+    """Return the last row that tells of the making of an artifact; raise if there is none."""
+    path = artifact if "://" in artifact else os.path.abspath(artifact)  # noqa: PTH100 - as it was recorded: links stay
+    known = {"name": artifact, "uri": redact_uri(artifact), "path": path, "run": run}
+    found: list[dict[str, Any]] = query(lake, _FIND, known).to_pylist()
+    if not found:
+        names = query(lake, "SELECT DISTINCT name FROM artifacts ORDER BY name LIMIT 10000").column("name").to_pylist()
+        hint = (
+            did_you_mean(artifact, names)
+            or 'ranklake sql "SELECT run, name, uri FROM artifacts" shows what is recorded'
+        )
+        raise RanklakeError("no such artifact is recorded", where=redact_uri(artifact), mend=hint)
+    return found[0]
+
+
+def _verdict(row: dict[str, Any], found: Fingerprint) -> str:
+    if found.unreadable:
+        return f"{found.unreadable_count} files cannot be read: {next(iter(found.unreadable.values()))}"
+    if found.sha256 == row["sha256"]:
+        return VERIFIED
+    if found.size_bytes != row["bytes"]:
+        return f"it has {found.size_bytes} bytes in place of {row['bytes']}"
+    return "its bytes are not those that were recorded"

@@ -1,0 +1,124 @@
+"""What the demo recorded beside its steps: host, code, data, checkpoint and log lines, asked from the lake."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ranklake.artifacts import VERIFIED, recorded, verify
+from ranklake.lake.query import query
+
+if TYPE_CHECKING:
+    from ranklake.demo.launch import Trained
+    from ranklake.lake.store import Lake
+
+_HOST = """
+    SELECT count(*) AS n, avg(cpu_utilization_ratio) AS cpu_ratio, max(memory_used_bytes) AS memory_bytes
+    FROM host_samples WHERE holder_run = $run OR run = $run
+"""
+_GPU = "SELECT count(*) AS n FROM gpu_samples WHERE holder_run = $run OR run = $run"
+_NO_GPU = "SELECT message FROM events WHERE run = $run AND event = 'sampler_unavailable' ORDER BY ts LIMIT 1"
+_CODE = "SELECT git_commit, git_dirty, packages, os_description, cpu_model FROM runs WHERE run = $run"
+_DATA = "SELECT name, version, bytes, tokens, merkle_root_sha256 FROM datasets WHERE run = $run ORDER BY name"
+_MADE = "SELECT name FROM artifacts WHERE run = $run AND action = 'created' ORDER BY ts"
+_LOGS = "SELECT severity_text AS severity, count(*) AS n FROM logs WHERE run = $run GROUP BY 1 ORDER BY 1"
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What the lake knows of a run beside its steps.
+
+    Attributes
+    ----------
+    host
+        n rows of ``host_samples``, with the mean cpu_ratio and the greatest memory_bytes.
+    gpu_rows, no_gpu
+        Rows of ``gpu_samples``, and why there are none.
+    code
+        The run's commit, packages and machine, from ``runs``.
+    datasets
+        Rows of ``datasets``.
+    artifacts
+        By name, what hashing it again said.
+    logs
+        Lines by severity.
+    """
+
+    host: dict[str, Any]
+    gpu_rows: int
+    no_gpu: str | None
+    code: dict[str, Any]
+    datasets: list[dict[str, Any]]
+    artifacts: dict[str, str]
+    logs: dict[str, int]
+
+    @property
+    def are_verified(self) -> bool:
+        """Whether every artifact has the bytes that were recorded."""
+        return all(said == VERIFIED for said in self.artifacts.values())
+
+
+def ask(lake: "Lake", trained: "Trained") -> Sources:
+    """Ask the lake; artifacts are hashed once more."""
+
+    def rows(text: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = query(lake, text, {"run": trained.run}).to_pylist()
+        return found
+
+    told = rows(_NO_GPU)
+    codes = rows(_CODE)
+    return Sources(
+        host=rows(_HOST)[0],
+        gpu_rows=rows(_GPU)[0]["n"],
+        no_gpu=told[0]["message"] if told else None,
+        code=codes[0] if codes else {},
+        datasets=rows(_DATA),
+        artifacts={row["name"]: verify(lake, recorded(lake, row["name"], trained.run)).said for row in rows(_MADE)},
+        logs={row["severity"]: row["n"] for row in rows(_LOGS)},
+    )
+
+
+def lines_of(sources: Sources) -> list[str]:
+    """Return them as lines of the summary."""
+    return [_host(sources), _gpus(sources), _code(sources), *_data(sources), *_made(sources), _logs(sources)]
+
+
+def _host(sources: Sources) -> str:
+    host = sources.host
+    if not host["n"]:
+        return "host        no samples"
+    cpu = "unknown" if host["cpu_ratio"] is None else f"{100 * host['cpu_ratio']:.0f} %"
+    memory = "unknown" if host["memory_bytes"] is None else f"{host['memory_bytes'] / 2**30:.1f} GiB"
+    return f"host        {host['n']:,} samples: CPU {cpu} busy, memory at most {memory}"
+
+
+def _gpus(sources: Sources) -> str:
+    if sources.gpu_rows:
+        return f"GPU         {sources.gpu_rows:,} samples"
+    return f"GPU         no samples: {sources.no_gpu or 'nothing recorded GPU telemetry in this run'}"
+
+
+def _code(sources: Sources) -> str:
+    code = sources.code
+    commit = code.get("git_commit")
+    if commit is None:
+        where = "not from a git repository"
+    else:
+        where = f"commit {commit[:12]}{' with changes' if code.get('git_dirty') else ''}"
+    machine = (code.get(name) for name in ("os_description", "cpu_model"))
+    return "; ".join((f"code        {where}", *(what for what in machine if what)))
+
+
+def _data(sources: Sources) -> list[str]:
+    return [
+        f"data        {row['name']} {row['version'] or ''}, {row['bytes'] or 0:,} bytes, "
+        f"Merkle root {(row['merkle_root_sha256'] or 'unknown')[:12]}"
+        for row in sources.datasets
+    ]
+
+
+def _made(sources: Sources) -> list[str]:
+    return [f"artifact    {name}: {said}" for name, said in sources.artifacts.items()]
+
+
+def _logs(sources: Sources) -> str:
+    counts = ", ".join(f"{count:,} {severity}" for severity, count in sources.logs.items())
+    return f"log lines   {counts or 'none'}"
