@@ -23,6 +23,9 @@ from ranklake.lake.diagnosis.simulate import Trace
 from ranklake.lake.diagnosis.spans import counted, integers, left_out
 
 _KINDS: Final = ("phase", "collective", "checkpoint", "evaluation")
+_ROUNDING_NS: Final = 1000
+"""Starts are whole microseconds, so that an end may lie so far behind what begins there."""
+
 WORK, BLOCKING, BESIDE, WAIT = "work", "blocking", "beside", "wait"
 
 
@@ -60,15 +63,21 @@ class Pieces:
     def add(self, span: Span) -> None:
         """Take the span that started next; of two that start together the longer comes first."""
         start, end = span.start_ns, span.start_ns + span.duration_ns
-        if span.is_collective and not span.stream and start < self._busy_until:
+        if (
+            span.is_collective
+            and not span.stream
+            and start < self._busy_until
+            and end <= self._busy_until + _ROUNDING_NS
+        ):
             return  # part of a collective
+        in_phase = start < self._phase_end and (bool(span.stream) or end <= self._phase_end + _ROUNDING_NS)
         if not span.is_collective:
-            if start < self._phase_end:
+            if in_phase:
                 return  # part of a phase
             self.finish()
             self._phase, self._phase_end, self._cut = span.name, end, start
             return
-        if start < self._phase_end:
+        if in_phase:
             self._put(Node(self._phase, WORK, ""), self._cut, start - self._cut)
         if span.stream:
             self._cut = max(self._cut, start)

@@ -84,9 +84,13 @@ def one_clock(rows: pa.Table, ranks: int | None, ranks_of_node: int | None) -> t
         return rows, (
             f"clocks of {nodes} nodes are taken as they are: too few collectives of all ranks tell them apart",
         )
+    told = counted(found.collectives, "collective")
+    if all(abs(offset) <= found.spread_ns[clock] for clock, offset in found.offset_ns.items()):
+        within = max(found.spread_ns.values()) / 1e6
+        return rows, (f"clocks of {nodes} nodes agree within {within:.3f} ms, by {told}",)
     worst = max(found.offset_ns, key=lambda clock: abs(found.offset_ns[clock]))
     note = (
-        f"clocks of {nodes} nodes aligned by {counted(found.collectives, 'collective')}: node {worst} was off most, by "
+        f"clocks of {nodes} nodes aligned by {told}: node {worst} was off most, by "
         f"{found.offset_ns[worst] / 1e6:+.3f} ms (within {found.spread_ns[worst] / 1e6:.3f} ms)"
     )
     return aligned(rows, clock_of, found), (note,)

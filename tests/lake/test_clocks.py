@@ -100,3 +100,6 @@ def test_what_if_is_what_it_were_on_one_clock():
     assert s(apart) != pytest.approx(s(rows), rel=1e-2)
     assert "clocks of 2 nodes aligned by 12 collectives" in notes[0]
     assert one_clock(apart, 8, 8) == (apart, ())
+    same, (note,) = one_clock(rows, 8, 4)
+    assert same is rows
+    assert note.startswith("clocks of 2 nodes agree within 0.0")
