@@ -1,28 +1,19 @@
-"""What-if analysis: against a slow simulator event by event, against what must hold, and against published results."""
+"""What-if analysis: against a slow simulator event by event, against what must hold, and how fast."""
 
-import json
-import os
 import time
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipelines import Oracle, job, mean, part, record, spans_of
 
-from ranklake.lake.contracts.arrow import arrow_schema
-from ranklake.lake.contracts.load import contract
 from ranklake.lake.diagnosis.graph import WhatIfError
 from ranklake.lake.diagnosis.place import place
 from ranklake.lake.diagnosis.run_spans import trace_of
-from ranklake.lake.diagnosis.spans import COLUMNS
 from ranklake.lake.diagnosis.what_if import what_if
 
-DATA = Path(os.environ.get("RANKLAKE_PUBLISHED_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
-PUBLISHED = DATA / "stragglers"
 LENGTH_US = {"forward-compute": 1000, "backward-compute": 2000, "optimizer": 500, "gc": 0}
 
 
@@ -145,59 +136,6 @@ def test_of_ranks_that_share_a_stage_the_first_stands():
     assert found.s == analysed(rows).s
     assert {one.rank for one in found.workers} == {0, 2, 4, 6}
     assert found.trace.notes[0].startswith("4 ranks left out")
-
-
-def published(name="ST"):
-    """Return the rows of a published trace as spans, and the published results."""
-    trace = pq.read_table(PUBLISHED / f"trace-{name}.parquet")
-    count = trace.num_rows
-    schema = arrow_schema(contract("spans"))
-    fields = [schema.field(column) for column in COLUMNS]
-    given = {
-        "rank": trace["rank"],
-        "incarnation": np.ones(count, np.int64),
-        "segment": np.zeros(count, np.int64),
-        "slot": np.arange(count),
-        "ts": np.round(trace["start_ts"].to_numpy().astype(float) * 1e6).astype(np.int64),
-        "name": trace["optype"].cast(pa.string()),
-        "kind": pa.repeat("phase", count),
-        "step": trace["step"],
-        "duration_ns": np.round(trace["duration"].to_numpy().astype(float) * 1e9).astype(np.int64),
-        "dp_rank": trace["dp_rank"],
-        "pp_rank": trace["stage"],
-        "model_chunk": trace["mc"],
-    }
-    columns = [
-        pa.chunked_array([pa.array(given[f.name])] if isinstance(given[f.name], np.ndarray) else given[f.name]).cast(
-            f.type
-        )
-        if f.name in given
-        else pa.nulls(count, f.type)
-        for f in fields
-    ]
-    results = [json.loads((PUBLISHED / f"{kind}-{name}.json").read_text()) for kind in ("result", "ms", "mw")]
-    return pa.table(columns, schema=pa.schema(fields)), *results
-
-
-@pytest.mark.skipif(not PUBLISHED.is_dir(), reason=f"no published data at {PUBLISHED}; set RANKLAKE_PUBLISHED_DATA")
-def test_published_trace():
-    """Of the published trace every number is as published, but for rounding: 32-bit seconds there, nanoseconds here."""
-    rows, result, m_s, m_w = published()
-    found = analysed(rows)
-    assert found.s == pytest.approx(result["blocking_slowdown"], rel=3e-6)
-    assert found.m_s == pytest.approx(m_s["Ms"], abs=1e-5)
-    assert found.m_w == pytest.approx(m_w["Mw"], abs=1e-5)
-    for ours, theirs in (
-        (found.by_kind, "optype"),
-        (found.by_stage, "stage"),
-        (found.by_dp_rank, "dp_rank"),
-    ):
-        expected = result[f"blocking_decompose_by_{theirs}"]
-        assert {str(name): s for name, s in ours.items()} == pytest.approx(expected, rel=3e-6)
-    assert {str(step): s for step, s in found.step_s.items()} == pytest.approx(
-        result["blocking_step_slowdown"], rel=3e-6
-    )
-    assert found.recorded_ns / found.no_delay_ns == pytest.approx(result["launch_slowdown"], rel=3e-6)
 
 
 def test_it_is_fast():
