@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.capture.importers import kineto, megatron, mlperf, sacct, table
+from ranklake.capture.importers import kineto, megatron, mlperf, prometheus, sacct, table, tensorboard
 
 if TYPE_CHECKING:
     from ranklake.capture.importers.recording import Recording
@@ -57,6 +57,18 @@ FORMATS: Final[dict[str, Format]] = {
         own_run=False,
     ),
     "megatron": Format("standard output of Megatron-LM and DeepSpeed", megatron.read),
+    "prometheus": Format(
+        "pages in Prometheus' text format, and answers of its query API",
+        prometheus.read,
+        re.compile(
+            rb"\A\s*\{\s*\"(?:status|data)\"|^# (?:HELP|TYPE) |^[a-zA-Z_:][\w:]*(?:\{[^\n]*\})? +[-+.\dIiNn]",
+            re.MULTILINE,
+        ),
+        own_run=False,
+    ),
+    "tensorboard": Format(
+        "event files of TensorBoard", tensorboard.read, re.compile(rb"\A[\s\S]{8,24}brain\.Event:"), own_run=False
+    ),
 }
 
 

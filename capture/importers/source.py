@@ -153,6 +153,21 @@ class Source:
             raise SourceError(self.cut, where=self.name, mend="fetch it again")
         return b"".join(parts)
 
+    def changed_ms(self) -> int:
+        """Return when the file was last changed, ms since 1970. Raises `SourceError` where that is not known."""
+        about = self.fs.info(self.path)
+        changed = about.get("mtime") or about.get("LastModified") or about.get("last_modified") or about.get("updated")
+        seconds = changed.timestamp() if hasattr(changed, "timestamp") else changed
+        if not isinstance(seconds, int | float):
+            raise SourceError(
+                "nothing says when the samples were taken", where=self.name, mend="copy it to a local disk"
+            )
+        return round(seconds * 1000)
+
+    def binary_stream(self) -> IO[bytes]:
+        """Return the unpacked bytes as a file to read from."""
+        return io.BufferedReader(_Blocks(self.blocks()), _CHUNK_BYTES)
+
     def text_stream(self) -> IO[bytes]:
         """Return the unpacked text as a file to read from; what is not UTF-8 in it has become `NO_TEXT`, in UTF-8."""
         return io.BufferedReader(_Blocks(_as_utf8(self.blocks())), _CHUNK_BYTES)

@@ -1,0 +1,131 @@
+"""Prometheus: pages in its text format, and what its query API answers as JSON (vectors and matrices).
+
+Metrics of dcgm-exporter become rows of ``gpu_samples``, by the table that the sampler of the agent goes by; all others
+are scalars ``prometheus/<name>{<labels>}``. A sample without a time of its own is of the file's last change.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.capture.importers.source import SourceError
+from ranklake.capture.samplers.dcgm import Mapped, load_table, readings
+from ranklake.capture.samplers.exposition import Exposed, NotExpositionError, Page, parse
+from ranklake.capture.samplers.prometheus import metric_name
+from ranklake.lake.contracts.redact import redact
+
+if TYPE_CHECKING:
+    from ranklake.capture.importers.mapping import Mapping
+    from ranklake.capture.importers.recording import Recording
+    from ranklake.capture.importers.source import Source
+
+_MOST_BYTES: Final = 512 << 20
+_TYPE: Final = re.compile(r"#[ \t]+TYPE[ \t]+(\S+)[ \t]+(counter|gauge|histogram|summary|untyped)[ \t]*")
+_LONGEST_NAME: Final = 512
+_LARGEST_MS: Final = 1 << 42
+
+
+def read(source: "Source", recording: "Recording", mapping: "Mapping | None") -> None:
+    """Import a page or an answer; lines and values that are none are refused.
+
+    Raises
+    ------
+    SourceError
+        The file is neither; or a page without times lies where files have none.
+    """
+    del mapping
+    table = load_table()
+    if source.head().lstrip().startswith(b"{"):
+        _answer(source, recording, table)
+    else:
+        _page(source, recording, table)
+    recording.facts = {"job": recording.run, "world_size": None}
+
+
+def _page(source: "Source", recording: "Recording", table: dict[str, Mapped]) -> None:
+    page = Page()
+    for line in source.lines():
+        text = line.text.strip()
+        declared = _TYPE.fullmatch(text)
+        if declared:
+            page.types[declared[1]] = declared[2]
+        if not text.startswith("#") and (text or line.flaw):
+            try:
+                if line.flaw:
+                    raise NotExpositionError(line.flaw)  # noqa: TRY301 - refused like any other
+                page.samples += parse(f"{text}\n").samples
+            except NotExpositionError:
+                recording.refuse(
+                    "scalars", line.flaw or "a line that is not in Prometheus' text format", text, line.number
+                )
+    if source.cut:
+        recording.refuse("scalars", source.cut, "")
+    untimed = any(sample.time_ms is None for sample in page.samples)
+    changed_ms = source.changed_ms() if untimed else 0
+    _take(recording, page, table, changed_ms)
+
+
+def _take(recording: "Recording", page: Page, table: dict[str, Mapped], changed_ms: int) -> None:
+    """Add a page's samples: rows of devices by their time, and scalars."""
+    of_devices: dict[int, list[Exposed]] = {}
+    for sample in page.samples:
+        at_ms = changed_ms if sample.time_ms is None else sample.time_ms
+        if not 0 < at_ms < _LARGEST_MS:
+            recording.refuse("scalars", "a time that is none", sample.name)
+        elif sample.name in table and (sample.labels.get("UUID") or sample.labels.get("gpu")):
+            of_devices.setdefault(at_ms, []).append(sample)
+        else:
+            name = str(redact(metric_name(sample)))
+            if len(name) > _LONGEST_NAME:
+                recording.refuse("scalars", "a name that is too long", sample.name)
+                continue
+            kind = page.kind(sample.name)
+            recording.scalar(name, sample.value, at_ms * 10**6, kind=kind, edge_flag="unregistered")
+    for at_ms, samples in sorted(of_devices.items()):
+        for _, reading in readings(samples, table):
+            recording.row("gpu_samples", at_ms * 10**6, **reading.row())
+
+
+def _answer(source: "Source", recording: "Recording", table: dict[str, Mapped]) -> None:
+    try:
+        found = json.loads(source.whole(_MOST_BYTES))
+        series = found["data"]["result"]
+        kinds = found["data"]["resultType"] in {"matrix", "vector"}
+    except (ValueError, RecursionError, KeyError, TypeError) as error:
+        mend = "save what /api/v1/query_range answers, whole"
+        raise SourceError("no answer of Prometheus' API", where=source.name, mend=mend) from error
+    if not kinds or not isinstance(series, list):
+        raise SourceError(
+            "the answer is neither matrix nor vector", where=source.name, mend="ask for a range or an instant"
+        )
+    page = Page()
+    for one in series:
+        labels = one.get("metric") if isinstance(one, dict) else None
+        if not isinstance(labels, dict):
+            recording.refuse("scalars", "a series without labels", json.dumps(one))
+            continue
+        name = str(labels.get("__name__", "query"))
+        if name.endswith("_total"):
+            page.types[name] = "counter"
+        rest = {str(key): str(value) for key, value in labels.items() if key != "__name__"}
+        for point in _points(one):
+            at_ms, value = _number(point, 0), _number(point, 1)
+            if at_ms is None or value is None or not math.isfinite(at_ms):
+                recording.refuse("scalars", "a value that is none", json.dumps(point))
+            else:
+                page.samples.append(Exposed(name, rest, value, round(at_ms * 1000)))
+    _take(recording, page, table, 0)
+
+
+def _points(series: dict[str, Any]) -> Iterator[Any]:
+    values = series.get("values")
+    yield from values if isinstance(values, list) else [series["value"]] if "value" in series else []
+
+
+def _number(point: Any, at: int) -> float | None:  # noqa: ANN401 - JSON
+    try:
+        return float(point[at])
+    except (TypeError, ValueError, IndexError, KeyError):
+        return None
