@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.capture.importers import kineto, megatron, mlperf, prometheus, sacct, table, tensorboard
+from ranklake.capture.importers import kineto, megatron, mlperf, prometheus, sacct, table, tensorboard, wandb
 
 if TYPE_CHECKING:
     from ranklake.capture.importers.recording import Recording
@@ -30,6 +30,8 @@ class Format:
         Whether each file is a run of its own; else all files of one call go into one.
     maps
         Whether it takes a mapping.
+    inside
+        Which of a folder's files are meant where the folder is named; empty where folders are none of the format's.
     """
 
     summary: str
@@ -37,6 +39,7 @@ class Format:
     looks: re.Pattern[bytes] | None = None
     own_run: bool = True
     maps: bool = False
+    inside: str = ""
 
 
 FORMATS: Final[dict[str, Format]] = {
@@ -67,8 +70,13 @@ FORMATS: Final[dict[str, Format]] = {
         own_run=False,
     ),
     "tensorboard": Format(
-        "event files of TensorBoard", tensorboard.read, re.compile(rb"\A[\s\S]{8,24}brain\.Event:"), own_run=False
+        "event files of TensorBoard",
+        tensorboard.read,
+        re.compile(rb"\A[\s\S]{8,24}brain\.Event:"),
+        own_run=False,
+        inside="**/*tfevents*",
     ),
+    "wandb": Format("offline runs of wandb, .wandb", wandb.read, re.compile(rb"\A:W&B"), inside="*.wandb"),
 }
 
 

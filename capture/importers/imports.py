@@ -100,7 +100,7 @@ def import_files(
         raise SourceError(
             "not a run's name", where="--run", mend="letters, digits, dots, dashes and underscores, at most 128"
         )
-    files = sources(paths, lambda uri: fsspec_options(uri, storage or {}))
+    files = sources(paths, lambda uri: fsspec_options(uri, storage or {}), kind.inside)
     shipping = Shipping(spool, fsspec_options(spool, storage or {}))
     done = Imported(format_name, len(files))
     refused: Counter[str] = Counter()

@@ -192,13 +192,15 @@ class Source:
             yield _line(number + 1, rest, too_long=skipping)
 
 
-def sources(paths: Iterable[str], options: Callable[[str], dict[str, Any]]) -> list[Source]:
+def sources(paths: Iterable[str], options: Callable[[str], dict[str, Any]], inside: str = "") -> list[Source]:
     """Return the files that paths name, sorted, each once: files, folders' entries are not looked at, globs are.
 
     Parameters
     ----------
     options
         Gives fsspec's options for a path.
+    inside
+        A glob of the files that are meant where a folder is named; by default folders are refused.
 
     Raises
     ------
@@ -208,6 +210,8 @@ def sources(paths: Iterable[str], options: Callable[[str], dict[str, Any]]) -> l
     found: dict[str, Source] = {}
     for path in paths:
         fs, root = fsspec.url_to_fs(path, **options(path))
+        if inside and fs.isdir(root):
+            root = f"{root.rstrip('/')}/{inside}"
         there = fs.exists(root)
         names = [root] if there else sorted(fs.glob(root)) if any(mark in root for mark in "*?[") else []
         if not names:

@@ -1,0 +1,200 @@
+"""wandb: the ``.wandb`` file of a run, as an offline run leaves it. Numbers that were logged become scalars.
+
+The file is a log of LevelDB's form (its doc/log_format.md; blocks of 32 KiB), but with CRC-32 instead of CRC-32C,
+behind seven bytes of its own; the records are protobuf messages (wandb/proto/wandb_internal.proto).
+"""
+
+import json
+import math
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from ranklake.capture.importers.source import SourceError
+from ranklake.capture.importers.wire import MOST_BYTES, DamagedError, Fields, fields, message, text
+from ranklake.lake.contracts.redact import redact, redact_uri
+
+if TYPE_CHECKING:
+    from ranklake.capture.importers.mapping import Mapping
+    from ranklake.capture.importers.recording import Recording
+    from ranklake.capture.importers.source import Source
+
+_IDENTITY: Final = b":W&B\xe1\xbe"
+_HEADER, _BLOCK, _RECORD = 7, 32_768, 7
+_FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+_HISTORY, _CONFIG, _STATS, _RUN, _EXIT = 2, 5, 7, 17, 18
+_KEY, _NESTED, _JSON = 1, 2, 16
+_LONGEST: Final = 500
+_LARGEST_S: Final = 1 << 32
+_WORDS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+@dataclass
+class _Run:
+    """What was read of a run so far; times in seconds since 1970."""
+
+    start_s: float | None = None
+    last_s: float | None = None
+    config: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    others: int = 0
+    exit_code: int | None = None
+
+
+def read(source: "Source", recording: "Recording", mapping: "Mapping | None") -> None:
+    """Import a run; records that cannot be read are refused, and others after them still found.
+
+    Raises
+    ------
+    SourceError
+        The file does not begin as wandb's do.
+    """
+    del mapping
+    run = _Run()
+    with source.binary_stream() as file:
+        if not file.read(_HEADER).startswith(_IDENTITY):
+            raise SourceError("no file of wandb", where=source.name, mend="name the run's folder, or run-….wandb in it")
+        for raw in _records(file):
+            try:
+                if isinstance(raw, str):
+                    raise DamagedError(raw)  # noqa: TRY301 - refused like any other
+                _take(fields(raw), run, recording)
+            except DamagedError as error:
+                recording.refuse("scalars", str(error), "")
+    if source.cut:
+        recording.refuse("scalars", source.cut, "")
+    if run.last_s is not None and run.exit_code is not None:
+        severity = "error" if run.exit_code else "info"
+        about = json.dumps({"exit_code": run.exit_code})
+        recording.row("events", _ns(run.last_s), event="run_end", severity=severity, attributes=about)
+    labels = {"not_imported": f"{run.others} values that are no numbers"} if run.others else {}
+    recording.facts = {"job": recording.run, "world_size": None, "labels": json.dumps(labels), **run.facts}
+    if run.config:
+        recording.facts["config"] = json.dumps(redact(run.config), sort_keys=True)
+
+
+def _records(file: IO[bytes]) -> Iterator[bytes | str]:
+    """Yield whole records, and a text for what is damaged: the rest of its block is passed over."""
+    parts: list[bytes] = []
+    block, at = file.read(_BLOCK - _HEADER), 0
+    while block:
+        if len(block) - at < _RECORD or not any(block[at : at + _RECORD]):
+            cut = len(block) - at if any(block[at:]) else 0
+            block, at = file.read(_BLOCK), 0
+            if cut and not block:
+                yield "a record is cut off"
+            continue
+        said, size, kind = struct.unpack_from("<IHB", block, at)
+        body = block[at + _RECORD : at + _RECORD + size]
+        if len(body) < size or kind not in {_FULL, _FIRST, _MIDDLE, _LAST} or said not in _sums(kind, body):
+            yield "a record is cut off" if len(body) < size else "a record is damaged"
+            parts, block, at = [], file.read(_BLOCK), 0
+            continue
+        at += _RECORD + size
+        if kind in {_FULL, _FIRST}:
+            parts = [body]
+        elif parts:
+            parts.append(body)
+        if sum(map(len, parts)) > MOST_BYTES:
+            parts = []
+        if kind in {_FULL, _LAST} and parts:
+            yield b"".join(parts)
+            parts = []
+    if parts:
+        yield "a record is cut off"
+
+
+def _sums(kind: int, body: bytes) -> tuple[int, int]:
+    """Return the checksum as wandb writes it, and masked as LevelDB does."""
+    crc = zlib.crc32(body, zlib.crc32(bytes([kind])))
+    return crc, (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def _take(record: Fields, run: _Run, recording: "Recording") -> None:
+    if _HISTORY in record:
+        _history(message(record, _HISTORY), run, recording)
+    elif _STATS in record:
+        stats = message(record, _STATS)
+        at = _timestamp(message(stats, 2))
+        for name, value in _items(stats, 3, run):
+            if at is not None:
+                recording.scalar(f"system/{name}", value, _ns(at), kind="gauge", edge_flag="unregistered")
+    elif _CONFIG in record:
+        _config(message(record, _CONFIG), run)
+    elif _RUN in record:
+        _about(message(record, _RUN), run)
+    elif _EXIT in record:
+        code = message(record, _EXIT).get(1, [0])[-1]
+        run.exit_code = code if isinstance(code, int) and code < 1 << 31 else 1
+
+
+def _history(history: Fields, run: _Run, recording: "Recording") -> None:
+    found = dict(_items(history, 1, run))
+    at, ran = found.pop("_timestamp", None), found.pop("_runtime", None)
+    if at is None and ran is not None and run.start_s is not None:
+        at = run.start_s + ran
+    number = found.pop("_step", None)
+    if number is None:
+        told = message(history, 2).get(1, [0])[-1]
+        number = float(told) if isinstance(told, int) else 0.0
+    if at is None or not (math.isfinite(at) and 0 < at < _LARGEST_S):
+        recording.refuse("scalars", "a row of the history without a time", json.dumps(found))
+        return
+    run.last_s = at if run.last_s is None else max(run.last_s, at)
+    step = int(number) if math.isfinite(number) and 0 <= number < 1 << 62 else None
+    for name, value in found.items():
+        recording.scalar(name, value, _ns(at), step=step, kind="gauge", edge_flag="unregistered")
+
+
+def _items(of: Fields, number: int, run: _Run) -> Iterator[tuple[str, float]]:
+    """Yield names and numbers of a list of items; what are no numbers is counted."""
+    for name, told in _values(of, number):
+        value = _WORDS.get(told, told) if isinstance(told, str) else told
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < len(name) <= _LONGEST:
+            try:
+                yield name, float(value)
+            except OverflowError:
+                run.others += 1
+        else:
+            run.others += 1
+
+
+def _values(of: Fields, number: int) -> Iterator[tuple[str, Any]]:
+    for raw in of.get(number, []):
+        item = fields(raw) if isinstance(raw, bytes) else {}
+        nested = [part.decode(errors="replace") for part in item.get(_NESTED, []) if isinstance(part, bytes)]
+        try:
+            value = json.loads(text(item, _JSON) or "null")
+        except (ValueError, RecursionError):
+            value = None
+        yield text(item, _KEY) or ".".join(nested), value
+
+
+def _config(config: Fields, run: _Run) -> None:
+    run.config |= {name: value for name, value in _values(config, 1) if name and not name.startswith("_wandb")}
+
+
+def _about(about: Fields, run: _Run) -> None:
+    run.start_s = _timestamp(message(about, 17))
+    _config(message(about, 4), run)
+    git = message(about, 21)
+    facts = {
+        "job": text(about, 3) or None,
+        "host": text(about, 13) or None,
+        "git_commit": text(git, 2) or None,
+        "git_remote": redact_uri(text(git, 1)) or None,
+    }
+    run.facts |= {name: value for name, value in facts.items() if value}
+
+
+def _timestamp(of: Fields) -> float | None:
+    seconds, nanos = of.get(1, [0])[-1], of.get(2, [0])[-1]
+    if not isinstance(seconds, int) or not isinstance(nanos, int) or not 0 < seconds < _LARGEST_S:
+        return None
+    return seconds + nanos / 1e9
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1e6) * 1000

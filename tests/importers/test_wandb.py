@@ -1,0 +1,107 @@
+"""Offline runs of wandb, written here after the descriptions of their format."""
+
+import json
+import struct
+import zlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from importing import ask, imported
+
+from ranklake.capture.importers.imports import import_files
+from ranklake.capture.importers.source import SourceError
+from ranklake.lake.store import Lake
+
+BEGIN = 1_700_000_000
+
+
+def varint(value):
+    out = b""
+    while value > 127:
+        out += bytes([value & 127 | 128])
+        value >>= 7
+    return out + bytes([value])
+
+
+def sub(number, raw):
+    return varint(number << 3 | 2) + varint(len(raw)) + raw
+
+
+def item(key, value):
+    return sub(1, key.encode()) + sub(16, json.dumps(value).encode())
+
+
+def stamp(seconds):
+    return b"\x08" + varint(seconds)
+
+
+def log(*records):
+    """Return a file of records, as LevelDB's log cuts them into blocks."""
+    out = bytearray(struct.pack("<4sHB", b":W&B", 0xBEE1, 0))
+    for record in records:
+        rest, first = record, True
+        while first or rest:
+            room = 32_768 - len(out) % 32_768
+            if room < 7:
+                out += bytes(room)
+                continue
+            part, rest = rest[: room - 7], rest[room - 7 :]
+            kind = (1 if not rest else 2) if first else (4 if not rest else 3)
+            out += struct.pack("<IHB", zlib.crc32(part, zlib.crc32(bytes([kind]))), len(part), kind) + part
+            first = False
+    return bytes(out)
+
+
+def history(step, at, **values):
+    items = {"_step": step, "_timestamp": at, **values}
+    return sub(2, b"".join(sub(1, item(key, value)) for key, value in items.items()))
+
+
+RUN = sub(17, sub(1, b"abc") + sub(3, b"project") + sub(4, sub(1, item("lr", 0.5))) + sub(17, stamp(BEGIN)))
+RECORDS = [
+    RUN,
+    history(0, BEGIN + 0.5, loss=2.5, note="words"),
+    sub(7, sub(2, stamp(BEGIN + 1)) + sub(3, item("gpu.0.gpu", 87.0))),
+    history(1, BEGIN + 2, loss=float("nan"), text="x" * 70_000),
+    history(2, BEGIN + 3, loss=1.5),
+    sub(18, b"\x08\x01"),
+]
+
+
+def test_a_run(lake, spool, tmp_path):
+    """A folder's run: history and system figures are scalars, whatever blocks cut; its row of runs has the rest."""
+    folder = tmp_path / "offline-run-1"
+    folder.mkdir()
+    (folder / "run-abc.wandb").write_bytes(log(*RECORDS))
+    (folder / "debug.log").write_text("x")
+    done = imported(lake, spool, "wandb", folder, run="r")
+    assert (done.rows, done.refused) == ({"events": 1, "runs": 1, "scalars": 4}, {})
+    rows = ask(lake, "SELECT metric, step, value, value_flag f FROM scalars ORDER BY ts")
+    assert [(row["metric"], row["step"], row["value"], row["f"]) for row in rows] == [
+        ("loss", 0, 2.5, None), ("system/gpu.0.gpu", None, 87.0, None),
+        ("loss", 1, None, "nan"), ("loss", 2, 1.5, None),
+    ]  # fmt: skip
+    assert ask(lake, "SELECT job, config FROM runs") == [{"job": "project", "config": '{"lr": 0.5}'}]
+    assert ask(lake, "SELECT event, severity FROM events") == [{"event": "run_end", "severity": "error"}]
+
+
+def test_not_wandb(spool, tmp_path):
+    """Another file is refused."""
+    (tmp_path / "x.wandb").write_bytes(b"\0" * 20)
+    with pytest.raises(SourceError, match="no file of wandb"):
+        import_files("wandb", [str(tmp_path / "x.wandb")], str(spool))
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(7, 71_000), st.integers(0, 255))
+def test_damage_is_counted(tmp_path_factory, at, byte):
+    """One byte changed anywhere: what is whole in other blocks is there, and the damage is counted."""
+    place = tmp_path_factory.mktemp("w")
+    whole = bytearray(log(*RECORDS))
+    damaged = at < len(whole) and whole[at] != byte
+    if at < len(whole):
+        whole[at] = byte
+    (place / "r.wandb").write_bytes(whole)
+    done = imported(Lake.create(str(place / "lake")), place / "spool", "wandb", place / "r.wandb", run="r")
+    assert bool(done.refused) == damaged
