@@ -1,6 +1,7 @@
 """The main job, end to end: a real training run on two ranks, recorded, ingested, checked and rolled up."""
 
 import json
+import os
 import pydoc_data.topics
 import subprocess
 import sys
@@ -39,7 +40,8 @@ def demo(folder, *options):
         "--json",
         *options,
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    environment = {**os.environ, "RANKLAKE_CAPTURE_SAMPLERS": "auto"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=environment)
     assert done.returncode == 0, done.stderr + done.stdout
     return json.loads(done.stdout)
 
