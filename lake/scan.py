@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 from datafusion import SessionContext, col
 
 from ranklake.lake.commit import files
@@ -159,11 +160,18 @@ class _StandIn(ds.FileSystemDataset):  # type: ignore[misc] # pyarrow ships no t
         # other floats in SQL, and beside them for pyarrow. A long list holds -0.0 and 0.0 apart in SQL; no extremes do.
         self.mislisted |= floats and "is_in(" in said
         self.misread |= floats or ("is_in(" in said and "invert(" in said)
-        return iter(found)
+        # DataFusion cannot sort what has no partition at all: where there is nothing, a file without rows stands for it
+        return iter(found or [_empty_file(self.schema)])
 
     def scanner(self, **options: Any) -> ds.Scanner:  # noqa: ANN401 - pyarrow's own
         """Return a scanner, as pyarrow does."""
         return super().scanner(**{**options, "filter": _expression(options.get("filter"))})
+
+
+def _empty_file(schema: pa.Schema) -> ds.Fragment:
+    sink = pa.BufferOutputStream()
+    pq.write_table(schema.empty_table(), sink)
+    return ds.ParquetFileFormat().make_fragment(sink.getvalue())
 
 
 def _expression(condition: ds.Expression | pa.Scalar | None) -> ds.Expression | None:

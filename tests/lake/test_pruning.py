@@ -115,6 +115,15 @@ def test_a_bare_null_prunes_nothing(lake):
         assert "steps: 6 of 6 files" in said
 
 
+@pytest.mark.parametrize("table", ["steps", "gpu_samples"])
+@pytest.mark.parametrize("rest", ["ORDER BY ts", "ORDER BY ts LIMIT 3", "GROUP BY run, ts, rank ORDER BY ts"])
+def test_nothing_can_be_sorted(lake, table, rest):
+    """A question that no file can answer, or of a table that was never written, has an empty answer in any order."""
+    assert query(lake, f"SELECT run, ts, rank FROM {table} WHERE run = 'nobody' {rest}").num_rows == 0
+    united = f"SELECT run, ts FROM {table} WHERE run = 'nobody' UNION ALL SELECT run, ts FROM runs ORDER BY ts"
+    assert query(lake, united).num_rows == 0
+
+
 def test_a_table_read_twice_keeps_what_either_needs(lake):
     """A table that stands in a query twice, with other conditions, keeps the files of both."""
     text = """

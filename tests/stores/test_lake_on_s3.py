@@ -166,4 +166,5 @@ def test_the_commands_take_uris(place, tmp_path, monkeypatch, capfd):
     assert "20 rows stored" in capfd.readouterr().out
     assert run(["status", *lake, *spool]) == 0
     assert run(["sql", "SELECT count(*) AS n FROM steps", "--format", "csv", *lake]) == 0
+    assert run(["sql", "SELECT ts FROM steps WHERE run = 'nobody' ORDER BY ts", *lake]) == 0
     assert "20" in capfd.readouterr().out
