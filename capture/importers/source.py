@@ -4,14 +4,13 @@ Nothing here holds a file in memory: a line has at most `LINE_BYTES`, a block as
 """
 
 import codecs
-import gzip
 import hashlib
 import io
 import posixpath
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import IO, Any, Final, Self
+from typing import IO, Any, Final
 
 import fsspec
 
@@ -23,6 +22,7 @@ NO_TEXT: Final = "\ufdd0"
 """A character that Unicode keeps out of texts."""
 _CHUNK_BYTES: Final = 1 << 20
 _GZIP: Final = b"\x1f\x8b"
+_GZIP_BITS: Final = 31  # zlib: a gzip header, and the largest window
 _UTF8_BOM: Final = b"\xef\xbb\xbf"
 _UTF16_BOMS: Final = (b"\xff\xfe", b"\xfe\xff")
 _HEAD_BYTES: Final = 1 << 16
@@ -93,6 +93,7 @@ class Source:
             ".log",
             ".out",
             ".prom",
+            ".wandb",
         ):
             name = name.removesuffix(ending)
         return name or self.name
@@ -110,11 +111,15 @@ class Source:
 
         Raises `SourceError` for text in UTF-16, or `OSError`.
         """
-        with self.fs.open(self.path, "rb") as raw, _unpacked(raw) as stream:
+        found = b""
+        with self.fs.open(self.path, "rb") as raw:
             try:
-                found = bytes(stream.read(_HEAD_BYTES))
-            except (EOFError, zlib.error, gzip.BadGzipFile):
-                return b""
+                for block in _unpacked(raw, _HEAD_BYTES):
+                    found += block
+                    if len(found) >= _HEAD_BYTES:
+                        break
+            except _DamagedError:
+                pass
         if found.startswith(_UTF16_BOMS):
             raise SourceError("the text is UTF-16", where=self.name, mend="convert it: iconv -f UTF-16 -t UTF-8")
         return found.removeprefix(_UTF8_BOM)
@@ -125,20 +130,13 @@ class Source:
         A damaged archive ends early, and `cut` says why. Raises `OSError`.
         """
         with self.fs.open(self.path, "rb") as raw:
-            counted = _Counted(raw, self.told)
-            with _unpacked(counted) as stream:
-                first = True
-                while True:
-                    try:
-                        block = stream.read(block_bytes)
-                    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-                        ended = isinstance(error, EOFError)
-                        self.cut = "the gzip archive is cut off" if ended else "the gzip archive is damaged"
-                        return
-                    if not block:
-                        return
+            first = True
+            try:
+                for block in _unpacked(_Counted(raw, self.told), block_bytes):
                     yield block.removeprefix(_UTF8_BOM) if first else block
                     first = False
+            except _DamagedError as error:
+                self.cut = str(error)
 
     def whole(self, most_bytes: int) -> bytes:
         """Return all of the unpacked bytes. Raises `SourceError` where they are too many, or cut off."""
@@ -256,23 +254,36 @@ _MARKED: Final = "ranklake.marked"
 codecs.register_error(_MARKED, _marked)
 
 
-def _unpacked(raw: Any) -> Any:  # noqa: ANN401 - any binary file
-    magic = raw.read(2)
-    raw.seek(0)
-    return gzip.GzipFile(fileobj=raw, mode="rb") if magic == _GZIP else _Plain(raw)
+def _unpacked(raw: Any, block_bytes: int) -> Iterator[bytes]:  # noqa: ANN401 - any binary file
+    """Yield a file's bytes, unpacked where they are packed; all there are before the damage, then `_DamagedError`."""
+    block = raw.read(block_bytes)
+    if not block.startswith(_GZIP):
+        while block:
+            yield block
+            block = raw.read(block_bytes)
+        return
+    unpacker = zlib.decompressobj(_GZIP_BITS)
+    while block:
+        try:
+            out = unpacker.decompress(block, block_bytes)
+        except zlib.error:
+            raise _DamagedError("the gzip archive is damaged") from None
+        if out:
+            yield out
+        block = unpacker.unused_data if unpacker.eof else unpacker.unconsumed_tail
+        if unpacker.eof:  # archives may follow each other, with zeros behind them
+            block = (block or raw.read(block_bytes)).lstrip(b"\0")
+            unpacker = zlib.decompressobj(_GZIP_BITS) if block else unpacker
+        else:
+            block = block or raw.read(block_bytes)
+    if not unpacker.eof and (rest := unpacker.flush()):
+        yield rest
+    if not unpacker.eof:
+        raise _DamagedError("the gzip archive is cut off")
 
 
-class _Plain:
-    """A file that is as it is; leaving it closes nothing."""
-
-    def __init__(self, raw: Any) -> None:  # noqa: ANN401 - any binary file
-        self.read = raw.read
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
+class _DamagedError(Exception):
+    """An archive's rest cannot be read."""
 
 
 class _Counted:
@@ -285,12 +296,6 @@ class _Counted:
         block = bytes(self._raw.read(size))
         self._told(len(block))
         return block
-
-    def seek(self, *place: int) -> int:
-        return int(self._raw.seek(*place))
-
-    def tell(self) -> int:
-        return int(self._raw.tell())
 
 
 class _Blocks(io.RawIOBase):

@@ -76,7 +76,7 @@ def test_what_is_lost_is_counted(lake, spool, tmp_path):
     assert (done.rows["steps"], done.refused) == (2, {"an iteration that other output cut off": 1})
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 330), st.sampled_from(["", "\n", MEMORY, "NCCL", "\n| x |\n"])), max_size=12))
 def test_cut_anywhere(tmp_path_factory, cuts):
     """However lines are cut, each iteration is a step or refused, and no step is made up."""

@@ -10,7 +10,6 @@ from importing import ask, imported
 from ranklake.capture.importers.imports import import_files
 from ranklake.capture.importers.source import SourceError
 from ranklake.capture.importers.wire import masked_crc
-from ranklake.lake.store import Lake
 
 BEGIN = 1_700_000_000.25
 
@@ -83,6 +82,6 @@ def test_damage_is_counted(tmp_path_factory, at, byte):
     if at < len(whole):
         whole[at] = byte
     (place / "events").write_bytes(whole)
-    done = imported(Lake.create(str(place / "lake")), place / "spool", "tensorboard", place / "events", run="r")
+    done = import_files("tensorboard", [str(place / "events")], str(place / "spool"), run="r")
     assert sum(done.refused.values()) == damaged
     assert bool(done.cut) == damaged

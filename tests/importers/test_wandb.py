@@ -11,7 +11,6 @@ from importing import ask, imported
 
 from ranklake.capture.importers.imports import import_files
 from ranklake.capture.importers.source import SourceError
-from ranklake.lake.store import Lake
 
 BEGIN = 1_700_000_000
 
@@ -103,5 +102,5 @@ def test_damage_is_counted(tmp_path_factory, at, byte):
     if at < len(whole):
         whole[at] = byte
     (place / "r.wandb").write_bytes(whole)
-    done = imported(Lake.create(str(place / "lake")), place / "spool", "wandb", place / "r.wandb", run="r")
+    done = import_files("wandb", [str(place / "r.wandb")], str(place / "spool"), run="r")
     assert bool(done.refused) == damaged
