@@ -33,6 +33,7 @@ from ranklake.capture.spares import Spares
 from ranklake.capture.stream import SealedFile, Stream, open_files, sealed_files
 from ranklake.capture.syncer import Syncer
 from ranklake.capture.upload import Uploader
+from ranklake.capture.wake import Wake
 from ranklake.lake.contracts.envelope import EncryptionError
 
 ANCHOR_EVERY_S: Final = 10.0
@@ -72,7 +73,7 @@ class Keeper:
         self._uploader = Uploader(recorder.spool, storage_options) if recorder.spool else None
         self._settings = recorder.settings
         self._expects_late_values, self._each_second = expects_late_values, each_second
-        self._sealer_wakes, self._uploader_wakes = threading.Event(), threading.Event()
+        self._sealer_wakes, self._uploader_wakes = Wake(), threading.Event()
         self._flushes: deque[threading.Event] = deque()
         self._look_again_s: float | None = None  # after which the uploader looks without being woken
         self._stopping = self._finished = False
@@ -146,7 +147,6 @@ class Keeper:
         self._guarded(self._recorder.encryption.key, "reading the encryption key")  # a bad one is told at once
         while not self._stopping:
             self._sealer_wakes.wait(min(1.0, self._settings.seal_every_s))
-            self._sealer_wakes.clear()
             if not self._stopping:
                 self._guarded(self._tick, "sealing")
         self._guarded(self._finish, "sealing at the end")
