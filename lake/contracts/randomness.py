@@ -19,6 +19,8 @@ SHORTEST: Final = 20
 _LEAST_VARIETY: Final = 8
 _HUMP: Final = 5
 """What a capital behind a small letter adds: the pairs are told without regard to case."""
+_REMEMBERED: Final = 256
+"""Longest run whose verdict is remembered: 4096 pictures in base64 would stay in memory."""
 _RUN: Final = re.compile(rf"[A-Za-z0-9_\-+/.~]{{{SHORTEST},}}={{0,2}}")
 _KNOWN: Final = re.compile(
     r"(?<![0-9A-Za-z])(?:"
@@ -62,13 +64,12 @@ def random_stretches(text: str) -> list[tuple[int, int]]:
     """Return where a text holds what looks drawn at random, as (begin, end) in order; mostly nowhere."""
     found: list[tuple[int, int]] = []
     for run in _RUN.finditer(text):
-        stretch = _stretch(run[0])
+        stretch = _stretch_of(run[0]) if len(run[0]) <= _REMEMBERED else _stretch(run[0])
         if stretch is not None:
             found.append((run.start() + stretch[0], run.start() + stretch[1]))
     return found
 
 
-@lru_cache(maxsize=4096)
 def _stretch(run: str) -> tuple[int, int] | None:
     """Return the most random stretch of a run of characters, widened to its edges; None if it is no secret."""
     known = [match.span() for match in _KNOWN.finditer(run)]
@@ -92,6 +93,9 @@ def _stretch(run: str) -> tuple[int, int] | None:
     if best < 2 * THRESHOLD_BITS or len(set(run[slice(*span)])) < _LEAST_VARIETY:
         return None
     return _widened(run, *span)
+
+
+_stretch_of: Final = lru_cache(maxsize=4096)(_stretch)
 
 
 def _widened(run: str, begin: int, end: int) -> tuple[int, int]:

@@ -16,6 +16,7 @@ _TABLE: Final = (
     (("hf_", "api_org_"), r"(?:hf|api_org)_[A-Za-z0-9]{20,}"),  # Hugging Face
     (("sk-",), r"sk-[A-Za-z0-9_\-]{20,}"),  # OpenAI, Anthropic
     (("gsk_", "r8_"), r"(?:gsk|r8)_[A-Za-z0-9]{20,}"),  # Groq, Replicate
+    (("wandb",), r"wandb[^\n]{0,64}?(?<![0-9a-f])[0-9a-f]{40}(?![0-9a-f])"),  # W&B's looks like a commit
     (("dapi",), r"dapi[0-9a-f]{32}"),  # Databricks
     (("do",), r"do[opr]_v1_[a-f0-9]{40,}"),  # DigitalOcean
     (("npm_",), r"npm_[A-Za-z0-9]{20,}"),

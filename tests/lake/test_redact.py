@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ranklake.lake.contracts.randomness import _stretch_of
 from ranklake.lake.contracts.redact import REDACTED, redact, redact_arguments, redact_uri
 
 
@@ -232,3 +233,55 @@ def test_no_text_takes_long():
         redact(text)
         redact(text + "@")
         assert time.process_time() - before < 2
+
+
+@pytest.mark.parametrize("unit", ["://b:c", "http://", "a://b:", "token='", "bearer ", "b:c@://"])
+def test_time_grows_with_the_text_and_no_faster(unit):
+    """A line of nothing but beginnings of URLs held the interpreter's lock for seconds, and training with it."""
+
+    def spent_s(count):
+        text = "a@b " + unit * count
+        best = float("inf")
+        for _ in range(3):
+            began = time.process_time()
+            redact(text)
+            best = min(best, time.process_time() - began)
+        return best
+
+    redact(unit)
+    assert spent_s(8000) < 24 * spent_s(1000) + 0.01  # 8, with room; squared it would be 64
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("https://me:pa/ss@host/x", "https://[redacted]@host/x"),
+        (
+            "see https://me:p@ss@host/x, and http://host:8080/a@b",
+            "see https://[redacted]@host/x, and http://host:8080/a@b",
+        ),
+        ("a://u:p@h b://v:q@i", "a://[redacted]@h b://[redacted]@i"),
+        ("postgres://u:8080@h", "postgres://[redacted]@h"),
+        ("ssh://host:22/a@b c://u:p@h", "ssh://host:22/a@b c://[redacted]@h"),
+    ],
+)
+def test_users_of_urls_among_others(text, shown):
+    """A password may hold what else ends it; a port is none."""
+    assert redact(text) == shown
+
+
+def test_a_key_of_weights_and_biases_is_no_commit():
+    """Forty hexadecimal digits are a commit, but not behind that name."""
+    key = "0123456789abcdef0123456789abcdef01234567"
+    for line in (f'wandb.login(key="{key}")', f"--wandb_key {key}", f"WANDB key: {key}".lower()):
+        assert key not in redact(line)
+    assert redact(f"git checkout {key}") == f"git checkout {key}"
+
+
+def test_long_runs_are_not_remembered():
+    """What is kept of thousands of pictures in base64 would be thousands of pictures."""
+    generator = randomness.Random(1)
+    picture = "".join(generator.choices(string.ascii_letters + string.digits, k=10_000))
+    before = _stretch_of.cache_info().currsize
+    assert redact(picture) == REDACTED
+    assert _stretch_of.cache_info().currsize == before
