@@ -78,7 +78,8 @@ class Gradients:
         if self.chosen is not None:
             return self.chosen(self.state, bucket)
         distributed: Any = sys.modules["torch.distributed"]
-        mean = bucket.buffer().div_(self._group.size())  # before the sum, as torch's own hook does: no overflow
+        # Before the sum, lest it overflows, and by the reciprocal: to the last bit what DDP without a hook computes.
+        mean = bucket.buffer().mul_(1.0 / self._group.size())
         return distributed.all_reduce(mean, group=self._group, async_op=True).get_future().then(_first)
 
     def _bracket(self, *, on_cuda: bool) -> None:

@@ -48,6 +48,15 @@ def test_training_is_the_same(trained):
     assert said[0]["ours"] == said[1]["ours"]
 
 
+def test_gradients_are_ddps_to_the_last_bit(tmp_path):
+    """On three ranks a division and a product with the reciprocal differ: the mean is computed as DDP does."""
+    command = [sys.executable, str(CHILD.with_name("gradients_child.py")), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    spans = rows(tmp_path / "spool", "spans")
+    assert {row["rank"] for row in spans if row["name"] == "all_reduce"} == {0, 1, 2}
+
+
 def test_each_bucket_is_a_span(trained):
     """All buckets of all steps: bytes of all parameters in float32, group, sequence, coordinates; not on the thread."""
     _, spans, _ = trained
