@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from ranklake.capture.run import Run
 
 _MICRO: Final = frozenset({"forward", "backward"})
+MOST_MICRO: Final = 1024
+"""Micro-batches of a step that are told apart. Training without an optimizer of torch's is one step that never ends."""
 
 
 class Follower:
@@ -187,6 +189,15 @@ class Follower:
             self.latest = self._before
         if isinstance(step, Step):
             step.abandon()
+
+    def take_loss(self, loss: object) -> None:
+        """Keep what backward began at for the step's row; of too many, or outside of a step, none is kept."""
+        if self.step is None:
+            return
+        if len(self.losses) < MOST_MICRO:
+            self.losses.append(loss)
+        else:
+            self.losses = [None] * MOST_MICRO
 
     # ── phases ──
 

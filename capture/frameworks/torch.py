@@ -21,7 +21,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import dataloader
 
-from ranklake.capture.frameworks.follower import FOLLOWED, Follower
+from ranklake.capture.frameworks.follower import FOLLOWED, MOST_MICRO, Follower
 
 __all__ = ["install"]
 
@@ -114,14 +114,14 @@ class Hooks:
         with follower.safely():
             if follower.leader is None:
                 follower.begin_step()
-            follower.losses.append(self._loss(args[0] if args else kwargs.get("tensors")))
+            follower.take_loss(self._loss(args[0] if args else kwargs.get("tensors")))
             follower.enter("backward")
         try:
             return original(*args, **kwargs)
         finally:
             with follower.safely():
                 follower.leave("backward")
-                follower.micro += 1
+                follower.micro = min(follower.micro + 1, MOST_MICRO)
 
     def _loss(self, root: Any) -> Any:
         if isinstance(root, (list, tuple)) and len(root) == 1:

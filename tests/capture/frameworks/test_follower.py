@@ -1,0 +1,25 @@
+"""Follower: training whose steps nobody ends, as with an optimizer that is none of torch's, takes no more memory."""
+
+import torch
+
+from ranklake.capture.frameworks import follower as followers
+from ranklake.capture.frameworks.follower import MOST_MICRO, Follower
+from ranklake.capture.frameworks.torch import HOOKS
+
+
+def test_a_step_that_never_ends_keeps_no_loss_for_ever(place):
+    """Thousands of backward passes leave as many losses and phases behind as a thousand, and count as no loss."""
+    run = place.start()
+    followed = Follower(run)
+    followers.FOLLOWED[:] = [followed]
+    weight = torch.ones(1, requires_grad=True)
+    try:
+        for _ in range(2 * MOST_MICRO):
+            HOOKS.backward(torch.autograd.backward, weight.sum())
+    finally:
+        followers.FOLLOWED.clear()
+    assert len(followed.losses) == MOST_MICRO
+    assert len(followed._known) <= MOST_MICRO + 1
+    followed.end_step()
+    run.close()
+    assert run.gaps() == {}
