@@ -21,6 +21,7 @@ class GpuPerformance:
     def __init__(self, nvml: Nvml, device: Any, instance: int | None = None) -> None:  # noqa: ANN401 - a handle
         self._nvml, self._device, self._instance = nvml, device, instance
         self._before: Any = None
+        self._samples: Any = None
         self._spare: Any = None
         self.refused = ""
         """Why there are no such figures, once that is known."""
@@ -31,7 +32,11 @@ class GpuPerformance:
         if self._before is None:
             if not nvml.nvmlGpmQueryDeviceSupport(self._device).isSupportedDevice:
                 raise UnavailableError(NOT_SUPPORTED)
-            self._before, self._spare = self._take(nvml.nvmlGpmSampleAlloc()), nvml.nvmlGpmSampleAlloc()
+            # Memory of the library's, which nobody frees: a sample that is refused is asked for again with the same.
+            if self._samples is None:
+                self._samples = nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()
+            first, self._spare = self._samples
+            self._before = self._take(first)
             return
         now = self._take(self._spare)
         wanted = nvml.c_nvmlGpmMetricsGet_t()

@@ -243,6 +243,16 @@ def test_a_call_that_begins_to_fail_costs_its_column(player, sampler):
     assert sampled(sampler, 3)[0][FIRST]["temperature_celsius"] == 54
 
 
+def test_a_sample_of_gpm_that_is_refused_takes_no_more_memory(player, sampler):
+    """The library's memory for two samples is asked for once, however often it gives none."""
+    player.failing["nvmlGpmSampleGet"] = pynvml.NVML_ERROR_NO_PERMISSION
+    asked = []
+    for at in range(1, 6):
+        assert why(sampled(sampler, at)[0][FIRST])["sm_active_ratio"] == "not permitted"
+        asked.append(sum(call == "nvmlGpmSampleAlloc" for call, *_ in player.asked))
+    assert asked[0] == asked[-1] > 0
+
+
 def test_permission_and_missing_gpm_are_reasons(player, sampler):
     """A device without GPM has its rates of PCIe from elsewhere, and the rest NULL."""
     player.failing["nvmlGpmQueryDeviceSupport"] = pynvml.NVML_ERROR_NOT_SUPPORTED
