@@ -1,6 +1,7 @@
 """Lifecycle: how a run says that it lives, fails and ends."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -94,9 +95,17 @@ class Lifecycle(Metrics):
 
     def wind_up(self, timeout_s: float) -> None:
         """Have written what sources hold in memory, and end their threads."""
-        self.drain(timeout_s)
-        for one in reversed(self.closers):
-            one()
+        for drain in self.drains:
+            self._safely(partial(drain, timeout_s))
+        for close in reversed(self.closers):
+            self._safely(close)
+
+    def _safely(self, ends: Callable[[], object]) -> None:
+        """Have one source end; what it raises must not keep the others, and the run's own end, from being recorded."""
+        try:
+            ends()
+        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
+            self.trouble("ending a source", error)
 
     def look(self) -> None:
         """Let sources do what is due each second."""

@@ -204,3 +204,14 @@ def test_torchrun_restarts_a_run(tmp_path):
     assert {start["launcher"] for start in starts} == {"torchrun"}
     assert {start["world_size"] for start in starts} == {2}
     check_books(tmp_path / "spool")
+
+
+def test_a_source_that_fails_at_the_end_keeps_no_other_from_it(place, warnings_told):
+    """The others are closed, and the end is recorded: without it the rank would count as dead."""
+    run, closed = place.start(), []
+    run.closers += [lambda: closed.append("first"), lambda: 1 / 0, lambda: closed.append("last")]
+    run.drains.append(lambda _: 1 / 0)
+    run.close()
+    assert closed == ["last", "first"]
+    assert "ZeroDivisionError" in warnings_told.text
+    assert [row["event"] for row in rows(place.spool, "events")][-2:] == ["run_end", "rank_end"]
