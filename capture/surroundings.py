@@ -117,7 +117,8 @@ def container(environ: Mapping[str, str], root: Path = Path("/")) -> tuple[dict[
     if not inside:
         inside = _in_control_group(root)
     digest = digest or (match[0] if (match := _DIGEST.search(image)) else "")
-    columns = {"container_image": redact_uri(image[:_LONGEST]), "container_image_digest": digest[:256]}
+    shown = redact_uri(image) if "://" in image else redact(image)  # else what is before its @ is no user
+    columns = {"container_image": shown[:_LONGEST], "container_image_digest": digest[:256]}
     why = "a container that does not name its image: set RANKLAKE_CONTAINER_IMAGE and RANKLAKE_CONTAINER_IMAGE_DIGEST"
     return {column: value for column, value in columns.items() if value}, why if inside else "no container was found"
 

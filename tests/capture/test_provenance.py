@@ -286,6 +286,13 @@ def test_containers(tmp_path):
     given = {"RANKLAKE_CONTAINER_IMAGE": f"user:pass@registry/x@{digest}"}
     assert container(given, tmp_path)[0]["container_image_digest"] == digest
     (tmp_path / ".dockerenv").touch()
+    assert container({"RANKLAKE_CONTAINER_IMAGE": f"python:3.12@{digest}"}, tmp_path)[0] == {
+        "container_image": f"python:3.12@{digest}",
+        "container_image_digest": digest,
+    }
+    assert container({"RANKLAKE_CONTAINER_IMAGE": "docker://me:hunter2@host/x"}, tmp_path)[0] == {
+        "container_image": "docker://host/x"
+    }
     columns, reason = container({}, tmp_path)
     assert columns == {}
     assert "RANKLAKE_CONTAINER_IMAGE" in reason
