@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from ranklake.capture.run import Run
 
 _SLACK_S: Final = 0.5
+_TOLD_S: Final = 1.0
+"""How long a close waits for the thread, at most: on a loaded machine it takes a while to get its turn."""
 _MAIN_S: Final = 0.05
 """How long the thread leaves it to the main thread to tell of a signal, which may end the run right after."""
 
@@ -74,7 +76,7 @@ class Preemption:
         if self._pipe is not None and not self._dying and threading.current_thread() is threading.main_thread():
             with contextlib.suppress(queue.Empty, OSError):
                 os.write(self._pipe[1], b"\0")
-                self._settled.get(timeout=min(timeout_s, 2 * _MAIN_S))
+                self._settled.get(timeout=min(timeout_s, _TOLD_S))
 
     def after_fork(self) -> None:
         """In a forked child, which has none of the threads: signals are what they were."""
@@ -135,7 +137,7 @@ class Preemption:
             self._die(number)
 
     def _dies(self, number: int) -> bool:
-        return self._before[number] == signal.SIG_DFL and signal.getsignal(number) == self._handle
+        return self._before.get(number) == signal.SIG_DFL and signal.getsignal(number) == self._handle
 
     def _tell(self, number: int) -> None:
         name, dies = signal.Signals(number).name, self._dies(number)
