@@ -8,7 +8,7 @@ PARALLEL := -n 2 --dist loadfile
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo native test test-s3 test-stores test-frameworks lint types format catalog snapshots chaos chaos-s3 crash crash-capture bench-capture bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-sql bench-lake bench-lake-more package clean
+.PHONY: help demo native test test-s3 test-stores test-frameworks published lint types format catalog snapshots chaos chaos-s3 crash crash-capture bench-capture bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-sql bench-lake bench-lake-more package clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -65,6 +65,9 @@ test-stores: .venv/.stores ## run the stores' contract against servers of S3, Az
 
 test-frameworks: .venv/.deepspeed ## train with each framework, DeepSpeed included, in each way that is recorded
 	@$(BIN)/python -m pytest -m frameworks tests/capture/frameworks
+
+published: .venv/.test ## published figures from import to rollup: published, computed, tolerance, verdict
+	@RANKLAKE_CAPTURE_SAMPLERS=off $(BIN)/python tests/support/published_report.py
 
 lint: .venv/.test ## ruff, and what is generated is up to date
 	@$(BIN)/ruff check .

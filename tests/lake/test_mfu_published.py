@@ -1,30 +1,20 @@
 """MFU as others published it, from their own inputs. The figures' sources stand in the data's README."""
 
-import csv
-import json
-import os
-from pathlib import Path
-
 import pytest
-from click.testing import CliRunner
+from published_data import DATA, table
+from published_mfu import bigscience_tflops, bridge_tflops, llm_foundry
 
-from ranklake.commands.mfu import mfu
-from ranklake.lake.mfu.flops import Model, convention, token_flops
-
-DATA = Path(os.environ.get("RANKLAKE_PUBLISHED_DATA", Path(__file__).parents[2].parent / "shared" / "data")) / "mfu"
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"no published data at {DATA}; set RANKLAKE_PUBLISHED_DATA")
 INCONSISTENT = {"658", "660", "670"}
 
 
 def read(name):
-    with (DATA / name).open(newline="") as file:
-        return list(csv.DictReader(file))
+    return table(DATA / "mfu" / name)
 
 
 def test_llm_foundry_rows():
     """MFU and HFU of every row within 0.01 percentage points, through the command."""
-    result = CliRunner().invoke(mfu, ["--rows", str(DATA / "llm_foundry_mpt_benchmarks.csv"), "--format", "json"])
-    rows = json.loads(result.stdout)
+    rows = llm_foundry(DATA / "mfu" / "llm_foundry_mpt_benchmarks.csv")
     assert len(rows) == len(read("llm_foundry_mpt_benchmarks.csv")) > 0
     for row in rows:
         assert row["mfu_pct"] == pytest.approx(float(row["published_mfu_pct"]), abs=0.01)
@@ -36,11 +26,7 @@ def test_bigscience_rows():
     rows = read("bigscience_tr11_176b_steptime_tflops.csv")
     assert {row["source_line"] for row in rows if row["note"]} == INCONSISTENT
     for row in rows:
-        model = Model(layers=int(row["nlayers"]), d_model=int(row["nhidden"]), seq_len=2048, vocab=250_880)
-        per_token = token_flops(model, convention("narayanan")).hardware
-        tokens_per_s = int(row["gbs"]) * 2048 / float(row["sec_per_iter"])
-        computed = per_token * tokens_per_s / int(row["n_gpus"]) / 1e12
-        matches = computed == pytest.approx(float(row["published_tflops_per_gpu"]), abs=0.02)
+        matches = bigscience_tflops(row) == pytest.approx(float(row["published_tflops_per_gpu"]), abs=0.02)
         assert matches is (not row["note"]), row
 
 
@@ -50,14 +36,6 @@ def test_megatron_bridge_rows():
     exact = {"26.02 NeMo Container", "26.02.01 NeMo Container", "26.04 NeMo Container"}
     assert sum(row["container"] in exact for row in rows) >= 20
     for row in rows:
-        model = Model(
-            params=float(row["params_excl_input_embedding"]),
-            input_embedding_params=0,
-            layers=int(row["n_layers"]),
-            d_model=int(row["d_model"]),
-            seq_len=int(row["seq_len"]),
-        )
-        flops = token_flops(model, convention("causal"), n_convention="without-input-embedding")
-        computed = flops.model * float(row["tokens_per_s_per_gpu"]) / 1e12
         tolerance = 0.0015 if row["container"] in exact else 0.023
-        assert computed == pytest.approx(float(row["published_model_tflops_per_gpu"]), rel=tolerance), row
+        published = float(row["published_model_tflops_per_gpu"])
+        assert bridge_tflops(row) == pytest.approx(published, rel=tolerance), row

@@ -1,25 +1,21 @@
 """The published data: `RANKLAKE_PUBLISHED_DATA`, or the folder shared/data beside the repository."""
 
-import os
-from pathlib import Path
-
 import pytest
+from published_data import DATA
 
 from ranklake.lake.store import Lake
-
-DATA = Path(os.environ.get("RANKLAKE_PUBLISHED_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
 
 
 @pytest.fixture
 def published():
-    """Return a function from a folder's name to the folder."""
+    """Return a function that gives the data's folder if it holds a folder of that name."""
 
-    def folder(name):
+    def data(name):
         if not (DATA / name).is_dir():
             pytest.skip(f"the published data is not there: {DATA / name}; set RANKLAKE_PUBLISHED_DATA")
-        return DATA / name
+        return DATA
 
-    return folder
+    return data
 
 
 @pytest.fixture

@@ -1,0 +1,201 @@
+"""What the software makes of the published data: each function imports, ingests, asks, and returns numbers by name.
+
+Each takes the folder of the data, an empty lake and an empty spool.
+"""
+
+import gzip
+import json
+import re
+from statistics import fmean, median
+
+from click.testing import CliRunner
+from importing import ask, imported
+from published_mfu import utilization_of
+
+from ranklake.cli import cli
+from ranklake.lake.rollups.runner import run_rollups
+
+GPT3 = "mlperf/v4.1/NVIDIA__eos_n64_ngc24.09_nemo_gpt3/result_0.txt.gz"
+LORA = "mlperf/v4.0/NVIDIA__eos_ngc24.04_nemo_llama2_70b_lora"
+CATEGORIES = ("wall", "init", "productive", "evaluation", "unattributed")
+SUMMARY = """\
+table: scalars
+run: {metric}
+time: {{value: 2020-09-27T00:00:00Z}}  # the table has none, and no figure needs one
+columns:
+  metric: {{value: {metric}}}
+  kind: {{value: aggregate}}
+  value: {metric}
+  agg_count: {{column: gpu_job_num}}
+filters:
+  - {{column: id, not_in: [total]}}
+"""
+
+
+def helios(data, lake, spool):
+    """GPU-weighted utilization, and how many rows state another ratio than theirs, rounded half to even as there."""
+    done = imported(lake, spool, "table", data / "helios" / "vc*.csv.gz", mapping="helios")
+    ratio = "sum(gpu_allocated) / sum(gpu_total)"
+    stated = ask(
+        lake, "SELECT gpu_allocated a, gpu_total t, gpu_utilization_ratio u, count(*) n FROM pools GROUP BY 1, 2, 3"
+    )
+    return {
+        "rows": done.rows["pools"],
+        "refused": sum(done.refused.values()),
+        "rows_unlike": sum(row["n"] for row in stated if abs(round(row["a"] / row["t"], 3) - row["u"]) > 1e-7),
+        "vc6YE": ask(lake, f"SELECT {ratio} u FROM pools WHERE pool = 'vc6YE'")[0]["u"],
+        "all": ask(lake, f"SELECT {ratio} u FROM pools")[0]["u"],
+    }
+
+
+def clusters(data, lake, spool):
+    """Averages of the four clusters combined: sums over sums, weighted by each cluster's GPU jobs."""
+    for column in ("avg_gpu_num", "avg_que_time_gpu", "complete_gpu_time"):
+        mapping = spool.parent / f"{column}.yaml"
+        mapping.write_text(SUMMARY.format(metric=column))
+        imported(lake, spool, "table", data / "helios" / "helios_cluster_summary.csv", mapping=str(mapping))
+    sums = "sum(value * agg_count) / sum(agg_count) weighted, avg(value) plain, sum(value) total"
+    found = {row["run"]: row for row in ask(lake, f"SELECT run, {sums} FROM scalars GROUP BY run")}
+    return {
+        "gpus_per_job": found["avg_gpu_num"]["weighted"],
+        "gpus_per_job_unweighted": found["avg_gpu_num"]["plain"],
+        "queue_s": found["avg_que_time_gpu"]["weighted"],
+        "gpu_s": found["complete_gpu_time"]["total"],
+    }
+
+
+def gpt3(data, lake, spool):
+    """Events, ranks, goodput, steps and MFU of GPT-3 on 512 H100."""
+    done = imported(lake, spool, "mlperf", data / GPT3, run="gpt3")
+    counted = ask(lake, "SELECT event, count(*) n, count(DISTINCT rank) r FROM events GROUP BY event")
+    by_event = {row["event"]: row for row in counted}
+    run_rollups(lake)
+    account = ask(lake, f"SELECT {', '.join(f'{name}_ns {name}' for name in CATEGORIES)} FROM goodput")[0]
+    seconds = {f"{name}_s": account[name] / 1e9 for name in CATEGORIES}
+    run_s = seconds["wall_s"] - seconds["init_s"]
+    steps = [row["s"] for row in ask(lake, "SELECT step_time_s s FROM steps")]
+    shape = {"layers": 96, "d_model": 12_288, "seq_len": 2_048, "vocab": 51_200}
+    speed = {"tokens_per_s": 2_048 * 2_048 / median(steps), "gpus": 512}
+    of = {
+        dtype: utilization_of("narayanan", shape, **speed, device="H100 SXM", dtype=dtype, recompute="none")
+        for dtype in ("fp8", "bf16")
+    }
+    return {
+        **seconds,
+        "refused": sum(done.refused.values()),
+        "events": done.rows["events"],
+        "ranks": by_event["init_start"]["r"],
+        "init_starts": by_event["init_start"]["n"],
+        "nodes": by_event["cache_clear"]["n"],
+        "run_s": run_s,
+        "steps": done.rows["steps"],
+        "step_median_s": median(steps),
+        "step_sum_s": sum(steps),
+        "train_of_run_pct": 100 * seconds["productive_s"] / run_s,
+        "train_of_wall_pct": 100 * seconds["productive_s"] / seconds["wall_s"],
+        "tflops": of["bf16"]["model_flops_per_s_per_device"] / 1e12,
+        "fp8_pct": of["fp8"]["mfu_pct"],
+        "bf16_pct": of["bf16"]["mfu_pct"],
+    }
+
+
+def lora(data, lake, spool):
+    """Minutes of the ten runs: their mean without best and worst, and scaled, as the result is."""
+    done = imported(lake, spool, "mlperf", data / LORA / "result_*.txt.gz", run="lora")
+    minutes = sorted(row["d"] / 60e9 for row in ask(lake, "SELECT duration_ns d FROM spans WHERE name = 'run'"))
+    factor = json.loads((data / LORA / "scaling.json").read_text())["scaling_factor"]
+    return {
+        "runs": len(done.runs),
+        "mean_min": fmean(minutes[1:-1]),
+        "result_min": fmean(minutes[1:-1]) * factor,
+    }
+
+
+def union(intervals):
+    """Return the length that intervals cover together."""
+    total, end = 0, -1
+    for begin, stop in sorted(intervals):
+        total += max(0, stop - max(begin, end))
+        end = max(end, stop)
+    return total
+
+
+def kineto(data, lake, spool):
+    """Step, busy, compute, communication and overlap of each rank and step, in µs, clipped to the step."""
+    imported(lake, spool, "kineto", data / "kineto" / "sampled_rank-*.json.gz", run="r")
+    ns = "SELECT rank, kind, step, device_time, attributes, CAST(ts AS BIGINT) * 1000 b, duration_ns d FROM spans"
+    spans = ask(lake, ns)
+    found = {}
+    for step in (one for one in spans if one["kind"] == "step"):
+        begin, end = step["b"], step["b"] + step["d"]
+        device = [
+            (max(one["b"], begin), min(one["b"] + one["d"], end), one["kind"] == "collective", one["attributes"] or "")
+            for one in spans
+            if one["rank"] == step["rank"] and one["device_time"] and one["b"] < end and one["b"] + one["d"] > begin
+        ]
+        nccl = [(b, e) for b, e, collective, _ in device if collective]
+        # the reference counts kernels alone, not copies
+        compute = [(b, e) for b, e, collective, attributes in device if not collective and '"kernel"' in attributes]
+        lengths = {
+            "step_us": end - begin,
+            "gpu_busy_us": union(compute + nccl),
+            "compute_us": union(compute),
+            "nccl_us": union(nccl),
+            "overlap_us": union(compute) + union(nccl) - union(compute + nccl),
+        }
+        found |= {f"{step['rank']}/{step['step']}/{name}": value / 1000 for name, value in lengths.items()}
+    return found
+
+
+def what_if(trace, lake, spool):
+    """Return what the command says of a trace, given as a file."""
+    name = trace.stem.removeprefix("trace-")
+    imported(lake, spool, "table", trace, mapping="straggler-trace", run=name)
+    done = CliRunner().invoke(cli, ["what-if", name, "--json", "--lake", lake.uri], standalone_mode=False)
+    if done.exception is not None:
+        raise done.exception
+    return json.loads(done.stdout)
+
+
+def stragglers(data, lake, spool):
+    """S, its parts and M of every trace, by ``name/what`` or ``name/what/part``."""
+    found = {}
+    for trace in sorted((data / "stragglers").glob("trace-*.parquet")):
+        name = trace.stem.removeprefix("trace-")
+        for what, value in what_if(trace, lake, spool).items():
+            if isinstance(value, dict):
+                found |= {f"{name}/{what}/{part}": one for part, one in value.items()}
+            elif isinstance(value, float):
+                found[f"{name}/{what}"] = value
+    return found
+
+
+def told_iterations(file):
+    """Return (step, milliseconds) of each iteration that a log of Megatron-LM tells, by its text alone."""
+    text = gzip.decompress(file.read_bytes()).decode(errors="replace")
+    told = re.findall(r"iteration +(\d+)/ +\d+ \|.*?elapsed time per iteration \(ms\): ([\d.]+)", text)
+    return sorted((int(step), float(ms)) for step, ms in told)
+
+
+def megatron(data, lake, spool):
+    """Count iterations, and sum their times, by log."""
+    for file in sorted((data / "megatron_logs").glob("*.out.gz")):
+        imported(lake, spool, "megatron", file, run=file.name)
+    found = ask(lake, "SELECT run, count(*) n, sum(step_time_s) s FROM steps GROUP BY run")
+    return {f"{row['run']}/{name}": row[name] for row in found for name in ("n", "s")}
+
+
+def worker_steps(data, lake, spool):
+    """Jobs, workers, and which job tells a step of a worker twice."""
+    done = imported(lake, spool, "table", data / "worker_steps" / "job_*_norm.csv", mapping="worker-steps")
+    workers = ask(lake, "SELECT run, rank, count(*) n FROM steps GROUP BY run, rank")
+    twice = ask(lake, "SELECT run FROM steps GROUP BY run, rank, step HAVING count(*) > 1")
+    lengths = {run: {row["n"] for row in workers if row["run"] == run} for run in done.runs}
+    return {
+        "refused": sum(done.refused.values()),
+        "jobs": len(done.runs),
+        "workers": len(workers),
+        "twice": len(twice),
+        "twice_in_job_2": sum(row["run"] == "job_2_norm" for row in twice),
+        "job_2_ragged": len(lengths["job_2_norm"]) > 1,
+    }
