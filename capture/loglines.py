@@ -32,6 +32,9 @@ _LONGEST: Final = {
     "template": 1024,
     "exception_message": 4096,
     "exception_stacktrace": 65_536,
+    "exception_type": 256,
+    "source_file": 1024,
+    "source_function": 256,
     "thread_name": 128,
     "logger": 256,
 }
@@ -179,9 +182,9 @@ def _redacted(columns: dict[str, Any], fields: dict[str, Any] | None) -> dict[st
             whole = redact(text(row[name]))
             row[name] = _last(whole, longest) if name == "exception_stacktrace" else text(whole, longest)
     if fields:
-        found = json_text(redact(plain(fields))) or ""
-        if len(found) > _LONGEST_FIELDS:
-            found = json_text({"left_out": f"{len(found)} characters"}) or ""
+        known = plain(fields)
+        size = len(json_text(known) or "")  # before they are looked through: a megabyte of them takes a while
+        found = json_text(redact(known) if size <= _LONGEST_FIELDS else {"left_out": f"{size} characters"})
         row["fields"] = found
     return row
 

@@ -19,7 +19,7 @@ SHORTEST: Final = 20
 _LEAST_VARIETY: Final = 8
 _HUMP: Final = 5
 """What a capital behind a small letter adds: the pairs are told without regard to case."""
-_REMEMBERED: Final = 256
+_REMEMBERED: Final = 1024
 """Longest run whose verdict is remembered: 4096 pictures in base64 would stay in memory."""
 _RUN: Final = re.compile(rf"[A-Za-z0-9_\-+/.~]{{{SHORTEST},}}={{0,2}}")
 _KNOWN: Final = re.compile(

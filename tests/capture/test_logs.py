@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -68,6 +69,29 @@ def test_an_exception_goes_along(place, logger):
     assert "in test_an_exception_goes_along" in row["exception_stacktrace"]
     assert SECRET not in str(row)
     assert not any(SECRET.encode() in path.read_bytes() for path in place.spool.rglob("*.parquet"))
+
+
+def test_no_name_brings_a_secret_in(place, logger):
+    """Of a thread, a file, a function, an exception's class, a logger: what generated code is called, anybody says."""
+    run = place.start()
+    child = logger.getChild(SECRET)
+    child.addHandler(run.log_handler())
+    code = f"""
+def {SECRET}(log):
+    try:
+        raise type('{SECRET}', (Exception,), {{}})
+    except Exception:
+        log.exception('x')
+"""
+    made = {"__name__": "made"}
+    exec(compile(code, f"/x/{SECRET}.py", "exec"), made)
+    thread = threading.Thread(target=made[SECRET], args=(child,), name=SECRET)
+    thread.start()
+    thread.join()
+    run.close()
+    (row,) = lines(place)
+    assert {row[name] for name in ("exception_type", "source_function", "thread_name")} == {"[redacted]"}
+    assert SECRET not in json.dumps(row, default=str)
 
 
 def test_a_flood_is_limited_and_every_line_is_counted(place, logger):
