@@ -22,7 +22,7 @@ class Background:
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._jobs: deque[tuple[Callable[[Callable[[], bool]], None], threading.Event]] = deque()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may write a checkpoint in the middle of this
         self._thread: threading.Thread | None = None
         self._stopping = False
 

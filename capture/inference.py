@@ -34,6 +34,7 @@ from ranklake.capture.start import running, start
 from ranklake.capture.values import integer, json_text, number, text
 from ranklake.lake.contracts.envelope import EncryptionError
 from ranklake.lake.contracts.keys import read_keyring
+from ranklake.lake.contracts.redact import redact, redact_uri
 
 if TYPE_CHECKING:
     from ranklake.capture.run import Run
@@ -69,10 +70,10 @@ class Inference:
         ratio = gaps.lenient("keep", lambda given: checked_ratio(number(given)), keep, 1.0)
         digest_of = gaps.lenient("sha256", _checked_sha256, sha256, None)
         self.constants = {
-            "model": text(model, 256),
-            "model_version": None if version is None else text(version, 256),
+            "model": text(redact(text(model)), 256),
+            "model_version": None if version is None else text(redact(text(version)), 256),
             "model_sha256": digest_of,
-            "endpoint": None if endpoint is None else text(endpoint, 256),
+            "endpoint": None if endpoint is None else text(redact_uri(text(endpoint)), 256),
         }
         self.features: dict[str, Buckets] = {
             name: found

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.capture.start import start
 from ranklake.capture.steps import Nothing, Step
+from ranklake.capture.values import text
+from ranklake.lake.contracts.redact import redact_uri
 
 if TYPE_CHECKING:
     from ranklake.capture.run import Run
@@ -240,10 +242,11 @@ class Follower:
 
 def record_checkpoint(run: "Run", path: object, step: int | None, duration_s: float | None) -> None:
     """Record a checkpoint as an event and as an artifact, by its name alone: hashing it would hold training up."""
-    name = str(path).rstrip("/").rpartition("/")[2]
+    uri = redact_uri(text(path))
+    name = uri.rstrip("/").rpartition("/")[2]
     run.event("checkpoint", step=step, message=name, duration_s=duration_s)
     duration = None if duration_s is None else round(duration_s * 1e9)
-    facts = {"name": name, "kind": "checkpoint", "action": "created", "uri": str(path), "step": step}
+    facts = {"name": name, "kind": "checkpoint", "action": "created", "uri": uri, "step": step}
     with run.recording("artifacts"):
         run.record("artifacts", {**facts, "duration_ns": duration})
 

@@ -67,6 +67,19 @@ def test_what_a_request_says(place, monkeypatch):
     check_books(place.spool)
 
 
+def test_what_is_served_is_told_without_credentials(place):
+    """A URL's user, its signature, and what a name calls a token go from model, version and endpoint."""
+    place.start()
+    url = "https://me:hunter2@host/rank?sig=hunter2&top=5"
+    watched = capture.inference("ranker token=hunter2", version="3 api_key=hunter2", endpoint=url)
+    with watched.request():
+        pass
+    watched.run.close()
+    (row,) = requests(place)
+    assert (row["model"], row["model_version"]) == ("ranker token=[redacted]", "3 api_key=[redacted]")
+    assert row["endpoint"] == "https://host/rank?sig=[redacted]&top=5"
+
+
 def test_failures_are_told_and_raised(place):
     """Whatever a request raises goes on to its caller; timeouts have a status of their own; a refusal may be said."""
     run = place.start()

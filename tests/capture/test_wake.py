@@ -26,6 +26,32 @@ print("done")
 """
 
 
+SUBMITTED = """
+import signal
+from ranklake.capture.background import Background
+
+background, handled = Background(), []
+
+def handle(number, frame):
+    handled.append(number)
+    background.submit(lambda over: None)
+
+signal.signal(signal.SIGALRM, handle)
+signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+while len(handled) < 300:
+    background.submit(lambda over: None)
+signal.setitimer(signal.ITIMER_REAL, 0)
+background.drain(60)
+print("done")
+"""
+
+
+def test_a_checkpoint_may_be_written_in_a_handler():
+    """What is left to the background by a handler is, wherever the main thread is with its own."""
+    done = subprocess.run([sys.executable, "-c", SUBMITTED], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "done\n"
+
+
 def test_it_may_be_set_within_itself():
     """A thousand times by a handler, at any point of the main thread's own call."""
     done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60, check=True)

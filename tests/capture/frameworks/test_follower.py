@@ -1,9 +1,10 @@
 """Follower: training whose steps nobody ends, as with an optimizer that is none of torch's, takes no more memory."""
 
 import torch
+from recorded import rows
 
 from ranklake.capture.frameworks import follower as followers
-from ranklake.capture.frameworks.follower import MOST_MICRO, Follower
+from ranklake.capture.frameworks.follower import MOST_MICRO, Follower, record_checkpoint
 from ranklake.capture.frameworks.torch import HOOKS
 
 
@@ -23,3 +24,11 @@ def test_a_step_that_never_ends_keeps_no_loss_for_ever(place):
     followed.end_step()
     run.close()
     assert run.gaps() == {}
+
+
+def test_a_frameworks_checkpoint_is_told_without_credentials(place):
+    """Its place may be a URL with a user, and signed."""
+    with place.start() as run:
+        record_checkpoint(run, "s3://me:hunter2@bucket/step-1.ckpt?token=hunter2", 1, 0.5)
+    (row,) = rows(place.spool, "artifacts")
+    assert (row["name"], row["uri"]) == ("step-1.ckpt?token=[redacted]", "s3://bucket/step-1.ckpt?token=[redacted]")
