@@ -110,3 +110,16 @@ def test_published_traces(rank):
         ours = [one.length, one.compute, one.communication, one.overlap, one.busy]
         assert ours == pytest.approx(published, abs=1)
         assert one.on_device
+
+
+def test_a_trace_is_read_event_by_event():
+    """Not at once, which would hold the interpreter's lock: the first is there before the rest is looked at."""
+    events = [{"name": 'a "b" ], [', "args": {"n": [1, {}]}}, {"ts": 1.5}, {}]
+    for indent in (None, 2):
+        text = json.dumps({"schemaVersion": 1, "traceEvents": events, "traceName": "x"}, indent=indent)
+        assert list(profiler.each_event(text)) == events
+    assert list(profiler.each_event('{"traceEvents": []}')) == list(profiler.each_event("{}")) == []
+    cut = profiler.each_event('{"traceEvents": [{"ts": 1}, {"ts"')
+    assert next(cut) == {"ts": 1}
+    with pytest.raises(ValueError, match="delimiter"):
+        next(cut)
