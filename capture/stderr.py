@@ -41,7 +41,7 @@ class StderrTap:
     def __init__(self, lines: LogLines, faults: Path) -> None:
         self._lines, self._pid = lines, os.getpid()
         self._nonce = f"\0ranklake {secrets.token_hex(8)}\0\n".encode()
-        self._told = threading.Event()
+        self._told, self._giving = threading.Event(), threading.RLock()
         _flush()
         before = os.dup(_STDERR)
         reader, writer = os.pipe()
@@ -77,13 +77,19 @@ class StderrTap:
         _flush()
         with contextlib.suppress(OSError):
             os.write(_STDERR, self._nonce)
-        os.dup2(self._before, _STDERR)
-        os.close(self._before)
-        self._before = -1
+        self._give_back()
         self._told.wait(_DONE_S)
         self._thread.join(_DONE_S)
         with contextlib.suppress(subprocess.TimeoutExpired):  # children that write there keep it busy
             self._helper.wait(0.2)
+
+    def _give_back(self) -> None:
+        """Lead descriptor 2 to where it led before; once."""
+        with self._giving:
+            before, self._before = self._before, -1
+            if before >= 0:
+                os.dup2(before, _STDERR)
+                os.close(before)
 
     def _read(self) -> None:
         grouping, nonce, kept = Grouping(), self._nonce, b""
@@ -98,6 +104,7 @@ class StderrTap:
                 cut = max(0, raw.rfind(b"\0")) if b"\0" in raw[-len(nonce) :] else len(raw)
                 kept, raw = raw[cut:], raw[:cut]
                 self._record(grouping.feed(raw))
+        self._give_back()  # if the helper was killed: writing into its pipe would raise, or kill a child, from now on
         self._record(grouping.end())
         self._told.set()
 

@@ -3,8 +3,11 @@
 import ctypes
 import faulthandler
 import os
+import signal
 import subprocess
 import sys
+import threading
+from pathlib import Path
 
 from ranklake import capture
 
@@ -33,3 +36,12 @@ elif HOW == "says":
 elif HOW == "floods":
     for number in range(20_000):
         os.write(2, b"line %06d of many\n" % number)
+elif HOW == "orphaned":
+    (reader,) = (one for one in threading.enumerate() if one.name == "ranklake-stderr")
+    for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+        if b"tee.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(int(pid), signal.SIGKILL)
+    reader.join(30)
+    print("still here", file=sys.stderr)
+    subprocess.run(["sh", "-c", "echo and a child >&2"], check=True)
+    run.close()

@@ -20,8 +20,17 @@ def bench(*options, timeout=120):
 
 @pytest.mark.slow
 def test_the_bench_counts_what_a_rank_seals():
-    """Sixty times as fast: three segments a minute, and the rows that a minute's steps, phases and values make."""
-    found = json.loads(bench("--minutes", "6", "--speed", "60", "--json"))
+    """Sixty times as fast: three segments a minute, and the rows that a minute's steps, phases and values make.
+
+    A pack is a process of the agent's. A busy machine does not bring one to its end each second: then it takes longer.
+    """
+    for minutes in ("6", "12", "24", "48"):
+        try:
+            found = json.loads(bench("--minutes", minutes, "--speed", "60", "--json"))
+        except subprocess.CalledProcessError as error:
+            assert "record for longer" in error.stderr, error.stderr  # noqa: PT017 - anything else is a failure
+        else:
+            break
     assert found["segments"] == pytest.approx(3, abs=0.5)
     assert found["rows"] == pytest.approx(60 * (1 + 7 + 20), rel=0.4)  # steps, spans of step and phases, values
     assert set(found["bytes_per_row"]) == {"scalars", "spans", "steps"}

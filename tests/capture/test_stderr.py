@@ -26,6 +26,13 @@ def rank(folder, how, mode):
     return done.returncode, done.stderr
 
 
+def test_a_helper_that_was_killed_costs_rows_and_nothing_else(tmp_path):
+    """Standard error is what it was before: who writes there neither raises nor dies of SIGPIPE."""
+    status, said = rank(tmp_path, "orphaned", "all")
+    assert (status, said) == (0, b"still here\nand a child\n")
+    check_books(tmp_path / "spool")
+
+
 @pytest.mark.parametrize("mode", ["faults", "all"])
 def test_what_a_segfault_leaves(tmp_path, mode):
     """The fault handler's text is in the spool, with the file of Python that it happened in."""
