@@ -337,7 +337,7 @@ class Run(Watching, Logging, Assets):
             return
         self._recorder.flush_gaps()
         self._recorder.tell_gaps()
-        if self._launch.rank == 0:
+        if self._launch.rank == 0 and "signal" not in self.ending:  # what a signal ends has not come to its end
             self.event("run_end")
         self.event("rank_end", **self.ending)
         with contextlib.suppress(RefusedError):

@@ -3,8 +3,8 @@
 -- formula  ratios are sums over sums of the finer rollups. Mean step time: over all ranks and steps. Tokens per second: tokens
 --          over the sum of the steps' mean times. A straggler is the rank that rank_health called one on the days that hold
 --          more than half of the steps compared; of several the one with the largest excess.
--- status   failed: a failure event; else finished: a run_end; else abandoned: an abandoned event, or a later attempt;
---          else running, as far as is known
+-- status   failed: a failure event; else finished: a run_end; else abandoned: an abandoned event, a rank that ended of a
+--          signal, or a later attempt; else running, as far as is known
 WITH started AS (
     SELECT
         runs.run, runs.attempt,
@@ -22,7 +22,9 @@ told AS (
         events.run, events.attempt,
         count(*) FILTER (WHERE event = 'failure') AS failures,
         count(*) FILTER (WHERE event = 'run_end') AS ends,
-        count(*) FILTER (WHERE event = 'abandoned') AS abandoned,
+        count(*) FILTER (
+            WHERE event = 'abandoned' OR (event = 'rank_end' AND attributes LIKE '%"signal":%')
+        ) AS abandoned,
         count(*) FILTER (WHERE event = 'checkpoint') AS checkpoints
     FROM events
     INNER JOIN affected_runs ON affected_runs.run = events.run

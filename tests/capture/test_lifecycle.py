@@ -67,6 +67,7 @@ def test_sigterm_in_a_call_of_c_ends_the_process_as_ever(child):
     assert (told["severity"], told["step"]) == ("warning", 2)
     (end,) = one.events("rank_end")
     assert attributes(end) == {"signal": "SIGTERM"}
+    assert one.events("run_end") == []
     assert [row["step"] for row in rows(one.spool, "steps")] == [0, 1, 2]
     check_books(one.spool)
     assert [path for path in one.local.rglob("*") if path.is_file()] == []

@@ -190,7 +190,7 @@ def test_the_row_tells_where_the_code_was(place, repository, monkeypatch):
     assert json.loads(row["packages"])["pytest"] == pytest.__version__
     assert (row["tp_size"], row["pp_size"], row["dp_size"], row["pool"]) == (2, 1, None, "gpu")
     assert json.loads(row["environment"])["SLURM_JOB_PARTITION"] == "gpu"
-    assert "pytest" in row["command_line"]
+    assert "python" in row["command_line"]
     assert "hunter2" not in json.dumps(row, default=str)
     assert "git_commit" not in why(row)
 
@@ -230,7 +230,7 @@ def test_a_killed_run_has_its_row(tmp_path):
 def test_the_row_is_sealed_once_and_counted_once(place):
     """Written twice in one slot, it is one row, recorded and sealed; flushing makes it final."""
     run = place.start()
-    assert run.flush()
+    assert run.flush(timeout_s=120)
     row = row_of(place)
     assert inquiry.NO_TIME not in why(row).values()
     run.close()

@@ -1,5 +1,6 @@
 """The rollup `run_summary`: what a run did, in one row an attempt."""
 
+import json
 from datetime import timedelta
 
 import pytest
@@ -111,6 +112,14 @@ def test_unknown_is_null_with_a_reason():
 def test_how_a_run_ended(events, status):
     """A failure outweighs an orderly end, that the find of remains; a run of which nothing is told is running."""
     (row,) = summaries(steps=steps(3), events=[event(name) for name in events])
+    assert row["status"] == status
+
+
+@pytest.mark.parametrize(("told", "status"), [({"signal": "SIGTERM"}, "abandoned"), ({"exit_code": 0}, "running")])
+def test_what_a_signal_ended_is_abandoned(told, status):
+    """A rank that died of a signal says so at its end, and nobody says that the run came to its own."""
+    ended = {**event("rank_end"), "attributes": json.dumps(told, separators=(",", ":"))}
+    (row,) = summaries(steps=steps(3), events=[ended])
     assert row["status"] == status
 
 
