@@ -8,7 +8,7 @@ PARALLEL := -n 2 --dist loadfile
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo native test test-s3 test-stores test-frameworks published lint types format catalog snapshots chaos chaos-s3 crash crash-capture bench-capture bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-sql bench-lake bench-lake-more package clean
+.PHONY: help demo native test test-s3 test-stores test-frameworks published lint types format catalog snapshots chaos chaos-s3 crash crash-capture bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-sql bench-lake bench-lake-more package clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -118,6 +118,9 @@ bench-capture: .bench-venv/.ready ## what recording costs the calling thread, be
 	@.bench-venv/bin/python -m ranklake.capture.build || echo "the hot path in C cannot be built here: measured in Python alone" >&2
 	@.bench-venv/bin/python tests/bench/capture_bench.py
 	@echo && RANKLAKE_NATIVE=0 .bench-venv/bin/python tests/bench/capture_bench.py --without-peers
+
+bench-short: .venv/.test ## each benchmark in short form, to see that it runs and what it measures holds
+	@$(BIN)/python -m pytest $(PARALLEL) -m bench tests
 
 bench-outage: .venv/.test ## how long recording calls take while the store is away, flaps, or the disk is full
 	@$(BIN)/python -m pytest -q -s tests/capture/test_outage.py

@@ -20,6 +20,8 @@ from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store import Lake
 from ranklake.quality.check import run_checks
 
+pytestmark = pytest.mark.bench
+
 HOURS = 0.05
 JOB = Job(gpus=10, seconds=HOURS * 3600, seed=7)
 

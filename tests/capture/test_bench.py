@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.bench
+
 BENCH = Path(__file__).resolve().parents[1] / "bench" / "capture_bench.py"
 
 
