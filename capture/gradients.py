@@ -37,12 +37,18 @@ class Gradients:
     ----------
     state, chosen
         The user's own hook; None for the plain all-reduce.
+    has_joined
+        Under ``model.join()`` this rank is out of batches: it gives zeros to the others' all-reduces, outside of a
+        backward pass, and they are none of its steps.
+    counts_ranks
+        Under ``model.join(divide_by_initial_world_size=False)`` the mean is over the ranks that have not joined.
     """
 
     def __init__(self, run: "Run", timer: Timer, group: Any) -> None:  # noqa: ANN401 - torch's
         self._group = group
         self.state: object = None
         self.chosen: Hook | None = None
+        self.has_joined = self.counts_ranks = False
         self.follow(run, timer)
 
     def follow(self, run: "Run", timer: Timer) -> None:
@@ -63,7 +69,7 @@ class Gradients:
         return ranklake_timed
 
     def _reduce(self, bucket: Any) -> Any:  # noqa: ANN401 - torch's
-        if not self._run.enabled:
+        if self.has_joined or not self._run.enabled:
             return self._start(bucket)
         buffer = bucket.buffer()
         if bucket.is_last():
@@ -78,9 +84,17 @@ class Gradients:
         if self.chosen is not None:
             return self.chosen(self.state, bucket)
         distributed: Any = sys.modules["torch.distributed"]
+        ranks = self._ranks(bucket.buffer()) if self.counts_ranks else self._group.size()
         # Before the sum, lest it overflows, and by the reciprocal: to the last bit what DDP without a hook computes.
-        mean = bucket.buffer().mul_(1.0 / self._group.size())
+        mean = bucket.buffer().mul_(1.0 / ranks)
         return distributed.all_reduce(mean, group=self._group, async_op=True).get_future().then(_first)
+
+    def _ranks(self, like: Any) -> float:  # noqa: ANN401 - torch's
+        """Return how many ranks have not joined. It waits for the others, as DDP without a hook does then."""
+        torch: Any = sys.modules["torch"]
+        count = torch.tensor([0.0 if self.has_joined else 1.0], device=like.device)
+        torch.distributed.all_reduce(count, group=self._group)
+        return float(count.item())
 
     def _bracket(self, *, on_cuda: bool) -> None:
         torch: Any = sys.modules["torch"]
@@ -131,8 +145,10 @@ def _take(model: Any, gradients: Gradients) -> None:  # noqa: ANN401 - torch's
     model.register_comm_hook(None, hook)
     model._comm_hooks.remove((hook, None))  # noqa: SLF001 - DDP asks there whether the user has one
     _watched[model] = gradients
-    if not hasattr(type(model).register_comm_hook, "ranklake_takes"):
-        type(model).register_comm_hook = _registering(type(model).register_comm_hook)
+    kind = type(model)
+    if not hasattr(kind.register_comm_hook, "ranklake_takes"):
+        kind.register_comm_hook = _registering(kind.register_comm_hook)
+        kind.join_hook = _joining(kind.join_hook)
 
 
 def _registering(original: Callable[..., None]) -> Callable[..., None]:
@@ -152,6 +168,32 @@ def _registering(original: Callable[..., None]) -> Callable[..., None]:
 
     register_comm_hook.ranklake_takes = True  # type: ignore[attr-defined]
     return register_comm_hook
+
+
+def _joining(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return DDP's method, which tells our hook when ``model.join()`` begins, when a rank has joined, and of its end."""
+
+    @functools.wraps(original)
+    def join_hook(self: Any, **asked: Any) -> Any:  # noqa: ANN401 - torch's
+        hook = original(self, **asked)
+        ours = _watched.get(self)
+        if ours is None:
+            return hook
+        ours.has_joined, ours.counts_ranks = False, not asked.get("divide_by_initial_world_size", True)
+        main, post = hook.main_hook, hook.post_hook
+
+        def main_hook() -> None:
+            ours.has_joined = True
+            main()
+
+        def post_hook(is_last_joiner: bool) -> None:
+            ours.has_joined = ours.counts_ranks = False
+            post(is_last_joiner)
+
+        hook.main_hook, hook.post_hook = main_hook, post_hook
+        return hook
+
+    return join_hook
 
 
 def _first(done: Any) -> Any:  # noqa: ANN401 - torch's

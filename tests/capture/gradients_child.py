@@ -21,14 +21,34 @@ def gradients(rank, watch):
     return [parameter.grad for parameter in model.parameters()]
 
 
+def uneven(rank, watch, *, divide):
+    """Return the parameters after each rank has trained on another number of batches, under ``model.join()``."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Linear(8, 8))
+    watch(model)
+    torch.manual_seed(1 + rank)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with model.join(divide_by_initial_world_size=divide):
+        for _ in range(2 + rank):
+            model(torch.randn(4, 8)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    model(torch.randn(4, 8)).square().mean().backward()  # and once more all together
+    return [*model.parameters(), *(parameter.grad for parameter in model.parameters())]
+
+
 def train(rank, folder):
     """Compare them to the last bit."""
     distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
-    plain = gradients(rank, lambda model: None)
+    plain = [gradients(rank, lambda model: None)]
+    plain += [uneven(rank, lambda model: None, divide=divide) for divide in (True, False)]
     where = {"spool": f"{folder}/spool", "local_dir": f"{folder}/local", "rank": rank, "world_size": RANKS}
     with capture.start(job="job", run="run", **where) as run:
-        timed = gradients(rank, run.collectives)
-    assert all(torch.equal(one, other) for one, other in zip(plain, timed, strict=True))
+        timed = [gradients(rank, run.collectives)]
+        timed += [uneven(rank, run.collectives, divide=divide) for divide in (True, False)]
+    for some, others in zip(plain, timed, strict=True):
+        assert all(torch.equal(one, other) for one, other in zip(some, others, strict=True))
+    assert run.gaps() == {}
     distributed.destroy_process_group()
 
 

@@ -49,7 +49,10 @@ def test_training_is_the_same(trained):
 
 
 def test_gradients_are_ddps_to_the_last_bit(tmp_path):
-    """On three ranks a division and a product with the reciprocal differ: the mean is computed as DDP does."""
+    """On three ranks a division and a product with the reciprocal differ: the mean is computed as DDP does.
+
+    So it is under ``model.join()``, where ranks run out of batches one after the other, in both of its ways.
+    """
     command = [sys.executable, str(CHILD.with_name("gradients_child.py")), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
