@@ -299,7 +299,7 @@ class Assets(Lifecycle):
 
 
 def _text(value: object) -> str | None:
-    return None if value is None else str(redact(text(value, _LONGEST)))
+    return None if value is None else str(redact(text(value)))[:_LONGEST]
 
 
 def _uri(place: Place) -> str:

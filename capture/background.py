@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from ranklake.capture.gaps import LOGGER
+
 _JOIN_S: Final = 2.0
 
 
@@ -27,7 +29,7 @@ class Background:
         self._stopping = False
 
     def submit(self, job: Callable[[Callable[[], bool]], None]) -> threading.Event:
-        """Have a job done; the event is set when it is. Jobs must not raise."""
+        """Have a job done; the event is set when it is. Raises `RuntimeError` where no thread can be had."""
         done = threading.Event()
         if os.getpid() != self._pid:
             job(lambda: False)
@@ -36,8 +38,13 @@ class Background:
         with self._lock:
             self._jobs.append((job, done))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="ranklake-background", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._work, name="ranklake-background", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # no more threads to be had
+                    self._jobs.pop()
+                    raise
+                self._thread = thread
         return done
 
     def drain(self, timeout_s: float) -> None:
@@ -63,6 +70,8 @@ class Background:
                 job, done = self._jobs[0]
             try:
                 job(lambda: self._stopping)
+            except Exception as error:  # noqa: BLE001 - the next job's turn must come
+                LOGGER.warning("ranklake: in the background: %s: %s", type(error).__name__, error)
             finally:
                 done.set()
                 self._jobs.popleft()

@@ -171,7 +171,7 @@ def _registering(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _joining(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return DDP's method, which tells our hook when ``model.join()`` begins, when a rank has joined, and of its end."""
+    """Return DDP's method, which tells our hook of ``model.join()``: its begin, its end, and when this rank joins."""
 
     @functools.wraps(original)
     def join_hook(self: Any, **asked: Any) -> Any:  # noqa: ANN401 - torch's

@@ -50,8 +50,10 @@ _LONGEST: Final = 1024
 
 def allowed_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of the allow-list that are set, redacted."""
-    found = {name: environ[name][:_LONGEST] for name in sorted(ALLOWED & environ.keys())}
-    return dict(redact(found))
+    found = redact({name: environ[name] for name in sorted(ALLOWED & environ.keys())})
+    return {
+        name: value[:_LONGEST] for name, value in found.items()
+    }  # cut afterwards: half a secret is not known as one
 
 
 def scheduler_facts(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -64,7 +66,7 @@ def scheduler_facts(environ: Mapping[str, str]) -> dict[str, Any]:
     found = {
         column: next((environ[name] for name in tried if environ.get(name)), None) for column, tried in names.items()
     }
-    return {column: redact(value[:256]) for column, value in found.items() if value}
+    return {column: redact(value)[:256] for column, value in found.items() if value}
 
 
 @lru_cache(maxsize=2)

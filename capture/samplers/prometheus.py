@@ -136,6 +136,8 @@ class PrometheusSampler:
     def _values(self, page: Page, at_ns: int) -> Iterator[Sample]:
         """Yield metrics that have no column; counters go on where they began again, as Prometheus' own sums do."""
         left_out = 0
+        if len(self._names) >= MOST_SERIES:
+            self._forget({metric_name(sample) for sample in page.samples})
         for sample in page.samples:
             if sample.name in self._table:
                 continue
@@ -153,6 +155,13 @@ class PrometheusSampler:
             self._left_out = True
             message = f"{left_out} series of {self._name} are left out: too many, or names that cannot be stored"
             yield event("series_left_out", at_ns, "warning", message, {"source": self._name, "series": left_out})
+
+    def _forget(self, there: set[str]) -> None:
+        """Make room for new series by those that the page does not have any more."""
+        for raw in self._names.keys() - there:
+            name = self._names.pop(raw)
+            self._before.pop(("", name), None)
+            self._offsets.pop(name, None)
 
     def _continued(self, name: str, value: float) -> float:
         before = self._before.get(("", name))

@@ -246,6 +246,7 @@ def test_series_are_bounded_and_secrets_in_labels_stay_out():
     assert len(values(samples)) == MOST_SERIES
     assert events(samples)[0]["attributes"]["series"] == 5
     assert events(pages.given(text, 2)) == []
+    assert values(pages.given('m{n="new"} 1\n', 3)).keys() == {'prometheus/m{n="new"}'}  # the others are gone
     (name,) = values(Pages().given('m{api_key="f3a9c27b1d8e4f60a5b7"} 1\n'))
     assert "f3a9c27b1d8e4f60a5b7" not in name
 
