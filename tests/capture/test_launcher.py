@@ -104,8 +104,8 @@ def test_names_are_made_to_fit(name):
 
 def test_single_processes_get_names_of_their_own():
     """Without a launcher a run is named by job, time and chance."""
-    names = {find_launch("gpt", {}).run for _ in range(5)}
-    assert len(names) == 5
+    names = {find_launch("gpt", {}).run for _ in range(500)}
+    assert len(names) == 500
     assert all(re.fullmatch(r"gpt-\d{8}T\d{6}Z-[0-9a-f]{6}", name) for name in names)
 
 
