@@ -8,7 +8,7 @@ PARALLEL := -n 2 --dist loadfile
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo native test test-s3 test-stores test-frameworks published lint types format catalog snapshots chaos chaos-s3 crash crash-capture bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-sql bench-lake bench-lake-more package clean
+.PHONY: help demo native test test-s3 test-stores test-frameworks test-frameworks-light published lint types format catalog snapshots chaos chaos-s3 crash crash-capture bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-sql bench-lake bench-lake-more package clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -63,6 +63,10 @@ test-s3: .venv/.test .stores/.ceph ## run the lake's and the stores' contract ag
 test-stores: .venv/.stores ## run the stores' contract against servers of S3, Azure's and Google's protocols
 	@$(BIN)/python -m pytest -m stores tests/stores
 
+# DeepSpeed compiles a kernel for minutes, so the others are a target of their own.
+test-frameworks-light: .venv/.test ## train with each framework but DeepSpeed, in each way that is recorded
+	@$(BIN)/python -m pytest $(PARALLEL) -m frameworks -k "not deepspeed" tests/capture/frameworks
+
 test-frameworks: .venv/.deepspeed ## train with each framework, DeepSpeed included, in each way that is recorded
 	@$(BIN)/python -m pytest -m frameworks tests/capture/frameworks
 
@@ -89,7 +93,7 @@ snapshots: .venv/.test ## freeze the contracts' new versions
 	@$(BIN)/python -m ranklake.lake.contracts.freeze
 
 crash: .venv/.test ## kill capture, the agent, ingest and the cluster at random points, many times (RANKLAKE_KILLS, default 500)
-	@RANKLAKE_KILLS=$${RANKLAKE_KILLS:-500} $(BIN)/python -m pytest $(PARALLEL) -m crash tests/crash --timeout 3600
+	@RANKLAKE_KILLS=$${RANKLAKE_KILLS:-500} $(BIN)/python -m pytest $(PARALLEL) -m crash tests/crash tests/end_to_end --timeout 3600
 
 # LAKE and SPOOL may be URIs of an object store, and STORAGE its options as JSON.
 chaos: .venv/.test ## 3 drivers, upkeep and 4 Dask workers killed at random (RANKLAKE_KILLS, default 200)
@@ -123,7 +127,7 @@ bench-short: .venv/.test ## each benchmark in short form, to see that it runs an
 	@$(BIN)/python -m pytest $(PARALLEL) -m bench tests
 
 bench-outage: .venv/.test ## how long recording calls take while the store is away, flaps, or the disk is full
-	@$(BIN)/python -m pytest -q -s tests/capture/test_outage.py
+	@$(BIN)/python -m pytest -q -s -m bench tests/capture/test_outage.py
 
 bench-overhead: .venv/.test ## what recording costs a real training loop on a CPU
 	@$(BIN)/python tests/bench/overhead_bench.py

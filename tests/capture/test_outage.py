@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from recorded import check_books, gaps, rows, totals
 
+pytestmark = pytest.mark.bench
+
 CHILD = Path(__file__).with_name("outage_child.py")
 HANG_US = 300_000.0  # how long a request of the child's store hangs: what waits for the store waits that long
 GOAL_US = 5000.0

@@ -146,6 +146,7 @@ def test_a_slowed_rank_is_named(folder):
     assert said["summary"]["injected"] == "slow rank 1"
 
 
+@pytest.mark.crash
 def test_a_killed_rank_loses_nothing_it_acknowledged(folder):
     """After SIGKILL half-way every step a rank had journalled is stored, once, and the run is not called finished."""
     said = demo(folder, "--kill-rank", "1")

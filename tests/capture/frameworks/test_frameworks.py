@@ -12,9 +12,7 @@ import pytest
 from recorded import attributes, check_books, gaps, rows
 
 TRAIN = Path(__file__).with_name("train.py")
-BOTH = pytest.mark.parametrize(
-    "options", [(), pytest.param(("--auto",), marks=pytest.mark.frameworks)], ids=["one line", "autolog"]
-)
+BOTH = pytest.mark.parametrize("options", [(), ("--auto",)], ids=["one line", "autolog"])
 PARTS = ("data", "forward", "backward", "collective", "optimizer")
 
 
@@ -84,6 +82,7 @@ def test_a_scaled_loss_is_recorded_unscaled(tmp_path):
     check_steps(steps_of(tmp_path), said)
 
 
+@pytest.mark.frameworks
 @BOTH
 def test_lightning(tmp_path, options):
     """Fits, a run each as their numbers begin anew: steps, accumulation, validation, checkpoint, config, failure."""
@@ -120,6 +119,7 @@ def check_config(folder, name, secret):
         assert secret not in str(rows(folder / "spool", table))
 
 
+@pytest.mark.frameworks
 @BOTH
 def test_transformers(tmp_path, options):
     """The Trainer's steps, with its own numbers; its means, its evaluations, its checkpoint, its arguments."""
@@ -140,6 +140,7 @@ def test_transformers(tmp_path, options):
     check_config(tmp_path, "gradient_accumulation_steps", "hf_yyy")
 
 
+@pytest.mark.frameworks
 @BOTH
 def test_accelerate(tmp_path, options):
     """Steps of accumulated batches, what the accelerator logs, its checkpoint."""
