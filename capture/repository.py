@@ -64,6 +64,14 @@ def repository_facts(git: Git, patch_bytes: int) -> Found:
     elif state.is_changed:
         with _noted(found, ("git_diff_summary", "git_patch", "git_patch_sha256", "git_patch_bytes")):
             _difference(git, patch_bytes, found)
+    else:
+        absent = (
+            "git_patch",
+            "git_patch_sha256",
+            "git_patch_bytes",
+            *(() if state.untracked else ("git_diff_summary",)),
+        )
+        found.unavailable |= dict.fromkeys(absent, "nothing that git tracks is changed")
     untracked = state.untracked
     if untracked and "git_diff_summary" not in found.unavailable:
         changed = found.columns.get("git_diff_summary")

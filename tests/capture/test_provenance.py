@@ -62,7 +62,13 @@ def test_a_clean_repository(repository):
         "git_remote": "https://example.org/team/code.git",
         "git_dirty": False,
     }
-    assert found.unavailable == {}
+    nothing = "nothing that git tracks is changed"
+    absent = ("git_diff_summary", "git_patch", "git_patch_sha256", "git_patch_bytes")
+    assert found.unavailable == dict.fromkeys(absent, nothing)
+    (repository / "new.py").write_text("x\n")
+    found = repository_facts(Git(repository, 20), 1000)
+    assert (found.columns["git_dirty"], found.columns["git_diff_summary"]) == (True, "1 untracked")
+    assert found.unavailable == dict.fromkeys(absent[1:], nothing)
 
 
 def test_a_dirty_repository(repository):
@@ -137,7 +143,8 @@ def test_the_end_of_git_is_enough(repository, tmp_path, monkeypatch):
     before = time.monotonic()
     found = repository_facts(Git(repository, 20), 1000)
     assert time.monotonic() - before < 15
-    assert (found.columns["git_branch"], found.unavailable) == ("trunk", {})
+    assert found.columns["git_branch"] == "trunk"
+    assert set(found.unavailable.values()) == {"nothing that git tracks is changed"}
 
 
 def test_a_repository_without_commits(tmp_path):

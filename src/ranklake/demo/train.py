@@ -79,7 +79,7 @@ def train(options: argparse.Namespace) -> None:
             with counted:
                 with run.phase("forward"):
                     if rank == options.slow_rank and step:  # the injected fault; step 0 is the one that is counted
-                        for _ in range(3):
+                        for _ in range(5):
                             model(tokens, targets)
                     loss = parallel(tokens, targets)
                 with run.phase("backward"):
