@@ -74,7 +74,8 @@ class Histogram:
     zero_count, nan_count, infinite_count
         Values that are in no bucket of either sign.
     sum, min, max
-        Of the finite values; 0 if there are none. The sum is infinite if it overflowed.
+        Of the finite values; 0 if there are none. The sum is infinite if it overflowed, NaN if two of opposite infinite
+        sums were merged.
     """
 
     scale: int = FINEST
@@ -124,8 +125,10 @@ def histogram_of(values: Array, max_buckets: int = MOST_BUCKETS) -> Histogram:
     positive, negative = indices(finite[finite > 0]), indices(-finite[finite < 0])
     ends = [(int(some.min()), int(some.max())) for some in (positive, negative) if len(some)]
     by = _shift(ends, max_buckets)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         total = float(finite.sum())
+    if not math.isfinite(total):  # the values' own sum may be finite though one on the way to it was not
+        total = math.fsum(finite * 2.0**-64) * 2.0**64
     return Histogram(
         scale=FINEST - by,
         zero_count=len(finite) - len(positive) - len(negative),

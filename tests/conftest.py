@@ -9,6 +9,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+# So that a failed assertion in them says what it found.
+pytest.register_assert_rewrite(
+    "tests.support", *(file.stem for file in (Path(__file__).parent / "support").glob("*.py"))
+)
+
 # In CI the same examples every time: a new one that fails is found by whoever works on the code, not by who lands next.
 settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):

@@ -48,12 +48,25 @@ def same(one, other):
         assert one.sum == pytest.approx(other.sum, rel=1e-6, abs=1e-6 * max(abs(one.min), abs(one.max), 1e-300))
 
 
+HALF_THE_GREATEST = 2.0**1023
+
+
 @given(ANY | NEAR, ANY | NEAR, MOST)
+@example(np.array([HALF_THE_GREATEST, -HALF_THE_GREATEST]), np.tile([HALF_THE_GREATEST, -HALF_THE_GREATEST], 9), 4)
+@example(np.tile([HALF_THE_GREATEST, 0, 0, 0, -HALF_THE_GREATEST, 0, 0, 0], 3), np.zeros(3), 4)
 def test_a_merge_is_the_histogram_of_all_values(one, other, most):
     """Count by count, at the same scale, whatever the values: subnormal, huge, zero, infinite or NaN."""
     both = histogram_of(np.concatenate([one, other]), most)
     same(merge(histogram_of(one, most), histogram_of(other, most), most), both)
     same(merge(histogram_of(other, most), histogram_of(one, most), most), both)
+
+
+def test_a_sum_that_overflows_on_its_way_is_the_sum():
+    """Whatever the order in which values of opposite sign come."""
+    values = np.tile([HALF_THE_GREATEST, 0, 0, 0, 0, 0, 0, -HALF_THE_GREATEST], 12)
+    assert histogram_of(values, 4).sum == 0.0
+    assert histogram_of(np.append(values, [3e307, 4e307]), 4).sum == 3e307 + 4e307
+    assert histogram_of(np.full(4, HALF_THE_GREATEST), 4).sum == math.inf
 
 
 @given(st.lists(ANY | NEAR, max_size=6), MOST, st.randoms())
