@@ -14,7 +14,7 @@ from ranklake.capture.checkpoints import AtomicWrite
 from ranklake.capture.fingerprint import METHOD, Fingerprint, StoppedError, fingerprint
 from ranklake.capture.lifecycle import Lifecycle
 from ranklake.capture.series import checked
-from ranklake.capture.values import integer, json_text, number, plain, text
+from ranklake.capture.values import integer, json_text, number, plain, redacted, text
 from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.redact import redact, redact_uri
 
@@ -215,7 +215,7 @@ class Assets(Lifecycle):
             "action": "created",
             "uri": _uri(place),
             "step": self.latest_step() if step is None else integer(step),
-            "inputs": json_text([text(one, 80) for one in inputs] or None),
+            "inputs": json_text([redacted(one, 80) for one in inputs] or None),
             "attributes": redact(plain(dict(attributes))),
         }
 
@@ -299,13 +299,13 @@ class Assets(Lifecycle):
 
 
 def _text(value: object) -> str | None:
-    return None if value is None else str(redact(text(value)))[:_LONGEST]
+    return None if value is None else redacted(value, _LONGEST)
 
 
 def _uri(place: Place) -> str:
     """Return a place as others can find it: a URI without its user, or an absolute path."""
     shown = os.fspath(place)
-    return redact_uri(text(shown if "://" in shown else os.path.abspath(shown), 4096))  # noqa: PTH100 - links stay
+    return text(redact_uri(text(shown if "://" in shown else os.path.abspath(shown))), 4096)  # noqa: PTH100 - links stay
 
 
 def _finite(value: float) -> float | None:

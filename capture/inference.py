@@ -14,7 +14,6 @@ Features leave as two things: a keyed hash, equal for equal features, and the bu
 key is the setting ``fingerprint_key``; without one it is random, and hashes compare within the process alone.
 """
 
-import asyncio
 import functools
 import inspect
 import itertools
@@ -31,10 +30,10 @@ from ranklake.capture.gaps import SAMPLED_OUT, Gaps
 from ranklake.capture.phases import now
 from ranklake.capture.ratios import checked_ratio, chosen, seed_of, threshold_of
 from ranklake.capture.start import running, start
-from ranklake.capture.values import integer, json_text, number, text
+from ranklake.capture.values import integer, json_text, number, redacted, text
 from ranklake.lake.contracts.envelope import EncryptionError
 from ranklake.lake.contracts.keys import read_keyring
-from ranklake.lake.contracts.redact import redact, redact_uri
+from ranklake.lake.contracts.redact import redact_uri
 
 if TYPE_CHECKING:
     from ranklake.capture.run import Run
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 Served = TypeVar("Served", bound=Callable[..., Any])
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _COUNTS: Final = ("input_tokens", "output_tokens", "batch_size")
-_TIMEOUTS: Final = (TimeoutError, asyncio.TimeoutError)
 
 
 class Inference:
@@ -70,8 +68,8 @@ class Inference:
         ratio = gaps.lenient("keep", lambda given: checked_ratio(number(given)), keep, 1.0)
         digest_of = gaps.lenient("sha256", _checked_sha256, sha256, None)
         self.constants = {
-            "model": text(redact(text(model)), 256),
-            "model_version": None if version is None else text(redact(text(version)), 256),
+            "model": redacted(model, 256),
+            "model_version": None if version is None else redacted(version, 256),
             "model_sha256": digest_of,
             "endpoint": None if endpoint is None else text(redact_uri(text(endpoint)), 256),
         }
@@ -178,7 +176,7 @@ class Request:
 
     def _status(self, error: BaseException | None) -> str:
         if error is not None:
-            return "timeout" if isinstance(error, _TIMEOUTS) else "error"
+            return "timeout" if isinstance(error, TimeoutError) else "error"
         said = self._said.get("status", "ok")
         return said if isinstance(said, str) and said in {"ok", "error", "timeout", "rejected"} else "ok"
 

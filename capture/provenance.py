@@ -18,7 +18,7 @@ from ranklake.capture.determinism import SIZES
 from ranklake.capture.launcher import Launch
 from ranklake.capture.submitted import NotSubmittedError, submitted_us
 from ranklake.capture.surroundings import allowed_variables, container, os_description, scheduler_facts
-from ranklake.capture.values import json_text, plain, text
+from ranklake.capture.values import json_text, plain, redacted, text
 from ranklake.lake.contracts.redact import redact, redact_arguments
 
 _FRAMEWORKS: Final = ("torch", "jax", "tensorflow", "mlx")
@@ -59,7 +59,7 @@ def run_row(launch: Launch, job: str, told: Facts) -> Facts:
         unavailable["config"], config_json = f"it has {len(config_json)} characters", None
     device = found("device_name", lambda: _device(launch))
     row = {
-        "job": redact(text(job, 256)),
+        "job": redacted(job, 256),
         "user": found("user", getpass.getuser),
         "host": os.uname().nodename,
         "pid": os.getpid(),

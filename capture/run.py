@@ -20,7 +20,16 @@ from ranklake.capture.phases import Phase, now, phase_column, phase_handle
 from ranklake.capture.preemption import PREEMPTION
 from ranklake.capture.series import checked
 from ranklake.capture.steps import NOTHING, Missed, Nothing, Step
-from ranklake.capture.values import BadValueError, DeviceValueError, integer, json_text, number, plain, repr_of, text
+from ranklake.capture.values import (
+    BadValueError,
+    DeviceValueError,
+    integer,
+    json_text,
+    number,
+    plain,
+    redacted,
+    repr_of,
+)
 from ranklake.capture.waits import Waits
 from ranklake.capture.watching import Watching
 from ranklake.lake.contracts.redact import redact
@@ -222,7 +231,7 @@ class Run(Watching, Logging, Assets):
             columns: dict[str, Any] = {
                 "event": checked(name)[:256],
                 "severity": severity if severity in _SEVERITIES else "info",
-                "message": None if message is None else text(redact(text(message)), 8192),
+                "message": None if message is None else redacted(message, 8192),
                 "step": None if at == ABSENT else at,
                 "duration_ns": None if duration_s is None else max(0, round(number(duration_s) * 1e9)),
                 "attributes": json_text(redact(plain(attributes))),

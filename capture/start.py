@@ -18,7 +18,7 @@ from ranklake.capture.provenance import run_row
 from ranklake.capture.recorder import Recorder
 from ranklake.capture.run import Run
 from ranklake.capture.settings import read_settings, read_storage
-from ranklake.capture.values import integer, text
+from ranklake.capture.values import integer, redacted, text
 
 _LARGEST_PATCH: Final = 1 << 17  # a row of `runs` must fit a frame, in which a character can take six bytes
 _runs: "weakref.WeakSet[Run]" = weakref.WeakSet()
@@ -97,7 +97,7 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
     if not enabled:
         return Run(launch)
     try:
-        name = text(job, 256)
+        name = redacted(job, 256)
         launch = find_launch(name, os.environ, run=run, rank=rank, world_size=world_size, attempt=attempt)
         chosen = read_settings(settings, os.environ, gaps.warn)
         uri = spool_uri(spool)

@@ -6,6 +6,8 @@ import numbers
 from collections.abc import Callable
 from typing import Any, Final
 
+from ranklake.lake.contracts.redact import redact
+
 PLAIN: Final = frozenset({float, int, bool})
 """Types whose conversion to a number runs no foreign code."""
 
@@ -95,6 +97,11 @@ def text(value: object, longest: int = ABSURDLY_LONG) -> str:
         shown = f"<{type(value).__name__}>"
     shown = shown.encode("utf-8", "replace").decode()
     return shown if len(shown) <= longest else shown[: longest - len(_CUT)] + _CUT
+
+
+def redacted(value: object, longest: int) -> str:
+    """Return something as `text` does, without what looks like a credential: it goes first, so that none is cut."""
+    return text(redact(text(value)), longest)
 
 
 def json_text(value: object) -> str | None:

@@ -29,6 +29,16 @@ print(flush=True)
 threading.Event().wait()
 """
 
+WITHOUT_ROOT = """
+import os, pathlib
+from ranklake.capture.samplers.host import HostSampler
+sampler = HostSampler(dict, pathlib.Path(), ".")
+if os.getuid() == 0:
+    os.setresgid(65534, 65534, 65534)
+    os.setresuid(65534, 65534, 65534)
+print(next(iter(sampler.sample(10**9))).columns["unavailable"])
+"""
+
 
 def write(root, files):
     """Write files by their paths below a root."""
@@ -171,13 +181,15 @@ def test_files_of_another_kind_are_not_understood(tmp_path):
     assert unavailable(row)["cpu_count"] == unavailable(row)["memory_used_bytes"] == NOT_UNDERSTOOD
 
 
-@pytest.mark.skipif(os.getuid() == 0, reason="root may read everything")
 def test_a_file_that_may_not_be_read_is_told(tmp_path):
-    """As RAPL's counters are to all but root."""
-    write(tmp_path, {"proc/loadavg": "1 2 3"})
+    """As RAPL's counters are to all but root, which the child gives up, as root may read everything."""
+    write(tmp_path, {"proc/loadavg": "1 2 3", "proc/meminfo": "MemTotal: 1 kB\n"})
     (tmp_path / "proc/loadavg").chmod(0)
-    (row,) = sampled(of(tmp_path))
-    assert unavailable(row)["load_average_1m"] == NOT_PERMITTED
+    tmp_path.chmod(0o755)  # it reads from there, as the folders above are root's
+    told = subprocess.run(
+        [sys.executable, "-c", WITHOUT_ROOT], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert json.loads(told.stdout)["load_average_1m"] == NOT_PERMITTED
 
 
 def test_infiniband_ports_are_summed_and_told_apart(tmp_path):

@@ -203,6 +203,15 @@ def test_the_row_tells_where_the_code_was(place, repository, monkeypatch):
     assert "git_commit" not in why(row)
 
 
+def test_a_credential_across_the_cut_of_a_name_does_not_come_out(place):
+    """It is redacted before the name is cut, for half of one looks like nothing; so with the run named after it."""
+    with place.start(job=f"{'j' * 236} {TOKEN}", run=None) as run:
+        pass
+    shown = row_of(place)["job"]
+    assert TOKEN[:8] not in shown + run.name
+    assert shown.endswith("[redacted]")
+
+
 def test_a_run_of_no_length_has_its_row_though_git_hangs(place, repository, tmp_path, monkeypatch):
     """Neither starting nor ending waits for git for long: the row says that there was no time."""
     hang = tmp_path / "bin" / "git"

@@ -1,15 +1,5 @@
-"""A lake, and a spool beside it."""
+"""A lake and a spool beside it."""
 
-import pytest
+from lake_fixtures import lake, spool
 
-from ranklake.lake.store import Lake
-
-
-@pytest.fixture
-def lake(tmp_path):
-    return Lake.create(str(tmp_path / "lake"))
-
-
-@pytest.fixture
-def spool(tmp_path):
-    return tmp_path / "spool"
+__all__ = ["lake", "spool"]

@@ -1,9 +1,10 @@
 """The published data: `RANKLAKE_PUBLISHED_DATA`, or the folder shared/data beside the repository."""
 
 import pytest
+from lake_fixtures import lake, spool
 from published_data import DATA
 
-from ranklake.lake.store import Lake
+__all__ = ["lake", "published", "spool"]
 
 
 @pytest.fixture
@@ -16,13 +17,3 @@ def published():
         return DATA
 
     return data
-
-
-@pytest.fixture
-def lake(tmp_path):
-    return Lake.create(str(tmp_path / "lake"))
-
-
-@pytest.fixture
-def spool(tmp_path):
-    return tmp_path / "spool"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ranklake.artifacts import VERIFIED, recorded, verify
+from ranklake.artifacts import recorded, verify
 from ranklake.lake.query import query
 
 if TYPE_CHECKING:
@@ -49,11 +49,6 @@ class Sources:
     datasets: list[dict[str, Any]]
     artifacts: dict[str, str]
     logs: dict[str, int]
-
-    @property
-    def are_verified(self) -> bool:
-        """Whether every artifact has the bytes that were recorded."""
-        return all(said == VERIFIED for said in self.artifacts.values())
 
 
 def ask(lake: "Lake", trained: "Trained") -> Sources:
