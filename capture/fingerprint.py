@@ -166,7 +166,7 @@ class _Gathering:
         if entry.hash is None:
             self._leave_out(entry.path, entry.reason)
         else:
-            self.pending.append((entry.path, pool.submit(entry.hash)))
+            self.pending.append((entry.path, _submitted(pool, entry.hash)))
 
     def take(self, leave: int) -> None:
         """Wait for the first of those that are pending, until so many are left."""
@@ -195,6 +195,19 @@ class _Gathering:
         self.made.unreadable_count += 1
         if len(self.made.unreadable) < NAMED_AT_MOST:
             self.made.unreadable[path] = reason
+
+
+def _submitted(pool: ThreadPoolExecutor, work: Callable[[], Hashed]) -> "Future[Hashed]":
+    """Have a file hashed; by this thread where no more can be had, as when the interpreter ends."""
+    try:
+        return pool.submit(work)
+    except RuntimeError:
+        done: Future[Hashed] = Future()
+        try:
+            done.set_result(work())
+        except OSError as error:
+            done.set_exception(error)
+        return done
 
 
 def leaf(path: bytes, size_bytes: int, digest: bytes) -> bytes:

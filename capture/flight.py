@@ -13,8 +13,6 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.capture.profiler import record_file
-
 if TYPE_CHECKING:
     from ranklake.capture.run import Run
 
@@ -53,7 +51,7 @@ class FlightRecorder:
             scratch = self._folder / f"{name}.tmp"
             scratch.write_bytes(raw)
             path = scratch.rename(self._folder / name)
-            record_file(run, path, "dump", atomic=True)
+            run.record_file(path, "dump", atomic=True)
             run.event("flight_recorder", severity="error", message=why, dump=name)
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
             run.trouble("dumping the flight recorder", error)
@@ -80,7 +78,7 @@ class FlightRecorder:
             path = Path(f"{prefix}{self._run.rank}") if prefix else None
             if path is not None and path not in self._kept and path.is_file():
                 self._kept.add(path)
-                record_file(self._run, path, "dump")
+                self._run.record_file(path, "dump")
 
 
 def _trace() -> bytes | None:

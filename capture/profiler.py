@@ -9,7 +9,6 @@ What the profiler takes to start and stop lies outside the step. Stopping waits 
 """
 
 import gzip
-import hashlib
 import json
 import re
 import sys
@@ -197,7 +196,7 @@ class Profiler:
             scratch.write_bytes(gzip.compress(raw, mtime=0))
             scratch.rename(packed)
             path.unlink()
-            record_file(run, packed, "profile", step=step.number, blocking_ns=blocked_ns, atomic=True)
+            run.record_file(packed, "profile", step=step.number, blocking_ns=blocked_ns, atomic=True)
             for summary in summarise({"traceEvents": each_event(raw.decode())}):
                 self._record(summary, step)
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
@@ -211,11 +210,3 @@ class Profiler:
                 duration = round(getattr(summary, part) * 1000)
                 fields = (summary.step, next(self._run.span_ids), step.span_id, ABSENT, -1, 0, name)
                 self._run.spans.put(_pack_span, step.start, duration, *fields)
-
-
-def record_file(run: "Run", path: Path, kind: str, **columns: object) -> None:
-    """Record a file of ours as an artifact: its name, size and hash."""
-    raw = path.read_bytes()
-    facts = {"name": path.name, "kind": kind, "action": "created", "uri": str(path), "bytes": len(raw), "file_count": 1}
-    with run.recording("artifacts"):
-        run.record("artifacts", {**facts, "sha256": hashlib.sha256(raw).hexdigest(), **columns})

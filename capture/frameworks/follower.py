@@ -11,12 +11,15 @@ training, and where nothing is followed the hooks cost a look at a variable.
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ranklake.capture.artifacts import last_part, shown_place
+from ranklake.capture.phases import now
 from ranklake.capture.start import start
 from ranklake.capture.steps import Nothing, Step
 from ranklake.capture.values import text
-from ranklake.lake.contracts.redact import redact_uri
 
 if TYPE_CHECKING:
     from ranklake.capture.run import Run
@@ -69,6 +72,7 @@ class Follower:
         self.facts: dict[str, Any] = {}
         self.losses: list[Any] = []
         self.adds_losses = False
+        self._written: list[Callable[[], None]] = []
 
     @property
     def run(self) -> "Run":
@@ -123,12 +127,14 @@ class Follower:
         """End a fit: a step that is open was none."""
         if self.leader is leader:
             self.drop_step()
+            self._hash_written()
             self.run.event("fit_end")
             self.leader, self.adds_losses = None, False
 
     def fail(self, error: BaseException) -> None:
         """Record that training raised."""
         self._leave_all()
+        self._hash_written()
         step, self.step = self.step, None
         if step is not None:
             step.__exit__(type(error), error, error.__traceback__)
@@ -156,6 +162,7 @@ class Follower:
     def _renew(self) -> None:
         before, self._fits = self.run, self._fits + 1
         first = before.name if self._fits == 1 else before.name.rpartition("-fit")[0]
+        self._hash_written()
         before.close()
         self._known.clear()
         self._run = start(**{**self._settings, "run": f"{first}-fit{self._fits + 1}"})
@@ -182,6 +189,7 @@ class Follower:
         if known:
             self.run.log(known)
         step.__exit__(None, None, None)
+        self._hash_written()
 
     def drop_step(self) -> None:
         """Leave a step that was begun and did not come to an end."""
@@ -230,25 +238,27 @@ class Follower:
     # ── what else ──
 
     def checkpoint(self, path: object, step: int | None = None, duration_s: float | None = None) -> None:
-        """Record that a checkpoint was written."""
-        record_checkpoint(self.run, path, step, duration_s)
+        """Record that a checkpoint was written, and have it hashed in the background.
+
+        Into a folder other ranks may write still: it is hashed when the next step has ended, which they were part of.
+        """
+        place = text(path)
+        self.run.event("checkpoint", step=step, message=last_part(shown_place(place)), duration_s=duration_s)
+        if self.run.world_size > 1 and Path(place).is_dir():
+            written = partial(self.run.record_checkpoint, place, step=step, duration_s=duration_s, at_ns=now())
+            self._written.append(written)
+        else:
+            self.run.record_checkpoint(place, step=step, duration_s=duration_s)
+
+    def _hash_written(self) -> None:
+        while self._written:
+            self._written.pop(0)()
 
     def metrics(self, values: Mapping[str, object], step: int | None = None) -> None:
         """Record a framework's metrics, those that are numbers."""
         numbers = {name: value for name, value in values.items() if _is_number(value)}
         if numbers:
             self.run.log(numbers, step=step)
-
-
-def record_checkpoint(run: "Run", path: object, step: int | None, duration_s: float | None) -> None:
-    """Record a checkpoint as an event and as an artifact, by its name alone: hashing it would hold training up."""
-    uri = redact_uri(text(path))
-    name = uri.rstrip("/").rpartition("/")[2]
-    run.event("checkpoint", step=step, message=name, duration_s=duration_s)
-    duration = None if duration_s is None else round(duration_s * 1e9)
-    facts = {"name": name, "kind": "checkpoint", "action": "created", "uri": uri, "step": step}
-    with run.recording("artifacts"):
-        run.record("artifacts", {**facts, "duration_ns": duration})
 
 
 def _is_number(value: object) -> bool:

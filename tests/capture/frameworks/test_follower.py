@@ -4,7 +4,7 @@ import torch
 from recorded import rows
 
 from ranklake.capture.frameworks import follower as followers
-from ranklake.capture.frameworks.follower import MOST_MICRO, Follower, record_checkpoint
+from ranklake.capture.frameworks.follower import MOST_MICRO, Follower
 from ranklake.capture.frameworks.torch import HOOKS
 
 
@@ -29,6 +29,6 @@ def test_a_step_that_never_ends_keeps_no_loss_for_ever(place):
 def test_a_frameworks_checkpoint_is_told_without_credentials(place):
     """Its place may be a URL with a user, and signed."""
     with place.start() as run:
-        record_checkpoint(run, "s3://me:hunter2@bucket/step-1.ckpt?token=hunter2", 1, 0.5)
+        Follower(run).checkpoint("s3://me:hunter2@bucket/step-1.ckpt?token=hunter2", 1, 0.5)
     (row,) = rows(place.spool, "artifacts")
     assert (row["name"], row["uri"]) == ("step-1.ckpt?token=[redacted]", "s3://bucket/step-1.ckpt?token=[redacted]")

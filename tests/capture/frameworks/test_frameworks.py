@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from recorded import attributes, check_books, gaps, rows
 
+from ranklake.capture.fingerprint import fingerprint
+
 TRAIN = Path(__file__).with_name("train.py")
 BOTH = pytest.mark.parametrize("options", [(), ("--auto",)], ids=["one line", "autolog"])
 PARTS = ("data", "forward", "backward", "collective", "optimizer")
@@ -103,9 +105,20 @@ def test_lightning(tmp_path, options):
     (failure,) = (row for row in events(tmp_path, "failure") if row["run"] == "run-fit2")
     assert "a batch is missing" in failure["message"]
     assert len([row for row in events(tmp_path, "checkpoint") if row["run"] == "run"]) == 2
-    (artifact, *_) = rows(tmp_path / "spool", "artifacts")
-    assert (artifact["kind"], artifact["action"]) == ("checkpoint", "created")
+    check_checkpoints(tmp_path, 2)
     check_config(tmp_path, "rate", "hf_xxx")
+
+
+def check_checkpoints(folder, count, run="run"):
+    """Checkpoints that are still there have the digest of what is there; the others a reason, or what they had."""
+    found = [row for row in rows(folder / "spool", "artifacts") if row["run"] == run]
+    assert [(row["kind"], row["action"]) for row in found] == [("checkpoint", "created")] * count
+    kept = [row for row in found if Path(row["uri"]).exists()]
+    assert kept
+    for row in kept:
+        again = fingerprint(row["uri"])
+        assert (row["sha256"], row["bytes"], row["file_count"]) == (again.sha256, again.size_bytes, again.file_count)
+    assert all(row["sha256"] or attributes(row)["unavailable"]["sha256"] for row in found)
 
 
 def check_config(folder, name, secret):
@@ -137,6 +150,7 @@ def test_transformers(tmp_path, options):
     (checkpoint,) = events(tmp_path, "checkpoint")
     assert checkpoint["message"] == "checkpoint-4"
     assert checkpoint["duration_ns"] > 0
+    check_checkpoints(tmp_path, 1)
     check_config(tmp_path, "gradient_accumulation_steps", "hf_yyy")
 
 
@@ -150,6 +164,7 @@ def test_accelerate(tmp_path, options):
     (logged,) = (row for row in rows(tmp_path / "spool", "scalars") if row["metric"] == "eval/loss")
     assert (logged["value"], logged["step"]) == (0.5, 3)
     assert [row["message"] for row in events(tmp_path, "checkpoint")] == ["state"]
+    check_checkpoints(tmp_path, 1)
     if not options:
         (config,) = events(tmp_path, "config")
         assert attributes(config)["config"] == {"rate": 0.1}
@@ -181,6 +196,7 @@ def test_deepspeed(tmp_path, kernels, options):
     assert [row["samples"] for row in found] == [4] * len(said)
     assert micro_batches(tmp_path, 3) == [0, 1]
     assert [row["message"] for row in events(tmp_path, "checkpoint")] == ["global_step4"]
+    check_checkpoints(tmp_path, 1)
 
 
 PRELUDE = """
