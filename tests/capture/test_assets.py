@@ -5,11 +5,13 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 
 from ranklake import capture
+from ranklake.capture.artifacts import WRITTEN_AGAIN
 from ranklake.capture.checkpoints import SUFFIX
 from ranklake.cli import run as ranklake
 from ranklake.errors import RanklakeError
@@ -135,6 +137,58 @@ def test_a_run_that_records_nothing_writes_checkpoints(tmp_path):
     assert (tmp_path / "x").read_bytes() == b"1"
     with pytest.raises(RanklakeError, match=r"run\.artifact"), run.checkpoint("s3://bucket/x"):
         pass
+
+
+def test_what_is_recorded_last_is_hashed_all_the_same(place, tmp_path):
+    """A script that ends without closing its run does so while the interpreter takes no new threads."""
+    script = (
+        "import sys; from ranklake import capture; from pathlib import Path\n"
+        "run = capture.start(run='run', spool=sys.argv[1], local_dir=sys.argv[2])\n"
+        "Path(sys.argv[3]).write_bytes(b'weights'); run.artifact('model', sys.argv[3])"
+    )
+    model = tmp_path / "model.pt"
+    command = [sys.executable, "-c", script, str(place.spool), str(place.local), str(model)]
+    subprocess.run(command, check=True, timeout=60)
+    (row,) = rows(place.spool, "artifacts")
+    assert (row["sha256"], row["attributes"]) == (hashlib.sha256(b"weights").hexdigest(), None)
+
+
+def test_what_is_written_again_before_it_is_hashed_gets_no_digest(place, tmp_path):
+    """It would be that of other bytes; the row says so, and when the first ones were there."""
+    model, go = tmp_path / "last.ckpt", threading.Event()
+    run = place.start()
+
+    def until_told():
+        go.wait(30)
+        yield 1
+
+    run.dataset("first", index=until_told())
+    for content in (b"one", b"two"):
+        model.unlink(missing_ok=True)
+        model.write_bytes(content)
+        run.record_checkpoint(model, step=1)
+        run.event("between")
+    go.set()
+    run.flush()
+    run.close()
+    one, two = rows(place.spool, "artifacts")
+    assert (one["sha256"], json.loads(one["attributes"])) == (None, {"unavailable": {"sha256": WRITTEN_AGAIN}})
+    assert two["sha256"] == hashlib.sha256(b"two").hexdigest()
+    between = [row["ts"] for row in rows(place.spool, "events") if row["event"] == "between"]
+    assert one["ts"] <= between[0] <= two["ts"] <= between[1]
+
+
+def test_a_file_of_ours_is_told_without_credentials(place, tmp_path):
+    """Traces and dumps lie where the user said."""
+    folder = tmp_path / f"password={'Zx81kQ0vTn' * 4}"
+    folder.mkdir()
+    (folder / "trace").write_bytes(b"trace")
+    with place.start() as run:
+        run.record_file(folder / "trace", "dump", atomic=True)
+    (row,) = rows(place.spool, "artifacts")
+    assert row["uri"] == f"{tmp_path}/password=[redacted]"
+    assert (row["name"], row["kind"], row["bytes"]) == ("trace", "dump", 5)
+    assert (row["sha256"], row["atomic"]) == (hashlib.sha256(b"trace").hexdigest(), True)
 
 
 def test_tags_have_a_history(place, tmp_path):

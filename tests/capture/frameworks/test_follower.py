@@ -3,6 +3,7 @@
 import torch
 from recorded import rows
 
+from ranklake.capture.fingerprint import fingerprint
 from ranklake.capture.frameworks import follower as followers
 from ranklake.capture.frameworks.follower import MOST_MICRO, Follower
 from ranklake.capture.frameworks.torch import HOOKS
@@ -32,3 +33,21 @@ def test_a_frameworks_checkpoint_is_told_without_credentials(place):
         Follower(run).checkpoint("s3://me:hunter2@bucket/step-1.ckpt?token=hunter2", 1, 0.5)
     (row,) = rows(place.spool, "artifacts")
     assert (row["name"], row["uri"]) == ("step-1.ckpt?token=[redacted]", "s3://bucket/step-1.ckpt?token=[redacted]")
+
+
+def test_a_folder_that_other_ranks_may_write_still_is_hashed_after_the_next_step(place, tmp_path):
+    """Their part comes after this rank has told of its own; the time is that of this rank's."""
+    run = place.start(rank=0, world_size=2)
+    followed, folder = Follower(run), tmp_path / "state"
+    folder.mkdir()
+    (folder / "rank-0").write_bytes(b"0")
+    followed.begin_step()
+    followed.checkpoint(folder, 0, 0.5)
+    run.event("between")
+    (folder / "rank-1").write_bytes(b"1")
+    followed.end_step()
+    run.close()
+    (row,) = rows(place.spool, "artifacts")
+    assert (row["sha256"], row["file_count"]) == (fingerprint(folder).sha256, 2)
+    (between,) = (event for event in rows(place.spool, "events") if event["event"] == "between")
+    assert row["ts"] <= between["ts"]
