@@ -1,264 +1,91 @@
 -- grain    one row per run and attempt, on the UTC date on which the run began; rows of one run meet end to end
--- inputs   step_rollup, spans, events and runs of the runs to compute (affected_runs), whatever their dates
--- formula  Wall time of the attempt, cut at every boundary of every interval; each piece goes to the first of the kinds below
---          that covers it, so that the kinds add up to wall time to the nanosecond. The timeline is rank 0's, which as a rule
---          saves the checkpoints (step_rollup says what stands in where rank 0 recorded nothing). Kinds as in Google's
---          ML goodput measurement (2024).
---              1 checkpoint, 2 evaluation   what the step's own columns say, laid at the step's end
---              3 init, restart, 4 stall     what a step took beyond $hang_factor medians: of the first step it is the start
---                                           (compilation), of a later one a hang, if it is longer than $stall_s seconds
---              5 lost work, 6 productive    steps; lost if a later attempt began at or before that step again
---              7 checkpoint, 8 evaluation   spans and events between steps
---              9 init, restart              until the first step; of a restart also since the attempt before was last seen
---             10 stall                      what is left in one piece of more than $stall_s seconds
---             11 unattributed               what is left
---          A run that tells its start by a span ``init`` (kind phase, outside of steps), as imported logs do, begins with
---          that span and starts as long as it lasts; its spans ``train`` are productive, too.
---
--- into timeline: the steps of rank 0
-SELECT
-    step_rollup.run, step_rollup.attempt, step,
-    CAST(lead_ts AS BIGINT) * 1000 AS begin_ns,
-    CAST(lead_ts AS BIGINT) * 1000 + lead_step_time_ns AS end_ns,
-    lead_step_time_ns AS step_ns,
-    least(coalesce(lead_checkpoint_time_ns, 0), lead_step_time_ns) AS checkpoint_ns,
-    least(
-        coalesce(lead_evaluation_time_ns, 0),
-        lead_step_time_ns - least(coalesce(lead_checkpoint_time_ns, 0), lead_step_time_ns)
-    ) AS evaluation_ns
-FROM step_rollup
-INNER JOIN affected_runs ON affected_runs.run = step_rollup.run;
-
--- into happened: events, which end at their time, but for those that whoever found the remains wrote, at whatever time
-SELECT
-    events.run, events.attempt, events.rank, events.event,
-    CAST(events.ts AS BIGINT) * 1000 AS end_ns,
-    CAST(events.ts AS BIGINT) * 1000 - greatest(coalesce(events.duration_ns, 0), 0) AS begin_ns
-FROM events
-INNER JOIN affected_runs ON affected_runs.run = events.run
-WHERE events.event NOT IN ('abandoned', 'gap');
-
--- into told: what rank 0 itself says of an attempt's start and of its training
-SELECT
-    spans.run, spans.attempt, spans.name,
-    CAST(spans.ts AS BIGINT) * 1000 AS begin_ns,
-    CAST(spans.ts AS BIGINT) * 1000 + spans.duration_ns AS end_ns
-FROM spans
-INNER JOIN affected_runs ON affected_runs.run = spans.run
-WHERE spans.kind = 'phase' AND spans.name IN ('init', 'train') AND spans.rank = 0 AND spans.step IS NULL;
-
--- into attempts: from where to where each attempt's account goes, and what its steps are like
-WITH stepped AS (
+-- inputs   goodput_daily, where wall time is taken apart, and events, spans, step_rollup and runs of the runs to compute
+--          (affected_runs)
+-- formula  sums over goodput_daily. Checkpoints saved: what rank 0 tells of them as events, as spans, or as time in steps,
+--          whichever is most.
+-- status   failed: a failure event; else preempted: every rank was told to end; else finished: a run_end; else abandoned: an
+--          abandoned event, a rank that ended of a signal, or a later attempt; else running, as far as is known
+WITH told AS (
     SELECT
-        run, attempt,
-        count(*) AS steps,
-        min(step) AS first_step,
-        min(begin_ns) AS first_ns,
-        max(end_ns) AS last_ns,
-        CAST(median(step_ns) AS BIGINT) AS typical_ns
-    FROM timeline
-    GROUP BY run, attempt
+        events.run, events.attempt,
+        count(*) FILTER (WHERE event = 'failure') AS failures,
+        count(*) FILTER (WHERE event = 'run_end') AS ends,
+        count(*) FILTER (
+            WHERE event = 'abandoned' OR (event = 'rank_end' AND attributes LIKE '%"signal":%')
+        ) AS abandoned,
+        count(DISTINCT CASE WHEN event = 'preemption' THEN rank END) AS preempted_ranks,
+        count(DISTINCT CASE WHEN event = 'rank_start' THEN rank END) AS started_ranks,
+        count(*) FILTER (WHERE event = 'checkpoint' AND rank = 0) AS checkpoints
+    FROM events
+    INNER JOIN affected_runs ON affected_runs.run = events.run
+    GROUP BY events.run, events.attempt
 ),
-seen AS (
-    SELECT run, attempt, first_ns AS begin_ns, last_ns AS end_ns, CAST(NULL AS BIGINT) AS closed_ns FROM stepped
-    UNION ALL
-    SELECT run, attempt, begin_ns, end_ns, CASE WHEN event = 'run_end' THEN end_ns END FROM happened
-    UNION ALL
-    SELECT runs.run, runs.attempt, CAST(runs.ts AS BIGINT) * 1000, CAST(runs.ts AS BIGINT) * 1000, NULL
-    FROM runs
-    INNER JOIN affected_runs ON affected_runs.run = runs.run
-),
-inits AS (
-    SELECT run, attempt, min(begin_ns) AS begin_ns, max(end_ns) AS end_ns
-    FROM told
-    WHERE name = 'init'
-    GROUP BY run, attempt
-),
-extents AS (
-    SELECT
-        seen.run, seen.attempt,
-        coalesce(min(inits.begin_ns), min(seen.begin_ns)) AS begin_ns,
-        coalesce(max(closed_ns), max(seen.end_ns)) AS end_ns
-    FROM seen
-    LEFT JOIN inits ON inits.run = seen.run AND inits.attempt = seen.attempt
-    GROUP BY seen.run, seen.attempt
-),
-ordered AS (
-    -- attempts begin in their order, whatever their hosts' clocks say
-    SELECT run, attempt, end_ns, max(begin_ns) OVER (PARTITION BY run ORDER BY attempt) AS begin_ns FROM extents
-),
-bounded AS (
-    SELECT
-        run, attempt, begin_ns,
-        greatest(begin_ns, least(end_ns, coalesce(lead(begin_ns) OVER (PARTITION BY run ORDER BY attempt), end_ns)))
-            AS end_ns
-    FROM ordered
-)
-SELECT
-    bounded.run, bounded.attempt, bounded.end_ns,
-    coalesce(lag(bounded.end_ns) OVER following, bounded.begin_ns) AS begin_ns,
-    row_number() OVER following > 1 AS is_restart,
-    coalesce(stepped.steps, 0) AS steps, stepped.first_ns, stepped.typical_ns, inits.end_ns AS init_end_ns,
-    -- the step that the attempts after this one went back to
-    min(stepped.first_step) OVER (
-        PARTITION BY bounded.run ORDER BY bounded.attempt ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING
-    ) AS resumed_step
-FROM bounded
-LEFT JOIN stepped ON stepped.run = bounded.run AND stepped.attempt = bounded.attempt
-LEFT JOIN inits ON inits.run = bounded.run AND inits.attempt = bounded.attempt
-WINDOW following AS (PARTITION BY bounded.run ORDER BY bounded.attempt);
-
--- into marked: what each step is
-SELECT
-    timeline.run, timeline.attempt, timeline.begin_ns, timeline.end_ns, timeline.checkpoint_ns, timeline.evaluation_ns,
-    coalesce(timeline.step >= attempts.resumed_step, FALSE) AS is_lost,
-    timeline.begin_ns = attempts.first_ns AS is_first,
-    CASE
-        WHEN timeline.step_ns - timeline.checkpoint_ns - timeline.evaluation_ns <= $hang_factor * attempts.typical_ns
-        THEN 0
-        WHEN timeline.begin_ns > attempts.first_ns AND timeline.step_ns <= $stall_s * 1000000000 THEN 0
-        ELSE timeline.step_ns - timeline.checkpoint_ns - timeline.evaluation_ns - attempts.typical_ns
-    END AS beyond_ns
-FROM timeline
-INNER JOIN attempts ON attempts.run = timeline.run AND attempts.attempt = timeline.attempt;
-
--- the account
-WITH intervals AS (
-    SELECT run, attempt, 1 AS kind, end_ns - checkpoint_ns AS begin_ns, end_ns FROM marked WHERE checkpoint_ns > 0
-    UNION ALL
-    SELECT run, attempt, 2, end_ns - checkpoint_ns - evaluation_ns, end_ns - checkpoint_ns
-    FROM marked WHERE evaluation_ns > 0
-    UNION ALL
-    SELECT run, attempt, CASE WHEN is_first THEN 3 ELSE 4 END, begin_ns, begin_ns + beyond_ns
-    FROM marked WHERE beyond_ns > 0
-    UNION ALL
-    SELECT run, attempt, CASE WHEN is_lost THEN 5 ELSE 6 END, begin_ns, end_ns FROM marked
-    UNION ALL
-    SELECT told.run, told.attempt, 6, told.begin_ns, told.end_ns
-    FROM told
-    INNER JOIN attempts ON attempts.run = told.run AND attempts.attempt = told.attempt
-    WHERE told.name = 'train' AND attempts.init_end_ns IS NOT NULL
-    UNION ALL
-    SELECT run, attempt, CASE event WHEN 'checkpoint' THEN 7 ELSE 8 END, begin_ns, end_ns
-    FROM happened
-    WHERE event IN ('checkpoint', 'evaluation') AND rank = 0
-    UNION ALL
-    SELECT
-        spans.run, spans.attempt, CASE spans.kind WHEN 'checkpoint' THEN 7 ELSE 8 END,
-        CAST(spans.ts AS BIGINT) * 1000, CAST(spans.ts AS BIGINT) * 1000 + spans.duration_ns
+saved AS (
+    SELECT spans.run, spans.attempt, count(*) AS checkpoints
     FROM spans
     INNER JOIN affected_runs ON affected_runs.run = spans.run
-    WHERE spans.kind IN ('checkpoint', 'evaluation') AND spans.rank = 0
-    UNION ALL
-    -- without any step all of the attempt was a start
-    SELECT run, attempt, 9, begin_ns, coalesce(init_end_ns, first_ns, end_ns) FROM attempts
-    UNION ALL
-    SELECT run, attempt, 11, begin_ns, end_ns FROM attempts
+    WHERE spans.kind = 'checkpoint' AND spans.rank = 0
+    GROUP BY spans.run, spans.attempt
 ),
-clipped AS (
+stepped AS (
+    SELECT step_rollup.run, step_rollup.attempt, count(*) FILTER (WHERE lead_checkpoint_time_ns > 0) AS checkpoints
+    FROM step_rollup
+    INNER JOIN affected_runs ON affected_runs.run = step_rollup.run
+    GROUP BY step_rollup.run, step_rollup.attempt
+),
+started AS (
     SELECT
-        attempts.run, attempts.attempt, intervals.kind,
-        greatest(intervals.begin_ns, attempts.begin_ns) AS begin_ns,
-        least(intervals.end_ns, attempts.end_ns) AS end_ns
-    FROM intervals
-    INNER JOIN attempts ON attempts.run = intervals.run AND attempts.attempt = intervals.attempt
-    WHERE least(intervals.end_ns, attempts.end_ns) > greatest(intervals.begin_ns, attempts.begin_ns)
+        runs.run, runs.attempt,
+        first_value(coalesce(device_count, world_size) ORDER BY ts, incarnation) AS device_count
+    FROM runs
+    INNER JOIN affected_runs ON affected_runs.run = runs.run
+    GROUP BY runs.run, runs.attempt
 ),
-weights(kind, weight) AS (
-    -- one decimal counts what covers a moment, four digits a kind, the first kind in front: its size tells the kind
-    VALUES
-    (1, CAST('100000000000000000000000000000000' AS DECIMAL(38, 0))),
-    (2, CAST('10000000000000000000000000000' AS DECIMAL(38, 0))),
-    (3, CAST('1000000000000000000000000' AS DECIMAL(38, 0))),
-    (4, CAST('100000000000000000000' AS DECIMAL(38, 0))),
-    (5, CAST('10000000000000000' AS DECIMAL(38, 0))),
-    (6, CAST('1000000000000' AS DECIMAL(38, 0))),
-    (7, CAST('100000000' AS DECIMAL(38, 0))),
-    (8, CAST('10000' AS DECIMAL(38, 0))),
-    (9, CAST('1' AS DECIMAL(38, 0))),
-    (11, CAST('0' AS DECIMAL(38, 0)))
-),
-changes AS (
+summed AS (
     SELECT
-        run, attempt,
-        unnest(make_array(begin_ns, end_ns)) AS at_ns,
-        unnest(make_array(weight, -weight)) AS change
-    FROM clipped
-    INNER JOIN weights ON weights.kind = clipped.kind
-),
-boundaries AS (
-    SELECT run, attempt, at_ns, sum(change) AS change FROM changes GROUP BY run, attempt, at_ns
-),
-covered AS (
-    SELECT
-        run, attempt, at_ns,
-        lead(at_ns) OVER timeline - at_ns AS piece_ns,
-        CAST(sum(change) OVER (
-            PARTITION BY run, attempt ORDER BY at_ns ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
-        ) AS DOUBLE) AS cover
-    FROM boundaries
-    WINDOW timeline AS (PARTITION BY run, attempt ORDER BY at_ns)
-),
-pieces AS (
-    SELECT
-        run, attempt, at_ns, piece_ns,
-        -- a little below each weight, since the cast to double may round
-        CASE
-            WHEN cover >= 0.99999e32 THEN 1 WHEN cover >= 0.99999e28 THEN 2 WHEN cover >= 0.99999e24 THEN 3
-            WHEN cover >= 0.99999e20 THEN 4 WHEN cover >= 0.99999e16 THEN 5 WHEN cover >= 0.99999e12 THEN 6
-            WHEN cover >= 0.99999e8 THEN 7 WHEN cover >= 0.99999e4 THEN 8 WHEN cover >= 0.5 THEN 9 ELSE 11
-        END AS kind
-    FROM covered
-    WHERE piece_ns > 0
-),
-islands AS (
-    -- neighbouring pieces of unattributed time are one piece
-    SELECT
-        run, attempt, kind, piece_ns,
-        sum(CASE kind WHEN 11 THEN 0 ELSE 1 END) OVER (
-            PARTITION BY run, attempt ORDER BY at_ns ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
-        ) AS island
-    FROM pieces
-),
-joined AS (
-    SELECT run, attempt, kind, sum(piece_ns) AS piece_ns
-    FROM islands
-    GROUP BY run, attempt, kind, CASE kind WHEN 11 THEN island ELSE 0 END
-),
-spent AS (
-    SELECT
-        run, attempt,
-        sum(CASE WHEN kind IN (3, 9) THEN piece_ns ELSE 0 END) AS start_ns,
-        sum(CASE WHEN kind = 6 THEN piece_ns ELSE 0 END) AS productive_ns,
-        sum(CASE WHEN kind IN (1, 7) THEN piece_ns ELSE 0 END) AS checkpoint_ns,
-        sum(CASE WHEN kind IN (2, 8) THEN piece_ns ELSE 0 END) AS evaluation_ns,
-        sum(CASE WHEN kind = 5 THEN piece_ns ELSE 0 END) AS lost_work_ns,
-        sum(CASE WHEN kind = 4 OR (kind = 11 AND piece_ns > $stall_s * 1000000000) THEN piece_ns ELSE 0 END)
-            AS stall_ns,
-        sum(CASE WHEN kind = 11 AND piece_ns <= $stall_s * 1000000000 THEN piece_ns ELSE 0 END) AS unattributed_ns
-    FROM joined
-    GROUP BY run, attempt
-),
-lost AS (
-    SELECT run, attempt, count(*) AS steps FROM marked WHERE is_lost GROUP BY run, attempt
+        goodput_daily.run, goodput_daily.attempt,
+        min(ts) AS ts,
+        max(end_ts) AS end_ts,
+        sum(steps) AS steps,
+        sum(steps_lost) AS steps_lost,
+        sum(tokens) AS tokens,
+        sum(tokens_lost) AS tokens_lost,
+        sum(wall_ns) AS wall_ns,
+        sum(init_ns) AS init_ns,
+        sum(productive_ns) AS productive_ns,
+        sum(checkpoint_ns) AS checkpoint_ns,
+        sum(evaluation_ns) AS evaluation_ns,
+        sum(restart_ns) AS restart_ns,
+        sum(downtime_ns) AS downtime_ns,
+        sum(lost_work_ns) AS lost_work_ns,
+        sum(stall_ns) AS stall_ns,
+        sum(unattributed_ns) AS unattributed_ns
+    FROM goodput_daily
+    INNER JOIN affected_runs ON affected_runs.run = goodput_daily.run
+    GROUP BY goodput_daily.run, goodput_daily.attempt
 )
 SELECT
-    attempts.run, attempts.attempt, affected_runs.date,
-    to_timestamp_micros(attempts.begin_ns / 1000) AT TIME ZONE 'UTC' AS ts,
-    to_timestamp_micros(attempts.end_ns / 1000) AT TIME ZONE 'UTC' AS end_ts,
-    attempts.steps,
-    coalesce(lost.steps, 0) AS steps_lost,
-    attempts.end_ns - attempts.begin_ns AS wall_ns,
-    CASE WHEN attempts.is_restart THEN 0 ELSE coalesce(spent.start_ns, 0) END AS init_ns,
-    coalesce(spent.productive_ns, 0) AS productive_ns,
-    coalesce(spent.checkpoint_ns, 0) AS checkpoint_ns,
-    coalesce(spent.evaluation_ns, 0) AS evaluation_ns,
-    CASE WHEN attempts.is_restart THEN coalesce(spent.start_ns, 0) ELSE 0 END AS restart_ns,
-    coalesce(spent.lost_work_ns, 0) AS lost_work_ns,
-    coalesce(spent.stall_ns, 0) AS stall_ns,
-    coalesce(spent.unattributed_ns, 0) AS unattributed_ns,
-    CAST(spent.productive_ns AS DOUBLE) / nullif(attempts.end_ns - attempts.begin_ns, 0) AS goodput_ratio
-FROM attempts
-INNER JOIN affected_runs ON affected_runs.run = attempts.run
-LEFT JOIN spent ON spent.run = attempts.run AND spent.attempt = attempts.attempt
-LEFT JOIN lost ON lost.run = attempts.run AND lost.attempt = attempts.attempt
+    summed.run, summed.attempt, affected_runs.date, summed.ts, summed.end_ts,
+    summed.steps, summed.steps_lost,
+    summed.wall_ns, summed.init_ns, summed.productive_ns, summed.checkpoint_ns, summed.evaluation_ns, summed.restart_ns,
+    summed.lost_work_ns, summed.stall_ns, summed.unattributed_ns,
+    CAST(summed.productive_ns AS DOUBLE) / nullif(summed.wall_ns, 0) AS goodput_ratio,
+    CASE
+        WHEN told.failures > 0 THEN 'failed'
+        WHEN told.preempted_ranks > 0 AND told.preempted_ranks >= told.started_ranks THEN 'preempted'
+        WHEN told.ends > 0 AND told.preempted_ranks = 0 THEN 'finished'
+        WHEN told.abandoned > 0 OR summed.attempt < max(summed.attempt) OVER (PARTITION BY summed.run) THEN 'abandoned'
+        WHEN told.preempted_ranks > 0 THEN 'preempted'
+        ELSE 'running'
+    END AS status,
+    summed.downtime_ns,
+    greatest(
+        coalesce(told.checkpoints, 0), coalesce(saved.checkpoints, 0), coalesce(stepped.checkpoints, 0)
+    ) AS checkpoints,
+    summed.tokens, summed.tokens_lost, started.device_count
+FROM summed
+INNER JOIN affected_runs ON affected_runs.run = summed.run
+LEFT JOIN told ON told.run = summed.run AND told.attempt = summed.attempt
+LEFT JOIN saved ON saved.run = summed.run AND saved.attempt = summed.attempt
+LEFT JOIN stepped ON stepped.run = summed.run AND stepped.attempt = summed.attempt
+LEFT JOIN started ON started.run = summed.run AND started.attempt = summed.attempt

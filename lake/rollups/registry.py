@@ -163,16 +163,26 @@ ROLLUPS: Final = (
         (Input("steps", "day"), Input("runs", "until"), Input("run_facts", "until")),
         lookups={"peaks": _peaks},
     ),
+    Rollup("run_epochs", "partition", (Input("scalars", "day"),)),
     Rollup(
-        "goodput",
+        "goodput_daily",
         "run",
-        (Input("step_rollup", "run"), Input("spans", "run"), Input("events", "run"), Input("runs", "run")),
+        tuple(Input(table, "run") for table in ("step_rollup", "run_epochs", "spans", "events", "runs")),
         {"hang_factor": HANG_FACTOR, "stall_s": STALL_S},
     ),
     Rollup(
+        "goodput",
+        "run",
+        tuple(Input(table, "run") for table in ("goodput_daily", "step_rollup", "spans", "events", "runs")),
+    ),
+    Rollup("run_goodput", "run", (Input("goodput", "run"), Input("runs", "run"))),
+    Rollup(
         "run_summary",
         "run",
-        tuple(Input(table, "run") for table in ("runs", "events", "step_rollup", "rank_health", "mfu", "goodput")),
+        tuple(
+            Input(table, "run")
+            for table in ("runs", "events", "step_rollup", "rank_health", "mfu", "goodput", "run_goodput")
+        ),
     ),
 )
 """In an order in which each comes after what it reads."""

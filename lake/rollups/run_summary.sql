@@ -1,10 +1,9 @@
 -- grain    one row per run and attempt, on the UTC date on which the run began
--- inputs   runs, events, step_rollup, rank_health, mfu and goodput of the runs to compute (affected_runs)
+-- inputs   runs, events, step_rollup, rank_health, mfu, goodput and run_goodput of the runs to compute (affected_runs)
 -- formula  ratios are sums over sums of the finer rollups. Mean step time: over all ranks and steps. Tokens per second: tokens
 --          over the sum of the steps' mean times. A straggler is the rank that rank_health called one on the days that hold
 --          more than half of the steps compared; of several the one with the largest excess.
--- status   failed: a failure event; else finished: a run_end; else abandoned: an abandoned event, a rank that ended of a
---          signal, or a later attempt; else running, as far as is known
+--          run_*: of the whole run, restarts included, the same in each of its rows
 WITH started AS (
     SELECT
         runs.run, runs.attempt,
@@ -20,11 +19,6 @@ WITH started AS (
 told AS (
     SELECT
         events.run, events.attempt,
-        count(*) FILTER (WHERE event = 'failure') AS failures,
-        count(*) FILTER (WHERE event = 'run_end') AS ends,
-        count(*) FILTER (
-            WHERE event = 'abandoned' OR (event = 'rank_end' AND attributes LIKE '%"signal":%')
-        ) AS abandoned,
         count(*) FILTER (WHERE event = 'checkpoint') AS checkpoints
     FROM events
     INNER JOIN affected_runs ON affected_runs.run = events.run
@@ -87,12 +81,7 @@ used AS (
 SELECT
     goodput.run, goodput.attempt, goodput.date,
     started.job, goodput.ts, goodput.end_ts,
-    CASE
-        WHEN told.failures > 0 THEN 'failed'
-        WHEN told.ends > 0 THEN 'finished'
-        WHEN told.abandoned > 0 OR goodput.attempt < max(goodput.attempt) OVER (PARTITION BY goodput.run) THEN 'abandoned'
-        ELSE 'running'
-    END AS status,
+    goodput.status,
     started.world_size, stepped.ranks, started.device_type, started.device_name,
     coalesce(stepped.steps, 0) AS steps,
     coalesce(stepped.rank_steps, 0) AS rank_steps,
@@ -112,9 +101,15 @@ SELECT
     goodput.productive_ns, goodput.wall_ns, goodput.goodput_ratio,
     coalesce(stragglers.stragglers, 0) AS stragglers,
     stragglers.straggler_rank, stragglers.straggler_excess_ratio, stragglers.straggler_reason,
-    started.injected
+    started.injected,
+    goodput.init_ns, goodput.checkpoint_ns, goodput.evaluation_ns, goodput.restart_ns, goodput.lost_work_ns,
+    goodput.stall_ns, goodput.unattributed_ns, goodput.steps_lost,
+    run_goodput.restarts AS run_restarts, run_goodput.goodput_ratio AS run_goodput_ratio,
+    run_goodput.ettr_ratio AS run_ettr_ratio, run_goodput.mttf_s AS run_mttf_s,
+    run_goodput.time_to_train_ns AS run_time_to_train_ns
 FROM goodput
 INNER JOIN affected_runs ON affected_runs.run = goodput.run
+LEFT JOIN run_goodput ON run_goodput.run = goodput.run
 LEFT JOIN started ON started.run = goodput.run AND started.attempt = goodput.attempt
 LEFT JOIN told ON told.run = goodput.run AND told.attempt = goodput.attempt
 LEFT JOIN stepped ON stepped.run = goodput.run AND stepped.attempt = goodput.attempt

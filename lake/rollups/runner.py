@@ -188,7 +188,7 @@ class _Work:
             return
         ctx = session(self.lake, self.rollup.tables, handles={name: one.handle for name, one in self.inputs.items()})
         rows = evaluate_runs(ctx, self.rollup, due.starts)
-        days = sorted({*due.starts.values(), *due.old_days})
+        days = sorted({*due.starts.values(), *due.old_days, *rows["date"].unique().to_pylist()})
         others = read(self.lake, self.contract, partitions=days, version=self.version)
         others = others.filter(
             pc.invert(pc.is_in(others["run"], value_set=pa.array(sorted(due.replaced), pa.string())))

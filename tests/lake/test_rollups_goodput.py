@@ -35,6 +35,7 @@ def goodput_of(*, starts=None, days=(DAY,), **tables):
     """Compute step_rollup from steps, then goodput."""
     ctx = context(**tables)
     replace_table(ctx, "step_rollup", computed(ctx, "step_rollup", days))
+    replace_table(ctx, "goodput_daily", computed(ctx, "goodput_daily", runs=starts))
     found = computed(ctx, "goodput", runs=starts).sort_by([("run", "ascending"), ("attempt", "ascending")]).to_pylist()
     for row in found:
         assert sum(row[f"{kind}_ns"] for kind in KINDS) == row["wall_ns"]
@@ -186,11 +187,11 @@ def extent(row):
     return (us(row["ts"]) - took, us(row["ts"])) if "event" in row else (us(row["ts"]), us(row["ts"]) + took)
 
 
-def windows(facts, events):
+def windows(facts, events, spans):
     """Return {attempt: (start, end)}: attempts begin in order; each account begins where the last one ended."""
     extents = {
-        n: [extent(row) for row in [*facts, *events] if row["attempt"] == n]
-        for n in sorted({row["attempt"] for row in [*facts, *events]})
+        n: [extent(row) for row in [*facts, *events, *spans] if row["attempt"] == n]
+        for n in sorted({row["attempt"] for row in [*facts, *events, *spans]})
     }
     begins = dict(
         zip(extents, itertools.accumulate((min(low for low, _ in one) for one in extents.values()), max), strict=True)
@@ -208,7 +209,7 @@ def windows(facts, events):
 def oracle(facts, events, spans):
     """Return {attempt: (wall, kinds)}, in microseconds, by asking of every piece between two cuts what covers it."""
     accounts = {}
-    for n, (start, end) in windows(facts, events).items():
+    for n, (start, end) in windows(facts, events, spans).items():
         mine = [row for row in facts if row["attempt"] == n]
         again = min((row["step"] for row in facts if row["attempt"] > n), default=float("inf"))
         layers = [("lost_work", *extent(row)) for row in mine if row["step"] >= again]
@@ -265,5 +266,7 @@ def test_parallelism_does_not_matter(threads):
     facts = [{**row, "run": f"r{n}"} for n in range(20) for row in steps_at(range(n + 1))]
     ctx = context(threads=threads, steps=rows("steps", facts))
     replace_table(ctx, "step_rollup", computed(ctx, "step_rollup"))
-    found = computed(ctx, "goodput", runs={f"r{n}": DAY for n in range(20)}).to_pylist()
+    runs = {f"r{n}": DAY for n in range(20)}
+    replace_table(ctx, "goodput_daily", computed(ctx, "goodput_daily", runs=runs))
+    found = computed(ctx, "goodput", runs=runs).to_pylist()
     assert {row["run"]: row["productive_ns"] for row in found} == {f"r{n}": (n + 1) * SECOND for n in range(20)}

@@ -44,6 +44,11 @@ def run_of(name, *, start=NOON, steps=30, seconds=0.5, ranks=2, seed=0, attempt=
         for n in range(steps)
         for rank in range(ranks)
     ]
+    told += [
+        {**base, "rank": 0, "ts": row["ts"], "step": row["step"], "metric": "train/epoch", "value": row["step"] // 10}
+        for row in stepped
+        if row["rank"] == 0
+    ]
     end = start + timedelta(seconds=2 + steps * seconds)
     return {
         "runs": [{**base, "ts": start, "device_type": "cpu", "device_name": "a CPU", "compute_dtype": "float32"}],

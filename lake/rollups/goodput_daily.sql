@@ -1,0 +1,345 @@
+-- grain    one row per run, attempt, UTC date and epoch; rows of one run meet end to end
+-- inputs   step_rollup, run_epochs, spans, events and runs of the runs to compute (affected_runs), whatever their dates
+-- formula  Wall time of the attempt, cut at every boundary of every interval; each piece goes to the first of the kinds below
+--          that covers it, so that the kinds add up to wall time to the nanosecond. The timeline is rank 0's, which as a rule
+--          saves the checkpoints (step_rollup says what stands in where rank 0 recorded nothing). Kinds as in Google's
+--          ML goodput measurement (2024).
+--              1 checkpoint, 2 evaluation   what the step's own columns say, laid at the step's end
+--              3 init, restart, 4 stall     what a step took beyond $hang_factor medians: of the first step it is the start
+--                                           (compilation), of a later one a hang, if it is longer than $stall_s seconds
+--              5 lost work, 6 productive    steps; lost if a later attempt began at or before that step again
+--              7 checkpoint, 8 evaluation   spans and events between steps
+--              9 init, restart              until the first step; of a restart also since the attempt before was last seen,
+--                                           which is downtime
+--             10 stall                      what is left in one piece of more than $stall_s seconds
+--             11 unattributed               what is left
+--          A run that tells its start by a span ``init`` (kind phase, outside of steps), as imported logs do, begins with
+--          that span and starts as long as it lasts; its spans ``train`` are productive, too.
+--          Then the pieces are cut at midnight (UTC) and where epochs begin. A step counts where it began.
+--
+-- into timeline: the steps of rank 0
+SELECT
+    step_rollup.run, step_rollup.attempt, step,
+    CAST(lead_ts AS BIGINT) * 1000 AS begin_ns,
+    CAST(lead_ts AS BIGINT) * 1000 + lead_step_time_ns AS end_ns,
+    lead_step_time_ns AS step_ns,
+    least(coalesce(lead_checkpoint_time_ns, 0), lead_step_time_ns) AS checkpoint_ns,
+    least(
+        coalesce(lead_evaluation_time_ns, 0),
+        lead_step_time_ns - least(coalesce(lead_checkpoint_time_ns, 0), lead_step_time_ns)
+    ) AS evaluation_ns,
+    tokens
+FROM step_rollup
+INNER JOIN affected_runs ON affected_runs.run = step_rollup.run;
+
+-- into happened: events, which end at their time, but for those that whoever found the remains wrote, at whatever time
+SELECT
+    events.run, events.attempt, events.rank, events.event,
+    CAST(events.ts AS BIGINT) * 1000 AS end_ns,
+    CAST(events.ts AS BIGINT) * 1000 - greatest(coalesce(events.duration_ns, 0), 0) AS begin_ns
+FROM events
+INNER JOIN affected_runs ON affected_runs.run = events.run
+WHERE events.event NOT IN ('abandoned', 'gap');
+
+-- into told: what rank 0 itself says of an attempt's start and of its training
+SELECT
+    spans.run, spans.attempt, spans.name,
+    CAST(spans.ts AS BIGINT) * 1000 AS begin_ns,
+    CAST(spans.ts AS BIGINT) * 1000 + spans.duration_ns AS end_ns
+FROM spans
+INNER JOIN affected_runs ON affected_runs.run = spans.run
+WHERE spans.kind = 'phase' AND spans.name IN ('init', 'train') AND spans.rank = 0 AND spans.step IS NULL;
+
+-- into paused: checkpoints and evaluations that rank 0 tells as spans
+SELECT
+    spans.run, spans.attempt, spans.kind,
+    CAST(spans.ts AS BIGINT) * 1000 AS begin_ns,
+    CAST(spans.ts AS BIGINT) * 1000 + spans.duration_ns AS end_ns
+FROM spans
+INNER JOIN affected_runs ON affected_runs.run = spans.run
+WHERE spans.kind IN ('checkpoint', 'evaluation') AND spans.rank = 0;
+
+-- into attempts: from where to where each attempt's account goes, and what its steps are like
+WITH stepped AS (
+    SELECT
+        run, attempt,
+        count(*) AS steps,
+        min(step) AS first_step,
+        min(begin_ns) AS first_ns,
+        max(end_ns) AS last_ns,
+        CAST(median(step_ns) AS BIGINT) AS typical_ns
+    FROM timeline
+    GROUP BY run, attempt
+),
+seen AS (
+    SELECT run, attempt, first_ns AS begin_ns, last_ns AS end_ns, CAST(NULL AS BIGINT) AS closed_ns FROM stepped
+    UNION ALL
+    SELECT run, attempt, begin_ns, end_ns, CASE WHEN event = 'run_end' THEN end_ns END FROM happened
+    UNION ALL
+    SELECT run, attempt, begin_ns, end_ns, NULL FROM paused
+    UNION ALL
+    SELECT runs.run, runs.attempt, CAST(runs.ts AS BIGINT) * 1000, CAST(runs.ts AS BIGINT) * 1000, NULL
+    FROM runs
+    INNER JOIN affected_runs ON affected_runs.run = runs.run
+),
+inits AS (
+    SELECT run, attempt, min(begin_ns) AS begin_ns, max(end_ns) AS end_ns
+    FROM told
+    WHERE name = 'init'
+    GROUP BY run, attempt
+),
+extents AS (
+    SELECT
+        seen.run, seen.attempt,
+        coalesce(min(inits.begin_ns), min(seen.begin_ns)) AS begin_ns,
+        coalesce(max(closed_ns), max(seen.end_ns)) AS end_ns
+    FROM seen
+    LEFT JOIN inits ON inits.run = seen.run AND inits.attempt = seen.attempt
+    GROUP BY seen.run, seen.attempt
+),
+ordered AS (
+    -- attempts begin in their order, whatever their hosts' clocks say
+    SELECT run, attempt, end_ns, max(begin_ns) OVER (PARTITION BY run ORDER BY attempt) AS begin_ns FROM extents
+),
+bounded AS (
+    SELECT
+        run, attempt, begin_ns,
+        greatest(begin_ns, least(end_ns, coalesce(lead(begin_ns) OVER (PARTITION BY run ORDER BY attempt), end_ns)))
+            AS end_ns
+    FROM ordered
+)
+SELECT
+    bounded.run, bounded.attempt, bounded.end_ns, bounded.begin_ns AS own_begin_ns,
+    coalesce(lag(bounded.end_ns) OVER following, bounded.begin_ns) AS begin_ns,
+    row_number() OVER following > 1 AS is_restart,
+    coalesce(stepped.steps, 0) AS steps, stepped.first_ns, stepped.typical_ns, inits.end_ns AS init_end_ns,
+    -- the step that the attempts after this one went back to
+    min(stepped.first_step) OVER (
+        PARTITION BY bounded.run ORDER BY bounded.attempt ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING
+    ) AS resumed_step
+FROM bounded
+LEFT JOIN stepped ON stepped.run = bounded.run AND stepped.attempt = bounded.attempt
+LEFT JOIN inits ON inits.run = bounded.run AND inits.attempt = bounded.attempt
+WINDOW following AS (PARTITION BY bounded.run ORDER BY bounded.attempt);
+
+-- into marked: what each step is
+SELECT
+    timeline.run, timeline.attempt, timeline.begin_ns, timeline.end_ns, timeline.checkpoint_ns, timeline.evaluation_ns,
+    timeline.tokens,
+    coalesce(timeline.step >= attempts.resumed_step, FALSE) AS is_lost,
+    timeline.begin_ns = attempts.first_ns AS is_first,
+    CASE
+        WHEN timeline.step_ns - timeline.checkpoint_ns - timeline.evaluation_ns <= $hang_factor * attempts.typical_ns
+        THEN 0
+        WHEN timeline.begin_ns > attempts.first_ns AND timeline.step_ns <= $stall_s * 1000000000 THEN 0
+        ELSE timeline.step_ns - timeline.checkpoint_ns - timeline.evaluation_ns - attempts.typical_ns
+    END AS beyond_ns
+FROM timeline
+INNER JOIN attempts ON attempts.run = timeline.run AND attempts.attempt = timeline.attempt;
+
+-- into epochs: where each epoch of an attempt begins: with its first step
+SELECT
+    firsts.run, firsts.attempt, firsts.epoch,
+    coalesce(timeline.begin_ns, CAST(firsts.ts AS BIGINT) * 1000) AS begin_ns
+FROM (
+    SELECT
+        run_epochs.run, run_epochs.attempt, epoch,
+        min(run_epochs.ts) AS ts, min(run_epochs.first_step) AS first_step
+    FROM run_epochs
+    INNER JOIN affected_runs ON affected_runs.run = run_epochs.run
+    GROUP BY run_epochs.run, run_epochs.attempt, epoch
+) AS firsts
+LEFT JOIN timeline
+    ON timeline.run = firsts.run AND timeline.attempt = firsts.attempt AND timeline.step = firsts.first_step;
+
+-- the account
+WITH intervals AS (
+    SELECT run, attempt, 1 AS kind, end_ns - checkpoint_ns AS begin_ns, end_ns FROM marked WHERE checkpoint_ns > 0
+    UNION ALL
+    SELECT run, attempt, 2, end_ns - checkpoint_ns - evaluation_ns, end_ns - checkpoint_ns
+    FROM marked WHERE evaluation_ns > 0
+    UNION ALL
+    SELECT run, attempt, CASE WHEN is_first THEN 3 ELSE 4 END, begin_ns, begin_ns + beyond_ns
+    FROM marked WHERE beyond_ns > 0
+    UNION ALL
+    SELECT run, attempt, CASE WHEN is_lost THEN 5 ELSE 6 END, begin_ns, end_ns FROM marked
+    UNION ALL
+    SELECT told.run, told.attempt, 6, told.begin_ns, told.end_ns
+    FROM told
+    INNER JOIN attempts ON attempts.run = told.run AND attempts.attempt = told.attempt
+    WHERE told.name = 'train' AND attempts.init_end_ns IS NOT NULL
+    UNION ALL
+    SELECT run, attempt, CASE event WHEN 'checkpoint' THEN 7 ELSE 8 END, begin_ns, end_ns
+    FROM happened
+    WHERE event IN ('checkpoint', 'evaluation') AND rank = 0
+    UNION ALL
+    SELECT run, attempt, CASE kind WHEN 'checkpoint' THEN 7 ELSE 8 END, begin_ns, end_ns FROM paused
+    UNION ALL
+    -- without any step all of the attempt was a start
+    SELECT run, attempt, 9, begin_ns, coalesce(init_end_ns, first_ns, end_ns) FROM attempts
+    UNION ALL
+    SELECT run, attempt, 11, begin_ns, end_ns FROM attempts
+),
+clipped AS (
+    SELECT
+        attempts.run, attempts.attempt, intervals.kind,
+        greatest(intervals.begin_ns, attempts.begin_ns) AS begin_ns,
+        least(intervals.end_ns, attempts.end_ns) AS end_ns
+    FROM intervals
+    INNER JOIN attempts ON attempts.run = intervals.run AND attempts.attempt = intervals.attempt
+    WHERE least(intervals.end_ns, attempts.end_ns) > greatest(intervals.begin_ns, attempts.begin_ns)
+),
+weights(kind, weight) AS (
+    -- one decimal counts what covers a moment, four digits a kind, the first kind in front: its size tells the kind
+    VALUES
+    (1, CAST('100000000000000000000000000000000' AS DECIMAL(38, 0))),
+    (2, CAST('10000000000000000000000000000' AS DECIMAL(38, 0))),
+    (3, CAST('1000000000000000000000000' AS DECIMAL(38, 0))),
+    (4, CAST('100000000000000000000' AS DECIMAL(38, 0))),
+    (5, CAST('10000000000000000' AS DECIMAL(38, 0))),
+    (6, CAST('1000000000000' AS DECIMAL(38, 0))),
+    (7, CAST('100000000' AS DECIMAL(38, 0))),
+    (8, CAST('10000' AS DECIMAL(38, 0))),
+    (9, CAST('1' AS DECIMAL(38, 0))),
+    (11, CAST('0' AS DECIMAL(38, 0)))
+),
+changes AS (
+    SELECT
+        run, attempt,
+        unnest(make_array(begin_ns, end_ns)) AS at_ns,
+        unnest(make_array(weight, -weight)) AS change,
+        CAST(NULL AS INT) AS epoch
+    FROM clipped
+    INNER JOIN weights ON weights.kind = clipped.kind
+    UNION ALL
+    -- cuts that change nothing: the attempt's own start, midnights, epochs
+    SELECT run, attempt, own_begin_ns, CAST(0 AS DECIMAL(38, 0)), NULL
+    FROM attempts
+    WHERE own_begin_ns > begin_ns AND own_begin_ns < end_ns
+    UNION ALL
+    SELECT run, attempt, day * 86400000000000, CAST(0 AS DECIMAL(38, 0)), NULL
+    FROM (
+        SELECT run, attempt, unnest(range(begin_ns / 86400000000000 + 1, (end_ns - 1) / 86400000000000 + 1)) AS day
+        FROM attempts
+        WHERE end_ns > begin_ns
+    )
+    UNION ALL
+    SELECT epochs.run, epochs.attempt, greatest(epochs.begin_ns, attempts.begin_ns), CAST(0 AS DECIMAL(38, 0)), epoch
+    FROM epochs
+    INNER JOIN attempts ON attempts.run = epochs.run AND attempts.attempt = epochs.attempt
+    WHERE epochs.begin_ns < attempts.end_ns
+),
+boundaries AS (
+    SELECT run, attempt, at_ns, sum(change) AS change, max(epoch) AS epoch
+    FROM changes
+    GROUP BY run, attempt, at_ns
+),
+covered AS (
+    SELECT
+        run, attempt, at_ns,
+        lead(at_ns) OVER timeline - at_ns AS piece_ns,
+        CAST(sum(change) OVER so_far AS DOUBLE) AS cover,
+        last_value(epoch) IGNORE NULLS OVER so_far AS epoch
+    FROM boundaries
+    WINDOW
+        timeline AS (PARTITION BY run, attempt ORDER BY at_ns),
+        so_far AS (PARTITION BY run, attempt ORDER BY at_ns ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
+),
+pieces AS (
+    SELECT
+        run, attempt, at_ns, piece_ns, epoch,
+        -- a little below each weight, since the cast to double may round
+        CASE
+            WHEN cover >= 0.99999e32 THEN 1 WHEN cover >= 0.99999e28 THEN 2 WHEN cover >= 0.99999e24 THEN 3
+            WHEN cover >= 0.99999e20 THEN 4 WHEN cover >= 0.99999e16 THEN 5 WHEN cover >= 0.99999e12 THEN 6
+            WHEN cover >= 0.99999e8 THEN 7 WHEN cover >= 0.99999e4 THEN 8 WHEN cover >= 0.5 THEN 9 ELSE 11
+        END AS kind
+    FROM covered
+    WHERE piece_ns > 0
+),
+islands AS (
+    -- neighbouring pieces of unattributed time are one piece
+    SELECT
+        run, attempt, at_ns, piece_ns, epoch, kind,
+        sum(CASE kind WHEN 11 THEN 0 ELSE 1 END) OVER (
+            PARTITION BY run, attempt ORDER BY at_ns ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+        ) AS island
+    FROM pieces
+),
+judged AS (
+    SELECT
+        run, attempt, at_ns, piece_ns, epoch,
+        CASE
+            WHEN kind = 11
+                AND sum(piece_ns) OVER (PARTITION BY run, attempt, kind, island) > $stall_s * 1000000000 THEN 10
+            ELSE kind
+        END AS kind
+    FROM islands
+),
+stepped AS (
+    -- the epoch of each step: the last one that began no later
+    SELECT run, attempt, at_ns, is_lost, tokens, is_step, last_value(epoch) IGNORE NULLS OVER so_far AS epoch
+    FROM (
+        SELECT
+            marked.run, marked.attempt, TRUE AS is_step, marked.begin_ns AS at_ns, is_lost, tokens,
+            CAST(NULL AS INT) AS epoch
+        FROM marked
+        UNION ALL
+        SELECT run, attempt, FALSE, begin_ns, FALSE, NULL, epoch FROM epochs
+    )
+    WINDOW so_far AS (
+        PARTITION BY run, attempt ORDER BY at_ns, is_step ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+    )
+),
+parts AS (
+    SELECT
+        judged.run, judged.attempt, epoch, at_ns AS begin_ns, at_ns + piece_ns AS end_ns, piece_ns, kind,
+        CASE WHEN kind = 9 AND at_ns < own_begin_ns THEN piece_ns ELSE 0 END AS downtime_ns,
+        0 AS steps, 0 AS steps_lost, CAST(NULL AS BIGINT) AS tokens, CAST(NULL AS BIGINT) AS tokens_lost
+    FROM judged
+    INNER JOIN attempts ON attempts.run = judged.run AND attempts.attempt = judged.attempt
+    UNION ALL
+    SELECT
+        stepped.run, stepped.attempt, epoch,
+        least(greatest(at_ns, begin_ns), end_ns) AS from_ns, least(greatest(at_ns, begin_ns), end_ns) AS to_ns, 0, 0, 0,
+        1, CASE WHEN is_lost THEN 1 ELSE 0 END,
+        CASE WHEN NOT is_lost THEN tokens END, CASE WHEN is_lost THEN tokens END
+    FROM stepped
+    INNER JOIN attempts ON attempts.run = stepped.run AND attempts.attempt = stepped.attempt
+    WHERE is_step
+    UNION ALL
+    SELECT run, attempt, NULL, begin_ns, end_ns, 0, 0, 0, 0, 0, NULL, NULL FROM attempts WHERE begin_ns = end_ns
+),
+spent AS (
+    SELECT
+        run, attempt, epoch,
+        CAST(to_timestamp_micros(begin_ns / 1000) AS DATE) AS date,
+        min(begin_ns) AS begin_ns,
+        max(end_ns) AS end_ns,
+        sum(steps) AS steps,
+        sum(steps_lost) AS steps_lost,
+        sum(tokens) AS tokens,
+        sum(tokens_lost) AS tokens_lost,
+        sum(piece_ns) AS wall_ns,
+        sum(downtime_ns) AS downtime_ns,
+        sum(CASE WHEN kind IN (3, 9) THEN piece_ns ELSE 0 END) AS start_ns,
+        sum(CASE WHEN kind = 6 THEN piece_ns ELSE 0 END) AS productive_ns,
+        sum(CASE WHEN kind IN (1, 7) THEN piece_ns ELSE 0 END) AS checkpoint_ns,
+        sum(CASE WHEN kind IN (2, 8) THEN piece_ns ELSE 0 END) AS evaluation_ns,
+        sum(CASE WHEN kind = 5 THEN piece_ns ELSE 0 END) AS lost_work_ns,
+        sum(CASE WHEN kind IN (4, 10) THEN piece_ns ELSE 0 END) AS stall_ns,
+        sum(CASE WHEN kind = 11 THEN piece_ns ELSE 0 END) AS unattributed_ns
+    FROM parts
+    GROUP BY run, attempt, epoch, CAST(to_timestamp_micros(begin_ns / 1000) AS DATE)
+)
+SELECT
+    spent.run, spent.attempt, spent.epoch, spent.date,
+    to_timestamp_micros(spent.begin_ns / 1000) AT TIME ZONE 'UTC' AS ts,
+    to_timestamp_micros(spent.end_ns / 1000) AT TIME ZONE 'UTC' AS end_ts,
+    spent.steps, spent.steps_lost, spent.tokens, spent.tokens_lost, spent.wall_ns,
+    CASE WHEN attempts.is_restart THEN 0 ELSE spent.start_ns END AS init_ns,
+    spent.productive_ns, spent.checkpoint_ns, spent.evaluation_ns,
+    CASE WHEN attempts.is_restart THEN spent.start_ns ELSE 0 END AS restart_ns,
+    spent.downtime_ns, spent.lost_work_ns, spent.stall_ns, spent.unattributed_ns
+FROM spent
+INNER JOIN attempts ON attempts.run = spent.run AND attempts.attempt = spent.attempt
