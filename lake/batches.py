@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow._parquet import ParquetReader
@@ -38,13 +39,16 @@ from ranklake.lake.incoming import (
 from ranklake.lake.packs import Reader
 from ranklake.lake.store import Lake
 
+Counts = npt.NDArray[np.int64]
+
 BATCH_SEGMENTS: Final = 256
 """As many are looked at again, one by one, where one of them is in doubt."""
 BATCH_ROWS: Final = 65_536
 BATCH_SHARE: Final = 8
 """The part of a piece that a batch may fill: pieces are cut between batches."""
+_LARGE_ROWS: Final = 4096
+"""From as many rows a segment on, looking at each costs less than moving them all together."""
 _NUMBERS: Final = ("attempt", "rank", "incarnation", "segment")
-_LARGEST: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,14 +222,11 @@ class Loader:
         if not _all_text(rows["run"], [name.run for name in names]):
             return None
         for which in _NUMBERS:
-            meant = np.array([getattr(name, which) for name in names], np.int64)
-            if rows[which].null_count or not (rows[which].to_numpy() == np.repeat(meant, counts)).all():
+            if not _all_number(rows[which], [getattr(name, which) for name in names], counts):
                 return None
         if "ts" not in rows.column_names or rows["ts"].null_count:  # refused rows have none
             return None
-        times = rows["ts"].cast(pa.int64()).to_numpy()
-        starts = np.cumsum(counts) - counts
-        firsts, lasts = np.minimum.reduceat(times, starts).tolist(), np.maximum.reduceat(times, starts).tolist()
+        firsts, lasts = _extremes(rows["ts"].cast(pa.int64()), counts)
         for segment, extent in zip(batch.segments, zip(firsts, lasts, strict=True), strict=True):
             segment.first, segment.last = moments(extent)
         assert self._target is not None
@@ -261,3 +262,26 @@ def _all_text(column: pa.ChunkedArray, meant: list[str]) -> bool:
         return False
     words = pa.chunked_array([chunk.dictionary for chunk in column.chunks], column.type.value_type)
     return len(words) == len(meant) and bool(words.to_pylist() == meant)
+
+
+def _all_number(column: pa.ChunkedArray, meant: list[int], counts: Counts) -> bool:
+    """Say whether the rows of each segment hold its number."""
+    if column.null_count:
+        return False
+    if _in_chunks(column, counts):
+        return all((chunk.to_numpy() == number).all() for chunk, number in zip(column.chunks, meant, strict=True))
+    return bool((column.to_numpy() == np.repeat(np.array(meant, np.int64), counts)).all())
+
+
+def _extremes(column: pa.ChunkedArray, counts: Counts) -> tuple[list[int], list[int]]:
+    """Return the least and the greatest number of each segment."""
+    if _in_chunks(column, counts):
+        plain = [chunk.to_numpy() for chunk in column.chunks]
+        return [int(values.min()) for values in plain], [int(values.max()) for values in plain]
+    values, starts = column.to_numpy(), np.cumsum(counts) - counts
+    return np.minimum.reduceat(values, starts).tolist(), np.maximum.reduceat(values, starts).tolist()
+
+
+def _in_chunks(column: pa.ChunkedArray, counts: Counts) -> bool:
+    """Say whether it pays to look at each segment where it lies: many small ones are put together first."""
+    return len(counts) == column.num_chunks and int(counts.sum()) >= len(counts) * _LARGE_ROWS

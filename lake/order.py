@@ -1,7 +1,8 @@
 """The order that a contract asks for: its sort columns as one integer a row, and rows taken in that order."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 Indices = npt.NDArray[np.int64]
 
 _WORD_BITS: Final = 63
+_BLOCK_ROWS: Final = 65_536
 
 
 def sort_order(rows: pa.Table, keys: Sequence[str]) -> tuple[Indices | None, list[str]]:
@@ -32,28 +34,37 @@ def sort_order(rows: pa.Table, keys: Sequence[str]) -> tuple[Indices | None, lis
         Names of columns, the first counts most. Columns the table lacks are NULL throughout, so they order nothing.
     """
     present = [name for name in keys if name in rows.column_names]
-    packed: Indices | None = None
-    settled: list[str] = []
-    bits = 0
-    in_order = True
+    coded: list[_Coded] = []
     for name in present:
-        codes = _codes(rows[name])
-        if codes is None:
-            return _by_column(rows, present), settled
-        width = int(codes.max(initial=0)).bit_length()
-        bits += width
-        if bits > _WORD_BITS:
-            return _by_column(rows, present), settled
-        if width:
-            packed = codes.astype(np.int64, copy=False) if packed is None else (packed << width) | codes
-            in_order = in_order and bool(np.all(packed[1:] >= packed[:-1]))
-        if in_order or not width:
-            settled.append(name)
-    if packed is None or in_order:
+        code = _coded(rows[name])
+        if code is None or code.width + sum(other.width for other in coded) > _WORD_BITS:
+            return _by_column(rows, present), []
+        coded.append(code)
+    packed, unordered = _packed(coded, rows.num_rows)
+    settled = [name for place, name in enumerate(present) if place < unordered or not coded[place].width]
+    if unordered == len(coded):
         return None, settled
     # numpy's stable sort of large integers is Timsort, which finds the runs that rows in stream order are full of: ten
     # times as fast here as sorts that look at every bit.
     return np.argsort(packed, kind="stable"), settled
+
+
+def taken(values: pa.Array, places: Indices) -> pa.Array:
+    """Return the values at some places, all of which there are.
+
+    A third of what Arrow's own take costs: places are not checked, and NULLs are moved apart from the values.
+    """
+    type_ = values.type
+    if pa.types.is_dictionary(type_):
+        return pa.DictionaryArray.from_arrays(taken(values.indices, places), values.dictionary, safe=False)
+    where = pa.array(places)
+    if not values.null_count or not pa.types.is_primitive(type_) or pa.types.is_boolean(type_):
+        return pc.take(values, where, boundscheck=False)
+    bare = pa.Array.from_buffers(type_, len(values), [None, values.buffers()[1]], 0, values.offset)
+    valid = np.asarray(values.is_valid()).take(places)
+    moved = pc.take(bare, where, boundscheck=False)
+    bits = pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(type_, len(moved), [bits, moved.buffers()[1]], offset=moved.offset)
 
 
 def sort_names(contract: "Contract") -> list[str]:
@@ -72,40 +83,86 @@ def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
-def _codes(column: pa.ChunkedArray) -> npt.NDArray[Any] | None:
-    """Return integers from 0 that have the column's order, NULL above all; None where that cannot be had cheaply."""
+@dataclass(frozen=True, slots=True)
+class _Coded:
+    """A column as integers from 0 that have its order, NULL above all.
+
+    Attributes
+    ----------
+    values
+        Integers; of text the places of its words in their dictionary.
+    width
+        Bits that the greatest takes; 0 where all rows are alike.
+    low
+        The least of `values`, which becomes 0.
+    null
+        What NULL becomes; 0 where there is none.
+    ranks
+        Of text: what each word becomes.
+    """
+
+    values: pa.ChunkedArray
+    width: int
+    low: int = 0
+    null: int = 0
+    ranks: npt.NDArray[np.int64] | None = None
+
+    def block(self, at: int, count: int) -> Indices:
+        """Return the codes of some rows."""
+        values = self.values.slice(at, count)
+        nulls = values.is_null().to_numpy() if self.null and values.null_count else None
+        plain = (values if nulls is None else values.fill_null(self.low)).to_numpy()
+        codes: Indices = np.subtract(plain, self.low, dtype=np.int64) if self.ranks is None else self.ranks[plain]
+        if nulls is not None:
+            codes[nulls] = self.null
+        return codes
+
+
+def _packed(coded: Sequence[_Coded], count: int) -> tuple[Indices, int]:
+    """Return the codes of each row side by side, and how many of the first columns the rows lie in the order of.
+
+    Block by block, so that what is made on the way stays in the processor's cache.
+    """
+    packed = np.zeros(count, np.int64)
+    unordered = len(coded)
+    last = np.zeros(len(coded), np.int64)
+    for at in range(0, count, _BLOCK_ROWS):
+        block = packed[at : at + _BLOCK_ROWS]
+        for place, code in enumerate(coded):
+            if not code.width:
+                continue
+            np.left_shift(block, code.width, out=block)
+            np.bitwise_or(block, code.block(at, len(block)), out=block)
+            if place < unordered and (block[0] < last[place] or not np.all(block[1:] >= block[:-1])):
+                unordered = place
+            last[place] = block[-1]
+    return packed, unordered
+
+
+def _coded(column: pa.ChunkedArray) -> _Coded | None:
+    """Return a column's codes; None where they cannot be had cheaply."""
     type_ = column.type
     if column.null_count == len(column):
-        return np.zeros(1, np.int64)
+        return _Coded(column, 0)
     if pa.types.is_string(type_) or pa.types.is_dictionary(type_):
-        return _text_codes(column)
+        return _coded_text(column)
     if pa.types.is_timestamp(type_):
         column = column.cast(pa.int64())
     elif not pa.types.is_integer(type_):
         return None
-    nulls = column.is_null().to_numpy() if column.null_count else None
-    values = (column if nulls is None else column.fill_null(pc.max(column))).to_numpy()
-    low, high = int(values.min()), int(values.max())
+    extremes = pc.min_max(column).as_py()
+    low, high = extremes["min"], extremes["max"]
     if high - low >= (1 << _WORD_BITS) - 1:
         return None
-    if low == high and nulls is None:
-        return np.zeros(1, np.int64)
-    codes: npt.NDArray[Any] = np.subtract(values, low, dtype=np.int64)
-    if nulls is not None:
-        codes[nulls] = high - low + 1
-    return codes
+    null = high - low + 1 if column.null_count else 0
+    return _Coded(column, max(high - low, null).bit_length(), low, null)
 
 
-def _text_codes(column: pa.ChunkedArray) -> npt.NDArray[Any]:
+def _coded_text(column: pa.ChunkedArray) -> _Coded:
     joined = column.unify_dictionaries() if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-    whole = joined.combine_chunks()
-    whole = whole if isinstance(whole, pa.DictionaryArray) else pa.concat_arrays(joined.chunks)
-    words = whole.dictionary
-    if len(words) == 1 and not whole.null_count:
-        return np.zeros(1, np.int64)
-    ranks = np.empty(len(words) + 1, np.int32)
+    words = joined.chunk(0).dictionary
+    ranks = np.empty(len(words), np.int64)
     ranks[pc.sort_indices(words).to_numpy()] = np.arange(len(words))
-    ranks[-1] = len(words)
-    places = whole.indices.fill_null(len(words)) if whole.null_count else whole.indices
-    codes: npt.NDArray[Any] = ranks[places.to_numpy()]
-    return codes
+    null = len(words) if column.null_count else 0
+    places = pa.chunked_array([chunk.indices for chunk in joined.chunks])
+    return _Coded(places, max(len(words) - 1, null).bit_length(), null=null, ranks=ranks)

@@ -25,7 +25,7 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.delta import statistics_columns
 from ranklake.lake.encodings import writer_options
-from ranklake.lake.order import sort_names, sort_order
+from ranklake.lake.order import sort_names, sort_order, taken
 from ranklake.lake.unreachable import cannot_write
 
 if TYPE_CHECKING:
@@ -180,13 +180,13 @@ def _groups(contract: "Contract", body: pa.Table) -> Iterator[pa.Table]:
         low, high = int(chosen.min()), int(chosen.max()) + 1
         if high - low > 2 * ROW_GROUP_ROWS:  # from all over: many small chunks would make it slow
             body = body.combine_chunks()
-        places = pa.array(chosen - low)
+        places = chosen - low
         columns = []
         for name, column in zip(body.column_names, body.columns, strict=True):
             if name in settled:
                 columns.append(column.slice(at, len(chosen)))
             else:
-                columns.append(_whole(column.slice(low, high - low)).take(places))
+                columns.append(taken(_whole(column.slice(low, high - low)), places))
         group = pa.table(columns, schema=body.schema)
         yield group if body.num_rows <= ROW_GROUP_ROWS else _with_own_words(group)
 

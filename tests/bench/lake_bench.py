@@ -162,8 +162,10 @@ WAYS: dict[str, Callable[[Path, str, Path], None]] = {
 
 def measured(way: str, spool: Path, table: str, out: Path) -> Cost:
     """Do the job in this process, which did nothing before but import."""
+    import pandas  # noqa: F401, ICN001 - importing is no part of the job, and Arrow does so at the first list it is given
+
     if way == "polars":
-        import polars  # noqa: F401, ICN001 - importing is no part of the job
+        import polars  # noqa: F401, ICN001 - likewise
     if way == "duckdb":
         import duckdb  # noqa: F401 - likewise
     out.mkdir(parents=True, exist_ok=True)

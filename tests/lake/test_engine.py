@@ -3,6 +3,7 @@
 from collections import Counter
 from datetime import date, timedelta
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -16,11 +17,12 @@ from hypothesis import strategies as st
 from segments import DAY, put_segment, step_rows
 
 from ranklake.lake import incoming, ingest_plan, parquet
+from ranklake.lake import order as order_module
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.edge import describe, failures, judge
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.segment import SegmentName
-from ranklake.lake.order import sort_names, sort_order
+from ranklake.lake.order import sort_names, sort_order, taken
 from ranklake.lake.read import read
 from ranklake.lake.repeats import first_of_key, joined_slots, seen_before, slot_texts
 from ranklake.lake.store import Lake
@@ -81,7 +83,8 @@ def test_order_is_arrow_s(data):
         parts = [pa.array(part.tolist(), type_) for part in np.array_split(np.array(some, object), chunks)]
         columns[name] = pa.chunked_array(parts, type_)
     rows = pa.table({**columns, "at": pa.array(range(count))})
-    order, settled = sort_order(rows, keys)
+    with mock.patch.object(order_module, "_BLOCK_ROWS", data.draw(st.integers(1, 40))):
+        order, settled = sort_order(rows, keys)
     plain = pa.table({name: rows[name].cast(pa.string()) if name == "words" else rows[name] for name in keys})
     sortable = [name for name in keys if name != "nothing"]
     expected = list(range(count))
@@ -92,6 +95,21 @@ def test_order_is_arrow_s(data):
     assert order is None or found != list(range(count))
     for name in settled:
         assert plain[name].take(pa.array(found, pa.int64())).to_pylist() == plain[name].to_pylist()
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_what_is_taken_is_what_arrow_takes(data):
+    """Of every type, with NULLs or none, of an array that begins within another one."""
+    type_, values = COLUMNS[data.draw(st.sampled_from(sorted(COLUMNS)))]
+    whole = pa.array(data.draw(st.lists(values | st.none(), min_size=1, max_size=40)), type_)
+    begin = data.draw(st.integers(0, len(whole) - 1))
+    part = whole.slice(begin, data.draw(st.integers(1, len(whole) - begin)))
+    places = data.draw(st.lists(st.integers(0, len(part) - 1), max_size=40))
+    found = taken(part, np.array(places, np.int64))
+    found.validate(full=True)
+    assert found.equals(part.take(pa.array(places, pa.int64())))
+    assert found.null_count == found.to_pylist().count(None)
 
 
 def plain_judge(table, rows):
