@@ -39,6 +39,53 @@ def signals_named(names: str) -> list[signal.Signals]:
     return found
 
 
+class Turns:
+    """Who tells of a signal: the main thread or the one that listens, whoever comes first, and never both.
+
+    Notes
+    -----
+    The main thread comes from a handler, and may interrupt itself here by another one: hence a lock that it may take
+    twice, and lists, whose changes are whole. Several signals may come to it as one; the thread hears of each.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._by_main: list[None] = []
+        self._by_thread: list[None] = []
+        self._told: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def main_tells(self) -> bool:
+        """In the main thread: say whether it is to tell, and then `main_has_told`."""
+        with self._lock:
+            if self._by_thread:
+                self._by_thread.pop()
+                return False
+            self._by_main.append(None)
+            return True
+
+    def main_has_told(self) -> None:
+        """Let the other thread go on."""
+        self._told.put(None)
+
+    def thread_tells(self) -> bool:
+        """In the other thread: say whether it is to tell, as the main thread does not get to it; else wait for that."""
+        has_told = self._wait(_MAIN_S)
+        with self._lock:
+            if not self._by_main:
+                self._by_thread.append(None)
+                return True
+            self._by_main.pop()
+        if not has_told:
+            self._wait(_TOLD_S)
+        return False
+
+    def _wait(self, timeout_s: float) -> bool:
+        with contextlib.suppress(queue.Empty):
+            self._told.get(timeout=timeout_s)
+            return True
+        return False
+
+
 class Preemption:
     """The signals of this process that announce its end; one for all its runs."""
 
@@ -46,8 +93,7 @@ class Preemption:
         self._runs: weakref.WeakSet[Run] = weakref.WeakSet()
         self._before: dict[int, Any] = {}
         self._pipe: tuple[int, int] | None = None
-        self._told: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self._late: list[int] = []
+        self._turns: dict[int, Turns] = {}
         self._settled: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._dying = False
 
@@ -63,6 +109,7 @@ class Preemption:
             return
         for number, found in chosen.items():
             self._before[number] = found
+            self._turns.setdefault(number, Turns())
             signal.signal(number, self._handle)
 
     def leave(self, run: "Run") -> None:
@@ -81,7 +128,7 @@ class Preemption:
     def after_fork(self) -> None:
         """In a forked child, which has none of the threads: signals are what they were."""
         self._runs = weakref.WeakSet()
-        self._told, self._late, self._settled = queue.SimpleQueue(), [], queue.SimpleQueue()
+        self._turns, self._settled = {number: Turns() for number in self._turns}, queue.SimpleQueue()
         self._restore()
 
     def _restore(self) -> None:
@@ -125,13 +172,7 @@ class Preemption:
     def _take(self, number: int) -> None:
         """Record a signal; die of it where nobody else handles it."""
         dies = self._dies(number)
-        if signal.getsignal(number) != self._handle:
-            self._tell(number)
-            return
-        try:
-            self._told.get(timeout=_MAIN_S)
-        except queue.Empty:  # the main thread is in C
-            self._late.append(number)
+        if self._turns[number].thread_tells():
             self._tell(number)
         if dies:
             self._die(number)
@@ -159,13 +200,11 @@ class Preemption:
 
     def _handle(self, number: int, frame: FrameType | None) -> object:
         """Stand for the handler that was there before."""
-        before, pipe = self._before.get(number), self._pipe
-        try:
-            self._late.remove(number)  # the thread has told of it
-        except ValueError:
+        before, pipe, turns = self._before.get(number), self._pipe, self._turns[number]
+        if turns.main_tells():
             with contextlib.suppress(Exception):
                 self._tell(number)
-            self._told.put(number)
+            turns.main_has_told()
         if pipe is not None:
             heard_by = signal.set_wakeup_fd(pipe[1], warn_on_full_buffer=False)
             if heard_by != pipe[1]:  # somebody else hears of signals now

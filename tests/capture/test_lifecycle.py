@@ -5,12 +5,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from recorded import attributes, check_books, rows
 
+from ranklake.capture import preemption
 from ranklake.capture.settings import Settings, read_settings
 from ranklake.capture.submitted import NotSubmittedError, submitted_us
 
@@ -150,6 +152,52 @@ def test_somebody_elses_pipe_is_left_alone(place):
         assert signal.set_wakeup_fd(-1) == writer
         os.close(reader)
         os.close(writer)
+
+
+def test_a_signal_is_told_once_however_long_that_takes(place):
+    """The thread that waits for the main one to tell of it does not take over in the middle."""
+    calls, again = [], threading.Event()
+    before = signal.signal(signal.SIGUSR1, lambda *_: calls.append(1))
+    try:
+        run = place.start(preemption_signals="SIGUSR1")
+        tell = run.preempted
+
+        def slowly(name, *, dies):
+            if threading.current_thread() is threading.main_thread():
+                again.wait(10 * preemption._MAIN_S)  # as on a machine that is busy
+            else:
+                again.set()
+            tell(name, dies=dies)
+
+        run.preempted = slowly
+        for _ in range(3):
+            signal.raise_signal(signal.SIGUSR1)
+        run.close()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert len(calls) == 3
+    assert not again.is_set()
+    assert len([row for row in rows(place.spool, "events") if row["event"] == "preemption"]) == 3
+
+
+def test_a_handler_that_calls_ours_has_each_signal_told_once(place):
+    """One that is set later and passes on what it is called with."""
+    calls = []
+    before = signal.signal(signal.SIGUSR1, lambda *_: calls.append(1))
+    try:
+        run = place.start(preemption_signals="SIGUSR1")
+        ours = signal.getsignal(signal.SIGUSR1)
+
+        def passes_on(number, frame):
+            ours(number, frame)
+
+        signal.signal(signal.SIGUSR1, passes_on)
+        signal.raise_signal(signal.SIGUSR1)
+        run.close()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert calls == [1]
+    assert len([row for row in rows(place.spool, "events") if row["event"] == "preemption"]) == 1
 
 
 def test_a_signal_that_is_none_is_told(place, warnings_told):
