@@ -40,6 +40,11 @@ HANG_FACTOR: Final = 10.0
 STALL_S: Final = 60
 """Seconds without anything known that count as a stall; shorter gaps are unattributed."""
 
+MAX_INTERVAL_S: Final = 300
+"""Longest time that one sample speaks for: beyond it there is a gap."""
+MAX_WATTS: Final = 2_000
+"""More than any device draws: a counter of energy cannot grow faster."""
+
 _HEAD: Final = re.compile(r"^-- (into|view) (\w+):", re.MULTILINE)
 Reach = Literal["day", "days", "until", "run"]
 Scope = Literal["partition", "run"]
@@ -183,6 +188,12 @@ ROLLUPS: Final = (
             Input(table, "run")
             for table in ("runs", "events", "step_rollup", "rank_health", "mfu", "goodput", "run_goodput")
         ),
+    ),
+    Rollup(
+        "gpu_hourly",
+        "partition",
+        (Input("gpu_samples", "day"), Input("events", "day"), Input("runs", "until")),
+        {"max_interval_s": MAX_INTERVAL_S, "max_watts": MAX_WATTS},
     ),
 )
 """In an order in which each comes after what it reads."""

@@ -1,0 +1,290 @@
+"""Hours of devices: sums of value times time, energy from counters, and what samples leave unknown."""
+
+import json
+from collections import defaultdict
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rollup_inputs import DAY, NOON, computed, context, rows
+
+MIDNIGHT = datetime(DAY.year, DAY.month, DAY.day, tzinfo=UTC)
+GAP_US = 300 * 10**6
+US = timedelta(microseconds=1)
+SHARES = ("gpu_utilization", "sm_active", "tensor_active", "dram_active")
+
+
+def samples(count=100, *, device="GPU-1", start=NOON, every_s=1.0, watts=500.0, joules=1e6, incarnation=7, **columns):
+    """Return the rows of one process that samples a device, held throughout; the first tells no interval."""
+    return [
+        {
+            "ts": start + timedelta(seconds=every_s * n),
+            "incarnation": incarnation,
+            "slot": n,
+            "host": "node1",
+            "device_uuid": device,
+            "source": "nvml",
+            "interval_ns": round(every_s * 1e9) if n else None,
+            "holder_run": "r1",
+            "holder_attempt": 0,
+            "holder_rank": 0,
+            "holder_count": 1,
+            "gpu_utilization_ratio": 0.5,
+            "energy_joules": joules + watts * every_s * n,
+            **columns,
+        }
+        for n in range(count)
+    ]
+
+
+def hours(facts, **tables):
+    found = computed(
+        context(gpu_samples=facts, **tables), "gpu_hourly", days=(DAY, DAY + timedelta(days=1))
+    ).to_pylist()
+    return sorted(found, key=lambda row: (row["hour"], row["device_uuid"], str(row["holder_run"])))
+
+
+def random_columns(rng, holder, regular, columns, energy):
+    """Return who holds a device, and what a sample tells of it; only of irregular ones it leaves out and errs."""
+    row = dict(zip(("holder_run", "holder_attempt", "holder_rank"), holder or (), strict=False))
+    if holder or rng.random() < 0.9:
+        row["holder_count"] = 1 if holder else 0
+    for name in SHARES:
+        if columns[f"{name}_ratio"] and (regular or rng.random() < 0.9):
+            value = 0.0 if rng.random() < 0.3 else rng.random()
+            row[f"{name}_ratio"] = float(np.float32(value if regular or rng.random() < 0.98 else 95.0))
+    if columns["energy"] and (regular or rng.random() < 0.95):
+        row["energy_joules"] = energy
+    row["power_watts"] = float(np.float32(rng.random() * 400))
+    if rng.random() < 0.7:
+        row["clock_event_reasons"] = str(rng.choice(["", "gpu_idle", "gpu_idle,sw_power_cap", "hw_slowdown"]))
+    return row
+
+
+def random_day(seed, devices):
+    """Return samples of devices over up to three hours: jobs come and go, and every fault may happen."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for device in range(devices):
+        at = MIDNIGHT + int(rng.integers(0, 22 * 3600 * 10**6)) * US
+        every_us = int(rng.choice([10**6, 15 * 10**6, 61 * 10**6]))
+        sources = ["nvml", "dcgm"] if rng.random() < 0.2 else ["nvml"]
+        regular, energy = rng.random() < 0.5, float(rng.choice([10.0, 5e6]))
+        tells_interval, incarnation, before = rng.random() < 0.8, 1, None
+        columns = {f"{name}_ratio": rng.random() < 0.8 for name in SHARES} | {"energy": rng.random() < 0.8}
+        holder = None
+        for slot in range(int(rng.integers(1, 120))):
+            step_us = every_us if regular or rng.random() < 0.9 else int(every_us * rng.integers(2, 40))
+            at += step_us * US
+            energy = round(energy + 300.0 * step_us / 1e6 * rng.random(), 3)
+            if rng.random() < 0.05:
+                holder = None if rng.random() < 0.3 else (f"r{rng.integers(3)}", 0, int(rng.integers(4)))
+            if not regular:
+                energy = float(rng.random() * 100) if rng.random() < 0.02 else energy
+                if rng.random() < 0.03:
+                    incarnation, before = incarnation + 1, None
+            row = {"ts": at, "slot": slot, "incarnation": incarnation, "host": f"n{device // 2}"}
+            row |= {"device_uuid": f"G{device}", "device_name": "A"}
+            row["interval_ns"] = (at - before) // US * 1000 if before and tells_interval else None
+            before = at
+            row |= random_columns(rng, holder, regular, columns, energy)
+            found += [{**row, "source": source, "incarnation": incarnation + 100 * place}
+                      for place, source in enumerate(sources) if regular or rng.random() < 0.9]  # fmt: skip
+    return found
+
+
+def ppm(value):
+    return None if value is None or not 0 <= value <= 1 else int(value * 1e6 + 0.5)
+
+
+def oracle(facts):
+    """Return {(hour, device, holder): sums} by plain loops: each sample with the one before it on the date."""
+    chains = defaultdict(list)
+    for row in facts:
+        chains[row["ts"].date(), row["device_uuid"], row["source"]].append(row)
+    sums = defaultdict(lambda: defaultdict(int))
+    for (_, device, source), chain in chains.items():
+        chain.sort(key=lambda row: (row["ts"], row["incarnation"], row["slot"]))
+        told = any(row["interval_ns"] is not None for row in chain)
+        for before, row in zip([None, *chain], chain, strict=False):
+            since = None if before is None else (row["ts"] - before["ts"]) // US
+            own = (row["interval_ns"] or 0) // 1000
+            own = own if own <= GAP_US else 0
+            us = min(own, own if since is None else since) if told else (since if since and since <= GAP_US else 0)
+            holder = tuple(row.get(f"holder_{name}") for name in ("run", "attempt", "rank"))
+            one = sums[row["ts"].replace(minute=0, second=0, microsecond=0), device, source, holder]
+            one["samples"] += 1
+            one["us"] += us
+            held = 1 if row.get("holder_run") or row.get("holder_count") else row.get("holder_count")
+            busy, sm = ppm(row.get("gpu_utilization_ratio")), ppm(row.get("sm_active_ratio"))
+            one["held_known"] += us * (held is not None)
+            one["held"] += us * (held or 0)
+            one["held_busy_known"] += us * (held == 1 and busy is not None)
+            one["idle"] += us * (held == 1 and busy == 0)
+            for name in SHARES:
+                share = ppm(row.get(f"{name}_ratio"))
+                if share is not None and (sm is not None or name == "gpu_utilization"):
+                    one[f"{name}_known"] += us
+                    one[name] += share * us
+                    one[f"{name}_told"] += 1
+            if "clock_event_reasons" in row:
+                one["throttled_told"] += 1
+                one["throttled"] += us * any(word in row["clock_event_reasons"] for word in ("power", "hw_slowdown"))
+            one["energies"] += "energy_joules" in row
+            one["power_us"] += us
+            one["power"] += int(row["power_watts"] * 1e3 + 0.5) * (us // 1000)
+            if before and "energy_joules" in row and "energy_joules" in before and since <= GAP_US:
+                grown = row["energy_joules"] - before["energy_joules"]
+                one["energy_us"] += since * (grown >= 0)
+                one["energy"] += round(grown * 1e3) * (grown >= 0)
+    best = {}
+    for (hour, device, source, _), one in sums.items():
+        totals = best.setdefault((hour, device), {}).setdefault(source, [0, 0])
+        totals[0] += one["sm_active_known"]
+        totals[1] += one["us"]
+    chosen = {
+        place: min(found, key=lambda source, found=found: (found[source][0] == 0, -found[source][1], source))
+        for place, found in best.items()
+    }
+    return {
+        (hour, device, holder): one
+        for (hour, device, source, holder), one in sums.items()
+        if source == chosen[hour, device]
+    }
+
+
+def expected_row(one):
+    known = one["gpu_utilization_known"]
+    covered = {name: one[f"{name}_known"] == one["sm_active_known"] for name in ("tensor_active", "dram_active")}
+    drawn_us = one["energy_us"] if one["energies"] else one["power_us"]
+    return {
+        "sample_count": one["samples"],
+        "observed_s": one["us"] / 1e6,
+        "allocated_s": one["held"] / 1e6 if one["held_known"] else None,
+        "busy_s": one["gpu_utilization"] / 1e12 if one["gpu_utilization_told"] else None,
+        "busy_observed_s": known / 1e6,
+        "gpu_utilization_ratio": one["gpu_utilization"] / known / 1e6 if known else None,
+        "sm_active_s": one["sm_active"] / 1e12 if one["sm_active_told"] else None,
+        "sm_active_observed_s": one["sm_active_known"] / 1e6 if one["sm_active_told"] else None,
+        **{
+            f"{name}_s": one[name] / 1e12 if one[f"{name}_told"] and covered[name] else None
+            for name in ("tensor_active", "dram_active")
+        },
+        "idle_allocated_s": one["idle"] / 1e6 if one["held_busy_known"] else None,
+        "throttled_s": one["throttled"] / 1e6 if one["throttled_told"] else None,
+        "energy_observed_s": drawn_us / 1e6,
+        "energy_joules": (one["energy"] if one["energies"] else one["power"] // 1000) / 1e3 if drawn_us else None,
+    }
+
+
+@settings(max_examples=12, deadline=None)
+@given(seed=st.integers(0, 2**32), devices=st.integers(1, 6))
+def test_each_column_is_what_plain_loops_give(seed, devices):
+    """Whatever happens to devices and samplers, the sums are those of each sample with the one before it."""
+    facts = random_day(seed, devices)
+    found = hours(facts)
+    expected = oracle(facts)
+    keys = [(row["hour"], row["device_uuid"], (row["holder_run"], row["holder_attempt"], row["holder_rank"]))
+            for row in found]  # fmt: skip
+    assert len(keys) == len(set(keys))
+    assert set(keys) == set(expected)
+    for key, row in zip(keys, found, strict=True):
+        for name, value in expected_row(expected[key]).items():
+            assert row[name] == (value if value is None else pytest.approx(value, rel=1e-6, abs=1e-6)), (key, name)
+
+
+@settings(max_examples=4, deadline=None)
+@given(seed=st.integers(0, 2**32), order=st.integers(0, 2**32))
+def test_no_order_of_rows_changes_a_digit(seed, order):
+    """The same samples in another order and with other parallelism give equal bytes."""
+    table = rows("gpu_samples", random_day(seed, 4))
+    shuffled = table.take(np.random.default_rng(order).permutation(table.num_rows))
+    keys = [(name, "ascending") for name in ("hour", "device_uuid", "holder_run", "holder_rank")]
+    one = computed(context(gpu_samples=table, threads=1), "gpu_hourly").sort_by(keys)
+    other = computed(context(gpu_samples=shuffled, threads=4), "gpu_hourly").sort_by(keys)
+    assert one.combine_chunks().equals(other.combine_chunks())
+
+
+def test_a_counter_that_starts_again():
+    """What was drawn around a reset is not known: neither the time nor a number for it is in the row."""
+    facts = samples(50) + samples(50, start=NOON + timedelta(seconds=50), joules=3.0, slot=99)
+    (row,) = hours(facts)
+    assert (row["energy_joules"], row["energy_observed_s"]) == (49_000.0, 98.0)
+    assert row["energy_joules"] / row["energy_observed_s"] == 500.0
+
+
+def test_a_reset_that_hides_above_the_hours_first_value():
+    """A counter that starts low, and again, would grow from first to last all the same: it is seen nevertheless."""
+    facts = samples(10, joules=100.0) + samples(10, start=NOON + timedelta(seconds=10), joules=200.0, slot=99)
+    (row,) = hours(facts)
+    assert (row["energy_joules"], row["energy_observed_s"]) == (9_000.0, 18.0)
+
+
+def test_a_gap_is_nobodys_time():
+    """Ten minutes without samples are neither idle nor busy, and their energy is not counted."""
+    after = samples(10, start=NOON + timedelta(minutes=15), joules=9e6)
+    after[0]["interval_ns"] = 14 * 60 * 10**9
+    (row,) = hours(samples(10) + after)
+    assert (row["observed_s"], row["busy_s"], row["energy_observed_s"]) == (18.0, 9.0, 18.0)
+
+
+def test_two_samplers_of_a_device_count_once():
+    """Two processes that sample the same device at once do not make two devices of it."""
+    (row,) = hours(samples(100) + samples(100, incarnation=8, start=NOON + timedelta(seconds=0.5)))
+    assert row["sample_count"] == 200
+    assert row["observed_s"] == pytest.approx(99.5, abs=0.6)
+    assert row["gpu_utilization_ratio"] == pytest.approx(0.5)
+
+
+def test_samples_without_intervals_are_measured_by_their_times():
+    """Pages of an exporter tell no interval: each sample speaks for the time since the one before it."""
+    facts = samples(100, every_s=15.0, source="dcgm", sm_active_ratio=0.25)
+    (row,) = hours([{**fact, "interval_ns": None} for fact in facts])
+    assert (row["observed_s"], row["busy_s"], row["sm_active_s"]) == (99 * 15, 99 * 7.5, 99 * 3.75)
+
+
+def test_energy_without_a_counter_is_power_times_time():
+    """Devices without a counter of energy tell their power."""
+    (row,) = hours([{**fact, "energy_joules": None, "power_watts": 250.0} for fact in samples(11)])
+    assert (row["energy_joules"], row["energy_observed_s"]) == (2_500.0, 10.0)
+
+
+def test_what_is_unknown_has_a_reason():
+    """Columns that no sample tells are NULL, and the row says why; what is known is not among the reasons."""
+    facts = [{**fact, "gpu_utilization_ratio": None, "energy_joules": None, "holder_run": None, "holder_attempt": None,
+              "holder_rank": None, "holder_count": None, "source": "dcgm"} for fact in samples(10)]  # fmt: skip
+    (row,) = hours(facts)
+    reasons = json.loads(row["unavailable"])
+    assert set(reasons) == {
+        "allocated_s", "gpu_utilization_ratio", "sm_active_ratio", "energy_joules", "throttled_s",
+        "ecc_uncorrected_count", "xid_count",
+    }  # fmt: skip
+    assert all(row[name] is None for name in reasons)
+
+
+def test_a_percentage_is_no_ratio():
+    """A utilisation of 95 is of another unit: not known rather than 95 times busy."""
+    (row,) = hours(samples(10, gpu_utilization_ratio=95.0))
+    assert (row["busy_s"], row["busy_observed_s"], row["gpu_utilization_ratio"]) == (None, 0.0, None)
+
+
+def test_errors_are_counted_by_hour():
+    """Uncorrected memory errors by the growth of their counter, XIDs by their events, each with who held the device."""
+    facts = [{**fact, "ecc_uncorrected_volatile_count": 3 if n < 40 else 5} for n, fact in enumerate(samples(100))]
+    facts += samples(10, device="GPU-2")
+    told = {"device_uuid": "GPU-1", "xid": 79}
+    xid = {"ts": NOON + timedelta(seconds=5), "event": "xid", "attributes": json.dumps(told)}
+    one, other = hours(facts, events=[xid])
+    assert (one["ecc_uncorrected_count"], one["xid_count"]) == (2, 1)
+    assert (other["ecc_uncorrected_count"], other["xid_count"]) == (None, 0)
+
+
+def test_the_holder_tells_pool_and_cluster():
+    """A row knows the pool of the run that held the device; without a holder nobody knows."""
+    facts = samples(10) + samples(10, start=NOON + timedelta(seconds=10), holder_run=None, holder_count=0)
+    runs = [{"ts": NOON - timedelta(days=3), "run": "r1", "cluster": "c", "pool": "p"}]
+    idle, held = sorted(hours(facts, runs=runs), key=lambda row: row["allocated_s"])
+    assert (held["cluster"], held["pool"], idle["cluster"], idle["pool"]) == ("c", "p", None, None)
+    assert (idle["allocated_s"], idle["idle_allocated_s"]) == (0.0, None)
