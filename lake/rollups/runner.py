@@ -175,7 +175,7 @@ class _Work:
         handles = {name: one.handle for name, one in self.inputs.items()}
         for day, inputs in sorted(due.items()):
             read_days = {item.table: days for item in self.rollup.inputs if (days := item.days(day)) is not None}
-            ctx = session(self.lake, self.rollup.tables, handles=handles, days=read_days)
+            ctx = session(self.lake, self.rollup.tables, handles=handles, days=read_days, heavy=True)
             self._waiting[day] = evaluate_day(ctx, self.rollup, day)
             self._state[partition(day)] = inputs
             if sum(rows.num_rows for rows in self._waiting.values()) >= BATCH_ROWS:
