@@ -11,9 +11,9 @@ from typing import Final
 
 from ranklake.capture.layouts import Layout
 
+SAMPLES: Final = ("gpu_samples", "host_samples")
 SHARES: Final = {
-    "gpu_samples": 0.6,
-    "host_samples": 0.6,
+    **dict.fromkeys(SAMPLES, 0.6),
     "scalars": 0.7,
     "rows": 0.7,
     "spans": 0.8,
@@ -21,7 +21,7 @@ SHARES: Final = {
     "intervals": 0.9,
 }
 """Of the budget, by lane; the others may use all of it."""
-EVICTABLE: Final = (("scalars", "scalars"), ("distributions", "histograms"), ("spans", "spans"))
+EVICTABLE: Final = ((("scalars", *SAMPLES), "scalars"), (("distributions",), "histograms"), (("spans",), "spans"))
 """Tables whose oldest segments may be given up, and the lane whose share says when; the first goes first."""
 
 _FILES: Final = 32  # at least so many fit into a budget: six lanes have two each, and some wait to be sealed
@@ -36,6 +36,9 @@ class Budget:
     ----------
     limit_bytes
         0 for no limit.
+    evicts
+        Whether old segments are given up for new rows. Samples, which else are the first to find no room, then share
+        that of values: the oldest of either go.
 
     Attributes
     ----------
@@ -43,8 +46,8 @@ class Budget:
         By the last look at the folder, and what was made since.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
-        self.limit_bytes = limit_bytes
+    def __init__(self, limit_bytes: int, *, evicts: bool = False) -> None:
+        self.limit_bytes, self._evicts = limit_bytes, evicts
         self.used_bytes = 0
         self._made_bytes = 0
 
@@ -56,7 +59,8 @@ class Budget:
 
     def has_room(self, lane: str, size_bytes: int) -> bool:
         """Say whether a lane may make a file of that size."""
-        return not self.limit_bytes or self.used_bytes + size_bytes <= SHARES.get(lane, 1.0) * self.limit_bytes
+        share = SHARES.get("scalars" if self._evicts and lane in SAMPLES else lane, 1.0)
+        return not self.limit_bytes or self.used_bytes + size_bytes <= share * self.limit_bytes
 
     def made(self, size_bytes: int) -> None:
         """Take note of a new file."""

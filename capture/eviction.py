@@ -7,7 +7,7 @@ tried to send may be in the store, whatever the store answered, and is never giv
 it, and is told that there is no such file if it comes after the renaming.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,8 +24,8 @@ def _tell_nobody(file: SealedFile) -> None:
     del file
 
 
-def evict(folder: Path, table: str, excess_bytes: int, note: Note, gone: Gone) -> None:
-    """Give up the oldest segments of a table until so many bytes are free, or none is left.
+def evict(folder: Path, tables: Collection[str], excess_bytes: int, note: Note, gone: Gone) -> None:
+    """Give up the oldest segments of tables until so many bytes are free, or none is left.
 
     Raises `OSError`, in the middle of it; `finish` goes on. Whoever seals in this folder meanwhile would write totals
     that are out of date: the caller is its sealer.
@@ -35,12 +35,12 @@ def evict(folder: Path, table: str, excess_bytes: int, note: Note, gone: Gone) -
     gone
         Told of each segment that is no more.
     """
-    assert table not in _NEVER
+    assert not _NEVER.intersection(tables)
     known = read_meta(folder).sealed
-    for file in sealed_files(folder):
+    for file in sorted(sealed_files(folder), key=_sealed_ns):
         if excess_bytes <= 0:
             return
-        if file.table != table or not file.rows or (file.table, file.segment) not in known:
+        if file.table not in tables or not file.rows or (file.table, file.segment) not in known:
             continue
         try:
             size = file.path.stat().st_size
@@ -48,6 +48,14 @@ def evict(folder: Path, table: str, excess_bytes: int, note: Note, gone: Gone) -
         except FileNotFoundError:  # uploaded just now
             continue
         excess_bytes -= size if finish(folder, note, gone) else 0
+
+
+def _sealed_ns(file: SealedFile) -> int:
+    """Return when a segment was sealed; 0 if it is gone."""
+    try:
+        return file.path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
 
 
 def finish(folder: Path, note: Note, gone: Gone = _tell_nobody) -> int:

@@ -243,10 +243,10 @@ class Keeper:
             return
         budget, gone = self._recorder.budget, partial(self._given_up, stream)
         finish(stream.folder, stream.note, gone)
-        for table, lane in EVICTABLE:
+        for tables, lane in EVICTABLE:
             excess = budget.excess_bytes(SLOT_LANES[lane])
             if excess:
-                evict(stream.folder, table, excess, stream.note, gone)
+                evict(stream.folder, tables, excess, stream.note, gone)
                 budget.look(stream.folder)
 
     def _given_up(self, stream: Stream, file: SealedFile) -> None:

@@ -99,7 +99,7 @@ class Recorder:
         self.stream: Stream | None = None
         self.unsealed: dict[OpenFile, int] = {}
         self.untold: Counter[tuple[str, str]] = Counter()
-        self.budget = Budget(self.settings.disk_budget_bytes)
+        self.budget = Budget(self.settings.disk_budget_bytes, evicts=self.settings.backpressure == "drop_oldest")
         self._file_bytes = file_bytes or {}
         self.settle: Callable[..., bool] = _is_final
         self._family = new_incarnation()

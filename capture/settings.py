@@ -51,8 +51,8 @@ class Settings:
     backpressure: str = "aggregate"
     """What gives way when the budget is nearly used up. ``aggregate``: values, folded into a row per metric and 10 s.
     ``drop_oldest``: sealed segments that wait longest. ``drop_newest``: rows that are recorded now. ``block``: the
-    caller, who waits. Values go first, then spans; steps, runs and events have the rest of the budget for themselves.
-    Whatever is given up is counted."""
+    caller, who waits. Samples and values go first, then spans; steps, runs and events have the rest of the budget for
+    themselves. Whatever is given up is counted."""
     block_at_most_s: float = 10.0
     """How long a call may wait under ``block``; then its row is counted, and for a second no other call waits."""
     contracts_overlay: str = ""

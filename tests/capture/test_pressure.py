@@ -1,5 +1,7 @@
 """Backpressure: with the store away and the disk budget used up, what gives way is what was chosen, counted exactly."""
 
+import itertools
+import json
 import random
 import statistics
 import threading
@@ -22,6 +24,7 @@ from ranklake.lake.workers import InProcess
 
 BUDGET = 1 << 20
 STEPS, EACH = 400, 300
+PAD = json.dumps({"pad": random.Random(0).randbytes(400).hex()})
 VALUES = [random.Random(number).random() for number in range(STEPS * EACH)]  # such as do not compress
 
 
@@ -144,6 +147,28 @@ def test_drop_oldest_gives_up_what_waits_longest(place, outage):
     assert said["scalars"] == [len(found), sum(lost.values())]
 
 
+def test_drop_oldest_gives_up_the_oldest_samples_and_takes_new_ones(place, outage):
+    """They have the room of values, by age and not by table; none finds the door shut."""
+    run = start(place, backpressure="drop_oldest")
+    handle, sent = run.scalar("flood"), itertools.count(1)
+    for step in range(STEPS // 2):
+        for number in range(EACH):
+            handle.add(VALUES[step * EACH + number], step)
+        for _ in range(4):
+            run.record("host_samples", {"subject": "host", "interval_ns": next(sent), "disks": PAD})
+        time.sleep(0.01)
+    run.close(timeout_s=0.1)
+    outage.recover()
+    found = [row["interval_ns"] for row in rows(place.spool, "host_samples")]
+    lost = gaps(place.spool)
+    assert set(lost["host_samples"]) == set(lost["scalars"]) == {DROPPED_OLDEST}
+    last = next(sent) - 1
+    assert len(found) + lost["host_samples"][DROPPED_OLDEST] == found[-1] == last
+    assert len(rows(place.spool, "scalars")) > EACH
+    (said,) = totals(place.spool).values()
+    assert said["host_samples"] == [len(found), lost["host_samples"][DROPPED_OLDEST]]
+
+
 def test_block_waits_for_room_and_loses_nothing(place, outage):
     """Under `block` the caller waits while the store is away, and every row is there in the end."""
     run = start(place, backpressure="block", block_at_most_s=30)
@@ -199,7 +224,7 @@ def test_the_books_of_a_lake_add_up_though_segments_were_given_up(place, outage,
     """Footers that were sealed before count the given-up rows as rows, later ones as gaps: the balance is right."""
     meta = FrameFile(waiting / META_FILE)
     for _ in range(2):
-        evict(waiting, "scalars", 1, meta.append, lambda _: None)
+        evict(waiting, {"scalars"}, 1, meta.append, lambda _: None)
     meta.close()
     outage.recover()
     lake, spool = Lake.create(str(tmp_path / "lake")), Spool(str(place.spool))
@@ -224,7 +249,7 @@ def test_a_killed_eviction_is_carried_on(place, outage, waiting, killed):
         finish(waiting, meta.append)
         victim.with_suffix(DROPPED).write_bytes(bytes_of_victim)
     else:
-        evict(waiting, "scalars", 1, meta.append, notes.append)
+        evict(waiting, {"scalars"}, 1, meta.append, notes.append)
         assert [file.path for file in notes] == [victim]
     meta.close()
     outage.recover()
@@ -243,7 +268,7 @@ def test_a_segment_that_was_tried_is_never_given_up(waiting):
     first, second, *_ = values(waiting)
     first.read_to_send()
     meta, gone = FrameFile(waiting / META_FILE), []
-    evict(waiting, "scalars", 1, meta.append, gone.append)
+    evict(waiting, {"scalars"}, 1, meta.append, gone.append)
     meta.close()
     assert gone == [second]
     assert first in values(waiting)
@@ -255,7 +280,7 @@ def test_gaps_that_a_given_up_segment_carried_wait_for_another(place, waiting, o
     meta = FrameFile(waiting / META_FILE)
     before = read_meta(waiting)
     for _ in range(5):
-        evict(waiting, "scalars", 1, meta.append, lambda _: None)
+        evict(waiting, {"scalars"}, 1, meta.append, lambda _: None)
     meta.close()
     after = read_meta(waiting)
     assert after.rows["scalars"] == 0
