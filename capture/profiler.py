@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ranklake.capture.layouts import ABSENT, SPANS
 from ranklake.capture.phases import now
 from ranklake.capture.ratios import chosen, seed_of, threshold_of
+from ranklake.lake.contracts.redact import redact
 
 if TYPE_CHECKING:
     from ranklake.capture.run import Run
@@ -34,6 +35,10 @@ _STEP: Final = "ProfilerStep#"
 _pack_span: Final = SPANS.packer.pack_into
 
 _EVENTS: Final = re.compile(r'"traceEvents"\s*:\s*\[')
+_NAMED: Final = re.compile(
+    r'(?P<head>(?:"cat":\s*"(?P<kind>\w*)",\s*)?"name":\s*")(?P<name>.*?)(?="\s*(?:,\s*"(?:ph|cat|p?id|tid|ts|dur|args|s|bp)"|\}))',
+    re.DOTALL,
+)
 _BETWEEN: Final = re.compile(r"[\s,]*")
 
 Interval = tuple[float, float]
@@ -101,6 +106,35 @@ def each_event(trace: str) -> Iterator[Any]:
             return
         event, at = read(trace, at)
         yield event
+
+
+def redacted_trace(trace: str) -> str:
+    """Return a kineto trace with the names of its events redacted, as users make them up; kernels' are none of theirs.
+
+    The text stays the same elsewhere: torch writes what `record_function` is given besides into no trace. A name that
+    has quotation marks, which torch leaves as they are, becomes one that JSON knows.
+    """
+    known: dict[str, str] = {}
+
+    def shown(event: re.Match[str]) -> str:
+        name = event["name"]
+        if event["kind"] == _KERNEL:
+            return event[0]
+        if name not in known:
+            known[name] = _clear(name)
+        return f"{event['head']}{known[name]}"
+
+    return _NAMED.sub(shown, trace)
+
+
+def _clear(name: str) -> str:
+    """Return what stands between the quotation marks of a name in JSON, redacted; as it is if nothing is the matter."""
+    try:
+        plain = json.loads(f'"{name}"')
+    except ValueError:
+        return json.dumps(redact(name))[1:-1]
+    clear = redact(plain)
+    return name if clear == plain else json.dumps(clear)[1:-1]
 
 
 def _summary(
@@ -190,14 +224,14 @@ class Profiler:
                 path.unlink()
                 run.event("profile_dropped", step=step.number, message=f"{size} bytes", severity="warning")
                 return
-            raw = path.read_bytes()
+            trace = redacted_trace(path.read_text(encoding="utf-8", errors="replace"))
             packed = path.with_suffix(".json.gz")
             scratch = packed.with_suffix(".tmp")
-            scratch.write_bytes(gzip.compress(raw, mtime=0))
+            scratch.write_bytes(gzip.compress(trace.encode(), mtime=0))
             scratch.rename(packed)
             path.unlink()
             run.record_file(packed, "profile", step=step.number, blocking_ns=blocked_ns, atomic=True)
-            for summary in summarise({"traceEvents": each_event(raw.decode())}):
+            for summary in summarise({"traceEvents": each_event(trace)}):
                 self._record(summary, step)
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
             run.trouble("keeping a profile", error)
