@@ -56,7 +56,10 @@ known AS (
     SELECT
         summed.*,
         wall_ns - init_ns - restart_ns - lost_work_ns AS effective_ns,
-        greatest((CAST(summed.ts AS BIGINT) - CAST(queued.submitted_ts AS BIGINT)) * 1000, 0) AS queue_ns,
+        CASE
+            WHEN queued.submitted_ts IS NOT NULL
+            THEN greatest((CAST(summed.ts AS BIGINT) - CAST(queued.submitted_ts AS BIGINT)) * 1000, 0)
+        END AS queue_ns,
         CASE WHEN status = 'finished' THEN wall_ns - init_ns END AS time_to_train_ns
     FROM summed
     LEFT JOIN queued ON queued.run = summed.run
