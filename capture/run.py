@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from ranklake.capture.assets import Assets
 from ranklake.capture.device_phases import DevicePhase, Mark, Passage, cuda_in_use, mark_cuda
+from ranklake.capture.failures import FAILURES
 from ranklake.capture.flops import PEAK_MEASURED, FlopCount, measure_cpu_peak
 from ranklake.capture.gaps import BAD_ARGUMENTS, BAD_VALUE, NOWHERE, Gaps, RefusedError
 from ranklake.capture.launcher import Launch
@@ -330,6 +331,7 @@ class Run(Watching, Logging, Assets):
             self.trouble("ending the run", error)
         self._closed = True
         PREEMPTION.leave(self)
+        FAILURES.leave(self)
         try:
             self._recorder.close()
             if self._keeper is not None:

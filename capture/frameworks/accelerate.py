@@ -15,6 +15,7 @@ from accelerate.tracking import GeneralTracker
 
 from ranklake.capture.frameworks import torch as torch_hooks
 from ranklake.capture.frameworks.follower import FOLLOWED, Follower, follow
+from ranklake.capture.frameworks.patches import PATCHES
 
 if TYPE_CHECKING:
     from ranklake.capture.run import Run
@@ -79,9 +80,7 @@ def _begin(follower: Follower) -> None:
     follower.adds_losses = True  # Accelerator.backward divides each by the number of those that are accumulated
     follower.run.collectives()
     torch_hooks.install()
-    original = Accelerator.save_state
-    if not hasattr(original, "ranklake_times"):
-        Accelerator.save_state = _timed(original)
+    PATCHES.put(Accelerator, "save_state", _timed)
 
 
 def _timed(original: Any) -> Any:
@@ -98,16 +97,15 @@ def _timed(original: Any) -> Any:
                 follower.checkpoint(saved, max(follower.latest, 0), time.monotonic() - start)
         return saved
 
-    save_state.ranklake_times = True  # type: ignore[attr-defined]
     return save_state
 
 
 def attach() -> None:
     """Give every Accelerator that is made from now on the tracker, begun already."""
-    original = Accelerator.__init__
-    if hasattr(original, "ranklake_attaches"):
-        return
+    PATCHES.put(Accelerator, "__init__", _with_tracker)
 
+
+def _with_tracker(original: Any) -> Any:
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
@@ -117,5 +115,4 @@ def attach() -> None:
                 _begin(follower)
                 self.trackers.append(RanklakeTracker())
 
-    init.ranklake_attaches = True  # type: ignore[attr-defined]
-    Accelerator.__init__ = init
+    return init

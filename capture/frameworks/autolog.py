@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.capture.frameworks.follower import Follower, follow
+from ranklake.capture.frameworks.patches import PATCHES
 
 if TYPE_CHECKING:
     from ranklake.capture.run import Run
@@ -56,7 +57,12 @@ def autolog(run: "Run | str | None" = None, **settings: Any) -> "Run":
                 _hook(name, follower)
         if not any(isinstance(finder, OnImport) for finder in sys.meta_path):
             sys.meta_path.insert(0, OnImport())
+        PATCHES.undo_by(_import_as_ever)
     return found
+
+
+def _import_as_ever() -> None:
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, OnImport)]
 
 
 def _hook(name: str, follower: Follower) -> None:

@@ -14,6 +14,7 @@ from deepspeed.runtime.engine import DeepSpeedEngine
 
 from ranklake.capture.frameworks import torch as torch_hooks
 from ranklake.capture.frameworks.follower import FOLLOWED, Follower, follow
+from ranklake.capture.frameworks.patches import PATCHES
 
 if TYPE_CHECKING:
     from ranklake.capture.run import Run
@@ -122,9 +123,7 @@ def attach() -> None:
     """Follow every engine that trains from now on."""
     wrappers = {"__init__": _init, "backward": _backward, "step": _step, "save_checkpoint": _save}
     for name, wrapper in wrappers.items():
-        original = getattr(DeepSpeedEngine, name)
-        if not hasattr(original, "ranklake_follows"):
-            setattr(DeepSpeedEngine, name, _through(wrapper, original))
+        PATCHES.put(DeepSpeedEngine, name, functools.partial(_through, wrapper))
 
 
 def _through(wrapper: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
@@ -132,5 +131,4 @@ def _through(wrapper: Callable[..., Any], original: Callable[..., Any]) -> Calla
     def through(engine: Any, *args: Any, **kwargs: Any) -> Any:
         return wrapper(original, engine, *args, **kwargs)
 
-    through.ranklake_follows = True  # type: ignore[attr-defined]
     return through

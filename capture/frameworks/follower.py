@@ -10,12 +10,14 @@ training, and where nothing is followed the hooks cost a look at a variable.
 """
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.capture.artifacts import last_part, shown_place
+from ranklake.capture.frameworks.patches import PATCHES
 from ranklake.capture.phases import now
 from ranklake.capture.start import start
 from ranklake.capture.steps import Nothing, Step
@@ -61,7 +63,7 @@ class Follower:
 
     def __init__(self, run: "Run | None" = None, settings: Mapping[str, Any] | None = None) -> None:
         self.given, self._settings = run, dict(settings or {})
-        self._run = run
+        self._run = None if run is None else self._watched(run)
         self._fits = 0
         self.latest = self._before = -1
         self._open: list[tuple[str, Any]] = []
@@ -78,7 +80,7 @@ class Follower:
     def run(self) -> "Run":
         """The run that is recorded."""
         if self._run is None:
-            self._run = start(**self._settings)
+            self._run = self._watched(start(**self._settings))
         return self._run
 
     @property
@@ -141,6 +143,15 @@ class Follower:
         else:
             self.run.fail(error)
 
+    def _watched(self, run: "Run") -> "Run":
+        run.closers.append(partial(self._ended, weakref.ref(run)))
+        return run
+
+    def _ended(self, run: "weakref.ref[Run]") -> None:
+        """Take back what is hooked once the run that is followed ends."""
+        if FOLLOWED and FOLLOWED[0] is self and self._run is run():
+            PATCHES.take_back()
+
     # ── steps ──
 
     def begin_step(self, number: int | None = None) -> None:
@@ -163,9 +174,10 @@ class Follower:
         before, self._fits = self.run, self._fits + 1
         first = before.name if self._fits == 1 else before.name.rpartition("-fit")[0]
         self._hash_written()
+        self._run = None  # so that the hooks stay
         before.close()
         self._known.clear()
-        self._run = start(**{**self._settings, "run": f"{first}-fit{self._fits + 1}"})
+        self._run = self._watched(start(**{**self._settings, "run": f"{first}-fit{self._fits + 1}"}))
         self._run.collectives()
 
     def end_step(self, **values: object) -> None:

@@ -4,6 +4,7 @@ from ranklake.capture.frameworks.lightning import RanklakeCallback
 trainer = lightning.Trainer(callbacks=[RanklakeCallback()])
 """
 
+import functools
 import sys
 import time
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ else:
 
 from ranklake.capture.frameworks import torch as torch_hooks
 from ranklake.capture.frameworks.follower import follow
+from ranklake.capture.frameworks.patches import PATCHES
 
 if TYPE_CHECKING:
     from ranklake.capture.run import Run
@@ -144,10 +146,11 @@ def _config(trainer: Any, module: Any) -> dict[str, Any]:
 
 def _watch_checkpoints() -> None:
     """Time `Trainer.save_checkpoint`, which all of Lightning's checkpoints go through."""
-    original = pl.Trainer.save_checkpoint
-    if hasattr(original, "ranklake_times"):
-        return
+    PATCHES.put(pl.Trainer, "save_checkpoint", _timed)
 
+
+def _timed(original: Any) -> Any:
+    @functools.wraps(original)
     def save_checkpoint(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
         mine = [one for one in self.callbacks if isinstance(one, RanklakeCallback)]
         follower = mine[0]._follower if mine else None  # noqa: SLF001 - this module's own
@@ -161,20 +164,19 @@ def _watch_checkpoints() -> None:
                 follower.checkpoint(filepath, int(self.global_step), time.monotonic() - start)
         return saved
 
-    save_checkpoint.ranklake_times = True  # type: ignore[attr-defined]
-    pl.Trainer.save_checkpoint = save_checkpoint
+    return save_checkpoint
 
 
 def attach() -> None:
     """Give every Trainer that is made from now on the callback."""
-    original = pl.Trainer.__init__
-    if hasattr(original, "ranklake_attaches"):
-        return
+    PATCHES.put(pl.Trainer, "__init__", _with_callback)
 
+
+def _with_callback(original: Any) -> Any:
+    @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         if not any(isinstance(callback, RanklakeCallback) for callback in self.callbacks):
             self.callbacks.append(RanklakeCallback())
 
-    init.ranklake_attaches = True  # type: ignore[attr-defined]
-    pl.Trainer.__init__ = init
+    return init

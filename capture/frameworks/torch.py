@@ -1,6 +1,6 @@
 """torch: hooks that see forward, backward, the optimizer, waits for data and clipping, in whatever framework.
 
-They are put in place once per process, see `FOLLOWED` for whom they serve, and do nothing where nobody is followed:
+They are in place until the run has ended, see `FOLLOWED` for whom they serve, and do nothing where nobody is followed:
 
     DataLoader's iterator                  waits, phase ``data``
     modules that are called from no other  phase ``forward``: found by global hooks in the first step, then hooked alone
@@ -22,6 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.data import dataloader
 
 from ranklake.capture.frameworks.follower import FOLLOWED, MOST_MICRO, Follower
+from ranklake.capture.frameworks.patches import PATCHES
 
 __all__ = ["install"]
 
@@ -47,6 +48,8 @@ class Hooks:
         self.roots: weakref.WeakSet[Any] = weakref.WeakSet()
         self._others: list[int] = []
         self._searching: list[Any] = []
+        self._hooks: list[Any] = []
+        self._optimizers: list[Any] = []
         self._depth = 0
         self._unscaled: Any = None
         self._follower: Follower | None = None
@@ -77,13 +80,28 @@ class Hooks:
             handle.remove()
         self._searching = []
 
+    def let_go(self) -> None:
+        """Remove the hooks of torch's own kinds."""
+        self._found()
+        for handle in [*self._hooks, *self._optimizers]:
+            handle.remove()
+        self._hooks, self._optimizers, self.roots, self._follower = [], [], weakref.WeakSet(), None
+
+    def hook_optimizers(self) -> None:
+        """See every optimizer's steps."""
+        if not self._optimizers:
+            self._optimizers = [
+                register_optimizer_step_pre_hook(self.before_optimizer),
+                register_optimizer_step_post_hook(self.after_optimizer),
+            ]
+
     def _before_any(self, module: Any, _: object) -> None:
         self._depth += 1
         if self._depth == 1 and module not in self.roots and _trains(module):
             self.roots.add(module)
             self._before(module)
-            module.register_forward_pre_hook(self._before)
-            module.register_forward_hook(self._after, always_call=True)
+            self._hooks.append(module.register_forward_pre_hook(self._before))
+            self._hooks.append(module.register_forward_hook(self._after, always_call=True))
 
     def _after_any(self, *_: object) -> None:
         self._depth -= 1
@@ -209,18 +227,12 @@ _PLACES: Final = (
 
 
 def install() -> None:
-    """Put the hooks in place, once per process, and look for the model that is trained now."""
+    """Put the hooks in place, if they are not, and look for the model that is trained now."""
     for place, name, method in _PLACES:
-        original = getattr(place, name, None)
-        if original is not None and not hasattr(original, "ranklake_follows"):
-            setattr(place, name, _through(getattr(HOOKS, method), original))
-    if not _installed:
-        _installed.append(register_optimizer_step_pre_hook(HOOKS.before_optimizer))
-        _installed.append(register_optimizer_step_post_hook(HOOKS.after_optimizer))
+        PATCHES.put(place, name, functools.partial(_through, getattr(HOOKS, method)))
+    HOOKS.hook_optimizers()
     HOOKS.search()
-
-
-_installed: list[Any] = []
+    PATCHES.undo_by(HOOKS.let_go)
 
 
 def _through(method: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
@@ -230,7 +242,6 @@ def _through(method: Callable[..., Any], original: Callable[..., Any]) -> Callab
             return original(*args, **kwargs)
         return method(original, *args, **kwargs)
 
-    through.ranklake_follows = True  # type: ignore[attr-defined]
     return through
 
 

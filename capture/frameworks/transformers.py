@@ -12,6 +12,7 @@ from transformers import trainer as trainer_module
 
 from ranklake.capture.frameworks import torch as torch_hooks
 from ranklake.capture.frameworks.follower import follow
+from ranklake.capture.frameworks.patches import PATCHES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -143,3 +144,10 @@ def attach() -> None:
     """Give every Trainer that is made from now on the callback."""
     if RanklakeCallback not in trainer_module.DEFAULT_CALLBACKS:
         trainer_module.DEFAULT_CALLBACKS.append(RanklakeCallback)
+        PATCHES.undo_by(_detach)
+
+
+def _detach() -> None:
+    trainer_module.DEFAULT_CALLBACKS[:] = [
+        one for one in trainer_module.DEFAULT_CALLBACKS if one is not RanklakeCallback
+    ]

@@ -1,10 +1,16 @@
 """Follower: training whose steps nobody ends, as with an optimizer that is none of torch's, takes no more memory."""
 
+import sys
+import threading
+
 import torch
 from recorded import rows
+from torch.optim.optimizer import _global_optimizer_post_hooks
 
+from ranklake import capture
 from ranklake.capture.fingerprint import fingerprint
 from ranklake.capture.frameworks import follower as followers
+from ranklake.capture.frameworks import torch as hooks
 from ranklake.capture.frameworks.follower import MOST_MICRO, Follower
 from ranklake.capture.frameworks.torch import HOOKS
 
@@ -51,3 +57,64 @@ def test_a_folder_that_other_ranks_may_write_still_is_hashed_after_the_next_step
     assert (row["sha256"], row["file_count"]) == (fingerprint(folder).sha256, 2)
     (between,) = (event for event in rows(place.spool, "events") if event["event"] == "between")
     assert row["ts"] <= between["ts"]
+
+
+def replaced():
+    """Return what `install` replaces, as it is now."""
+    return [getattr(place, name) for place, name, _ in hooks._PLACES]
+
+
+def train(steps):
+    """Train in plain torch; return the module."""
+    net = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(steps):
+        net(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    return net
+
+
+def test_all_is_as_before_when_the_run_has_ended(place):
+    """Functions, hooks of torch's kinds and of modules, the import system, exceptions."""
+    before, finders = replaced(), list(sys.meta_path)
+    excepthooks = sys.excepthook, threading.excepthook
+    run = capture.autolog(place.start())
+    assert replaced() != before
+    net = train(2)
+    assert net._forward_hooks
+    run.close()
+    assert replaced() == before
+    assert sys.meta_path == finders
+    assert (sys.excepthook, threading.excepthook) == excepthooks
+    assert not net._forward_hooks
+    assert not net._forward_pre_hooks
+    assert not _global_optimizer_post_hooks
+    assert [row["step"] for row in rows(place.spool, "steps")] == [0, 1]
+
+
+def test_what_somebody_wrapped_on_top_stays_and_is_not_hooked_twice(place, monkeypatch):
+    """Theirs is not undone, ours beneath passes on; the next run has each step once."""
+    calls, told = [], []
+    first = capture.autolog(place.start())
+    ours, excepthook = torch.autograd.backward, sys.excepthook
+
+    def theirs(*args, **kwargs):
+        calls.append(1)
+        return ours(*args, **kwargs)
+
+    monkeypatch.setattr(torch.autograd, "backward", theirs)
+    monkeypatch.setattr(sys, "excepthook", lambda *error: (told.append(error), excepthook(*error)))
+    train(1)
+    first.close()
+    assert torch.autograd.backward is theirs
+    train(1)
+    second = capture.autolog(place.start(run="second"))
+    assert torch.autograd.backward is theirs
+    train(2)
+    sys.excepthook(ValueError, ValueError("nobody handles it"), None)
+    second.close()
+    assert len(calls) == 4
+    assert len(told) == 1
+    assert [row["run"] for row in rows(place.spool, "steps")] == ["run", "second", "second"]
+    assert all(row["loss"] is not None for row in rows(place.spool, "steps"))
+    assert [row["run"] for row in rows(place.spool, "events") if row["event"] == "failure"] == ["second"]

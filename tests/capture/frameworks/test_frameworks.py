@@ -155,6 +155,42 @@ def test_transformers(tmp_path, options):
 
 
 @pytest.mark.frameworks
+@pytest.mark.slow
+def test_lightning_goes_on_from_a_checkpoint(tmp_path):
+    """Its steps go on in the same run, in mixed precision, and each checkpoint has its digest."""
+    (said,) = train(tmp_path, "lightning_resumed")
+    check_steps(steps_of(tmp_path), said)
+    assert "bf16-mixed" in str(rows(tmp_path / "spool", "runs")[0]["config"])
+    assert [row["step"] for row in events(tmp_path, "checkpoint")] == [2, 4]
+    check_checkpoints(tmp_path, 2)
+
+
+@pytest.mark.frameworks
+@pytest.mark.slow
+def test_transformers_goes_on_from_a_checkpoint(tmp_path):
+    """Its steps go on in the same run, in mixed precision, and each checkpoint has its digest."""
+    (history,) = train(tmp_path, "transformers_resumed")
+    said = [{"lr": entry["learning_rate"]} for entry in history[-4:]]
+    found = steps_of(tmp_path)
+    check_steps(found, said)
+    assert [row["loss"] for row in found] == pytest.approx([entry["loss"] for entry in history[-4:]], abs=1e-3)
+    assert [row["step"] for row in events(tmp_path, "checkpoint")] == [2, 4]
+    check_checkpoints(tmp_path, 2)
+
+
+@pytest.mark.frameworks
+@pytest.mark.slow
+def test_fsdps_first_version_on_two_ranks(tmp_path):
+    """Each rank has its own steps; gathering and scattering are timed."""
+    said = train(tmp_path, "fsdp1", ranks=2)
+    spans = rows(tmp_path / "spool", "spans")
+    for rank in range(2):
+        check_steps(steps_of(tmp_path, rank), said[rank])
+        print({row["name"] for row in spans if row["rank"] == rank and row["step"] == 2})
+        assert all(row["collective_time_s"] > 0 for row in steps_of(tmp_path, rank))
+
+
+@pytest.mark.frameworks
 @BOTH
 def test_accelerate(tmp_path, options):
     """Steps of accumulated batches, what the accelerator logs, its checkpoint."""

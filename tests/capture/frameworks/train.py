@@ -13,6 +13,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from ranklake import capture
+from ranklake.capture.frameworks.follower import FOLLOWED
+from ranklake.capture.frameworks.patches import PATCHES
 
 WHERE = {"spool": sys.argv[2], "local_dir": sys.argv[3], "run": "run"} if __name__ == "__main__" else {}
 RANK = int(os.environ.get("RANK", "0"))
@@ -143,6 +145,91 @@ def lightning():
     return said
 
 
+def lightning_resumed():
+    """Fit in mixed precision, and go on from its checkpoint with another Trainer."""
+    import lightning.pytorch as pl
+
+    from ranklake.capture.frameworks.lightning import RanklakeCallback
+
+    said = []
+
+    class Module(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = net()
+
+        def training_step(self, batch, _):
+            loss = torch.nn.functional.mse_loss(self.net(batch[0]), batch[1])
+            said.append({"loss": loss.item(), "lr": 0.1})
+            return loss
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    warnings.simplefilter("ignore")
+    folder = Path(sys.argv[4]).parent / "lightning"
+    path = None
+    for steps in (2, 4):
+        trainer = pl.Trainer(
+            max_steps=steps, precision="bf16-mixed", callbacks=[RanklakeCallback(**WHERE)], logger=False,
+            enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False, accelerator="cpu",
+            devices=1, gradient_clip_val=1.0,
+        )  # fmt: skip
+        trainer.fit(Module(), DataLoader(data(32), batch_size=4), ckpt_path=path)
+        path = folder / f"step-{steps}.ckpt"
+        trainer.save_checkpoint(path, weights_only=False)
+    return said
+
+
+def transformers_resumed():
+    """Train in mixed precision, and go on from the checkpoint with another Trainer."""
+    import transformers as hf
+
+    from ranklake.capture.frameworks.transformers import RanklakeCallback
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = net()
+
+        def forward(self, inputs, labels):
+            out = self.net(inputs)
+            return {"loss": torch.nn.functional.mse_loss(out.float(), labels), "logits": out}
+
+    rows = [dict(zip(("inputs", "labels"), row, strict=True)) for row in data(32)]
+    history = []
+    for steps in (2, 4):
+        args = hf.TrainingArguments(
+            output_dir=str(Path(sys.argv[4]).parent / "hf"), max_steps=steps, per_device_train_batch_size=4,
+            learning_rate=0.1, lr_scheduler_type="constant", optim="sgd", bf16=True, logging_steps=1, save_steps=2,
+            report_to=[], use_cpu=True, disable_tqdm=True,
+        )  # fmt: skip
+        trainer = hf.Trainer(Model(), args, train_dataset=rows, callbacks=[RanklakeCallback(**WHERE)])
+        trainer.train(resume_from_checkpoint=steps > 2)
+        history += [entry for entry in trainer.state.log_history if "loss" in entry]
+    return history
+
+
+def fsdp1():
+    """Two ranks shard a model by FSDP's first version, in mixed precision; by autolog."""
+    torch.distributed.init_process_group("gloo")
+    capture.autolog(**WHERE)
+    parts = torch.distributed.fsdp
+    kind = torch.bfloat16
+    mixed = parts.MixedPrecision(param_dtype=kind, reduce_dtype=torch.float32)
+    model = parts.FullyShardedDataParallel(net(), mixed_precision=mixed, device_id=torch.device("cpu"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    said = []
+    for inputs, targets in DataLoader(data(32), batch_size=4, sampler=range(RANK, 32, 2)):
+        loss = torch.nn.functional.mse_loss(model(inputs).float(), targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        said.append({"loss": loss.item(), "lr": 0.1})
+    torch.distributed.destroy_process_group()
+    return said
+
+
 def transformers():
     """Train by the Trainer of Transformers, with accumulation, evaluation and a checkpoint."""
     import transformers as hf
@@ -244,4 +331,7 @@ def deepspeed():
 if __name__ == "__main__":
     torch.set_num_threads(1)
     told = globals()[sys.argv[1]]()
+    if FOLLOWED:
+        FOLLOWED[0].run.close()
+        assert PATCHES._made == []
     Path(f"{sys.argv[4]}-{RANK}").write_text(json.dumps(told))
