@@ -186,7 +186,9 @@ def test_fsdps_first_version_on_two_ranks(tmp_path):
     spans = rows(tmp_path / "spool", "spans")
     for rank in range(2):
         check_steps(steps_of(tmp_path, rank), said[rank])
-        print({row["name"] for row in spans if row["rank"] == rank and row["step"] == 2})
+        for name in ("all_gather", "reduce_scatter_single"):
+            timed = [row["step"] for row in spans if row["rank"] == rank and row["name"] == name]
+            assert sorted(set(timed)) == list(range(len(said[rank])))
         assert all(row["collective_time_s"] > 0 for row in steps_of(tmp_path, rank))
 
 

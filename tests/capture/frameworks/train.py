@@ -212,12 +212,13 @@ def transformers_resumed():
 
 def fsdp1():
     """Two ranks shard a model by FSDP's first version, in mixed precision; by autolog."""
+    from torch.distributed import fsdp
+
     torch.distributed.init_process_group("gloo")
     capture.autolog(**WHERE)
-    parts = torch.distributed.fsdp
     kind = torch.bfloat16
-    mixed = parts.MixedPrecision(param_dtype=kind, reduce_dtype=torch.float32)
-    model = parts.FullyShardedDataParallel(net(), mixed_precision=mixed, device_id=torch.device("cpu"))
+    mixed = fsdp.MixedPrecision(param_dtype=kind, reduce_dtype=torch.float32)
+    model = fsdp.FullyShardedDataParallel(net(), mixed_precision=mixed, device_id=torch.device("cpu"))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     said = []
     for inputs, targets in DataLoader(data(32), batch_size=4, sampler=range(RANK, 32, 2)):
