@@ -13,11 +13,12 @@ from ranklake.lake.query import session
 from ranklake.lake.read import read
 from ranklake.lake.rollups.evaluate import AFFECTED, replace_table
 from ranklake.lake.rollups.inputs import NOTHING, WHOLE, Key, Recorded, Snapshot, State, combined, day_of, partition
+from ranklake.lake.rollups.registry import MAX_DAYS
 
 if TYPE_CHECKING:
     from datafusion import SessionContext
 
-    from ranklake.lake.rollups.registry import Rollup
+    from ranklake.lake.rollups.registry import Input, Rollup
     from ranklake.lake.store import Lake
 
 _DAY = timedelta(days=1)
@@ -59,14 +60,20 @@ def due_days(
     gone
         Partitions that retention took away.
     """
-    main = rollup.inputs[0].table
-    days = {*inputs[main].fingerprints, *output.fingerprints, *(day_of(name) for name in state)}
+    extents = {
+        item: inputs[item.table].extents(item.begin, item.end, timedelta(MAX_DAYS))
+        for item in rollup.inputs
+        if item.reach == "over"
+    }
+    days = {*output.fingerprints, *(day_of(name) for name in state)}
+    for item in rollup.inputs[: rollup.leads]:
+        days.update(inputs[item.table].fingerprints if item.reach != "over" else _days_of(extents[item]))
     due = {}
     for day in days:
-        if (main, partition(day)) in gone:
-            continue
-        expected = _expected(rollup, day, inputs)
         was = state.get(partition(day), {})
+        if _is_frozen(rollup, day, was, gone):
+            continue
+        expected = _expected(rollup, day, inputs, extents)
         vanished = {key: NOTHING for key, one in was.items() if key not in expected and one.fingerprint != NOTHING}
         stale = {key for key, digest in expected.items() if not _is(was.get(key), digest, rollup.sha256)}
         if (stale | set(vanished)) - gone:
@@ -74,12 +81,26 @@ def due_days(
     return due
 
 
+def _days_of(extents: Mapping[date, tuple[date, date]]) -> set[date]:
+    return {first + timedelta(days) for first, last in set(extents.values()) for days in range((last - first).days + 1)}
+
+
+def _is_frozen(rollup: "Rollup", day: date, was: Collection[Key], gone: Collection[Key]) -> bool:
+    """Return whether retention took what an output date was computed from: it would come out smaller."""
+    leads = rollup.inputs[: rollup.leads]
+    over = {item.table for item in leads if item.reach == "over"}
+    return any((item.table, partition(day)) in gone for item in leads if item.reach != "over") or any(
+        key in gone for key in was if key[0] in over
+    )
+
+
 def reaches(rollup: "Rollup", day: date, gone: Collection[Key]) -> bool:
     """Return whether an output date of a partition rollup depends on input partitions of which some are gone."""
     for item in rollup.inputs:
         days = item.days(day)
+        until = day + timedelta(MAX_DAYS) if item.reach == "over" else day
         for table, name in gone:
-            if table == item.table and (day_of(name) <= day if days is None else day_of(name) in days):
+            if table == item.table and (day_of(name) <= until if days is None else day_of(name) in days):
                 return True
     return False
 
@@ -161,11 +182,20 @@ def _first_dates(ctx: "SessionContext", tables: Collection[str], runs: Collectio
     return dict(zip(firsts["run"].to_pylist(), firsts["date"].to_pylist(), strict=True))
 
 
-def _expected(rollup: "Rollup", day: date, inputs: Mapping[str, Snapshot]) -> dict[Key, str]:
+def _expected(
+    rollup: "Rollup",
+    day: date,
+    inputs: Mapping[str, Snapshot],
+    extents: "Mapping[Input, Mapping[date, tuple[date, date]]]",
+) -> dict[Key, str]:
     """Return the fingerprints of what an output date is computed from, that date of the main input always."""
     found: dict[Key, str] = {(rollup.inputs[0].table, partition(day)): NOTHING}
     for item in rollup.inputs:
         one, days = inputs[item.table], item.days(day)
+        if item.reach == "over":
+            near = [other for other, (first, last) in extents[item].items() if first <= day <= last]
+            found |= {(item.table, partition(other)): one.fingerprints[other] for other in near}
+            continue
         if days is None:
             found[item.table, WHOLE] = combined(one, day)
             continue

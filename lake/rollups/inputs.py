@@ -9,11 +9,12 @@ after.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, Final
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, Literal
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.commit import files, fingerprint
@@ -49,12 +50,24 @@ class Snapshot:
         The open table; None and `ABSENT` where it was never written.
     fingerprints
         Of every date that has files.
+    live
+        A row a file, with the log's statistics, as `ranklake.lake.commit.files` gives them.
     """
 
     table: str
     handle: "DeltaTable | None" = None
     version: int = ABSENT
     fingerprints: Mapping[date, str] = field(default_factory=dict)
+    live: pa.Table | None = None
+
+    def extents(self, begin: Sequence[str], end: Sequence[str], most: timedelta) -> dict[date, tuple[date, date]]:
+        """Return from when to when the rows of each date reach, by columns and within limits as `Input` says."""
+        found: dict[date, tuple[date, date]] = {}
+        for row in [] if self.live is None else self.live.to_pylist():
+            low, high = found.get(row["date"], (date.max, date.min))
+            first, last = _bound(row, begin, "min", most), _bound(row, end, "max", most)
+            found[row["date"]] = (min(low, first), max(high, last))
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +88,25 @@ def snapshot(lake: "Lake", table: str) -> Snapshot:
     if handle is None:
         return Snapshot(table)
     named: dict[date, list[str]] = defaultdict(list)
-    for row in files(handle).select(["path", "date"]).to_pylist():
+    live = files(handle)
+    for row in live.select(["path", "date"]).to_pylist():
         named[row["date"]].append(row["path"])
-    return Snapshot(table, handle, handle.version(), {day: fingerprint(paths) for day, paths in named.items()})
+    return Snapshot(table, handle, handle.version(), {day: fingerprint(paths) for day, paths in named.items()}, live)
+
+
+def _bound(row: Mapping[str, Any], columns: Sequence[str], side: Literal["min", "max"], most: timedelta) -> date:
+    """Return the first or last date that a file's rows can tell by the first of the columns that each tells."""
+    day: date = row["date"]
+    found = []
+    for name in columns:
+        value = row.get(f"{side}.{name}")
+        if isinstance(value, datetime):
+            found.append(min(max(value.date(), day - most), day + most))
+            other = row.get(f"{'max' if side == 'min' else 'min'}.{name}")
+            within = isinstance(other, datetime) and all(abs(one.date() - day) < most for one in (value, other))
+            if within and row.get(f"null_count.{name}") == 0:
+                return min(found) if side == "min" else max(found)
+    return min([*found, day]) if side == "min" else max([*found, day])
 
 
 def partition(day: date) -> str:

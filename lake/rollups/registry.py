@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import math
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -44,9 +46,19 @@ MAX_INTERVAL_S: Final = 300
 """Longest time that one sample speaks for: beyond it there is a gap."""
 MAX_WATTS: Final = 2_000
 """More than any device draws: a counter of energy cannot grow faster."""
+PUE_VARIABLE: Final = "RANKLAKE_POWER_USAGE_EFFECTIVENESS"
+"""Environment variable with the facility's energy over its devices'."""
+MAX_DAYS: Final = 400
+"""Days from a row's date beyond which a time in it is a clock's fault."""
+MAX_SNAPSHOT_S: Final = 900
+"""Longest time that a snapshot of a pool stands for, if it does not say itself."""
+HELD_RATIO: Final = 0.9
+"""Share of an hour from which a node counts as held all along."""
+LOW_RATIO: Final = 0.1
+"""Utilisation below which a node that is held counts as low."""
 
 _HEAD: Final = re.compile(r"^-- (into|view) (\w+):", re.MULTILINE)
-Reach = Literal["day", "days", "until", "run"]
+Reach = Literal["day", "days", "until", "over", "run"]
 Scope = Literal["partition", "run"]
 
 
@@ -64,11 +76,17 @@ class Input:
         Its name.
     reach
         Which dates of it an output date depends on: that ``day``; ``days``, with the day before and the day after;
-        ``until``, that day and all before; ``run``, whatever dates the runs have that began on the output date.
+        ``until``, that day and all before; ``over``, those of which a row's time goes over it, as the statistics in the
+        Delta log have it; ``run``, whatever dates the runs have that began on the output date.
+    begin, end
+        With ``over``: columns that a row's time begins and ends with; where the first is NULL or more than `MAX_DAYS`
+        from the row's date, the next one, at last the date.
     """
 
     table: str
     reach: Reach
+    begin: tuple[str, ...] = ()
+    end: tuple[str, ...] = ()
 
     def days(self, day: date) -> tuple[date, ...] | None:
         """Return the dates of the table that an output date depends on; None where they are not bounded."""
@@ -96,7 +114,9 @@ class Rollup:
         ``partition``: an output date is computed from input dates. ``run``: an output date holds the runs that began
         on it, each computed as a whole.
     inputs
-        What it reads. Of a partition rollup the first says which dates there are.
+        What it reads.
+    leads
+        How many of the inputs, from the first, say which dates of a partition rollup there are.
     parameters
         Values for the SQL's ``$names``, besides ``$date`` and ``$begin`` of partition rollups.
     lookups
@@ -108,6 +128,7 @@ class Rollup:
     inputs: tuple[Input, ...]
     parameters: Mapping[str, float] = field(default_factory=dict)
     lookups: Mapping[str, Callable[[], pa.Table]] = field(default_factory=dict)
+    leads: int = 1
 
     @cached_property
     def sql(self) -> str:
@@ -144,6 +165,20 @@ class Rollup:
 @cache
 def _peaks() -> pa.Table:
     return pa.Table.from_pylist(peak_rows())
+
+
+def _facility() -> pa.Table:
+    """Return what is assumed of the building: one row, NULL where nothing was said."""
+    said = os.environ.get(PUE_VARIABLE, "")
+    try:
+        effectiveness = float(said) if said else None
+    except ValueError:
+        effectiveness = math.nan
+    if effectiveness is not None and not 1 <= effectiveness < math.inf:
+        raise RanklakeError(
+            "is no power usage effectiveness", where=PUE_VARIABLE, mend="give facility over device energy, such as 1.2"
+        )
+    return pa.table({"power_usage_effectiveness": pa.array([effectiveness], pa.float64())})
 
 
 _STRAGGLERS: Final = {
@@ -194,6 +229,25 @@ ROLLUPS: Final = (
         "partition",
         (Input("gpu_samples", "day"), Input("events", "day"), Input("runs", "until")),
         {"max_interval_s": MAX_INTERVAL_S, "max_watts": MAX_WATTS},
+    ),
+    Rollup(
+        "job_facts",
+        "partition",
+        (Input("jobs", "over", begin=("submit_ts", "start_ts"), end=("submit_ts", "start_ts")),),
+        {"max_days": MAX_DAYS},
+    ),
+    Rollup(
+        "cluster_hourly",
+        "partition",
+        (
+            Input("pools", "days"),
+            Input("job_facts", "over", end=("until_ts",)),
+            Input("gpu_hourly", "day"),
+            Input("runs", "until"),
+        ),
+        {"max_snapshot_s": MAX_SNAPSHOT_S, "held_ratio": HELD_RATIO, "low_ratio": LOW_RATIO},
+        lookups={"facility": _facility},
+        leads=3,
     ),
 )
 """In an order in which each comes after what it reads."""

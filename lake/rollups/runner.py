@@ -16,7 +16,7 @@ from ranklake.lake.query import session
 from ranklake.lake.read import read
 from ranklake.lake.rollups.due import Due, due_days, due_runs, reaches
 from ranklake.lake.rollups.evaluate import evaluate_day, evaluate_runs
-from ranklake.lake.rollups.inputs import ABSENT, Key, Snapshot, partition, record, recorded, retired, snapshot
+from ranklake.lake.rollups.inputs import ABSENT, Key, Snapshot, day_of, partition, record, recorded, retired, snapshot
 from ranklake.lake.rollups.registry import Rollup, chosen
 
 if TYPE_CHECKING:
@@ -175,6 +175,11 @@ class _Work:
         handles = {name: one.handle for name, one in self.inputs.items()}
         for day, inputs in sorted(due.items()):
             read_days = {item.table: days for item in self.rollup.inputs if (days := item.days(day)) is not None}
+            read_days |= {
+                item.table: tuple(day_of(name) for table, name in inputs if table == item.table)
+                for item in self.rollup.inputs
+                if item.reach == "over"
+            }
             ctx = session(self.lake, self.rollup.tables, handles=handles, days=read_days, heavy=True)
             self._waiting[day] = evaluate_day(ctx, self.rollup, day)
             self._state[partition(day)] = inputs

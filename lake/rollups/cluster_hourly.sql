@@ -1,0 +1,494 @@
+-- grain    one row per hour (UTC) and scope: cluster, pool, team, user, job, each by its name
+-- inputs   pools of the date and the one before (a snapshot stands for the time after it); job_facts whose time goes over the
+--          date; gpu_hourly of the date; runs up to it, for the team, user and job of who held a device; facility
+-- formula  Sums of devices x time, cut at the hours; ratios are sums over sums. A sum is NULL if a part of it is not known: the
+--          rest would pass for all. What snapshots of pools tell comes before what jobs tell, and that before what samples of
+--          devices tell. A snapshot stands until the next, as long as it says, without that at most $max_snapshot_s.
+--          Whole microseconds and thousandths of devices are added up, so that no order of the rows changes a digit.
+--
+-- into snapshots: of pools, cut at the hours
+WITH once AS (
+    SELECT
+        *,
+        row_number() OVER (
+            PARTITION BY "cluster", pool, gpu_type, ts ORDER BY gpu_total DESC NULLS LAST, incarnation, segment, slot
+        ) AS place
+    FROM pools
+    WHERE date BETWEEN $date - 1 AND $date + 1
+),
+following AS (
+    SELECT
+        *,
+        CAST(ts AS BIGINT) - CAST($begin AS BIGINT) AS from_us,
+        lead(CAST(ts AS BIGINT) - CAST($begin AS BIGINT)) OVER (PARTITION BY "cluster", pool, gpu_type ORDER BY ts) AS next_us
+    FROM once
+    WHERE place = 1
+),
+standing AS (
+    SELECT
+        *,
+        greatest(from_us, 0) AS begin_us,
+        least(
+            CASE
+                WHEN interval_ns >= 0 THEN least(from_us + interval_ns / 1000, coalesce(next_us, from_us + interval_ns / 1000))
+                WHEN next_us - from_us <= $max_snapshot_s * 1000000 THEN next_us
+                ELSE from_us
+            END,
+            86400000000
+        ) AS end_us
+    FROM following
+),
+cut AS (
+    SELECT *, unnest(range(begin_us / 3600000000, (end_us - 1) / 3600000000 + 1)) AS hour_number
+    FROM standing
+    WHERE end_us > begin_us
+)
+SELECT
+    hour_number, coalesce("cluster", '') AS "cluster", pool, ts,
+    least(end_us, (hour_number + 1) * 3600000000) - greatest(begin_us, hour_number * 3600000000) AS us,
+    CAST(round(gpu_total * 1e3) AS BIGINT) AS total,
+    CAST(round(gpu_allocated * 1e3) AS BIGINT) AS allocated,
+    CAST(round(CASE
+        WHEN gpu_allocated + gpu_idle IS NOT NULL THEN gpu_allocated + gpu_idle
+        ELSE gpu_total - gpu_unavailable
+    END * 1e3) AS BIGINT) AS scheduled,
+    CAST(round(coalesce(gpu_idle, gpu_total - gpu_unavailable - gpu_allocated) * 1e3) AS BIGINT) AS free,
+    CAST(round(gpu_largest_free_block * 1e3) AS BIGINT) AS block,
+    job_pending
+FROM cut;
+
+-- into pool_sums: snapshots by pool and by cluster, in millionths of thousandths; NULL if one of them does not tell
+WITH scoped AS (
+    SELECT
+        *,
+        unnest(make_array('cluster', 'pool')) AS scope,
+        unnest(make_array(CASE "cluster" WHEN '' THEN 'unnamed' ELSE "cluster" END, pool)) AS scope_name
+    FROM snapshots
+),
+together AS (
+    -- what waits at a moment, over the pools that were seen at it
+    SELECT hour_number, "cluster", scope, scope_name, ts, sum(job_pending) AS pending, count(DISTINCT pool) AS pools
+    FROM scoped
+    GROUP BY hour_number, "cluster", scope, scope_name, ts
+),
+deepest AS (
+    SELECT
+        hour_number, "cluster", scope, scope_name,
+        CASE WHEN min(pools) = max(pools) AND count(pending) = count(*) THEN max(pending) END AS depth
+    FROM together
+    GROUP BY hour_number, "cluster", scope, scope_name
+),
+summed AS (
+    SELECT
+        hour_number, "cluster", scope, scope_name,
+        count(DISTINCT pool) AS pools,
+        CASE WHEN count(total) = count(*) THEN sum(total * us) END AS total,
+        CASE WHEN count(allocated) = count(*) AND count(total) = count(*) AND NOT bool_or(allocated > total)
+             THEN sum(allocated * us) END AS allocated,
+        bool_or(allocated > total) AS is_over,
+        count(allocated) AS allocated_told,
+        CASE WHEN count(scheduled) = count(*) AND NOT bool_or(scheduled > total) THEN sum(scheduled * us) END AS scheduled,
+        CASE WHEN count(free) = count(*) AND min(free) >= 0 THEN sum(free * us) END AS free,
+        CASE WHEN count(block) = count(*) AND count(free) = count(*) AND NOT bool_or(block > free) THEN sum(block * us) END AS block,
+        CASE WHEN count(job_pending) = count(*) THEN sum(job_pending * us) END AS pending
+    FROM scoped
+    GROUP BY hour_number, "cluster", scope, scope_name
+)
+SELECT summed.*, depth
+FROM summed
+INNER JOIN deepest USING (hour_number, "cluster", scope, scope_name);
+
+-- into strange: days of clusters that look like an outage, or like a slip
+WITH daily AS (
+    SELECT
+        "cluster", pool,
+        sum(us) AS us,
+        max(allocated) AS most_allocated,
+        count(*) - count(allocated) AS silent,
+        max(total) AS most_total
+    FROM snapshots
+    GROUP BY "cluster", pool
+),
+moments AS (
+    SELECT "cluster", ts, count(DISTINCT pool) AS pools, max(total) AS most, sum(total) AS total
+    FROM snapshots
+    GROUP BY "cluster", ts, hour_number
+),
+alone AS (
+    SELECT "cluster", bool_or(pools > 1 AND most > 0 AND most = total) AS is_in_one_pool FROM moments GROUP BY "cluster"
+)
+SELECT
+    daily.cluster,
+    -- twenty hours of a day tell what it was like
+    min(us) >= 72000000000 AND max(most_total) > 0 AND coalesce(max(most_allocated) = 0, FALSE) AND sum(silent) = 0 AS is_idle,
+    bool_or(is_in_one_pool) AS is_in_one_pool
+FROM daily
+INNER JOIN alone ON alone.cluster = daily.cluster
+GROUP BY daily.cluster;
+
+-- into known_jobs: those whose time goes over the date
+SELECT
+    coalesce("cluster", '') AS "cluster", pool, team, "user", job_id, begin_ts, outcome, gpu_count, gpu_s,
+    CAST(submit_ts AS BIGINT) - CAST($begin AS BIGINT) AS submit_us,
+    CAST(start_ts AS BIGINT) - CAST($begin AS BIGINT) AS start_us,
+    CAST(end_ts AS BIGINT) - CAST($begin AS BIGINT) AS end_us,
+    CAST(wait_until_ts AS BIGINT) - CAST($begin AS BIGINT) AS wait_until_us,
+    CAST(held_until_ts AS BIGINT) - CAST($begin AS BIGINT) AS held_until_us,
+    queue_time_s
+FROM job_facts
+WHERE begin_ts < $begin + INTERVAL '24' HOUR AND until_ts >= $begin;
+
+-- into job_hours: what each job did in each hour, for each scope that it belongs to
+WITH phases AS (
+    SELECT *, TRUE AS is_waiting, submit_us AS from_us, wait_until_us AS until_us FROM known_jobs WHERE wait_until_us > submit_us
+    UNION ALL
+    SELECT *, FALSE AS is_waiting, start_us AS from_us, held_until_us AS until_us FROM known_jobs WHERE held_until_us > start_us
+    UNION ALL
+    -- when its devices were held is not known: the hours between what it says, or that of its start
+    SELECT
+        *, NULL AS is_waiting, least(start_us, coalesce(end_us, start_us)) AS from_us,
+        greatest(start_us, coalesce(end_us, start_us)) + 1 AS until_us
+    FROM known_jobs
+    WHERE start_us IS NOT NULL AND held_until_us IS NULL AND coalesce(gpu_count, 1) > 0
+),
+cut AS (
+    SELECT
+        *,
+        unnest(range(greatest(from_us, 0) / 3600000000, (least(until_us, 86400000000) - 1) / 3600000000 + 1)) AS hour_number
+    FROM phases
+    WHERE until_us > 0 AND from_us < 86400000000
+),
+pieces AS (
+    SELECT
+        hour_number, "cluster", pool, team, "user", job_id, is_waiting, gpu_count,
+        greatest(from_us, hour_number * 3600000000) AS from_us,
+        least(until_us, (hour_number + 1) * 3600000000) AS until_us
+    FROM cut
+)
+SELECT
+    hour_number, "cluster", is_waiting, gpu_count, from_us, until_us,
+    unnest(make_array('cluster', 'pool', 'team', 'user', 'job')) AS scope,
+    unnest(make_array(CASE "cluster" WHEN '' THEN 'unnamed' ELSE "cluster" END, pool, team, "user", job_id)) AS scope_name
+FROM pieces;
+
+-- into job_sums: waiting and held, by hour and scope
+WITH changes AS (
+    SELECT hour_number, "cluster", scope, scope_name, from_us AS at_us, 1 AS change FROM job_hours WHERE is_waiting
+    UNION ALL
+    SELECT hour_number, "cluster", scope, scope_name, until_us, -1 FROM job_hours WHERE is_waiting
+),
+moments AS (
+    SELECT hour_number, "cluster", scope, scope_name, at_us, sum(change) AS change
+    FROM changes
+    GROUP BY hour_number, "cluster", scope, scope_name, at_us
+),
+depths AS (
+    SELECT
+        hour_number, "cluster", scope, scope_name,
+        sum(change) OVER (
+            PARTITION BY hour_number, "cluster", scope, scope_name ORDER BY at_us
+            ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+        ) AS depth
+    FROM moments
+),
+deepest AS (
+    SELECT hour_number, "cluster", scope, scope_name, max(depth) AS depth
+    FROM depths
+    GROUP BY hour_number, "cluster", scope, scope_name
+),
+summed AS (
+    SELECT
+        hour_number, "cluster", scope, scope_name,
+        coalesce(sum(CASE WHEN is_waiting THEN until_us - from_us END), 0) AS waiting_us,
+        coalesce(sum(CASE WHEN NOT is_waiting THEN gpu_count * (until_us - from_us) END), 0) AS held_us,
+        sum(CASE WHEN is_waiting IS NULL OR (NOT is_waiting AND gpu_count IS NULL) THEN 1 ELSE 0 END) AS jobs_unknown
+    FROM job_hours
+    GROUP BY hour_number, "cluster", scope, scope_name
+)
+SELECT summed.*, coalesce(depth, 0) AS depth
+FROM summed
+LEFT JOIN deepest USING (hour_number, "cluster", scope, scope_name);
+
+-- into job_moments: starts and ends in their hours
+WITH happened AS (
+    SELECT *, start_us / 3600000000 AS hour_number, TRUE AS is_start FROM known_jobs
+    WHERE start_us >= 0 AND start_us < 86400000000
+    UNION ALL
+    SELECT *, end_us / 3600000000 AS hour_number, FALSE AS is_start FROM known_jobs
+    WHERE end_us >= 0 AND end_us < 86400000000 AND outcome IS NOT NULL
+),
+scoped AS (
+    SELECT
+        hour_number, "cluster", is_start, outcome,
+        CASE WHEN is_start THEN queue_time_s END AS queue_s,
+        CAST(round(gpu_s * 1e6) AS BIGINT) AS gpu_us,
+        unnest(make_array('cluster', 'pool', 'team', 'user', 'job')) AS scope,
+        unnest(make_array(CASE "cluster" WHEN '' THEN 'unnamed' ELSE "cluster" END, pool, team, "user", job_id)) AS scope_name
+    FROM happened
+),
+ended AS (
+    SELECT *, CASE WHEN NOT is_start THEN outcome END AS ended FROM scoped
+)
+SELECT
+    hour_number, "cluster", scope, scope_name,
+    sum(CAST(round(queue_s * 1e6) AS BIGINT)) AS queue_us,
+    count(queue_s) AS queued,
+    percentile_cont(0.5) WITHIN GROUP (ORDER BY queue_s) AS queue_p50_s,
+    percentile_cont(0.9) WITHIN GROUP (ORDER BY queue_s) AS queue_p90_s,
+    sum(CASE WHEN ended = 'completed' THEN 1 ELSE 0 END) AS completed,
+    sum(CASE WHEN ended = 'cancelled' THEN 1 ELSE 0 END) AS cancelled,
+    sum(CASE WHEN ended = 'failed' THEN 1 ELSE 0 END) AS failed,
+    coalesce(sum(CASE WHEN ended = 'completed' THEN gpu_us END), 0) AS completed_us,
+    coalesce(sum(CASE WHEN ended = 'cancelled' THEN gpu_us END), 0) AS cancelled_us,
+    coalesce(sum(CASE WHEN ended = 'failed' THEN gpu_us END), 0) AS failed_us,
+    bool_or(ended = 'completed' AND gpu_us IS NULL) AS completed_unknown,
+    bool_or(ended = 'cancelled' AND gpu_us IS NULL) AS cancelled_unknown,
+    bool_or(ended = 'failed' AND gpu_us IS NULL) AS failed_unknown
+FROM ended
+GROUP BY hour_number, "cluster", scope, scope_name;
+
+-- into device_hours: whole devices and who held them, for each scope; a partitioned device's instances are in it
+WITH started AS (
+    SELECT
+        run, attempt,
+        first_value("cluster" ORDER BY ts, incarnation) FILTER (WHERE "cluster" IS NOT NULL) AS "cluster",
+        first_value(team ORDER BY ts, incarnation) FILTER (WHERE team IS NOT NULL) AS team,
+        first_value("user" ORDER BY ts, incarnation) FILTER (WHERE "user" IS NOT NULL) AS "user",
+        first_value(scheduler_job_id ORDER BY ts, incarnation) FILTER (WHERE scheduler_job_id IS NOT NULL) AS job_id
+    FROM runs
+    WHERE date <= $date
+    GROUP BY run, attempt
+),
+latest AS (
+    -- a run may not know its cluster: then the job of its id, if there is but one such
+    SELECT
+        job_id,
+        CASE WHEN count(DISTINCT "cluster") = 1 THEN min("cluster") END AS "cluster",
+        last_value(pool ORDER BY begin_ts) AS pool,
+        last_value(team ORDER BY begin_ts) AS team,
+        last_value("user" ORDER BY begin_ts) AS "user"
+    FROM known_jobs
+    GROUP BY job_id
+),
+told AS (
+    SELECT
+        (CAST(hour AS BIGINT) - CAST($begin AS BIGINT)) / 3600000000 AS hour_number, host, device_uuid,
+        coalesce(gpu_hourly.cluster, nullif(latest.cluster, '')) AS "cluster",
+        coalesce(gpu_hourly.pool, latest.pool) AS pool,
+        coalesce(started.team, latest.team) AS team,
+        coalesce(started."user", latest."user") AS "user",
+        started.job_id,
+        CAST(round(observed_s * 1e6) AS BIGINT) AS us,
+        CAST(round(busy_s * 1e6) AS BIGINT) AS busy_us,
+        CAST(round(CASE WHEN busy_s IS NOT NULL THEN busy_observed_s END * 1e6) AS BIGINT) AS busy_known_us,
+        CAST(round(sm_active_s * 1e6) AS BIGINT) AS sm_us,
+        CAST(round(sm_active_observed_s * 1e6) AS BIGINT) AS sm_known_us,
+        CAST(round(allocated_s * 1e6) AS BIGINT) AS held_us,
+        CAST(round(idle_allocated_s * 1e6) AS BIGINT) AS idle_us,
+        CAST(round(allocated_observed_s * 1e6) AS BIGINT) AS held_known_us,
+        CAST(round(energy_joules * 1e3) AS BIGINT) AS millijoules,
+        CAST(round(CASE WHEN energy_joules IS NOT NULL THEN energy_observed_s END * 1e6) AS BIGINT) AS energy_us
+    FROM gpu_hourly
+    LEFT JOIN started ON started.run = gpu_hourly.holder_run AND started.attempt = gpu_hourly.holder_attempt
+    LEFT JOIN latest ON latest.job_id = started.job_id
+    WHERE date = $date AND mig_gpu_instance IS NULL
+),
+homes AS (
+    -- a host is in one cluster, also while nobody holds its devices
+    SELECT host AS home, min("cluster") AS home_cluster FROM told GROUP BY host HAVING count(DISTINCT "cluster") = 1
+),
+placed AS (
+    SELECT told.* EXCLUDE ("cluster"), coalesce("cluster", home_cluster, '') AS "cluster"
+    FROM told
+    LEFT JOIN homes ON home = host
+),
+scoped AS (
+    SELECT
+        *,
+        unnest(make_array('cluster', 'pool', 'team', 'user', 'job')) AS scope,
+        unnest(make_array(CASE "cluster" WHEN '' THEN 'unnamed' ELSE "cluster" END, pool, team, "user", job_id)) AS scope_name
+    FROM placed
+)
+SELECT
+    hour_number, "cluster", scope, scope_name, host, device_uuid,
+    sum(us) AS us,
+    sum(busy_us) AS busy_us,
+    sum(busy_known_us) AS busy_known_us,
+    sum(busy_us) / CAST(nullif(sum(busy_known_us), 0) AS DOUBLE) AS utilization,
+    sum(sm_us) AS sm_us,
+    sum(sm_known_us) AS sm_known_us,
+    sum(held_us) AS held_us,
+    sum(idle_us) AS idle_us,
+    sum(held_known_us) AS held_known_us,
+    sum(millijoules) AS millijoules,
+    sum(energy_us) AS energy_us
+FROM scoped
+WHERE scope_name IS NOT NULL
+GROUP BY hour_number, "cluster", scope, scope_name, host, device_uuid;
+
+-- into device_sums: by scope, with how devices and nodes are spread
+WITH nodes AS (
+    SELECT
+        hour_number, "cluster", scope, scope_name, host,
+        coalesce(sum(held_us) >= $held_ratio * sum(us) AND sum(busy_us) < $low_ratio * sum(busy_known_us), FALSE) AS is_low
+    FROM device_hours
+    GROUP BY hour_number, "cluster", scope, scope_name, host
+),
+counted AS (
+    SELECT
+        hour_number, "cluster", scope, scope_name,
+        count(host) AS nodes,
+        sum(CASE WHEN is_low AND host IS NOT NULL THEN 1 ELSE 0 END) AS nodes_low
+    FROM nodes
+    GROUP BY hour_number, "cluster", scope, scope_name
+),
+stepped AS (
+    SELECT *, least(CAST(floor(utilization * 20) AS INT), 19) AS step FROM device_hours
+),
+summed AS (
+    SELECT
+        hour_number, "cluster", scope, scope_name,
+        sum(busy_us) AS busy_us, sum(busy_known_us) AS busy_known_us,
+        sum(sm_us) AS sm_us, sum(sm_known_us) AS sm_known_us,
+        sum(held_us) AS sampled_us, sum(idle_us) AS idle_us, sum(held_known_us) AS held_known_us,
+        sum(millijoules) AS millijoules, sum(energy_us) AS energy_us,
+        percentile_cont(0.1) WITHIN GROUP (ORDER BY utilization) AS p10,
+        percentile_cont(0.5) WITHIN GROUP (ORDER BY utilization) AS p50,
+        percentile_cont(0.9) WITHIN GROUP (ORDER BY utilization) AS p90,
+        CASE WHEN count(step) > 0 THEN make_array(
+            count(*) FILTER (WHERE step = 0), count(*) FILTER (WHERE step = 1), count(*) FILTER (WHERE step = 2),
+            count(*) FILTER (WHERE step = 3), count(*) FILTER (WHERE step = 4), count(*) FILTER (WHERE step = 5),
+            count(*) FILTER (WHERE step = 6), count(*) FILTER (WHERE step = 7), count(*) FILTER (WHERE step = 8),
+            count(*) FILTER (WHERE step = 9), count(*) FILTER (WHERE step = 10), count(*) FILTER (WHERE step = 11),
+            count(*) FILTER (WHERE step = 12), count(*) FILTER (WHERE step = 13), count(*) FILTER (WHERE step = 14),
+            count(*) FILTER (WHERE step = 15), count(*) FILTER (WHERE step = 16), count(*) FILTER (WHERE step = 17),
+            count(*) FILTER (WHERE step = 18), count(*) FILTER (WHERE step = 19)
+        ) END AS steps
+    FROM stepped
+    GROUP BY hour_number, "cluster", scope, scope_name
+)
+SELECT summed.*, nodes, nodes_low
+FROM summed
+INNER JOIN counted USING (hour_number, "cluster", scope, scope_name);
+
+-- the hours
+WITH places AS (
+    SELECT hour_number, "cluster", scope, scope_name FROM pool_sums
+    UNION
+    SELECT hour_number, "cluster", scope, scope_name FROM job_sums WHERE scope_name IS NOT NULL
+    UNION
+    SELECT hour_number, "cluster", scope, scope_name FROM job_moments WHERE scope_name IS NOT NULL
+    UNION
+    SELECT hour_number, "cluster", scope, scope_name FROM device_sums
+),
+scheduled_clusters AS (
+    SELECT DISTINCT "cluster", TRUE AS has_jobs FROM known_jobs
+),
+joined AS (
+    SELECT
+        places.*,
+        total, allocated, coalesce(is_over, FALSE) AS is_over, coalesce(allocated_told, 0) AS allocated_told,
+        scheduled, free, block, pending, pool_sums.depth AS pool_depth,
+        waiting_us, held_us, coalesce(jobs_unknown, 0) AS jobs_unknown, job_sums.depth AS job_depth,
+        queue_us, queued, queue_p50_s, queue_p90_s, completed, cancelled, failed,
+        completed_us, cancelled_us, failed_us,
+        coalesce(completed_unknown, FALSE) AS completed_unknown, coalesce(cancelled_unknown, FALSE) AS cancelled_unknown,
+        coalesce(failed_unknown, FALSE) AS failed_unknown,
+        busy_us, busy_known_us, sm_us, sm_known_us, sampled_us, idle_us, held_known_us, millijoules, energy_us,
+        p10, p50, p90, steps, nodes, nodes_low,
+        coalesce(has_jobs, FALSE) AS has_jobs, is_idle, is_in_one_pool
+    FROM places
+    LEFT JOIN pool_sums
+        ON pool_sums.hour_number = places.hour_number AND pool_sums."cluster" = places."cluster"
+        AND pool_sums.scope = places.scope AND pool_sums.scope_name = places.scope_name
+    LEFT JOIN job_sums
+        ON job_sums.hour_number = places.hour_number AND job_sums."cluster" = places."cluster"
+        AND job_sums.scope = places.scope AND job_sums.scope_name = places.scope_name
+    LEFT JOIN job_moments
+        ON job_moments.hour_number = places.hour_number AND job_moments."cluster" = places."cluster"
+        AND job_moments.scope = places.scope AND job_moments.scope_name = places.scope_name
+    LEFT JOIN device_sums
+        ON device_sums.hour_number = places.hour_number AND device_sums."cluster" = places."cluster"
+        AND device_sums.scope = places.scope AND device_sums.scope_name = places.scope_name
+    LEFT JOIN scheduled_clusters ON scheduled_clusters."cluster" = places."cluster"
+    LEFT JOIN strange ON strange."cluster" = places."cluster"
+),
+sourced AS (
+    SELECT
+        *,
+        CASE WHEN allocated_told > 0 THEN 'pools' WHEN has_jobs THEN 'jobs' WHEN sampled_us IS NOT NULL THEN 'samples' END
+            AS source
+    FROM joined
+),
+delivered AS (
+    SELECT
+        *,
+        CASE source
+            WHEN 'pools' THEN allocated / 1e9
+            WHEN 'jobs' THEN CASE WHEN jobs_unknown = 0 THEN coalesce(held_us, 0) / 1e6 END
+            WHEN 'samples' THEN sampled_us / 1e6
+        END AS delivered_s
+    FROM sourced
+)
+SELECT
+    to_timestamp_micros(CAST($begin AS BIGINT) + hour_number * 3600000000) AT TIME ZONE 'UTC' AS hour,
+    scope, nullif("cluster", '') AS "cluster", scope_name,
+    total / 1e9 AS gpu_total_s,
+    scheduled / 1e9 AS gpu_scheduled_s,
+    delivered_s AS gpu_delivered_s,
+    CASE WHEN delivered_s IS NOT NULL THEN source END AS gpu_delivered_source,
+    busy_us / 1e6 AS gpu_busy_s,
+    busy_known_us / 1e6 AS gpu_busy_observed_s,
+    sm_us / 1e6 AS gpu_sm_active_s,
+    sm_known_us / 1e6 AS gpu_sm_active_observed_s,
+    idle_us / 1e6 AS gpu_idle_allocated_s,
+    held_known_us / 1e6 AS gpu_allocated_observed_s,
+    CASE WHEN source = 'pools' THEN CAST(allocated AS DOUBLE) / nullif(total, 0) END AS gpu_allocation_ratio,
+    CAST(busy_us AS DOUBLE) / nullif(busy_known_us, 0) AS gpu_utilization_ratio,
+    p10 AS gpu_utilization_p10_ratio, p50 AS gpu_utilization_p50_ratio, p90 AS gpu_utilization_p90_ratio,
+    steps AS gpu_utilization_counts,
+    nodes AS node_count, nodes_low AS node_low_count,
+    coalesce(pending, CASE WHEN has_jobs THEN coalesce(waiting_us, 0) END) / 1e6 AS queue_job_s,
+    CASE WHEN pending IS NOT NULL THEN pool_depth WHEN has_jobs THEN coalesce(job_depth, 0) END AS queue_depth_max,
+    CASE WHEN queued > 0 THEN queue_us / 1e6 END AS queue_time_sum_s,
+    CASE WHEN has_jobs THEN coalesce(queued, 0) END AS queue_time_count,
+    queue_p50_s AS queue_time_p50_s, queue_p90_s AS queue_time_p90_s,
+    CASE WHEN has_jobs THEN coalesce(completed, 0) END AS job_completed_count,
+    CASE WHEN has_jobs THEN coalesce(cancelled, 0) END AS job_cancelled_count,
+    CASE WHEN has_jobs THEN coalesce(failed, 0) END AS job_failed_count,
+    CASE WHEN has_jobs AND NOT completed_unknown THEN coalesce(completed_us, 0) / 1e6 END AS gpu_completed_s,
+    CASE WHEN has_jobs AND NOT cancelled_unknown THEN coalesce(cancelled_us, 0) / 1e6 END AS gpu_cancelled_s,
+    CASE WHEN has_jobs AND NOT failed_unknown THEN coalesce(failed_us, 0) / 1e6 END AS gpu_failed_s,
+    millijoules / 1e3 AS energy_joules,
+    energy_us / 1e6 AS energy_observed_s,
+    facility.power_usage_effectiveness,
+    millijoules / 1e3 * facility.power_usage_effectiveness AS facility_energy_joules,
+    free / 1e9 AS gpu_free_s,
+    block / 1e9 AS gpu_largest_free_block_s,
+    1 - CAST(block AS DOUBLE) / nullif(free, 0) AS gpu_fragmentation_ratio,
+    CASE WHEN scope IN ('cluster', 'pool') THEN is_idle END AS is_idle_day,
+    CASE WHEN scope IN ('cluster', 'pool') THEN is_in_one_pool END AS is_capacity_in_one_pool,
+    nullif(concat('{', concat_ws(', ',
+        CASE
+            WHEN scope NOT IN ('cluster', 'pool') OR total IS NOT NULL THEN NULL
+            ELSE '"gpu_total_s": "no snapshot of pools tells it"'
+        END,
+        CASE
+            WHEN delivered_s IS NOT NULL THEN NULL
+            WHEN is_over THEN '"gpu_delivered_s": "more devices are allocated than there are"'
+            WHEN source = 'pools' THEN '"gpu_delivered_s": "not all snapshots of pools tell it"'
+            WHEN jobs_unknown > 0
+            THEN concat('"gpu_delivered_s": "devices or times of jobs are not known, in ', jobs_unknown, ' cases"')
+            ELSE '"gpu_delivered_s": "neither pools nor jobs nor samples tell it"'
+        END,
+        CASE WHEN coalesce(busy_known_us, 0) = 0 THEN '"gpu_utilization_ratio": "no sample of a device tells it"' END,
+        CASE WHEN coalesce(sm_known_us, 0) = 0 THEN '"gpu_sm_active_s": "no sample of a device tells it"' END,
+        CASE WHEN millijoules IS NULL THEN '"energy_joules": "no sample of a device tells it"' END,
+        CASE WHEN NOT has_jobs THEN '"job_completed_count": "no jobs of a scheduler are known"' END,
+        CASE WHEN completed_unknown THEN '"gpu_completed_s": "devices or times of jobs are not known"' END,
+        CASE WHEN cancelled_unknown THEN '"gpu_cancelled_s": "devices or times of jobs are not known"' END,
+        CASE WHEN failed_unknown THEN '"gpu_failed_s": "devices or times of jobs are not known"' END
+    ), '}'), '{}') AS unavailable,
+    $date AS date
+FROM delivered
+CROSS JOIN facility
