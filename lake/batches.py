@@ -216,8 +216,7 @@ class Loader:
         counts = np.array([table.num_rows for table in tables])
         rows = pa.concat_tables(tables, promote_options="none" if alike else "default").replace_schema_metadata(None)
         for column in rows.columns:
-            if not pa.types.is_primitive(column.type):
-                column.validate(full=True)
+            _validate(column, counts)
         names = [segment.name for segment in batch.segments if segment.name is not None]
         if not _all_text(rows["run"], [name.run for name in names]):
             return None
@@ -262,6 +261,20 @@ def _all_text(column: pa.ChunkedArray, meant: list[str]) -> bool:
         return False
     words = pa.chunked_array([chunk.dictionary for chunk in column.chunks], column.type.value_type)
     return len(words) == len(meant) and bool(words.to_pylist() == meant)
+
+
+def _validate(column: pa.ChunkedArray, counts: Counts) -> None:
+    """Raise an Arrow error where text is not UTF-8, or a place in a dictionary is not in it."""
+    if pa.types.is_primitive(column.type):
+        return
+    if not pa.types.is_dictionary(column.type) or column.null_count or not _in_chunks(column, counts):
+        column.validate(full=True)
+        return
+    for chunk in column.chunks:  # a tenth of what Arrow's own look at each place costs
+        places = chunk.indices.to_numpy()
+        if places.min() < 0 or places.max() >= len(chunk.dictionary):
+            raise pa.ArrowInvalid("a place that the dictionary does not have")
+        chunk.dictionary.validate(full=True)
 
 
 def _all_number(column: pa.ChunkedArray, meant: list[int], counts: Counts) -> bool:

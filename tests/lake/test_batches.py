@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -165,12 +166,13 @@ def same(lake, spool, some):
     return [outcome for outcome, _ in meant]
 
 
-@pytest.mark.parametrize("at_once", [2, 256])
+@pytest.mark.parametrize(("at_once", "large_rows"), [(2, 4096), (256, 4096), (256, 1)])
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(some=st.lists(ONE, min_size=1, max_size=8))
-def test_together_as_one_by_one(lake, tmp_path_factory, monkeypatch, at_once, some):
+def test_together_as_one_by_one(lake, tmp_path_factory, monkeypatch, at_once, large_rows, some):
     """What is said of each segment, and its rows, are as the careful way has them, whatever is wrong with some."""
     monkeypatch.setattr(batches, "BATCH_SEGMENTS", at_once)
+    monkeypatch.setattr(batches, "_LARGE_ROWS", large_rows)
     same(lake, tmp_path_factory.mktemp("spool"), some)
 
 
@@ -181,9 +183,11 @@ FAULTS = [
 ]
 
 
+@pytest.mark.parametrize("large_rows", [4096, 1])
 @pytest.mark.parametrize("fault", [fault for _, fault in FAULTS], ids=[name for name, _ in FAULTS])
-def test_one_fault_among_sound_ones(lake, spool, fault):
-    """A fault is seen wherever it stands, and said of its segment alone."""
+def test_one_fault_among_sound_ones(lake, spool, monkeypatch, fault, large_rows):
+    """A fault is seen wherever it stands, and said of its segment alone, be segments small or large."""
+    monkeypatch.setattr(batches, "_LARGE_ROWS", large_rows)
     outcomes = same(lake, spool, [plain_one(), fault, plain_one(), plain_one("flags")])
     assert [outcome["unreadable"] for outcome in outcomes[:1] + outcomes[2:]] == [None] * 3
 
@@ -198,3 +202,15 @@ def test_sound_segments_are_not_looked_at_one_by_one(lake, spool, monkeypatch):
     assert rows.table.num_rows == 100
     assert rows.table["edge_flag"].null_count == 65
     assert Path(lake.path("quarantine")).exists() is False
+
+
+@pytest.mark.parametrize("place", [7, -1])
+def test_a_place_that_a_dictionary_lacks_is_seen(place):
+    """Whoever writes a file by hand may have such places; to look a word up there would be to read foreign memory."""
+    words = pa.DictionaryArray.from_arrays(pa.array([0, place, 1], pa.int32()), ["a", "b"], safe=False)
+    for large in (False, True):
+        counts = np.array([3 if not large else batches._LARGE_ROWS])
+        times = 1 if not large else batches._LARGE_ROWS // 3 + 1
+        column = pa.chunked_array([pa.concat_arrays([words] * times).slice(0, int(counts[0]))])
+        with pytest.raises(pa.ArrowInvalid):
+            batches._validate(column, counts)
