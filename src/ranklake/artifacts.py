@@ -10,6 +10,7 @@ from ranklake.lake.contracts.redact import redact_uri
 from ranklake.lake.contracts.storage import fsspec_options
 from ranklake.lake.query import query
 from ranklake.lake.store import Lake
+from ranklake.retention import audit
 
 if TYPE_CHECKING:
     from ranklake.capture.fingerprint import Progress
@@ -64,6 +65,19 @@ def verify(lake: Lake, row: dict[str, Any], *, at: str | None = None, progress: 
     except FileNotFoundError:
         return Verdict(row, redact_uri(place), "it is gone", None)
     return Verdict(row, redact_uri(place), _verdict(row, found), found)
+
+
+def note(lake: Lake, verdict: Verdict, by: str) -> int | None:
+    """Append what was verified, and what came of it, to the audit trail; return the row's number in it."""
+    row, found = verdict.row, verdict.found
+    details = {key: row[key] for key in ("run", "attempt", "name", "kind")} | {
+        "recorded_ts": row["ts"].isoformat(),
+        "recorded_sha256": row["sha256"],
+        "found_sha256": None if found is None else found.sha256,
+        "verified": verdict.is_good,
+        "verdict": verdict.said,
+    }
+    return audit.record(lake, by, "artifact.verify", verdict.place, None, details)
 
 
 def recorded(lake: Lake, artifact: str, run: str) -> dict[str, Any]:

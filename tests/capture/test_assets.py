@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from ranklake.capture.checkpoints import SUFFIX
 from ranklake.cli import run as ranklake
 from ranklake.errors import RanklakeError
 from ranklake.lake.store import Lake
+from ranklake.retention import audit
 from tests.support.bringing import adds_up, bring
 from tests.support.recorded import check_books, rows
 
@@ -245,3 +247,30 @@ def test_artifacts_are_verified(place, tmp_path, capsys):
     assert code == 2
     assert "model" in said.err
     assert verify("model", "--run", "other")[0] == 2
+    trail = audit.trail(made)
+    assert audit.verify(made) is None
+    assert [row["action"] for row in trail] == ["artifact.verify"] * 6
+    told = [json.loads(row["details"]) for row in trail]
+    assert [(facts["name"], facts["verified"]) for facts in told] == [
+        ("model", True), ("model", True), ("plots", True), ("plots", False), ("model", False), ("model", True)
+    ]  # fmt: skip
+    assert told[0]["recorded_sha256"] == told[0]["found_sha256"] == hashlib.sha256(b"weights").hexdigest()
+    assert told[4]["found_sha256"] is None
+    assert trail[0]["subject"] == str(file)
+    adds_up(made, place.spool)
+
+
+def test_an_artifact_is_verified_where_the_trail_cannot_be_written(place, tmp_path, capsys):
+    """The verdict stands, and a line says that the trail has no row of it."""
+    file = tmp_path / "model.pt"
+    file.write_bytes(b"weights")
+    with place.start() as run:
+        run.artifact("model", file, wait=True)
+    lake = str(tmp_path / "lake")
+    bring(Lake.create(lake), place.spool)
+    shutil.rmtree(tmp_path / "lake" / "tables" / "audit", ignore_errors=True)
+    (tmp_path / "lake" / "tables" / "audit").write_text("no folder")
+    assert ranklake(["verify-artifact", "model", "--lake", lake]) == 0
+    said = capsys.readouterr()
+    assert "verified" in said.out
+    assert "the audit trail has no row of it" in said.err

@@ -1,12 +1,16 @@
 """``ranklake verify-artifact``."""
 
+import getpass
 import json
+import os
 
 import click
+from deltalake.exceptions import DeltaError
 
-from ranklake.artifacts import Verdict, recorded, verify
+from ranklake.artifacts import Verdict, note, recorded, verify
 from ranklake.commands.options import configuration, json_option, lake_option
 from ranklake.commands.progress import progress_bar
+from ranklake.errors import RanklakeError
 from ranklake.lake.store import Lake
 
 
@@ -14,13 +18,17 @@ from ranklake.lake.store import Lake
 @click.argument("artifact", metavar="NAME|URI|PATH")
 @click.option("--run", default="", help="Run that made it; default: whichever made one of this name last.")
 @click.option("--at", metavar="URI", help="Where the bytes are now, if they were moved.")
+@click.option("--by", default=None, metavar="NAME", help="Who does it; default: the user of this process.")
 @lake_option
 @json_option
 @click.pass_context
-def verify_artifact(ctx: click.Context, artifact: str, *, run: str, at: str | None, lake: str, as_json: bool) -> int:
+def verify_artifact(
+    ctx: click.Context, artifact: str, *, run: str, at: str | None, by: str | None, lake: str, as_json: bool
+) -> int:
     """Hash an artifact again and compare with what was recorded when it was made.
 
-    Exits 1 if the bytes differ, are gone, or were not hashed when they were recorded.
+    What was verified, and what came of it, becomes a row of the audit trail. Exits 1 if the bytes differ, are gone, or
+    were not hashed when they were recorded.
     """
     config = configuration(ctx)
     opened = Lake.open(lake, config.storage)
@@ -28,7 +36,18 @@ def verify_artifact(ctx: click.Context, artifact: str, *, run: str, at: str | No
     with progress_bar(f"hashing {row['name']}") as progress:
         verdict = verify(opened, row, at=at, progress=progress)
     _tell(verdict, as_json=as_json)
+    try:
+        note(opened, verdict, by or _user())
+    except (RanklakeError, DeltaError, OSError) as error:  # the verdict stands: whoever asks may read the lake alone
+        click.echo(f"ranklake: the audit trail has no row of it: {type(error).__name__}: {error}", err=True)
     return 0 if verdict.is_good else 1
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container that knows no name for it
+        return f"uid {os.getuid()}"
 
 
 def _tell(verdict: Verdict, *, as_json: bool) -> None:
