@@ -23,13 +23,14 @@ from ranklake.lake.contracts.segment import RUN_NAME
 
 PACKAGED: Final = Path(__file__).parent / "mappings"
 EPOCHS: Final = {"epoch_s": 10**9, "epoch_ms": 10**6, "epoch_us": 10**3, "epoch_ns": 1}
-_TOP: Final = {"table", "about", "source", "run", "time", "rank", "columns", "filters", "missing", "separator"}
+_TOP: Final = {"table", "about", "source", "run", "time", "rank", "columns", "filters", "missing", "separator", "melt"}
 _COLUMN: Final = {
     "column", "value", "file", "row", "json", "unit", "scale", "offset", "values", "default", "missing", "format",
     "zone", "origin",
 }  # fmt: skip
 _ORIGINS: Final = ("column", "value", "file", "row", "json")
 _FILTERS: Final = {"column", "in", "not_in", "above", "below"}
+_MELT: Final = {"except", "name", "value"}
 _NUMBERS: Final = {"int32", "int64", "float32", "float64"}
 
 
@@ -95,6 +96,24 @@ class Filter:
     below: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Melt:
+    """Columns side by side that become rows: of each foreign row one a column, but for those that stay.
+
+    Attributes
+    ----------
+    stay
+        Foreign columns that each of the rows keeps.
+    name, value
+        Foreign columns that the others' names and values are in from then on.
+    """
+
+    stay: tuple[str, ...]
+    name: str
+    value: str
+    at: KeyPath
+
+
 @dataclass(frozen=True)
 class Mapping:
     """A mapping.
@@ -116,6 +135,7 @@ class Mapping:
     rules: tuple[Rule, ...]
     filters: tuple[Filter, ...]
     separator: str | None
+    melt: Melt | None
     document: Document = field(repr=False)
 
     @property
@@ -127,8 +147,13 @@ class Mapping:
     def foreign(self) -> dict[str, KeyPath]:
         """Foreign columns that are read, and where the mapping names them."""
         rules = [self.time, *([self.rank] if self.rank else []), *self.rules]
-        named = {name: rule.at for rule in rules for name in rule.columns}
-        return {item.column: item.at for item in self.filters} | named
+        named = {item.column: item.at for item in self.filters}
+        named |= {name: rule.at for rule in rules for name in rule.columns}
+        if self.melt is not None:
+            made = (self.melt.name, self.melt.value)
+            named = {name: at for name, at in named.items() if name not in made}
+            named |= dict.fromkeys(self.melt.stay, self.melt.at)
+        return named
 
     def check_columns(self, there: Iterable[str], file: str) -> None:
         """Raise `MappingError` for a foreign column that a file lacks."""
@@ -209,8 +234,20 @@ class _Reading:
         filters = tuple(self.filter(item, ("filters", at)) for at, item in enumerate(top.get("filters") or []))
         return Mapping(
             name, hashlib.sha256(raw).hexdigest(), of, None if run is None else str(run),
-            self.rule(top["time"], None, ("time",)), rank, tuple(rules), filters, top.get("separator"), self.document,
+            self.rule(top["time"], None, ("time",)), rank, tuple(rules), filters, top.get("separator"),
+            self.melt(top), self.document,
         )  # fmt: skip
+
+    def melt(self, top: dict[str, Any]) -> Melt | None:
+        if "melt" not in top:
+            return None
+        at = ("melt",)
+        given = self.known(top["melt"], _MELT, at)
+        stay = given.get("except") or []
+        names = [given.get("name"), given.get("value")]
+        if not isinstance(stay, list) or not all(isinstance(name, str) for name in names) or names[0] == names[1]:
+            self.fail(at, "does not say what becomes of the columns", "melt: {except: [date], name: pool, value: gpus}")
+        return Melt(tuple(map(str, stay)), str(names[0]), str(names[1]), at)
 
     def rule(self, given: Any, target: Column | None, at: KeyPath) -> Rule:  # noqa: ANN401 - YAML
         if not isinstance(given, dict):

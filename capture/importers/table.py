@@ -16,7 +16,7 @@ from ranklake.capture.importers.source import SourceError
 from ranklake.capture.importers.values import Mask, column_values, kept, moments
 
 if TYPE_CHECKING:
-    from ranklake.capture.importers.mapping import Mapping
+    from ranklake.capture.importers.mapping import Mapping, Melt
     from ranklake.capture.importers.recording import Recording
     from ranklake.capture.importers.source import Source
 
@@ -45,17 +45,36 @@ def read(source: "Source", recording: "Recording", mapping: "Mapping") -> None:
         blocks = _json_lines(source, mapping)
     else:
         blocks = _csv(source, mapping, head)
+    if mapping.melt is not None and (head.startswith(b"PAR1") or head.lstrip().startswith(b"{")):
+        raise SourceError("is no CSV, and the mapping melts columns", where=source.name, mend="give it as CSV")
     table, number = mapping.contract.table, 0
     for rows, misfits in blocks:
         for line, reason, text in misfits:
             recording.refuse(table, reason, text, line)
         if rows.num_rows:
-            _convert(rows, number, source, recording, mapping)
-            number += rows.num_rows
+            molten = rows if mapping.melt is None else melted(rows, mapping.melt)
+            _convert(molten, number, source, recording, mapping, max(1, molten.num_rows // rows.num_rows))
+            number += molten.num_rows
 
 
-def _convert(rows: pa.Table, first: int, source: "Source", recording: "Recording", mapping: "Mapping") -> None:
-    """Hand over a block's rows; those of which any value does not convert are refused whole."""
+def melted(rows: pa.Table, melt: "Melt") -> pa.Table:
+    """Return a row for each row and column, but for the columns that stay: with the column's name, and its value."""
+    names = [name for name in rows.column_names if name not in melt.stay]
+    count, width = rows.num_rows, len(names)
+    kept = rows.select(list(melt.stay)).take(pa.array(np.repeat(np.arange(count), width)))
+    values = pa.chunked_array([chunk for name in names for chunk in rows[name].chunks], pa.binary())
+    found = kept.append_column(melt.name, texts(names * count).cast(pa.binary()))
+    by_row = np.arange(count * width).reshape(width, count).T.ravel() if width else np.arange(0)
+    return found.append_column(melt.value, values.take(pa.array(by_row)))
+
+
+def _convert(
+    rows: pa.Table, first: int, source: "Source", recording: "Recording", mapping: "Mapping", width: int
+) -> None:
+    """Hand over a block's rows; those of which any value does not convert are refused whole.
+
+    So many rows were one in the file as `width` says.
+    """
     table, file = mapping.contract.table, {"stem": source.stem, "name": source.name}
     count = rows.num_rows
     wanted = np.ones(count, bool)
@@ -83,7 +102,7 @@ def _convert(rows: pa.Table, first: int, source: "Source", recording: "Recording
         here = np.flatnonzero(wrong & good)
         good[here] = False
         for at in here.tolist():
-            recording.refuse(table, why, _shown(rows, at), first + at + 1)
+            recording.refuse(table, why, _shown(rows, at), (first + at) // width + 1)
     for rank in np.unique(ranks[good]).tolist():
         mine = good & (ranks == rank)
         recording.world_size = max(recording.world_size, rank + 1)

@@ -218,10 +218,51 @@ def test_filters_and_ranks(lake, spool, tmp_path):
     ]
 
 
+MELT = """
+table: pools
+time: {column: day}
+melt: {except: [day, total], name: queue, value: gpus}
+columns:
+  pool: queue
+  gpu_total: gpus
+"""
+
+
+def test_columns_side_by_side_become_rows(lake, spool, tmp_path):
+    """Each column but those that stay is a row a line; what does not convert is refused with its line."""
+    mapping = str(written(tmp_path / "m.yaml", MELT))
+    file = written(tmp_path / "wide.csv", "day,a,b,total\n2020-05-01,8,16,24\n2020-05-02,4,many,4\n")
+    done = imported(lake, spool, "table", file, mapping=mapping)
+    assert (done.rows["pools"], sum(done.refused.values())) == (3, 1)
+    found = ask(lake, "SELECT date, pool, gpu_total FROM pools ORDER BY date, pool")
+    assert [(row["date"].day, row["pool"], row["gpu_total"]) for row in found] == [
+        (1, "a", 8),
+        (1, "b", 16),
+        (2, "a", 4),
+    ]
+    (refused,) = rejects(lake)
+    assert all(word in refused["row"] for word in ("2020-05-02", "queue", "many"))
+
+
+@pytest.mark.parametrize(
+    ("melt", "told"),
+    [("{name: queue}", "does not say what becomes"), ("{nam: queue}", "no such key 'nam'"),
+     ("{except: [dy], name: queue, value: gpus}", "no column 'dy'")],
+)  # fmt: skip
+def test_a_melt_that_cannot_be_is_refused(spool, tmp_path, melt, told):
+    """A melt without its names, and one that keeps a column that is not there, are refused with their line."""
+    mapping = MELT.replace("{except: [day, total], name: queue, value: gpus}", melt)
+    file = written(tmp_path / "wide.csv", "day,a,b,total\n2020-05-01,8,16,24\n")
+    with pytest.raises(MappingError, match=told) as refused:
+        import_files("table", [str(file)], str(spool), mapping=str(written(tmp_path / "m.yaml", mapping)))
+    assert refused.value.where.endswith("m.yaml:4")
+
+
 def test_every_packaged_mapping_is_sound():
     """They can all be read."""
-    assert [load_mapping(name).contract.table for name in ("helios", "straggler-trace", "worker-steps")] == [
-        "pools", "spans", "steps",
+    names = ("helios", "helios-capacity", "straggler-trace", "worker-steps")
+    assert [load_mapping(name).contract.table for name in names] == [
+        "pools", "pools", "spans", "steps",
     ]  # fmt: skip
     with pytest.raises(MappingError, match="did you mean 'helios'"):
         load_mapping("helio")

@@ -65,6 +65,15 @@ FIGURES = [
         ("rows with another ratio than stated", "rows_unlike", 0, 0),
         ("utilization of vc6YE, May", "vc6YE", 0.902629, 5e-7),
         ("utilization of all eight, May", "all", 0.717492, 5e-7),
+        ("days on which all are idle, flagged", "idle_days", 1, 0),
+        ("virtual clusters idle all of 10 May, flagged", "idle_pools_10_may", 8, 0),
+    ),
+    *_group(
+        "Helios", "helios/Earth_gpu_number.csv", lakes.helios_capacity,
+        ("rows of devices refused", "refused", 0, 0),
+        ("days on which one virtual cluster has all, flagged", "days_flagged", 1, 0),
+        ("it is 9 May", "is_9_may", 1, 0),
+        ("GPUs that it has then", "gpus", 840, 0),
     ),
     *_group(
         "Rollup of rollups", "helios/helios_cluster_summary.csv", lakes.clusters,
@@ -112,15 +121,6 @@ FIGURES = [
 ]  # fmt: skip
 
 NOT_YET = [
-    Figure(
-        group="Helios", name="virtual clusters idle all of 10 May, flagged", source="helios/vc*.csv.gz", published=8,
-        unknown="no check of quality/ looks at a day of pools as a whole yet",
-    ),
-    Figure(
-        group="Helios", name="all 840 GPUs on one virtual cluster on 9 May, flagged",
-        source="helios/Earth_gpu_number.csv", published=1,
-        unknown="no mapping takes a table of pools side by side, and no check compares pools yet",
-    ),
     Figure(
         group="MLPerf GPT-3", name="peak of the wrong precision, flagged", source=lakes.GPT3, published=1,
         unknown="no check of quality/ compares a run's MFU with its number format yet",

@@ -6,6 +6,7 @@ Each takes the folder of the data, an empty lake and an empty spool.
 import gzip
 import json
 import re
+from datetime import date
 from statistics import fmean, median
 
 from click.testing import CliRunner
@@ -33,18 +34,40 @@ filters:
 
 
 def helios(data, lake, spool):
-    """GPU-weighted utilization, and how many rows state another ratio than theirs, rounded half to even as there."""
+    """GPU-weighted utilization by hours of clusters, what these flag, and rows that state another ratio than theirs."""
     done = imported(lake, spool, "table", data / "helios" / "vc*.csv.gz", mapping="helios")
-    ratio = "sum(gpu_allocated) / sum(gpu_total)"
+    run_rollups(lake, ["cluster_hourly"])
+    ratio = "SELECT sum(gpu_delivered_s) / sum(gpu_total_s) u, sum(gpu_total_s) s FROM cluster_hourly WHERE"
     stated = ask(
         lake, "SELECT gpu_allocated a, gpu_total t, gpu_utilization_ratio u, count(*) n FROM pools GROUP BY 1, 2, 3"
     )
+    idle = "FROM cluster_hourly WHERE is_idle_day AND scope = 'pool'"
+    flagged = ask(lake, f"SELECT date, count(DISTINCT scope_name) n {idle} GROUP BY date")
     return {
         "rows": done.rows["pools"],
         "refused": sum(done.refused.values()),
         "rows_unlike": sum(row["n"] for row in stated if abs(round(row["a"] / row["t"], 3) - row["u"]) > 1e-7),
-        "vc6YE": ask(lake, f"SELECT {ratio} u FROM pools WHERE pool = 'vc6YE'")[0]["u"],
-        "all": ask(lake, f"SELECT {ratio} u FROM pools")[0]["u"],
+        "vc6YE": ask(lake, f"{ratio} scope = 'pool' AND scope_name = 'vc6YE'")[0]["u"],
+        "all": ask(lake, f"{ratio} scope = 'cluster'")[0]["u"],
+        "idle_days": len(flagged),
+        "idle_pools_10_may": sum(row["n"] for row in flagged if row["date"] == date(2020, 5, 10)),
+    }
+
+
+def helios_capacity(data, lake, spool):
+    """Devices of virtual clusters side by side: the days flagged on which one of them has all."""
+    lines = (data / "helios" / "Earth_gpu_number.csv").read_text().splitlines()
+    some = spool.parent / "Earth_gpu_number.csv"  # the slip is a day's own: the days around it are enough
+    some.write_text("\n".join([lines[0], *(line for line in lines if line.startswith("2020-05-0"))]) + "\n")
+    done = imported(lake, spool, "table", some, mapping="helios-capacity")
+    run_rollups(lake, ["cluster_hourly"])
+    flagged = ask(lake, "SELECT DISTINCT date FROM cluster_hourly WHERE is_capacity_in_one_pool AND scope = 'cluster'")
+    most = "SELECT max(gpu_total_s) / 3600 n FROM cluster_hourly WHERE is_capacity_in_one_pool AND scope = 'pool'"
+    return {
+        "refused": sum(done.refused.values()),
+        "days_flagged": len(flagged),
+        "is_9_may": int([row["date"] for row in flagged] == [date(2020, 5, 9)]),
+        "gpus": ask(lake, most)[0]["n"],
     }
 
 

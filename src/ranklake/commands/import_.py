@@ -19,7 +19,7 @@ from ranklake.commands.progress import progress_bar
 @spool_option
 @click.option("--run", metavar="NAME", help="The run that rows go into; default: made from the file's name.")
 @click.option(
-    "--mapping", metavar="FILE", help="For table: a mapping's file, or helios, straggler-trace, worker-steps."
+    "--mapping", metavar="FILE", help="For table: a file, or helios, helios-capacity, straggler-trace, worker-steps."
 )
 @json_option
 @click.pass_context
