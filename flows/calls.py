@@ -36,6 +36,8 @@ class Settings:
         Overlay folder, or empty.
     encryption_key
         Where the keys of encrypted segments are, never a key; see `ranklake.lake.contracts.keys`.
+    prices
+        The operator's price table, or empty.
     """
 
     lake: str
@@ -46,6 +48,7 @@ class Settings:
     dask_memory: str = "2GiB"
     contracts: str = ""
     encryption_key: str = ""
+    prices: str = ""
 
 
 def ingest_once(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
@@ -64,7 +67,8 @@ def check_once(settings: Settings, progress: Progress | None = None) -> dict[str
 
 def rollup_once(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
     """Recompute what changed; return the partitions written per rollup."""
-    results = run_rollups(Lake.open(settings.lake, settings.storage), progress=progress)
+    lake = Lake.open(settings.lake, settings.storage).priced(settings.prices)
+    results = run_rollups(lake, progress=progress)
     return {"rollups": [asdict(result) for result in results]}
 
 

@@ -11,7 +11,7 @@ import os
 import re
 import uuid
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -60,6 +60,8 @@ class Lake:
         The file system and the path of the lake in it.
     encryption_key
         Where the keys of encrypted segments are, for ingest; see `ranklake.lake.contracts.keys`.
+    prices
+        The operator's price table, for the rollup `cost`; see `ranklake.lake.prices`.
     """
 
     uri: str
@@ -67,6 +69,7 @@ class Lake:
     fs: Any = field(default=None, repr=False, compare=False)
     root: str = ""
     encryption_key: str = ""
+    prices: str = ""
 
     @classmethod
     def open(cls, uri: str, storage: dict[str, str] | None = None, encryption_key: str = "") -> "Lake":
@@ -115,6 +118,10 @@ class Lake:
             mend = "name another; a space or a letter beyond ASCII may stand there as it is"
             raise LakeError("Delta clients take % and two digits for an escaped character", where=uri, mend=mend)
         return cls(uri.rstrip("/"), options, fs, root.rstrip("/"), encryption_key)
+
+    def priced(self, prices: str) -> "Lake":
+        """Return the lake with a price table, the path of a CSV file; an empty one stands for none."""
+        return replace(self, prices=prices)
 
     @property
     def address(self) -> str:

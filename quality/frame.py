@@ -44,7 +44,7 @@ def _values(column: pa.ChunkedArray, *, compared: bool) -> Any:  # noqa: ANN401 
     # Great Expectations compares int64 and float64 by NumPy, everything else value by value.
     if pa.types.is_int32(kind):
         return column.cast(pa.int64()).to_numpy()
-    if pa.types.is_float32(kind):
+    if pa.types.is_float32(kind) or pa.types.is_decimal(kind):
         return column.cast(pa.float64()).to_numpy()
     if pa.types.is_date(kind):
         return column.cast(pa.timestamp("us")).cast(pa.timestamp("us", "UTC")).to_pandas()

@@ -20,14 +20,15 @@ def statistics_columns(contract: Contract) -> tuple[str, ...]:
     """Return the columns whose minimum and maximum may stand in the Delta log.
 
     Operational columns alone: the log outlives the rows, so a personal value in it would survive its erasure. JSON text
-    and lists are left out, since their order means nothing; so are partition columns, whose value is in the path.
+    and lists are left out, since their order means nothing; decimals, which the log's JSON would round; and partition
+    columns, whose value is in the path.
     """
     return tuple(
         column.name
         for column in contract.columns
         if column.class_ == "operational"
         and column.format != "json"
-        and column.type != "int64_list"
+        and column.type not in {"int64_list", "decimal"}
         and column.name not in contract.partition
     )
 

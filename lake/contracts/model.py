@@ -7,8 +7,8 @@ from typing import Final
 from ranklake.errors import did_you_mean
 from ranklake.lake.contracts.errors import UnknownColumnError
 
-TYPES: Final = ("string", "bool", "int32", "int64", "float32", "float64", "timestamp", "date", "int64_list")
-NUMBERS: Final = frozenset({"int32", "int64", "float32", "float64"})
+TYPES: Final = ("string", "bool", "int32", "int64", "float32", "float64", "decimal", "timestamp", "date", "int64_list")
+NUMBERS: Final = frozenset({"int32", "int64", "float32", "float64", "decimal"})
 FLOATS: Final = frozenset({"float32", "float64"})
 CLASSES: Final = ("operational", "pseudonymous", "personal", "secret")
 ROW_KINDS: Final = ("not_null", "between", "in_set", "matches", "length", "at_most", "exactly_one")

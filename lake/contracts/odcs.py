@@ -13,11 +13,12 @@ from ranklake.lake.contracts.model import Check, Column, Contract
 API_VERSION: Final = "v3.1.0"
 _LOGICAL: Final = {
     "string": "string", "bool": "boolean", "int32": "integer", "int64": "integer", "float32": "number",
-    "float64": "number", "timestamp": "timestamp", "date": "date", "int64_list": "array",
+    "float64": "number", "decimal": "number", "timestamp": "timestamp", "date": "date", "int64_list": "array",
 }  # fmt: skip
 _PHYSICAL: Final = {
     "string": "string", "bool": "boolean", "int32": "integer", "int64": "long", "float32": "float",
-    "float64": "double", "timestamp": "timestamp", "date": "date", "int64_list": "array<long>",
+    "float64": "double", "decimal": "decimal(38,9)", "timestamp": "timestamp", "date": "date",
+    "int64_list": "array<long>",
 }  # fmt: skip
 """Names of Delta Lake's types."""
 _CLASSIFICATIONS: Final = {

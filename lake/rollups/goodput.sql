@@ -1,5 +1,5 @@
 -- grain    one row per run and attempt, on the UTC date on which the run began; rows of one run meet end to end
--- inputs   goodput_daily, where wall time is taken apart, and events, spans, step_rollup and runs of the runs to compute
+-- inputs   goodput_daily, where wall time is taken apart, and events, spans and step_rollup of the runs to compute
 --          (affected_runs)
 -- formula  sums over goodput_daily. Checkpoints saved: what rank 0 tells of them as events, as spans, or as time in steps,
 --          whichever is most.
@@ -33,14 +33,6 @@ stepped AS (
     INNER JOIN affected_runs ON affected_runs.run = step_rollup.run
     GROUP BY step_rollup.run, step_rollup.attempt
 ),
-started AS (
-    SELECT
-        runs.run, runs.attempt,
-        first_value(coalesce(device_count, world_size) ORDER BY ts, incarnation) AS device_count
-    FROM runs
-    INNER JOIN affected_runs ON affected_runs.run = runs.run
-    GROUP BY runs.run, runs.attempt
-),
 summed AS (
     SELECT
         goodput_daily.run, goodput_daily.attempt,
@@ -59,7 +51,8 @@ summed AS (
         sum(downtime_ns) AS downtime_ns,
         sum(lost_work_ns) AS lost_work_ns,
         sum(stall_ns) AS stall_ns,
-        sum(unattributed_ns) AS unattributed_ns
+        sum(unattributed_ns) AS unattributed_ns,
+        max(device_count) AS device_count
     FROM goodput_daily
     INNER JOIN affected_runs ON affected_runs.run = goodput_daily.run
     GROUP BY goodput_daily.run, goodput_daily.attempt
@@ -82,10 +75,9 @@ SELECT
     greatest(
         coalesce(told.checkpoints, 0), coalesce(saved.checkpoints, 0), coalesce(stepped.checkpoints, 0)
     ) AS checkpoints,
-    summed.tokens, summed.tokens_lost, started.device_count
+    summed.tokens, summed.tokens_lost, summed.device_count
 FROM summed
 INNER JOIN affected_runs ON affected_runs.run = summed.run
 LEFT JOIN told ON told.run = summed.run AND told.attempt = summed.attempt
 LEFT JOIN saved ON saved.run = summed.run AND saved.attempt = summed.attempt
 LEFT JOIN stepped ON stepped.run = summed.run AND stepped.attempt = summed.attempt
-LEFT JOIN started ON started.run = summed.run AND started.attempt = summed.attempt

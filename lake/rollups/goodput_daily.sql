@@ -152,6 +152,22 @@ FROM (
 LEFT JOIN timeline
     ON timeline.run = firsts.run AND timeline.attempt = firsts.attempt AND timeline.step = firsts.first_step;
 
+-- into allocated: which devices an attempt says that it has, and whether its scheduler job is another than the last one's
+SELECT *, coalesce(job_id <> lag(job_id) OVER (PARTITION BY run ORDER BY attempt), FALSE) AS is_new_job
+FROM (
+    SELECT
+        runs.run, runs.attempt,
+        first_value(coalesce(device_count, world_size) ORDER BY ts, incarnation) AS device_count,
+        first_value(device_name ORDER BY ts, incarnation) AS device_name,
+        first_value(runs.cluster ORDER BY ts, incarnation) AS cluster,
+        first_value(pool ORDER BY ts, incarnation) AS pool,
+        first_value(team ORDER BY ts, incarnation) AS team,
+        first_value(scheduler_job_id ORDER BY ts, incarnation) AS job_id
+    FROM runs
+    INNER JOIN affected_runs ON affected_runs.run = runs.run
+    GROUP BY runs.run, runs.attempt
+);
+
 -- the account
 WITH intervals AS (
     SELECT run, attempt, 1 AS kind, end_ns - checkpoint_ns AS begin_ns, end_ns FROM marked WHERE checkpoint_ns > 0
@@ -340,6 +356,9 @@ SELECT
     CASE WHEN attempts.is_restart THEN 0 ELSE spent.start_ns END AS init_ns,
     spent.productive_ns, spent.checkpoint_ns, spent.evaluation_ns,
     CASE WHEN attempts.is_restart THEN spent.start_ns ELSE 0 END AS restart_ns,
-    spent.downtime_ns, spent.lost_work_ns, spent.stall_ns, spent.unattributed_ns
+    spent.downtime_ns, spent.lost_work_ns, spent.stall_ns, spent.unattributed_ns,
+    allocated.cluster, pool, team, device_name, device_count,
+    CASE WHEN is_new_job THEN spent.downtime_ns ELSE 0 END AS unallocated_ns
 FROM spent
 INNER JOIN attempts ON attempts.run = spent.run AND attempts.attempt = spent.attempt
+LEFT JOIN allocated ON allocated.run = spent.run AND allocated.attempt = spent.attempt

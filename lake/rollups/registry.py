@@ -6,9 +6,9 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from importlib.resources import files
 from typing import Final, Literal, NamedTuple
 
@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.mfu.peaks import peak_rows
+from ranklake.lake.prices import price_table
 
 WARMUP_STEPS: Final = 10
 """First steps of a day that are not compared: caches fill, kernels are chosen, allocators grow."""
@@ -56,6 +57,9 @@ HELD_RATIO: Final = 0.9
 """Share of an hour from which a node counts as held all along."""
 LOW_RATIO: Final = 0.1
 """Utilisation below which a node that is held counts as low."""
+
+PRICES: Final = "prices"
+"""Lookup of the operator's prices, which a lake is opened with."""
 
 _HEAD: Final = re.compile(r"^-- (into|view) (\w+):", re.MULTILINE)
 Reach = Literal["day", "days", "until", "over", "run"]
@@ -154,7 +158,7 @@ class Rollup:
         """Digest of all that determines the output besides the inputs: SQL, parameters, lookups."""
         lookups = {name: make().to_pylist() for name, make in self.lookups.items()}
         facts = [self.sql, sorted(self.parameters.items()), lookups]
-        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -213,7 +217,7 @@ ROLLUPS: Final = (
     Rollup(
         "goodput",
         "run",
-        tuple(Input(table, "run") for table in ("goodput_daily", "step_rollup", "spans", "events", "runs")),
+        tuple(Input(table, "run") for table in ("goodput_daily", "step_rollup", "spans", "events")),
     ),
     Rollup("run_goodput", "run", (Input("goodput", "run"), Input("runs", "run"))),
     Rollup(
@@ -249,14 +253,22 @@ ROLLUPS: Final = (
         lookups={"facility": _facility},
         leads=3,
     ),
+    Rollup(
+        "cost",
+        "partition",
+        (Input("goodput_daily", "day"), Input("gpu_hourly", "day")),
+        lookups={PRICES: partial(price_table, "")},
+        leads=2,
+    ),
 )
 """In an order in which each comes after what it reads."""
 
 
-def chosen(names: Iterable[str] | None = None) -> tuple[Rollup, ...]:
+def chosen(names: Iterable[str] | None = None, prices: str = "") -> tuple[Rollup, ...]:
     """Return the rollups of these names and those that they read, in order; all without names.
 
-    Raises `UnknownRollupError` with the nearest name.
+    `prices` names the operator's price table, for those that ask for one. Raises `UnknownRollupError` with the nearest
+    name.
     """
     by_name = {rollup.name: rollup for rollup in ROLLUPS}
     wanted: set[str] = set()
@@ -268,4 +280,8 @@ def chosen(names: Iterable[str] | None = None) -> tuple[Rollup, ...]:
         if name not in wanted:
             wanted.add(name)
             pending += [table for table in by_name[name].tables if table in by_name]
-    return tuple(rollup for rollup in ROLLUPS if rollup.name in wanted)
+    found = tuple(rollup for rollup in ROLLUPS if rollup.name in wanted)
+    if not prices:
+        return found
+    lookup = {PRICES: partial(price_table, prices)}
+    return tuple(replace(one, lookups={**one.lookups, **lookup}) if PRICES in one.lookups else one for one in found)

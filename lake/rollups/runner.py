@@ -75,7 +75,7 @@ def run_rollups(
     Each rollup sees its inputs as of one version each. Raises `UnknownRollupError`, and `LostRaceError` if another
     process changes the same table meanwhile. Rollups before the failing one stay committed; running again goes on.
     """
-    rollups = chosen(names)
+    rollups = chosen(names, lake.prices)
     results = []
     for done, rollup in enumerate(rollups):
         if progress:
@@ -121,7 +121,7 @@ def recompute(
     Returns the dates that were replaced, and those that stay as they are because retention took what they were, or a
     run on them was, computed from. Raises as `run_rollups`; inputs that are rollups themselves are taken as they are.
     """
-    (rollup,) = (one for one in chosen([name]) if one.name == name)
+    (rollup,) = (one for one in chosen([name], lake.prices) if one.name == name)
     inputs = {table: snapshot(lake, table) for table in rollup.tables}
     output = snapshot(lake, rollup.name)
     gone = retired(lake)

@@ -64,6 +64,14 @@ class SqlSection:
 
 
 @dataclass(frozen=True, slots=True)
+class CostSection:
+    """What devices cost."""
+
+    prices: str = ""
+    """Price table (CSV), see docs/goodput.md; overridden by ``RANKLAKE_PRICES``. Empty: costs are unknown."""
+
+
+@dataclass(frozen=True, slots=True)
 class RetentionSection:
     """How long each retention class is kept."""
 
@@ -81,6 +89,7 @@ class Config:
     contracts: ContractsSection = field(default_factory=ContractsSection)
     retention: RetentionSection = field(default_factory=RetentionSection)
     sql: SqlSection = field(default_factory=SqlSection)
+    cost: CostSection = field(default_factory=CostSection)
     capture: Settings = field(default_factory=Settings)
     storage: dict[str, str] = field(default_factory=dict)
     """Object-store options under delta-rs's names, such as ``aws_endpoint_url``; leave credentials to their chains."""
@@ -98,6 +107,7 @@ _SECTIONS = {
     "contracts": ContractsSection,
     "retention": RetentionSection,
     "sql": SqlSection,
+    "cost": CostSection,
     "capture": Settings,
 }
 
@@ -170,6 +180,7 @@ def _with_environment(config: Config) -> Config:
         contracts=config.contracts,
         retention=config.retention,
         sql=config.sql,
+        cost=CostSection(os.environ.get("RANKLAKE_PRICES") or config.cost.prices),
         capture=config.capture,
         storage=config.storage,
     )

@@ -24,6 +24,7 @@ VALUES = {
     "int64": st.integers(-(2**63), 2**63 - 1),
     "float32": st.floats(width=32),
     "float64": st.floats(),
+    "decimal": st.decimals(-(10**20), 10**20, allow_nan=False, places=9),
     "timestamp": st.datetimes(dt.datetime(1970, 1, 2), dt.datetime(2200, 1, 1), timezones=st.just(dt.UTC)),  # noqa: DTZ001
     "date": st.dates(),
     "int64_list": st.lists(st.integers(0, 2**62), max_size=3),

@@ -21,7 +21,7 @@ RECIPES = Path(__file__).resolve().parents[2] / "docs" / "recipes.md"
 BLOCKS = dict(
     re.findall(r"^## (\w+)\n(?:(?!^## ).)*?^```python\n(.*?)^```", RECIPES.read_text(), re.DOTALL | re.MULTILINE)
 )
-TYPES = {"string", "boolean", "integer", "long", "float", "double", "date", "timestamp"}
+TYPES = {"string", "boolean", "integer", "long", "float", "double", "date", "timestamp", "decimal(38,9)"}
 ENCODINGS = {
     "PLAIN",
     "RLE",

@@ -26,6 +26,7 @@ def pipeline(ctx: click.Context, lake: str, spool: str, dask: str | None, *, as_
         config.dask.memory_limit,
         config.contracts.overlay,
         config.encryption_key,
+        config.cost.prices,
     )
     done = pipeline_once(settings)
     if as_json:

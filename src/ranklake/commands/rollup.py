@@ -14,12 +14,16 @@ from ranklake.lake.store import Lake
 @click.command()
 @click.argument("names", metavar="[NAME]…", nargs=-1)
 @click.option("--full", is_flag=True, help="Compute everything anew; the result is the same.")
+@click.option("--prices", metavar="FILE", help="Price table (CSV) for the rollup cost; default: as configured.")
 @lake_option
 @json_option
 @click.pass_context
-def rollup(ctx: click.Context, names: tuple[str, ...], lake: str, *, full: bool, as_json: bool) -> None:
+def rollup(
+    ctx: click.Context, names: tuple[str, ...], prices: str | None, lake: str, *, full: bool, as_json: bool
+) -> None:
     """Recompute the rollups whose inputs changed: all, or those named and what they read."""
-    target = Lake.open(lake, configuration(ctx).storage)
+    config = configuration(ctx)
+    target = Lake.open(lake, config.storage).priced(prices or config.cost.prices)
     with progress_bar("rollup") as progress:
         results = run_rollups(target, names or None, progress=progress, full=full)
     if as_json:

@@ -1,0 +1,147 @@
+"""The operator's own prices of devices, from a CSV file: what a device-hour costs, where, and from when to when.
+
+Nothing here knows a price by itself. What the file does not name has no price, and its cost is NULL.
+"""
+
+import csv
+import hashlib
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.lake.mfu.peaks import name_key
+
+COLUMNS: Final = ("device_name", "pool", "price_per_device_hour", "currency", "valid_from", "valid_to")
+SCHEMA: Final = pa.schema(
+    {
+        "device_key": pa.string(),
+        "pool": pa.string(),
+        "price": pa.decimal128(18, 9),
+        "currency": pa.string(),
+        "valid_from": pa.date32(),
+        "valid_to": pa.date32(),
+        "source": pa.string(),
+    }
+)
+_CODE_LENGTH: Final = 3
+_SCALE: Final = 9
+_MOST: Final = Decimal(10**6)  # with more, the price of a large cluster's day outgrows 38 digits on its way
+
+
+class PriceError(RanklakeError):
+    """A price table that cannot be used: not a file, or a line that says nothing or contradicts another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """One line of a price table.
+
+    Attributes
+    ----------
+    device_key
+        `ranklake.lake.mfu.peaks.name_key` of the device's name; None stands for any device.
+    pool
+        Partition, queue or virtual cluster; None stands for any.
+    price
+        Of one device for one hour, in `currency` (ISO 4217).
+    valid_from, valid_to
+        First UTC date that it holds on, and the first that it no longer holds on; None: until further notice.
+    source
+        File, digest and line.
+    """
+
+    device_key: str | None
+    pool: str | None
+    price: Decimal
+    currency: str
+    valid_from: date
+    valid_to: date | None
+    source: str
+
+
+def price_table(path: str) -> pa.Table:
+    """Return a price table for SQL, under `SCHEMA`; an empty path gives one without rows. Raises `PriceError`."""
+    return pa.Table.from_pylist([_row(price) for price in read_prices(path)] if path else [], schema=SCHEMA)
+
+
+def read_prices(path: str) -> tuple[Price, ...]:
+    """Read a price table: a CSV file with the columns `COLUMNS`, in any order, and perhaps ``note``.
+
+    Raises `PriceError`, with the line, for what is no price, and for two that hold for one device and pool at once.
+    """
+    try:
+        raw = Path(path).read_bytes()
+        text = raw.decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PriceError(f"no price table: {error}", where=path, mend="name a CSV file in UTF-8") from None
+    reader = csv.DictReader(text.splitlines())
+    _check_header(path, reader.fieldnames or ())
+    name = f"{Path(path).name} (sha256 {hashlib.sha256(raw).hexdigest()[:12]})"
+    found = [
+        _price(row, f"{path}:{number}", f"{name} line {number}")
+        for number, row in ((reader.line_num, row) for row in reader)
+    ]
+    for where, one, other in _contradictions(found):
+        raise PriceError(
+            f"two prices hold at once, of {one} and of {other}", where=f"{path}: {where}", mend="end one with valid_to"
+        )
+    return tuple(found)
+
+
+def _check_header(path: str, names: "Sequence[str]") -> None:
+    for name in names:
+        if name not in {*COLUMNS, "note"}:
+            raise PriceError(f"unknown column {name!r}", where=f"{path}:1", mend=did_you_mean(name, COLUMNS))
+    lacking = [name for name in COLUMNS if name not in names]
+    if lacking:
+        mend = f"the first line is {','.join(COLUMNS)}"
+        raise PriceError(f"columns are missing: {', '.join(lacking)}", where=f"{path}:1", mend=mend)
+
+
+def _price(row: dict[str, str], where: str, source: str) -> Price:
+    cells = {name: (row.get(name) or "").strip() for name in COLUMNS}
+    try:
+        price = Decimal(cells["price_per_device_hour"])
+    except InvalidOperation:
+        price = Decimal("NaN")
+    exponent = price.as_tuple().exponent
+    if not price.is_finite() or not 0 <= price < _MOST or not isinstance(exponent, int) or exponent < -_SCALE:
+        what = "price_per_device_hour is no price"
+        raise PriceError(what, where=where, mend="write a number from 0 to below a million, with at most nine decimals")
+    currency = cells["currency"]
+    if len(currency) != _CODE_LENGTH or not currency.isascii() or not currency.isalpha() or not currency.isupper():
+        raise PriceError("currency is no ISO 4217 code", where=where, mend="write three capital letters, such as EUR")
+    begin, end = (_date(cells[name], name, where) for name in ("valid_from", "valid_to"))
+    if begin is None:
+        raise PriceError("valid_from is missing", where=where, mend="write the first UTC date that the price holds on")
+    if end is not None and end <= begin:
+        raise PriceError("valid_to is not after valid_from", where=where, mend="valid_to is the first date without it")
+    device = name_key(cells["device_name"]) or None
+    return Price(device, cells["pool"] or None, price, currency, begin, end, source)
+
+
+def _date(text: str, name: str, where: str) -> date | None:
+    try:
+        return date.fromisoformat(text) if text else None
+    except ValueError:
+        raise PriceError(f"{name} is no date", where=where, mend="write YYYY-MM-DD") from None
+
+
+def _contradictions(prices: list[Price]) -> Iterator[tuple[str, str, str]]:
+    ordered = sorted(prices, key=lambda one: (one.device_key or "", one.pool or "", one.valid_from))
+    for one, following in itertools.pairwise(ordered):
+        same = (one.device_key, one.pool) == (following.device_key, following.pool)
+        if same and (one.valid_to is None or one.valid_to > following.valid_from):
+            lines = sorted((one.source.rpartition(" ")[2], following.source.rpartition(" ")[2]), key=int)
+            yield " and ".join(lines), str(one.valid_from), str(following.valid_from)
+
+
+def _row(price: Price) -> dict[str, object]:
+    return {name: getattr(price, name) for name in SCHEMA.names}

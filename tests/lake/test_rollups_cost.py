@@ -1,0 +1,193 @@
+"""The rollup `cost`: the operator's own prices times device time, in decimals."""
+
+from datetime import date, timedelta
+from decimal import Decimal
+from fractions import Fraction
+from functools import partial
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from rollup_inputs import DAY, NOON, append, computed, context
+
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.prices import COLUMNS, PriceError, price_table, read_prices
+from ranklake.lake.read import read
+from ranklake.lake.rollups.evaluate import replace_table
+from ranklake.lake.rollups.runner import run_rollups
+from ranklake.lake.store import Lake
+
+HOUR = 3600 * 10**9
+NEXT = DAY + timedelta(days=1)
+PARTS = ("cost_productive", "cost_lost_work", "cost_idle", "cost_other")
+
+
+def prices(folder, *lines):
+    """Write a price table and return its path."""
+    path = folder / "prices.csv"
+    path.write_text("\n".join([",".join(COLUMNS), *lines]) + "\n")
+    return str(path)
+
+
+DEVICES = {"device_name": "NVIDIA H100 80GB HBM3", "device_count": 8, "pool": "train", "cluster": "c"}
+
+
+def spent(wall_ns, attempt=0, *, day=DAY, **facts):
+    """Return a row of `goodput_daily`."""
+    kinds = ("init", "productive", "checkpoint", "evaluation", "restart", "lost_work", "stall", "unattributed")
+    zero = {f"{kind}_ns": 0 for kind in kinds} | dict.fromkeys(
+        ("downtime_ns", "unallocated_ns", "steps", "steps_lost"), 0
+    )
+    moment = {"ts": NOON, "end_ts": NOON, "date": day}
+    return {"attempt": attempt, "wall_ns": wall_ns, **zero, **moment, **DEVICES, **facts}
+
+
+def costs(table="", days=(DAY,), **tables):
+    """Return the rows of `cost` under a price table."""
+    ctx = context(**tables)
+    replace_table(ctx, "prices", price_table(table))
+    return computed(ctx, "cost", days).sort_by([(n, "ascending") for n in ("date", "attempt", "epoch")]).to_pylist()
+
+
+def test_what_a_run_costs(tmp_path):
+    """Eight devices for an hour at 2.50: 20.00 EUR, of which half was productive and a tenth repeated."""
+    table = prices(tmp_path, "NVIDIA H100 80GB HBM3,train,2.50,EUR,2026-01-01,")
+    facts = spent(HOUR, productive_ns=HOUR // 2, lost_work_ns=HOUR // 10, tokens=10**6, epoch=3, team="t")
+    (row,) = costs(table, goodput_daily=[facts])
+    assert (row["device_s"], row["device_price"], row["cost_total"]) == (8 * 3600, Decimal("2.5"), 20)
+    assert [row[part] for part in PARTS] == [10, 2, 0, 8]
+    assert (row["run"], row["epoch"], row["currency"], row["tokens"], row["reason"]) == ("r1", 3, "EUR", 10**6, None)
+    assert (row["cluster"], row["pool"], row["team"]) == ("c", "train", "t")
+    assert row["price_source"].startswith("prices.csv (sha256 ")
+    assert row["price_source"].endswith(" line 2")
+
+
+def test_an_unknown_price_is_null_with_a_reason(tmp_path):
+    """No table, another device, another date, unknown devices: no number, and each says why."""
+    given = {"goodput_daily": [spent(HOUR)]}
+    (row,) = costs(**given)
+    assert (row["cost_total"], row["cost_other"], row["currency"]) == (None, None, None)
+    assert (row["device_s"], row["reason"]) == (8 * 3600, "no price table is given")
+    (row,) = costs(prices(tmp_path, "H200,,1,EUR,2026-01-01,"), **given)
+    assert row["reason"] == "the price table has no price of NVIDIA H100 80GB HBM3 in pool train on 2026-03-01"
+    (row,) = costs(prices(tmp_path, "NVIDIA H100 80GB HBM3,,1,EUR,2026-01-01,2026-03-01"), **given)
+    assert row["cost_total"] is None
+    (row,) = costs(prices(tmp_path, ",,1,EUR,2026-01-01,"), goodput_daily=[spent(HOUR, device_count=None)])
+    assert (row["device_s"], row["reason"]) == (None, "the devices of the attempt are not recorded")
+
+
+def test_prices_change_over_time_and_the_nearer_one_holds(tmp_path):
+    """Device and pool before device before pool before any; valid_to is the first date without it."""
+    table = prices(
+        tmp_path,
+        ",,9,USD,2026-01-01,",
+        ",train,8,USD,2026-01-01,",
+        "nvidia-h100 80gb_hbm3,,7,USD,2026-01-01,",
+        "NVIDIA H100 80GB HBM3,train,2,USD,2026-01-01,2026-03-02",
+        "NVIDIA H100 80GB HBM3,train,3,USD,2026-03-02,2026-03-03",
+    )
+    days = [DAY + timedelta(days=n) for n in range(3)]
+    rows = costs(table, days, goodput_daily=[spent(HOUR, day=day, device_count=1) for day in days])
+    assert [row["cost_total"] for row in rows] == [2, 3, 7]
+    for facts, expected in (({"pool": "x"}, 7), ({"device_name": "A100"}, 8), ({"device_name": None, "pool": None}, 9)):
+        (row,) = costs(table, goodput_daily=[spent(HOUR, **{"device_count": 1, **facts})])
+        assert row["cost_total"] == expected
+
+
+def test_downtime_is_paid_where_the_allocation_was_held(tmp_path):
+    """A restart within one scheduler job leaves its devices idle and paid for; in a new job nobody held them."""
+    table = prices(tmp_path, ",,1,EUR,2026-01-01,")
+    begins = [{"event": "run_start", "attempt": n, "ts": NOON + timedelta(hours=2 * n)} for n in range(2)]
+    ends = [{**one, "event": "run_end", "ts": one["ts"] + timedelta(hours=1)} for one in begins]
+    for jobs, total, idle in ((("7", "7"), 16, 8), ((None, None), 16, 8), (("7", "8"), 8, 0)):
+        runs = [{**DEVICES, **begins[n], "event": None, "scheduler_job_id": job} for n, job in enumerate(jobs)]
+        ctx = context(runs=runs, events=[*begins, *ends])
+        _, again = costs(table, goodput_daily=computed(ctx, "goodput_daily"))
+        assert (again["cost_total"], again["cost_idle"]) == (total, idle)
+
+
+def test_devices_that_no_run_held(tmp_path):
+    """What was sampled and not held is idle, in a row without a run; what a run held is in the run's rows."""
+    table = prices(tmp_path, "A100,,2,EUR,2026-01-01,")
+    base = {"hour": NOON, "device_uuid": "u", "device_name": "A100", "sample_count": 1, "date": DAY, "ts": NOON}
+    base |= {"busy_observed_s": 0.0, "energy_observed_s": 0.0}
+    sampled = [
+        {**base, "observed_s": 1800.0, "pool": "p"},
+        {**base, "observed_s": 900.0, "pool": "p", "device_uuid": "v"},
+        {**base, "observed_s": 900.0, "pool": "p", "holder_run": "r1"},
+    ]
+    (row,) = costs(table, gpu_hourly=sampled)
+    assert (row["run"], row["pool"], row["device_s"]) == (None, "p", 2700)
+    assert (row["cost_total"], row["cost_idle"], row["cost_other"]) == (Decimal("1.5"), Decimal("1.5"), 0)
+
+
+@settings(max_examples=25, deadline=None, phases=[Phase.generate])
+@given(data=st.data())
+def test_parts_add_up_and_agree_with_exact_arithmetic(tmp_path_factory, data):
+    """Any price and any times: each part is the exact product, rounded at the ninth decimal; parts sum to the total."""
+    price = Fraction(data.draw(st.integers(0, 10**13)), 10**9)
+    table = prices(tmp_path_factory.mktemp("prices"), f",,{Decimal(int(price * 10**9)).scaleb(-9):f},EUR,2026-01-01,")
+    devices = data.draw(st.integers(1, 100_000))
+    nanoseconds = st.integers(0, 8 * HOUR)
+    given_rows, expected = [], []
+    for epoch in range(data.draw(st.integers(1, 4))):
+        times = [data.draw(nanoseconds) for _ in PARTS]
+        productive, lost, idle, _ = times
+        kinds = {"productive_ns": productive, "lost_work_ns": lost, "downtime_ns": idle, "restart_ns": idle}
+        given_rows.append(spent(sum(times), epoch=epoch, device_count=devices, **kinds))
+        expected.append([devices * time * price / HOUR for time in times])
+    rows = costs(table, goodput_daily=given_rows)
+    for row, exact in zip(rows, expected, strict=True):
+        for part, amount in zip(PARTS, exact, strict=True):
+            assert abs(Fraction(row[part]) - amount) <= Fraction(501, 10**12)
+        assert sum(row[part] for part in PARTS) == row["cost_total"]
+
+
+REFUSED = {
+    "unknown column": ("device,pool", ":1: unknown column 'device'"),
+    "missing column": ("device_name,pool", ":1: columns are missing: price_per_device_hour"),
+    "no price": (partial("A,,{},EUR,2026-01-01,".format, "free"), ":2: price_per_device_hour is no price"),
+    "negative": (partial("A,,{},EUR,2026-01-01,".format, "-1"), ":2: price_per_device_hour is no price"),
+    "ten decimals": (partial("A,,{},EUR,2026-01-01,".format, "0.0123456789"), ":2: price_per_device_hour is no price"),
+    "not a number": (partial("A,,{},EUR,2026-01-01,".format, "NaN"), ":2: price_per_device_hour is no price"),
+    "currency": (partial("A,,1,{},2026-01-01,".format, "Euro"), ":2: currency is no ISO 4217 code"),
+    "no begin": (partial("A,,1,EUR,{},".format, ""), ":2: valid_from is missing"),
+    "no date": (partial("A,,1,EUR,{},".format, "1.1.2026"), ":2: valid_from is no date"),
+    "ends before": (partial("A,,1,EUR,2026-01-01,{}".format, "2025-01-01"), ":2: valid_to is not after valid_from"),
+    "two at once": (partial("A,,1,EUR,2026-01-01,\na,,2,EUR,2026-02-01{}".format, ","), ": 2 and 3: two prices hold"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_price_table_that_says_nothing_is_refused_with_its_line(tmp_path, name):
+    """Nothing is guessed: the file, the line and what to write."""
+    text, message = REFUSED[name]
+    path = tmp_path / "prices.csv"
+    path.write_text(text if isinstance(text, str) else ",".join(COLUMNS) + "\n" + text() + "\n")
+    with pytest.raises(PriceError) as refused:
+        read_prices(str(path))
+    assert f"{path}{message}" in str(refused.value)
+    with pytest.raises(PriceError, match="no price table"):
+        read_prices(str(tmp_path / "none.csv"))
+
+
+@pytest.mark.slow
+def test_a_corrected_price_is_computed_again(tmp_path):
+    """Costs in a lake: decimals come back from Delta as they are, other prices make every date due, the same none."""
+    lake = Lake.create(str(tmp_path / "lake"))
+    for table, facts in {
+        "runs": [{**DEVICES, "ts": NOON}],
+        "events": [{"ts": NOON, "event": "run_start"}, {"ts": NOON + timedelta(hours=1), "event": "run_end"}],
+    }.items():
+        append(lake, table, facts)
+    priced = lake.priced(prices(tmp_path, ",,0.123456789,EUR,2026-01-01,"))
+
+    def brought():
+        (done,) = (one for one in run_rollups(priced, ["cost"]) if one.name == "cost")
+        return done.computed, read(lake, contract("cost"))["cost_total"].to_pylist()
+
+    assert brought() == (1, [Decimal("0.987654312")])
+    assert brought() == (0, [Decimal("0.987654312")])
+    prices(tmp_path, ",,2,EUR,2026-01-01,")
+    assert brought() == (1, [16])
+    assert read(lake, contract("cost"))["date"].to_pylist() == [date(2026, 3, 1)]
