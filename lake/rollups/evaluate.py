@@ -1,5 +1,6 @@
 """Running one rollup's SQL over tables that are registered already; no table is opened or written here."""
 
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -7,6 +8,7 @@ import pyarrow as pa
 
 from ranklake.lake.contracts.arrow import conform
 from ranklake.lake.contracts.load import contract
+from ranklake.lake.rollups.pieces import WHOLE_RANGE, Range
 
 if TYPE_CHECKING:
     from datafusion import SessionContext
@@ -16,13 +18,21 @@ if TYPE_CHECKING:
 AFFECTED = "affected_runs"
 
 
-def evaluate_day(ctx: "SessionContext", rollup: "Rollup", day: date) -> pa.Table:
+def evaluate_day(
+    ctx: "SessionContext", rollup: "Rollup", day: date, pieces: Sequence[Range] = (WHOLE_RANGE,)
+) -> pa.Table:
     """Compute one date of a partition rollup, under its contract's Arrow schema.
 
-    Raises `ContractMismatchError` if the SQL does not give what the contract promises.
+    `pieces` are ranges of the rollup's column `cut` that are computed one after the other. Raises
+    `ContractMismatchError` if the SQL does not give what the contract promises.
     """
     begin = pa.scalar(datetime(day.year, day.month, day.day, tzinfo=UTC), pa.timestamp("us", tz="UTC"))
-    return _evaluate(ctx, rollup, {"date": pa.scalar(day, pa.date32()), "begin": begin})
+    values = {"date": pa.scalar(day, pa.date32()), "begin": begin}
+    if not rollup.cut:
+        return _evaluate(ctx, rollup, values)
+    return pa.concat_tables(
+        _evaluate(ctx, rollup, {**values, "first": pa.scalar(first), "last": pa.scalar(last)}) for first, last in pieces
+    )
 
 
 def evaluate_runs(ctx: "SessionContext", rollup: "Rollup", runs: dict[str, date]) -> pa.Table:

@@ -125,6 +125,9 @@ class Rollup:
         Values for the SQL's ``$names``, besides ``$date`` and ``$begin`` of partition rollups.
     lookups
         Small constant tables that the SQL names, by name.
+    cut
+        Integer column of the first input, part of the SQL's group key, by which large dates are computed piece by
+        piece, from ``$first`` to ``$last`` each.
     """
 
     name: str
@@ -133,6 +136,7 @@ class Rollup:
     parameters: Mapping[str, float] = field(default_factory=dict)
     lookups: Mapping[str, Callable[[], pa.Table]] = field(default_factory=dict)
     leads: int = 1
+    cut: str = ""
 
     @cached_property
     def sql(self) -> str:
@@ -199,7 +203,7 @@ _STRAGGLERS: Final = {
 }
 ROLLUPS: Final = (
     Rollup("run_facts", "partition", (Input("scalars", "day"),)),
-    Rollup("step_rollup", "partition", (Input("steps", "days"),)),
+    Rollup("step_rollup", "partition", (Input("steps", "days"),), cut="step"),
     Rollup("rank_health", "partition", (Input("steps", "days"),), _STRAGGLERS),
     Rollup(
         "mfu",

@@ -17,9 +17,13 @@ from ranklake.lake.read import read
 from ranklake.lake.rollups.due import Due, due_days, due_runs, reaches
 from ranklake.lake.rollups.evaluate import evaluate_day, evaluate_runs
 from ranklake.lake.rollups.inputs import ABSENT, Key, Snapshot, day_of, partition, record, recorded, retired, snapshot
+from ranklake.lake.rollups.pieces import WHOLE_RANGE, Range, ranges
 from ranklake.lake.rollups.registry import Rollup, chosen
+from ranklake.lake.scan import live_files
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
     from ranklake.lake.store import Lake
 
 BATCH_ROWS: Final = 2_000_000
@@ -181,11 +185,18 @@ class _Work:
                 if item.reach == "over"
             }
             ctx = session(self.lake, self.rollup.tables, handles=handles, days=read_days, heavy=True)
-            self._waiting[day] = evaluate_day(ctx, self.rollup, day)
+            self._waiting[day] = evaluate_day(ctx, self.rollup, day, self._pieces(handles, day))
             self._state[partition(day)] = inputs
             if sum(rows.num_rows for rows in self._waiting.values()) >= BATCH_ROWS:
                 self._commit()
         self._commit()
+
+    def _pieces(self, handles: Mapping[str, "DeltaTable | None"], day: date) -> Sequence[Range]:
+        """Return the ranges in which the rollup's column `cut` is computed on a date."""
+        main = self.rollup.inputs[0].table
+        if not self.rollup.cut:
+            return (WHOLE_RANGE,)
+        return ranges(live_files(handles[main], [day]), self.rollup.cut)
 
     def runs(self, due: Due | None) -> None:
         """Compute whole runs of a run rollup; what else lies in their output dates stays."""

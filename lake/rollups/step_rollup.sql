@@ -11,18 +11,19 @@ WITH ranked AS (
         memory_allocated_bytes, memory_reserved_bytes, step_time_s,
         data_time_s, forward_time_s, backward_time_s, optimizer_time_s, collective_time_s,
         checkpoint_time_s, evaluation_time_s,
-        CAST(round(least(step_time_s, 1e6) * 1e9) AS BIGINT) AS step_ns,
+        CAST(least(step_time_s, 1e6) * 1e9 + 0.5 AS BIGINT) AS step_ns,
         greatest(
-            CAST(round(least(step_time_s, 1e6) * 1e9) AS BIGINT)
-            - CAST(round(least(coalesce(collective_time_s, 0), 1e6) * 1e9) AS BIGINT),
+            CAST(least(step_time_s, 1e6) * 1e9 + 0.5 AS BIGINT)
+            - CAST(least(coalesce(collective_time_s, 0), 1e6) * 1e9 + 0.5 AS BIGINT),
             0
         ) AS self_ns,
-        CASE WHEN checkpoint_time_s IS NOT NULL THEN CAST(round(least(checkpoint_time_s, 1e6) * 1e9) AS BIGINT) END
+        CASE WHEN checkpoint_time_s IS NOT NULL THEN CAST(least(checkpoint_time_s, 1e6) * 1e9 + 0.5 AS BIGINT) END
             AS checkpoint_ns,
-        CASE WHEN evaluation_time_s IS NOT NULL THEN CAST(round(least(evaluation_time_s, 1e6) * 1e9) AS BIGINT) END
+        CASE WHEN evaluation_time_s IS NOT NULL THEN CAST(least(evaluation_time_s, 1e6) * 1e9 + 0.5 AS BIGINT) END
             AS evaluation_ns
     FROM steps
     WHERE date BETWEEN $date - 1 AND $date + 1
+      AND step BETWEEN $first AND $last
       AND ts >= $begin - INTERVAL '1' HOUR
       AND ts < $begin + INTERVAL '25' HOUR
 ),
