@@ -2,12 +2,14 @@
 
 import hashlib
 import json
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -16,10 +18,14 @@ from ranklake.capture.artifacts import WRITTEN_AGAIN
 from ranklake.capture.checkpoints import SUFFIX
 from ranklake.cli import run as ranklake
 from ranklake.errors import RanklakeError
+from ranklake.lake.query import query
 from ranklake.lake.store import Lake
 from ranklake.retention import audit
 from tests.support.bringing import adds_up, bring
 from tests.support.recorded import check_books, rows
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "provenance.md"
+SQL = re.compile(r"```sql\n(.*?)```", re.DOTALL)
 
 
 def test_a_dataset(place, tmp_path):
@@ -210,6 +216,23 @@ def test_tags_have_a_history(place, tmp_path):
         ("untagged", "1.pt", "best", None, None),
         ("tagged", "2.pt", "best", 0.25, "loss"),
     ]
+
+
+def test_a_tag_is_where_the_last_attempt_put_it(place, tmp_path):
+    """An attempt does not know what the one before tagged; the document's question tells which has it now."""
+    for attempt, losses in enumerate(((0.5, 0.4), (0.3, 0.2))):
+        with place.start(attempt=attempt) as run:
+            for step, loss in enumerate(losses):
+                run.tag(f"a{attempt}-{step}.pt", "best-val-loss", value=loss)
+            run.tag("a.pt", "released" if attempt else "reviewed")
+    lake = Lake.create(str(tmp_path / "lake"))
+    bring(lake, place.spool)
+    asked = next(text for text in SQL.findall(DOCUMENT.read_text()) if "row_number" in text)
+    assert {(row["tag"], row["name"], row["tag_value"]) for row in query(lake, asked).to_pylist()} == {
+        ("best-val-loss", "a1-1.pt", 0.2),
+        ("released", "a.pt", None),
+        ("reviewed", "a.pt", None),
+    }
 
 
 def test_artifacts_are_verified(place, tmp_path, capsys):
