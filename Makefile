@@ -129,8 +129,9 @@ bench-short: .venv/.test ## each benchmark in short form, to see that it runs an
 bench-outage: .venv/.test ## how long recording calls take while the store is away, flaps, or the disk is full
 	@$(BIN)/python -m pytest -q -s -m bench tests/capture/test_outage.py
 
-bench-overhead: .venv/.test ## what recording costs a real training loop on a CPU
+bench-overhead: .venv/.test ## what recording costs a real training loop on a CPU, and all default sources with the agent a node
 	@$(BIN)/python tests/bench/overhead_bench.py
+	@$(BIN)/python tests/bench/sources_bench.py
 
 bench-samplers: .venv/.test ## what the samplers and the node agent cost
 	@$(BIN)/python tests/bench/sampler_bench.py
