@@ -94,7 +94,7 @@ class Rank:
                       "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": environ["BENCH_PORT"]}  # fmt: skip
         self.process = subprocess.Popen(
             [sys.executable, "-c", RANK, *names, "--steps", str(10**6)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**environ, **rendezvous},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env={**environ, **rendezvous},
         )  # fmt: skip
 
     def ask(self):
@@ -150,7 +150,7 @@ def _grown(before, after):
 def main():
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=120.0, help="how long training and agent are watched")
+    parser.add_argument("--seconds", type=float, default=240.0, help="how long training and agent are watched")
     parser.add_argument("--s3", action="store_true", help="the spool is in a store that moto serves on loopback")
     chosen = parser.parse_args()
     environ = {key: value for key, value in os.environ.items() if not key.startswith("RANKLAKE_")}
