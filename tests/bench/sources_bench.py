@@ -94,7 +94,8 @@ class Rank:
                       "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": environ["BENCH_PORT"]}  # fmt: skip
         self.process = subprocess.Popen(
             [sys.executable, "-c", RANK, *names, "--steps", str(10**6)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env={**environ, **rendezvous},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            stderr=subprocess.DEVNULL, env={**environ, **rendezvous},  # when they are killed, one goes first
         )  # fmt: skip
 
     def ask(self):
