@@ -1,10 +1,12 @@
 """The rollup `goodput`: wall time taken apart without a nanosecond left over."""
 
 import itertools
+from collections import defaultdict
 from datetime import timedelta
+from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from rollup_inputs import DAY, NOON, computed, context, rows
 
@@ -258,6 +260,119 @@ def test_any_timeline_adds_up_and_agrees_with_the_oracle(data):
         assert row["wall_ns"] == wall * 1000
         assert {kind: row[f"{kind}_ns"] for kind in KINDS} == {kind: value * 1000 for kind, value in kinds.items()}
     assert all(a["end_ts"] == b["ts"] for a, b in itertools.pairwise(found))
+
+
+LATE = NOON.replace(hour=23, minute=59, second=50)
+"""Ten seconds before midnight, so that timelines go over it."""
+MIDNIGHT_US = us(NOON.replace(hour=0) + timedelta(days=1))
+
+
+def parts(facts, events, spans, epochs):
+    """Return {(attempt, date, epoch): {kind: µs}}: every microsecond stretch between two cuts, asked what covers it."""
+    found = defaultdict(lambda: dict.fromkeys(KINDS, 0))
+    first_attempt = min(row["attempt"] for row in events)
+    for n, (start, end) in windows(facts, [row for row in events if row["event"] != "abandoned"], spans).items():
+        mine = [row for row in facts if row["attempt"] == n]
+        again = min((row["step"] for row in facts if row["attempt"] > n), default=float("inf"))
+        first = min((us(row["ts"]) for row in mine), default=end)
+        layers = [("lost_work" if row["step"] >= again else "productive", *extent(row)) for row in mine]
+        layers.sort()  # lost work goes before productive
+        layers += [
+            ("checkpoint", *extent(row)) for row in events if (row["attempt"], row["event"]) == (n, "checkpoint")
+        ]
+        layers += [("evaluation", *extent(row)) for row in spans if row["attempt"] == n]
+        layers.append(("init" if n == first_attempt else "restart", start, first))
+        begins = {step_begin(mine, row): row["value"] for row in epochs if row["attempt"] == n}
+        cuts = {start, end, MIDNIGHT_US, *begins, *(edge for layer in layers for edge in layer[1:])}
+        stretches = []  # [kind, low, high], neighbours that nothing covers made one
+        for low, high in itertools.pairwise(sorted(cut for cut in cuts if start <= cut <= end)):
+            kind = next((kind for kind, *of in layers if of[0] <= low and high <= of[1]), "unattributed")
+            if kind == "unattributed" and stretches and stretches[-1][0] == kind:
+                stretches[-1][2] = high
+            else:
+                stretches.append([kind, low, high])
+        for kind, low, high in stretches:
+            told = "stall" if kind == "unattributed" and high - low > 60 * 10**6 else kind
+            edges = sorted({low, high, *(cut for cut in (MIDNIGHT_US, *begins) if low < cut < high)})
+            for begin, until in itertools.pairwise(edges):
+                epoch = max(((at, value) for at, value in begins.items() if at <= begin), default=(None, None))[1]
+                day = DAY if begin < MIDNIGHT_US else DAY + timedelta(days=1)
+                found[n, day, epoch][told] += until - begin
+    return {key: kinds for key, kinds in found.items() if any(kinds.values())}
+
+
+def step_begin(mine, row):
+    """Return when the step began that an epoch was first told with."""
+    return next(us(fact["ts"]) for fact in mine if fact["step"] == row["step"])
+
+
+def drawn(data):
+    """Draw rows of steps, events, spans and epochs of up to three attempts: in any order, since clocks go back."""
+    facts, events, spans, epochs = [], [], [], []
+
+    def moment(low, high):
+        return LATE + timedelta(milliseconds=data.draw(st.integers(low, high)))
+
+    for attempt in range(data.draw(st.integers(1, 3))):
+        shift = data.draw(st.sampled_from([0, 4_000, 90_000])) * attempt  # attempts overlap, or lie apart
+        first, ranks = data.draw(st.integers(0, 4)), data.draw(st.integers(1, 3))
+        events.append({"attempt": attempt, "event": "run_start", "ts": moment(shift, shift + 500), "duration_ns": None})
+        for n in range(data.draw(st.integers(0, 6))):
+            ts = moment(shift, shift + data.draw(st.sampled_from([15_000, 200_000])))  # in any order: clocks go back
+            facts += [
+                {"attempt": attempt, "rank": rank, "step": first + n, "ts": ts, "step_time_s": 0.5}
+                for rank in range(ranks)
+            ]
+            if n % 2 == 0 and data.draw(st.booleans()):
+                epochs.append({"attempt": attempt, "step": first + n, "ts": ts, "value": (first + n) // 2})
+        for name in ("checkpoint", "evaluation"):
+            took = data.draw(st.integers(0, 3_000)) * 10**6
+            ts = moment(shift, shift + 15_000)
+            if name == "checkpoint":
+                events.append({"attempt": attempt, "event": name, "ts": ts, "duration_ns": took})
+            else:
+                spans.append(
+                    {"attempt": attempt, "name": name, "kind": name, "ts": ts, "span_id": 1, "duration_ns": took}
+                )
+        if data.draw(st.booleans()):  # it was killed, and is found hours later
+            late = LATE + timedelta(hours=5)
+            events.append({"attempt": attempt, "event": "abandoned", "ts": late, "duration_ns": None})
+    epochs = list({(row["attempt"], row["ts"]): row for row in epochs}.values())
+    return facts, events, spans, epochs
+
+
+@settings(max_examples=15, deadline=None, phases=[Phase.generate])
+@given(data=st.data())
+def test_days_and_epochs_agree_with_the_oracle_and_add_up(data):
+    """Killed attempts, clocks set back, gaps, midnights, epochs, older checkpoints, other sizes; sums over days."""
+    facts, events, spans, epochs = drawn(data)
+    days = (DAY, DAY + timedelta(days=1))
+    scalars = [{**row, "metric": "train/epoch"} for row in epochs]
+    ctx = context(steps=facts, events=events, spans=spans, scalars=scalars)
+    replace_table(ctx, "step_rollup", computed(ctx, "step_rollup", days))
+    replace_table(ctx, "run_epochs", computed(ctx, "run_epochs", days))
+    daily = computed(ctx, "goodput_daily")
+    replace_table(ctx, "goodput_daily", daily)
+    found = {
+        (row["attempt"], row["date"], row["epoch"]): {kind: row[f"{kind}_ns"] // 1000 for kind in KINDS}
+        for row in daily.to_pylist()
+        if row["wall_ns"]
+    }
+    lead = [row for row in facts if row["rank"] == 0]
+    assert found == parts(lead, events, spans, epochs)
+    attempts = computed(ctx, "goodput").to_pylist()
+    for row in attempts:
+        mine = [one for one in daily.to_pylist() if one["attempt"] == row["attempt"]]
+        for name in ("wall_ns", "steps", "steps_lost", "downtime_ns", *(f"{kind}_ns" for kind in KINDS)):
+            assert row[name] == sum(one[name] for one in mine), name
+        assert sum(row[f"{kind}_ns"] for kind in KINDS) == row["wall_ns"]
+        assert row["steps"] == len([fact for fact in lead if fact["attempt"] == row["attempt"]])
+    replace_table(ctx, "goodput", computed(ctx, "goodput"))
+    (run,) = computed(ctx, "run_goodput").to_pylist()
+    assert run["wall_ns"] == sum(row["wall_ns"] for row in attempts)
+    if run["wall_ns"]:
+        weighted = sum(Fraction(row["goodput_ratio"]) * row["wall_ns"] for row in attempts if row["wall_ns"])
+        assert run["goodput_ratio"] == pytest.approx(float(weighted / run["wall_ns"]), rel=1e-12)
 
 
 @pytest.mark.parametrize("threads", [1, 4])
