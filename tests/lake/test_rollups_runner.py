@@ -1,6 +1,7 @@
 """Keeping rollups up to date in a real lake: what changed is computed again, to the rows of a full rebuild."""
 
 from datetime import timedelta
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -54,7 +55,17 @@ def run_of(name, *, start=NOON, steps=30, seconds=0.5, ranks=2, seed=0, attempt=
     ]
     end = start + timedelta(seconds=2 + steps * seconds)
     return {
-        "runs": [{**base, "ts": start, "device_type": "cpu", "device_name": "a CPU", "compute_dtype": "float32"}],
+        "runs": [
+            {
+                **base,
+                "ts": start,
+                "device_type": "cpu",
+                "device_name": "a CPU",
+                "device_count": ranks,
+                "world_size": ranks,
+                "compute_dtype": "float32",
+            }
+        ],
         "scalars": told,
         "steps": stepped,
         "events": [{**base, "ts": start, "event": "run_start"}, {**base, "ts": end, "event": "run_end"}],
@@ -386,7 +397,12 @@ def test_incremental_is_full_whatever_the_order_of_arrival(tmp_path_factory, see
     whole += [{table: anything(table, number)} for number, table in enumerate(sorted(others))]
     pieces = [(table, row) for run in whole for table, facts in run.items() for row in facts]
     rng.shuffle(pieces)
-    incremental = Lake.create(str(tmp_path_factory.mktemp("incremental")))
+    prices = tmp_path_factory.mktemp("prices") / "prices.csv"
+    prices.write_text(
+        "device_name,pool,price_per_device_hour,currency,valid_from,valid_to\n"
+        f"a CPU,,0.123456789,EUR,2026-01-01,{NEXT}\na CPU,,2.5,EUR,{NEXT},\n"
+    )
+    incremental = Lake.create(str(tmp_path_factory.mktemp("incremental"))).priced(str(prices))
     cuts = sorted(rng.integers(0, len(pieces), arrivals))
     for low, high in zip([0, *cuts], [*cuts, len(pieces)], strict=True):
         arrived = {}
@@ -394,7 +410,7 @@ def test_incremental_is_full_whatever_the_order_of_arrival(tmp_path_factory, see
             arrived.setdefault(table, []).append(row)
         ingest(incremental, arrived)
         run_rollups(incremental)
-    fresh = Lake.create(str(tmp_path_factory.mktemp("fresh")))
+    fresh = Lake.create(str(tmp_path_factory.mktemp("fresh"))).priced(str(prices))
     for table in sorted(filled | others):
         append(fresh, table, pa.concat_tables([rows(table, facts[table]) for facts in whole if table in facts]))
     run_rollups(fresh)
@@ -405,6 +421,8 @@ def test_incremental_is_full_whatever_the_order_of_arrival(tmp_path_factory, see
     assert sum(one["step_rollup"]["ranks"].to_pylist()) == sum(len(run.get("steps", ())) for run in whole)
     assert one["step_rollup"].num_rows == 40 + 20 + 10 + 5
     assert one["mfu"]["mfu_ratio"].null_count == 0
+    assert one["cost"]["cost_total"].null_count == 0
+    assert set(one["cost"]["device_price"].to_pylist()) == {Decimal("0.123456789"), Decimal("2.5")}
     run_rollups(incremental, full=True)
     rebuilt = state(incremental, ROLLUPS)
     for name in one:
