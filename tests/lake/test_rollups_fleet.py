@@ -139,7 +139,7 @@ def add_job(row, place, sums, unknown):
             unknown.add((at, *place, f"gpu_{outcome}_s"))
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(seed=st.integers(0, 2**32), count=st.integers(1, 60))
 def test_hours_of_jobs_are_what_plain_loops_give(seed, count):
     """Waits, device time and outcomes of any jobs, in each scope and hour, are those of loops over their last rows."""
@@ -166,7 +166,7 @@ def allocation(hours):
     return sum(row["gpu_delivered_s"] for row in counted) / sum(row["gpu_total_s"] for row in counted)
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_rollups_of_rollups_are_direct(seed):
     """Sums over hours, pools and jobs are those over the raw rows; ratios of sums are exact for any period."""
@@ -224,12 +224,12 @@ def state(lake):
 
 
 @pytest.mark.slow
-@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=1, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32))
 def test_incremental_is_full_whatever_the_order_of_arrival(tmp_path_factory, seed):
     """Jobs over days, corrected later, pools and samples in random pieces with rollups between: a rebuild's rows."""
     rng = np.random.default_rng(seed)
-    jobs = random_jobs(seed, 12)
+    jobs = random_jobs(seed, 8)
     pools = [snapshot(MIDNIGHT + n * HOUR, f"p{n % 2}", interval_ns=3600 * 10**9) for n in range(0, 48, 5)]
     gpus = [row for n in range(3) for row in samples_of(rng, n, MIDNIGHT + 11.99 * n * HOUR, 20, "r1")]
     runs = [{"ts": MIDNIGHT, "run": "r1", "cluster": "c", "pool": "p0", "scheduler_job_id": "3"}]

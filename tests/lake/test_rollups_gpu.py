@@ -179,7 +179,7 @@ def expected_row(one):
     }
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 2**32), devices=st.integers(1, 6))
 def test_each_column_is_what_plain_loops_give(seed, devices):
     """Whatever happens to devices and samplers, the sums are those of each sample with the one before it."""
@@ -195,7 +195,7 @@ def test_each_column_is_what_plain_loops_give(seed, devices):
             assert row[name] == (value if value is None else pytest.approx(value, rel=1e-6, abs=1e-6)), (key, name)
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(seed=st.integers(0, 2**32), order=st.integers(0, 2**32))
 def test_no_order_of_rows_changes_a_digit(seed, order):
     """The same samples in another order and with other parallelism give equal bytes."""

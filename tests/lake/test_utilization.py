@@ -11,6 +11,7 @@ from rollup_inputs import DAY, append
 from ranklake.lake.query import query
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store import Lake
+from ranklake.quality.check import run_checks
 
 DOC = (Path(__file__).resolve().parents[2] / "docs" / "utilization.md").read_text()
 QUESTIONS = dict(re.findall(r"^## (.*?)\n(?:(?!^## ).)*?^```sql\n(.*?)^```", DOC, re.DOTALL | re.MULTILINE))
@@ -89,3 +90,16 @@ def test_every_answer_is_asked_for():
     """No question of the page has lost its query, or its answer its question."""
     assert set(ANSWERS) < set(QUESTIONS)
     assert len(QUESTIONS) == DOC.count("\n## ")
+
+
+@pytest.mark.slow
+def test_checks_warn_of_an_idle_day(tmp_path):
+    """`ranklake check` warns of a day on which snapshots know no job of any pool; nothing else is wrong with it."""
+    lake = Lake.create(str(tmp_path / "lake"))
+    idle = {"cluster": "c", "interval_ns": 3600 * 10**9, "gpu_total": 4.0, "gpu_allocated": 0.0, "gpu_idle": 4.0}
+    append(lake, "pools", [{**idle, "pool": pool, "ts": MIDNIGHT + n * HOUR} for n in range(24) for pool in "pq"])
+    run_rollups(lake, ["cluster_hourly"])
+    report = run_checks(lake, ["cluster_hourly"])
+    failed = [(one.check_id, one.severity, one.rows_failed) for one in report.results if one.status == "failed"]
+    assert failed == [("not_idle_all_day", "warning", 72)]
+    assert report.passed
