@@ -1,12 +1,15 @@
 """The rollups `run_facts` and `mfu`: sums over sums, with the source of every number."""
 
+import re
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rollup_inputs import DAY, NOON, computed, context
 
+from ranklake.lake import mfu as mfu_room
 from ranklake.lake.mfu.peaks import devices, peak_flops
 from ranklake.lake.rollups.evaluate import replace_table
 
@@ -179,3 +182,31 @@ def test_hours_add_up_to_any_coarser_ratio(data):
     assert sum(row["rank_steps"] for row in found) == count
     ratio = sum(row["model_flops"] for row in found) / sum(row["peak_flops"] for row in found)
     assert ratio == pytest.approx(flops / (seconds * 312e12), rel=1e-6)
+
+
+README = Path(mfu_room.__file__).parents[1] / "rollups" / "README.md"
+
+
+@settings(max_examples=10, deadline=None)
+@given(data=st.data())
+def test_steps_add_up_to_their_hour(data):
+    """The README's query gives each step its MFU; numerators and denominators of steps sum up to the hour's."""
+    (query,) = re.findall(r"^```sql\n(.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
+    numbers = st.floats(0.125, 10, width=32)
+    times = [[data.draw(numbers) for _ in range(2)] for _ in range(data.draw(st.integers(1, 12)))]
+    steps = [
+        step_row(rank, number, seconds, NOON + timedelta(minutes=10 * number))
+        for number, both in enumerate(times)
+        for rank, seconds in enumerate(both)
+    ]
+    said_once = [said("model/flops_per_step", 100e12, rank) for rank in (0, 1)]
+    ctx = context(runs=[run_row(**A100)], steps=steps, scalars=said_once)
+    for name in ("run_facts", "mfu", "step_rollup"):
+        replace_table(ctx, name, computed(ctx, name))
+    found = ctx.sql(query).to_arrow_table().to_pylist()
+    assert len(found) == len(times)
+    for row in found:
+        assert row["mfu_ratio"] == pytest.approx(200e12 / (312e12 * sum(times[row["step"]])), rel=1e-6)
+    hours = ctx.sql("SELECT sum(model_flops) AS done, sum(peak_flops) AS could FROM mfu").to_arrow_table().to_pylist()
+    assert sum(row["model_flops"] for row in found) == pytest.approx(hours[0]["done"], rel=1e-9)
+    assert sum(row["peak_flops"] for row in found) == pytest.approx(hours[0]["could"], rel=1e-9)

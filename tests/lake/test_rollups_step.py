@@ -152,3 +152,24 @@ def test_an_absurd_time_does_not_stop_the_day():
     (row,) = computed(context(steps=facts), "step_rollup").to_pylist()
     assert row["max_step_time_s"] == 1e9
     assert row["sum_step_time_ns"] == 10**15 + 10**9
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 2**32), ranks=st.integers(1, 6), steps=st.integers(1, 30))
+def test_steps_add_up_to_any_coarser_figure(seed, ranks, steps):
+    """Sums and weighted means of steps give, digit for digit, the sums of all ranks' rows, and their means."""
+    facts = steps_of(seed, ranks, steps)
+    found = computed(context(steps=facts), "step_rollup").to_pylist()
+    times = [ns(row["step_time_s"]) for row in facts]
+    own = [max(ns(row["step_time_s"]) - ns(row.get("collective_time_s", 0)), 0) for row in facts]
+    losses = [row["loss"] for row in facts if "loss" in row]
+    assert sum(row["ranks"] for row in found) == len(facts)
+    assert sum(row["sum_step_time_ns"] for row in found) == sum(times)
+    assert sum(row["sum_self_time_ns"] for row in found) == sum(own)
+    assert sum(row["tokens"] or 0 for row in found) == sum(row.get("tokens", 0) for row in facts)
+    assert sum(row["loss_ranks"] for row in found) == len(losses)
+    if losses:
+        weighted = sum(row["mean_loss"] * row["loss_ranks"] for row in found if row["loss_ranks"])
+        assert weighted / len(losses) == pytest.approx(np.mean(losses), rel=1e-5, abs=1e-6)
+    mean_s = sum(row["mean_step_time_s"] * row["ranks"] for row in found) / len(facts)
+    assert mean_s == pytest.approx(np.mean(times) / 1e9, rel=1e-6)
