@@ -70,7 +70,7 @@ def due_days(
         days.update(inputs[item.table].fingerprints if item.reach != "over" else _days_of(extents[item]))
     due = {}
     for day in days:
-        was = state.get(partition(day), {})
+        was = _still_read(state.get(partition(day), {}), inputs)
         if _is_frozen(rollup, day, was, gone):
             continue
         expected = _expected(rollup, day, inputs, extents)
@@ -118,7 +118,7 @@ def due_runs(
     None if nothing changed. Arguments as for `due_days`. A run that retention took inputs of is computed again from
     what is left if new rows of it arrive, but not for new code nor merely to have everything computed.
     """
-    was = state.get(WHOLE, {})
+    was = _still_read(state.get(WHOLE, {}), inputs)
     now = {(name, partition(day)): digest for name, one in inputs.items() for day, digest in one.fingerprints.items()}
     now |= {key: NOTHING for key, one in was.items() if key not in now and one.fingerprint != NOTHING}
     changed = {
@@ -205,3 +205,8 @@ def _expected(
 
 def _is(was: Recorded | None, digest: str, sha256: str) -> bool:
     return was is not None and was.fingerprint == digest and was.transform_sha256 == sha256
+
+
+def _still_read(was: Mapping[Key, Recorded], inputs: Mapping[str, Snapshot]) -> dict[Key, Recorded]:
+    """Return what lineage has of the tables that the rollup reads: code of another version may have read others."""
+    return {key: one for key, one in was.items() if key[0] in inputs}

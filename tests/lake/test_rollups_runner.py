@@ -1,5 +1,6 @@
 """Keeping rollups up to date in a real lake: what changed is computed again, to the rows of a full rebuild."""
 
+from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 
@@ -15,7 +16,8 @@ from ranklake.lake.commit import files, number_of, replace_partitions, swap
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.read import read
 from ranklake.lake.rollups import runner
-from ranklake.lake.rollups.registry import ROLLUPS, UnknownRollupError, chosen
+from ranklake.lake.rollups.inputs import record, snapshot
+from ranklake.lake.rollups.registry import ROLLUPS, Input, UnknownRollupError, chosen
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store import Lake
 from ranklake.lake.tables import delta_table
@@ -282,6 +284,21 @@ def test_changed_code_is_computed_again(lake, monkeypatch):
     assert done["step_rollup"].computed == 0
     monkeypatch.undo()
     rollup.__dict__.pop("sha256", None)
+
+
+@pytest.mark.parametrize("name", ["goodput", "step_rollup"])
+def test_code_that_no_longer_reads_a_table_goes_on(lake, name):
+    """Lineage of an older version names a table that the rollup reads no more: computed again, it is at rest."""
+    ingest(lake, run_of("a"))
+    run_rollups(lake, [name])
+    (rollup,) = (one for one in ROLLUPS if one.name == name)
+    older = replace(rollup, inputs=(*rollup.inputs, Input("runs", rollup.inputs[0].reach)))
+    inputs = {table: snapshot(lake, table) for table in older.tables}
+    output = "" if rollup.scope == "run" else f"date={DAY}"
+    record(lake, older, delta_table(lake, name).version(), inputs, {output: {("runs", f"date={DAY}"): "x"}})
+    ingest(lake, run_of("b", seed=1))
+    assert all(result.version is not None for result in run_rollups(lake, [name]) if result.name == name)
+    assert written(run_rollups(lake, [name])) == {}
 
 
 def test_a_crash_before_lineage_does_no_harm(lake, monkeypatch):
