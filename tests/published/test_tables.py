@@ -2,19 +2,10 @@
 
 import pytest
 from importing import ask, imported
-from published_lakes import helios, helios_capacity, worker_steps
+from published_lakes import helios_capacity, worker_steps
 
 
 @pytest.mark.slow
-def test_helios(lake, spool, published):
-    """GPU-weighted utilization of vc6YE and of all eight virtual clusters over May 2020; each row's ratio as stated."""
-    found = helios(published("helios"), lake, spool)
-    assert (found["rows"], found["refused"], found["rows_unlike"]) == (8 * 44_640, 0, 0)
-    assert found["vc6YE"] == pytest.approx(0.902629, abs=5e-7)
-    assert found["all"] == pytest.approx(0.717492, abs=5e-7)
-    assert (found["idle_days"], found["idle_pools_10_may"]) == (1, 8)
-
-
 def test_helios_capacity(lake, spool, published):
     """Virtual clusters side by side become pools; the day on which one of them has all devices is flagged."""
     found = helios_capacity(published("helios"), lake, spool)
