@@ -65,10 +65,10 @@ test-stores: .venv/.stores ## run the stores' contract against servers of S3, Az
 
 # DeepSpeed compiles a kernel for minutes, so the others are a target of their own.
 test-frameworks-light: .venv/.test ## train with each framework but DeepSpeed, in each way that is recorded
-	@$(BIN)/python -m pytest $(PARALLEL) -m frameworks -k "not deepspeed" tests/capture/frameworks
+	@$(BIN)/python -m pytest $(PARALLEL) -m frameworks -k "not deepspeed" tests/capture/frameworks tests/end_to_end
 
 test-frameworks: .venv/.deepspeed ## train with each framework, DeepSpeed included, in each way that is recorded
-	@$(BIN)/python -m pytest -m frameworks tests/capture/frameworks
+	@$(BIN)/python -m pytest -m frameworks tests/capture/frameworks tests/end_to_end
 
 published: .venv/.test ## published figures from import to rollup: published, computed, tolerance, verdict
 	@RANKLAKE_CAPTURE_SAMPLERS=off $(BIN)/python tests/support/published_report.py

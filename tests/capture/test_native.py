@@ -11,9 +11,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from recorded import rows
 
+from ranklake import capture
 from ranklake.capture import native
 from ranklake.capture.build import BuildError, build
+from ranklake.capture.layouts import PHASES
+from ranklake.capture.phases import Phase
 
 CHILD = Path(__file__).with_name("differential_child.py")
 
@@ -84,8 +88,8 @@ def test_c_and_python_record_the_same(tmp_path, seed):
     python, c = found
     assert c["gaps"] == python["gaps"]
     assert len(c["rows"]["scalars"]) > 500
-    for table, rows in python["rows"].items():
-        assert c["rows"][table] == rows, table
+    for table, meant in python["rows"].items():
+        assert c["rows"][table] == meant, table
 
 
 @pytest.mark.skipif(native.MODULE is None, reason="the hot path in C was not built")
@@ -103,3 +107,20 @@ def test_frames_take_frames_and_none_for_their_parent_and_step():
     stack.top = frame
     assert stack.leave(outer) is None
     assert stack.top is frame
+
+
+@pytest.mark.skipif(native.MODULE is None, reason="the hot path in C was not built")
+def test_a_phase_of_python_adds_to_a_step_of_c(tmp_path):
+    """Collectives are timed by Python whatever times steps: their time reaches the step's column."""
+    with capture.start(run="r", local_dir=tmp_path / "local", spool=tmp_path / "spool") as run:
+        number = run.span_number("all_reduce", "collective", stream=None)
+        for step in range(2):
+            with run.step(step):
+                for _ in range(2):
+                    with Phase(run, number, PHASES.index("collective"), 8, -1):
+                        sum(range(1000))
+    found = rows(tmp_path / "spool", "steps")
+    spans = rows(tmp_path / "spool", "spans")
+    for step in range(2):
+        told = sum(row["duration_ns"] for row in spans if row["name"] == "all_reduce" and row["step"] == step)
+        assert found[step]["collective_time_s"] == pytest.approx(told / 1e9, rel=1e-9)

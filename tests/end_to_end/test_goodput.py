@@ -45,6 +45,7 @@ def ns(moment):
     return int(moment.timestamp()) * 10**9 + moment.microsecond * 1000
 
 
+@pytest.mark.frameworks
 @pytest.mark.slow
 def test_lost_work_and_restart_of_a_killed_run(told):
     """Steps 5 to 8 are lost, the restart lasts until step 5 begins again; all kinds add up, to the nanosecond."""
@@ -75,6 +76,7 @@ def test_lost_work_and_restart_of_a_killed_run(told):
     assert alive["tokens"] == 9 * 1000 * 2
 
 
+@pytest.mark.frameworks
 @pytest.mark.slow
 def test_the_run_as_a_whole(told):
     """The run's row is the sum of its attempts: one failure in the time under way, two checkpoints."""

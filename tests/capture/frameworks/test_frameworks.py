@@ -74,9 +74,7 @@ def test_plain_torch_on_two_ranks(tmp_path):
         check_steps(steps_of(tmp_path, rank), said[rank])
         buckets = [row for row in spans if row["rank"] == rank and row["name"] == "all_reduce"]
         assert {row["step"] for row in buckets} == set(range(len(said[rank])))
-        times = [row["collective_time_s"] for row in steps_of(tmp_path, rank)]
-        assert any(times)
-        assert all(seconds is None or seconds > 0 for seconds in times)  # None: not seen to end within the step
+        assert all(row["collective_time_s"] > 0 for row in steps_of(tmp_path, rank))
 
 
 @pytest.mark.frameworks
@@ -191,9 +189,7 @@ def test_fsdps_first_version_on_two_ranks(tmp_path):
         for name in ("all_gather", "reduce_scatter_single"):
             timed = [row["step"] for row in spans if row["rank"] == rank and row["name"] == name]
             assert sorted(set(timed)) == list(range(len(said[rank])))
-        times = [row["collective_time_s"] for row in steps_of(tmp_path, rank)]
-        assert any(times)
-        assert all(seconds is None or seconds > 0 for seconds in times)  # None: not seen to end within the step
+        assert all(row["collective_time_s"] > 0 for row in steps_of(tmp_path, rank))
 
 
 @pytest.mark.frameworks
