@@ -123,4 +123,4 @@ def test_a_phase_of_python_adds_to_a_step_of_c(tmp_path):
     spans = rows(tmp_path / "spool", "spans")
     for step in range(2):
         told = sum(row["duration_ns"] for row in spans if row["name"] == "all_reduce" and row["step"] == step)
-        assert found[step]["collective_time_s"] == pytest.approx(told / 1e9, rel=1e-9)
+        assert found[step]["collective_time_s"] == pytest.approx(told / 1e9, rel=1e-6)  # stored as float32
