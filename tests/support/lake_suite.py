@@ -39,7 +39,8 @@ def spooled(place, tmp_path, *rows):
     """Send each of some tables of rows as a segment into the place's spool, and return the spool."""
     local = tmp_path / "spool"
     for number, part in enumerate(rows):
-        put_segment(local, part, rows_before=sum(one.num_rows for one in rows[:number]))
+        before = sum(one.num_rows for one in rows[:number] if one["run"][0] == part["run"][0])
+        put_segment(local, part, rows_before=before)
     sent(place.below("spool"), local)
     return Spool(f"{place.uri}/spool", place.storage)
 
@@ -51,7 +52,10 @@ class LakeSuite:
     def test_all_commands_work_there(self, place, tmp_path):
         """Ingest twice, checks, rollups, SQL, status and retention, with spool and lake in the store."""
         spool = spooled(
-            place, tmp_path, step_rows(50, start=days_ago(3)), step_rows(50, segment=1, start=days_ago(900))
+            place,
+            tmp_path,
+            step_rows(50, start=days_ago(3)),
+            step_rows(50, run="old", incarnation=8, start=days_ago(900)),
         )
         lake = Lake.create(f"{place.uri}/lake", place.storage)
         assert ingest(lake, spool, InProcess()).rows_stored == 100
