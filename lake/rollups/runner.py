@@ -193,10 +193,9 @@ class _Work:
 
     def _pieces(self, handles: Mapping[str, "DeltaTable | None"], day: date) -> Sequence[Range]:
         """Return the ranges in which the rollup's column `cut` is computed on a date."""
-        main = self.rollup.inputs[0].table
         if not self.rollup.cut:
             return (WHOLE_RANGE,)
-        return ranges(live_files(handles[main], [day]), self.rollup.cut)
+        return ranges(live_files(handles[self.rollup.inputs[0].table], [day]), self.rollup.cut)
 
     def runs(self, due: Due | None) -> None:
         """Compute whole runs of a run rollup; what else lies in their output dates stays."""

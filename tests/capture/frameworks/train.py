@@ -181,20 +181,24 @@ def lightning_resumed():
     return said
 
 
+class TransformersModel(torch.nn.Module):
+    """What the Trainer of Transformers trains: it gives the loss with what it predicts."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = net()
+
+    def forward(self, inputs, labels):
+        """Return the loss and what was predicted."""
+        out = self.net(inputs)
+        return {"loss": torch.nn.functional.mse_loss(out.float(), labels), "logits": out}
+
+
 def transformers_resumed():
     """Train in mixed precision, and go on from the checkpoint with another Trainer."""
     import transformers as hf
 
     from ranklake.capture.frameworks.transformers import RanklakeCallback
-
-    class Model(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.net = net()
-
-        def forward(self, inputs, labels):
-            out = self.net(inputs)
-            return {"loss": torch.nn.functional.mse_loss(out.float(), labels), "logits": out}
 
     rows = [dict(zip(("inputs", "labels"), row, strict=True)) for row in data(32)]
     history = []
@@ -204,7 +208,7 @@ def transformers_resumed():
             learning_rate=0.1, lr_scheduler_type="constant", optim="sgd", bf16=True, logging_steps=1, save_steps=2,
             report_to=[], use_cpu=True, disable_tqdm=True,
         )  # fmt: skip
-        trainer = hf.Trainer(Model(), args, train_dataset=rows, callbacks=[RanklakeCallback(**WHERE)])
+        trainer = hf.Trainer(TransformersModel(), args, train_dataset=rows, callbacks=[RanklakeCallback(**WHERE)])
         trainer.train(resume_from_checkpoint=steps > 2)
         history += [entry for entry in trainer.state.log_history if "loss" in entry]
     return history
@@ -235,15 +239,6 @@ def transformers():
     """Train by the Trainer of Transformers, with accumulation, evaluation and a checkpoint."""
     import transformers as hf
 
-    class Model(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.net = net()
-
-        def forward(self, inputs, labels):
-            out = self.net(inputs)
-            return {"loss": torch.nn.functional.mse_loss(out, labels), "logits": out}
-
     rows = [dict(zip(("inputs", "labels"), row, strict=True)) for row in data()]
     callbacks = []
     if "--auto" in sys.argv:
@@ -258,7 +253,7 @@ def transformers():
         logging_steps=2, eval_strategy="steps", eval_steps=2, save_steps=4, report_to=[], use_cpu=True,
         disable_tqdm=True, hub_token="hf_" + "y" * 34,
     )  # fmt: skip
-    trainer = hf.Trainer(Model(), args, train_dataset=rows, eval_dataset=rows, callbacks=callbacks)
+    trainer = hf.Trainer(TransformersModel(), args, train_dataset=rows, eval_dataset=rows, callbacks=callbacks)
     trainer.train()
     return trainer.state.log_history
 
