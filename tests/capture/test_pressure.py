@@ -203,13 +203,14 @@ def test_block_waits_no_longer_than_it_may(place, outage):
 def waiting(place, outage):
     """Give the folder of a run that has ended, with five sealed segments of scalars, ten rows each."""
     run = place.start(seal_every_s=3600)
-    for _ in range(5):
+    (folder,) = streams(place.local)
+    for sealed in range(1, 6):
         for number in range(10):
             run.log(x=float(number))
-        run.flush(0.2)
+        while len(values(folder)) < sealed:  # it seals at once, however long it then waits for the store
+            run.flush(0.2)
     run.scalar("x").add("no number")
     run.close(timeout_s=0.1)
-    (folder,) = streams(place.local)
     for file in sealed_files(folder):  # as if nobody had tried to send them yet
         file.path.chmod(0o600)
     return folder

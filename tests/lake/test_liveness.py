@@ -78,7 +78,7 @@ def test_the_dead_the_hung_and_the_stopped_are_told_apart(cluster):
     cluster.ranks[3].send_signal(signal.SIGSTOP)
     states = cluster.until({0: "running", 1: "hung", 2: "silent", 3: "silent", 4: "missing"})
     assert states[1].still_s > 3 * INTERVAL_S >= states[1].unheard_s
-    assert states[2].unheard_s > 3 * INTERVAL_S
+    assert states[2].unheard_s >= 3 * INTERVAL_S  # told to the millisecond
     assert states[4].heard is None
     asked = CliRunner().invoke(
         status, ["--lake", str(cluster.lake.uri), "--spool", cluster.place, "--ranks"], standalone_mode=False
