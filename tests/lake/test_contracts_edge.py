@@ -1,11 +1,13 @@
 """Rows judged against their contract, held to an oracle that goes row by row."""
 
 import datetime as dt
+import io
 import math
 import re
 import time
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -206,10 +208,17 @@ def test_every_packaged_check_can_be_computed(name):
 
 
 def test_judging_is_fast_enough_to_stand_before_every_row():
-    """200,000 rows of steps are judged in under 0.2 s of processor time, and the bad half is found."""
+    """Judging rows of steps costs under three times what writing them as Parquet does, and the bad half is found."""
     table = pa.concat_tables([steps({}, {"step": -1})] * 100_000).combine_chunks()
-    start = time.process_time()
-    reasons = judge(contract("steps"), table)
-    assert time.process_time() - start < 0.2
+
+    def cpu_s(work):
+        start = time.process_time()
+        done = work()
+        return time.process_time() - start, done
+
+    judged = [cpu_s(lambda: judge(contract("steps"), table)) for _ in range(3)]
+    written = [cpu_s(lambda: pq.write_table(table, io.BytesIO())) for _ in range(3)]
+    assert min(took for took, _ in judged) < 3 * min(took for took, _ in written)
+    reasons = judged[0][1]
     assert isinstance(reasons, pa.StringArray)
     assert reasons.null_count == 100_000
