@@ -36,6 +36,9 @@ PIECE_BYTES: Final = 256 * 2**20
 """Decoded rows that a task holds. With a sorted row group, the writer's pages and the libraries, a worker then stays
 below 1 GiB."""
 
+_STRETCH_ROWS: Final = 8192
+"""Stretches of rows of this length and longer are worth keeping where they lie."""
+
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -161,7 +164,7 @@ class _Piece:
         if group.store_rejects and refused is not None and refused.any():
             self._reject(rows, verdict, refused, owners, starts)
         if group.store_rows and (good is None or good.any()):
-            rows = rows if good is None else rows.filter(pa.array(good))
+            rows = rows if good is None else _chosen(rows, good)
             rows = rows.drop_columns([REFUSED, REFUSED_ROW]) if REFUSED in rows.column_names else rows
             self.files += write_days(self._lake, self._target, rows, group.plan)
 
@@ -239,6 +242,17 @@ def _joined(parts: list[pa.Table], target: Contract) -> pa.Table:
             columns[field.name] = column.combine_chunks() if pa.types.is_dictionary(column.type) else column
     columns |= {name: _as_text(joined[name]) for name in (REFUSED, REFUSED_ROW) if name in present}
     return pa.table(columns)
+
+
+def _chosen(rows: pa.Table, mask: Mask) -> pa.Table:
+    """Return the rows of a mask, without copying where they are few long stretches: a segment that came twice goes."""
+    edges = np.flatnonzero(mask[1:] != mask[:-1]) + 1
+    if len(edges) > len(mask) // _STRETCH_ROWS:
+        return rows.filter(pa.array(mask))
+    begins = [0, *edges.tolist()]
+    ends = [*begins[1:], len(mask)]
+    stretches = [rows.slice(at, end - at) for at, end in zip(begins, ends, strict=True) if mask[at]]
+    return pa.concat_tables(stretches)
 
 
 def _as_text(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -25,7 +25,7 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.delta import statistics_columns
 from ranklake.lake.encodings import writer_options
-from ranklake.lake.order import sort_names, sort_order, taken
+from ranklake.lake.order import Indices, sort_names, sort_order, taken
 from ranklake.lake.unreachable import cannot_write
 
 if TYPE_CHECKING:
@@ -171,15 +171,16 @@ def _body(contract: "Contract", rows: pa.Table) -> pa.Table:
 def _groups(contract: "Contract", body: pa.Table) -> Iterator[pa.Table]:
     """Yield the rows in the contract's order, a row group at a time, so that no second copy of them all is made."""
     order, settled = sort_order(body, sort_names(contract))
-    for at in range(0, body.num_rows, ROW_GROUP_ROWS):
+    starts = range(0, body.num_rows, ROW_GROUP_ROWS)
+    if order is not None and _reach(order, starts) > 2 * body.num_rows:  # from all over: many chunks, again and again
+        body = body.combine_chunks()
+    for at in starts:
         if order is None:
             group = body.slice(at, ROW_GROUP_ROWS)
             yield group if body.num_rows <= ROW_GROUP_ROWS else _with_own_words(group)
             continue
         chosen = order[at : at + ROW_GROUP_ROWS]
         low, high = int(chosen.min()), int(chosen.max()) + 1
-        if high - low > 2 * ROW_GROUP_ROWS:  # from all over: many small chunks would make it slow
-            body = body.combine_chunks()
         places = chosen - low
         columns = []
         for name, column in zip(body.column_names, body.columns, strict=True):
@@ -189,6 +190,12 @@ def _groups(contract: "Contract", body: pa.Table) -> Iterator[pa.Table]:
                 columns.append(taken(_whole(column.slice(low, high - low)), places))
         group = pa.table(columns, schema=body.schema)
         yield group if body.num_rows <= ROW_GROUP_ROWS else _with_own_words(group)
+
+
+def _reach(order: Indices, starts: range) -> int:
+    """Return how many rows lie between the first and the last row of each row group, over all of them."""
+    groups = (order[at : at + ROW_GROUP_ROWS] for at in starts)
+    return sum(int(group.max()) - int(group.min()) + 1 for group in groups)
 
 
 def _with_own_words(group: pa.Table) -> pa.Table:

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from segments import DAY, put_segment, step_rows
 
-from ranklake.lake import incoming, ingest_plan, parquet
+from ranklake.lake import compact, incoming, ingest_plan, parquet
 from ranklake.lake import order as order_module
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.edge import describe, failures, judge
@@ -222,15 +222,21 @@ SEGMENT = st.tuples(
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(rounds=st.lists(st.lists(SEGMENT, max_size=5), min_size=1, max_size=3), piece=st.sampled_from([1, 3000, 10**9]))
-def test_every_row_has_the_fate_of_a_plain_walk(tmp_path_factory, monkeypatch, rounds, piece):
+@given(
+    rounds=st.lists(st.lists(SEGMENT, max_size=5), min_size=1, max_size=3),
+    piece=st.sampled_from([1, 3000, 10**9]),
+    stretch=st.sampled_from([1, 8192]),
+)
+def test_every_row_has_the_fate_of_a_plain_walk(tmp_path_factory, monkeypatch, rounds, piece, stretch):
     """Segments in any number of plans, sealed again with other cuts, with bad rows: as one row after the other.
 
-    However small the pieces are that a task holds, and the parts that a segment is read in.
+    However small the pieces are that a task holds, and the parts that a segment is read in; repeats are cut out, or
+    filtered.
     """
     monkeypatch.setattr(ingest_plan, "PIECE_BYTES", piece)
     monkeypatch.setattr(incoming, "PART_ROWS", 5 if piece < 10**9 else 10**6)
     monkeypatch.setattr(parquet, "ROW_GROUP_ROWS", 4)
+    monkeypatch.setattr(compact, "_STRETCH_ROWS", stretch)
     place = tmp_path_factory.mktemp("lake")
     lake, spool = Lake.create(str(place / "lake")), place / "spool"
     seen, stored, refused, names = set(), Counter(), Counter(), set()
