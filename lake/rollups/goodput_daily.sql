@@ -15,7 +15,8 @@
 --             11 unattributed               what is left
 --          A run that tells its start by a span ``init`` (kind phase, outside of steps), as imported logs do, begins with
 --          that span and starts as long as it lasts; its spans ``train`` are productive, too.
---          Then the pieces are cut at midnight (UTC) and where epochs begin. A step counts where it began.
+--          Then the pieces are cut at midnight (UTC) and where epochs begin. A step counts where it began. Whole days in
+--          which no piece begins or ends are quiet: of more than $quiet_days in a row all are one row, on the first of them.
 --
 -- into timeline: the steps of rank 0
 SELECT
@@ -228,17 +229,10 @@ changes AS (
     FROM clipped
     INNER JOIN weights ON weights.kind = clipped.kind
     UNION ALL
-    -- cuts that change nothing: the attempt's own start, midnights, epochs
+    -- cuts that change nothing: the attempt's own start, epochs
     SELECT run, attempt, own_begin_ns, CAST(0 AS DECIMAL(38, 0)), NULL
     FROM attempts
     WHERE own_begin_ns > begin_ns AND own_begin_ns < end_ns
-    UNION ALL
-    SELECT run, attempt, day * 86400000000000, CAST(0 AS DECIMAL(38, 0)), NULL
-    FROM (
-        SELECT run, attempt, unnest(range(begin_ns / 86400000000000 + 1, (end_ns - 1) / 86400000000000 + 1)) AS day
-        FROM attempts
-        WHERE end_ns > begin_ns
-    )
     UNION ALL
     SELECT epochs.run, epochs.attempt, greatest(epochs.begin_ns, attempts.begin_ns), CAST(0 AS DECIMAL(38, 0)), epoch
     FROM epochs
@@ -292,6 +286,30 @@ judged AS (
         END AS kind
     FROM islands
 ),
+dated AS (
+    SELECT *, at_ns / 86400000000000 AS first_day, (at_ns + piece_ns - 1) / 86400000000000 AS last_day FROM judged
+),
+days AS (
+    SELECT
+        *,
+        -- a wrong clock is decades off, and a day without anything in it is worth no partition of its own
+        unnest(CASE
+            WHEN last_day - first_day - 1 > $quiet_days THEN make_array(first_day, first_day + 1, last_day)
+            ELSE range(first_day, last_day + 1)
+        END) AS day
+    FROM dated
+),
+cut AS (
+    SELECT
+        run, attempt, epoch, kind,
+        CASE WHEN day = first_day THEN at_ns ELSE day * 86400000000000 END AS begin_ns,
+        CASE
+            WHEN day = last_day THEN at_ns + piece_ns
+            WHEN day > first_day AND last_day - first_day - 1 > $quiet_days THEN last_day * 86400000000000
+            ELSE (day + 1) * 86400000000000
+        END AS end_ns
+    FROM days
+),
 stepped AS (
     -- the epoch of each step: the last one that began no later
     SELECT run, attempt, at_ns, is_lost, tokens, is_step, last_value(epoch) IGNORE NULLS OVER so_far AS epoch
@@ -309,11 +327,11 @@ stepped AS (
 ),
 parts AS (
     SELECT
-        judged.run, judged.attempt, epoch, at_ns AS begin_ns, at_ns + piece_ns AS end_ns, piece_ns, kind,
-        CASE WHEN kind = 9 AND at_ns < own_begin_ns THEN piece_ns ELSE 0 END AS downtime_ns,
+        cut.run, cut.attempt, epoch, cut.begin_ns, cut.end_ns, cut.end_ns - cut.begin_ns AS piece_ns, kind,
+        CASE WHEN kind = 9 AND cut.begin_ns < own_begin_ns THEN cut.end_ns - cut.begin_ns ELSE 0 END AS downtime_ns,
         0 AS steps, 0 AS steps_lost, CAST(NULL AS BIGINT) AS tokens, CAST(NULL AS BIGINT) AS tokens_lost
-    FROM judged
-    INNER JOIN attempts ON attempts.run = judged.run AND attempts.attempt = judged.attempt
+    FROM cut
+    INNER JOIN attempts ON attempts.run = cut.run AND attempts.attempt = cut.attempt
     UNION ALL
     SELECT
         stepped.run, stepped.attempt, epoch,

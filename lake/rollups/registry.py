@@ -42,6 +42,8 @@ HANG_FACTOR: Final = 10.0
 """Median step times beyond which a step is a start (the first) or a hang."""
 STALL_S: Final = 60
 """Seconds without anything known that count as a stall; shorter gaps are unattributed."""
+QUIET_DAYS: Final = 31
+"""Days in a row without any sign that have a row of goodput each; more of them have one together."""
 
 MAX_INTERVAL_S: Final = 300
 """Longest time that one sample speaks for: beyond it there is a gap."""
@@ -216,7 +218,7 @@ ROLLUPS: Final = (
         "goodput_daily",
         "run",
         tuple(Input(table, "run") for table in ("step_rollup", "run_epochs", "spans", "events", "runs")),
-        {"hang_factor": HANG_FACTOR, "stall_s": STALL_S},
+        {"hang_factor": HANG_FACTOR, "stall_s": STALL_S, "quiet_days": QUIET_DAYS},
     ),
     Rollup(
         "goodput",
@@ -260,9 +262,14 @@ ROLLUPS: Final = (
     Rollup(
         "cost",
         "partition",
-        (Input("goodput_daily", "day"), Input("gpu_hourly", "day")),
+        (
+            Input("goodput_daily", "day"),
+            Input("gpu_hourly", "day"),
+            Input("job_facts", "over", end=("until_ts",)),
+            Input("runs", "until"),
+        ),
         lookups={PRICES: partial(price_table, "")},
-        leads=2,
+        leads=3,
     ),
 )
 """In an order in which each comes after what it reads."""

@@ -19,7 +19,7 @@ from ranklake.lake.store import Lake
 
 HOUR = 3600 * 10**9
 NEXT = DAY + timedelta(days=1)
-PARTS = ("cost_productive", "cost_lost_work", "cost_idle", "cost_other")
+PARTS = ("cost_productive", "cost_lost_work", "cost_idle", "cost_unrecorded", "cost_other")
 
 
 def prices(folder, *lines):
@@ -55,7 +55,7 @@ def test_what_a_run_costs(tmp_path):
     facts = spent(HOUR, productive_ns=HOUR // 2, lost_work_ns=HOUR // 10, tokens=10**6, epoch=3, team="t")
     (row,) = costs(table, goodput_daily=[facts])
     assert (row["device_s"], row["device_price"], row["cost_total"]) == (8 * 3600, Decimal("2.5"), 20)
-    assert [row[part] for part in PARTS] == [10, 2, 0, 8]
+    assert [row[part] for part in PARTS] == [10, 2, 0, 0, 8]
     assert (row["run"], row["epoch"], row["currency"], row["tokens"], row["reason"]) == ("r1", 3, "EUR", 10**6, None)
     assert (row["cluster"], row["pool"], row["team"]) == ("c", "train", "t")
     assert row["price_source"].startswith("prices.csv (sha256 ")
@@ -106,16 +106,23 @@ def test_downtime_is_paid_where_the_allocation_was_held(tmp_path):
         assert (again["cost_total"], again["cost_idle"]) == (total, idle)
 
 
+SAMPLED = {
+    "hour": NOON,
+    "device_uuid": "u",
+    "device_name": "A100",
+    "pool": "p",
+    "observed_s": 1800.0,
+    "date": DAY,
+    "ts": NOON,
+}
+SAMPLED |= {"sample_count": 1, "busy_observed_s": 0.0, "energy_observed_s": 0.0}
+
+
 def test_devices_that_no_run_held(tmp_path):
     """What was sampled and not held is idle, in a row without a run; what a run held is in the run's rows."""
     table = prices(tmp_path, "A100,,2,EUR,2026-01-01,")
-    base = {"hour": NOON, "device_uuid": "u", "device_name": "A100", "sample_count": 1, "date": DAY, "ts": NOON}
-    base |= {"busy_observed_s": 0.0, "energy_observed_s": 0.0}
-    sampled = [
-        {**base, "observed_s": 1800.0, "pool": "p"},
-        {**base, "observed_s": 900.0, "pool": "p", "device_uuid": "v"},
-        {**base, "observed_s": 900.0, "pool": "p", "holder_run": "r1"},
-    ]
+    sampled = [SAMPLED, {**SAMPLED, "observed_s": 900.0, "device_uuid": "v"}]
+    sampled.append({**sampled[1], "holder_run": "r1"})
     (row,) = costs(table, gpu_hourly=sampled)
     assert (row["run"], row["pool"], row["device_s"]) == (None, "p", 2700)
     assert (row["cost_total"], row["cost_idle"], row["cost_other"]) == (Decimal("1.5"), Decimal("1.5"), 0)
@@ -131,8 +138,8 @@ def test_parts_add_up_and_agree_with_exact_arithmetic(tmp_path_factory, data):
     nanoseconds = st.integers(0, 8 * HOUR)
     given_rows, expected = [], []
     for epoch in range(data.draw(st.integers(1, 4))):
-        times = [data.draw(nanoseconds) for _ in PARTS]
-        productive, lost, idle, _ = times
+        productive, lost, idle, other = (data.draw(nanoseconds) for _ in range(4))
+        times = [productive, lost, idle, 0, other]
         kinds = {"productive_ns": productive, "lost_work_ns": lost, "downtime_ns": idle, "restart_ns": idle}
         given_rows.append(spent(sum(times), epoch=epoch, device_count=devices, **kinds))
         expected.append([devices * time * price / HOUR for time in times])
@@ -141,6 +148,65 @@ def test_parts_add_up_and_agree_with_exact_arithmetic(tmp_path_factory, data):
         for part, amount in zip(PARTS, exact, strict=True):
             assert abs(Fraction(row[part]) - amount) <= Fraction(501, 10**12)
         assert sum(row[part] for part in PARTS) == row["cost_total"]
+
+
+MIDNIGHT = NOON.replace(hour=0)
+
+
+def held(number, hours, *, start=MIDNIGHT, **columns):
+    """Return the row of `jobs` of a job that held four GPUs."""
+    times = {"submit_ts": start, "start_ts": start, "end_ts": start + timedelta(hours=hours)}
+    row = {"job_id": str(number), "cluster": "c", "pool": "train", "team": "t", "gpu_count": 4, "gpu_type": "h100"}
+    return {"ts": times["end_ts"], **row, "state": "completed", "outcome": "completed", **times, **columns}
+
+
+def charged(table, jobs, days=(DAY,), *, date=DAY, **tables):
+    """Return the rows of `cost` that jobs tell, of the days."""
+    facts = computed(context(jobs=jobs), "job_facts", [date])
+    return [row for row in costs(table, days, job_facts=facts, **tables) if row["told_by"] == "jobs"]
+
+
+def test_jobs_that_no_run_accounts_for_have_a_cost(tmp_path):
+    """A job without a run is unrecorded, one that holds on after its run idle: by day, beyond the run."""
+    table = prices(tmp_path, ",,2,EUR,2026-01-01,")
+    (row,) = charged(table, [held(1, 3)])
+    assert (row["cost_total"], row["cost_unrecorded"], row["cost_idle"]) == (24, 24, 0)
+    assert (row["device_s"], row["device_name"], row["team"], row["run"]) == (4 * 3 * 3600, "h100", "t", None)
+    run = {**DEVICES, "ts": NOON, "scheduler_job_id": "1"}
+    accounted = spent(HOUR, device_count=4, productive_ns=HOUR)
+    (row,) = charged(table, [held(1, 3)], runs=[run], goodput_daily=[accounted])
+    assert (row["cost_total"], row["cost_unrecorded"], row["cost_idle"]) == (16, 0, 16)
+    assert charged(table, [held(1, 1)], runs=[run], goodput_daily=[accounted]) == []
+    rows = charged(table, [held(1, 30), held(2, 1, team="s")], (DAY, NEXT), runs=[run], goodput_daily=[accounted])
+    found = {(row["date"], row["team"]): (row["cost_idle"], row["cost_unrecorded"]) for row in rows}
+    assert found == {(DAY, "t"): (2 * 4 * 23, 0), (DAY, "s"): (0, 8), (NEXT, "t"): (2 * 4 * 6, 0)}
+
+
+ATTEMPT = {**DEVICES, "ts": NOON, "scheduler_job_id": "1"}
+UNKNOWN = {
+    "no price table is given": {},
+    "devices or times of jobs are not known": {"jobs": [held(1, 3), held(2, 1, gpu_count=None)]},
+    "devices or times of jobs": {"runs": [ATTEMPT], "goodput_daily": [spent(HOUR, device_count=None)]},
+    "were sampled without a run": {"gpu_hourly": [SAMPLED]},
+    "a run names an unknown job": {"jobs": [held("1_4", 3)], "runs": [ATTEMPT], "goodput_daily": [spent(HOUR)]},
+}
+
+
+@pytest.mark.parametrize("reason", UNKNOWN)
+def test_what_jobs_cost_is_null_where_it_is_not_known(tmp_path, reason):
+    """No price, no devices of a job or of its run, devices that may be charged already: no amount, and why."""
+    table = "" if "price" in reason else prices(tmp_path, ",,2,EUR,2026-01-01,")
+    (row,) = charged(table, **{"jobs": [held(1, 3)], **UNKNOWN[reason]})
+    assert (row["cost_total"], row["cost_idle"]) == (None, None)
+    assert reason in row["reason"]
+
+
+def test_quiet_days_in_one_row_have_no_cost(tmp_path):
+    """Nobody knows who held the devices for years: no amount, whatever the price."""
+    quiet = spent(60 * 24 * HOUR, end_ts=NOON + timedelta(days=60))
+    (row,) = costs(prices(tmp_path, ",,2,EUR,2026-01-01,"), goodput_daily=[quiet])
+    assert (row["cost_total"], row["device_s"]) == (None, None)
+    assert row["reason"].startswith("nothing is known of the run for more than a month")
 
 
 REFUSED = {

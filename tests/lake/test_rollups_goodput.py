@@ -2,7 +2,7 @@
 
 import itertools
 from collections import defaultdict
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 
 import pytest
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rollup_inputs import DAY, NOON, computed, context, rows
 
 from ranklake.lake.rollups.evaluate import replace_table
+from ranklake.lake.rollups.registry import QUIET_DAYS
 
 KINDS = ("init", "productive", "checkpoint", "evaluation", "restart", "lost_work", "stall", "unattributed")
 SECOND = 10**9
@@ -229,7 +230,7 @@ def oracle(facts, events, spans):
     return accounts
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_any_timeline_adds_up_and_agrees_with_the_oracle(data):
     """Random attempts, overlapping steps, events, spans: exact sums and the oracle's times (below the stall limits)."""
@@ -265,6 +266,7 @@ def test_any_timeline_adds_up_and_agrees_with_the_oracle(data):
 LATE = NOON.replace(hour=23, minute=59, second=50)
 """Ten seconds before midnight, so that timelines go over it."""
 MIDNIGHT_US = us(NOON.replace(hour=0) + timedelta(days=1))
+DAY_US = 86_400 * 10**6
 
 
 def parts(facts, events, spans, epochs):
@@ -283,7 +285,7 @@ def parts(facts, events, spans, epochs):
         layers += [("evaluation", *extent(row)) for row in spans if row["attempt"] == n]
         layers.append(("init" if n == first_attempt else "restart", start, first))
         begins = {step_begin(mine, row): row["value"] for row in epochs if row["attempt"] == n}
-        cuts = {start, end, MIDNIGHT_US, *begins, *(edge for layer in layers for edge in layer[1:])}
+        cuts = {start, end, *begins, *(edge for layer in layers for edge in layer[1:])}
         stretches = []  # [kind, low, high], neighbours that nothing covers made one
         for low, high in itertools.pairwise(sorted(cut for cut in cuts if start <= cut <= end)):
             kind = next((kind for kind, *of in layers if of[0] <= low and high <= of[1]), "unattributed")
@@ -293,12 +295,21 @@ def parts(facts, events, spans, epochs):
                 stretches.append([kind, low, high])
         for kind, low, high in stretches:
             told = "stall" if kind == "unattributed" and high - low > 60 * 10**6 else kind
-            edges = sorted({low, high, *(cut for cut in (MIDNIGHT_US, *begins) if low < cut < high)})
-            for begin, until in itertools.pairwise(edges):
+            edges = sorted({low, high, *(cut for cut in begins if low < cut < high)})
+            for begin, until in itertools.pairwise(with_midnights(edges)):
                 epoch = max(((at, value) for at, value in begins.items() if at <= begin), default=(None, None))[1]
-                day = DAY if begin < MIDNIGHT_US else DAY + timedelta(days=1)
-                found[n, day, epoch][told] += until - begin
+                found[n, at(begin / 10**6).date(), epoch][told] += until - begin
     return {key: kinds for key, kinds in found.items() if any(kinds.values())}
+
+
+def with_midnights(edges):
+    """Return times with the midnights between them; of a gap of more than 31 whole days its first and last."""
+    found = edges[:1]
+    for low, high in itertools.pairwise(edges):
+        first = MIDNIGHT_US + (low - MIDNIGHT_US) // DAY_US * DAY_US + DAY_US
+        midnights = list(range(first, high, DAY_US))
+        found += (midnights if len(midnights) <= QUIET_DAYS + 1 else [midnights[0], midnights[-1]]) + [high]
+    return found
 
 
 def step_begin(mine, row):
@@ -314,7 +325,8 @@ def drawn(data):
         return LATE + timedelta(milliseconds=data.draw(st.integers(low, high)))
 
     for attempt in range(data.draw(st.integers(1, 3))):
-        shift = data.draw(st.sampled_from([0, 4_000, 90_000])) * attempt  # attempts overlap, or lie apart
+        # attempts overlap, lie apart, or months apart
+        shift = data.draw(st.sampled_from([0, 4_000, 90_000, 40 * DAY_US // 1000])) * attempt
         first, ranks = data.draw(st.integers(0, 4)), data.draw(st.integers(1, 3))
         events.append({"attempt": attempt, "event": "run_start", "ts": moment(shift, shift + 500), "duration_ns": None})
         for n in range(data.draw(st.integers(0, 6))):
@@ -346,7 +358,7 @@ def drawn(data):
 def test_days_and_epochs_agree_with_the_oracle_and_add_up(data):
     """Killed attempts, clocks set back, gaps, midnights, epochs, older checkpoints, other sizes; sums over days."""
     facts, events, spans, epochs = drawn(data)
-    days = (DAY, DAY + timedelta(days=1))
+    days = sorted({row["ts"].date() for row in [*facts, *epochs]}) or [DAY]
     scalars = [{**row, "metric": "train/epoch"} for row in epochs]
     ctx = context(steps=facts, events=events, spans=spans, scalars=scalars)
     replace_table(ctx, "step_rollup", computed(ctx, "step_rollup", days))
@@ -373,6 +385,34 @@ def test_days_and_epochs_agree_with_the_oracle_and_add_up(data):
     if run["wall_ns"]:
         weighted = sum(Fraction(row["goodput_ratio"]) * row["wall_ns"] for row in attempts if row["wall_ns"])
         assert run["goodput_ratio"] == pytest.approx(float(weighted / run["wall_ns"]), rel=1e-12)
+
+
+def daily_of(*events):
+    """Compute goodput_daily of a run that tells events alone."""
+    return computed(context(events=list(events)), "goodput_daily").sort_by("ts").to_pylist()
+
+
+@pytest.mark.parametrize(("days", "rows_expected"), [(QUIET_DAYS + 1, QUIET_DAYS + 2), (QUIET_DAYS + 2, 3), (900, 3)])
+def test_quiet_days_are_one_row(days, rows_expected):
+    """A run that was seen twice: up to a month of quiet days has a row each, more of them one, on the first of them."""
+    found = daily_of(event("run_start", 0), event("run_end", days * 86_400))
+    assert len(found) == rows_expected
+    assert sum(row["wall_ns"] for row in found) == days * 86_400 * SECOND
+    assert all(row["wall_ns"] == sum(row[f"{kind}_ns"] for kind in KINDS) for row in found)
+    assert all(one["end_ts"] == other["ts"] for one, other in itertools.pairwise(found))
+    assert all(row["date"] == row["ts"].date() for row in found)
+    if rows_expected == 3:
+        assert found[1]["date"] == DAY + timedelta(days=1)
+        assert found[1]["end_ts"] == NOON.replace(hour=0) + timedelta(days=days)
+
+
+def test_a_clock_of_1970_makes_three_rows():
+    """One rank that starts in 1970, all others today: 20,000 days of start are one row between two."""
+    epoch = {"event": "rank_start", "rank": 5, "ts": datetime(1970, 1, 1, 0, 0, 7, tzinfo=UTC)}
+    found = daily_of(epoch, event("run_start", 0), event("run_end", 60))
+    assert [str(row["date"]) for row in found] == ["1970-01-01", "1970-01-02", "2026-03-01"]
+    assert sum(row["wall_ns"] for row in found) == us(at(60)) * 1000 - us(epoch["ts"]) * 1000
+    assert {kind for row in found for kind in seconds_of(row)} == {"init"}
 
 
 @pytest.mark.parametrize("threads", [1, 4])

@@ -116,6 +116,24 @@ def test_a_second_run_commits_nothing(lake):
     assert versions(lake) == before
 
 
+def test_quiet_days_come_and_go_with_what_arrives(lake):
+    """A run seen twice in 900 days has 4 dates; a sign from between makes others, as a full rebuild does."""
+    event = {"run": "a", "event": "checkpoint", "duration_ns": 10**9}
+    later = [NOON + timedelta(days=days) for days in (1, 900, 500)]
+    append(lake, "events", [{**event, "ts": NOON}, {**event, "ts": later[0]}])
+    run_rollups(lake, ["goodput"])
+    dates = []
+    for number, ts in enumerate(later[1:], 1):
+        append(lake, "events", [{**event, "ts": ts, "incarnation": number}])
+        run_rollups(lake, ["goodput"])
+        dates.append(sorted({str(day) for day in read(lake, contract("goodput_daily"))["date"].to_pylist()}))
+    ends = ["2026-03-01", "2026-03-02", "2026-03-03"]
+    assert dates == [[*ends, "2028-08-17"], [*ends, "2027-07-14", "2027-07-15", "2028-08-17"]]
+    incremental = state(lake, SOME)
+    run_rollups(lake, ["goodput"], full=True)
+    assert state(lake, SOME) == incremental
+
+
 def test_an_empty_lake_has_nothing_to_roll_up(lake):
     """Without facts no table is made."""
     assert written(run_rollups(lake)) == {}
