@@ -2,7 +2,7 @@
 
 import ranklake.capture
 
-with ranklake.capture.start(job="gpt", spool="s3://bucket/spool") as run:
+with ranklake.capture.training.start(job="gpt", spool="s3://bucket/spool") as run:
     for n, batch in enumerate(batches):
         with run.step(n, tokens=batch.tokens):
             with run.phase("forward"): ...
@@ -14,9 +14,9 @@ if __name__ != "ranklake.capture":  # a bare import would make a second copy of 
 
 from typing import TYPE_CHECKING
 
-from ranklake.capture.inference import inference
-from ranklake.capture.run import Run
-from ranklake.capture.start import start
+from ranklake.capture.serving.inference import inference
+from ranklake.capture.training.run import Run
+from ranklake.capture.training.start import start
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ import sysconfig
 from pathlib import Path
 from typing import Final
 
-from ranklake.capture.native import SOURCE, digest
+from ranklake.capture.common.native import SOURCE, digest
 from ranklake.errors import RanklakeError
 
 _FLAGS: Final = ("-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-std=gnu11", "-Wall", "-Wextra")

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from ranklake.capture.arrays import Array
+from ranklake.capture.common.arrays import Array
 
 FINEST: Final = 20
 MOST_BUCKETS: Final = 160

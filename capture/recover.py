@@ -13,21 +13,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from ranklake.capture import frames
-from ranklake.capture.clock import Anchor, straighten
-from ranklake.capture.encryption import Encryption
-from ranklake.capture.eviction import finish as finish_evictions
-from ranklake.capture.faults import FAULTS_FILE
-from ranklake.capture.faults import adopt as adopt_faults
-from ranklake.capture.files import TEMPORARY, write_whole
-from ranklake.capture.frames import FrameFile
-from ranklake.capture.gaps import LOGGER, Gaps
-from ranklake.capture.meta import Meta, read_meta
-from ranklake.capture.owner import HELD, OWNER_FILE, Owner, OwnerLock
-from ranklake.capture.places import local_root, spool_uri
-from ranklake.capture.seal import Sealing, keep_damaged, seal
-from ranklake.capture.settings import read_settings
-from ranklake.capture.stream import (
+from ranklake.capture.common.gaps import LOGGER, Gaps
+from ranklake.capture.common.settings import read_settings
+from ranklake.capture.logs.faults import FAULTS_FILE
+from ranklake.capture.logs.faults import adopt as adopt_faults
+from ranklake.capture.sealing.encryption import Encryption
+from ranklake.capture.sealing.seal import Sealing, keep_damaged, seal
+from ranklake.capture.sealing.tables import read_rows
+from ranklake.capture.sending.upload import Pushed, Uploader
+from ranklake.capture.spool import frames
+from ranklake.capture.spool.clock import Anchor, straighten
+from ranklake.capture.spool.eviction import finish as finish_evictions
+from ranklake.capture.spool.files import TEMPORARY, write_whole
+from ranklake.capture.spool.frames import FrameFile
+from ranklake.capture.spool.meta import Meta, read_meta
+from ranklake.capture.spool.owner import HELD, OWNER_FILE, Owner, OwnerLock
+from ranklake.capture.spool.places import local_root, spool_uri
+from ranklake.capture.spool.stream import (
     ACKED,
     DROPPED,
     META_FILE,
@@ -43,8 +45,6 @@ from ranklake.capture.stream import (
     streams,
     sweep,
 )
-from ranklake.capture.tables import read_rows
-from ranklake.capture.upload import Pushed, Uploader
 from ranklake.lake.contracts.envelope import EncryptionError
 
 _ENDINGS: Final = frozenset({"rank_end", "abandoned"})
@@ -94,7 +94,8 @@ def recover(
     storage_options
         Handed to fsspec.
     encryption_key
-        As `ranklake.capture.settings.Settings` has it; by default what the environment or ``ranklake.toml`` says.
+        As `ranklake.capture.common.settings.Settings` has it; by default what the environment or ``ranklake.toml``
+        says.
 
     Returns
     -------

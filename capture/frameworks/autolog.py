@@ -17,7 +17,7 @@ from ranklake.capture.frameworks.follower import Follower, follow
 from ranklake.capture.frameworks.patches import PATCHES
 
 if TYPE_CHECKING:
-    from ranklake.capture.run import Run
+    from ranklake.capture.training.run import Run
 
 _HOOKS: Final = {
     "torch": ("torch", "install"),
@@ -41,7 +41,7 @@ def autolog(run: "Run | str | None" = None, **settings: Any) -> "Run":
     run
         To record into, or the name of a run to begin; by default one is begun now.
     settings
-        For `ranklake.capture.start`.
+        For `ranklake.capture.training.start`.
 
     Returns
     -------

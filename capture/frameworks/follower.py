@@ -16,15 +16,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.capture.artifacts import last_part, shown_place
+from ranklake.capture.assets.artifacts import last_part, shown_place
+from ranklake.capture.common.values import text
 from ranklake.capture.frameworks.patches import PATCHES
-from ranklake.capture.phases import now
-from ranklake.capture.start import start
-from ranklake.capture.steps import Nothing, Step
-from ranklake.capture.values import text
+from ranklake.capture.steps.phases import now
+from ranklake.capture.steps.steps import Nothing, Step
+from ranklake.capture.training.start import start
 
 if TYPE_CHECKING:
-    from ranklake.capture.run import Run
+    from ranklake.capture.training.run import Run
 
 _MICRO: Final = frozenset({"forward", "backward"})
 MOST_MICRO: Final = 1024
@@ -39,7 +39,7 @@ class Follower:
     run
         None to start one, with what `settings` say, when training begins.
     settings
-        For `ranklake.capture.start`.
+        For `ranklake.capture.training.start`.
 
     Attributes
     ----------
@@ -292,7 +292,7 @@ def follow(run: "Run | str | None" = None, **settings: Any) -> Follower:
     run
         A run, or the name of one to start.
     settings
-        For `ranklake.capture.start`.
+        For `ranklake.capture.training.start`.
     """
     if isinstance(run, str):
         settings["run"], run = run, None

@@ -8,14 +8,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from ranklake.capture.encryption import Encryption
 from ranklake.capture.importers.formats import FORMATS, Format, likely
 from ranklake.capture.importers.mapping import Mapping as ColumnMapping
 from ranklake.capture.importers.mapping import load_mapping
 from ranklake.capture.importers.recording import Identity, Recording, today
 from ranklake.capture.importers.shipping import Shipping, refuse_changed
 from ranklake.capture.importers.source import Source, SourceError, sources
-from ranklake.capture.launcher import clean
+from ranklake.capture.provenance.launcher import clean
+from ranklake.capture.sealing.encryption import Encryption
 from ranklake.errors import did_you_mean
 from ranklake.lake.contracts.segment import RUN_NAME
 from ranklake.lake.contracts.storage import fsspec_options

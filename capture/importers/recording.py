@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 
 import ranklake
-from ranklake.capture.arrays import Array, plain, texts
-from ranklake.capture.meta import Meta
-from ranklake.capture.rows import FLAGS, NO_ROWS, Columns, Rows
-from ranklake.capture.seal import Origin, segment_bytes
-from ranklake.capture.stream import SealedFile, StreamName
+from ranklake.capture.common.arrays import Array, plain, texts
+from ranklake.capture.sealing.rows import FLAGS, NO_ROWS, Columns, Rows
+from ranklake.capture.sealing.seal import Origin, segment_bytes
+from ranklake.capture.spool.meta import Meta
+from ranklake.capture.spool.stream import SealedFile, StreamName
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.envelope import Key
 from ranklake.lake.contracts.load import contract

@@ -10,9 +10,9 @@ from typing import Any, Final
 import fsspec
 
 from ranklake.capture.importers.source import SourceError
-from ranklake.capture.packing import PACK_BYTES, PACK_MEMBERS
-from ranklake.capture.stream import SealedFile, StreamName
-from ranklake.capture.upload import Uploader, UploadError
+from ranklake.capture.sending.packing import PACK_BYTES, PACK_MEMBERS
+from ranklake.capture.sending.upload import Uploader, UploadError
+from ranklake.capture.spool.stream import SealedFile, StreamName
 from ranklake.lake.contracts.pack import pack
 
 FOLDER: Final = "imports"

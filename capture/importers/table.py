@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from ranklake.capture.arrays import Array, texts
+from ranklake.capture.common.arrays import Array, texts
 from ranklake.capture.importers.source import SourceError
 from ranklake.capture.importers.values import Mask, column_values, kept, moments
 

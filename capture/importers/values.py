@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.capture.arrays import Array, numbers, plain, texts, truths
+from ranklake.capture.common.arrays import Array, numbers, plain, texts, truths
 from ranklake.capture.importers.mapping import EPOCHS, Filter, Rule
 from ranklake.capture.importers.moments import moment_ns
 from ranklake.capture.importers.source import NO_TEXT

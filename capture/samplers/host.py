@@ -7,13 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from ranklake.capture.ntp import read_clock
+from ranklake.capture.common.values import json_text
 from ranklake.capture.samplers import hardware, proc, process
 from ranklake.capture.samplers.cgroup import CGROUP_COLUMNS, Cgroup, cgroup_of, limits
 from ranklake.capture.samplers.reading import NOT_THERE, Reading, Tree
 from ranklake.capture.samplers.sample import Holders, Row
-from ranklake.capture.stream import StreamName
-from ranklake.capture.values import json_text
+from ranklake.capture.spool.ntp import read_clock
+from ranklake.capture.spool.stream import StreamName
 
 TABLE: Final = "host_samples"
 SLOW_NS: Final = 10 * 10**9

@@ -7,17 +7,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from ranklake.capture.gaps import LOGGER
-from ranklake.capture.launcher import Launch
-from ranklake.capture.leader import leader
-from ranklake.capture.owner import HELD, OWNER_FILE, Owner
-from ranklake.capture.run import Run
+from ranklake.capture.common.gaps import LOGGER
+from ranklake.capture.provenance.launcher import Launch
 from ranklake.capture.samplers.gpu import GpuSampler
 from ranklake.capture.samplers.host import HostSampler
 from ranklake.capture.samplers.nvml import load_nvml
 from ranklake.capture.samplers.sample import Holders, Row, Sampler, Told
 from ranklake.capture.samplers.sampling import Sampling
-from ranklake.capture.stream import StreamName, streams
+from ranklake.capture.spool.leader import leader
+from ranklake.capture.spool.owner import HELD, OWNER_FILE, Owner
+from ranklake.capture.spool.stream import StreamName, streams
+from ranklake.capture.training.run import Run
 
 DEVICE_FILES: Final = ("/dev/nvidiactl", "/dev/dxg")
 """One of these is there where NVML can find a device, on Linux and on Windows' Linux."""

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ranklake.capture.diary import Diary
-from ranklake.capture.gaps import LOGGER
-from ranklake.capture.node import Node
+from ranklake.capture.common.gaps import LOGGER
+from ranklake.capture.node.diary import Diary
+from ranklake.capture.node.node import Node
+from ranklake.capture.node.watch import Watch
 from ranklake.capture.samplers.host import HostSampler
 from ranklake.capture.samplers.inprocess import gpus
 from ranklake.capture.samplers.prometheus import PrometheusSampler
 from ranklake.capture.samplers.sample import Holders, Sampler
 from ranklake.capture.samplers.sampling import Sampling
-from ranklake.capture.watch import Watch
 
 IDLE_S: Final = 10.0
 """Time between ticks of an agent that samples nothing but its own figures."""

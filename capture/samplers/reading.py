@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from ranklake.capture.values import json_text
+from ranklake.capture.common.values import json_text
 
 NOT_THERE: Final = "not there"
 NOT_PERMITTED: Final = "not permitted"

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from ranklake.capture.stream import StreamName
-from ranklake.capture.values import json_text
+from ranklake.capture.common.values import json_text
+from ranklake.capture.spool.stream import StreamName
 
 
 class Row(NamedTuple):

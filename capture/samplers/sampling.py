@@ -4,12 +4,12 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ranklake.capture.gaps import LOGGER
-from ranklake.capture.run import Run
+from ranklake.capture.common.gaps import LOGGER
 from ranklake.capture.samplers.sample import Row, Sampler, Value
+from ranklake.capture.training.run import Run
 
 if TYPE_CHECKING:
-    from ranklake.capture.scalar import Scalar
+    from ranklake.capture.metrics.scalar import Scalar
 
 
 class Sampling:

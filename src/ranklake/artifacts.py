@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ranklake.capture.fingerprint import Fingerprint, fingerprint
+from ranklake.capture.assets.fingerprint import Fingerprint, fingerprint
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.contracts.redact import redact_uri
 from ranklake.lake.contracts.storage import fsspec_options
@@ -13,7 +13,7 @@ from ranklake.lake.store import Lake
 from ranklake.retention import audit
 
 if TYPE_CHECKING:
-    from ranklake.capture.fingerprint import Progress
+    from ranklake.capture.assets.fingerprint import Progress
 
 VERIFIED = "verified"
 _FIND = """

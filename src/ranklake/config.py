@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ranklake.capture.settings import PREFIX, Settings
+from ranklake.capture.common.settings import PREFIX, Settings
 from ranklake.errors import RanklakeError, did_you_mean
 
 
@@ -96,7 +96,7 @@ class Config:
 
     @property
     def encryption_key(self) -> str:
-        """Where the keys of segments are, as `ranklake.capture.settings.Settings` says it; the environment wins."""
+        """Where segments' keys are, as `ranklake.capture.common.settings.Settings` says it; the environment wins."""
         return os.environ.get(f"{PREFIX}ENCRYPTION_KEY") or self.capture.encryption_key
 
 

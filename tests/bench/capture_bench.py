@@ -25,7 +25,7 @@ import peers
 from spool_count import Books, close_books
 
 from ranklake import capture
-from ranklake.capture.native import MODULE
+from ranklake.capture.common.native import MODULE
 
 BARE, HANDLE, MAPPING, SPAN, STEP = "bare slot", "ranklake scalar", "ranklake mapping", "ranklake span", "ranklake step"
 NAMED_SPAN = "ranklake span, by name"

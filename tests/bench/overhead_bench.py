@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 from ranklake import capture
-from ranklake.capture.native import MODULE
+from ranklake.capture.common.native import MODULE
 from ranklake.demo.model import Shape, SmallGpt
 
 VALUES = 20

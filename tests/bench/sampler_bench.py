@@ -19,12 +19,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from nvml_player import Player
 
-from ranklake.capture.errand import Errand
-from ranklake.capture.node import Node
+from ranklake.capture.node.errand import Errand
+from ranklake.capture.node.node import Node
 from ranklake.capture.samplers.gpu import GpuSampler
 from ranklake.capture.samplers.host import HostSampler
 from ranklake.capture.samplers.sampling import Sampling
-from ranklake.capture.stream import StreamName
+from ranklake.capture.spool.stream import StreamName
 
 TAPE = Path(__file__).parents[1] / "support" / "nvml_handmade.jsonl"
 RANK = """
@@ -119,7 +119,7 @@ def errand():
             before = resource.getrusage(resource.RUSAGE_CHILDREN)
             what = Errand(str(local), spool, {}, "").to_json()
             subprocess.run(
-                [sys.executable, "-m", "ranklake.capture.errand"],
+                [sys.executable, "-m", "ranklake.capture.node.errand"],
                 input=what,
                 text=True,
                 check=True,

@@ -19,13 +19,14 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 from recorded import check_books, gaps, rows, segments
 
-from ranklake.capture import frames, keeper
-from ranklake.capture.agent import Agent
-from ranklake.capture.endpoint import Endpoint, PortInUseError
-from ranklake.capture.figures import COUNTERS, GAUGES, Figures, GapCount, prometheus
-from ranklake.capture.leader import Leadership, leader
-from ranklake.capture.packing import PACK_BYTES, Waiting, packs_of
-from ranklake.capture.stream import META_FILE, SealedFile, ready_files, sealed_files, streams
+from ranklake.capture.node.agent import Agent
+from ranklake.capture.node.endpoint import Endpoint, PortInUseError
+from ranklake.capture.node.figures import COUNTERS, GAUGES, Figures, GapCount, prometheus
+from ranklake.capture.recording import keeper
+from ranklake.capture.sending.packing import PACK_BYTES, Waiting, packs_of
+from ranklake.capture.spool import frames
+from ranklake.capture.spool.leader import Leadership, leader
+from ranklake.capture.spool.stream import META_FILE, SealedFile, ready_files, sealed_files, streams
 from ranklake.lake.contracts.load import load_metrics
 from ranklake.lake.ingest import ingest
 from ranklake.lake.invariant import balance
@@ -61,7 +62,7 @@ sys.stdin.readline()
 # As sitecustomize.py, in the agent and in what it starts: a store that takes PUTs and never answers.
 HANGING = """
 import sys, threading
-from ranklake.capture import upload
+from ranklake.capture.sending import upload
 def hang(target, raw):
     print("hanging", file=sys.stderr, flush=True)
     threading.Event().wait()

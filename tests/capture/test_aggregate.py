@@ -20,16 +20,16 @@ from hypothesis import strategies as st
 from recorded import check_books, gaps, rows
 
 from ranklake import capture
-from ranklake.capture import meters
-from ranklake.capture.aggregate import NOTHING_YET, fold
-from ranklake.capture.cells import INTERVAL_CODES, Twin
-from ranklake.capture.lane import Lane
-from ranklake.capture.layouts import INTERVALS, MARK
-from ranklake.capture.meta import Meta, Metric
+from ranklake.capture.common.layouts import INTERVALS, MARK
+from ranklake.capture.lanes.cells import INTERVAL_CODES, Twin
+from ranklake.capture.lanes.lane import Lane
+from ranklake.capture.lanes.slots import SlotFile
+from ranklake.capture.metrics import meters
+from ranklake.capture.metrics.aggregate import NOTHING_YET, fold
 from ranklake.capture.recover import recover
-from ranklake.capture.slots import SlotFile
-from ranklake.capture.stream import streams
-from ranklake.capture.tables import read_rows
+from ranklake.capture.sealing.tables import read_rows
+from ranklake.capture.spool.meta import Meta, Metric
+from ranklake.capture.spool.stream import streams
 
 CHILD = Path(__file__).with_name("fold_child.py")
 FINITE = st.floats(-1e9, 1e9, allow_subnormal=False)

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from ranklake import capture
-from ranklake.capture.artifacts import WRITTEN_AGAIN
-from ranklake.capture.checkpoints import SUFFIX
+from ranklake.capture.assets.artifacts import WRITTEN_AGAIN
+from ranklake.capture.assets.checkpoints import SUFFIX
 from ranklake.cli import run as ranklake
 from ranklake.errors import RanklakeError
 from ranklake.lake.query import query

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from ranklake.capture.background import Background
-from ranklake.capture.surroundings import allowed_variables, scheduler_facts
+from ranklake.capture.assets.background import Background
+from ranklake.capture.provenance.surroundings import allowed_variables, scheduler_facts
 
 
 def test_a_job_that_raises_keeps_no_other_from_its_turn(warnings_told):

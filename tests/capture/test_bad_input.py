@@ -17,8 +17,16 @@ import pytest
 from recorded import check_books, gaps, rows, segments
 
 from ranklake import capture
-from ranklake.capture.gaps import AFTER_CLOSE, BAD_NAME, BAD_STEP, BAD_VALUE, NOT_STARTED, TOO_LARGE, TOO_MANY_SERIES
-from ranklake.capture.values import BadValueError, DeviceValueError, integer, number
+from ranklake.capture.common.gaps import (
+    AFTER_CLOSE,
+    BAD_NAME,
+    BAD_STEP,
+    BAD_VALUE,
+    NOT_STARTED,
+    TOO_LARGE,
+    TOO_MANY_SERIES,
+)
+from ranklake.capture.common.values import BadValueError, DeviceValueError, integer, number
 
 
 class Hostile:

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recorded import segments
 
-from ranklake.capture.clock import bracket, read_anchor, straighten, wall_ns
-from ranklake.capture.ntp import read_clock
-from ranklake.capture.owner import boot_id
 from ranklake.capture.recover import recover
+from ranklake.capture.spool.clock import bracket, read_anchor, straighten, wall_ns
+from ranklake.capture.spool.ntp import read_clock
+from ranklake.capture.spool.owner import boot_id
 from ranklake.lake.contracts.segment import SegmentFooter
 
 S = 10**9
@@ -121,8 +121,8 @@ def test_no_row_of_a_run_moves_before_an_earlier_one(place, monkeypatch, changes
     Many segments, sealed on both sides of each change, by the run itself and by recovery.
     """
     clock = Clock()
-    monkeypatch.setattr("ranklake.capture.clock.time", clock)
-    monkeypatch.setattr("ranklake.capture.keeper.ANCHOR_EVERY_S", 0.02)
+    monkeypatch.setattr("ranklake.capture.spool.clock.time", clock)
+    monkeypatch.setattr("ranklake.capture.recording.keeper.ANCHOR_EVERY_S", 0.02)
     if closed:
         record(place.start(seal_every_s=0.05), clock, changes).close()
     else:
@@ -180,8 +180,8 @@ def test_footers_of_earlier_writers_are_read():
 
 def test_a_kernel_that_does_not_say(monkeypatch):
     """Where the call is forbidden, the reading has no NTP state, and nothing fails."""
-    monkeypatch.setattr("ranklake.capture.ntp._adjtimex", lambda _: -1)
+    monkeypatch.setattr("ranklake.capture.spool.ntp._adjtimex", lambda _: -1)
     reading = read_clock(5)
     assert (reading.mono_ns, reading.offset_ns, reading.synchronised) == (5, None, None)
-    monkeypatch.setattr("ranklake.capture.ntp._adjtimex", None)
+    monkeypatch.setattr("ranklake.capture.spool.ntp._adjtimex", None)
     assert read_clock(5).max_error_ns is None

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from recorded import check_books, rows
 
-from ranklake.capture import collectives
+from ranklake.capture.steps import collectives
 
 CHILD = Path(__file__).with_name("collectives_child.py")
 LATE_S = 0.05

@@ -6,9 +6,9 @@ import pytest
 import torch
 from recorded import check_books, rows
 
-from ranklake.capture import device_phases
-from ranklake.capture import run as run_module
-from ranklake.capture.gaps import DEVICE_VALUE
+from ranklake.capture.common.gaps import DEVICE_VALUE
+from ranklake.capture.steps import device_phases
+from ranklake.capture.training import run as run_module
 
 S = 1_000_000_000
 

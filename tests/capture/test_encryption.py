@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 from ciphered import ONE, TWO, decrypt_segment, ring, source_of
 
-from ranklake.capture.agent import Agent
-from ranklake.capture.encryption import Encryption
+from ranklake.capture.common.settings import read_settings
+from ranklake.capture.node.agent import Agent
 from ranklake.capture.recover import recover
-from ranklake.capture.settings import read_settings
-from ranklake.capture.stream import SealedFile, sealed_files, streams
+from ranklake.capture.sealing.encryption import Encryption
+from ranklake.capture.spool.stream import SealedFile, sealed_files, streams
 from ranklake.lake.contracts.segment import METADATA_KEY, SegmentFooter
 
 # A process that records 40 steps with an encryption key, seals half of them, and is killed.
@@ -116,7 +116,7 @@ def test_without_its_key_nothing_leaves(place, tmp_path, warnings_told, source):
 
 def test_the_key_may_come_late(place, tmp_path, monkeypatch):
     """A source that fails at first is asked again, and then everything goes, counted whole."""
-    monkeypatch.setattr("ranklake.capture.encryption.TRY_AGAIN_S", 0.05)
+    monkeypatch.setattr("ranklake.capture.sealing.encryption.TRY_AGAIN_S", 0.05)
     run = place.start(encryption_key=f"file:{tmp_path}/keys", seal_every_s=0.05)
     record(run)
     assert not run.flush(0.3)

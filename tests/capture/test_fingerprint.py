@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ranklake.capture import fingerprint as module
-from ranklake.capture.fingerprint import CHANGED, LOOP, SPECIAL, MerkleTree, StoppedError, fingerprint, leaf
-from ranklake.capture.known_files import NAME, KnownFiles
+from ranklake.capture.assets import fingerprint as module
+from ranklake.capture.assets.fingerprint import CHANGED, LOOP, SPECIAL, MerkleTree, StoppedError, fingerprint, leaf
+from ranklake.capture.assets.known_files import NAME, KnownFiles
 
 
 def sha(*parts):

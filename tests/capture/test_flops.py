@@ -5,7 +5,7 @@ import torch
 from recorded import rows
 from torch.nn import functional
 
-from ranklake.capture.flops import _flop_counter
+from ranklake.capture.steps.flops import _flop_counter
 
 
 @pytest.mark.parametrize(("query_heads", "key_heads"), [(4, 4), (8, 2)])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from recorded import check_books, gaps, rows, segments, totals
 
-from ranklake.capture.gaps import BEGUN_BEFORE_FORK
+from ranklake.capture.common.gaps import BEGUN_BEFORE_FORK
 from ranklake.capture.recover import recover
 
 # From Python 3.12 on, forking with threads warns; that data loaders do it all the time is what is tested here.

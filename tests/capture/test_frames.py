@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ranklake.capture.frames import MAX_BYTES, FrameFile, FrameTooLargeError, pack, read, scan
+from ranklake.capture.spool.frames import MAX_BYTES, FrameFile, FrameTooLargeError, pack, read, scan
 
 FACTS = st.dictionaries(st.text(min_size=1, max_size=8), st.integers() | st.text(max_size=20), min_size=1, max_size=4)
 

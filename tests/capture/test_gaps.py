@@ -2,7 +2,7 @@
 
 import signal
 
-from ranklake.capture.gaps import Gaps
+from ranklake.capture.common.gaps import Gaps
 
 
 def test_what_a_signal_handler_counts_in_the_middle_of_counting_is_not_lost():

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from recorded import check_books, gaps, rows
 
-from ranklake.capture import deferred
-from ranklake.capture.deferred import MOST_BYTES
 from ranklake.capture.histogram import FINEST, Buckets, Histogram, histogram_of, histogram_of_one, indices, merge
+from ranklake.capture.metrics import deferred
+from ranklake.capture.metrics.deferred import MOST_BYTES
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest import ingest
 from ranklake.lake.invariant import balance

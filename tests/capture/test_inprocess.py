@@ -9,16 +9,16 @@ import time
 import pytest
 from recorded import attributes, check_books, rows
 
-from ranklake.capture import frames
-from ranklake.capture.launcher import Launch
-from ranklake.capture.leader import Leadership
+from ranklake.capture.provenance.launcher import Launch
 from ranklake.capture.samplers.inprocess import InProcess, SpoolHolders, samples_here
-from ranklake.capture.stream import streams
+from ranklake.capture.spool import frames
+from ranklake.capture.spool.leader import Leadership
+from ranklake.capture.spool.stream import streams
 
 SEIZE = """
 import sys
 from pathlib import Path
-from ranklake.capture.owner import OwnerLock
+from ranklake.capture.spool.owner import OwnerLock
 print(OwnerLock.seize(Path(sys.argv[1]), 1))
 """
 FAST = {"samplers": "auto", "sample_every_s": 0.1}

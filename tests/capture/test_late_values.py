@@ -3,7 +3,7 @@
 import pytest
 from recorded import rows
 
-from ranklake.capture.gaps import BAD_VALUE, DEVICE_VALUE
+from ranklake.capture.common.gaps import BAD_VALUE, DEVICE_VALUE
 
 
 class Broken:

@@ -7,7 +7,7 @@ import sys
 import pytest
 from recorded import rows
 
-from ranklake.capture.launcher import SET_RUN, clean, find_launch
+from ranklake.capture.provenance.launcher import SET_RUN, clean, find_launch
 from ranklake.lake.contracts.segment import RUN_NAME
 
 TORCHRUN = {

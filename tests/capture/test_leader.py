@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from ranklake.capture.leader import LEADER_FILE, Leadership, leader
+from ranklake.capture.spool.leader import LEADER_FILE, Leadership, leader
 
 HOLDER = """
 import sys
 from pathlib import Path
-from ranklake.capture.leader import Leadership
+from ranklake.capture.spool.leader import Leadership
 lead = Leadership.take(Path(sys.argv[1]), sys.argv[2])
 print("mine" if lead else "taken", flush=True)
 sys.stdin.readline()
@@ -22,7 +22,7 @@ sys.stdin.readline()
 ASKING = """
 import sys
 from pathlib import Path
-from ranklake.capture.leader import leader
+from ranklake.capture.spool.leader import leader
 print("asking", flush=True)
 while True:
     leader(Path(sys.argv[1]))

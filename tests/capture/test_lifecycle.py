@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from recorded import attributes, check_books, rows
 
-from ranklake.capture import preemption
-from ranklake.capture.settings import Settings, read_settings
-from ranklake.capture.submitted import NotSubmittedError, submitted_us
+from ranklake.capture.common.settings import Settings, read_settings
+from ranklake.capture.lifecycle import preemption
+from ranklake.capture.provenance.submitted import NotSubmittedError, submitted_us
 
 CHILD = Path(__file__).with_name("lifecycle_child.py")
 SECRET = "hf_abcdefghijklmnopqrstuvwxyz"

@@ -13,9 +13,9 @@ import pytest
 import structlog
 from recorded import check_books, rows
 
-from ranklake.capture.limits import MOST_TEMPLATES, Limits
-from ranklake.capture.loglines import shape_of
-from ranklake.capture.logs import below_its_package, severity_number
+from ranklake.capture.logs.limits import MOST_TEMPLATES, Limits
+from ranklake.capture.logs.loglines import shape_of
+from ranklake.capture.logs.logs import below_its_package, severity_number
 
 SECRET = "hf_abcdefghijklmnopqrstuvwxyz"
 

@@ -14,10 +14,10 @@ import pytest
 from recorded import rows
 
 from ranklake import capture
-from ranklake.capture import native
 from ranklake.capture.build import BuildError, build
-from ranklake.capture.layouts import PHASES
-from ranklake.capture.phases import Phase
+from ranklake.capture.common import native
+from ranklake.capture.common.layouts import PHASES
+from ranklake.capture.steps.phases import Phase
 
 CHILD = Path(__file__).with_name("differential_child.py")
 
@@ -62,9 +62,9 @@ def test_a_build_of_another_version_is_left_out(tmp_path, value):
         "import sys, logging; logging.basicConfig(format='%(message)s'); import ranklake.capture;"
         "import importlib.util;"
         "spec = importlib.util.spec_from_file_location('stale', sys.argv[1]);"
-        "sys.modules['ranklake.capture._native'] = stale = importlib.util.module_from_spec(spec);"
+        "sys.modules['ranklake.capture.common._native'] = stale = importlib.util.module_from_spec(spec);"
         "spec.loader.exec_module(stale);"
-        "from ranklake.capture.native import load; print(load())"
+        "from ranklake.capture.common.native import load; print(load())"
     )
     command = [sys.executable, "-c", code, str(stale)]
     done = subprocess.run(

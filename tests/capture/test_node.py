@@ -8,16 +8,16 @@ from dataclasses import replace
 import pytest
 from recorded import attributes, check_books, gaps, rows, segments
 
-from ranklake.capture.agent import Agent
-from ranklake.capture.breaker import Breaker, Standing
-from ranklake.capture.budget import SHARES
-from ranklake.capture.errand import Errand, send
-from ranklake.capture.node import Node
+from ranklake.capture.common.settings import Settings
+from ranklake.capture.node.agent import Agent
+from ranklake.capture.node.errand import Errand, send
+from ranklake.capture.node.node import Node
+from ranklake.capture.node.watch import Watch
+from ranklake.capture.recording.budget import SHARES
 from ranklake.capture.samplers.sample import Row, Value
 from ranklake.capture.samplers.sampling import Sampling
-from ranklake.capture.settings import Settings
-from ranklake.capture.stream import streams
-from ranklake.capture.watch import Watch
+from ranklake.capture.sending.breaker import Breaker, Standing
+from ranklake.capture.spool.stream import streams
 from ranklake.lake.ingest import ingest
 from ranklake.lake.invariant import balance
 from ranklake.lake.spool import Spool
@@ -27,7 +27,7 @@ from ranklake.lake.workers import InProcess
 NODE = """
 import os, signal, sys
 from pathlib import Path
-from ranklake.capture.node import Node
+from ranklake.capture.node.node import Node
 from ranklake.capture.samplers.sample import Row, Value
 from ranklake.capture.samplers.sampling import Sampling
 class Source:
@@ -104,7 +104,7 @@ def test_recording_it_loads_neither_numpy_nor_pyarrow(place):
     """What seals and sends is another process's affair."""
     modules = set(recorded(place, "closed").stdout.split())
     assert modules
-    assert modules.isdisjoint({"numpy", "pyarrow", "fsspec", "psutil", "torch", "ranklake.capture.seal"})
+    assert modules.isdisjoint({"numpy", "pyarrow", "fsspec", "psutil", "torch", "ranklake.capture.sealing.seal"})
 
 
 def test_the_agents_process_stays_light():
@@ -112,7 +112,7 @@ def test_the_agents_process_stays_light():
     script = "import sys, ranklake.commands.agent; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     modules = set(done.stdout.split())
-    assert "ranklake.capture.watch" in modules
+    assert "ranklake.capture.node.watch" in modules
     assert modules.isdisjoint({"numpy", "pyarrow", "fsspec", "psutil", "torch", "pynvml"})
 
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from ranklake.capture.owner import HELD, Owner, OwnerLock, boot_id, start_ticks
+from ranklake.capture.spool.owner import HELD, Owner, OwnerLock, boot_id, start_ticks
 
 OWNER = Owner(
     pid=os.getpid(),
@@ -49,7 +49,7 @@ def facts():
 SEIZE = """
 import sys
 from pathlib import Path
-from ranklake.capture.owner import OwnerLock
+from ranklake.capture.spool.owner import OwnerLock
 print(OwnerLock.seize(Path(sys.argv[1]), 7))
 """
 

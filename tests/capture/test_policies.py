@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recorded import check_books, gaps, rows
 
-from ranklake.capture.gaps import OUT_OF_RANGE, TOO_MANY_SERIES, UNREGISTERED, WRONG_KIND, WRONG_UNIT
-from ranklake.capture.meta import Meta, Metric
-from ranklake.capture.policies import OVERFLOW
-from ranklake.capture.ranges import judge
+from ranklake.capture.common.gaps import OUT_OF_RANGE, TOO_MANY_SERIES, UNREGISTERED, WRONG_KIND, WRONG_UNIT
+from ranklake.capture.metrics.policies import OVERFLOW
 from ranklake.capture.recover import recover
+from ranklake.capture.sealing.ranges import judge
+from ranklake.capture.spool.meta import Meta, Metric
 
 # What users do wrong: (setting, how, reason of the gap). Each records three values, of 1, 2 and 3, in the same way.
 WRONG = {
@@ -212,7 +212,7 @@ def test_sealing_again_counts_a_dropped_row_once(place):
 KILLED = """
 import os, signal, sys
 from ranklake import capture
-from ranklake.capture import seal
+from ranklake.capture.sealing import seal
 run = capture.start(job="j", run="r", spool=sys.argv[1], local_dir=sys.argv[2], out_of_range="drop", seal_every_s=3600)
 for n in range(50):
     run.log({"eval/accuracy": 2.0, "eval/loss": 2.0})

@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 from recorded import gaps, rows
 
-from ranklake.capture import pages
-from ranklake.capture.recorder import Recorder
-from ranklake.capture.slots import SlotFile
+from ranklake.capture.lanes import pages
+from ranklake.capture.lanes.slots import SlotFile
+from ranklake.capture.recording.recorder import Recorder
 
 PAGE = 4096
 CUTS = 6

@@ -10,12 +10,12 @@ import time
 import pytest
 from recorded import check_books, gaps, rows, segments, totals
 
-from ranklake.capture.eviction import evict, finish
-from ranklake.capture.frames import FrameFile
-from ranklake.capture.gaps import AGGREGATED, BACKPRESSURE, BLOCKED, DROPPED_OLDEST
-from ranklake.capture.meta import read_meta
+from ranklake.capture.common.gaps import AGGREGATED, BACKPRESSURE, BLOCKED, DROPPED_OLDEST
 from ranklake.capture.recover import recover
-from ranklake.capture.stream import DROPPED, META_FILE, sealed_files, streams
+from ranklake.capture.spool.eviction import evict, finish
+from ranklake.capture.spool.frames import FrameFile
+from ranklake.capture.spool.meta import read_meta
+from ranklake.capture.spool.stream import DROPPED, META_FILE, sealed_files, streams
 from ranklake.lake.ingest import ingest
 from ranklake.lake.invariant import balance
 from ranklake.lake.spool import Spool

@@ -11,7 +11,7 @@ import pytest
 import torch
 from recorded import check_books, rows
 
-from ranklake.capture import profiler
+from ranklake.capture.steps import profiler
 
 SECRET = "hf_abcdefghijklmnopqrstuvwxyz"
 PUBLISHED = Path(os.environ.get("RANKLAKE_PUBLISHED_DATA", Path(__file__).parents[3] / "shared" / "data")) / "kineto"

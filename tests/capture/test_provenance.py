@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from ranklake.capture import inquiry
-from ranklake.capture.git import Git
+from ranklake.capture.provenance import inquiry
+from ranklake.capture.provenance.git import Git
+from ranklake.capture.provenance.repository import repository_facts
+from ranklake.capture.provenance.surroundings import allowed_variables, container, lockfile_sha256, packages
 from ranklake.capture.recover import recover
-from ranklake.capture.repository import repository_facts
-from ranklake.capture.surroundings import allowed_variables, container, lockfile_sha256, packages
 from tests.support.recorded import rows
 
 TOKEN = "ghp_" + "Zx81kQ0vTn" * 4

@@ -3,8 +3,8 @@
 import pytest
 from recorded import rows
 
-from ranklake.capture.gaps import BAD_VALUE
-from ranklake.capture.layouts import FRAME_LANES
+from ranklake.capture.common.gaps import BAD_VALUE
+from ranklake.capture.common.layouts import FRAME_LANES
 
 REQUIRED = {
     "artifacts": {"name": "a", "kind": "model", "action": "saved"},

@@ -13,14 +13,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from recorded import check_books, gaps, rows, segments, totals
 
-from ranklake.capture import frames
-from ranklake.capture.agent import Agent
-from ranklake.capture.encryption import Encryption
-from ranklake.capture.layouts import WRITTEN
-from ranklake.capture.owner import HELD
+from ranklake.capture.common.layouts import WRITTEN
+from ranklake.capture.node.agent import Agent
 from ranklake.capture.recover import recover, taken_over
-from ranklake.capture.stream import sealed_files, streams
-from ranklake.capture.tables import arrow_table
+from ranklake.capture.sealing.encryption import Encryption
+from ranklake.capture.sealing.tables import arrow_table
+from ranklake.capture.spool import frames
+from ranklake.capture.spool.owner import HELD
+from ranklake.capture.spool.stream import sealed_files, streams
 
 # A process that records and is killed: 300 steps with two metrics each, half of them sealed before.
 RECORD = """
@@ -162,7 +162,8 @@ def test_a_stream_half_removed_is_not_taken_for_an_abandoned_one(local, tmp_path
     """A recovery killed while it removed a finished stream adds nothing when it is repeated."""
     with monkeypatch.context() as patch:
         patch.setattr(
-            "ranklake.capture.stream.shutil.rmtree", lambda path, **_: (path / "meta.frames").unlink(missing_ok=True)
+            "ranklake.capture.spool.stream.shutil.rmtree",
+            lambda path, **_: (path / "meta.frames").unlink(missing_ok=True),
         )
         adopt(local, tmp_path / "spool")
     before = {segment.name for segment in segments(tmp_path / "spool")}
@@ -275,7 +276,7 @@ def test_a_file_that_cannot_be_sealed_blocks_no_other(local, tmp_path, monkeypat
             raise ValueError("unthought of")
         return arrow_table(rows, table, *rest)
 
-    monkeypatch.setattr("ranklake.capture.seal.arrow_table", fail)
+    monkeypatch.setattr("ranklake.capture.sealing.seal.arrow_table", fail)
     done = adopt(local, tmp_path / "spool")
     assert (done.troubles, done.left) == ((), 0)
     assert gaps(tmp_path / "spool") == {"steps": {"file not sealable": 300}}

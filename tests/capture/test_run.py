@@ -11,7 +11,7 @@ import pytest
 from recorded import attributes, check_books, gaps, rows, segments, totals
 
 from ranklake import capture
-from ranklake.capture.gaps import AFTER_CLOSE
+from ranklake.capture.common.gaps import AFTER_CLOSE
 
 
 @pytest.fixture(autouse=True, params=["mmap", "records"])

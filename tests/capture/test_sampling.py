@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recorded import check_books, gaps, rows
 
-from ranklake.capture.gaps import SAMPLED_OUT
-from ranklake.capture.ratios import chosen, parse_rules, ratio_of, seed_of, threshold_of
-from ranklake.capture.sampling import FEWEST_STEPS, MOST_HELD
+from ranklake.capture.common.gaps import SAMPLED_OUT
+from ranklake.capture.common.ratios import chosen, parse_rules, ratio_of, seed_of, threshold_of
+from ranklake.capture.metrics.sampling import FEWEST_STEPS, MOST_HELD
 
 
 def scalars(place, metric):
@@ -61,7 +61,7 @@ def test_a_bad_rule_is_refused(bad, place, warnings_told):
 def test_every_process_chooses_the_same_steps():
     """The choice follows from run, metric and step, not from the process, its hash seed or its rank."""
     code = (
-        "from ranklake.capture.ratios import *\n"
+        "from ranklake.capture.common.ratios import *\n"
         "print([n for n in range(-5, 300) if chosen(seed_of('run', 'a/b'), n, threshold_of(0.1))])"
     )
     env = {**os.environ, "PYTHONHASHSEED": "7"}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ranklake.capture.settings import Settings, read_settings
+from ranklake.capture.common.settings import Settings, read_settings
 
 
 def read(given, environment):

@@ -8,11 +8,11 @@ import time
 import numpy as np
 import pytest
 
-from ranklake.capture.gaps import BAD_VALUE, SPOOL_FULL, RefusedError
-from ranklake.capture.lane import Lane
-from ranklake.capture.layouts import MARK, SCALARS, SLOT_LANES, STEPS, row_packer
-from ranklake.capture.slots import SHUT, SlotFile
-from ranklake.capture.written import RecordFile, WrittenLane, slots_in
+from ranklake.capture.common.gaps import BAD_VALUE, SPOOL_FULL, RefusedError
+from ranklake.capture.common.layouts import MARK, SCALARS, SLOT_LANES, STEPS, row_packer
+from ranklake.capture.lanes.lane import Lane
+from ranklake.capture.lanes.slots import SHUT, SlotFile
+from ranklake.capture.lanes.written import RecordFile, WrittenLane, slots_in
 
 PACK = SCALARS.packer.pack_into
 
@@ -171,7 +171,7 @@ def test_a_held_file_waits_for_values_from_devices(lanes):
 
 def test_a_full_disk_counts_each_row_and_training_goes_on_when_there_is_room(lanes, monkeypatch):
     """Rows that find no file are refused one by one; a second later it is tried again."""
-    monkeypatch.setattr("ranklake.capture.lane.RETRY_NS", 50_000_000)
+    monkeypatch.setattr("ranklake.capture.lanes.lane.RETRY_NS", 50_000_000)
     lanes.full = True
     for _ in range(10):
         fast(lanes.lane, 1.0)

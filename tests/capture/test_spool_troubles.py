@@ -14,9 +14,9 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from recorded import check_books, gaps, rows, segments
 
-from ranklake.capture.gaps import AFTER_CLOSE, BAD_VALUE, SPOOL_FULL, SPOOL_REFUSED, SPOOL_VANISHED
+from ranklake.capture.common.gaps import AFTER_CLOSE, BAD_VALUE, SPOOL_FULL, SPOOL_REFUSED, SPOOL_VANISHED
 from ranklake.capture.recover import recover
-from ranklake.capture.stream import META_FILE, streams
+from ranklake.capture.spool.stream import META_FILE, streams
 from ranklake.lake.contracts.segment import SegmentName
 
 
@@ -208,7 +208,7 @@ def test_a_file_system_without_a_page_to_spare(tmp_path):
 READ_ONLY = """
 import json, os, sys, time
 from ranklake import capture
-import ranklake.capture.keeper
+import ranklake.capture.recording.keeper
 os.setgid(65534); os.setuid(65534)
 run = capture.start(job="j", run="r", spool=sys.argv[1], local_dir=sys.argv[2])
 handle = run.scalar("x")

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from recorded import check_books, rows
 
-from ranklake.capture import frames
-from ranklake.capture.faults import FAULTS_FILE
+from ranklake.capture.logs.faults import FAULTS_FILE
+from ranklake.capture.logs.stderrlines import Grouping, columns_of
 from ranklake.capture.recover import recover
-from ranklake.capture.stderrlines import Grouping, columns_of
-from ranklake.capture.stream import streams
+from ranklake.capture.spool import frames
+from ranklake.capture.spool.stream import streams
 
 CHILD = Path(__file__).with_name("stderr_child.py")
 SECRET = b"hf_abcdefghijklmnopqrstuvwxyz"

@@ -6,8 +6,8 @@ import threading
 import pytest
 from recorded import rows
 
-from ranklake.capture.deferred import MOST_WAITING, Deferred
-from ranklake.capture.gaps import BAD_VALUE, DEVICE_VALUE
+from ranklake.capture.common.gaps import BAD_VALUE, DEVICE_VALUE
+from ranklake.capture.metrics.deferred import MOST_WAITING, Deferred
 
 torch = pytest.importorskip("torch")
 

@@ -25,7 +25,7 @@ class Clock:
     def __init__(self, monkeypatch):
         self.ns = None
         for module in ("phases", "steps", "waits"):
-            monkeypatch.setattr(f"ranklake.capture.{module}.now", self.now)
+            monkeypatch.setattr(f"ranklake.capture.steps.{module}.now", self.now)
 
     def now(self):
         """Return the monotonic time."""
@@ -44,7 +44,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     """Give a clock that phases in Python read; those in C read the machine's."""
-    monkeypatch.setattr("ranklake.capture.phases.MODULE", None)
+    monkeypatch.setattr("ranklake.capture.steps.phases.MODULE", None)
     return Clock(monkeypatch)
 
 

@@ -4,11 +4,11 @@ import subprocess
 import sys
 import threading
 
-from ranklake.capture.wake import Wake
+from ranklake.capture.recording.wake import Wake
 
 INTERRUPTED = """
 import signal
-from ranklake.capture.wake import Wake
+from ranklake.capture.recording.wake import Wake
 
 wake, handled = Wake(), []
 
@@ -28,7 +28,7 @@ print("done")
 
 SUBMITTED = """
 import signal
-from ranklake.capture.background import Background
+from ranklake.capture.assets.background import Background
 
 background, handled = Background(), []
 

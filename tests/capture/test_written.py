@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recorded import check_books, gaps, rows
 
-from ranklake.capture.layouts import INTERVALS, SCALARS
-from ranklake.capture.mounts import file_system, is_network
+from ranklake.capture.common.layouts import INTERVALS, SCALARS
+from ranklake.capture.lanes.written import RecordFile, slots_in
 from ranklake.capture.recover import recover
-from ranklake.capture.written import RecordFile, slots_in
+from ranklake.capture.spool.mounts import file_system, is_network
 
 PACK = SCALARS.packer.pack_into
 MARK = 0x6C6B6E72
@@ -62,8 +62,8 @@ def test_a_full_disk_leaves_no_half_record(tmp_path):
     """A record that is written in part is taken back; the next one that fits is whole."""
     script = (
         "import resource, signal, sys; from pathlib import Path\n"
-        "from ranklake.capture.written import RecordFile\n"
-        "from ranklake.capture.layouts import SCALARS\n"
+        "from ranklake.capture.lanes.written import RecordFile\n"
+        "from ranklake.capture.common.layouts import SCALARS\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "file = RecordFile(Path(sys.argv[1]), SCALARS)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))\n"
@@ -153,7 +153,7 @@ def test_local_disks_are_mapped(tmp_path, monkeypatch, place):
     assert not is_network(tmp_path)
     listed = tmp_path / "mountinfo"
     listed.write_text(f"1 0 0:1 / / rw - ext4 /dev/a rw\n2 1 0:2 / {os.path.realpath(tmp_path)} rw - nfs4 b:/ rw\n")
-    monkeypatch.setattr("ranklake.capture.mounts.MOUNTS", listed)
+    monkeypatch.setattr("ranklake.capture.spool.mounts.MOUNTS", listed)
     assert is_network(tmp_path)
     run = place.start()
     run.log(x=1.0)

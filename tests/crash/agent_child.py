@@ -15,12 +15,12 @@ from pathlib import Path
 
 from capture_child import ROOM, Killer
 
-import ranklake.capture.keeper
+import ranklake.capture.recording.keeper
 from ranklake import capture
-from ranklake.capture.agent import Agent
-from ranklake.capture.layouts import SLOT_LANES
-from ranklake.capture.leader import Leadership
+from ranklake.capture.common.layouts import SLOT_LANES
+from ranklake.capture.node.agent import Agent
 from ranklake.capture.recover import recover
+from ranklake.capture.spool.leader import Leadership
 from ranklake.lake.contracts import pack
 
 STEPS = 60
@@ -118,7 +118,7 @@ def beside(job):
 
 def main():
     """Serve jobs until the input ends."""
-    assert ranklake.capture.keeper
+    assert ranklake.capture.recording.keeper
     for layout in SLOT_LANES.values():  # files so small that rotation happens all the time
         object.__setattr__(layout, "file_bytes", layout.slot_bytes * 16)
     for line in sys.stdin:

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from torch.utils.data import DataLoader, Dataset
 
-import ranklake.capture.keeper
+import ranklake.capture.recording.keeper
 from ranklake import capture
-from ranklake.capture.layouts import SLOT_LANES
+from ranklake.capture.common.layouts import SLOT_LANES
 from ranklake.capture.recover import recover
 
 ROOM = Path(capture.__file__).parent
@@ -178,7 +178,7 @@ def work(job, told):
 
 def main():
     """Serve jobs until the input ends."""
-    assert ranklake.capture.keeper
+    assert ranklake.capture.recording.keeper
     for layout in SLOT_LANES.values():  # files so small that rotation happens all the time
         object.__setattr__(layout, "file_bytes", layout.slot_bytes * 16)
     for line in sys.stdin:

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from ranklake import capture
-from ranklake.capture.policies import OVERFLOW
+from ranklake.capture.metrics.policies import OVERFLOW
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest import ingest
 from ranklake.lake.invariant import balance

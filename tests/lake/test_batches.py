@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from segments import put_bytes
 
-from ranklake.capture.seal import parquet_bytes
+from ranklake.capture.sealing.seal import parquet_bytes
 from ranklake.lake import batches
 from ranklake.lake.batches import Loader
 from ranklake.lake.contracts.arrow import conform

@@ -17,6 +17,29 @@ MAY_IMPORT = {
     "flows": {f"ranklake.{room}" for room in ROOMS},
 }
 EVERYBODY = {"ranklake.errors"}
+CAPTURE = {  # what each folder of capture imports when it is imported; a module of its own is a folder here
+    "common": set(),
+    "build": {"common"},
+    "histogram": {"common"},
+    "spool": {"common"},
+    "steps": {"common"},
+    "lanes": {"common", "spool"},
+    "sending": {"spool"},
+    "metrics": {"common", "histogram", "lanes", "steps"},
+    "provenance": {"common", "lanes", "spool"},
+    "lifecycle": {"common", "metrics", "provenance"},
+    "sealing": {"common", "lanes", "metrics", "spool"},
+    "assets": {"common", "lifecycle", "metrics", "spool", "steps"},
+    "logs": {"common", "lifecycle", "spool", "steps"},
+    "recover": {"common", "logs", "sealing", "sending", "spool"},
+    "recording": {"common", "lanes", "metrics", "provenance", "recover", "sealing", "sending", "spool"},
+    "training": {"assets", "common", "lifecycle", "logs", "metrics", "provenance", "recording", "spool", "steps"},
+    "node": {"common", "lanes", "provenance", "recording", "sealing", "sending", "spool", "training"},
+    "serving": {"common", "steps", "training"},
+    "frameworks": {"assets", "common", "steps", "training"},
+    "samplers": {"common", "metrics", "node", "provenance", "spool", "training"},
+    "importers": {"common", "provenance", "samplers", "sealing", "sending", "spool"},
+}
 
 
 def imports(path):
@@ -39,6 +62,27 @@ def test_a_room_imports_only_what_its_arrows_allow(room):
         for name in imports(path) - EVERYBODY - {"ranklake", "ranklake.__version__"}:
             allowed = any(name == root or name.startswith(f"{root}.") for root in MAY_IMPORT[room])
             assert allowed, f"{path.relative_to(ROOT)} imports {name}"
+
+
+def test_the_folders_of_capture_import_only_those_before_them():
+    """No folder of capture imports one that stands behind it in the table, and none that its line leaves out."""
+    order = list(CAPTURE)
+    for folder, others in CAPTURE.items():
+        assert all(order.index(other) < order.index(folder) for other in others), folder
+    root = ROOT / "capture"
+    modules = {}
+    for path in root.rglob("*.py"):
+        parts = path.relative_to(root).with_suffix("").parts
+        modules[".".join(["ranklake.capture", *parts]).removesuffix(".__init__")] = path
+    found = {folder: set() for folder in CAPTURE}
+    for name, path in modules.items():
+        folder = (name.split(".")[2:] or [""])[0]
+        if not folder:
+            continue  # the room's front door may open on any folder
+        imported = module_level_imports(path, modules) - {"ranklake.capture"}
+        assert folder in CAPTURE, f"{path.relative_to(ROOT)} is in no folder of the table"
+        found[folder] |= {other.split(".")[2] for other in imported} - {folder}
+    assert found == CAPTURE
 
 
 def test_the_package_root_is_imported_by_nobody_but_for_errors():

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ranklake.capture.stream import SealedFile, StreamName
-from ranklake.capture.upload import Uploader
+from ranklake.capture.sending.upload import Uploader
+from ranklake.capture.spool.stream import SealedFile, StreamName
 from ranklake.lake.spool import Spool
 
 NAME = StreamName("run", 0, 3, 0xABC)

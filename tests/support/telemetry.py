@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from ranklake.capture.seal import parquet_bytes
+from ranklake.capture.sealing.seal import parquet_bytes
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.segment import SegmentFooter, SegmentName

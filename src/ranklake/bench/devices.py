@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from ranklake.bench.job import DEVICE_NAME, Job
-from ranklake.capture.arrays import Array, chosen, numbers, truths
-from ranklake.capture.rows import Columns, Rows
+from ranklake.capture.common.arrays import Array, chosen, numbers, truths
+from ranklake.capture.sealing.rows import Columns, Rows
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 

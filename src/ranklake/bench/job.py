@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from ranklake.capture.arrays import Array
+from ranklake.capture.common.arrays import Array
 
 RANKS_PER_NODE: Final = 8
 SEAL_S: Final = 60.0

@@ -17,11 +17,11 @@ from ranklake.bench.job import DEVICE_NAME, RANKS_PER_NODE, Attempt, Job
 from ranklake.bench.ranks import FLOPS_SERIES, Window, definitions
 from ranklake.bench.signals import FLOPS_PER_TOKEN, PARAMETERS
 from ranklake.bench.streams import Clock, Recording, Segment
-from ranklake.capture.diary import JOB as AGENT
-from ranklake.capture.gaps import BACKPRESSURE
-from ranklake.capture.layouts import ABSENT, MARK, SCALARS
-from ranklake.capture.meta import Meta
-from ranklake.capture.stream import StreamName
+from ranklake.capture.common.gaps import BACKPRESSURE
+from ranklake.capture.common.layouts import ABSENT, MARK, SCALARS
+from ranklake.capture.node.diary import JOB as AGENT
+from ranklake.capture.spool.meta import Meta
+from ranklake.capture.spool.stream import StreamName
 
 SYNTHETIC: Final = {"synthetic": "true", "generator": f"ranklake bench generate {ranklake.__version__}"}
 """Labels of every run that was generated."""

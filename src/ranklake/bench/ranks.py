@@ -13,9 +13,9 @@ import numpy as np
 
 from ranklake.bench.job import Attempt, Job
 from ranklake.bench.signals import TOKENS, loss, signals, values
-from ranklake.capture.arrays import Array
-from ranklake.capture.layouts import ABSENT, MARK, PHASES, ROW_WIDTH, ROWS, SPANS, STEPS
-from ranklake.capture.meta import Meta, Metric, SpanName
+from ranklake.capture.common.arrays import Array
+from ranklake.capture.common.layouts import ABSENT, MARK, PHASES, ROW_WIDTH, ROWS, SPANS, STEPS
+from ranklake.capture.spool.meta import Meta, Metric, SpanName
 
 _SHARES: Final = {"data": 0.03, "forward": 0.25, "backward": 0.46, "optimizer": 0.05}
 """What a rank needs for itself, as parts of a step."""

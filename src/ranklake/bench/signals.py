@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from ranklake.capture.arrays import Array
+from ranklake.capture.common.arrays import Array
 
 TOKENS: Final = 8192
 """That a rank trains on in a step."""

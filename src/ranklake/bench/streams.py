@@ -9,15 +9,15 @@ from typing import Any, Final
 import numpy as np
 
 from ranklake.bench.job import Job
-from ranklake.capture import frames
-from ranklake.capture.arrays import Array
-from ranklake.capture.clock import Anchor, straighten
-from ranklake.capture.layouts import SLOT_LANES, TABLE_OF_LANE
-from ranklake.capture.meta import Meta
-from ranklake.capture.rows import NO_ROWS, Rows
-from ranklake.capture.seal import Origin, segment_bytes
-from ranklake.capture.stream import SealedFile, StreamName
-from ranklake.capture.tables import read_rows
+from ranklake.capture.common.arrays import Array
+from ranklake.capture.common.layouts import SLOT_LANES, TABLE_OF_LANE
+from ranklake.capture.sealing.rows import NO_ROWS, Rows
+from ranklake.capture.sealing.seal import Origin, segment_bytes
+from ranklake.capture.sealing.tables import read_rows
+from ranklake.capture.spool import frames
+from ranklake.capture.spool.clock import Anchor, straighten
+from ranklake.capture.spool.meta import Meta
+from ranklake.capture.spool.stream import SealedFile, StreamName
 from ranklake.lake.contracts.segment import ClockReading
 
 ANCHOR_S: Final = 10

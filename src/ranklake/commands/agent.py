@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ranklake.capture.endpoint import Endpoint
-from ranklake.capture.errand import Errand, run, send
-from ranklake.capture.figures import prometheus
-from ranklake.capture.leader import Leadership, leader
-from ranklake.capture.places import LocalSpoolError, local_root, spool_uri
-from ranklake.capture.report import Round
+from ranklake.capture.node.endpoint import Endpoint
+from ranklake.capture.node.errand import Errand, run, send
+from ranklake.capture.node.figures import prometheus
+from ranklake.capture.node.report import Round
+from ranklake.capture.node.watch import Watch
 from ranklake.capture.samplers.keep import Sources, keep
-from ranklake.capture.watch import Watch
+from ranklake.capture.spool.leader import Leadership, leader
+from ranklake.capture.spool.places import LocalSpoolError, local_root, spool_uri
 from ranklake.commands.options import configuration, json_option
 from ranklake.lake.contracts.storage import fsspec_options
 

@@ -8,7 +8,7 @@ from recorded import rows
 from torch.optim.optimizer import _global_optimizer_post_hooks
 
 from ranklake import capture
-from ranklake.capture.fingerprint import fingerprint
+from ranklake.capture.assets.fingerprint import fingerprint
 from ranklake.capture.frameworks import follower as followers
 from ranklake.capture.frameworks import torch as hooks
 from ranklake.capture.frameworks.follower import MOST_MICRO, Follower

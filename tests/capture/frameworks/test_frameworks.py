@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from recorded import attributes, check_books, gaps, rows
 
-from ranklake.capture.fingerprint import fingerprint
+from ranklake.capture.assets.fingerprint import fingerprint
 
 TRAIN = Path(__file__).with_name("train.py")
 BOTH = pytest.mark.parametrize("options", [(), ("--auto",)], ids=["one line", "autolog"])

@@ -1,0 +1,1 @@
+"""Assets: datasets, checkpoints and other files, by their digests."""

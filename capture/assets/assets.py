@@ -1,0 +1,127 @@
+"""Assets: the part of a run that says what it was trained on and what came of it."""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from ranklake.capture.assets.artifacts import Artifacts, Columns, Place, short_text, shown_place
+from ranklake.capture.assets.fingerprint import METHOD, fingerprint
+from ranklake.capture.common.values import integer, json_text, plain, text
+from ranklake.capture.metrics.series import checked
+from ranklake.lake.contracts.redact import redact
+
+_ROLES: Final = {
+    "train": "train",
+    "training": "train",
+    "validation": "validation",
+    "valid": "validation",
+    "test": "test",
+}
+
+
+class Assets(Artifacts):
+    """The part of a run that records datasets, too."""
+
+    def dataset(  # noqa: PLR0913 - columns of a table
+        self,
+        name: str,
+        place: Place | None = None,
+        *,
+        split: str | None = None,
+        version: str | None = None,
+        role: str | None = None,
+        data_format: str | None = None,
+        samples: int | None = None,
+        tokens: int | None = None,
+        index: Place | Iterable[int] | None = None,
+        preprocessing_version: str | None = None,
+        preprocessing: Mapping[str, Any] | None = None,
+        tokenizer: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        wait: bool = False,
+        **attributes: object,
+    ) -> None:
+        """Record what is trained or evaluated on, with a fingerprint of its files; a row of ``datasets``.
+
+        Parameters
+        ----------
+        place
+            A folder, a file, or an fsspec URI; hashed in the background (see `ranklake.capture.assets.fingerprint`).
+        split, version, role, data_format, samples, tokens, preprocessing_version, tokenizer
+            As the columns of these names say; ``role`` is what the split is called, where it is not given.
+        index
+            Which samples the split has, in which order: a file, or numbers, hashed as decimal lines.
+        preprocessing
+            Its configuration, of which the digest is recorded.
+        storage_options
+            For fsspec.
+        wait
+            Return when the row is written.
+        attributes
+            What else is known, kept as JSON.
+        """
+        with self.recording("datasets"):
+            role = role or _ROLES.get((split or "").lower(), "other")
+            columns: Columns = {
+                "name": checked(name),
+                "version": short_text(version),
+                "split": short_text(split),
+                "role": role if role in _ROLES.values() else "other",
+                "uri": None if place is None else shown_place(place),
+                "data_format": short_text(data_format),
+                "samples": None if samples is None else integer(samples),
+                "tokens": None if tokens is None else integer(tokens),
+                "preprocessing_version": short_text(preprocessing_version),
+                "preprocessing_sha256": None if preprocessing is None else _sha256_of(preprocessing),
+                "tokenizer": short_text(tokenizer),
+                "attributes": json_text(redact(plain(attributes))),
+            }
+            options = dict(storage_options or {})
+            self._later(partial(self._finish_dataset, columns, place, index, options), "datasets", wait=wait)
+
+    def _finish_dataset(
+        self,
+        columns: Columns,
+        place: Place | None,
+        index: Place | Iterable[int] | None,
+        options: dict[str, Any],
+        stopped: Callable[[], bool],
+    ) -> None:
+        with self.recording("datasets"):
+            why: dict[str, str] = {}
+            if place is not None:
+                made = self._fingerprint(place, options, stopped, why, "merkle_root_sha256")
+                columns |= {
+                    "merkle_root_sha256": made.root_sha256 or None,
+                    "fingerprint_method": METHOD if made.root_sha256 else None,
+                    "file_count": made.file_count if made.root_sha256 else None,
+                    "bytes": made.size_bytes if made.root_sha256 else None,
+                    "unreadable_file_count": made.unreadable_count if made.root_sha256 else None,
+                    "duration_ns": made.duration_ns or None,
+                }
+                why |= {f"file {text(path, 200)}": reason for path, reason in made.unreadable.items()}
+            if index is not None:
+                try:
+                    columns["index_sha256"] = _index_sha256(index)
+                except Exception as error:  # noqa: BLE001 - whatever users hand over
+                    why["index_sha256"] = type(error).__name__
+            columns["unavailable"] = json_text(redact(why))
+            self.record("datasets", columns)
+
+
+def _sha256_of(configuration: Mapping[str, Any]) -> str:
+    return hashlib.sha256((json_text(dict(configuration)) or "{}").encode()).hexdigest()
+
+
+def _index_sha256(index: Place | Iterable[int]) -> str:
+    digest = hashlib.sha256()
+    if isinstance(index, str | os.PathLike):
+        made = fingerprint(index)
+        if made.unreadable_count:
+            raise OSError(next(iter(made.unreadable.values())))
+        return made.sha256
+    for sample in index:
+        digest.update(b"%d\n" % int(sample))
+    return digest.hexdigest()

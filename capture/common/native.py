@@ -1,0 +1,44 @@
+"""Native: the hot path in C where it was built (see `ranklake.capture.build`), else none.
+
+``RANKLAKE_NATIVE=0`` leaves it out, ``RANKLAKE_NATIVE=1`` warns if there is none. One that was built from another
+source, or for an interpreter with a GIL while this one has none, is left out, too.
+"""
+
+import hashlib
+import importlib
+import os
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any, Final
+
+from ranklake.capture.common.gaps import LOGGER
+
+VARIABLE: Final = "RANKLAKE_NATIVE"
+SOURCE: Final = Path(__file__).with_name("native.c")
+
+
+def digest() -> str:
+    """Return the SHA-256 of the source, which a build carries, so that one of another version is not loaded."""
+    return hashlib.sha256(SOURCE.read_bytes()).hexdigest()
+
+
+def load() -> Any | None:  # noqa: ANN401 - a module without stubs
+    """Return the compiled module; None if there is none that fits. Never raises."""
+    if os.environ.get(VARIABLE) == "0" or sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return None
+    try:
+        module = importlib.import_module("ranklake.capture.common._native")
+    except ImportError as error:
+        if error.name != "ranklake.capture.common._native" or os.environ.get(VARIABLE) == "1":
+            LOGGER.warning("ranklake: the hot path in C cannot be loaded: %s", error)
+        return None
+    if digest() != module.SOURCE:
+        LOGGER.warning(
+            "ranklake: the hot path in C is of another version; run %s -m ranklake.capture.build", sys.executable
+        )
+        return None
+    return module
+
+
+MODULE: Final = load()

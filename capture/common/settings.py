@@ -1,0 +1,222 @@
+"""Settings: how capture behaves.
+
+They come from ``[capture]`` in ``ranklake.toml``, then the environment, then what `start` is given; the later wins.
+Training must never fail for a misspelt setting: an unknown or unusable one is told in a warning, and the default holds.
+(The commands are strict about the same section; see `ranklake.config`.)
+"""
+
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+from ranklake.capture.common.ratios import checked_ratio, parse_rules
+from ranklake.capture.common.values import text
+from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.lake.contracts.storage import fsspec_options
+
+CONFIG_VARIABLE: Final = "RANKLAKE_CONFIG"
+_UNUSABLE: Final = "unusable"
+"""Source of a key where one was asked for in a way that is not understood: then nothing may leave in clear."""
+PREFIX: Final = "RANKLAKE_CAPTURE_"
+"""``RANKLAKE_CAPTURE_SEAL_EVERY_S=30`` sets `Settings.seal_every_s`."""
+
+POLICIES: Final = ("flag", "quarantine", "drop")
+
+Tell = Callable[[str, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a user may change of capture. Every field has a default that suits a training cluster."""
+
+    seal_every_s: float = 60.0
+    """How long rows wait to be sealed and uploaded."""
+    sync_every_s: float = 1.0
+    """How long rows wait to reach the disk itself: what a power failure may cost. A killed process loses nothing."""
+    agent_patience_s: float = 300.0
+    """How long a sealed segment waits for the node's agent before its process uploads it all the same."""
+    sampling: str = ""
+    """Metrics of which a share is kept, such as ``eval/*=0.1, debug/*=0.01``; the first pattern that fits holds."""
+    slow_step_ratio: float = 2.0
+    """A step so many times as long as the running median of the last 32 is slow: nothing in it is sampled out."""
+    shards: str = "auto"
+    """Whether each thread has slot files of its own: ``auto`` where Python has no GIL, or ``always``, ``never``."""
+    spool_writes: str = "auto"
+    """How rows get into the local spool: ``mmap``, or ``records`` by a system call each, for network file systems.
+    ``auto`` looks what the folder is on."""
+    disk_budget_bytes: int = 2 << 30
+    """Local disk that a process may take while the store is away; 0 for no limit. A forked child has one of its own."""
+    backpressure: str = "aggregate"
+    """What gives way when the budget is nearly used up. ``aggregate``: values, folded into a row per metric and 10 s.
+    ``drop_oldest``: sealed segments that wait longest. ``drop_newest``: rows that are recorded now. ``block``: the
+    caller, who waits. Samples and values go first, then spans; steps, runs and events have the rest of the budget for
+    themselves. Whatever is given up is counted."""
+    block_at_most_s: float = 10.0
+    """How long a call may wait under ``block``; then its row is counted, and for a second no other call waits."""
+    contracts_overlay: str = ""
+    """Folder of your own contracts, whose ``metrics.yaml`` registers your metrics; else what ``[contracts] overlay``
+    says."""
+    unregistered: str = "flag"
+    """What becomes of metrics that are not in the registry: ``flag``, ``quarantine`` or ``drop``."""
+    wrong_kind: str = "flag"
+    """The same for metrics declared with another kind than the registry's."""
+    wrong_unit: str = "flag"
+    """The same for metrics declared with another unit than the registry's."""
+    out_of_range: str = "flag"
+    """The same for values outside their metric's range."""
+    max_series: int = 10_000
+    """How many series a process may have."""
+    over_max_series: str = "drop"
+    """What becomes of values of further series: counted as gaps, or, with ``flag`` and ``quarantine``, kept under one
+    name that they all share."""
+    encryption_key: str = ""
+    """Where the key is that segments are encrypted with before they leave: ``file:/path``, ``env:NAME`` or
+    ``command:/path/to/helper``. Never the key itself. Empty: they are sent as they are. The commands that read
+    segments look for keys there, too."""
+
+    heartbeat_every_s: float = 60.0
+    """How often a rank says that it lives while it records neither steps nor phases; 0 for never. See `heartbeat`."""
+    preemption_signals: str = "SIGTERM"
+    """Signals that announce the end, such as ``SIGTERM, SIGUSR1``: recorded as ``preemption``, whoever else handles
+    them. Empty for none. Lightning requeues on SIGUSR1 only if nobody handles it: leave that one to it."""
+    preemption_grace_s: float = 2.0
+    """How much later a process dies of such a signal that nobody else handles, at most, so as to bring away what it
+    recorded."""
+
+    stderr: str = "faults"
+    """What is recorded of standard error. ``faults``: the fault handler's text, where nobody has turned that on.
+    ``all``: each line, too, read by a process that passes them on. ``off``: nothing."""
+    fingerprint_key: str = ""
+    """Where the key of features' fingerprints and of request ids is, named as for ``encryption_key``; the same on
+    all that are to be compared. Empty: random, and new in each process."""
+    log_rate_per_s: float = 1.0
+    """How many log lines of one template are kept in a second, in the long run; the others are counted in the next."""
+    log_burst: float = 60.0
+    """How many of them may come at once."""
+    log_verbose: float = 0.1
+    """Share of the lines below INFO that is kept, where a handler lets them through."""
+
+    samplers: str = "auto"
+    """Whether local rank 0 samples its node's GPUs and host: ``auto`` while no agent holds the local spool, which does
+    it then; ``on`` beside one, too; or ``off``. One process that was not launched as one of several counts as that."""
+    sample_every_s: float = 1.0
+    """Time between samples."""
+    patch_bytes: int = 1 << 16
+    """How much is kept of the difference between the training code and its commit; at most 128 KiB, 0 for nothing.
+    Its hash and size are recorded all the same."""
+
+    def __post_init__(self) -> None:
+        parse_rules(self.sampling)
+        for name, least in _LEAST.items():
+            if not getattr(self, name) >= least:
+                raise ValueError(f"{name} must be at least {least}")
+        checked_ratio(self.log_verbose)
+        for name, words in _WORDS.items():
+            if getattr(self, name) not in words:
+                raise ValueError(f"{name} must be one of {', '.join(words)}")
+
+
+_LEAST: Final[dict[str, float]] = {
+    "seal_every_s": 0.05,
+    "sync_every_s": 0.0,
+    "agent_patience_s": 0.0,
+    "slow_step_ratio": 1.0,
+    "disk_budget_bytes": 0,
+    "block_at_most_s": 0.0,
+    "max_series": 1,
+    "heartbeat_every_s": 0.0,
+    "log_rate_per_s": 0.0,
+    "log_burst": 1.0,
+    "log_verbose": 0.0,
+    "preemption_grace_s": 0.0,
+    "sample_every_s": 0.1,
+    "patch_bytes": 0,
+}
+_WORDS: Final[dict[str, tuple[str, ...]]] = {
+    "stderr": ("off", "faults", "all"),
+    "shards": ("auto", "always", "never"),
+    "samplers": ("auto", "on", "off"),
+    "spool_writes": ("auto", "mmap", "records"),
+    "backpressure": ("aggregate", "drop_oldest", "drop_newest", "block"),
+    **dict.fromkeys(("unregistered", "wrong_kind", "wrong_unit", "out_of_range", "over_max_series"), POLICIES),
+}
+
+_KINDS: Final[dict[object, Callable[[Any], Any]]] = {float: float, int: int, str: text}
+
+
+def read_settings(given: Mapping[str, Any], environment: Mapping[str, str], tell: Tell) -> Settings:
+    """Return the settings that hold; whatever is wrong with a source goes to `tell` (topic, text), never raised.
+
+    Parameters
+    ----------
+    given
+        By name, as handed to `start`; None stands for not given.
+    environment
+        Usually `os.environ`.
+    """
+    chosen: dict[str, Any] = {}
+    for where, name, raw in _sources(given, environment, tell):
+        kind = {field.name: field.type for field in fields(Settings)}.get(name)
+        if kind is None:
+            tell(f"{where}.{name}", f"unknown setting {name!r} in {where}{_hint(name)}; it is left out")
+            if "'encryption_key'" in _hint(name):
+                chosen.setdefault("encryption_key", _UNUSABLE)
+            continue
+        try:
+            value = _KINDS[kind](raw)
+            Settings(**{name: value})
+        except Exception as error:  # noqa: BLE001 - users hand over anything
+            tell(f"{where}.{name}", f"{name} in {where} is not usable ({type(error).__name__}: {error}) and left out")
+            continue
+        chosen[name] = value
+    return Settings(**chosen)
+
+
+def read_storage(uri: str, environment: Mapping[str, str], tell: Tell) -> dict[str, Any]:
+    """Return fsspec's options for a spool, from ``[storage]`` in ``ranklake.toml``; what is wrong goes to `tell`."""
+    file = _file(environment)
+    try:
+        section = tomllib.loads(file.read_text(encoding="utf-8")).get("storage", {}) if file.is_file() else {}
+        return fsspec_options(uri, {name: str(value) for name, value in section.items()})
+    except (OSError, ValueError, AttributeError, RanklakeError) as error:
+        tell("storage", f"[storage] of {file} cannot be used ({type(error).__name__}: {error}) and is left out")
+        return {}
+
+
+def _file(environment: Mapping[str, str]) -> Path:
+    return Path(environment.get(CONFIG_VARIABLE) or "ranklake.toml")
+
+
+def _speaks_of_encryption(file: Path) -> bool:
+    try:
+        return b"encryption_key" in file.read_bytes()
+    except OSError:
+        return False
+
+
+def _hint(name: str) -> str:
+    hint = did_you_mean(name, [field.name for field in fields(Settings)])
+    return f" ({hint})" if hint else ""
+
+
+def _sources(given: Mapping[str, Any], environment: Mapping[str, str], tell: Tell) -> Iterator[tuple[str, str, Any]]:
+    file = _file(environment)
+    try:
+        content = tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        overlay = content.get("contracts", {}).get("overlay")
+        if overlay is not None:
+            yield f"[contracts] of {file}", "contracts_overlay", overlay
+        for name, raw in content.get("capture", {}).items():
+            yield f"[capture] of {file}", name, raw
+    except (OSError, ValueError, AttributeError) as error:
+        tell("ranklake.toml", f"{file} cannot be read ({error}); its settings are left out")
+        if _speaks_of_encryption(file):
+            yield f"[capture] of {file}", "encryption_key", _UNUSABLE
+    for variable in sorted(environment):
+        if variable.startswith(PREFIX):
+            yield "the environment", variable.removeprefix(PREFIX).lower(), environment[variable]
+    for name, raw in given.items():
+        if raw is not None:
+            yield "start()", name, raw

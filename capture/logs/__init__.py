@@ -1,0 +1,1 @@
+"""Logs: log records and standard error, as rows."""

@@ -1,0 +1,117 @@
+"""Faults: the text of Python's fault handler survives the process that it tells of.
+
+`faulthandler` writes to a descriptor from within the signal handler, so the file that it writes to, in the stream's
+folder, has the text of a SIGSEGV before the process is dead. Whoever adopts the stream makes a row of ``logs`` of it.
+Where the fault handler is on already it stays as it is: its text is for standard error then.
+"""
+
+import contextlib
+import faulthandler
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from ranklake.capture.spool import frames
+from ranklake.capture.spool.files import write_whole
+from ranklake.lake.contracts.redact import redact
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ranklake.capture.spool.clock import Anchor
+
+FAULTS_FILE: Final = "faults.txt"
+_MOST_BYTES: Final = 1 << 16
+_FATAL: Final = "Fatal Python error: "
+
+
+class Faults:
+    """The fault handler's file in one stream. Making it raises `OSError`.
+
+    Notes
+    -----
+    Nobody can ask the fault handler where it writes to, so it is never turned off here: it may be the user's by then.
+    It is given one descriptor for the process's life, which leads to the stream's file, and to nowhere after that.
+    """
+
+    _handed_over: ClassVar[int] = -1
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / FAULTS_FILE
+        self._pid = os.getpid()
+        self._open = True
+        is_users = Faults._handed_over < 0 and faulthandler.is_enabled()
+        if not is_users:
+            self._lead_to(self.path, os.O_CREAT | os.O_APPEND)
+            if not faulthandler.is_enabled():
+                faulthandler.enable(Faults._handed_over, all_threads=True)
+
+    @staticmethod
+    def _lead_to(path: Path, flags: int) -> None:
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, 0o600)
+        if Faults._handed_over < 0:
+            Faults._handed_over = fd
+        else:
+            os.dup2(fd, Faults._handed_over, inheritable=False)
+            os.close(fd)
+
+    def close(self) -> dict[str, Any] | None:
+        """Let go of the file; return a row about what was written to it, or None."""
+        is_open, self._open = self._open, False
+        if not is_open or os.getpid() != self._pid:
+            return None
+        if Faults._handed_over >= 0:
+            with contextlib.suppress(OSError):
+                self._lead_to(Path(os.devnull), 0)
+        found = columns_of(self.path)
+        with contextlib.suppress(OSError):
+            self.path.unlink()
+        return found
+
+
+def columns_of(path: Path) -> dict[str, Any] | None:
+    """Return the columns of ``logs`` that a file of the fault handler's fills; None where it says nothing."""
+    try:
+        raw = path.read_bytes()[:_MOST_BYTES].decode("utf-8", "replace").strip()
+    except OSError:
+        return None
+    if not raw:
+        return None
+    text = str(redact(raw))
+    first = text.partition("\n")[0]
+    return {
+        "severity_text": "FATAL",
+        "severity_number": 21,
+        "stream": "faulthandler",
+        "logger": "faulthandler",
+        "message": first,
+        "template": first if first.startswith(_FATAL) else None,
+        "exception_stacktrace": text,
+    }
+
+
+def adopt(folder: Path, straight: "Sequence[Anchor]", next_path: "Callable[[str], Path]") -> None:
+    """Make a row of a dead process's faults; done again after a kill in the middle, it is the same row.
+
+    Parameters
+    ----------
+    straight
+        Anchors of the stream, in order.
+    next_path
+        Gives the path of a table's next file in the folder.
+
+    Raises `OSError`.
+    """
+    path = folder / FAULTS_FILE
+    columns = columns_of(path)
+    if columns is not None and not _is_adopted(folder, columns["exception_stacktrace"]):
+        mono, wall = straight[-1]
+        row = {"s": 0, "m": max(1, mono + path.stat().st_mtime_ns - wall), **columns}
+        write_whole(next_path("logs"), frames.pack({name: value for name, value in row.items() if value is not None}))
+    path.unlink(missing_ok=True)
+
+
+def _is_adopted(folder: Path, text: str) -> bool:
+    """Say whether a recovery that was killed has written the row already: nothing was sealed since."""
+    found = (frames.read(path).frames for path in folder.glob("logs-*.open"))
+    return any(frame.get("exception_stacktrace") == text for some in found for frame in some)

@@ -1,0 +1,215 @@
+"""Log lines: rows of the table ``logs``, redacted before they are written anywhere.
+
+    logging, structlog ──▶ limits ──▶ queue ──▶ thread "ranklake-logs": redact, write
+                                  └─ errors, and all in a forked child ──▶ redact, write, at once
+
+Redaction costs more than a logging call may (0.1 µs a character), so it is left to a thread. What is in the queue
+when a process is killed is lost; lines that tell of errors are not, since they are written before the call returns.
+"""
+
+import os
+import queue
+import re
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.capture.common.gaps import LOG_QUEUE_FULL
+from ranklake.capture.common.layouts import ABSENT
+from ranklake.capture.common.values import json_text, plain, text
+from ranklake.capture.logs.limits import Limits
+from ranklake.capture.steps.phases import now
+from ranklake.lake.contracts.redact import redact
+
+if TYPE_CHECKING:
+    from ranklake.capture.logs.logs import Logging
+
+ERROR: Final = 17
+INFO: Final = 9
+MOST_WAITING: Final = 10_000
+_LONGEST: Final = {
+    "message": 16_384,
+    "template": 1024,
+    "exception_message": 4096,
+    "exception_stacktrace": 65_536,
+    "exception_type": 256,
+    "source_file": 1024,
+    "source_function": 256,
+    "thread_name": 128,
+    "logger": 256,
+}
+_LONGEST_FIELDS: Final = 65_536
+_OWED_AFTER_NS: Final = 10_000_000_000
+_MARK: Final = object()
+_VARIES: Final = re.compile(
+    r"""\S*@\S*|'[^'\n]*'|"[^"\n]*"|[^\s=:,;(\[{]*[/\\][^\s,;)\]}]*|[^\s=:,;(\[{]*\d[^\s=:,;)\]}]*"""
+)
+
+
+class LogLines:
+    """Where the log lines of one run go.
+
+    Parameters
+    ----------
+    rate_per_s, burst, verbose
+        As for `Limits`.
+    """
+
+    def __init__(self, run: "Logging", *, rate_per_s: float, burst: float, verbose: float) -> None:
+        self._run = run
+        self.limits = Limits(run.name, rate_per_s=rate_per_s, burst=burst, verbose=verbose)
+        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._inside = threading.local()
+        self._thread: threading.Thread | None = None
+        self._at_once = False
+        _all.add(self)
+
+    def start(self) -> None:
+        """Start the thread; without one to be had, lines are written by those who log."""
+        thread = threading.Thread(target=self._keep_writing, name="ranklake-logs", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            self._at_once = True
+        else:
+            self._thread = thread
+
+    def wants(self, columns: dict[str, Any], key: object) -> bool:
+        """Say whether a line is kept; if so, its columns tell of those suppressed before it, and of its weight.
+
+        Parameters
+        ----------
+        columns
+            At least severity_number, template (None for one that must be guessed from the message), logger, stream.
+        key
+            Its template and whose it is.
+        """
+        if not self._run.enabled or getattr(self._inside, "writing", False):
+            return False
+        is_verbose = columns["severity_number"] < INFO
+        suppressed = self.limits.take(key, now(), columns, verbose=is_verbose)
+        if suppressed is None:
+            return False
+        columns["suppressed_count"] = suppressed or None
+        columns["weight"] = self.limits.weight if is_verbose and self.limits.weight > 1.0 else None
+        return True
+
+    def put(self, columns: dict[str, Any], fields: dict[str, Any] | None = None) -> None:
+        """Record a line, in a moment or at once; never raises, never waits.
+
+        Parameters
+        ----------
+        columns
+            Of the table, texts as they are.
+        fields
+            What else is known of it, whatever it is.
+        """
+        frame, run = self._run.stack.top, self._run
+        step = run.current if frame is None else frame.step
+        if step is not None and step.number != ABSENT:
+            columns["step"] = step.number
+        if frame is not None:
+            columns["span_id"] = frame.span_id
+        moment = now()
+        if self._at_once or columns["severity_number"] >= ERROR:
+            self._write(columns, fields, moment)
+        elif self._queue.qsize() < MOST_WAITING:
+            # Fields may change when the call has returned: what they are now is what is told.
+            self._queue.put((columns, None if not fields else plain(fields), moment))
+        else:
+            run.refuse("logs", LOG_QUEUE_FULL)
+
+    def trouble(self, error: Exception) -> None:
+        """Count a line that could not be recorded."""
+        self._run.trouble("recording a log line", error, "logs")
+
+    def drain(self, timeout_s: float) -> None:
+        """Wait until what was logged so far is written, and tell of what was suppressed."""
+        if self._thread is not None and self._thread.is_alive() and self._thread is not threading.current_thread():
+            done = threading.Event()
+            self._queue.put((_MARK, done, 0))
+            done.wait(timeout_s)
+        self.tell_suppressed(now())
+
+    def stop(self) -> None:
+        """End the thread; what is logged from here on is written at once, if the run takes it."""
+        self._at_once = True
+        thread, self._thread = self._thread, None
+        if thread is not None and thread is not threading.current_thread():
+            self._queue.put((None, None, 0))
+            thread.join(1.0)
+        self.tell_suppressed(now())
+
+    def tell_suppressed(self, before_ns: int | None = None) -> None:
+        """Write a row for each template whose suppressed lines no other tells of; its own weight is 0."""
+        for bucket in self.limits.owed(now() - _OWED_AFTER_NS if before_ns is None else before_ns):
+            row = {**bucket.facts, "suppressed_count": bucket.suppressed, "weight": 0.0}
+            self._write(row, None, bucket.at_ns)
+
+    def after_fork(self) -> None:
+        """In a forked child, which has no thread: lines are written at once; those in the queue are the parent's."""
+        self._queue, self._thread, self._at_once = queue.SimpleQueue(), None, True
+        self._inside = threading.local()
+        self.limits.after_fork()
+
+    def _keep_writing(self) -> None:
+        while True:
+            columns, fields, moment = self._queue.get()
+            if columns is None:
+                return
+            if columns is _MARK:
+                fields.set()
+            else:
+                self._write(columns, fields, moment)
+
+    def _write(self, columns: dict[str, Any], fields: dict[str, Any] | None, moment: int) -> None:
+        self._inside.writing = True
+        try:
+            with self._run.recording("logs"):
+                self._run.record("logs", _redacted(columns, fields), moment)
+        finally:
+            self._inside.writing = False
+
+
+def _redacted(columns: dict[str, Any], fields: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the columns as they may be written: bounded, without secrets."""
+    row = {name: value for name, value in columns.items() if value is not None}
+    if "message" in row and "template" not in row:
+        row["template"] = shape_of(text(row["message"], _LONGEST["message"]))
+    for name, longest in _LONGEST.items():
+        if name in row:
+            # Looked through before it is cut: a secret that is cut in two looks like none.
+            whole = redact(text(row[name]))
+            row[name] = _last(whole, longest) if name == "exception_stacktrace" else text(whole, longest)
+    if fields:
+        known = plain(fields)
+        size = len(json_text(known) or "")  # before they are looked through: a megabyte of them takes a while
+        found = json_text(redact(known) if size <= _LONGEST_FIELDS else {"left_out": f"{size} characters"})
+        row["fields"] = found
+    return row
+
+
+def shape_of(line: str) -> str:
+    """Return a line without what differs from one of its kind to the next: numbers, quoted texts, paths, addresses.
+
+    Stands for the template of a line that was formatted before it was logged. Such a template is kept where personal
+    data may not be.
+    """
+    return _VARIES.sub("<…>", line)
+
+
+def _last(whole: str, longest: int) -> str:
+    """Return the end of a traceback, where the error is."""
+    return whole if len(whole) <= longest else f"[…] {whole[4 - longest :]}"
+
+
+_all: "weakref.WeakSet[LogLines]" = weakref.WeakSet()
+
+
+def after_fork() -> None:
+    """In a forked child."""
+    for lines in list(_all):
+        lines.after_fork()
+
+
+os.register_at_fork(after_in_child=after_fork)

@@ -1,0 +1,267 @@
+"""Logs: what training logs by `logging` or structlog, as rows of the table ``logs``.
+
+    logging.getLogger().addHandler(run.log_handler())
+    structlog.configure(processors=[..., run.structlog_processor(), renderer])
+
+Handlers and processors of one run share its rate limits. A line that is logged while a line is written (by ranklake's
+own logger, say) is left out in that thread, so nothing loops.
+"""
+
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+from ranklake.capture.common.values import number, repr_of, text
+from ranklake.capture.lifecycle.lifecycle import Lifecycle
+from ranklake.capture.logs.faults import Faults
+from ranklake.capture.logs.loglines import LogLines
+from ranklake.capture.logs.stderr import StderrTap
+
+_OWN: Final = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {"message", "asctime", "taskName"}
+_OF_STRUCTLOG: Final = frozenset({"event", "level", "logger", "timestamp", "exc_info", "stack_info", "exception"})
+_NUMBERS: Final = ((logging.CRITICAL, 21), (logging.ERROR, 17), (logging.WARNING, 13), (logging.INFO, 9))
+_NAMES: Final = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "warn": logging.WARNING,
+    "error": logging.ERROR,
+    "exception": logging.ERROR,
+    "critical": logging.CRITICAL,
+    "fatal": logging.CRITICAL,
+}
+_LONGEST_TRACE: Final = 1 << 17
+
+Levels = Mapping[str, int]
+ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+
+
+def severity_number(level: int) -> int:
+    """Return a level of `logging` on OpenTelemetry's scale."""
+    return next((found for least, found in _NUMBERS if level >= least), 5 if level >= logging.DEBUG else 1)
+
+
+class LogHandler(logging.Handler):
+    """A handler that records; it never raises and never waits, and needs no lock of its own.
+
+    Parameters
+    ----------
+    lines
+        Of the run.
+    level
+        Least level to record.
+    levels
+        Others for some loggers and those below them, such as ``{"urllib3": "ERROR"}``.
+    """
+
+    def __init__(self, lines: LogLines, level: int | str, levels: Mapping[str, int | str]) -> None:
+        super().__init__(level)
+        self._lines = lines
+        self._levels = {name: _level(given) for name, given in levels.items()}
+        self._least: dict[str, int] = {}
+        self._files: dict[str, str] = {}
+
+    def createLock(self) -> None:  # noqa: N802 - logging's name
+        """Have none: what is shared has its own, which no signal handler and no fork can find taken for good."""
+        self.lock = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Record a line, if it is wanted."""
+        try:
+            name = record.name
+            least = self._least.get(name)
+            if least is None:
+                least = self._least[name] = _least_of(name, self._levels)
+            if record.levelno >= least:
+                self._record(record)
+        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
+            self._lines.trouble(error)
+
+    def _record(self, record: logging.LogRecord) -> None:
+        args, template = record.args, record.msg
+        is_template = bool(args) and isinstance(template, str)
+        columns: dict[str, Any] = {
+            "severity_text": record.levelname,
+            "severity_number": severity_number(record.levelno),
+            "template": template if is_template else None,
+            "logger": record.name,
+            "stream": "logging",
+        }
+        if not is_template:
+            columns["message"] = template
+        key = (record.name, template) if is_template else (record.name, record.pathname, record.lineno)
+        if not self._lines.wants(columns, key):
+            return
+        columns["message"] = _message(record)
+        columns["source_file"] = self._file(record.pathname)
+        columns["source_line"] = record.lineno
+        columns["source_function"] = record.funcName
+        columns["thread_name"] = record.threadName
+        if record.exc_info:
+            columns.update(exception_columns(record.exc_info))
+        known = record.__dict__
+        fields = {name: known[name] for name in known.keys() - _OWN} if len(known) > _PLAIN_SIZE else None
+        self._lines.put(columns, fields)
+
+    def _file(self, path: str) -> str:
+        short = self._files.get(path)
+        if short is None:
+            short = self._files[path] = below_its_package(path)
+        return short
+
+
+_PLAIN_SIZE: Final = len(logging.LogRecord("", 0, "", 0, "", (), None).__dict__)
+
+
+class StructlogProcessor:
+    """A processor that records what passes and hands it on as it is. Put it before the renderer."""
+
+    def __init__(self, lines: LogLines, level: int | str) -> None:
+        self._lines, self._least = lines, _level(level)
+
+    def __call__(self, logger: object, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        """Record an event, if it is wanted; never raises."""
+        try:
+            word = text(event.get("level") or method, 32).lower()
+            level = _NAMES.get(word, logging.INFO)
+            if level >= self._least:
+                self._record(logger, word, level, event)
+        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
+            self._lines.trouble(error)
+        return event
+
+    def _record(self, logger: object, word: str, level: int, event: MutableMapping[str, Any]) -> None:
+        name = event.get("logger") or getattr(logger, "name", None)
+        template = event.get("event")
+        columns: dict[str, Any] = {
+            "severity_text": word.upper(),
+            "severity_number": severity_number(level),
+            "template": text(template, 1024),
+            "logger": None if name is None else text(name, 256),
+            "stream": "structlog",
+        }
+        if not self._lines.wants(columns, (name, columns["template"])):
+            return
+        columns["message"] = text(template)
+        found = event.get("exc_info")
+        if found is True:
+            found = sys.exc_info()
+        elif isinstance(found, BaseException):
+            found = (type(found), found, found.__traceback__)
+        if isinstance(found, tuple):
+            columns.update(exception_columns(found))
+        self._lines.put(columns, {key: value for key, value in event.items() if key not in _OF_STRUCTLOG})
+
+
+class Logging(Lifecycle):
+    """The part of a run that records log lines."""
+
+    _lines: LogLines | None = None
+
+    def log_handler(
+        self, level: int | str = logging.INFO, *, levels: Mapping[str, int | str] | None = None
+    ) -> LogHandler:
+        """Return a handler of `logging` that records: ``logging.getLogger().addHandler(run.log_handler())``.
+
+        Parameters
+        ----------
+        level
+            Least level to record. Of what is below INFO a share is kept (the setting ``log_verbose``).
+        levels
+            Others for some loggers and those below them, such as ``{"urllib3": "ERROR"}``.
+
+        Raises `ValueError` for a level that `logging` does not know.
+        """
+        return LogHandler(self.log_lines(), level, levels or {})
+
+    def structlog_processor(self, level: int | str = logging.INFO) -> StructlogProcessor:
+        """Return a processor for structlog that records and hands on; it goes before the renderer.
+
+        Raises `ValueError` for a level that `logging` does not know.
+        """
+        return StructlogProcessor(self.log_lines(), level)
+
+    def listen(self, folder: Path) -> None:
+        """Begin to record what standard error and the fault handler say, as the setting ``stderr`` has it.
+
+        Parameters
+        ----------
+        folder
+            Of the stream. Raises `OSError`.
+        """
+        if self.settings.stderr == "off":
+            return
+        lines, faults = self.log_lines(), Faults(folder)
+        self.closers.append(lambda: self._add_faults(faults))
+        if self.settings.stderr == "all":
+            self.closers.append(StderrTap(lines, faults.path).close)
+
+    def _add_faults(self, faults: Faults) -> None:
+        columns = faults.close()
+        if columns is not None:
+            self.record("logs", columns)
+
+    def log_lines(self) -> LogLines:
+        """Return where this run's log lines go."""
+        if self._lines is None:
+            settings = self.settings
+            lines = self._lines = LogLines(
+                self, rate_per_s=settings.log_rate_per_s, burst=settings.log_burst, verbose=settings.log_verbose
+            )
+            if self.enabled:
+                lines.start()
+                self.drains.append(lines.drain)
+                self.closers.append(lines.stop)
+                self.each_second.append(lines.tell_suppressed)
+        return self._lines
+
+
+def exception_columns(found: Any) -> dict[str, Any]:  # noqa: ANN401 - what sys.exc_info gives, or users do
+    """Return an exception's type, message and traceback; nothing where there is none."""
+    kind, error, trace = found
+    if kind is None:
+        return {}
+    try:
+        lines = "".join(traceback.format_exception(kind, error, trace))
+    except Exception:  # noqa: BLE001 - an exception's own text may raise
+        lines = "".join(traceback.format_tb(trace))
+    return {
+        "exception_type": text(getattr(kind, "__qualname__", kind), 256),
+        "exception_message": text(error),
+        "exception_stacktrace": lines[-_LONGEST_TRACE:],
+    }
+
+
+def below_its_package(path: str) -> str:
+    """Return a file's path without the folder that it is imported from, which may name a person."""
+    folders = (folder for folder in sys.path if folder and path.startswith(folder.rstrip(os.sep) + os.sep))
+    longest = max(folders, key=len, default="")
+    return path[len(longest) :].lstrip(os.sep) if longest else os.path.basename(path)  # noqa: PTH119 - a text
+
+
+def _message(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage()
+    except Exception:  # noqa: BLE001 - arguments that do not fit; logging itself tells the user
+        return f"{text(record.msg)} {repr_of(record.args)}"
+
+
+def _level(given: int | str) -> int:
+    """Return a level's number. Raises `ValueError`."""
+    if isinstance(given, str):
+        found = logging.getLevelNamesMapping().get(given.upper())
+        if found is None:
+            raise ValueError(f"{given!r} is no level")
+        return found
+    return int(number(given))
+
+
+def _least_of(name: str, levels: Mapping[str, int]) -> int:
+    """Return the level of the longest name that a logger is, or is below of."""
+    fits = [given for given in levels if name == given or name.startswith(f"{given}.")]
+    return levels[max(fits, key=len)] if fits else logging.NOTSET

@@ -1,0 +1,73 @@
+"""Handles: what all that is looked up once and then used again and again has in common."""
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from ranklake.capture.common.gaps import NOT_STARTED, NOWHERE, Gaps
+from ranklake.capture.common.layouts import ABSENT
+from ranklake.capture.common.values import BadValueError, DeviceValueError, integer, repr_of
+
+Define = Callable[[], int]
+"""Gives the number of a handle's series; raises `RefusedError`."""
+
+Late = Callable[[Any], None]
+Failed = Callable[[str, object, Exception, Late], None]
+"""Told of what cannot be recorded as it is: name, value, error, and what takes the value if it comes later."""
+
+_LONGEST_S: Final = 86_400.0
+
+
+class BadStepError(BadValueError):
+    """Not the number of a step."""
+
+
+class Handle(Protocol):
+    """What a run keeps of each."""
+
+    def after_fork(self) -> None:
+        """In a forked child: all that was begun is the parent's."""
+
+
+class Unrecorded:
+    """What a run that records nothing gives for any handle, and what a handle is after it was pickled.
+
+    Parameters
+    ----------
+    table
+        Where its rows would have gone.
+    idle
+        Counts them; None where it is the user's wish that nothing is recorded.
+    """
+
+    def __init__(self, name: str, table: str = "scalars", idle: Gaps | None = NOWHERE) -> None:
+        self.name, self._table, self._idle = name, table, idle
+
+    def add(self, *_: object, **__: object) -> None:
+        """Record nothing."""
+        if self._idle is not None:
+            self._idle.count(self._table, NOT_STARTED, 1, self.name)
+
+    record = add
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Unrecorded, (self.name, self._table) if self._idle is not None else (self.name, self._table, None)
+
+
+def step_of(step: object) -> int:
+    """Return a step's number, `ABSENT` for None. Raises `BadStepError`."""
+    if step is None:
+        return ABSENT
+    if type(step) is int and ABSENT < step < -ABSENT:
+        return step
+    try:
+        return integer(step)
+    except (BadValueError, DeviceValueError) as error:
+        raise BadStepError(repr_of(step)) from error
+
+
+def interval_ns(every_s: object) -> int:
+    """Return an interval in ns, a day at most. Raises `ValueError` if it is none."""
+    seconds = float(every_s)  # type: ignore[arg-type]  # whatever it raises is the answer
+    if not seconds > 0:
+        raise ValueError("an interval is longer than 0 s")
+    return int(min(seconds, _LONGEST_S) * 1e9)

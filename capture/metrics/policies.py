@@ -1,0 +1,145 @@
+"""Policies: what becomes of a metric that is not what the registry says of it.
+
+A series is judged once, by name, kind and unit, when it gets its number; its values are held against the metric's
+range when they are sealed (`ranges`). Neither costs the call that records a value anything. For each thing that may be
+wrong the user has chosen one of
+
+    flag          the row is stored, and its `edge_flag` says what was noticed, such as ``wrong_unit``
+    quarantine    the row bears ``quarantine:wrong_unit``, and by the table's contract ingest puts it into `rejects`
+    drop          the row is counted as a gap, by reason
+
+What is wrong with single rows, whatever their metric, `ranklake.lake.contracts.edge` judges when they arrive.
+"""
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from ranklake.capture.common.gaps import TOO_MANY_SERIES, UNREGISTERED, WRONG_KIND, WRONG_UNIT, RefusedError
+from ranklake.capture.common.settings import Settings
+from ranklake.capture.common.values import text
+from ranklake.lake.contracts.load import load_metrics
+from ranklake.lake.contracts.model import Metric
+
+KINDS: Final = frozenset({"gauge", "counter", "delta", "ratio"})
+OVERFLOW: Final = "ranklake/over_max_series"
+"""The metric that values of all series beyond the limit share, unless they are dropped."""
+
+OUT_OF_RANGE_FLAG: Final = "out_of_range"
+_OVER_FLAG: Final = "over_max_series"
+_REASONS: Final = {"unregistered": UNREGISTERED, "wrong_kind": WRONG_KIND, "wrong_unit": WRONG_UNIT}
+_MOST_TOLD: Final = 100
+_MOST_COMPARED: Final = 100
+_NEAR: Final = 0.85
+
+Warn = Callable[[str, str], None]
+
+
+def registry_of(settings: Settings, warn: Warn) -> tuple[Settings, Mapping[str, Metric]]:
+    """Return the metrics that are registered, and the settings that hold with them.
+
+    An overlay that cannot be read is told; without it nobody knows what is registered, so ``unregistered`` flags.
+    """
+    try:
+        return settings, load_metrics(Path(settings.contracts_overlay) if settings.contracts_overlay else None)
+    except Exception as error:  # noqa: BLE001 - users hand over anything
+        warn("contracts_overlay", f"the metrics of contracts_overlay are not known here: {error}")
+        return replace(settings, unregistered="flag"), load_metrics()
+
+
+def marked(policy: str, flag: str) -> str:
+    """Return what `edge_flag` says of a row, by the policy."""
+    return f"quarantine:{flag}" if policy == "quarantine" else flag
+
+
+class Policies:
+    """Judges the series of one process as they are defined.
+
+    Parameters
+    ----------
+    registry
+        What is known of metrics, by name.
+    warn
+        Told of what the user may want to mend: a topic, and a line.
+    """
+
+    def __init__(self, settings: Settings, registry: Mapping[str, Metric], warn: Warn) -> None:
+        self._settings, self._registry, self._warn = settings, registry, warn
+        self._declared: dict[str, tuple[str | None, str | None]] = {}
+        self._told: set[str] = set()
+        self._compared = 0
+
+    def judge(self, name: str, kind: str | None, unit: str | None) -> dict[str, Any]:
+        """Return what a series' definition says of it: see `ranklake.capture.spool.meta.Metric`.
+
+        Parameters
+        ----------
+        kind, unit
+            As the user declared them; None is whatever the metric has. Of a metric that is not registered the first
+            declaration holds.
+
+        Raises
+        ------
+        RefusedError
+            A policy says that such a series is dropped.
+        """
+        metric = self._registry.get(name)
+        if metric is None:
+            first_kind, first_unit = self._declared.get(name, (None, None))
+            due_kind, due_unit = first_kind or (kind if kind in KINDS else None), first_unit or unit
+        else:
+            due_kind, due_unit = metric.kind, metric.unit
+        wrong = {
+            "unregistered": metric is None,
+            "wrong_kind": kind is not None and kind != due_kind,
+            "wrong_unit": unit is not None and unit != due_unit,
+        }
+        flags = [flag for flag, is_wrong in wrong.items() if is_wrong]
+        told = {"wrong_kind": f"kind {kind!r} is not {due_kind!r}", "wrong_unit": f"unit {unit!r} is not {due_unit!r}"}
+        for flag in flags:
+            policy = getattr(self._settings, flag)
+            self._tell(name, flag, policy, told.get(flag, ""))
+            if policy == "drop":
+                raise RefusedError(_REASONS[flag], name)
+        if metric is None:
+            if due_kind or due_unit:
+                self._declared[name] = due_kind, due_unit
+        elif metric.replaced_by:
+            self._tell_once(name, f"metric {name!r} is deprecated; use {metric.replaced_by!r}")
+        facts: dict[str, Any] = {"kind": kind if kind in KINDS else due_kind or "gauge"}
+        if flags:
+            facts["e"] = ",".join(marked(getattr(self._settings, flag), flag) for flag in flags)
+        if metric is not None and (metric.min is not None or metric.max is not None):
+            facts["r"] = [metric.min, metric.max, self._settings.out_of_range]
+        return facts
+
+    def overflow(self, name: str) -> dict[str, Any]:
+        """Return the definition of the series that those beyond the limit share. Raises `RefusedError` if none do."""
+        policy, most = self._settings.over_max_series, self._settings.max_series
+        if policy == "drop":
+            raise RefusedError(TOO_MANY_SERIES, f"more than {most}, {name} for one")
+        self._tell_once(OVERFLOW, f"more than {most} series; values of the others, {name!r} for one, become {OVERFLOW}")
+        return {"n": OVERFLOW, "kind": "gauge", "e": marked(policy, _OVER_FLAG)}
+
+    def _tell(self, name: str, flag: str, policy: str, how: str) -> None:
+        """Warn of a metric that is dropped or wrongly declared, or whose name is nearly that of another."""
+        hint = self._near(name) if flag == "unregistered" else ""
+        if policy == "drop" or how or hint:
+            what = f"metric {text(name, 80)!r} is {flag.replace('_', ' ')}" if how else f"no metric is called {name!r}"
+            done = {"flag": "flagged", "quarantine": "sent to quarantine", "drop": "dropped and counted"}[policy]
+            self._tell_once(f"{name} {flag}", f"{what}; {how or hint}{', ' if how or hint else ''}its rows are {done}")
+
+    def _near(self, name: str) -> str:
+        """Ask for a registered name that this one may be a misspelling of."""
+        if self._compared >= _MOST_COMPARED:  # a tenth of a millisecond each, in the training's thread
+            return ""
+        self._compared += 1
+        near = difflib.get_close_matches(name, self._registry, n=1, cutoff=_NEAR)
+        return f"did you mean {near[0]!r}?" if near else ""
+
+    def _tell_once(self, topic: str, line: str) -> None:
+        if topic not in self._told and len(self._told) < _MOST_TOLD:
+            self._told.add(topic)
+            self._warn(f"metric {topic}", line)

@@ -1,0 +1,265 @@
+"""Agent: what one process of a node does for all ranks there: adopts, packs, uploads, keeps figures.
+
+    live streams:  ….sealed ──┐
+    dead streams:  sealed ────┴─▶ pack ─▶ PUT, verify ─▶ members ….acked ─▶ deleted, by their process if it lives
+
+Killed anywhere, it leaves segments that are sent and not acknowledged. They are sent again, by whomever, in whatever
+pack: they keep their names and digests, by which ingest tells what it has.
+"""
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.capture.common.gaps import LOGGER
+from ranklake.capture.node.figures import Figures, GapCount
+from ranklake.capture.node.report import Round
+from ranklake.capture.sealing.encryption import Encryption
+from ranklake.capture.sending.breaker import Breaker, Standing
+from ranklake.capture.sending.packing import PACK_BYTES, Waiting, packs_of
+from ranklake.capture.sending.upload import Uploader
+from ranklake.capture.spool.owner import HELD, OWNER_FILE, Owner, is_orphan
+from ranklake.capture.spool.stream import SealedFile, StreamName, ready_files, streams, sweep
+from ranklake.lake.contracts.envelope import EncryptionError
+from ranklake.lake.contracts.pack import pack
+
+if TYPE_CHECKING:
+    from ranklake.capture.recover import Orphan
+
+STREAMS_AT_ONCE: Final = 256
+"""Streams looked at together: what is adopted stays locked, at one descriptor each, until it is sent."""
+
+
+@dataclass
+class Agent:
+    """The agent of a local spool; its process holds the spool's `Leadership`.
+
+    Parameters
+    ----------
+    root
+        The local spool.
+    spool
+        Where segments go; without one, each goes where its process meant it to.
+    storage_options
+        Handed to fsspec.
+    pack_every_s
+        How long segments of living processes may wait for others to be packed with.
+    encryption
+        Where the key is to seal with what dead processes left.
+    standings
+        How the breakers of spools stand that another process has tried, by URI.
+    gaps
+        Knows which gaps were counted before.
+    """
+
+    root: Path
+    spool: str = ""
+    storage_options: Mapping[str, Any] | None = None
+    pack_every_s: float = 60.0
+    encryption: Encryption = field(default_factory=Encryption)
+    figures: Figures = field(default_factory=Figures)
+    standings: Mapping[str, Standing] = field(default_factory=dict)
+    _uploaders: dict[str, Uploader] = field(default_factory=dict)
+    _first_seen: dict[Path, float] = field(default_factory=dict)
+    _meant_for: dict[Path, str] = field(default_factory=dict)
+    gaps: GapCount = field(default_factory=GapCount)
+
+    def look(self, stop: Callable[[], bool] = lambda: False, *, pack_now: bool = False) -> Round:
+        """Go over all streams once: adopt the dead, and send what is due. `stop` is asked before each stream and PUT.
+
+        Nothing is raised for one stream's sake, nor for a store that fails.
+        """
+        counts: Counter[str] = Counter()
+        troubles: list[str] = []
+        kept: list[Waiting] = []
+        seen: set[Path] = set()
+        folders = streams(self.root)
+        while chosen := list(islice(folders, STREAMS_AT_ONCE)):
+            with contextlib.ExitStack() as held:
+                waiting: list[Waiting] = []
+                orphans: list[Orphan] = []
+                for folder in chosen:
+                    seen.add(folder)
+                    if not stop():
+                        with self._telling(troubles, folder):
+                            waiting += self._one(folder, held, orphans, counts, troubles)
+                if pack_now or self._due(waiting):
+                    waiting = self._send(waiting, stop, counts, troubles)
+                    counts["left"] += len(waiting)
+                for orphan in orphans:
+                    with self._telling(troubles, orphan.folder):
+                        orphan.discard_if_empty()
+                kept += waiting
+        self._forget(seen, kept)
+        sweep(self.root)
+        self.figures = self._figures(kept, counts)
+        return Round(**counts, troubles=tuple(troubles))
+
+    @contextlib.contextmanager
+    def _telling(self, troubles: list[str], folder: Path) -> Iterator[None]:
+        """Note what one stream's damage raises: it must not block the others."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            if folder.exists():  # else its process has closed it meanwhile
+                troubles.append(f"{folder}: {error}")
+        except Exception as error:  # noqa: BLE001 - a bug of ours, or damage beyond imagination
+            troubles.append(f"{folder}: {type(error).__name__}: {error}")
+            LOGGER.warning("ranklake: cannot send %s: %s", folder, error)
+
+    def _one(
+        self,
+        folder: Path,
+        held: contextlib.ExitStack,
+        orphans: "list[Orphan]",
+        counts: "Counter[str]",
+        troubles: list[str],
+    ) -> list[Waiting]:
+        """Return what waits in a stream; one whose process is dead is taken over and sealed first."""
+        with contextlib.ExitStack() as mine:
+            orphan = mine.enter_context(_taken_over(folder, self.encryption))
+            meant_for = orphan.owner.spool if orphan and orphan.owner else "" if orphan else self._spool_of(folder)
+            if self.spool and meant_for and meant_for != self.spool:
+                counts["foreign"] += 1
+                return []
+            if orphan is None:
+                counts["alive"] += 1
+            else:
+                with self._telling(troubles, folder):  # what was sealed before can be sent all the same, and makes room
+                    try:
+                        orphan.seal()
+                        orphans.append(orphan)
+                    except EncryptionError as error:
+                        troubles.append(f"{folder}: {error}")
+                    counts["streams"] += 1
+                held.enter_context(mine.pop_all())
+        with contextlib.suppress(OSError):
+            self.gaps.look(folder)
+        name = StreamName.of(folder)
+        assert name is not None
+        waiting = []
+        for file in ready_files(folder):
+            with contextlib.suppress(FileNotFoundError):  # its process has sent it meanwhile
+                waiting.append(self._waiting(file, name, self.spool or meant_for, adopted=orphan is not None))
+        return waiting
+
+    def _spool_of(self, folder: Path) -> str:
+        """Return where a living process means its segments to go, or an empty text.
+
+        This process's own streams go where the agent's do, and their owner.json must not be opened.
+        """
+        if folder not in self._meant_for:
+            name = StreamName.of(folder)
+            own = name is None or HELD.has(name.incarnation)
+            self._meant_for[folder] = self.spool if own else _owner_says(folder)
+        return self._meant_for[folder]
+
+    def _waiting(self, file: SealedFile, name: StreamName, uri: str, *, adopted: bool) -> Waiting:
+        found = file.path.stat()
+        now = time.monotonic()
+        seen_for = now - self._first_seen.setdefault(file.path, now)  # beside the wall clock, which may step
+        age = max(seen_for, time.time() - found.st_mtime)
+        return Waiting(file, file.remote(name), uri, found.st_size, age, adopted)
+
+    def _due(self, waiting: list[Waiting]) -> bool:
+        return (
+            any(item.adopted or item.age_s >= self.pack_every_s for item in waiting)
+            or sum(item.size_bytes for item in waiting) >= PACK_BYTES
+        )
+
+    def _send(
+        self, waiting: list[Waiting], stop: Callable[[], bool], counts: "Counter[str]", troubles: list[str]
+    ) -> list[Waiting]:
+        """Send segments in as few packs as may be; return those that are left."""
+        left: list[Waiting] = []
+        for members in packs_of(waiting):
+            uploader = self._uploader(members[0].uri)
+            if uploader is None or stop() or uploader.breaker.left_s() > 0:
+                left += members
+                continue
+            if uploader.breaker.state != "closed":  # a probe: what was tried can no longer be given up (decision 017)
+                left += members[1:]
+                members = members[:1]  # noqa: PLW2901 - what is sent now
+            raw: dict[str, bytes] = {}
+            for item in members:
+                with self._telling(troubles, item.file.path.parent), contextlib.suppress(FileNotFoundError):
+                    raw[item.remote] = item.file.read_to_send()
+            if raw and not uploader.send(*pack(raw)):
+                left += members
+                continue
+            for item in members:
+                if item.remote in raw:
+                    with self._telling(troubles, item.file.path.parent):
+                        self._acknowledge(item)
+            counts.update(segments=len(raw), packs=bool(raw))
+            counts["rows"] += sum(item.file.rows for item in members if item.remote in raw)
+            self.figures.sent_bytes += sum(map(len, raw.values()))
+        return left
+
+    def _acknowledge(self, item: Waiting) -> None:
+        acked = item.file.acknowledge()
+        if item.adopted:
+            acked.unlink(missing_ok=True)
+
+    def _uploader(self, uri: str) -> Uploader | None:
+        if uri and uri not in self._uploaders:
+            breaker = Breaker.resumed(self.standings.get(uri, Standing()))
+            self._uploaders[uri] = Uploader(uri, self.storage_options, breaker)
+        return self._uploaders.get(uri)
+
+    def breakers(self) -> dict[str, Standing]:
+        """Return how the breakers of the spools that were tried stand."""
+        return {uri: uploader.breaker.standing() for uri, uploader in self._uploaders.items()}
+
+    def _forget(self, seen: set[Path], kept: list[Waiting]) -> None:
+        """Keep no memory of what is gone."""
+        there = {item.file.path for item in kept}
+        self._first_seen = {path: since for path, since in self._first_seen.items() if path in there}
+        self._meant_for = {folder: uri for folder, uri in self._meant_for.items() if folder in seen}
+        self.gaps.forget(seen)
+
+    def _figures(self, kept: list[Waiting], counts: "Counter[str]") -> Figures:
+        before = self.figures
+        uploaders = self._uploaders.values()
+        return Figures(
+            queue_segments=len(kept),
+            queue_bytes=sum(item.size_bytes for item in kept),
+            lag_s=max((item.age_s for item in kept), default=0.0),
+            streams=counts["alive"],
+            breaker_open=int(any(uploader.breaker.state != "closed" for uploader in uploaders)),
+            retries=sum(uploader.retries for uploader in uploaders),
+            packs=before.packs + counts["packs"],
+            sent_segments=before.sent_segments + counts["segments"],
+            sent_bytes=before.sent_bytes,
+            gap_rows=self.gaps.rows.total(),
+            gaps=dict(self.gaps.rows),
+        )
+
+
+def _owner_says(folder: Path) -> str:
+    try:
+        return Owner.from_json((folder / OWNER_FILE).read_bytes()).spool
+    except ValueError:
+        return ""
+
+
+@contextlib.contextmanager
+def _taken_over(folder: Path, encryption: Encryption) -> "Iterator[Orphan | None]":
+    """Hold a dead process's stream for the block; None if the process lives or somebody else has taken it over."""
+    name = StreamName.of(folder)
+    try:
+        orphaned = name is not None and is_orphan(folder, name.incarnation)
+    except OSError:  # removed meanwhile, or not ours to open
+        orphaned = False
+    if not orphaned:
+        yield None
+        return
+    from ranklake.capture.recover import taken_over  # numpy and pyarrow: most looks seal nothing
+
+    with taken_over(folder, encryption) as orphan:
+        yield orphan

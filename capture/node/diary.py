@@ -1,0 +1,38 @@
+"""Diary: the agent's figures as telemetry rows, in its own run beside those of the ranks."""
+
+import time
+from typing import Final
+
+from ranklake.capture.node.figures import COUNTERS, GAUGES, Figures
+from ranklake.capture.training.run import Run
+
+JOB: Final = "ranklake-agent"
+"""Job of the agent's run: sums over training jobs leave it out by that name."""
+EVERY_S: Final = 60.0
+
+
+class Diary:
+    """Keeps the figures in a run, by one thread.
+
+    Parameters
+    ----------
+    every_s
+        Least time between two entries.
+    """
+
+    def __init__(self, run: Run, *, every_s: float = EVERY_S) -> None:
+        self._every_s = every_s
+        self._next = 0.0
+        self._values = [
+            (figure, run.scalar(name, kind=kind))
+            for kind, family in (("gauge", GAUGES), ("counter", COUNTERS))
+            for name, (figure, _, _) in family.items()
+        ]
+
+    def note(self, figures: Figures) -> None:
+        """Record the figures, if the last entry is old enough. Nothing is raised."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + self._every_s
+        for figure, scalar in self._values:
+            scalar.add(getattr(figures, figure))

@@ -1,0 +1,182 @@
+"""Errand: one look of the agent at its local spool, by a process of its own that ends when it is done.
+
+    agent's process: light, lives long ──what to do, as JSON, on stdin──▶ errand: numpy, pyarrow, the store's client
+                                       ◀──what was done, on stdout──────
+
+Sealing and uploading need libraries that take more memory than the agent may have, for a second each minute; a process
+that ends gives all of it back (decision 028). Killed anywhere, an errand leaves what any killed process does.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final, Self
+
+from ranklake.capture.node.figures import GapCount
+from ranklake.capture.node.report import Round
+from ranklake.capture.sending.breaker import Standing
+
+_LOOK_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """What is to be done.
+
+    Attributes
+    ----------
+    root, spool, storage_options
+        As the agent has them. They go by a pipe: command lines are for all to read, and options may hold credentials.
+    encryption_key
+        Where the key is.
+    standings
+        How the breakers of the spools stand, by URI.
+    read
+        How far each stream was read for its gaps, in bytes.
+    """
+
+    root: str
+    spool: str
+    storage_options: Mapping[str, Any]
+    encryption_key: str
+    standings: Mapping[str, Standing] = field(default_factory=dict)
+    read: Mapping[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Return it as JSON."""
+        return json.dumps(asdict(self), default=str)
+
+    @classmethod
+    def from_json(cls, raw: str) -> Self:
+        """Read it back. Raises `ValueError`, `TypeError`."""
+        facts: dict[str, Any] = json.loads(raw)
+        standings = {uri: Standing(**standing) for uri, standing in facts.pop("standings").items()}
+        return cls(**facts, standings=standings)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What came of it.
+
+    Attributes
+    ----------
+    done
+        What the look did.
+    retries, sent_bytes
+        Uploads that failed, and size of those that did not.
+    standings
+        How the breakers stand now.
+    gaps
+        New gaps: table, reason, rows.
+    read
+        How far each stream was read for them, in bytes.
+    failed
+        True if the errand itself came to nothing.
+    """
+
+    done: Round
+    retries: int = 0
+    sent_bytes: int = 0
+    standings: Mapping[str, Standing] = field(default_factory=dict)
+    gaps: Sequence[tuple[str, str, int]] = ()
+    read: Mapping[str, int] = field(default_factory=dict)
+    failed: bool = False
+
+    def to_json(self) -> str:
+        """Return it as JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, raw: str) -> Self:
+        """Read it back. Raises `ValueError`, `TypeError`, `KeyError`."""
+        facts: dict[str, Any] = json.loads(raw)
+        done = facts.pop("done")
+        standings = {uri: Standing(**standing) for uri, standing in facts.pop("standings").items()}
+        return cls(Round(**{**done, "troubles": tuple(done["troubles"])}), **facts, standings=standings)
+
+
+def run(errand: Errand, stop: threading.Event) -> Report:
+    """Do it: adopt what is dead, and send all that is sealed."""
+    # Not before an errand is run: the agent's process imports this module, and must stay light.
+    from ranklake.capture.node.agent import Agent
+    from ranklake.capture.sealing.encryption import Encryption
+
+    parent = os.getppid()
+    agent = Agent(
+        Path(errand.root),
+        errand.spool,
+        errand.storage_options,
+        encryption=Encryption(errand.encryption_key),
+        standings=errand.standings,
+        gaps=GapCount({Path(folder): at for folder, at in errand.read.items()}),
+    )
+    done = agent.look(lambda: stop.is_set() or os.getppid() != parent, pack_now=True)
+    return Report(
+        done,
+        agent.figures.retries,
+        agent.figures.sent_bytes,
+        agent.breakers(),
+        [(table, reason, rows) for (table, reason), rows in agent.gaps.rows.items()],
+        {str(folder): at for folder, at in agent.gaps.read.items()},
+    )
+
+
+def send(errand: Errand, stop: threading.Event, grace_s: float) -> Report:
+    """Have it run by a process of its own; nothing is raised for what becomes of that.
+
+    Parameters
+    ----------
+    stop
+        Ends it: politely, and after `grace_s` by SIGKILL.
+    """
+    command = [sys.executable, "-m", "ranklake.capture.node.errand"]
+    told: str | None = errand.to_json()
+    try:
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+    except OSError as error:
+        return Report(Round(troubles=(f"{errand.root}: no process can be started: {error}",)), failed=True)
+    deadline = float("inf")
+    said = ""
+    while True:
+        try:
+            said, _ = process.communicate(told, timeout=_LOOK_S)
+            break
+        except subprocess.TimeoutExpired:
+            told = None
+        if stop.is_set() and deadline == float("inf"):
+            process.terminate()
+            deadline = time.monotonic() + grace_s
+        if time.monotonic() > deadline:
+            process.kill()
+    try:
+        return Report.from_json(said)
+    except (ValueError, TypeError, KeyError):
+        how = f"ended with status {process.returncode}"
+        troubles = () if stop.is_set() else (f"{errand.root}: the process that sends {how}",)
+        return Report(Round(troubles=troubles), failed=True)
+
+
+def main() -> None:
+    """Read an errand from stdin, run it, and write the report to stdout."""
+    stop = threading.Event()
+
+    def ask_to_stop(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        stop.set()
+
+    signal.signal(signal.SIGTERM, ask_to_stop)
+    sys.stdout.write(run(Errand.from_json(sys.stdin.read()), stop).to_json())
+
+
+if __name__ == "__main__":
+    main()

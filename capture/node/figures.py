@@ -1,0 +1,124 @@
+"""Figures: what the agent says of itself, for telemetry rows and in the text format of Prometheus."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from ranklake.capture.common.gaps import FOUND_WHEN_SEALING
+from ranklake.capture.spool import frames
+from ranklake.capture.spool.stream import META_FILE
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@dataclass(slots=True)
+class Figures:
+    """The agent's figures at the end of a look.
+
+    Attributes
+    ----------
+    queue_segments, queue_bytes, lag_s
+        Sealed segments that wait: how many, of what size, and the age of the oldest.
+    streams
+        Streams that living processes write.
+    breaker_open
+        1 while a circuit breaker holds uploads back.
+    retries, packs, sent_segments, sent_bytes
+        Counted since the agent began.
+    gap_rows
+        Rows that could not be recorded, as the streams say that the agent has seen since it began.
+    gaps
+        The same by (table, reason).
+    """
+
+    queue_segments: int = 0
+    queue_bytes: int = 0
+    lag_s: float = 0.0
+    streams: int = 0
+    breaker_open: int = 0
+    retries: int = 0
+    packs: int = 0
+    sent_segments: int = 0
+    sent_bytes: int = 0
+    gap_rows: int = 0
+    gaps: dict[tuple[str, str], int] = field(default_factory=dict)
+
+
+GAUGES: Final = {
+    "agent/queue_segments": ("queue_segments", "ranklake_agent_queue_segments", "Sealed segments that wait."),
+    "agent/queue_bytes": ("queue_bytes", "ranklake_agent_queue_bytes", "Size of the sealed segments that wait."),
+    "agent/lag": ("lag_s", "ranklake_agent_lag_seconds", "Age of the oldest segment that waits."),
+    "agent/streams": ("streams", "ranklake_agent_streams", "Streams that living processes write."),
+    "agent/breaker_open": ("breaker_open", "ranklake_agent_breaker_open", "1 while uploads are held back."),
+}
+COUNTERS: Final = {
+    "agent/retries": ("retries", "ranklake_agent_retries_total", "Uploads that failed and are tried again."),
+    "agent/packs": ("packs", "ranklake_agent_packs_total", "Packs uploaded."),
+    "agent/sent_segments": ("sent_segments", "ranklake_agent_sent_segments_total", "Segments uploaded."),
+    "agent/sent_bytes": ("sent_bytes", "ranklake_agent_sent_bytes_total", "Size of the segments uploaded."),
+    "agent/gap_rows": ("gap_rows", "", "Rows that the node's processes could not record."),
+}
+"""Per metric: the figure's name, its name for Prometheus, and what it is."""
+
+
+def prometheus(figures: Figures) -> str:
+    """Return the figures in Prometheus' text format, version 0.0.4."""
+    lines: list[str] = []
+    for kind, family in (("gauge", GAUGES), ("counter", COUNTERS)):
+        for figure, name, doc in family.values():
+            if name:
+                lines += [f"# HELP {name} {doc}", f"# TYPE {name} {kind}", f"{name} {getattr(figures, figure):.17g}"]
+    name = "ranklake_agent_gap_rows_total"
+    lines += [f"# HELP {name} {COUNTERS['agent/gap_rows'][2]}", f"# TYPE {name} counter"]
+    for (table, reason), rows in sorted(figures.gaps.items()):
+        lines.append(f'{name}{{table="{_label(table)}",reason="{_label(reason)}"}} {rows}')
+    return "\n".join(lines) + "\n"
+
+
+def _label(value: str) -> str:
+    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+class GapCount:
+    """Counts the gaps that streams write down, reading of each meta.frames only what is new.
+
+    Attributes
+    ----------
+    rows
+        Gaps by (table, reason).
+    read
+        How far each stream was read, in bytes.
+    """
+
+    def __init__(self, read: Mapping[Path, int] | None = None) -> None:
+        self.rows: Counter[tuple[str, str]] = Counter()
+        self.read = dict(read or {})
+
+    def look(self, folder: Path) -> None:
+        """Count what a stream has written down since the last look. Raises `OSError`."""
+        at = self.read.get(folder, 0)
+        with (folder / META_FILE).open("rb") as file:
+            file.seek(at)
+            raw = file.read()
+        found = frames.scan(raw)
+        self.read[folder] = at + len(raw) - found.torn_bytes
+        for frame in found.frames:
+            self._count(frame)
+
+    def _count(self, frame: frames.Frame) -> None:
+        try:
+            if frame.get("k") == "gaps":
+                for table, reason, rows in frame["n"]:
+                    self.rows[str(table), str(reason)] += int(rows)
+            elif frame.get("k") == "sealed":
+                for reason in FOUND_WHEN_SEALING.intersection(frame["g"]):
+                    self.rows[str(frame["t"]), reason] += int(frame["g"][reason])
+        except (KeyError, TypeError, ValueError):  # a frame of a later version
+            return
+
+    def forget(self, there: Iterable[Path]) -> None:
+        """Keep no memory of streams that are gone; what they counted stays counted."""
+        folders = set(there)
+        self.read = {folder: at for folder, at in self.read.items() if folder in folders}

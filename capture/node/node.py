@@ -1,0 +1,98 @@
+"""Node: the agent's own run, which is written without numpy, pyarrow or threads of its own.
+
+A run of `start` seals what it records. This one hands its stream over, every few minutes, as a process does that ends:
+it is then adopted, sealed and sent like any other, by an `Errand`, and the next row opens another stream.
+"""
+
+import contextlib
+import re
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from ranklake.capture.common.gaps import RefusedError
+from ranklake.capture.common.settings import Settings
+from ranklake.capture.lanes.lane import Lane
+from ranklake.capture.node.diary import JOB
+from ranklake.capture.provenance.launcher import Launch
+from ranklake.capture.provenance.provenance import run_row
+from ranklake.capture.recording.recorder import Recorder
+from ranklake.capture.training.run import Run
+
+ANCHOR_EVERY_S: Final = 10.0
+"""How often times are noted, and what was recorded is brought to the disk; a killed process loses nothing of it."""
+_FILE_BYTES: Final = {"scalars": 1 << 16, "rows": 1 << 16, "intervals": 1 << 14, "spans": 1 << 14}
+
+
+class Node:
+    """A run named ``ranklake-agent-<host>-<time of its start>``: each start of an agent is a run of its own.
+
+    Parameters
+    ----------
+    root
+        The local spool.
+    spool
+        Where the segments go.
+    hand_over_s
+        How long rows wait to be sealed.
+
+    Attributes
+    ----------
+    run
+        Records. Only the thread that calls `tick` may use it.
+    """
+
+    def __init__(self, root: Path, spool: str, settings: Settings | None = None, *, hand_over_s: float = 300.0) -> None:
+        host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:64]
+        began = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")
+        launch = Launch(run=f"{JOB}-{host}-{began}", local_world_size=1, node_count=1)
+        # One thread writes, and nobody seals here: values that find no room cannot be folded.
+        chosen = replace(settings or Settings(), shards="never", backpressure="drop_newest", sampling="")
+        self._recorder = Recorder(root, launch, spool, chosen, _FILE_BYTES)
+        for lane in self._recorder.slots.values():
+            assert isinstance(lane, Lane)
+            lane.alone = True
+        self.run = Run(launch, self._recorder)
+        self._recorder.records["runs"].append(time.monotonic_ns(), run_row(launch, JOB, {}))
+        self.run.event("run_start")
+        # Something is sealed in each such interval: a node of which nothing comes for long is silent.
+        self.run.event("rank_start", launcher=launch.launcher, world_size=launch.world_size, interval_s=hand_over_s)
+        self._hand_over_s = hand_over_s
+        now = time.monotonic()
+        self._next_anchor, self._next_hand_over = now, now + hand_over_s
+
+    def tick(self) -> bool:
+        """Do what is due; True if the stream was handed over. Nothing is raised: troubles are told once."""
+        now = time.monotonic()
+        handed_over = False
+        if now >= self._next_anchor:
+            self._next_anchor = now + ANCHOR_EVERY_S
+            self._attempt("noting the time", self._note)
+        if now >= self._next_hand_over:
+            self._next_hand_over = now + self._hand_over_s
+            self._attempt("handing over", self._recorder.hand_over)
+            handed_over = True
+        return handed_over
+
+    def close(self) -> None:
+        """End the run; what it recorded is adopted by whoever looks next."""
+        self.run.close()
+
+    def _attempt(self, doing: str, work: Callable[[], object]) -> None:
+        self._recorder.gaps.attempt(doing, work, lambda: None)
+
+    def _note(self) -> None:
+        recorder = self._recorder
+        if recorder.stream is not None and recorder.stream.vanished():
+            recorder.abandon_stream()
+        recorder.flush_gaps()
+        with contextlib.suppress(RefusedError):
+            stream = recorder.require()
+            stream.anchor()
+            recorder.sync()
+            # All that this run left in the local spool counts, not the present stream alone.
+            recorder.budget.look(*(path for path in stream.folder.parent.iterdir() if path.is_dir()))

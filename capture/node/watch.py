@@ -1,0 +1,183 @@
+"""Watch: what there is to do in a local spool, found out without sealing or sending anything.
+
+It needs neither pyarrow nor the store's client, so the agent's process stays small; what is due an `Errand` does.
+"""
+
+import contextlib
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from ranklake.capture.node.errand import Report
+from ranklake.capture.node.figures import Figures, GapCount
+from ranklake.capture.sending.breaker import Standing
+from ranklake.capture.sending.packing import PACK_BYTES
+from ranklake.capture.spool.owner import HELD, OWNER_FILE, Owner, is_orphan
+from ranklake.capture.spool.stream import SealedFile, StreamName, open_files, ready_files, sealed_files, streams
+
+LONGEST_REST_S: Final = 60.0
+"""Longest time between tries at a stream that cannot be finished."""
+
+
+@dataclass(slots=True)
+class _Rest:
+    """How often something was tried in vain, and until when it is left alone."""
+
+    tries: int = 0
+    until: float = 0.0
+
+    def again(self) -> None:
+        self.until = time.monotonic() + min(LONGEST_REST_S, 2.0**self.tries)
+        self.tries += 1
+
+
+@dataclass
+class Watch:
+    """Watches one local spool for its agent.
+
+    Parameters
+    ----------
+    root, spool, pack_every_s
+        As `ranklake.capture.node.agent.Agent` has them.
+
+    Attributes
+    ----------
+    figures
+        As of the last look.
+    alive, foreign
+        Streams that are being written, and those meant for another spool, at the last look.
+    holders
+        Living processes that record, by pid, at the last look.
+    """
+
+    root: Path
+    spool: str = ""
+    pack_every_s: float = 60.0
+    figures: Figures = field(default_factory=Figures)
+    alive: int = 0
+    foreign: int = 0
+    holders: dict[int, StreamName] = field(default_factory=dict)
+    _gaps: GapCount = field(default_factory=GapCount)
+    _owners: dict[Path, Owner | None] = field(default_factory=dict)
+    _first_seen: dict[Path, float] = field(default_factory=dict)
+    _standings: dict[str, Standing] = field(default_factory=dict)
+    _stood_at: float = 0.0
+    _rests: dict[Path, _Rest] = field(default_factory=dict)
+    _rest: _Rest = field(default_factory=_Rest)
+
+    def look(self) -> bool:
+        """Go over all streams; say whether anything is to be sealed or sent now. Nothing is raised for one's sake."""
+        self.alive = self.foreign = 0
+        due = False
+        ages: list[float] = []
+        sizes: Counter[str] = Counter()
+        seen: set[Path] = set()
+        files_seen: set[Path] = set()
+        holders: dict[int, StreamName] = {}
+        for folder in streams(self.root):
+            seen.add(folder)
+            with contextlib.suppress(OSError):  # finished and removed meanwhile
+                due |= self._one(folder, ages, sizes, files_seen, holders)
+        due |= any(size >= PACK_BYTES and not self._rests_store(uri) for uri, size in sizes.items())
+        self._first_seen = {path: since for path, since in self._first_seen.items() if path in files_seen}
+        self._owners = {folder: owner for folder, owner in self._owners.items() if folder in seen}
+        self._rests = {folder: rest for folder, rest in self._rests.items() if folder in seen}
+        self._gaps.forget(seen)
+        self.holders = holders
+        figures = self.figures
+        figures.queue_segments, figures.queue_bytes = len(ages), sizes.total()
+        figures.lag_s = max(ages, default=0.0)
+        figures.streams = self.alive
+        figures.breaker_open = int(any(standing.is_open for standing in self._standings.values()))
+        figures.gap_rows, figures.gaps = self._gaps.rows.total(), dict(self._gaps.rows)
+        return due and time.monotonic() >= self._rest.until
+
+    def _one(
+        self,
+        folder: Path,
+        ages: list[float],
+        sizes: "Counter[str]",
+        seen: set[Path],
+        holders: dict[int, StreamName],
+    ) -> bool:
+        """Look at one stream; say whether it makes an errand due. Raises `OSError`."""
+        name = StreamName.of(folder)
+        assert name is not None
+        own = HELD.has(name.incarnation)
+        dead = not own and is_orphan(folder, name.incarnation)
+        owner = None if own else self._owner(folder)
+        if owner is not None and not dead:
+            holders[owner.pid] = name
+        uri = self.spool or (owner.spool if owner else "")
+        if self.spool and owner and owner.spool and owner.spool != self.spool:
+            self.foreign += 1
+            return False
+        self.alive += not dead
+        with contextlib.suppress(OSError):  # a damaged one is an errand's to tell of
+            self._gaps.look(folder)
+        waiting = ready_files(folder)
+        waits = False
+        for file in waiting:
+            with contextlib.suppress(FileNotFoundError):  # its process has sent it meanwhile
+                sizes[uri] += file.path.stat().st_size
+                age = self._age_s(file)
+                ages.append(age)
+                seen.add(file.path)
+                waits |= age >= self.pack_every_s
+        may_go = bool(uri) and not self._rests_store(uri)
+        if not dead:
+            return waits and may_go
+        if time.monotonic() < self._rests.setdefault(folder, _Rest()).until:
+            return False
+        return may_go or not sealed_files(folder) or bool(open_files(folder))
+
+    def reported(self, report: Report) -> None:
+        """Take note of what an errand has done."""
+        now = time.monotonic()
+        self._standings, self._stood_at = self.standings() | dict(report.standings), now
+        for folder, rest in self._rests.items():
+            if folder.exists() and rest.until <= now:  # it was tried, and is still there
+                rest.again()
+        if report.failed:
+            self._rest.again()
+        else:
+            self._rest = _Rest()
+        figures, done = self.figures, report.done
+        figures.retries += report.retries
+        figures.packs += done.packs
+        figures.sent_segments += done.segments
+        figures.sent_bytes += report.sent_bytes
+        self._gaps.rows.update({(table, reason): rows for table, reason, rows in report.gaps})
+        self._gaps.read.update({Path(folder): at for folder, at in report.read.items()})
+
+    def standings(self) -> dict[str, Standing]:
+        """Return how the breakers stand now."""
+        passed = time.monotonic() - self._stood_at
+        return {
+            uri: Standing(found.failures, found.is_open, max(0.0, found.wait_s - passed))
+            for uri, found in self._standings.items()
+        }
+
+    def read(self) -> dict[str, int]:
+        """Return how far each stream was read for its gaps."""
+        return {str(folder): at for folder, at in self._gaps.read.items()}
+
+    def _rests_store(self, uri: str) -> bool:
+        standing = self._standings.get(uri)
+        return standing is not None and self._stood_at + standing.wait_s > time.monotonic()
+
+    def _age_s(self, file: SealedFile) -> float:
+        now = time.monotonic()
+        seen_for = now - self._first_seen.setdefault(file.path, now)  # beside the wall clock, which may step
+        return max(seen_for, time.time() - file.path.stat().st_mtime)
+
+    def _owner(self, folder: Path) -> Owner | None:
+        """Return what owner.json says; this process's own must not be asked for. Raises `OSError`."""
+        if folder not in self._owners:
+            try:
+                self._owners[folder] = Owner.from_json((folder / OWNER_FILE).read_bytes())
+            except ValueError:
+                self._owners[folder] = None
+        return self._owners[folder]

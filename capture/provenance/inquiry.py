@@ -1,0 +1,184 @@
+"""Inquiry: finds out what takes too long for `start`, and completes the row of ``runs`` with it.
+
+    start    the row is written at once, with what is known and with why the rest is not
+    thread   git, packages, lock file: the row is written again, in the same slot
+    sealing  a last look at what has been imported since, then the row is final
+
+Readers take the last frame of a slot. A run that is killed in between has the row as it was then.
+"""
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from ranklake.capture.common.values import json_text
+from ranklake.capture.lanes.records import OpenRow, RecordLane
+from ranklake.capture.provenance.determinism import flags, framework_facts, generator_states, topology
+from ranklake.capture.provenance.git import Git
+from ranklake.capture.provenance.provenance import framework_columns
+from ranklake.capture.provenance.repository import COLUMNS as GIT_COLUMNS
+from ranklake.capture.provenance.repository import repository_facts
+from ranklake.capture.provenance.surroundings import lockfile_sha256, packages
+
+Facts = dict[str, Any]
+
+LIMIT_S: Final = 150.0
+"""How long sealing leaves the row open for what is still being found out."""
+GIT_LIMIT_S: Final = 120.0
+"""For each question to git: the difference of 2 GB that is hashed takes it the better part of a minute."""
+NO_TIME: Final = "the run was sealed or ended before it was found out"
+NO_FRAMEWORK: Final = "torch was not imported"
+_FRAMEWORK: Final = ("seed", "deterministic", "cuda_version", "cudnn_version", "nccl_version")
+_SLOW: Final = (*GIT_COLUMNS, "packages", "lockfile_sha256")
+
+
+class Inquiry:
+    """The row of one run, from its start until it is final.
+
+    Parameters
+    ----------
+    lane
+        Where rows of ``runs`` are written.
+    row
+        As `run_row` made it.
+    patch_bytes
+        How much of a difference is kept.
+    mesh
+        A device mesh, if the user gave one.
+
+    Notes
+    -----
+    ``unavailable`` names each column that was looked for and is missing, in every version of the row.
+    """
+
+    def __init__(self, lane: RecordLane, row: Facts, patch_bytes: int, mesh: object = None) -> None:
+        self._lane, self._patch_bytes, self._mesh = lane, patch_bytes, mesh
+        self._row = dict(row)
+        self._unavailable: dict[str, str] = json.loads(self._row.pop("unavailable", None) or "{}")
+        self._unavailable |= dict.fromkeys((*_SLOW, *_FRAMEWORK), NO_TIME)
+        self._determinism: Facts = {}
+        self._lock = threading.RLock()  # a signal's handler may close the run in the middle of this
+        self._done = threading.Event()
+        self._final = False
+        self._deadline = time.monotonic() + LIMIT_S
+        self._open: OpenRow | None = None
+        self._git = Git(_code_folder(), GIT_LIMIT_S)
+
+    def begin(self) -> None:
+        """Write the row as it is known, and start to find out the rest; nothing is raised."""
+        self._guarded("determinism", lambda: self._determinism.update(generator_states()))
+        self._look_at_frameworks()
+        self._open = self._lane.append_open(time.monotonic_ns(), self._shown())
+        if self._open is None:  # counted as a gap
+            self._final = True
+            return
+        try:
+            threading.Thread(target=self._find_out, name="ranklake-facts", daemon=True).start()
+        except RuntimeError:  # no more threads to be had
+            self._done.set()
+
+    def settle(self, patience_s: float, *, last: bool) -> bool:
+        """Make the row final if all is found out, or with what there is by then; True if it is final.
+
+        Parameters
+        ----------
+        patience_s
+            How long to wait for what is still being found out.
+        last
+            Do not leave the row open, whatever is missing.
+        """
+        done = self._final or self._done.wait(patience_s)
+        if not done and not last and time.monotonic() < self._deadline:
+            return False
+        with self._lock:
+            if not self._final:
+                self._look_at_frameworks()
+                self._write()
+                self._final = True
+        self._git.stop()
+        return True
+
+    def _find_out(self) -> None:
+        try:
+            found = repository_facts(self._git, self._patch_bytes)
+            self._add(found.columns, found.unavailable)
+            self._guarded("packages", lambda: {"packages": json_text(packages(tuple(sys.path)))})
+            self._guarded("lockfile_sha256", lambda: {"lockfile_sha256": lockfile_sha256(_upwards(self._git.folder))})
+            with self._lock:
+                self._write()
+        except Exception as error:  # noqa: BLE001 - whatever the host has in store must not stop a run
+            why = f"{type(error).__name__}"
+            self._add({}, {column: why for column, was in self._unavailable.items() if was == NO_TIME})
+        finally:
+            self._done.set()
+
+    def _look_at_frameworks(self) -> None:
+        """Note what the imported framework says; a seed that was set by the start stays."""
+        was_seeded = "seed" in self._row and not self._determinism.get("torch_is_unseeded")
+        seed = self._row.get("seed")
+
+        def look() -> Facts:
+            facts = framework_facts() | framework_columns()
+            return facts | {"seed": seed} if was_seeded else facts
+
+        before = self._unavailable.get("seed")
+        self._guarded("seed", look)
+        if "seed" in self._row:
+            missing = {column for column in _FRAMEWORK if column not in self._row}
+            self._unavailable |= dict.fromkeys(missing, "the framework was built without CUDA")
+        elif before == NO_TIME:
+            self._unavailable |= dict.fromkeys(_FRAMEWORK, NO_FRAMEWORK)
+        self._guarded("determinism", lambda: self._determinism.update(flags()))
+        self._row["determinism"] = json_text(self._determinism)
+        if not any(name.endswith("_size") and name in self._row for name in ("dp_size", "tp_size", "pp_size")):
+            self._guarded("dp_size", lambda: topology(self._mesh))
+
+    def _guarded(self, column: str, look: Callable[[], Facts | None]) -> None:
+        try:
+            found = look() or {}
+        except Exception as error:  # noqa: BLE001 - a foreign library, a file system: neither may stop a run
+            self._add({}, {column: type(error).__name__})
+        else:
+            self._add(found, {name: "not found" for name, value in found.items() if value is None})
+
+    def _add(self, columns: Facts, unavailable: dict[str, str]) -> None:
+        self._row |= {column: value for column, value in columns.items() if value is not None}
+        self._unavailable |= unavailable
+
+    def _shown(self) -> Facts:
+        row = {column: value for column, value in self._row.items() if value is not None}
+        missing = {column: why for column, why in self._unavailable.items() if column not in row}
+        return row | {"unavailable": json_text(missing)}
+
+    def _write(self) -> None:
+        if self._final or self._open is None:
+            return
+        if not self._lane.rewrite(self._open, self._shown()) and "git_patch" in self._row:
+            del self._row["git_patch"]
+            self._unavailable["git_patch"] = "it found no room"
+            self._lane.rewrite(self._open, self._shown())
+
+
+def _code_folder() -> Path:
+    """Return the folder of the script that runs, unless it is an installed one; else the working folder."""
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    if script:
+        folder = Path(script).resolve().parent
+        prefix = Path(sys.prefix).resolve()
+        if prefix not in (folder, *folder.parents) and folder.is_dir() and _upwards(folder):
+            return folder
+    try:
+        return Path.cwd()
+    except OSError:  # it was deleted
+        return Path(script or "/").parent
+
+
+def _upwards(folder: Path) -> list[Path]:
+    """Return a folder and those above it up to the repository's; only itself where there is no repository."""
+    above = [folder, *folder.parents]
+    end = next((at for at, place in enumerate(above) if (place / ".git").exists()), 0)
+    return above[: end + 1]

@@ -1,0 +1,162 @@
+"""Provenance: what rank 0 writes down about a run when it starts.
+
+Cheap to find out, and nothing that starts a device; `inquiry` finds out the rest.
+"""
+
+import getpass
+import hashlib
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import ranklake
+from ranklake.capture.common.values import json_text, plain, redacted, text
+from ranklake.capture.provenance.determinism import SIZES
+from ranklake.capture.provenance.launcher import Launch
+from ranklake.capture.provenance.submitted import NotSubmittedError, submitted_us
+from ranklake.capture.provenance.surroundings import allowed_variables, container, os_description, scheduler_facts
+from ranklake.lake.contracts.redact import redact, redact_arguments
+
+_FRAMEWORKS: Final = ("torch", "jax", "tensorflow", "mlx")
+_LONGEST_CONFIG: Final = 1 << 17
+_LONGEST_COMMAND: Final = 1 << 14
+Facts = dict[str, Any]
+
+
+def run_row(launch: Launch, job: str, told: Facts) -> Facts:
+    """Return the columns of a ``runs`` row.
+
+    Parameters
+    ----------
+    told
+        What the caller of `start` said: config, labels, injected, compute_dtype, param_count, dp_size and so on.
+
+    Returns
+    -------
+    Only what is known. ``unavailable`` says why a column that was looked for is missing.
+    """
+    unavailable: dict[str, str] = {}
+
+    def found(column: str, look: Callable[[], Any]) -> Any:  # noqa: ANN401 - a column's value
+        try:
+            value = look()
+        except Exception as error:  # noqa: BLE001 - whatever the host has in store must not stop a run
+            value, why = None, str(error) if isinstance(error, NotSubmittedError) else type(error).__name__
+        else:
+            why = "not found"
+        if value is None:
+            unavailable[column] = why
+        return value
+
+    config = told.get("config")
+    config_json = None if config is None else json_text(redact(_as_object(config)))
+    config_sha256 = hashlib.sha256(config_json.encode()).hexdigest() if config_json else None
+    if config_json and len(config_json) > _LONGEST_CONFIG:
+        unavailable["config"], config_json = f"it has {len(config_json)} characters", None
+    device = found("device_name", lambda: _device(launch))
+    row = {
+        "job": redacted(job, 256),
+        "user": found("user", getpass.getuser),
+        "host": os.uname().nodename,
+        "pid": os.getpid(),
+        "world_size": launch.world_size,
+        "local_world_size": launch.local_world_size,
+        "launcher": launch.launcher,
+        "scheduler_job_id": launch.scheduler_job_id,
+        "node_count": launch.node_count,
+        "compute_dtype": told.get("compute_dtype"),
+        "param_count": told.get("param_count"),
+        **(found("framework_version", framework_columns) or {}),
+        "python_version": platform.python_version(),
+        "ranklake_version": ranklake.__version__,
+        "config": config_json,
+        "config_sha256": config_sha256,
+        "labels": None if told.get("labels") is None else json_text(redact(_as_object(told["labels"]))),
+        "injected": redact(told.get("injected")),
+        "command_line": found("command_line", _command_line),
+        "environment": json_text(allowed_variables(os.environ)),
+        **scheduler_facts(os.environ),
+        **{name: told.get(name) for name in SIZES},
+        "submitted_ts": found("submitted_ts", lambda: submitted_us(os.environ)),
+        "os_description": found("os_description", os_description),
+        "cpu_model": found("cpu_model", cpu_model),
+        "cpu_count": os.cpu_count(),
+        "host_memory_bytes": found("host_memory_bytes", _host_memory_bytes),
+        **(device or {}),
+    }
+    image, why = container(os.environ)
+    row |= image
+    unavailable |= {column: why for column in ("container_image", "container_image_digest") if column not in image}
+    row["unavailable"] = json_text(unavailable)
+    return {column: value for column, value in row.items() if value is not None}
+
+
+def framework_columns() -> Facts:
+    """Return the training framework that is imported, and its version; nothing without one."""
+    name = next((name for name in _FRAMEWORKS if name in sys.modules), None)
+    version = None if name is None else getattr(sys.modules[name], "__version__", None)
+    found = {"framework": name, "framework_version": None if version is None else str(version)}
+    return {column: value for column, value in found.items() if value is not None}
+
+
+def _command_line() -> str | None:
+    return text(shlex.join(redact_arguments(sys.orig_argv)), _LONGEST_COMMAND) or None
+
+
+def _as_object(given: object) -> Facts:
+    found = plain(given)
+    return found if isinstance(found, dict) else {"value": found}
+
+
+def cpu_model() -> str | None:
+    """Return the CPU's name as /proc/cpuinfo gives it; None if it has none (some Arm machines)."""
+    with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    return None
+
+
+def _host_memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _device(launch: Launch) -> Facts | None:
+    """Return device_type, device_name, device_count and driver_version.
+
+    torch is asked only once it has started its devices by itself: asking earlier would start them, and a process
+    that has done so can no longer fork workers that use them. The driver's own library has no such effect.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return {"device_type": "cuda", "device_name": torch.cuda.get_device_name(), "device_count": launch.world_size}
+    built_for_cpu = torch is not None and not torch.backends.cuda.is_built()
+    if Path("/dev/nvidiactl").exists() and not built_for_cpu:
+        return _nvidia(launch)
+    name = cpu_model()
+    return {"device_type": "cpu", "device_count": launch.world_size, **({"device_name": name} if name else {})}
+
+
+def _nvidia(launch: Launch) -> Facts:
+    import pynvml  # only where there is such a device
+
+    pynvml.nvmlInit()
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(min(launch.local_rank or 0, pynvml.nvmlDeviceGetCount() - 1))
+        return {
+            "device_type": "cuda",
+            "device_name": _decoded(pynvml.nvmlDeviceGetName(handle)),
+            "device_count": launch.world_size,
+            "driver_version": _decoded(pynvml.nvmlSystemGetDriverVersion()),
+        }
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _decoded(value: str | bytes) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

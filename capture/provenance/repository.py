@@ -1,0 +1,176 @@
+"""Repository: which commit the training code is at, and how the working tree differs from it.
+
+git is asked, at low priority and for a limited time. The difference is hashed as it streams by: it is in memory up to
+the part that is kept, however large it is.
+"""
+
+import contextlib
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ranklake.capture.provenance.git import LONGEST_LINE_BYTES, Git, GitError, GitTooLongError
+from ranklake.lake.contracts.redact import redact, redact_uri
+
+COLUMNS: Final = (
+    *("git_commit", "git_branch", "git_remote", "git_dirty", "git_diff_summary"),
+    *("git_patch", "git_patch_sha256", "git_patch_bytes"),
+)
+MARGIN_BYTES: Final = 1 << 13
+"""So much more than is kept is redacted, so that no credential is cut before it is recognised."""
+_DIFF: Final = (
+    *("diff", "HEAD", "--shortstat", "--patch", "--full-index", "--no-color", "--no-ext-diff", "--no-textconv"),
+    *("--submodule=diff", "--src-prefix=a/", "--dst-prefix=b/"),
+)
+_BEGIN: Final = re.compile(rb"^(?:diff --(?:git|cc|combined) |Submodule |\* Unmerged path )", re.MULTILINE)
+
+
+@dataclass
+class Found:
+    """Columns of ``runs`` and, for those that could not be found out, the reason."""
+
+    columns: dict[str, Any] = field(default_factory=dict)
+    unavailable: dict[str, str] = field(default_factory=dict)
+
+
+def repository_facts(git: Git, patch_bytes: int) -> Found:
+    """Return the columns of ``runs`` whose names begin with ``git_``, for the repository that git is asked about.
+
+    Parameters
+    ----------
+    patch_bytes
+        How much of the difference is kept; 0 for none. Its hash and size are of all of it. What is untracked is
+        counted in ``git_diff_summary`` and is not in the difference.
+    """
+    found = Found()
+    try:
+        state = _state(git)
+    except GitError as error:
+        found.unavailable = dict.fromkeys(COLUMNS, str(error))
+        return found
+    found.columns |= state.columns
+    found.unavailable |= state.unavailable
+    with _noted(found, ("git_remote",)):
+        remote = _remote(git)
+        if remote:
+            found.columns["git_remote"] = redact_uri(remote)
+        else:
+            found.unavailable["git_remote"] = "the repository has no remote"
+    if "git_commit" not in found.columns:
+        absent = ("git_diff_summary", "git_patch", "git_patch_sha256", "git_patch_bytes")
+        found.unavailable |= dict.fromkeys(absent, found.unavailable["git_commit"])
+    elif state.is_changed:
+        with _noted(found, ("git_diff_summary", "git_patch", "git_patch_sha256", "git_patch_bytes")):
+            _difference(git, patch_bytes, found)
+    else:
+        absent = (
+            "git_patch",
+            "git_patch_sha256",
+            "git_patch_bytes",
+            *(() if state.untracked else ("git_diff_summary",)),
+        )
+        found.unavailable |= dict.fromkeys(absent, "nothing that git tracks is changed")
+    untracked = state.untracked
+    if untracked and "git_diff_summary" not in found.unavailable:
+        changed = found.columns.get("git_diff_summary")
+        told = f"{untracked} untracked"
+        found.columns["git_diff_summary"] = f"{changed}, {told}" if changed else told
+    return found
+
+
+@dataclass
+class _State(Found):
+    is_changed: bool = False
+    untracked: int = 0
+
+
+def _state(git: Git) -> _State:
+    """Return commit, branch and whether the tree differs, as one ``git status`` says."""
+    state = _State()
+    try:
+        lines = git.lines("status", "--porcelain=v2", "--branch", "--untracked-files=normal")
+        told = list(_heads(lines, state))
+    except GitTooLongError:  # a tree of very many files that git does not track
+        state = _State()
+        lines = git.lines("status", "--porcelain=v2", "--branch", "--untracked-files=no")
+        told = list(_heads(lines, state))
+    heads = dict(told)
+    commit, branch = heads.get("branch.oid", ""), heads.get("branch.head", "")
+    if commit in {"", "(initial)"}:
+        state.unavailable["git_commit"] = "the repository has no commits"
+    else:
+        state.columns["git_commit"] = commit
+    if branch in {"", "(detached)"}:
+        state.unavailable["git_branch"] = "no branch is checked out"
+    else:
+        state.columns["git_branch"] = redact(branch)[:256]
+    state.columns["git_dirty"] = state.is_changed or state.untracked > 0
+    return state
+
+
+def _heads(lines: Iterator[str], state: _State) -> Iterator[tuple[str, str]]:
+    """Yield the header's names and values; count the rest."""
+    for line in lines:
+        if line.startswith("# "):
+            name, _, value = line[2:].partition(" ")
+            yield name, value
+        elif line.startswith("? "):
+            state.untracked += 1
+        elif line[:2] in {"1 ", "2 ", "u "}:
+            state.is_changed = True
+
+
+def _remote(git: Git) -> str:
+    """Return the URL of ``origin``, else of the first remote, else nothing."""
+    found: dict[str, str] = {}
+    for line in git.lines("config", "--get-regexp", r"^remote\..*\.url$", fine=(0, 1)):
+        name, _, url = line.partition(" ")
+        found.setdefault(name, url)
+    return found.get("remote.origin.url") or next(iter(found.values()), "")
+
+
+def _difference(git: Git, patch_bytes: int, found: Found) -> None:
+    """Read the statistics and then the patch, keeping its beginning; raises `GitError`."""
+    digest, size, kept, head = hashlib.sha256(), 0, b"", b""
+    is_patch = False
+    try:
+        for chunk in git.chunks(*_DIFF):
+            part = chunk
+            if not is_patch:
+                head += chunk
+                begin = _BEGIN.search(head)
+                if begin is None and len(head) < LONGEST_LINE_BYTES:
+                    continue
+                is_patch, at = True, begin.start() if begin else 0
+                head, part = head[:at], head[at:]
+            digest.update(part)
+            size += len(part)
+            if len(kept) < patch_bytes + MARGIN_BYTES:
+                kept += part[: patch_bytes + MARGIN_BYTES - len(kept)]
+    finally:  # what git said before it was stopped
+        summary = head.decode(errors="replace").strip().splitlines()[:1]
+        if summary:
+            found.columns["git_diff_summary"] = redact(summary[0].strip())[:1024]
+        if patch_bytes and kept:
+            found.columns["git_patch"] = _cut(kept, patch_bytes, size)
+    if not patch_bytes:
+        found.unavailable["git_patch"] = "patch_bytes is 0"
+    found.columns |= {"git_patch_sha256": digest.hexdigest(), "git_patch_bytes": size}
+
+
+def _cut(kept: bytes, patch_bytes: int, size: int) -> str:
+    shown = str(redact(kept.decode(errors="replace")))
+    if size <= patch_bytes:
+        return shown
+    return shown.encode()[:patch_bytes].decode(errors="ignore") + "\n[cut]"
+
+
+@contextlib.contextmanager
+def _noted(found: Found, columns: tuple[str, ...]) -> Iterator[None]:
+    """Take it for the reason why columns are missing if git does not answer."""
+    try:
+        yield
+    except GitError as error:
+        found.unavailable |= {column: str(error) for column in columns if column not in found.columns}

@@ -1,0 +1,441 @@
+"""Keeper: the threads that look after a recorder: one seals, one uploads, one recovers what dead processes left.
+
+    sealer     each second: clocks noted, gaps written down, a heartbeat if one is due
+               each minute, or when a file is full: files cut and sealed; forked children that have died adopted
+    uploader   when something is sealed, and when the breaker lets it try again
+    recovery   once, at the start
+    syncer     see `ranklake.capture.recording.syncer`
+
+While the node has an agent, the uploader only looks whether it does its work, and nothing is adopted here.
+
+Training waits for none of them but in `flush` and `close`, for as long as their callers say.
+"""
+
+import errno
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from ranklake.capture.common.gaps import Gaps, RefusedError
+from ranklake.capture.common.layouts import SLOT_LANES
+from ranklake.capture.recording.budget import EVICTABLE
+from ranklake.capture.recording.recorder import Recorder
+from ranklake.capture.recording.spares import Spares
+from ranklake.capture.recording.syncer import Syncer
+from ranklake.capture.recording.wake import Wake
+from ranklake.capture.recover import Recovery, recover_stream
+from ranklake.capture.sealing.encryption import Encryption
+from ranklake.capture.sealing.seal import Sealed, Sealing, seal
+from ranklake.capture.sending.upload import Uploader
+from ranklake.capture.spool.eviction import evict, finish
+from ranklake.capture.spool.leader import leader
+from ranklake.capture.spool.stream import SealedFile, Stream, open_files, sealed_files
+from ranklake.lake.contracts.envelope import EncryptionError
+
+ANCHOR_EVERY_S: Final = 10.0
+ADOPT_EVERY_S: Final = 5.0
+AGENT_EVERY_S: Final = 5.0
+DEVICE_HOLD_NS: Final = 2_000_000_000
+_LATE_S: Final = 5.0
+_SETTLE_S: Final = 10.0
+_PATIENCE_S: Final = 1.0
+
+
+class Keeper:
+    """Looks after one recorder in the process that started it.
+
+    Parameters
+    ----------
+    recorder
+        Its stream is open.
+    storage_options
+        For the spool, handed to fsspec.
+    expects_late_values
+        Says whether values are on their way from a device into slots that are written.
+    each_second
+        Called by the sealer's thread, which gives whatever it records to the next sealing.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        storage_options: Mapping[str, Any] | None = None,
+        *,
+        expects_late_values: Callable[[], bool] = lambda: False,
+        each_second: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._recorder = recorder
+        self._storage_options = dict(storage_options or {})
+        self._uploader = Uploader(recorder.spool, storage_options) if recorder.spool else None
+        self._settings = recorder.settings
+        self._expects_late_values, self._each_second = expects_late_values, each_second
+        self._sealer_wakes, self._uploader_wakes = Wake(), threading.Event()
+        self._flushes: deque[threading.Event] = deque()
+        self._look_again_s: float | None = None  # after which the uploader looks without being woken
+        self._stopping = self._finished = False
+        self._sealing_over = threading.Event()
+        self._deadline = float("inf")
+        self._pushing = threading.Lock()
+        self._forked = False
+        self._spares = Spares(recorder, self._sealer_wakes.set)
+        self._syncer = Syncer(recorder, self._spares.make_room)
+        self._next = dict.fromkeys(("anchor", "seal", "adopt"), 0.0)
+        # Ranks start together; if they also sealed together, the store would have all of them at once each minute.
+        self._next["seal"] = time.monotonic() + self._settings.seal_every_s * random.uniform(0.5, 1.0)  # noqa: S311
+        self._threads = [
+            threading.Thread(target=self._keep_sealing, name="ranklake-seal", daemon=True),
+            threading.Thread(target=self._keep_uploading, name="ranklake-upload", daemon=True),
+            threading.Thread(target=self._recover, name="ranklake-recover", daemon=True),
+        ]
+
+    @property
+    def _gaps(self) -> Gaps:
+        return self._recorder.gaps
+
+    def start(self) -> None:
+        """Start the threads.
+
+        Raises `RuntimeError` if the system gives none; then everything stays in the local spool.
+        """
+        self._spares.start()
+        self._syncer.start()
+        for thread in self._threads:
+            thread.start()
+
+    def note_fork(self) -> None:
+        """Remember that this process has children whose streams it may have to adopt."""
+        self._forked = self._syncer.forked = True
+
+    def hurry(self) -> None:
+        """Have everything sealed and sent now, without waiting for it."""
+        self._flushes.append(threading.Event())
+        self._sealer_wakes.set()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Seal all rows recorded so far and upload them; True if the spool has them all in time."""
+        deadline = time.monotonic() + timeout_s
+        done = threading.Event()
+        self._flushes.append(done)
+        self._sealer_wakes.set()
+        if not done.wait(timeout_s):
+            return False
+        return self._push(deadline) == 0
+
+    def stop(self, timeout_s: float) -> None:
+        """Seal the rest and upload it for at most `timeout_s`. The recorder is closed already."""
+        self._deadline = time.monotonic() + timeout_s
+        self._stopping = True
+        self._sealer_wakes.set()
+        self._uploader_wakes.set()
+        self._spares.stop(timeout_s)
+        self._syncer.stop(timeout_s)
+        for thread in self._threads:
+            if thread.ident is not None and thread is not threading.current_thread():
+                thread.join(max(0.1, self._deadline + 1.0 - time.monotonic()))
+        if any(thread.is_alive() for thread in self._threads[:2]):
+            self._gaps.warn(
+                "close", f"not finished in {timeout_s:.0f} s; what is left in {self._recorder.root} is not lost"
+            )
+
+    # ── sealing ──
+
+    def _keep_sealing(self) -> None:
+        self._guarded(self._recorder.encryption.key, "reading the encryption key")  # a bad one is told at once
+        while not self._stopping:
+            self._sealer_wakes.wait(min(1.0, self._settings.seal_every_s))
+            if not self._stopping:
+                self._guarded(self._tick, "sealing")
+        self._guarded(self._finish, "sealing at the end")
+        self._sealing_over.set()
+        self._uploader_wakes.set()
+
+    def _tick(self) -> None:
+        flushes = [self._flushes.popleft() for _ in range(len(self._flushes))]
+        try:
+            self._round(flush=bool(flushes))
+        except BaseException:
+            self._flushes.extendleft(reversed(flushes))  # they wait for a round that succeeds
+            raise
+        for done in flushes:
+            done.set()
+
+    def _round(self, *, flush: bool) -> None:
+        recorder = self._recorder
+        self._leave_vanished()
+        stream = recorder.require()
+        now = time.monotonic()
+        if now >= self._next["anchor"]:
+            self._guarded(stream.anchor, "noting the time")
+            self._next["anchor"] = now + ANCHOR_EVERY_S
+        self._guarded(self._each_second, "looking after the run")
+        recorder.flush_gaps()
+        self._guarded(lambda: self._evict(stream), "making room")
+        if flush or now >= self._next["seal"]:
+            self._next["seal"] = now + self._settings.seal_every_s
+            recorder.tell_gaps()
+            held = DEVICE_HOLD_NS if self._expects_late_values() and not flush else 0
+            recorder.end_files(hold_ns=held, patience_s=_SETTLE_S if flush else 0.0)
+        else:
+            recorder.collect()
+        self._seal(stream)
+        if self._forked and now >= self._next["adopt"]:
+            self._adopt(stream)
+            self._next["adopt"] = now + ADOPT_EVERY_S
+
+    def _seal(self, stream: Stream, *, final: bool = False) -> None:
+        recorder = self._recorder
+        if not recorder.unsealed and not final:
+            return
+        recorder.encryption.key()  # without one, nothing more is done
+        # An anchor behind the last row: with both ends fixed, sealing again gives the same times.
+        self._guarded(stream.anchor, "noting the time")
+
+        def told(sealed: Sealed) -> None:
+            stream.waiting[sealed.file.path.name] = (sealed.file.table, sealed.file.rows)
+            recorder.count_found(sealed.file.table, sealed.found)
+
+        try:
+            seal(job_of(stream, recorder.encryption), recorder.to_seal(), final=final, told=told)
+        finally:  # what was sealed before a failure is on its way all the same
+            recorder.forget_sealed()
+            self._uploader_wakes.set()
+
+    def _finish(self) -> None:
+        recorder = self._recorder
+        self._leave_vanished()
+        recorder.reopen_for_the_end()
+        recorder.flush_gaps()
+        recorder.collect()
+        stream = recorder.require()
+        finish(stream.folder, stream.note, partial(self._given_up, stream))
+        self._seal(stream, final=True)
+        self._finished = True
+        if self._forked and recorder.stream is not None:
+            self._adopt(recorder.stream)
+
+    def _leave_vanished(self) -> None:
+        """Give up a stream whose folder vanished, once it is known whether what is being sent of it has arrived.
+
+        While that takes long, the stream is kept: nothing is sealed then, and what is recorded finds no new files.
+        """
+        recorder = self._recorder
+        if recorder.stream is None or not recorder.stream.vanished():
+            return
+        known = self._pushing.acquire(timeout=self._patience_s())
+        try:
+            if known or self._stopping:
+                recorder.abandon_stream()
+        finally:
+            if known:
+                self._pushing.release()
+
+    def _patience_s(self) -> float:
+        """Return how long the sealer may wait for a segment that is being sent."""
+        return max(0.0, min(_PATIENCE_S, self._deadline - time.monotonic()) if self._stopping else _PATIENCE_S)
+
+    def _evict(self, stream: Stream) -> None:
+        """Give up what waits longest, where that was chosen and the disk budget is nearly used up."""
+        if self._settings.backpressure != "drop_oldest":
+            return
+        budget, gone = self._recorder.budget, partial(self._given_up, stream)
+        finish(stream.folder, stream.note, gone)
+        for tables, lane in EVICTABLE:
+            excess = budget.excess_bytes(SLOT_LANES[lane])
+            if excess:
+                evict(stream.folder, tables, excess, stream.note, gone)
+                budget.look(stream.folder)
+
+    def _given_up(self, stream: Stream, file: SealedFile) -> None:
+        stream.waiting.pop(file.path.name, None)
+        self._recorder.count_given_up(file.table, file.rows)
+
+    # ── uploading ──
+
+    def _keep_uploading(self) -> None:
+        while not self._stopping:
+            self._uploader_wakes.clear()
+            self._look_again_s = AGENT_EVERY_S
+            self._guarded(self._send_what_waits, "uploading")
+            self._uploader_wakes.wait(self._look_again_s)
+        # The stream is let go of when nobody seals in it any more, however late; `stop` does not wait for that.
+        self._sealing_over.wait()
+        self._guarded(self._part, "uploading at the end")
+
+    def _send_what_waits(self) -> None:
+        """Upload what is sealed, or leave it to the agent; choose when to look again."""
+        if self._left_to_agent():
+            return
+        left = self._push(None) if self._recorder.stream is not None else 0
+        breaker = self._uploader.breaker if left and self._uploader is not None else None
+        self._look_again_s = None if breaker is None else max(0.05, breaker.left_s())
+
+    def _has_agent(self) -> bool:
+        found = leader(self._recorder.root)
+        return found is not None and found.serves(self._recorder.spool)
+
+    def _left_to_agent(self) -> bool:
+        """Note what the node's agent has sent; say whether it is to be trusted with what waits."""
+        stream = self._recorder.stream
+        if stream is None or not stream.waiting:
+            return False
+        self._guarded(stream.note_acks, "noting what the agent has sent")
+        if not self._has_agent():
+            return False
+        oldest = min((since for name in list(stream.waiting) if (since := _sealed_at(stream, name))), default=None)
+        return oldest is None or time.time() - oldest < self._settings.agent_patience_s
+
+    def _push(self, deadline: float | None) -> int:
+        """Upload what is sealed; return how many segments are left."""
+        stream = self._recorder.stream
+        if stream is None:
+            return 0
+        patience = -1.0 if deadline is None else max(0.0, deadline - time.monotonic())
+        if not self._pushing.acquire(timeout=patience):
+            return 1
+        try:
+            if self._uploader is None:
+                return len(sealed_files(stream.folder))
+            acked = partial(_acked, stream)
+            late = partial(_is_past, deadline)
+            pushed = self._uploader.push(stream.folder, acked=acked, stop=late, deadline=deadline)
+        except OSError:  # the folder vanished, say: the sealer sees that, too
+            return 1
+        finally:
+            self._pushing.release()
+        if pushed.left:
+            self._gaps.warn("upload", f"the spool cannot be reached, trying on: {self._uploader.last_error}")
+        return pushed.left
+
+    def _part(self) -> None:
+        """Upload the last segments; remove the stream if they all went, else leave it to recovery."""
+        if self._left_to_agent():
+            stream, self._recorder.stream = self._recorder.stream, None
+            if stream is not None:
+                stream.close()
+            return
+        left = self._push(self._deadline)
+        stream, self._recorder.stream = self._recorder.stream, None
+        if stream is None:
+            return
+        if left == 0 and self._finished and not _any_open(stream):
+            stream.discard()
+            return
+        stream.close()
+        if self._uploader is None:
+            self._gaps.warn("close", f"no spool is set; the segments wait in {stream.folder} for `ranklake agent`")
+        else:
+            self._gaps.warn(
+                "close", f"{left} segments wait in {stream.folder}; recovery or `ranklake agent` sends them"
+            )
+
+    # ── others' streams ──
+
+    def _recover(self) -> None:
+        if self._has_agent():
+            return
+        recorder = self._recorder
+        recovery = Recovery(recorder.root, recorder.spool, self._storage_options, self._uploader, recorder.encryption)
+        self._guarded(lambda: recovery.run(stop=lambda: self._stopping), "recovering what dead processes left")
+
+    def _adopt(self, stream: Stream) -> None:
+        """Take over the streams of this process's forked children that have died, unless an agent does."""
+        if self._has_agent():
+            return
+        for folder in sorted(stream.folder.parent.glob(f"r{stream.name.rank:05d}-*")):
+            if folder != stream.folder and self._pushing.acquire(timeout=self._patience_s()):
+                adopt = partial(
+                    recover_stream,
+                    folder,
+                    self._uploader,
+                    family=stream.owner.family,
+                    encryption=self._recorder.encryption,
+                )
+                try:
+                    self._guarded(adopt, f"recovering {folder}")  # a damaged one must not block the others, nor a flush
+                finally:
+                    self._pushing.release()
+
+    def report_late(self) -> None:
+        """Write down what was refused after the close, as a stream that has nothing but gaps.
+
+        Called at interpreter exit. Where there is no place for a stream the count is told and lost.
+        """
+        recorder = self._recorder
+        is_sending = recorder.stream is not None  # the last segments are still on their way
+        if is_sending and not self._finished:  # whoever seals the rest finds them
+            recorder.flush_gaps()
+            return
+        counts = recorder.gaps.drain()
+        if not counts:
+            return
+        try:
+            stream = recorder.new_stream()
+        except RefusedError as refused:
+            rows = counts.total()
+            self._gaps.warn("late", f"{rows} gaps are in no segment, for lack of a place: {refused.detail}")
+            return
+        stream.note_gaps(counts)
+        seal(job_of(stream, recorder.encryption), [], final=True)
+        if self._uploader is not None and not is_sending:
+            pushed = self._uploader.push(stream.folder, deadline=time.monotonic() + _LATE_S)
+            if pushed.left == 0:
+                stream.discard()
+                return
+        stream.close()
+
+    def _guarded(self, work: Callable[[], object], doing: str) -> None:
+        """Do something whose failure must end neither the thread nor the training."""
+        try:
+            work()
+        except (OSError, RefusedError) as error:  # the local spool is full or away: try again in a second
+            self._gaps.warn(doing, f"{doing}: {error}; trying again")
+            if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+                self._spares.make_room()
+        except EncryptionError as error:
+            where = self._recorder.root
+            self._gaps.warn("encryption", f"nothing is sealed or sent: {error}; it waits in {where}; trying again")
+        except Exception as error:  # noqa: BLE001 - a bug of ours
+            self._gaps.warn(doing, f"{doing} failed: {type(error).__name__}: {error}")
+
+
+def _is_past(deadline: float | None) -> bool:
+    return deadline is not None and time.monotonic() > deadline
+
+
+def _sealed_at(stream: Stream, name: str) -> float | None:
+    """Return when a segment was sealed, in wall seconds since 1970; None if its file is gone."""
+    try:
+        return (stream.folder / name).stat().st_mtime
+    except OSError:
+        return None
+
+
+def _any_open(stream: Stream) -> bool:
+    """Say whether there are files that were not sealed: a write into one never ended, say."""
+    try:
+        return bool(open_files(stream.folder))
+    except OSError:  # the folder vanished
+        return False
+
+
+def _acked(stream: Stream, file: SealedFile) -> None:
+    stream.waiting.pop(file.path.name, None)
+
+
+def job_of(stream: Stream, encryption: Encryption) -> Sealing:
+    """Return what sealing needs to know of a stream that this process writes."""
+    return Sealing(
+        name=stream.name,
+        folder=stream.folder,
+        world_size=stream.owner.world_size,
+        boot_id=stream.owner.boot_id,
+        fallback=stream.owner.anchor,
+        note=stream.note,
+        next_segment=stream.next_segment,
+        encryption=encryption,
+        encrypted=stream.owner.encrypted,
+    )

@@ -1,0 +1,1 @@
+"""Sealing: slots and frames become Parquet segments."""

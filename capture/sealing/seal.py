@@ -1,0 +1,406 @@
+"""Seal: slot and frame files become Parquet segments.
+
+Effects in their order, so that a kill between any two is harmless:
+
+    1. Parquet under a temporary name, fsync           a later sealing overwrites it
+    2. renamed to ….sealed                             a later sealing finds it whole and goes on with 3
+    3. the frame "sealed" in meta.frames               likewise
+    4. the slot file deleted                           uploads begin only now
+
+Sealing the same slots again, whoever does it, gives the same bytes: nothing in a segment depends on when it was sealed.
+"""
+
+import dataclasses
+import hashlib
+import io
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import ranklake
+from ranklake.capture.common.gaps import DAMAGED, LOGGER, OUT_OF_RANGE
+from ranklake.capture.sealing.encryption import Encryption
+from ranklake.capture.sealing.rows import NO_ROWS, Rows
+from ranklake.capture.sealing.tables import arrow_table, read_rows, rows_there
+from ranklake.capture.spool.clock import Anchor, bracket, straighten
+from ranklake.capture.spool.files import write_whole
+from ranklake.capture.spool.meta import Meta, aside_frame, read_meta, sealed_frame
+from ranklake.capture.spool.stream import DAMAGED_FOLDER, OpenFile, SealedFile, StreamName, sealed_files
+from ranklake.lake.contracts.envelope import EncryptionError, Key, decrypt, encrypt
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.contracts.segment import METADATA_KEY, NotASegmentError, SegmentFooter, SegmentName
+
+WRITER: Final = f"ranklake {ranklake.__version__}"
+_LAST: Final = "events"  # sealed last: its final segment says how much of every table there is
+_FEW_VALUES: Final = frozenset(
+    {"run", "metric", "kind", "value_flag", "edge_flag", "name", "stream", "non_finite", "event", "severity"}
+)
+_SMALL_BYTES: Final = 4096
+"""A column that takes less than that encoded costs its reader more to begin than to read: with zstd twice as much as
+with LZ4, for about the same bytes. Decision 026 has the figures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A segment that was sealed just now.
+
+    Attributes
+    ----------
+    gaps
+        Rows that its footer counts.
+    found
+        Those of them that were found in sealing it, by reason.
+    """
+
+    file: SealedFile
+    gaps: int
+    found: dict[str, int] = dataclasses.field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Whose rows are sealed, as their footers say it.
+
+    Attributes
+    ----------
+    name, world_size
+        The stream.
+    boot_id
+        The kernel's id of the boot that it was recorded on; empty if it is not known.
+    """
+
+    name: StreamName
+    world_size: int
+    boot_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sealing(Origin):
+    """Everything about a stream that sealing needs.
+
+    Attributes
+    ----------
+    folder
+        Where the stream is.
+    fallback
+        Anchor to compute times from if meta.frames has none; None if there is no such either.
+    note
+        Appends a frame to meta.frames; raises `OSError`.
+    next_segment
+        Gives a table's next segment number.
+    encryption, encrypted
+        Where the key is; whether whoever recorded the stream asked for encryption.
+    """
+
+    folder: Path
+    fallback: Anchor | None
+    note: Callable[[dict[str, Any]], None]
+    next_segment: Callable[[str], int]
+    encryption: Encryption
+    encrypted: bool
+
+
+def seal(
+    job: Sealing, files: Sequence[OpenFile], *, final: bool, told: Callable[[Sealed], object] = lambda _: None
+) -> None:
+    """Seal files of a stream that nobody writes to any more. Files without rows and gaps are deleted without a segment.
+
+    Parameters
+    ----------
+    files
+        Some of the stream's; at the end of the stream all of them.
+    final
+        The stream ends: then each table's last segment says so, tables that have gaps and no rows get a segment without
+        rows, and the last segment of ``events`` carries the totals.
+    told
+        Called with each new segment, also with those before a failure.
+
+    Raises
+    ------
+    OSError
+        The disk is full, say. What was sealed is sealed; call again for the rest.
+    EncryptionError
+        The key to encrypt with cannot be had. Likewise.
+    """
+    for sealed in _sealing(job, files, final=final):
+        if sealed is not None:
+            told(sealed)
+
+
+def _sealing(job: Sealing, files: Sequence[OpenFile], *, final: bool) -> Iterator[Sealed | None]:
+    meta = read_meta(job.folder)
+    there = {(file.table, file.segment): file for file in sealed_files(job.folder)}
+    todo = sorted(files, key=lambda file: (file.table, file.segment))
+    last = {file.table: file for file in todo} if final else {}
+    for closing_table in (False, True):
+        for file in todo:
+            if (file.table == _LAST) is closing_table:
+                is_last = last.get(file.table) is file
+                yield _finish(job, meta, file, there) or _seal_or_put_aside(job, meta, file, final=is_last)
+        if final and not closing_table:
+            for table in meta.tables_with_pending():
+                if table != _LAST:
+                    yield _seal_none(job, meta, table)
+    if final and not meta.final:
+        yield _seal_none(job, meta, _LAST)
+
+
+def _finish(job: Sealing, meta: Meta, file: OpenFile, there: dict[tuple[str, int], SealedFile]) -> Sealed | None:
+    """Finish what a killed process began: the segment is there, its slots are too.
+
+    None if there is no sound segment.
+    """
+    if (file.table, file.segment) in meta.sealed:
+        file.path.unlink()
+        found = there.get((file.table, file.segment))
+        return Sealed(found, 0) if found else None
+    found = there.get((file.table, file.segment))
+    if found is None:
+        return None
+    raw = found.path.read_bytes()
+    if hashlib.sha256(raw).hexdigest() != found.sha256:
+        found.path.unlink()  # its slots are still there to seal it again
+        return None
+    try:
+        footer = read_footer(_in_clear(job, found, raw))
+    except EncryptionError:
+        found.path.unlink()  # likewise, with the key that there is now
+        return None
+    _note(job, meta, file.table, file.segment, footer.rows, footer.gaps, final=footer.final)
+    file.path.unlink()
+    return Sealed(found, sum(footer.gaps.values()))
+
+
+def _seal_or_put_aside(job: Sealing, meta: Meta, file: OpenFile, *, final: bool) -> Sealed | None:
+    """Seal a file; one that proves impossible to seal is put aside, its rows counted, so that it blocks no other."""
+    if (file.table, file.segment) in meta.aside:  # counted by a process that was killed before it moved the file
+        keep_damaged(job.folder, file.path)
+        return None
+    try:
+        return _seal_file(job, meta, file, final=final)
+    except (OSError, EncryptionError):
+        raise
+    except Exception as error:  # noqa: BLE001 - a bug of ours, or damage beyond imagination
+        LOGGER.warning("ranklake: cannot seal %s: %s: %s", file.path, type(error).__name__, error)
+        lost = rows_there(file.lane, file.path.read_bytes())
+        job.note(aside_frame(file.table, file.segment, lost))
+        meta.add_aside(file.table, file.segment, lost)
+        keep_damaged(job.folder, file.path)
+        return None
+
+
+def _seal_file(job: Sealing, meta: Meta, file: OpenFile, *, final: bool) -> Sealed | None:
+    if (file.table, file.segment) in meta.sealed:  # finished above, uploaded before
+        return None
+    raw = file.path.read_bytes()
+    straight = straighten(meta.anchors) or [job.fallback or _emergency_anchor(file, raw, meta)]
+    rows = read_rows(file.lane, raw, meta, straight)
+    gaps = _gaps_due(meta, file.table, rows)
+    closing = final and file.table == _LAST
+    if not len(rows) and not gaps and not closing:
+        file.path.unlink()
+        return None
+    sealed = _write(job, meta, file.table, file.segment, rows, straight, final=final)
+    _note(job, meta, file.table, file.segment, len(rows), gaps, final=final)
+    if rows.damaged:
+        keep_damaged(job.folder, file.path)
+    else:
+        file.path.unlink()
+    return Sealed(sealed, sum(gaps.values()), _found(rows))
+
+
+def _found(rows: Rows) -> dict[str, int]:
+    """Return by reason how many rows were found to be lost in reading them."""
+    found = {DAMAGED: rows.damaged, OUT_OF_RANGE: rows.out_of_range}
+    return {reason: count for reason, count in found.items() if count}
+
+
+def _gaps_due(meta: Meta, table: str, rows: Rows) -> dict[str, int]:
+    """Return the gaps that the footer of a table's next segment has to carry."""
+    gaps = meta.pending(table)
+    for reason, count in _found(rows).items():
+        gaps[reason] = gaps.get(reason, 0) + count
+    return gaps
+
+
+def _seal_none(job: Sealing, meta: Meta, table: str) -> Sealed:
+    """Seal a segment without rows, for what its footer has to say."""
+    gaps = meta.pending(table)
+    segment = job.next_segment(table)
+    sealed = _write(job, meta, table, segment, NO_ROWS, (), final=True)
+    _note(job, meta, table, segment, 0, gaps, final=True)
+    return Sealed(sealed, sum(gaps.values()))
+
+
+def _note(job: Sealing, meta: Meta, table: str, segment: int, rows: int, gaps: dict[str, int], *, final: bool) -> None:
+    job.note(sealed_frame(table, segment, rows, gaps, final=final))
+    meta.add_sealed(table, segment, rows, gaps, final=final)
+
+
+def _write(
+    job: Sealing,
+    meta: Meta,
+    table: str,
+    segment: int,
+    rows: Rows,
+    straight: Sequence[Anchor],
+    *,
+    final: bool,
+) -> SealedFile:
+    key = job.encryption.key(wanted=job.encrypted)
+    raw, footer = segment_bytes(job, meta, table, segment, rows, straight, final=final, key=key)
+    digest = hashlib.sha256(raw).hexdigest()
+    today = datetime.fromtimestamp(time.time(), UTC).date().isoformat()
+    path = job.folder / SealedFile.local_name(table, segment, today, len(rows), digest, footer.key_id)
+    write_whole(path, raw)
+    sealed = SealedFile.of(path)
+    assert sealed is not None
+    return sealed
+
+
+def segment_bytes(
+    origin: Origin,
+    meta: Meta,
+    table: str,
+    segment: int,
+    rows: Rows,
+    straight: Sequence[Anchor],
+    *,
+    final: bool,
+    key: Key | None = None,
+) -> tuple[bytes, SegmentFooter]:
+    """Return a segment's bytes, and the footer in them. Pure: nothing is written, and `meta` stays as it is.
+
+    Parameters
+    ----------
+    meta
+        What the stream has recorded and sealed so far; its pending gaps of the table go into the footer.
+    straight
+        Anchors around the times of the rows, as `ranklake.capture.spool.clock.straighten` gives them.
+    final
+        This is the table's last segment of the stream.
+    key
+        To encrypt with.
+    """
+    gaps = _gaps_due(meta, table, rows)
+    totals: dict[str, list[int]] = {}
+    if final and table == _LAST and not meta.damaged:  # counts of a damaged meta.frames are lower bounds, no totals
+        names = {*meta.rows, *meta.assigned, table}
+        totals = {name: [meta.rows[name], meta.assigned[name]] for name in sorted(names)}
+        totals[table] = [totals[table][0] + len(rows), totals[table][1] + sum(gaps.values())]
+    first, last = (int(rows.mono_ns.min()), int(rows.mono_ns.max())) if len(rows) else (0, 0)
+    used = bracket(straight, first, last) if len(rows) else []
+    name = origin.name
+    footer = SegmentFooter(
+        table=table,
+        contract_version=contract(table).version,
+        run=name.run,
+        attempt=name.attempt,
+        rank=name.rank,
+        world_size=origin.world_size,
+        incarnation=name.incarnation,
+        segment=segment,
+        rows=len(rows),
+        rows_before=meta.rows[table],
+        gaps=gaps,
+        gaps_before=meta.assigned[table],
+        anchors=[list(anchor) for anchor in used],
+        clock=_clock_of(meta, used),
+        boot_id=origin.boot_id,
+        final=final,
+        totals=totals,
+        writer=WRITER,
+        key_id=key.id if key else "",
+    )
+    raw = parquet_bytes(arrow_table(rows, table, name, segment, straight), footer, times_repeat=rows.times_repeat)
+    if key is not None:
+        raw = encrypt(key, raw, _name(name, segment, len(rows)).bond(table))
+    return raw, footer
+
+
+def _clock_of(meta: Meta, used: Sequence[Anchor]) -> list[list[int | None]]:
+    readings = [meta.clock[mono] for mono, _ in used if mono in meta.clock]
+    return [list(astuple(reading)) for reading in readings[:1] + readings[1:][-1:]]
+
+
+def _in_clear(job: Sealing, file: SealedFile, raw: bytes) -> bytes:
+    """Return a segment's Parquet bytes. Raises `EncryptionError`."""
+    if not file.key_id:
+        return raw
+    key = job.encryption.find(file.key_id)
+    return decrypt(key, raw, _name(job.name, file.segment, file.rows).bond(file.table))
+
+
+def _name(stream: StreamName, segment: int, rows: int) -> SegmentName:
+    return SegmentName(stream.run, stream.attempt, stream.rank, stream.incarnation, segment, rows, sha256="")
+
+
+def parquet_bytes(table: pa.Table, footer: SegmentFooter, *, times_repeat: bool = False) -> bytes:
+    """Return a segment's bytes: deltas for whole numbers and times, floats split by byte, zstd or LZ4, page checksums.
+
+    Most segments are small: a rank's values of a minute. So what a column costs that says nothing counts for more than
+    its values. Columns that are NULL throughout are left out (a reader takes them for NULL), and there are no
+    statistics: nobody prunes by those of a segment, which is read whole, once.
+    """
+    table = table.select(
+        [field.name for field in table.schema if not field.nullable or table[field.name].null_count < len(table)]
+    )
+    encodings: dict[str, str] = {}
+    for field in table.schema:
+        if pa.types.is_floating(field.type):
+            encodings[field.name] = "BYTE_STREAM_SPLIT"
+        elif pa.types.is_integer(field.type) or pa.types.is_timestamp(field.type):
+            # Deltas are packed bit by bit, in which zstd cannot see that a stretch of times comes again.
+            plain = times_repeat and pa.types.is_timestamp(field.type)
+            encodings[field.name] = "PLAIN" if plain else "DELTA_BINARY_PACKED"
+    bare = pa.schema([pa.field(field.name, field.type, field.nullable) for field in table.schema])
+    sink = io.BytesIO()
+    with pq.ParquetWriter(
+        sink,
+        bare,
+        compression={name: _codec(table[name], few_values=name in _FEW_VALUES) for name in table.column_names},
+        use_dictionary=[name for name in table.column_names if name in _FEW_VALUES],
+        column_encoding=encodings,
+        write_page_checksum=True,
+        write_statistics=False,
+        store_schema=False,  # docs of columns have no place in each of ten thousand small files
+    ) as writer:
+        writer.write_table(pa.Table.from_arrays(table.columns, schema=bare))
+        writer.add_key_value_metadata({METADATA_KEY: footer.to_json()})
+    return sink.getvalue()
+
+
+def _codec(column: pa.ChunkedArray, *, few_values: bool) -> str:
+    """Return how a column is compressed; places in a dictionary, and differences but of times, take about a byte."""
+    of_a_byte = few_values or pa.types.is_integer(column.type)
+    return "lz4" if (len(column) if of_a_byte else column.nbytes) < _SMALL_BYTES else "zstd"
+
+
+def read_footer(raw: bytes) -> SegmentFooter:
+    """Read a segment's footer. Raises `NotASegmentError`."""
+    try:
+        metadata = pq.read_metadata(pa.BufferReader(raw)).metadata or {}
+    except (pa.ArrowException, OSError) as error:
+        raise NotASegmentError("not readable as Parquet") from error
+    return SegmentFooter.from_json(metadata.get(METADATA_KEY, b""))
+
+
+def keep_damaged(folder: Path, path: Path) -> None:
+    """Move a damaged file out of the way, to <local>/damaged/, where a person may look at it. Raises `OSError`."""
+    name = StreamName.of(folder)
+    place = folder.parent.parent.parent / DAMAGED_FOLDER
+    place.mkdir(mode=0o700, exist_ok=True)
+    whose = f"{name.run[:100]}~a{name.attempt}~r{name.rank:05d}~{name.incarnation:016x}~" if name else ""
+    path.rename(place / f"{whose}{path.name}"[:250])
+
+
+def _emergency_anchor(file: OpenFile, raw: bytes, meta: Meta) -> Anchor:
+    """Return an anchor for a stream that has lost its own: the file's last event happened when it was last changed."""
+    rows = read_rows(file.lane, raw, meta, [(-(1 << 61), 0), (1 << 61, 1)])
+    return (int(rows.mono_ns.max()) if len(rows) else 0), file.path.stat().st_mtime_ns

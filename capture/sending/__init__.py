@@ -1,0 +1,1 @@
+"""Sending: segments go to the store, alone or in packs."""

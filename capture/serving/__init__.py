@@ -1,0 +1,1 @@
+"""Serving: requests of a served model, without what was asked and answered."""

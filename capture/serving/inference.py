@@ -1,0 +1,296 @@
+"""Inference: requests of a served model, as rows of ``inferences``, without what was asked and what was answered.
+
+    watched = capture.inference(model="ranker", features={"age": [18, 30, 65]}, keep=0.1)
+
+    @watched                                   # latency, status; of coroutines, too
+    def predict(batch): ...
+
+    with watched.request(features=row) as call:                  # and what the block says besides
+        call.dequeued()
+        answer = model(row)
+        call.say(confidence=0.93, prediction="cat", output_tokens=12)
+
+Features leave as two things: a keyed hash, equal for equal features, and the bucket that each monitored one is in. The
+key is the setting ``fingerprint_key``; without one it is random, and hashes compare within the process alone.
+"""
+
+import functools
+import inspect
+import itertools
+import math
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
+
+from ranklake.capture.common.gaps import SAMPLED_OUT, Gaps
+from ranklake.capture.common.ratios import checked_ratio, chosen, seed_of, threshold_of
+from ranklake.capture.common.values import integer, json_text, number, redacted, text
+from ranklake.capture.serving.buckets import Buckets, bucket_of, buckets
+from ranklake.capture.serving.fingerprints import digest, fingerprint
+from ranklake.capture.steps.phases import now
+from ranklake.capture.training.start import running, start
+from ranklake.lake.contracts.envelope import EncryptionError
+from ranklake.lake.contracts.keys import read_keyring
+from ranklake.lake.contracts.redact import redact_uri
+
+if TYPE_CHECKING:
+    from ranklake.capture.training.run import Run
+
+Served = TypeVar("Served", bound=Callable[..., Any])
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+_COUNTS: Final = ("input_tokens", "output_tokens", "batch_size")
+
+
+class Inference:
+    """One served model. Made by `ranklake.capture.serving.inference`; see there.
+
+    Notes
+    -----
+    Each request has an object of its own, so threads and coroutines share this one.
+    """
+
+    def __init__(
+        self,
+        run: "Run",
+        model: object,
+        *,
+        version: object = None,
+        sha256: object = None,
+        endpoint: object = None,
+        features: Mapping[str, object] | None = None,
+        predictions: object = None,
+        keep: object = 1.0,
+    ) -> None:
+        self.run = run
+        gaps: Gaps = run.gap_counts
+        ratio = gaps.lenient("keep", lambda given: checked_ratio(number(given)), keep, 1.0)
+        digest_of = gaps.lenient("sha256", _checked_sha256, sha256, None)
+        self.constants = {
+            "model": redacted(model, 256),
+            "model_version": None if version is None else redacted(version, 256),
+            "model_sha256": digest_of,
+            "endpoint": None if endpoint is None else text(redact_uri(text(endpoint)), 256),
+        }
+        self.features: dict[str, Buckets] = {
+            name: found
+            for name, given in (features or {}).items()
+            if (found := gaps.lenient(f"feature {name}", buckets, given, None)) is not None
+        }
+        self.predictions = gaps.lenient("predictions", buckets, predictions, None)
+        self.weight = 1.0 / ratio if 0.0 < ratio < 1.0 else None
+        self._threshold, self._seed = threshold_of(ratio), seed_of(run.name, self.constants["model"] or "")
+        self._numbers = itertools.count()
+        self.key = _key(run.settings.fingerprint_key, gaps)
+
+    def request(
+        self, features: Mapping[str, object] | None = None, *, request_id: object = None, queue_time_s: object = None
+    ) -> "Request":
+        """Return a context for one request; its row is written when the block ends.
+
+        Parameters
+        ----------
+        features
+            What the model is asked, by name. Neither kept nor looked at unless the request is.
+        request_id
+            As its caller knows it; leaves as a keyed hash.
+        queue_time_s
+            How long it had waited before the block began; part of the latency.
+        """
+        return Request(self, features, request_id, queue_time_s)
+
+    def __call__(self, served: Served) -> Served:
+        """Return a function that does what `served` does, and records each call as a request."""
+        if inspect.iscoroutinefunction(served):
+
+            @functools.wraps(served)
+            async def awaited(*args: Any, **named: Any) -> Any:  # noqa: ANN401 - the caller's
+                with self.request():
+                    return await served(*args, **named)
+
+            return cast("Served", awaited)
+
+        @functools.wraps(served)
+        def called(*args: Any, **named: Any) -> Any:  # noqa: ANN401 - the caller's
+            with self.request():
+                return served(*args, **named)
+
+        return cast("Served", called)
+
+    def keeps(self) -> bool:
+        """Say whether the next request is kept: the same ones in every process that counts them alike."""
+        return chosen(self._seed, next(self._numbers), self._threshold)
+
+
+class Request:
+    """One request; entered once."""
+
+    __slots__ = ("_begun", "_first", "_inference", "_queue_s", "_raw", "_request_id", "_said")
+
+    def __init__(
+        self, inference: Inference, features: Mapping[str, object] | None, request_id: object, queue_time_s: object
+    ) -> None:
+        self._inference, self._raw, self._request_id, self._queue_s = inference, features, request_id, queue_time_s
+        self._said: dict[str, object] = {}
+        self._begun = 0
+        self._first: int | None = None
+
+    def dequeued(self) -> None:
+        """Take note that waiting ends now, and computing begins."""
+        self._queue_s = (now() - self._begun) / 1e9
+
+    def first_token(self) -> None:
+        """Take note that the first token of the answer is there; later calls change nothing."""
+        if self._first is None:
+            self._first = now()
+
+    def say(self, **facts: object) -> None:
+        """Say what is known of the answer.
+
+        Parameters
+        ----------
+        facts
+            ``confidence`` (0 to 1), ``prediction`` (kept as the bucket or class that it is in), ``input_tokens``,
+            ``output_tokens``, ``batch_size``; ``status`` (``ok``, ``error``, ``timeout``, ``rejected``) and
+            ``error_type``, if it is not an exception that tells.
+        """
+        self._said.update(facts)
+
+    def __enter__(self) -> Self:
+        self._begun = now()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        end = now()
+        run = self._inference.run
+        with run.recording("inferences"):
+            status = self._status(error)
+            is_kept = self._inference.keeps()
+            if not is_kept and status == "ok":
+                run.refuse("inferences", SAMPLED_OUT)
+                return
+            run.record("inferences", self._columns(status, error, end), end)
+
+    def _status(self, error: BaseException | None) -> str:
+        if error is not None:
+            return "timeout" if isinstance(error, TimeoutError) else "error"
+        said = self._said.get("status", "ok")
+        return said if isinstance(said, str) and said in {"ok", "error", "timeout", "rejected"} else "ok"
+
+    def _columns(self, status: str, error: BaseException | None, end: int) -> dict[str, Any]:
+        inference, said = self._inference, self._said
+        lenient = inference.run.gap_counts.lenient
+        queue_s = lenient("queue_time_s", _not_negative, self._queue_s, None)
+        given = said.get("error_type") if error is None else type(error).__name__
+        columns: dict[str, Any] = {
+            **inference.constants,
+            "latency_s": (end - self._begun) / 1e9,
+            "queue_time_s": queue_s,
+            "time_to_first_token_s": None if self._first is None else (self._first - self._begun) / 1e9,
+            "confidence_ratio": lenient("confidence", _ratio, said.get("confidence"), None),
+            "status": status,
+            "error_type": None if given is None else _word(given),
+            # All that failed are kept, so each stands for itself.
+            "weight": inference.weight if status == "ok" else None,
+        }
+        for name in _COUNTS:
+            columns[name] = lenient(name, _count, said.get(name), None)
+        prediction = said.get("prediction")
+        if prediction is not None and inference.predictions is not None:
+            columns["prediction_bucket"] = bucket_of(prediction, inference.predictions)
+        if self._request_id is not None:
+            columns["request_id"] = digest(inference.key, text(self._request_id))
+        if self._raw is not None:
+            columns["feature_fingerprint"] = fingerprint(inference.key, self._raw)
+            columns["feature_buckets"] = json_text(
+                {name: bucket_of(self._raw.get(name), edges) for name, edges in inference.features.items()}
+            )
+        return columns
+
+
+def _key(source: str, gaps: Gaps) -> bytes:
+    """Return the key of fingerprints; a random one where there is none to be had, so that nothing leaves unkeyed."""
+    if source:
+        try:
+            return read_keyring(source).active.secret
+        except EncryptionError as error:
+            gaps.warn("fingerprint_key", f"fingerprints are keyed at random: {error}")
+    return secrets.token_bytes(32)
+
+
+def _checked_sha256(given: object) -> str:
+    found = text(given).lower()
+    if not _SHA256.fullmatch(found):
+        raise ValueError("64 hexadecimal digits are wanted")
+    return found
+
+
+def _not_negative(given: object) -> float:
+    found = number(given)
+    if not 0.0 <= found < math.inf:
+        raise ValueError("not from 0 up")
+    return found
+
+
+def _ratio(given: object) -> float:
+    return checked_ratio(number(given))
+
+
+def _count(given: object) -> int:
+    found = integer(given)
+    if found < 0:
+        raise ValueError("below 0")
+    return found
+
+
+def _word(given: object) -> str | None:
+    """Return a class's name; a text that is none may be anything."""
+    found = text(given, 256)
+    return found if found.replace(".", "_").isidentifier() else None
+
+
+def inference(
+    model: object,
+    *,
+    version: object = None,
+    sha256: object = None,
+    endpoint: object = None,
+    features: Mapping[str, object] | None = None,
+    predictions: object = None,
+    keep: object = 1.0,
+    run: "Run | None" = None,
+    **started: Any,  # noqa: ANN401 - as `start` takes them
+) -> Inference:
+    """Begin to record the requests of a served model; nothing is raised, and no input and no output is kept.
+
+    Parameters
+    ----------
+    model, version, endpoint
+        What is served, and where.
+    sha256
+        Of the artifact that is served; joins the table ``artifacts``.
+    features
+        Monitored features: rising edges of numbers (``{"age": [18, 30, 65]}``) or known words (``["web", "app"]``).
+    predictions
+        The same for the answer; without it no prediction is recorded.
+    keep
+        Share of the requests to keep, 0 to 1. Those that fail are all kept.
+    run
+        That records; by default one that this process has started, else one that is started here.
+    started
+        Arguments of `ranklake.capture.training.start` for such a run.
+    """
+    found = run or running() or start(text(model, 256), **started)
+    return Inference(
+        found,
+        model,
+        version=version,
+        sha256=sha256,
+        endpoint=endpoint,
+        features=features,
+        predictions=predictions,
+        keep=keep,
+    )

@@ -1,0 +1,1 @@
+"""Steps: what takes how long: steps, phases, waits, collectives, profiles, FLOPs."""

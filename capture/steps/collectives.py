@@ -1,0 +1,254 @@
+"""Collectives: how long ranks work, and wait, together; timed where they end by themselves, never by waiting for one.
+
+    on the CPU (gloo)   called and waited for     a phase ``collective`` of the caller's step, as any phase
+                        called with async_op      its future says when it is done: a span; the caller's time is its own
+    on CUDA (NCCL)      both                      events on the streams, read later, see `device_phases`
+
+The functions of torch.distributed that make collectives are replaced, for as long as a run is watched, by ones that
+time them and else do the same. FSDP, ``fully_shard``, DeepSpeed and Megatron call these. DistributedDataParallel does
+not: `ranklake.capture.steps.gradients` hooks it.
+"""
+
+import functools
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.capture.common.gaps import DEVICE_VALUE
+from ranklake.capture.common.layouts import ABSENT, PHASES, SPANS
+from ranklake.capture.common.values import repr_of
+from ranklake.capture.steps.device_phases import Elapsed, cuda_in_use
+from ranklake.capture.steps.gradients import watch_gradients
+from ranklake.capture.steps.phases import Phase, now
+
+if TYPE_CHECKING:
+    from ranklake.capture.training.run import Run
+
+FUNCTIONS: Final = (
+    "all_reduce",
+    "broadcast",
+    "reduce",
+    "all_gather",
+    "all_gather_single",
+    "all_gather_into_tensor",
+    "reduce_scatter",
+    "reduce_scatter_single",
+    "reduce_scatter_tensor",
+    "all_to_all",
+    "all_to_all_single",
+    "gather",
+    "scatter",
+    "barrier",
+)
+_DATA: Final = ("input_tensor", "input", "input_list", "input_tensor_list", "tensor")
+"""Names of the parameter that has this rank's data, whose size is the span's ``bytes``; the first that there is."""
+_COLUMN: Final = PHASES.index("collective")
+_pack_span: Final = SPANS.packer.pack_into
+
+
+class Collectives:
+    """What times the collectives of one run; at most one run of a process has one that works."""
+
+    def __init__(self, run: "Run") -> None:
+        self._run = run
+        self._originals: dict[str, Callable[..., Any]] = {}
+        self._inside = threading.local()
+
+    def watch(self, *models: object) -> None:
+        """Time the functions of torch.distributed, if the caller has imported it, and the gradients of models."""
+        distributed = _distributed()
+        if distributed is None:
+            return
+        for name in FUNCTIONS:
+            original = getattr(distributed, name, None)
+            if name not in self._originals and original is not None and not hasattr(original, "ranklake_times"):
+                timed = self._timed(name, original)
+                self._originals[name] = timed
+                setattr(distributed, name, timed)
+        for model in models:
+            watch_gradients(self._run, self, model)
+
+    def stop(self) -> None:
+        """Put the functions of torch.distributed back, but for those that somebody else has replaced since."""
+        distributed = _distributed()
+        for name, timed in self._originals.items():
+            if getattr(distributed, name, None) is timed:
+                setattr(distributed, name, timed.ranklake_times)
+        self._originals.clear()
+
+    def _timed(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        parameters = tuple(inspect.signature(original).parameters)
+
+        @functools.wraps(original)
+        def timed(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the original's
+            if not self._run.enabled or getattr(self._inside, "busy", False) or _compiling():
+                return original(*args, **kwargs)
+            given = dict(zip(parameters, args, strict=False)) | kwargs
+            return self.time(name, lambda: original(*args, **kwargs), given, _tensors(given))
+
+        timed.ranklake_times = original  # type: ignore[attr-defined]
+        return timed
+
+    def time(self, name: str, call: Callable[[], Any], given: Mapping[str, Any], tensors: Sequence[Any]) -> Any:  # noqa: ANN401 - the call's
+        """Make a call that starts a collective, and record it; what the call raises goes on.
+
+        Parameters
+        ----------
+        name
+            Of the span.
+        given
+            Its ``group`` and whether it is ``async_op``.
+        tensors
+            This rank's data.
+        """
+        passage = None
+        try:
+            passage = self._begin(name, given, tensors)
+        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
+            self._run.trouble("timing a collective", error, "spans")
+        self._inside.busy = True
+        try:
+            result = call()
+        finally:
+            self._inside.busy = False
+            if passage is not None and passage.phase is not None:
+                passage.phase.__exit__(None, None, None)
+        if passage is not None and passage.phase is None:
+            try:
+                passage.follow(result)
+            except Exception as error:  # noqa: BLE001 - telemetry never raises into training
+                self._run.trouble("timing a collective", error, "spans")
+        return result
+
+    def _begin(self, name: str, given: Mapping[str, Any], tensors: Sequence[Any]) -> "Passage | None":
+        run, group = self._run, given.get("group")
+        size = sum(tensor.numel() * tensor.element_size() for tensor in tensors) if tensors else ABSENT
+        on_cuda = cuda_in_use() and any(tensor.is_cuda for tensor in tensors)
+        waits = not given.get("async_op") and not on_cuda
+        facts = {"stream": None if waits else _backend(group), **_group(group), "device_time": 1 if on_cuda else None}
+        number = run.span_number(name, "collective", **facts)
+        if number is None:
+            return None
+        sequence = _sequence(group)
+        if waits:
+            phase = Phase(run, number, _COLUMN, size, -1, sequence)
+            phase.__enter__()
+            return Passage(run, number, size, sequence, phase)
+        return Passage(run, number, size, sequence, None, on_cuda=on_cuda)
+
+
+class Passage:
+    """One collective under way.
+
+    Parameters
+    ----------
+    number
+        Of the span's name.
+    size
+        Bytes of this rank's data.
+    sequence
+        See `ranklake.capture.common.layouts.SPANS`.
+    phase
+        The caller's phase that it is; None if it ends by itself.
+    """
+
+    def __init__(
+        self,
+        run: "Run",
+        number: int,
+        size: int,
+        sequence: int,
+        phase: Phase | None = None,
+        *,
+        on_cuda: bool = False,
+    ) -> None:
+        self.phase = phase
+        self._run, self._number, self._size, self._sequence, self._on_cuda = run, number, size, sequence, on_cuda
+        if phase is not None:
+            return
+        frame, step = run.stack.top, run.current
+        above = frame if frame is not None else step
+        self._parent = ABSENT if above is None else above.span_id
+        step = step if frame is None else frame.step
+        self._step = ABSENT if step is None else step.number
+        self._span_id = next(run.span_ids)
+        self._begin = run.mark() if on_cuda else None
+        self._start = now()
+
+    def follow(self, result: Any) -> None:  # noqa: ANN401 - a future, a Work, or None
+        """Record it when it is done: when the future is, or what the stream was given before now."""
+        if hasattr(result, "add_done_callback"):
+            result.add_done_callback(self._done)
+        elif hasattr(result, "get_future"):
+            result.get_future().add_done_callback(self._done)
+        elif self._on_cuda:
+            self._done(None)
+        else:
+            self._put(now() - self._start)
+
+    def _done(self, _: object) -> None:
+        """Record it; called by whichever thread finds it done. On CUDA, with a stream that comes behind it."""
+        end = now()
+        run = self._run
+        try:
+            if not self._on_cuda:
+                self._put(end - self._start)
+                return
+            begin, ended = self._begin, run.mark()
+            if begin is None or ended is None:
+                run.refuse("spans", DEVICE_VALUE, "no CUDA stream to time")
+            elif not run.expect(ended, Elapsed(begin, ended), self._put_ms, "spans"):
+                run.refuse("spans", DEVICE_VALUE, "too many under way")
+        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
+            run.refuse("spans", DEVICE_VALUE, repr_of(error))
+
+    def _put_ms(self, elapsed_ms: float) -> None:
+        self._put(max(0, round(elapsed_ms * 1e6)))
+
+    def _put(self, duration: int) -> None:
+        self._run.spans.put(
+            _pack_span,
+            *(self._start, duration, self._step, self._span_id, self._parent),
+            *(self._size, -1, self._sequence, self._number),
+        )
+
+
+def _distributed() -> Any:  # noqa: ANN401 - torch is no dependency
+    """Return torch.distributed if the caller has imported it and it can do anything; else None."""
+    module: Any = sys.modules.get("torch.distributed")
+    return module if module is not None and module.is_available() else None
+
+
+def _compiling() -> bool:
+    """Say whether torch traces the call: then it must see its own function."""
+    torch: Any = sys.modules["torch"]
+    return bool(torch.compiler.is_compiling())
+
+
+def _tensors(given: Mapping[str, Any]) -> list[Any]:
+    """Return the tensors that a call gives this rank's data in."""
+    data = next((given[name] for name in _DATA if name in given), None)
+    return [one for one in (data if isinstance(data, (list, tuple)) else [data]) if hasattr(one, "element_size")]
+
+
+def _world(group: Any) -> Any:  # noqa: ANN401 - torch's
+    return _distributed().group.WORLD if group is None else group
+
+
+def _backend(group: Any) -> str | None:  # noqa: ANN401 - torch's
+    return str(_distributed().get_backend(group))
+
+
+def _group(group: Any) -> dict[str, str | int | None]:  # noqa: ANN401 - torch's
+    world = _world(group)
+    return {"process_group": str(world.group_name), "group_size": world.size()} if hasattr(world, "group_name") else {}
+
+
+def _sequence(group: Any) -> int:  # noqa: ANN401 - torch's
+    """Return one more than the number that a collective which begins now has in its group; 0 if it has none."""
+    try:
+        return (int(_world(group)._get_sequence_number_for_group()) + 1) & 0xFFFFFFFF  # noqa: SLF001 - no public one
+    except Exception:  # noqa: BLE001 - not every backend counts
+        return 0

@@ -1,0 +1,99 @@
+"""Flight: torch's Flight Recorder, what collectives each rank had begun and ended, kept when training hangs or fails.
+
+    TORCH_FR_BUFFER_SIZE=2000 torchrun …        so many collectives torch keeps
+    run.flight_recorder(timeout_s=300)           a thread looks whether steps and phases still begin
+
+A dump is a file of JSON, an artifact of kind ``dump``, and an event that says why. Dumps of this rank that NCCL's own
+watchdog wrote become artifacts, too.
+"""
+
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from ranklake.capture.training.run import Run
+
+_NCCL_FILES: Final = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+
+
+class FlightRecorder:
+    """Keeps dumps of one run.
+
+    Parameters
+    ----------
+    timeout_s
+        Without a step or phase that began for so long, once one has, training hangs.
+    """
+
+    def __init__(self, run: "Run", folder: Path, timeout_s: float) -> None:
+        self._run, self._folder, self._timeout_s = run, folder, timeout_s
+        self._stop = threading.Event()
+        self._count = 0
+        self._kept: set[Path] = set()
+        self._thread = threading.Thread(target=self._watch, name="ranklake-flight", daemon=True)
+        self._thread.start()
+
+    def dump(self, why: str) -> Path | None:
+        """Keep what the recorder has now; None if it has nothing, of which an event says why."""
+        run = self._run
+        try:
+            self._keep_files()
+            raw = _trace()
+            if raw is None:
+                run.event("flight_recorder", severity="warning", message=f"{why}: nothing recorded, {_reason()}")
+                return None
+            self._folder.mkdir(parents=True, exist_ok=True)
+            name = f"{run.name}~a{run.attempt}~r{run.rank}~flight{self._count}.json"
+            self._count += 1
+            scratch = self._folder / f"{name}.tmp"
+            scratch.write_bytes(raw)
+            path = scratch.rename(self._folder / name)
+            run.record_file(path, "dump", atomic=True)
+            run.event("flight_recorder", severity="error", message=why, dump=name)
+        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
+            run.trouble("dumping the flight recorder", error)
+            return None
+        return path
+
+    def close(self) -> None:
+        """Stop looking; dumps that NCCL has written are kept."""
+        self._stop.set()
+        self._thread.join(5.0)
+        self._keep_files()
+
+    def _watch(self) -> None:
+        seen, hung = self._run.begun(), False
+        while not self._stop.wait(self._timeout_s):
+            begun = self._run.begun()
+            if begun == seen and begun and not hung:
+                self.dump(f"no step or phase began for {self._timeout_s:g} s")
+            hung, seen = begun == seen, self._run.begun()
+
+    def _keep_files(self) -> None:
+        for variable in _NCCL_FILES:
+            prefix = os.environ.get(variable)
+            path = Path(f"{prefix}{self._run.rank}") if prefix else None
+            if path is not None and path not in self._kept and path.is_file():
+                self._kept.add(path)
+                self._run.record_file(path, "dump")
+
+
+def _trace() -> bytes | None:
+    """Return the recorder's entries as JSON; None if there are none."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    torch: Any = sys.modules["torch"]
+    c10d = torch._C._distributed_c10d  # noqa: SLF001 - there is no public one
+    dump = "_dump_nccl_trace_json" if distributed.get_backend() == "nccl" else "_dump_fr_trace_json"
+    raw: bytes = getattr(c10d, dump)()
+    return raw if b'"entries"' in raw else None
+
+
+def _reason() -> str:
+    if "torch.distributed" not in sys.modules:
+        return "torch.distributed is not imported"
+    return "set TORCH_FR_BUFFER_SIZE before training starts"

@@ -1,0 +1,178 @@
+"""FLOPs: counted once on the real step, and the peak of a CPU measured, because no table has it.
+
+torch is used only if the caller has imported it.
+"""
+
+import importlib
+import sys
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from ranklake.capture.common.gaps import BAD_VALUE
+from ranklake.capture.common.values import BadValueError, DeviceValueError, number, repr_of
+
+if TYPE_CHECKING:
+    from ranklake.capture.training.run import Run
+
+Shape = Sequence[int]
+
+FLOPS_PER_STEP: Final = "model/flops_per_step"
+FLOPS_PER_TOKEN: Final = "model/flops_per_token"  # noqa: S105 - a metric's name
+PEAK_MEASURED: Final = "device/peak_flops_measured"
+_ATTENTION_KERNELS: Final = ("flash_attention", "flash_attention_for_cpu", "efficient_attention", "cudnn_attention")
+_FREE_SPACES: Final = frozenset({"aten", "prim", "prims", "c10d", "_c10d_functional", "fsdp", "profiler"})
+_PRODUCTS: Final = ("rnn", "lstm", "gru", "int_mm", "int4pack", "int8pack", "grouped_mm", "trilinear", "sparse_mm")
+"""Parts of names of torch's own operators that multiply matrices and have no formula."""
+_SIZES: Final = (512, 1024, 2048)
+_TRIES: Final = 4
+_ENOUGH_S: Final = 1.5
+
+
+class FlopCount:
+    """Context in which one real training step runs, forward and backward, on this rank.
+
+    torch's FlopCounterMode sees every matrix product that is dispatched in it and counts a multiplication and an
+    addition as two. Fused attention is counted by our own formulas, see `attention_forward`. The counted step is slower
+    than others. At the end the scalars model/flops_per_step and, if `tokens` is given, model/flops_per_token are
+    recorded; after an exception, nothing. Where the step cannot be counted, an event ``flops_not_counted`` says why and
+    no number is recorded: operators without a formula (custom ones, quantised ones, fused recurrent layers) would make
+    it too small by nobody knows how much.
+
+    Attributes
+    ----------
+    flops
+        Counted FLOPs; None before the end, and if they cannot be counted.
+    """
+
+    def __init__(self, run: "Run", tokens: object) -> None:
+        self.flops: int | None = None
+        self._run, self._tokens = run, tokens
+        self._mode: Any = None
+
+    def __enter__(self) -> Self:
+        try:
+            mode = _flop_counter()
+            if mode is None:
+                self._give_up("torch is not imported")
+            else:
+                mode.__enter__()
+                self._mode = mode
+        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
+            self._give_up(repr_of(error))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        mode, self._mode = self._mode, None
+        if mode is None:
+            return
+        try:
+            mode.__exit__(kind, error, trace)
+            if error is not None:
+                return
+            flops, unknown = int(mode.get_total_flops()), sorted(mode.unknown)
+            if unknown:
+                self._give_up(f"no formula for {', '.join(unknown[:8])}")
+            elif not flops:
+                self._give_up("no matrix product was seen")
+            else:
+                self.flops = flops
+                self._record(flops)
+        except Exception as trouble:  # noqa: BLE001 - telemetry never raises into training
+            self._give_up(repr_of(trouble))
+
+    def _give_up(self, why: str) -> None:
+        self._run.event("flops_not_counted", message=why, severity="warning")
+
+    def _record(self, flops: int) -> None:
+        self._run.scalar(FLOPS_PER_STEP).add(flops)
+        if self._tokens is not None:
+            try:
+                self._run.scalar(FLOPS_PER_TOKEN).add(flops / number(self._tokens))
+            except (BadValueError, DeviceValueError, ZeroDivisionError) as error:
+                self._run.refuse("scalars", BAD_VALUE, f"tokens={error}")
+
+
+def _flop_counter() -> Any:  # noqa: ANN401 - torch is no dependency
+    if "torch" not in sys.modules:
+        return None
+    aten = sys.modules["torch"].ops.aten
+    formulas = {
+        getattr(aten, f"_scaled_dot_product_{kernel}{suffix}"): formula
+        for kernel in _ATTENTION_KERNELS
+        for suffix, formula in (("", attention_forward), ("_backward", attention_backward))
+        if hasattr(aten, f"_scaled_dot_product_{kernel}{suffix}")
+    }
+    plain: Any = importlib.import_module("torch.utils.flop_counter").FlopCounterMode
+
+    class Counter(plain):  # type: ignore[misc]  # torch may not be there to look at
+        """torch's counter, and which operators it passed over that work like a product."""
+
+        def __init__(self) -> None:
+            super().__init__(display=False, custom_mapping=formulas)
+            self.unknown: set[str] = set()
+
+        def _count_flops(self, operator: Any, *args: Any) -> Any:  # noqa: ANN401 - torch's
+            name = str(getattr(operator, "_qualified_op_name", ""))
+            if name and operator not in self.flop_registry and not _is_free(name):
+                self.unknown.add(name)
+            return super()._count_flops(operator, *args)
+
+    return Counter()
+
+
+def _is_free(operator: str) -> bool:
+    """Say whether an operator that has no formula has no matrix product in it, either, as far as its name tells."""
+    space, _, name = operator.partition("::")
+    return space in _FREE_SPACES and not any(part in name for part in _PRODUCTS)
+
+
+def attention_forward(query: Shape, key: Shape, value: Shape, *_: object, **__: object) -> int:
+    """Return the FLOPs of scaled dot-product attention, forward: its two matrix products, without a discount for masks.
+
+    Parameters
+    ----------
+    query, key, value
+        Shapes (batch, heads, positions, channels); fewer key and value heads are shared by the query's.
+
+    Notes
+    -----
+    torch's own table does not know the kernel for CPUs, which then counts nothing, and adds to the backward pass the
+    scores that fused kernels compute again. Model FLOPs leave recomputation out (Chowdhery et al. 2022, PaLM,
+    appendix B).
+    """
+    batch, heads, positions, channels = query
+    return 2 * batch * heads * positions * key[2] * (channels + value[3])
+
+
+def attention_backward(_: Shape, query: Shape, key: Shape, value: Shape, *__: object, **___: object) -> int:
+    """Return the FLOPs of its backward pass: the gradients of both products, each by both of its factors."""
+    return 2 * attention_forward(query, key, value)
+
+
+def measure_cpu_peak() -> float | None:
+    """Return FLOP/s of the best of several float32 matrix products, with torch's threads as they are set.
+
+    None without torch, or where it computes on another device: for those a sourced table has the peak. Takes about
+    two seconds.
+    """
+    torch: Any = sys.modules.get("torch")
+    if torch is None or torch.cuda.is_available():
+        return None
+    best = 0.0
+    began = time.perf_counter()
+    own = torch.Generator()  # training must draw the same numbers with and without telemetry
+    with torch.no_grad():
+        for size in _SIZES:
+            left, right = (torch.rand(size, size, dtype=torch.float32, generator=own) for _ in range(2))
+            out = torch.empty(size, size, dtype=torch.float32)
+            for _ in range(_TRIES):
+                start = time.perf_counter()
+                torch.mm(left, right, out=out)
+                best = max(best, 2 * size**3 / (time.perf_counter() - start))
+            if time.perf_counter() - began > _ENOUGH_S:
+                break
+    return best

@@ -1,0 +1,194 @@
+"""Waits: how long training waits for its data, as phase ``data`` of the step that the data feeds.
+
+    for n, batch in enumerate(run.loader(batches)):     waits      ├ data ┤
+        with run.step(n): ...                           the block           ├ forward ┤├ backward ┤ …
+                                                        its row    ├ wait ┤+├──────── block ────────┤
+
+A wait within a step is a phase like any other. One before it is kept until the thread's next step begins, and belongs
+to that step: its span and its row begin where the wait began, and the row's times are the wait's and the block's
+together. What lies between the two, such as an evaluation, is in the span's length, but is no time of the step's.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Self, TypeVar
+
+from ranklake.capture.common.layouts import ABSENT, SPANS
+from ranklake.capture.steps.phases import now
+
+if TYPE_CHECKING:
+    from ranklake.capture.steps.stack import Frame
+    from ranklake.capture.steps.steps import Step
+    from ranklake.capture.training.run import Run
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+MOST_WAITS: Final = 256
+"""Of one loader that wait for their step. One that feeds no step, as in an evaluation that is cut short, fills it."""
+
+_pack_span: Final = SPANS.packer.pack_into
+
+
+class Wait(NamedTuple):
+    """A wait that has ended.
+
+    Attributes
+    ----------
+    start_ns, duration_ns
+        On the monotonic clock.
+    around
+        The frame that it lay in.
+    """
+
+    start_ns: int
+    duration_ns: int
+    around: "Frame | None"
+
+
+class Waits(threading.local):
+    """The waits of each thread that no step has claimed yet, by whose they are.
+
+    Attributes
+    ----------
+    feeding
+        Whose waits the thread's last step claimed: with two loaders under way, the next step is fed by the same.
+    busy
+        Whether a wait is being timed: one within it, such as a loader's in a loader, is no other.
+    """
+
+    feeding: object = None
+    busy: bool = False
+
+    def __init__(self, run: "Run") -> None:
+        self._run = run
+        self._of: dict[object, list[Wait]] = {}
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def time(self, source: object, fetch: Callable[[], R]) -> R:
+        """Return what a call fetches, and record how long it took; what it raises goes on and ends the source.
+
+        Parameters
+        ----------
+        source
+            Whose wait it is.
+        """
+        run = self._run
+        if self.busy or not run.enabled:
+            return fetch()
+        frame = run.stack.top
+        self.busy = True
+        try:
+            if frame is not None and frame.step is not None:
+                with run.phase("data"):
+                    return fetch()
+            start = now()
+            found = fetch()
+            self.add(source, Wait(start, now() - start, frame))
+        except BaseException:
+            if source != self.feeding:  # else it was read ahead: what it gave is still to be trained on
+                self.leave(source)
+            raise
+        finally:
+            self.busy = False
+        return found
+
+    def add(self, source: object, wait: Wait) -> None:
+        """Keep a wait for the step that begins next."""
+        kept = self._of.pop(source, [])
+        self._of[source] = kept  # the last to wait comes last
+        kept.append(wait)
+        if len(kept) > MOST_WAITS:
+            self._write(kept.pop(0))
+
+    def leave(self, source: object) -> None:
+        """Record what is kept for a source that has ended, as waits for no step."""
+        for wait in self._of.pop(source, ()):
+            self._write(wait)
+        if source == self.feeding:
+            self.feeding = None
+
+    def leave_all(self) -> None:
+        """Record all waits that the calling thread has kept, as waits for no step."""
+        for source in list(self._of):
+            self.leave(source)
+
+    def claim(self, step: "Step") -> tuple[int, int]:
+        """Give a step that begins what fed it; return when it began to wait, ABSENT if it did not, and for how long."""
+        fed = self.feeding if self.feeding in self._of else next(reversed(self._of))
+        self.feeding = fed
+        mine = self._of.pop(fed)
+        for source in list(self._of):
+            if source != fed:
+                for wait in self._of.pop(source):
+                    self._write(wait)
+        for wait in mine:
+            self._write(wait, step)
+        return mine[0].start_ns, sum(wait.duration_ns for wait in mine)
+
+    def _write(self, wait: Wait, step: "Step | None" = None) -> None:
+        run = self._run
+        name = run.span_number("data", "phase")
+        if name is None:
+            return
+        above: Any = step if step is not None else wait.around
+        number = ABSENT if step is None else step.number
+        parent = ABSENT if above is None else above.span_id
+        fields = (number, next(run.span_ids), parent, ABSENT, -1, 0, name)
+        run.spans.put(_pack_span, wait.start_ns, wait.duration_ns, *fields)
+
+
+class Loader(Generic[T]):
+    """An iterable, such as torch's DataLoader, whose waits are recorded. In all else it is what it wraps.
+
+    Its length, its attributes, settable ones too, and its methods (``sampler``, ``dataset``, ``set_epoch``) are those
+    of the wrapped; so are the worker processes, which know nothing of it. Wrap last: what is given to libraries that
+    look for a DataLoader is the DataLoader.
+    """
+
+    __slots__ = ("__weakref__", "_ranklake_run", "_ranklake_wrapped")
+
+    def __init__(self, wrapped: Iterable[T], run: "Run") -> None:
+        object.__setattr__(self, "_ranklake_wrapped", wrapped)
+        object.__setattr__(self, "_ranklake_run", run)
+
+    def __iter__(self) -> "Batches[T]":
+        return Batches(self._ranklake_wrapped, self._ranklake_run)
+
+    def __len__(self) -> int:
+        return len(self._ranklake_wrapped)
+
+    def __bool__(self) -> bool:
+        return bool(self._ranklake_wrapped)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the wrapped has
+        return getattr(self._ranklake_wrapped, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self._ranklake_wrapped, name, value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Loader, (self._ranklake_wrapped, self._ranklake_run)
+
+
+class Batches(Generic[T]):
+    """One passage through a `Loader`: its iterator. Beginning it counts as a wait, too: that starts the workers."""
+
+    __slots__ = ("_batches", "_run", "_source")
+
+    def __init__(self, iterable: Iterable[T], run: "Run") -> None:
+        self._run, self._source = run, object()
+        self._batches: Iterator[T] = run.waits.time(self._source, lambda: iter(iterable))
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T:
+        return self._run.waits.time(self._source, self._batches.__next__)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the wrapped's has
+        if name in self.__slots__:  # not set yet
+            raise AttributeError(name)
+        return getattr(self._batches, name)

@@ -1,0 +1,1 @@
+"""Training: what a training loop talks to."""

@@ -1,0 +1,189 @@
+"""Start: from arguments and environment to a run that records, or to one that does nothing; never to an error."""
+
+import atexit
+import os
+import weakref
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ranklake.capture.common.gaps import LOGGER, NOWHERE, Gaps, RefusedError
+from ranklake.capture.common.settings import read_settings, read_storage
+from ranklake.capture.common.values import integer, redacted, text
+from ranklake.capture.lifecycle.failures import FAILURES
+from ranklake.capture.lifecycle.heartbeat import Heartbeat, interval_s
+from ranklake.capture.lifecycle.preemption import PREEMPTION
+from ranklake.capture.provenance.determinism import SIZES
+from ranklake.capture.provenance.inquiry import Inquiry
+from ranklake.capture.provenance.launcher import Launch, clean, find_launch
+from ranklake.capture.provenance.provenance import run_row
+from ranklake.capture.recording.recorder import Recorder
+from ranklake.capture.spool.places import local_root, spool_uri
+from ranklake.capture.training.run import Run
+
+_LARGEST_PATCH: Final = 1 << 17  # a row of `runs` must fit a frame, in which a character can take six bytes
+_runs: "weakref.WeakSet[Run]" = weakref.WeakSet()
+
+
+def start(  # noqa: PLR0913 - one call with named settings is what users want here
+    job: str = "job",
+    *,
+    run: str | None = None,
+    spool: str | os.PathLike[str] | None = None,
+    local_dir: str | os.PathLike[str] | None = None,
+    rank: int | None = None,
+    world_size: int | None = None,
+    attempt: int | None = None,
+    config: Mapping[str, Any] | None = None,
+    labels: Mapping[str, str] | None = None,
+    injected: str | None = None,
+    compute_dtype: str | None = None,
+    param_count: int | None = None,
+    dp_size: int | None = None,
+    tp_size: int | None = None,
+    pp_size: int | None = None,
+    ep_size: int | None = None,
+    cp_size: int | None = None,
+    mesh: object = None,
+    storage_options: Mapping[str, Any] | None = None,
+    enabled: bool = True,
+    **settings: Any,  # noqa: ANN401 - whatever users hand over; see Settings
+) -> Run:
+    """Begin to record this rank.
+
+    Parameters
+    ----------
+    job
+        Name of the job; several runs may share it.
+    run
+        Name of the run, the same on all ranks; by default RANKLAKE_RUN, else what the launcher says (see
+        `ranklake.capture.provenance.launcher`).
+    spool
+        Folder or fsspec URI that segments are uploaded to; by default RANKLAKE_SPOOL. Without one they wait in the
+        local spool for ``ranklake agent``.
+    local_dir
+        Folder on a local disk; by default RANKLAKE_LOCAL_SPOOL, else /var/tmp/ranklake-<uid>.
+    rank, world_size, attempt
+        By default as the launcher says; RANKLAKE_ATTEMPT sets the attempt.
+    config
+        Hyperparameters. What looks like a credential is redacted.
+    labels
+        The user's own.
+    injected
+        What is made wrong on purpose in this run, such as a slowed rank.
+    compute_dtype
+        Number format of the matrix products, such as ``bfloat16``: MFU is taken against that peak.
+    param_count
+        Trainable parameters of the model.
+    dp_size, tp_size, pp_size, ep_size, cp_size
+        Sizes of the data-, tensor-, pipeline-, expert- and context-parallel groups; by default as `mesh` has them, or
+        Megatron where it is in use.
+    mesh
+        The `torch.distributed.device_mesh.DeviceMesh` that the run computes on, with named dimensions.
+    storage_options
+        Handed to fsspec for the spool (and ``put``, see `ranklake.capture.sending.upload.Uploader`); by default what
+        ``[storage]`` in ``ranklake.toml`` says.
+    enabled
+        False gives a run that records nothing.
+    settings
+        Any of `ranklake.capture.common.settings.Settings` by name, such as ``seal_every_s=30``. They win over the
+        environment and over ``[capture]`` in ``ranklake.toml``.
+
+    Returns
+    -------
+    A run. Nothing is raised: if the recording cannot begin, the run records nothing, and a warning says why.
+    """
+    gaps = Gaps()
+    launch = Launch(run=clean(text(run or "run")))
+    if not enabled:
+        return Run(launch)
+    try:
+        name = redacted(job, 256)
+        launch = find_launch(name, os.environ, run=run, rank=rank, world_size=world_size, attempt=attempt)
+        chosen = read_settings(settings, os.environ, gaps.warn)
+        uri = spool_uri(spool)
+        recorder = Recorder(local_root(local_dir), launch, uri, chosen)
+        options: dict[str, Any] = gaps.lenient("storage_options", dict, storage_options, {})
+        if storage_options is None:
+            options = read_storage(uri, os.environ, gaps.warn)
+        told = {
+            "config": config,
+            "labels": labels,
+            "injected": gaps.lenient("injected", text, injected, None),
+            "compute_dtype": gaps.lenient("compute_dtype", text, compute_dtype, None),
+            "param_count": gaps.lenient("param_count", integer, param_count, None),
+            **{
+                name: gaps.lenient(name, integer, size, None)
+                for name, size in zip(SIZES, (dp_size, tp_size, pp_size, ep_size, cp_size), strict=True)
+            },
+        }
+        row = run_row(launch, name, told)
+        begun = _begin(recorder, options)
+    except Exception as error:  # noqa: BLE001 - telemetry never raises into training
+        gaps.warn("start", f"nothing is recorded: {type(error).__name__}: {error}")
+        return Run(launch, None, gaps)
+    if launch.warning:
+        gaps.warn("launch", launch.warning)
+    if launch.rank == 0:
+        with begun.recording("runs"):
+            inquiry = Inquiry(recorder.records["runs"], row, min(chosen.patch_bytes, _LARGEST_PATCH), mesh)
+            recorder.settle = inquiry.settle
+            inquiry.begin()
+        begun.event("run_start")
+    begun.event("rank_start", launcher=launch.launcher, world_size=launch.world_size, interval_s=interval_s(begun))
+    return begun
+
+
+def _begin(recorder: Recorder, storage_options: dict[str, Any]) -> Run:
+    """Open the stream and start the threads."""
+    from ranklake.capture.recording.keeper import Keeper  # pyarrow and fsspec: not before something is recorded
+    from ranklake.capture.samplers import inprocess
+
+    try:
+        recorder.require()
+    except RefusedError as refused:  # it may be there later; until then each row is counted
+        recorder.gaps.warn("start", f"the local spool cannot be used yet: {refused.reason} ({refused.detail})")
+    run = Run(recorder.launch, recorder)
+    run.each_second.append(Heartbeat(run).look)
+    keeper = Keeper(recorder, storage_options, expects_late_values=run.expects_late_values, each_second=run.look)
+    run.keep(keeper)
+    _runs.add(run)
+    atexit.register(run.at_exit)
+    FAILURES.watch(run)
+    if recorder.stream is not None:
+        try:
+            run.listen(recorder.stream.folder)
+        except (OSError, ValueError) as error:
+            recorder.gaps.warn("stderr", f"standard error is not recorded: {error}")
+    try:
+        PREEMPTION.watch(run)
+        run.drains.append(PREEMPTION.settle)
+    except (OSError, ValueError) as error:
+        recorder.gaps.warn("preemption", f"signals are not recorded: {error}")
+    try:
+        keeper.start()
+        inprocess.begin(run, recorder.root, recorder.stream.name if recorder.stream else None, recorder.launch)
+    except RuntimeError as error:  # no more threads to be had
+        recorder.gaps.warn("threads", f"{error}; segments wait in {recorder.root} for `ranklake agent`")
+    return run
+
+
+def running() -> Run | None:
+    """Return a run of this process that records; None if there is none."""
+    return next((run for run in list(_runs) if run.enabled), None)
+
+
+def _after_fork_in_child() -> None:
+    NOWHERE.after_fork()
+    for run in list(_runs):
+        try:
+            run.after_fork()
+        except Exception as error:  # noqa: BLE001 - the next run's turn must come
+            LOGGER.warning("ranklake: after a fork: %s", error)
+
+
+def _after_fork_in_parent() -> None:
+    for run in list(_runs):
+        run.note_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child, after_in_parent=_after_fork_in_parent)
