@@ -85,7 +85,10 @@ def utilization(flops: TokenFlops, tokens_per_s: float, n_devices: int, peak: Gi
     if isinstance(peak, str):
         return Utilization(None, None, done, spent, None, "", flops, reasons)
     hfu = None if spent is None else spent / peak.flops_per_s
-    return Utilization(done / peak.flops_per_s, hfu, done, spent, peak.flops_per_s, peak.source, flops, reasons)
+    mfu = done / peak.flops_per_s
+    if max(mfu, hfu or 0) > 1:
+        reasons = (*reasons, "more than the peak was done: it is of another device or number format")
+    return Utilization(mfu, hfu, done, spent, peak.flops_per_s, peak.source, flops, reasons)
 
 
 def rows_with_utilization(

@@ -5,28 +5,44 @@
 --          (Chowdhery et al. 2022, PaLM, appendix B), summed before dividing, so that hours and ranks weigh by device time.
 --          A rank's FLOPs: its own count per step, else its tokens x the run's count per token. HFU likewise, with the count
 --          that includes recomputed activations. Decimal sums: no order of the rows changes a digit.
+-- finding  A measured peak is of float32 matrices (capture's calibration), and so of another number format than a run that
+--          computes in bfloat16; so is that of an attempt which says several formats. More than $max_plausible_ratio of a
+--          published peak no training reaches: then the peak is of another format or device. The ratio stands, and says so.
 WITH worked AS (
     SELECT
         run, attempt, rank,
-        date_trunc('hour', ts) AS hour,
+        (CAST(ts AS BIGINT) - CAST($begin AS BIGINT)) / 3600000000 AS hour_number,
         count(*) AS steps,
         sum(tokens) AS tokens,
         count(tokens) AS steps_with_tokens,
         sum(CAST(round(least(step_time_s, 1e6) * 1e9) AS BIGINT)) AS step_time_ns
     FROM steps
     WHERE date = $date
-    GROUP BY run, attempt, rank, date_trunc('hour', ts)
+    GROUP BY run, attempt, rank, (CAST(ts AS BIGINT) - CAST($begin AS BIGINT)) / 3600000000
+),
+begun AS (
+    SELECT
+        runs.*,
+        coalesce(
+            canonical_dtype, lower(trim(regexp_replace(replace(compute_dtype, 'torch.', ''), '[-_ ]+', ' ', 'g')))
+        ) AS dtype
+    FROM runs
+    LEFT JOIN (SELECT DISTINCT dtype AS word, canonical_dtype FROM peaks) AS words
+        ON words.word = lower(trim(regexp_replace(replace(compute_dtype, 'torch.', ''), '[-_ ]+', ' ', 'g')))
+    WHERE date <= $date
 ),
 started AS (
     SELECT
         run, attempt,
-        first_value(device_type ORDER BY ts, incarnation) AS device_type,
-        first_value(device_name ORDER BY ts, incarnation) AS device_name,
-        first_value(compute_dtype ORDER BY ts, incarnation) AS compute_dtype,
-        first_value(world_size ORDER BY ts, incarnation) AS world_size,
-        first_value(device_count ORDER BY ts, incarnation) AS device_count
-    FROM runs
-    WHERE date <= $date
+        -- what is said once: whoever imports a log may add the device that it does not name
+        count(DISTINCT dtype) > 1 AS has_dtypes,
+        first_value(dtype ORDER BY ts, incarnation) FILTER (WHERE dtype IS NOT NULL) AS dtype,
+        first_value(compute_dtype ORDER BY ts, incarnation) FILTER (WHERE dtype IS NOT NULL) AS compute_dtype,
+        first_value(device_type ORDER BY ts, incarnation) FILTER (WHERE device_type IS NOT NULL) AS device_type,
+        first_value(device_name ORDER BY ts, incarnation) FILTER (WHERE device_name IS NOT NULL) AS device_name,
+        first_value(world_size ORDER BY ts, incarnation) FILTER (WHERE device_count + world_size IS NOT NULL) AS world_size,
+        first_value(device_count ORDER BY ts, incarnation) FILTER (WHERE device_count + world_size IS NOT NULL) AS device_count
+    FROM begun
     GROUP BY run, attempt
 ),
 rank_said AS (
@@ -52,9 +68,10 @@ run_said AS (
 ),
 joined AS (
     SELECT
-        worked.run, worked.attempt, worked.rank, worked.hour,
+        worked.run, worked.attempt, worked.rank, worked.hour_number,
         worked.steps, worked.tokens, worked.step_time_ns,
-        started.device_type, started.device_name, started.compute_dtype, started.run AS known_run,
+        started.device_type, started.device_name, started.compute_dtype, started.dtype, started.has_dtypes,
+        started.run AS known_run,
         coalesce(
             rank_said.flops_per_step * worked.steps,
             CASE WHEN worked.steps_with_tokens = worked.steps
@@ -72,11 +89,11 @@ joined AS (
     LEFT JOIN run_said ON run_said.run = worked.run AND run_said.attempt = worked.attempt
     LEFT JOIN peaks
         ON peaks.name_key = lower(trim(regexp_replace(started.device_name, '[-_ ]+', ' ', 'g')))
-        AND peaks.dtype = lower(trim(regexp_replace(replace(started.compute_dtype, 'torch.', ''), '[-_ ]+', ' ', 'g')))
+        AND peaks.dtype = peaks.canonical_dtype AND peaks.dtype = started.dtype
 ),
 summed AS (
     SELECT
-        run, attempt, hour,
+        run, attempt, hour_number,
         count(*) AS ranks,
         sum(steps) AS rank_steps,
         sum(tokens) AS tokens,
@@ -95,12 +112,15 @@ summed AS (
         min(device_type) AS device_type,
         min(device_name) AS device_name,
         min(compute_dtype) AS compute_dtype,
+        min(dtype) AS dtype,
+        bool_or(has_dtypes) AS has_dtypes,
         min(known_run) AS known_run
     FROM joined
-    GROUP BY run, attempt, hour
+    GROUP BY run, attempt, hour_number
 )
 SELECT
-    run, attempt, hour, $date AS date, ranks, rank_steps, tokens, step_time_ns,
+    run, attempt, to_timestamp_micros(CAST($begin AS BIGINT) + hour_number * 3600000000) AT TIME ZONE 'UTC' AS hour,
+    $date AS date, ranks, rank_steps, tokens, step_time_ns,
     model_flops, hardware_flops, peak_flops,
     model_flops / nullif(peak_flops, 0) AS mfu_ratio,
     hardware_flops / nullif(peak_flops, 0) AS hfu_ratio,
@@ -111,7 +131,17 @@ SELECT
         WHEN table_source IS NOT NULL THEN concat('table: ', table_source)
         ELSE 'measured: calibration matrix product'
     END AS peak_source,
-    CASE WHEN peak_flops IS NOT NULL THEN compute_dtype END AS peak_dtype,
+    CASE WHEN peak_flops IS NULL THEN NULL WHEN table_source IS NOT NULL THEN dtype ELSE 'float32' END AS peak_dtype,
+    CASE
+        WHEN peak_flops IS NULL THEN NULL
+        WHEN has_dtypes THEN TRUE
+        WHEN table_source IS NULL THEN dtype <> 'float32'
+        ELSE FALSE
+    END AS is_peak_of_other_dtype,
+    CASE
+        WHEN table_source IS NOT NULL
+        THEN greatest(model_flops, coalesce(hardware_flops, 0)) > $max_plausible_ratio * nullif(peak_flops, 0)
+    END AS is_ratio_implausible,
     device_type, device_name,
     CASE WHEN model_flops IS NOT NULL THEN 'counted' END AS flops_convention,
     CAST(NULL AS STRING) AS n_convention,

@@ -44,6 +44,9 @@ STALL_S: Final = 60
 """Seconds without anything known that count as a stall; shorter gaps are unattributed."""
 QUIET_DAYS: Final = 31
 """Days in a row without any sign that have a row of goodput each; more of them have one together."""
+MAX_PLAUSIBLE_RATIO: Final = 0.9
+"""Share of a published dense peak that training does not reach: bare matrix products reach 86 % of an A100's, 83 % of a
+GH200's, 80 % of an H100's (Bekman, Machine Learning Engineering, table of maximum achievable matmul FLOPS)."""
 
 MAX_INTERVAL_S: Final = 300
 """Longest time that one sample speaks for: beyond it there is a gap."""
@@ -211,6 +214,7 @@ ROLLUPS: Final = (
         "mfu",
         "partition",
         (Input("steps", "day"), Input("runs", "until"), Input("run_facts", "until")),
+        {"max_plausible_ratio": MAX_PLAUSIBLE_RATIO},
         lookups={"peaks": _peaks},
     ),
     Rollup("run_epochs", "partition", (Input("scalars", "day"),)),

@@ -64,6 +64,9 @@ def test_peak_of_the_wrong_precision_doubles_the_ratio():
     of_fp8, of_bf16 = (utilization(flops, rate, 512, GivenPeak(peak)) for peak in (1979e12, 989.5e12))
     assert of_fp8.model_flops_per_s / 1e12 == pytest.approx(928.91, abs=0.005)
     assert (round(100 * of_fp8.mfu_ratio, 2), round(100 * of_bf16.mfu_ratio, 2)) == (46.94, 93.88)
+    of_tf32 = utilization(flops, rate, 512, GivenPeak(494.5e12))
+    assert of_bf16.reasons == ()
+    assert of_tf32.reasons == ("more than the peak was done: it is of another device or number format",)
 
 
 @given(shapes, st.sampled_from(sorted(CONVENTIONS)))

@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rollup_inputs import DAY, NOON, computed, context
+from rollup_inputs import DAY, NOON, append, computed, context
 
 from ranklake.lake import mfu as mfu_room
 from ranklake.lake.mfu.peaks import devices, peak_flops
 from ranklake.lake.rollups.evaluate import replace_table
+from ranklake.lake.rollups.runner import run_rollups
+from ranklake.lake.store import Lake
+from ranklake.quality.check import run_checks
 
 A100 = {"device_type": "cuda", "device_name": "NVIDIA A100-SXM4-80GB", "compute_dtype": "bfloat16"}
 
@@ -134,6 +137,56 @@ def test_every_name_of_every_device_is_found_by_sql_as_by_python():
     for number, (name, dtype) in enumerate(cases):
         peak = peak_flops(name, dtype)
         assert found[f"{number:05}"] == (pytest.approx(peak.flops_per_s) if peak else None), (name, dtype)
+
+
+CPU = {"device_type": "cpu", "device_name": "AMD EPYC 7763"}
+
+
+@pytest.mark.parametrize(
+    ("runs", "peak_dtype", "is_other"),
+    [
+        ([{**CPU, "compute_dtype": "fp32"}], "float32", False),
+        ([{**CPU, "compute_dtype": "bfloat16"}], "float32", True),
+        ([CPU], "float32", None),
+        ([A100], "bfloat16", False),
+        ([A100, {**A100, "compute_dtype": "bf16"}], "bfloat16", False),
+        ([A100, {**A100, "compute_dtype": "torch.float32"}], "bfloat16", True),
+        ([{**A100, "compute_dtype": "float8"}], "float32", True),
+    ],
+)
+def test_a_peak_of_another_precision_is_found(runs, peak_dtype, is_other):
+    """A measured peak is of float32, whatever the run computes in; a run that says two formats has a peak of one."""
+    (row,) = mfu_of(
+        runs=[run_row(**facts, incarnation=number) for number, facts in enumerate(runs, 1)],
+        steps=[step_row(0, 0, 1.0)],
+        scalars=[said("model/flops_per_step", 1e9), said("device/peak_flops_measured", 1e10)],
+    )
+    assert row["mfu_ratio"] is not None
+    assert (row["peak_dtype"], row["is_peak_of_other_dtype"]) == (peak_dtype, is_other)
+
+
+def test_checks_name_a_peak_that_cannot_be_right(tmp_path):
+    """`ranklake check` fails on an MFU above 1, and warns of a peak of another precision."""
+    lake = Lake.create(str(tmp_path / "lake"))
+    facts = {
+        "runs": [run_row(**A100), run_row(**CPU, compute_dtype="bfloat16", run="r2")],
+        "steps": [step_row(0, 0, 1.0), step_row(0, 0, 1.0, run="r2")],
+        "scalars": [
+            said("model/flops_per_step", 600e12),
+            said("model/flops_per_step", 1e9, run="r2"),
+            said("device/peak_flops_measured", 1e10, run="r2"),
+        ],
+    }
+    for table, rows in facts.items():
+        append(lake, table, rows)
+    run_rollups(lake, ["mfu"])
+    results = run_checks(lake, ["mfu"]).results
+    failed = {(one.check_id, one.severity, one.rows_failed) for one in results if one.unsound}
+    assert failed == {
+        ("mfu_range", "error", 1),
+        ("peak_of_same_dtype", "warning", 1),
+        ("plausible_ratio", "warning", 1),
+    }
 
 
 def test_two_devices_a_rank_double_its_peak():

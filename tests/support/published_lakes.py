@@ -32,6 +32,12 @@ filters:
   - {{column: id, not_in: [total]}}
 """
 
+BESIDE = {
+    "runs": "{device_name: device, compute_dtype: dtype}",
+    "scalars": "{metric: {value: model/flops_per_step}, kind: {value: gauge}, value: flops}",
+}
+"""What one line beside an imported log says of its run, by table."""
+
 
 def helios(data, lake, spool):
     """GPU-weighted utilization by hours of clusters, what these flag, and rows that state another ratio than theirs."""
@@ -120,6 +126,33 @@ def gpt3(data, lake, spool):
         "fp8_pct": of["fp8"]["mfu_pct"],
         "bf16_pct": of["bf16"]["mfu_pct"],
     }
+
+
+def precision(data, lake, spool):
+    """MFU of the same run against the peaks of two number formats: what the log does not say is imported beside it."""
+    flops = 72 * 2_048 * 96 * 2_048 * 12_288**2 * (1 + 2_048 / (6 * 12_288) + 51_200 / (12 * 12_288 * 96))
+    found = {}
+    for dtype in ("fp8", "bf16"):
+        run = f"gpt3-{dtype}"
+        imported(lake, spool, "mlperf", data / GPT3, run=run)
+        for table, columns in BESIDE.items():
+            facts = spool.parent / f"{dtype}-{table}.csv"
+            facts.write_text(f"device,dtype,flops\nNVIDIA H100 80GB HBM3,{dtype},{flops / 512}\n")
+            mapping = spool.parent / f"{dtype}-{table}.yaml"
+            mapping.write_text(
+                f"table: {table}\nrun: {run}\ntime: {{value: 2024-10-02T19:12:00Z}}\ncolumns: {columns}\n"
+            )
+            imported(lake, spool, "table", facts, mapping=str(mapping))
+        run_rollups(lake, ["mfu"])
+        # The hours are weighed by their steps' times; the published figure is of the median step.
+        (median_s,) = (row["s"] for row in ask(lake, f"SELECT median(step_time_s) s FROM steps WHERE run = '{run}'"))
+        (row,) = ask(
+            lake,
+            "SELECT avg(flops_per_step) f, avg(peak_flops_per_s) p, bool_or(is_ratio_implausible) is_flagged "
+            f"FROM mfu WHERE run = '{run}'",
+        )
+        found |= {f"{dtype}_pct": 100 * row["f"] / (row["p"] * median_s), f"{dtype}_flagged": int(row["is_flagged"])}
+    return found
 
 
 def lora(data, lake, spool):
