@@ -12,24 +12,28 @@ with ranklake.capture.training.start(job="gpt", spool="s3://bucket/spool") as ru
 if __name__ != "ranklake.capture":  # a bare import would make a second copy of every class in the room
     raise ImportError("import this room as ranklake.capture")
 
-from typing import TYPE_CHECKING
-
-from ranklake.capture.serving.inference import inference
-from ranklake.capture.training.run import Run
-from ranklake.capture.training.start import start
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ranklake.capture.frameworks.autolog import autolog
+    from ranklake.capture.serving.inference import inference
+    from ranklake.capture.training.run import Run
+    from ranklake.capture.training.start import start
 
 __all__ = ["Run", "autolog", "inference", "start"]
 
+_IN: Final = {
+    "Run": "training.run",
+    "autolog": "frameworks.autolog",
+    "inference": "serving.inference",
+    "start": "training.start",
+}
 
-def __getattr__(name: str) -> "Callable[..., Run]":
-    """Import `autolog` when it is asked for: whoever does without it has nothing of frameworks loaded."""
-    if name == "autolog":
-        from ranklake.capture.frameworks.autolog import autolog
 
-        return autolog
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - four things of different kinds
+    """Import what is asked for: the agent, its errands and whoever does without has nothing of the rest loaded."""
+    if name in _IN:
+        globals()[name] = found = getattr(import_module(f"ranklake.capture.{_IN[name]}"), name)
+        return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

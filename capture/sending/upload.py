@@ -14,10 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
-
-import fsspec
-from fsspec.implementations.local import LocalFileSystem
+from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.capture.sending.breaker import Breaker
 from ranklake.capture.spool.files import sync_folder
@@ -25,6 +22,9 @@ from ranklake.capture.spool.stream import SealedFile, StreamName, ready_files
 from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.redact import secrets_in, without
 from ranklake.lake.contracts.storage import PUT
+
+if TYPE_CHECKING:
+    import fsspec
 
 _OBJECT_STORES: Final = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci", "r2"})
 _BUSY: Final = frozenset({429, 503})
@@ -71,7 +71,7 @@ class Uploader:
         self.last_error = ""
         self._options = dict(storage_options or {})
         self._put_options = dict(self._options.pop(PUT, None) or {})
-        self._store: tuple[fsspec.AbstractFileSystem, str] | None = None
+        self._store: tuple[fsspec.AbstractFileSystem | None, str] | None = None
 
     def push(
         self,
@@ -165,7 +165,7 @@ class Uploader:
         """Store bytes under a path below the spool and make sure they are there. Raises whatever the store raises."""
         fs, root = self._connect()
         target = f"{root}/{path}"
-        if isinstance(fs, LocalFileSystem):
+        if fs is None:
             _put_local(Path(target), raw)
             return
         if _OBJECT_STORES.isdisjoint([fs.protocol] if isinstance(fs.protocol, str) else fs.protocol):
@@ -180,22 +180,39 @@ class Uploader:
         if size != len(raw):
             raise UploadError(f"the store holds {size} bytes of {len(raw)}", where=f"{self.uri}/{path}")
 
-    def _put_object(self, fs: fsspec.AbstractFileSystem, target: str, raw: bytes) -> None:
+    def _put_object(self, fs: "fsspec.AbstractFileSystem", target: str, raw: bytes) -> None:
         if self._put_options and "gs" in fs.protocol:  # its pipe_file knows of no such keywords
             with fs.open(target, "wb", **self._put_options) as file:
                 file.write(raw)
         else:
             fs.pipe_file(target, raw, **self._put_options)
 
-    def _connect(self) -> tuple[fsspec.AbstractFileSystem, str]:
-        """Return the store, an object of our own: what is set here must not reach the caller's other uses of it."""
+    def _connect(self) -> "tuple[fsspec.AbstractFileSystem | None, str]":
+        """Return the store, an object of our own: what is set here must not reach the caller's other uses of it.
+
+        None stands for this machine's folders, which need no client.
+        """
         if self._store is None:
-            options = _one_try(self.uri, self._options)
-            fs, root = fsspec.url_to_fs(self.uri, skip_instance_cache=True, **options)
-            if hasattr(fs, "retries"):
-                fs.retries = 1
-            self._store = fs, str(root).rstrip("/")
+            self._store = _folder(self.uri) or self._client()
         return self._store
+
+    def _client(self) -> "tuple[fsspec.AbstractFileSystem | None, str]":
+        # Only where there is a store: an errand of the agent starts every minute, and half of its start would be this.
+        import fsspec
+        from fsspec.implementations.local import LocalFileSystem
+
+        options = _one_try(self.uri, self._options)
+        fs, root = fsspec.url_to_fs(self.uri, skip_instance_cache=True, **options)
+        if hasattr(fs, "retries"):
+            fs.retries = 1
+        return None if isinstance(fs, LocalFileSystem) else fs, str(root).rstrip("/")
+
+
+def _folder(uri: str) -> tuple[None, str] | None:
+    """Return where a URI that is a plain path leads; None if fsspec has to be asked."""
+    if "://" in uri or "::" in uri:
+        return None
+    return None, str(Path(uri).expanduser().absolute())
 
 
 def _one_try(uri: str, options: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,16 @@
 """Telemetry of distributed ML training, kept as governed Delta tables."""
 
-from importlib.metadata import version
+from typing import TYPE_CHECKING
 
-__version__ = version("ranklake")
+if TYPE_CHECKING:
+    __version__: str
+
+
+def __getattr__(name: str) -> str:
+    """Look the version up when it is asked for: the agent's errands start every minute, and looking takes 50 ms."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        globals()[name] = found = version("ranklake")
+        return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

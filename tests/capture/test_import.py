@@ -17,8 +17,15 @@ def loaded(script):
 
 def test_importing_loads_no_heavy_package():
     """Not even numpy and pyarrow are loaded before something is recorded."""
-    modules, _ = loaded("import ranklake.capture")
+    modules, _ = loaded("import ranklake.capture; ranklake.capture.start")
     assert modules.isdisjoint(HEAVY)
+
+
+def test_an_errand_that_only_sends_loads_little():
+    """What the agent starts every minute loads no store's client, no YAML and nothing that records."""
+    modules, _ = loaded("import ranklake.capture.node.errand, ranklake.capture.node.agent")
+    assert modules.isdisjoint((*HEAVY, "fsspec", "yaml", "asyncio", "importlib.metadata"))
+    assert not {name for name in modules if name.startswith(("ranklake.capture.training", "ranklake.capture.metrics"))}
 
 
 def test_recording_loads_nothing_of_the_pipeline(tmp_path):
@@ -35,6 +42,6 @@ def test_importing_is_quick():
     """It takes less than 0.3 s of CPU more than pyarrow and fsspec do; the best of three."""
     script = (
         "import time, pyarrow, fsspec; start = time.process_time(); import ranklake.capture;"
-        " print(time.process_time() - start)"
+        " ranklake.capture.start; print(time.process_time() - start)"
     )
     assert min(float(loaded(script)[1][0]) for _ in range(3)) < 0.3
