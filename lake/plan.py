@@ -96,7 +96,7 @@ class Plan:
     def to_json(self) -> bytes:
         """Return the plan file's bytes."""
         facts = {"format": FORMAT, "plan": self.number, "kind": self.kind, "created_us": self.created_us, **self.body}
-        return json.dumps({**facts, _DIGEST: _digest(facts)}, sort_keys=True, indent=1).encode()
+        return json.dumps({**facts, _DIGEST: _digest(facts)}, sort_keys=True).encode()
 
     @classmethod
     def from_json(cls, raw: bytes, where: str) -> "Plan":
