@@ -32,7 +32,7 @@ SUFFIX_UNITS: Final[Mapping[str, tuple[str, ...]]] = {
 UNITS: Final = frozenset(
     {"s", "ns", "By", "By/s", "Hz", "W", "J", "Cel", "FLOP", "FLOP/s", "ratio", "1", "metric", "none"}
 )
-_COUNTED: Final = re.compile(r"\{[a-z_]+\}(/[sh])?")
+_COUNTED: Final = re.compile(r"\{[a-z_]+\}(/(?:[sh]|kW\.h))?")
 
 
 @dataclass(frozen=True, slots=True)

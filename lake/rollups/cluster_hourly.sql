@@ -128,7 +128,12 @@ GROUP BY daily.cluster;
 
 -- into known_jobs: those whose time goes over the date
 SELECT
-    coalesce("cluster", '') AS "cluster", pool, team, "user", job_id, begin_ts, outcome, gpu_count, gpu_s,
+    coalesce("cluster", '') AS "cluster", pool, team,
+    CASE
+        WHEN inner_key IS NULL OR "user" IS NULL THEN "user"
+        ELSE concat('u-', left(encode(sha256(concat(outer_key, encode(sha256(concat(inner_key, "user")), 'hex'))), 'hex'), 16))
+    END AS "user",
+    job_id, begin_ts, outcome, gpu_count, gpu_s,
     CAST(submit_ts AS BIGINT) - CAST($begin AS BIGINT) AS submit_us,
     CAST(start_ts AS BIGINT) - CAST($begin AS BIGINT) AS start_us,
     CAST(end_ts AS BIGINT) - CAST($begin AS BIGINT) AS end_us,
@@ -136,6 +141,7 @@ SELECT
     CAST(held_until_ts AS BIGINT) - CAST($begin AS BIGINT) AS held_until_us,
     queue_time_s
 FROM job_facts
+CROSS JOIN pseudonyms
 WHERE begin_ts < $begin + INTERVAL '24' HOUR AND until_ts >= $begin;
 
 -- into job_hours: what each job did in each hour, for each scope that it belongs to
@@ -247,16 +253,26 @@ SELECT
 FROM ended
 GROUP BY hour_number, "cluster", scope, scope_name;
 
--- into device_hours: whole devices and who held them, for each scope; a partitioned device's instances are in it
-WITH started AS (
+-- into placed: hours of devices and of MIG instances, and who held them
+WITH called AS (
+    SELECT
+        run, attempt, ts, incarnation, "cluster", team, scheduler_job_id,
+        CASE
+            WHEN inner_key IS NULL OR "user" IS NULL THEN "user"
+            ELSE concat('u-', left(encode(sha256(concat(outer_key, encode(sha256(concat(inner_key, "user")), 'hex'))), 'hex'), 16))
+        END AS "user"
+    FROM runs
+    CROSS JOIN pseudonyms
+    WHERE date <= $date
+),
+started AS (
     SELECT
         run, attempt,
         first_value("cluster" ORDER BY ts, incarnation) FILTER (WHERE "cluster" IS NOT NULL) AS "cluster",
         first_value(team ORDER BY ts, incarnation) FILTER (WHERE team IS NOT NULL) AS team,
         first_value("user" ORDER BY ts, incarnation) FILTER (WHERE "user" IS NOT NULL) AS "user",
         first_value(scheduler_job_id ORDER BY ts, incarnation) FILTER (WHERE scheduler_job_id IS NOT NULL) AS job_id
-    FROM runs
-    WHERE date <= $date
+    FROM called
     GROUP BY run, attempt
 ),
 latest AS (
@@ -273,6 +289,7 @@ latest AS (
 told AS (
     SELECT
         (CAST(hour AS BIGINT) - CAST($begin AS BIGINT)) / 3600000000 AS hour_number, host, device_uuid,
+        mig_gpu_instance IS NOT NULL AS is_instance,
         coalesce(gpu_hourly.cluster, nullif(latest.cluster, '')) AS "cluster",
         coalesce(gpu_hourly.pool, latest.pool) AS pool,
         coalesce(started.team, latest.team) AS team,
@@ -291,24 +308,24 @@ told AS (
     FROM gpu_hourly
     LEFT JOIN started ON started.run = gpu_hourly.holder_run AND started.attempt = gpu_hourly.holder_attempt
     LEFT JOIN latest ON latest.job_id = started.job_id
-    WHERE date = $date AND mig_gpu_instance IS NULL
+    WHERE date = $date
 ),
 homes AS (
     -- a host is in one cluster, also while nobody holds its devices
     SELECT host AS home, min("cluster") AS home_cluster FROM told GROUP BY host HAVING count(DISTINCT "cluster") = 1
 ),
-placed AS (
+at_home AS (
     SELECT told.* EXCLUDE ("cluster"), coalesce("cluster", home_cluster, '') AS "cluster"
     FROM told
     LEFT JOIN homes ON home = host
-),
-scoped AS (
-    SELECT
-        *,
-        unnest(make_array('cluster', 'pool', 'team', 'user', 'job')) AS scope,
-        unnest(make_array(CASE "cluster" WHEN '' THEN 'unnamed' ELSE "cluster" END, pool, team, "user", job_id)) AS scope_name
-    FROM placed
 )
+SELECT
+    *,
+    unnest(make_array('cluster', 'pool', 'team', 'user', 'job')) AS scope,
+    unnest(make_array(CASE "cluster" WHEN '' THEN 'unnamed' ELSE "cluster" END, pool, team, "user", job_id)) AS scope_name
+FROM at_home;
+
+-- into device_hours: whole devices, for each scope; a partitioned device's instances are in it
 SELECT
     hour_number, "cluster", scope, scope_name, host, device_uuid,
     sum(us) AS us,
@@ -322,9 +339,20 @@ SELECT
     sum(held_known_us) AS held_known_us,
     sum(millijoules) AS millijoules,
     sum(energy_us) AS energy_us
-FROM scoped
-WHERE scope_name IS NOT NULL
+FROM placed
+WHERE scope_name IS NOT NULL AND NOT is_instance
 GROUP BY hour_number, "cluster", scope, scope_name, host, device_uuid;
+
+-- into instance_sums: MIG instances by scope; how large a part of a device one is no sample tells, so they do not add to devices
+SELECT
+    hour_number, "cluster", scope, scope_name,
+    sum(us) AS instance_us,
+    sum(held_us) AS instance_held_us,
+    sum(sm_us) AS instance_sm_us,
+    sum(sm_known_us) AS instance_sm_known_us
+FROM placed
+WHERE scope_name IS NOT NULL AND is_instance
+GROUP BY hour_number, "cluster", scope, scope_name;
 
 -- into device_sums: by scope, with how devices and nodes are spread
 WITH nodes AS (
@@ -380,6 +408,8 @@ WITH places AS (
     SELECT hour_number, "cluster", scope, scope_name FROM job_moments WHERE scope_name IS NOT NULL
     UNION
     SELECT hour_number, "cluster", scope, scope_name FROM device_sums
+    UNION
+    SELECT hour_number, "cluster", scope, scope_name FROM instance_sums
 ),
 scheduled_clusters AS (
     SELECT DISTINCT "cluster", TRUE AS has_jobs FROM known_jobs
@@ -396,6 +426,7 @@ joined AS (
         coalesce(failed_unknown, FALSE) AS failed_unknown,
         busy_us, busy_known_us, sm_us, sm_known_us, sampled_us, idle_us, held_known_us, millijoules, energy_us,
         p10, p50, p90, steps, nodes, nodes_low,
+        instance_us, instance_held_us, instance_sm_us, instance_sm_known_us,
         coalesce(has_jobs, FALSE) AS has_jobs, is_idle, is_in_one_pool
     FROM places
     LEFT JOIN pool_sums
@@ -410,6 +441,9 @@ joined AS (
     LEFT JOIN device_sums
         ON device_sums.hour_number = places.hour_number AND device_sums."cluster" = places."cluster"
         AND device_sums.scope = places.scope AND device_sums.scope_name = places.scope_name
+    LEFT JOIN instance_sums
+        ON instance_sums.hour_number = places.hour_number AND instance_sums."cluster" = places."cluster"
+        AND instance_sums.scope = places.scope AND instance_sums.scope_name = places.scope_name
     LEFT JOIN scheduled_clusters ON scheduled_clusters."cluster" = places."cluster"
     LEFT JOIN strange ON strange."cluster" = places."cluster"
 ),
@@ -463,6 +497,14 @@ SELECT
     energy_us / 1e6 AS energy_observed_s,
     facility.power_usage_effectiveness,
     millijoules / 1e3 * facility.power_usage_effectiveness AS facility_energy_joules,
+    CASE
+        WHEN has_jobs AND energy_us / 1e6 >= $held_ratio * delivered_s
+        THEN coalesce(completed, 0) / nullif(millijoules / 3.6e9, 0)
+    END AS jobs_per_kwh,
+    instance_us / 1e6 AS mig_instance_s,
+    instance_held_us / 1e6 AS mig_allocated_s,
+    instance_sm_us / 1e6 AS mig_sm_active_s,
+    instance_sm_known_us / 1e6 AS mig_sm_active_observed_s,
     free / 1e9 AS gpu_free_s,
     block / 1e9 AS gpu_largest_free_block_s,
     1 - CAST(block AS DOUBLE) / nullif(free, 0) AS gpu_fragmentation_ratio,
@@ -485,6 +527,12 @@ SELECT
         CASE WHEN coalesce(sm_known_us, 0) = 0 THEN '"gpu_sm_active_s": "no sample of a device tells it"' END,
         CASE WHEN millijoules IS NULL THEN '"energy_joules": "no sample of a device tells it"' END,
         CASE WHEN NOT has_jobs THEN '"job_completed_count": "no jobs of a scheduler are known"' END,
+        CASE
+            WHEN NOT has_jobs OR millijoules IS NULL THEN NULL
+            WHEN millijoules = 0 THEN '"jobs_per_kwh": "no energy was drawn"'
+            WHEN delivered_s IS NULL THEN '"jobs_per_kwh": "the time delivered to jobs is not known"'
+            WHEN energy_us / 1e6 < $held_ratio * delivered_s THEN '"jobs_per_kwh": "too few of the devices tell their energy"'
+        END,
         CASE WHEN completed_unknown THEN '"gpu_completed_s": "devices or times of jobs are not known"' END,
         CASE WHEN cancelled_unknown THEN '"gpu_cancelled_s": "devices or times of jobs are not known"' END,
         CASE WHEN failed_unknown THEN '"gpu_failed_s": "devices or times of jobs are not known"' END

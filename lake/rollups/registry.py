@@ -17,6 +17,7 @@ import pyarrow as pa
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.mfu.peaks import peak_rows
 from ranklake.lake.prices import price_table
+from ranklake.lake.pseudonyms import pseudonym_table
 
 WARMUP_STEPS: Final = 10
 """First steps of a day that are not compared: caches fill, kernels are chosen, allocators grow."""
@@ -260,7 +261,7 @@ ROLLUPS: Final = (
             Input("runs", "until"),
         ),
         {"max_snapshot_s": MAX_SNAPSHOT_S, "held_ratio": HELD_RATIO, "low_ratio": LOW_RATIO},
-        lookups={"facility": _facility},
+        lookups={"facility": _facility, "pseudonyms": pseudonym_table},
         leads=3,
     ),
     Rollup(

@@ -12,9 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rollup_inputs import DAY, NOON, append, computed, context, rows
 
+from ranklake.errors import RanklakeError
 from ranklake.lake.commit import files, number_of, swap
 from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.keys import read_keyring
 from ranklake.lake.contracts.load import contract
+from ranklake.lake.pseudonyms import pseudonym
 from ranklake.lake.read import read
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store import Lake
@@ -382,6 +385,62 @@ def test_use_of_devices(monkeypatch):
     assert (row["node_count"], row["node_low_count"]) == (2, 0)
     low = fleet(gpus=[device_hour(device=f"G{n}", busy_s=100.0) for n in range(8)])[0, "cluster", "c"]
     assert (low["node_count"], low["node_low_count"]) == (1, 1)
+
+
+def test_jobs_for_a_kwh():
+    """Completed jobs over the energy of the devices; not where most of the devices that jobs held tell no energy."""
+    jobs = [job(n, gpu_count=2, state="completed" if n < 3 else "failed") for n in range(4)]
+    gpus = [device_hour(hour, device, energy_joules=7.2e6) for hour in (2, 3) for device in ("G1", "G2")]
+    found = fleet(jobs, gpus=gpus)
+    row = found[3, "cluster", "c"]
+    assert (row["job_completed_count"], row["energy_joules"], row["jobs_per_kwh"]) == (3, 14.4e6, 0.75)
+    held = found[2, "cluster", "c"]
+    assert (held["gpu_delivered_s"], held["energy_observed_s"], held["jobs_per_kwh"]) == (8 * 3600, 2 * 3600, None)
+    assert json.loads(held["unavailable"])["jobs_per_kwh"] == "too few of the devices tell their energy"
+
+
+def test_mig_instances_stand_apart_from_devices():
+    """Who holds instances has a row, with their time and SM activity; devices' own sums are as without them."""
+    part = {"mig_compute_instance": 0, "busy_s": None, "busy_observed_s": 0.0, "energy_joules": None}
+    part |= {"energy_observed_s": 0.0, "sm_active_s": 900.0, "sm_active_observed_s": 1800.0}
+    parts = [device_hour(mig_gpu_instance=n, holder_run="r2" if n else None, **part) for n in range(3)]
+    parts[0]["allocated_s"] = 0.0
+    runs = [{"ts": MIDNIGHT, "run": run, "team": team} for run, team in (("r1", "t"), ("r2", "s"))]
+    found = fleet(gpus=[device_hour(), *parts], runs=runs)
+    mig = ("mig_instance_s", "mig_allocated_s", "mig_sm_active_s", "mig_sm_active_observed_s")
+    assert [found[0, "cluster", "c"][name] for name in mig] == [3 * 3600, 2 * 3600, 2700, 5400]
+    assert [found[0, "team", "s"][name] for name in mig] == [2 * 3600, 2 * 3600, 1800, 3600]
+    assert found[0, "team", "s"]["gpu_delivered_s"] is None
+    assert [found[0, "team", "t"][name] for name in mig] == [None] * 4
+    for key in ((0, "team", "t"), (0, "cluster", "c")):
+        row = found[key]
+        assert (row["gpu_busy_s"], row["gpu_delivered_s"], row["gpu_sm_active_s"]) == (1800, 3600, None)
+        assert (row["energy_joules"], row["node_count"], sum(row["gpu_utilization_counts"])) == (3.6e6, 1, 1)
+
+
+def test_users_are_pseudonymous_under_a_key(monkeypatch):
+    """With a key a user's hours go by a keyed hash, the same for jobs and runs, another with another key."""
+    monkeypatch.setenv("RANKLAKE_PSEUDONYM_KEY", "env:OUR_KEY")
+    monkeypatch.setenv("OUR_KEY", "a" * 64)
+    runs = [{"ts": MIDNIGHT, "run": "r1", "user": "ada"}]
+    found = {
+        name for _, scope, name in fleet([job(1, user="ada")], gpus=[device_hour(20)], runs=runs) if scope == "user"
+    }
+    assert found == {pseudonym(read_keyring("env:OUR_KEY").active, "ada")}
+    monkeypatch.setenv("OUR_KEY", "b" * 64)
+    found.add(pseudonym(read_keyring("env:OUR_KEY").active, "ada"))
+    assert len(found) == 2
+    assert not any("ada" in name for name in found)
+
+
+def test_a_key_that_is_none_is_refused(monkeypatch):
+    """A key that cannot be read stops the rollup, with the variable's name and without a word of the key."""
+    monkeypatch.setenv("RANKLAKE_PSEUDONYM_KEY", "env:OUR_KEY")
+    monkeypatch.setenv("OUR_KEY", "hunter2")
+    with pytest.raises(RanklakeError) as refused:
+        fleet(gpus=[device_hour()])
+    assert "RANKLAKE_PSEUDONYM_KEY" in str(refused.value)
+    assert "hunter2" not in str(refused.value)
 
 
 def test_a_wrong_effectiveness_is_refused(monkeypatch):
