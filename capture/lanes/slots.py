@@ -27,6 +27,7 @@ import itertools
 import mmap
 import os
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -41,6 +42,7 @@ Pair = tuple[memoryview, Callable[[], int]]
 Place = tuple[memoryview, int]
 
 _COUNT: Final = re.compile(r"count\((\d+)")
+_READY_FOR_NS: Final = 10 * 10**9  # Linux writes pages out by itself once they are dirty for 30 s (dirty_expire)
 
 
 def _shut() -> Pair:
@@ -78,6 +80,7 @@ class SlotFile:
         self._view = memoryview(self._map)
         self.pair: Pair = (self._view, itertools.count(0, layout.slot_bytes).__next__)
         self.retired_ns = 0
+        self._ready_until = self._touched_ns = 0
 
     def rename(self, path: Path) -> None:
         """Give the file another name. Raises `OSError`."""
@@ -91,10 +94,19 @@ class SlotFile:
         return int(found[1]) if found else len(self._map)
 
     def touch_pages(self, ahead_bytes: int) -> None:
-        """Fault the pages in front of the writers in now, instead of one by one in the training thread."""
+        """Fault the pages in front of the writers in now, instead of one by one in the training thread.
+
+        To look over pages that are there costs time, too: while half of them are still ahead, and too young for the
+        kernel to have written them out by itself, only the page is looked at that the last `sync` has protected.
+        """
         with contextlib.suppress(OSError, ValueError):  # an older kernel, or the file was closed just now
-            begin = self.position()
+            begin, now = self.position(), time.monotonic_ns()
+            is_ready = self._ready_until >= min(begin + ahead_bytes // 2, len(self._map))
+            if is_ready and now - self._touched_ns < _READY_FOR_NS:
+                pages.populate(self._map, begin, begin + 1)
+                return
             pages.populate(self._map, begin, begin + ahead_bytes)
+            self._ready_until, self._touched_ns = begin + ahead_bytes, now
 
     def marked(self, field: str) -> "np.ndarray[Any, np.dtype[Any]]":
         """Return one field of all slots written so far. The file must not be retired."""

@@ -83,6 +83,11 @@ class Budget:
                         continue
         self.used_bytes = used + self._made_bytes - made
 
+    @property
+    def is_roomy(self) -> bool:
+        """Whether less than half was in use at the last look, so that the next has time."""
+        return not self.limit_bytes or self.used_bytes < self.limit_bytes // 2
+
     def excess_bytes(self, layout: Layout) -> int:
         """Return by how much a lane is short of room for its next files; 0 if it has enough."""
         if not self.limit_bytes:

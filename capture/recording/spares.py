@@ -17,6 +17,7 @@ from ranklake.capture.recording.recorder import Recorder
 
 NO_SPARE_FOR_S: Final = 30.0
 _EVERY_S: Final = 1.0
+_ROOMY_EVERY_S: Final = 5.0
 
 
 class Spares:
@@ -59,10 +60,14 @@ class Spares:
 
     def _run(self) -> None:
         while not self._stopping and self._recorder.gaps.attempt("preparing", self._round, self.make_room):
-            try:
-                self._wanted.get(timeout=_EVERY_S)
-            except queue.Empty:
-                continue
+            with contextlib.suppress(queue.Empty):
+                self._wanted.get(timeout=self._rest_s())
+
+    def _rest_s(self) -> float:
+        """Return how long nobody needs looking after but those that ask: seconds, while there is room of all kinds."""
+        hungry = any(lane.is_hungry for lane in self._recorder.slots.values())
+        may_prepare = time.monotonic() >= self._next_spare
+        return _ROOMY_EVERY_S if self._recorder.budget.is_roomy and may_prepare and not hungry else _EVERY_S
 
     def _round(self) -> None:
         recorder = self._recorder

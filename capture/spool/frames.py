@@ -101,6 +101,7 @@ class FrameFile:
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         self._fd = os.open(path, flags, 0o600)
         self._size = os.fstat(self._fd).st_size
+        self._synced_size = -1  # at first the file itself is to be brought there, too
 
     def append(self, facts: Mapping[str, Any]) -> None:
         """Write one frame; whole or, if an `OSError` is raised, not at all. Raises what `pack` raises, too."""
@@ -116,8 +117,11 @@ class FrameFile:
         return scan(os.pread(self._fd, self._size, 0))
 
     def sync(self) -> None:
-        """Bring what was written to the disk itself. Raises `OSError`."""
-        os.fdatasync(self._fd)
+        """Bring what was written to the disk itself, if anything was since the last time. Raises `OSError`."""
+        size = self._size
+        if size != self._synced_size:
+            os.fdatasync(self._fd)
+            self._synced_size = size
 
     def close(self) -> None:
         """Close the file; closing twice is harmless."""
