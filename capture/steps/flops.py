@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Shape = Sequence[int]
 
 FLOPS_PER_STEP: Final = "model/flops_per_step"
+HARDWARE_FLOPS_PER_STEP: Final = "model/hardware_flops_per_step"
 FLOPS_PER_TOKEN: Final = "model/flops_per_token"  # noqa: S105 - a metric's name
 PEAK_MEASURED: Final = "device/peak_flops_measured"
 _ATTENTION_KERNELS: Final = ("flash_attention", "flash_attention_for_cpu", "efficient_attention", "cudnn_attention")
@@ -35,19 +36,23 @@ class FlopCount:
 
     torch's FlopCounterMode sees every matrix product that is dispatched in it and counts a multiplication and an
     addition as two. Fused attention is counted by our own formulas, see `attention_forward`. The counted step is slower
-    than others. At the end the scalars model/flops_per_step and, if `tokens` is given, model/flops_per_token are
-    recorded; after an exception, nothing. Where the step cannot be counted, an event ``flops_not_counted`` says why and
-    no number is recorded: operators without a formula (custom ones, quantised ones, fused recurrent layers) would make
-    it too small by nobody knows how much.
+    than others. At the end the scalars model/flops_per_step, model/hardware_flops_per_step and, if `tokens` is given,
+    model/flops_per_token are recorded; after an exception, nothing. What activation checkpointing computes a second
+    time, in the backward pass, is of the hardware's count alone. Where the step cannot be counted, an event
+    ``flops_not_counted`` says why and no number is recorded: operators without a formula (custom ones, quantised ones,
+    fused recurrent layers) would make it too small by nobody knows how much.
 
     Attributes
     ----------
     flops
-        Counted FLOPs; None before the end, and if they cannot be counted.
+        Counted FLOPs without recomputed activations; None before the end, and if they cannot be counted.
+    hardware_flops
+        The same with them; None, too, where torch does not tell what runs within a backward pass.
     """
 
     def __init__(self, run: "Run", tokens: object) -> None:
         self.flops: int | None = None
+        self.hardware_flops: int | None = None
         self._run, self._tokens = run, tokens
         self._mode: Any = None
 
@@ -79,8 +84,10 @@ class FlopCount:
             elif not flops:
                 self._give_up("no matrix product was seen")
             else:
-                self.flops = flops
-                self._record(flops)
+                again = mode.computed_again()
+                self.hardware_flops = None if again is None else flops
+                self.flops = flops - (again or 0)
+                self._record(self.flops)
         except Exception as trouble:  # noqa: BLE001 - telemetry never raises into training
             self._give_up(repr_of(trouble))
 
@@ -89,6 +96,8 @@ class FlopCount:
 
     def _record(self, flops: int) -> None:
         self._run.scalar(FLOPS_PER_STEP).add(flops)
+        if self.hardware_flops is not None:
+            self._run.scalar(HARDWARE_FLOPS_PER_STEP).add(self.hardware_flops)
         if self._tokens is not None:
             try:
                 self._run.scalar(FLOPS_PER_TOKEN).add(flops / number(self._tokens))
@@ -106,6 +115,8 @@ def _flop_counter() -> Any:  # noqa: ANN401 - torch is no dependency
         for suffix, formula in (("", attention_forward), ("_backward", attention_backward))
         if hasattr(aten, f"_scaled_dot_product_{kernel}{suffix}")
     }
+    torch: Any = sys.modules["torch"]
+    backward_pass: Any = getattr(torch._C, "_current_graph_task_id", None)  # noqa: SLF001 - nothing public tells it
     plain: Any = importlib.import_module("torch.utils.flop_counter").FlopCounterMode
 
     class Counter(plain):  # type: ignore[misc]  # torch may not be there to look at
@@ -114,12 +125,26 @@ def _flop_counter() -> Any:  # noqa: ANN401 - torch is no dependency
         def __init__(self) -> None:
             super().__init__(display=False, custom_mapping=formulas)
             self.unknown: set[str] = set()
+            self._passes: dict[int, list[int]] = {}  # FLOPs of a backward pass, without and with gradients
 
         def _count_flops(self, operator: Any, *args: Any) -> Any:  # noqa: ANN401 - torch's
             name = str(getattr(operator, "_qualified_op_name", ""))
             if name and operator not in self.flop_registry and not _is_free(name):
                 self.unknown.add(name)
-            return super()._count_flops(operator, *args)
+            before = self.get_total_flops()
+            out = super()._count_flops(operator, *args)
+            within = -1 if backward_pass is None else backward_pass()
+            if within >= 0:
+                self._passes.setdefault(within, [0, 0])[torch.is_grad_enabled()] += self.get_total_flops() - before
+            return out
+
+        def computed_again(self) -> int | None:
+            """Return the FLOPs of forward operations that ran within backward passes; None if torch does not tell.
+
+            A backward pass computes gradients with gradients disabled, and what it needs again with gradients enabled.
+            One that does all with gradients enabled is differentiated itself (``create_graph``): the model's own work.
+            """
+            return None if backward_pass is None else sum(on for off, on in self._passes.values() if off)
 
     return Counter()
 

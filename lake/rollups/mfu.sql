@@ -4,7 +4,7 @@
 -- formula  MFU = model FLOPs of all steps of all ranks / (sum over ranks of step time x peak FLOP/s of the rank's device)
 --          (Chowdhery et al. 2022, PaLM, appendix B), summed before dividing, so that hours and ranks weigh by device time.
 --          A rank's FLOPs: its own count per step, else its tokens x the run's count per token. HFU likewise, with the count
---          that includes recomputed activations. Decimal sums: no order of the rows changes a digit.
+--          that includes recomputed activations: the rank's own, else as many times the model's as of the rank that counted. Decimal sums: no order of the rows changes a digit.
 -- finding  A measured peak is of float32 matrices (capture's calibration), and so of another number format than a run that
 --          computes in bfloat16; so is that of an attempt which says several formats. More than $max_plausible_ratio of a
 --          published peak no training reaches: then the peak is of another format or device. The ratio stands, and says so.
@@ -61,6 +61,8 @@ run_said AS (
     SELECT
         run, attempt,
         first_value(flops_per_token ORDER BY rank) FILTER (WHERE flops_per_token IS NOT NULL) AS flops_per_token,
+        first_value(hardware_flops_per_step / flops_per_step ORDER BY rank)
+            FILTER (WHERE flops_per_token + flops_per_step + hardware_flops_per_step IS NOT NULL) AS hardware_factor,
         first_value(peak_flops_measured ORDER BY rank)
             FILTER (WHERE peak_flops_measured IS NOT NULL) AS peak_flops_measured
     FROM rank_said
@@ -77,7 +79,12 @@ joined AS (
             CASE WHEN worked.steps_with_tokens = worked.steps
                  THEN coalesce(rank_said.flops_per_token, run_said.flops_per_token) * worked.tokens END
         ) AS model_flops,
-        rank_said.hardware_flops_per_step * worked.steps AS hardware_flops,
+        coalesce(
+            rank_said.hardware_flops_per_step * worked.steps,
+            CASE WHEN rank_said.flops_per_step IS NULL AND worked.steps_with_tokens = worked.steps
+                 THEN coalesce(rank_said.flops_per_token, run_said.flops_per_token)
+                     * run_said.hardware_factor * worked.tokens END
+        ) AS hardware_flops,
         -- a rank of several devices (or a device of several ranks) has its share of them
         peaks.flops_per_s * coalesce(CAST(started.device_count AS DOUBLE) / started.world_size, 1.0) AS table_peak,
         peaks.source AS table_source,

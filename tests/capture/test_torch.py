@@ -156,8 +156,19 @@ def test_flops_of_a_real_step_are_counted(place):
     assert count.flops == expected
     assert {row["metric"]: row["value"] for row in rows(place.spool, "scalars")} == {
         "model/flops_per_step": expected,
+        "model/hardware_flops_per_step": expected,
         "model/flops_per_token": expected / 16,
     }
+
+
+def test_a_gradient_of_a_gradient_is_the_models_own(place):
+    """With ``create_graph`` a backward pass runs with gradients enabled, and computes nothing a second time."""
+    layer = torch.nn.Linear(8, 8, bias=False)
+    data = torch.ones(4, 8, requires_grad=True) * 2
+    with place.start() as run, run.step(0), run.count_flops() as count:
+        (gradient,) = torch.autograd.grad(layer(data).square().sum(), data, create_graph=True)
+        gradient.square().sum().backward()
+    assert count.flops == count.hardware_flops > 3 * 2 * 4 * 8 * 8
 
 
 def test_a_counted_step_that_fails_counts_nothing(place):
