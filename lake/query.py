@@ -14,12 +14,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from datafusion import DataFrame, SessionConfig, SessionContext, SQLOptions
 from deltalake import DeltaTable
 
 from ranklake.errors import did_you_mean
 from ranklake.lake.as_of import AsOf
 from ranklake.lake.contracts.load import load_contracts
+from ranklake.lake.engine import DataFrame, SessionContext, SQLOptions, engine
 from ranklake.lake.query_error import NotReadOnlyError, QueryError, explained
 from ranklake.lake.roles import Role, admit
 from ranklake.lake.scan import MissingFileError, live_files, needed, register
@@ -40,16 +40,6 @@ _READ_ONLY: Final = (
 )
 Moment = AsOf | datetime | int | str | Collection[str] | None
 """What `AsOf.parse` understands."""
-
-
-def engine(threads: int | None = None, batch_rows: int = 8192) -> SessionContext:
-    """Return a DataFusion session without tables; `threads` as for `session`, `batch_rows` go through it at a time."""
-    partitions = threads or os.cpu_count() or 1
-    config = SessionConfig().with_target_partitions(partitions).with_information_schema(enabled=True)
-    config = config.with_batch_size(batch_rows)
-    # Contracts put their facts into field metadata. DataFusion merges it where tables meet and then takes its own
-    # result for another schema; names and types are checked elsewhere.
-    return SessionContext(config.set("datafusion.execution.skip_physical_aggregate_schema_check", "true"))
 
 
 def session(

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import yaml
-from datafusion import SessionContext, col, lit
 
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.model import CLASSES
+from ranklake.lake.engine import SessionContext, col, lit
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract

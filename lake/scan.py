@@ -23,10 +23,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
-from datafusion import SessionContext, col
 
 from ranklake.lake.commit import files
 from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.engine import SessionContext, col
 from ranklake.lake.store import LakeError
 
 if TYPE_CHECKING:

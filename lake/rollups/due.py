@@ -16,8 +16,7 @@ from ranklake.lake.rollups.inputs import NOTHING, WHOLE, Key, Recorded, Snapshot
 from ranklake.lake.rollups.registry import MAX_DAYS
 
 if TYPE_CHECKING:
-    from datafusion import SessionContext
-
+    from ranklake.lake.engine import SessionContext
     from ranklake.lake.rollups.registry import Input, Rollup
     from ranklake.lake.store import Lake
 
