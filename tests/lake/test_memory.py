@@ -1,14 +1,20 @@
-"""A worker's memory: what it is given is what it takes, whatever lies in the spool."""
+"""Memory: a worker takes what it is given, whatever lies in the spool; DataFusion keeps no more than it uses again."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import telemetry
 
 from ranklake.lake import ingest_plan
+from ranklake.lake.commit import swap
+from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest import ingest
+from ranklake.lake.parquet import write_days
 from ranklake.lake.spool import Spool
+from ranklake.lake.tables import ensure_table
 from ranklake.lake.workers import ONE, InProcess, Room, workers
 
 LIMIT_BYTES = 768 * 2**20
@@ -49,3 +55,52 @@ def test_tasks_are_even(tasks):
     assert max(cut) <= ingest_plan.GROUP_ROWS + 20_000
     assert len(list(ingest_plan._chunks(segments[:10], tasks))) == 1
     assert InProcess().room() == ONE
+
+
+LOADED = """
+import os
+before = dict(os.environ)
+import ranklake.lake.scan
+assert dict(os.environ) == before
+"""
+
+
+@pytest.mark.parametrize(("said", "kept_ms"), [({}, "1000"), ({"MIMALLOC_PURGE_DELAY": "77"}, "77")])
+def test_datafusion_keeps_freed_memory_for_a_second(said, kept_ms):
+    """Its allocator is told so when it is loaded, unless somebody said otherwise; the environment stays as it was."""
+    environment = {**os.environ, "MIMALLOC_VERBOSE": "1", **said}
+    done = subprocess.run([sys.executable, "-c", LOADED], env=environment, capture_output=True, text=True, check=True)
+    assert f"mimalloc: option 'purge_delay': {kept_ms} " in done.stderr
+
+
+READS_MANY_FILES = """
+import sys
+from pathlib import Path
+from ranklake.lake.query import session
+from ranklake.lake.store import Lake
+
+def threads():
+    return len(list(Path("/proc/self/task").iterdir()))
+
+lake = Lake.open(sys.argv[1])
+session(lake, ["steps"]).sql("SELECT 1").to_arrow_table()
+before = threads()
+for _ in range(3):
+    ctx = session(lake, ["steps"], threads=2)
+    (row,) = ctx.sql("SELECT sum(step_time_s) FROM steps").to_arrow_table().to_pylist()
+    assert all(row.values())
+print(threads() - before)
+"""
+
+
+def test_threads_do_not_grow_with_the_files_that_are_read(lake):
+    """Each thread that reads keeps memory of its own, so that a process would grow with what it has read."""
+    steps = contract("steps")
+    handle = ensure_table(lake, steps)
+    written = [
+        file for rank in range(64) for file in write_days(lake, steps, telemetry.segment_rows("steps", rank, 0, 50), 1)
+    ]
+    swap(handle, 1, add=written)
+    command = [sys.executable, "-c", READS_MANY_FILES, lake.uri]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert int(done.stdout) <= 16
