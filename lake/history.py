@@ -13,12 +13,14 @@ always the same for the same plan; lost or damaged it costs one reading of the w
 """
 
 import hashlib
+import zlib
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -26,10 +28,11 @@ import pyarrow.parquet as pq
 from ranklake.lake.commit import files, number_of
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.known import IDENTITY, STREAM
+from ranklake.lake.known import IDENTITY, STREAM, unknown
 from ranklake.lake.listing import listed
-from ranklake.lake.read import read_some
+from ranklake.lake.read import read_batches, read_where
 from ranklake.lake.spool import GONE
+from ranklake.lake.tables import delta_table
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -39,6 +42,10 @@ if TYPE_CHECKING:
 
 FOLDER: Final = "known"
 COLUMNS: Final = (*IDENTITY, *STREAM, "segment", "plan", "slots", "date")
+_LOOK: Final = ("table", "incarnation", "segment", "unreadable")
+_SUMMED: Final = ("table", "incarnation", "segment", "plan")
+_BATCH_ROWS: Final = 262_144
+_PACKS: Final = pa.schema({"pack": pa.string(), "date": pa.date32(), "members": pa.int64()})
 RECENT_DAYS: Final = 2
 """Days that are read from the table itself; what is listed most often was taken in lately."""
 MOST_DAYS: Final = 31
@@ -82,11 +89,10 @@ class History:
         self._live = _no_files() if handle is None else _spans(files(handle))
         last = 0 if handle is None else number_of(handle)
         self._summary = _grown(lake, self._live, _load(lake, self._live, last), self._today)
-        self._near = _empty()
-        self._far = self._live
+        self._cut(())
 
-    def near(self, days: Collection[str]) -> pa.Table:
-        """Return the rows, with `COLUMNS`, that are not summed up, and those of some day folders and later."""
+    def _cut(self, days: Collection[str]) -> None:
+        """Set apart the data files that tell of some days or later, or of what is not summed up."""
         since = self._today
         for day in days:
             with suppress(ValueError):
@@ -94,17 +100,37 @@ class History:
         since = max(since, self._today - timedelta(days=MOST_DAYS)) - timedelta(days=1)
         late = pc.greater_equal(self._live["date"], pa.scalar(since, pa.date32()))
         wanted = pc.or_(late, pc.greater(self._live["max.plan"], self._summary.plan))
-        self._far = self._live.filter(pc.invert(wanted))
-        self._near = pa.concat_tables([_empty(), *_rows(self._lake, self._live.filter(wanted))])
-        return self._near
+        self._far, self._near = self._live.filter(pc.invert(wanted)), self._live.filter(wanted)
+
+    def near(self, days: Collection[str]) -> pa.Table:
+        """Return how many sound members of packs were taken in on some days or later, or are not summed up.
+
+        Columns pack, date and members; a pack may have several rows. A rank's minute is a segment, and a day of a large
+        job millions: so only small columns are read, and a part of a file at a time.
+
+        Parameters
+        ----------
+        days
+            Names of the day folders that were listed.
+        """
+        self._cut(days)
+        of = ("pack", "date", "unreadable")
+        looks = read_batches(
+            self._lake, contract("segments"), self._near, of, batch_rows=_BATCH_ROWS, dictionaries=True
+        )
+        return pa.concat_tables([_PACKS.empty_table(), *map(_members, looks)])
 
     def of(self, some: Iterable["Spooled"]) -> pa.Table:
-        """Return the rows that tell of some files, and of the slot files that they are cuts of; after `near`."""
-        return pa.concat_tables([self._near, self._summary.odd, *self._long_ago(some)])
+        """Return the rows, with `COLUMNS`, that tell of some files and of the slot files that they are cuts of.
 
-    def _long_ago(self, some: Iterable["Spooled"]) -> Iterator[pa.Table]:
-        """Yield the rows of files that are not near, of streams that some files can be old segments of."""
+        With them come those of all that is no sound segment, and perhaps others.
+        """
         named = [item for item in some if item.name is not None]
+        near = pa.concat_tables([_empty(), *_told(self._lake, self._near, named, odd=True)])
+        return pa.concat_tables([near, self._summary.odd, *self._long_ago(named, near)])
+
+    def _long_ago(self, named: list["Spooled"], near: pa.Table) -> Iterator[pa.Table]:
+        """Yield the rows of files that are not near, of streams that some files can be old segments of."""
         sums = self._summary.streams
         wanted = pa.array({item.name.incarnation for item in named if item.name}, pa.int64())
         sums = sums.filter(pc.is_in(sums["incarnation"], value_set=wanted))
@@ -112,26 +138,28 @@ class History:
             return
         last = {(row["table"], row["incarnation"]): row for row in sums.to_pylist()}
         digests = pa.array([item.sha256 for item in named], pa.string())
-        at_hand = set(
-            pc.unique(self._near["sha256"].filter(pc.is_in(self._near["sha256"], value_set=digests))).to_pylist()
-        )
-        found = {
-            (item.table, item.name.incarnation)
+        at_hand = set(pc.unique(near["sha256"].filter(pc.is_in(near["sha256"], value_set=digests))).to_pylist())
+        found = [
+            item
             for item in named
             if item.name
             and (row := last.get((item.table, item.name.incarnation))) is not None
             and item.name.segment <= row["last_segment"]
             and item.sha256 not in at_hand
-        }
+        ]
         if not found:
             return
-        streams = pa.array(sorted({incarnation for _, incarnation in found}), pa.int64())
-        first = min(last[stream]["first_plan"] for stream in found)
-        latest = max(last[stream]["last_plan"] for stream in found)
+        streams = {(item.table, item.name.incarnation) for item in found if item.name}
+        first = min(last[stream]["first_plan"] for stream in streams)
+        latest = max(last[stream]["last_plan"] for stream in streams)
         far = self._far
         far = far.filter(pc.and_(pc.less_equal(far["min.plan"], latest), pc.greater_equal(far["max.plan"], first)))
-        for rows in _rows(self._lake, far):
-            yield rows.filter(pc.and_(pc.is_in(rows["incarnation"], value_set=streams), pc.invert(_is_odd(rows))))
+        yield from _told(self._lake, far, found, odd=False)
+
+
+def not_taken_in(lake: "Lake", spooled: list["Spooled"]) -> list[list["Spooled"]]:
+    """Return the files of a spool that no finished plan took in, as `ranklake.lake.known.unknown` does."""
+    return unknown(spooled, History(lake, delta_table(lake, "segments")).of(spooled))
 
 
 def _grown(lake: "Lake", live: pa.Table, summary: Summary, today: date) -> Summary:
@@ -143,23 +171,24 @@ def _grown(lake: "Lake", live: pa.Table, summary: Summary, today: date) -> Summa
     plan = int(pc.max(old["max.plan"]).as_py())
     some = live.filter(pc.and_(pc.less_equal(live["min.plan"], plan), pc.greater(live["max.plan"], summary.plan)))
     rows, streams, odd = summary.rows, [summary.streams], [summary.odd]
-    for part in _rows(lake, some):
-        mine = part.filter(pc.and_(pc.greater(part["plan"], summary.plan), pc.less_equal(part["plan"], plan)))
+    looks = read_batches(lake, contract("segments"), some, _SUMMED, batch_rows=_BATCH_ROWS)
+    for mine in (part.filter(_between(part["plan"], summary.plan, plan)) for part in looks):
         rows += mine.num_rows
-        odd.append(mine.filter(_is_odd(mine)))
         named = mine.filter(pc.is_valid(mine["incarnation"]))
         sums = named.group_by(["table", "incarnation"]).aggregate(
             [("segment", "max"), ("plan", "min"), ("plan", "max")]
         )
         streams.append(sums.rename_columns(["table", "incarnation", *_SPAN]).select(summary.streams.column_names))
+    strange = _told(lake, some, [], odd=True)
+    odd += [part.filter(pc.and_(_is_odd(part), _between(part["plan"], summary.plan, plan))) for part in strange]
     every = pa.concat_tables(part.cast(summary.streams.schema) for part in streams)
     sums = every.group_by(["table", "incarnation"]).aggregate(
         [("last_segment", "max"), ("first_plan", "min"), ("last_plan", "max")]
     )
     sums = sums.rename_columns(["table", "incarnation", *_SPAN]).cast(summary.streams.schema)
     keys = [("table", "ascending"), ("incarnation", "ascending")]
-    strange = pa.concat_tables(odd).sort_by([("plan", "ascending"), ("uri_name", "ascending")])
-    grown = Summary(plan, rows, sums.sort_by(keys), strange)
+    every_odd = pa.concat_tables(odd).sort_by([("plan", "ascending"), ("uri_name", "ascending")])
+    grown = Summary(plan, rows, sums.sort_by(keys), every_odd)
     _save(lake, grown)
     return grown
 
@@ -218,10 +247,55 @@ def _spans(live: pa.Table) -> pa.Table:
     return kept
 
 
-def _rows(lake: "Lake", some: pa.Table) -> Iterator[pa.Table]:
+def _told(lake: "Lake", files_: pa.Table, named: Iterable["Spooled"], *, odd: bool) -> Iterator[pa.Table]:
+    """Yield the rows of some data files that tell of segments' slot files; and, if asked for, those of odd ones."""
+    wanted = pa.array({_key(item) for item in named}, pa.uint64())
+
+    def choose(look: pa.Table) -> pa.ChunkedArray:
+        chosen = pc.is_in(_keys(look), value_set=wanted)
+        return pc.or_(chosen, pc.is_valid(look["unreadable"])) if odd else chosen
+
     schema = _empty().schema
-    for _, rows in read_some(lake, contract("segments"), some, COLUMNS):
+    for rows in read_where(lake, contract("segments"), files_, COLUMNS, _LOOK, choose):
         yield rows.replace_schema_metadata(None).cast(schema)
+
+
+def _members(rows: pa.Table) -> pa.Table:
+    """Return how many sound members of each pack some rows tell of, by date."""
+    sound = rows.filter(pc.and_(pc.is_valid(rows["pack"]), pc.is_null(rows["unreadable"])))
+    plain = sound.set_column(0, "pack", sound["pack"].cast(pa.string())).select(["pack", "date"])
+    counts = plain.group_by(["pack", "date"]).aggregate([([], "count_all")])
+    return counts.rename_columns(_PACKS.names).cast(_PACKS)
+
+
+_INCARNATIONS, _SEGMENTS = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F
+_WORD: Final = 2**64
+
+
+def _key(item: "Spooled") -> int:
+    """Return a number of a slot file; two of them may share one, which costs a look."""
+    assert item.name is not None
+    place = item.name.incarnation * _INCARNATIONS + item.name.segment * _SEGMENTS
+    return (place + zlib.crc32(item.table.encode())) % _WORD
+
+
+def _keys(look: pa.Table) -> pa.Array:
+    """Return `_key` of rows with the columns of `_LOOK`, table as a dictionary; any where there is no slot file."""
+    whole = look.unify_dictionaries().combine_chunks()
+    tables = _one(whole["table"])
+    words = np.array([zlib.crc32(name.encode()) for name in tables.dictionary.to_pylist()], np.uint64)
+    incarnations = pc.fill_null(_one(whole["incarnation"]), 0).to_numpy().astype(np.uint64)
+    segments = pc.fill_null(_one(whole["segment"]), 0).to_numpy().astype(np.uint64)
+    places = incarnations * np.uint64(_INCARNATIONS) + segments * np.uint64(_SEGMENTS)
+    return pa.array(places + words[tables.indices.to_numpy()])
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+
+
+def _between(plans: pa.ChunkedArray, after: int, until: int) -> pa.ChunkedArray:
+    return pc.and_(pc.greater(plans, after), pc.less_equal(plans, until))
 
 
 def _is_odd(rows: pa.Table) -> pa.ChunkedArray:

@@ -29,6 +29,7 @@ from ranklake.lake.contracts.segment import (
     SegmentFooter,
     SegmentName,
 )
+from ranklake.lake.packs import pack_of
 from ranklake.lake.spool import GONE
 from ranklake.lake.store import Lake
 
@@ -119,6 +120,7 @@ class Incoming:
             # the name says how many rows lie in quarantine
             "rows_rejected": name.rows if in_quarantine and name else self.rows_rejected,
             "rows_duplicate": self.rows_duplicate,
+            "pack": pack_of(self.path),
             "slots": self.slots if self.unreadable is None else None,
         }
 

@@ -8,13 +8,14 @@ the two together. So a lost segment, a lost tail, a lost file, a lost quarantine
 import json
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
+from ranklake.lake.accounts import Accounts, Row, SlotFile, Stream, read_accounts, stream_of_row
 from ranklake.lake.commit import files
 from ranklake.lake.contracts.load import contract, table_names
-from ranklake.lake.known import IDENTITY, unknown
+from ranklake.lake.history import not_taken_in
 from ranklake.lake.plan import LEDGER
 from ranklake.lake.read import read
 from ranklake.lake.spool import GONE
@@ -25,15 +26,6 @@ if TYPE_CHECKING:
 
     from ranklake.lake.spool import Spooled
     from ranklake.lake.store import Lake
-
-Stream = tuple[str, int, int, int]
-SlotFile = tuple[str, Stream, int]
-SEGMENT_FACTS = (
-    *IDENTITY,
-    *("run", "attempt", "rank", "incarnation", "segment"),
-    *("rows", "rows_before", "gap_rows", "gap_rows_before", "totals"),
-    *("rows_stored", "rows_rejected", "rows_duplicate"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +66,16 @@ def balance(lake: "Lake", spooled: "Iterable[Spooled]" = ()) -> list[TableBalanc
     spooled
         The spool's listing; without it nothing counts as in flight.
     """
-    known = read(lake, contract("segments"), SEGMENT_FACTS)
-    segments = known.to_pylist()
-    waiting = [claims[0] for claims in unknown(list(spooled), known)]
+    waiting = [claims[0] for claims in not_taken_in(lake, list(spooled))]
+    told = read_accounts(lake, {item.name.incarnation for item in waiting if item.name})
     moved, retired = _moved(lake)
-    lanes = _lanes(segments, waiting)
+    lanes = _lanes(told, waiting)
     live = {table: rows for table in table_names() if contract(table).envelope and (rows := _live_rows(lake, table))}
     tables = (
-        {table for table, _ in lanes} | {row["table"] for row in segments} | {item.table for item in waiting} | {*live}
+        {table for table, _ in lanes} | {row["table"] for row in told.odd} | {item.table for item in waiting} | {*live}
     )
-    balances = [_balance(lake, table, lanes, segments, moved, retired, live.get(table, 0)) for table in sorted(tables)]
-    return [*balances, *_quarantine(lake, segments, moved, retired["rejects"])]
+    balances = [_balance(lake, table, lanes, moved, retired, live.get(table, 0)) for table in sorted(tables)]
+    return [*balances, *_quarantine(lake, told, moved, retired["rejects"])]
 
 
 @dataclass(slots=True)
@@ -103,6 +94,13 @@ class _Lane:
     in_flight: int = 0
     closed: bool = False
 
+    def add(self, row: Row) -> None:
+        """Take in what became of segments of it."""
+        self.stored += row["rows_stored"]
+        self.rejected += row["rows_rejected"]
+        self.said = max(self.said, row["said"])
+        self.said_gaps = max(self.said_gaps, row["said_gaps"])
+
     @property
     def said_rows(self) -> int:
         return max(self.said - self.said_gaps, self.named_rows)
@@ -116,29 +114,27 @@ class _Lane:
         return None
 
 
-def _lanes(segments: list[dict[str, Any]], waiting: "Iterable[Spooled]") -> dict[tuple[str, Stream], _Lane]:
+def _lanes(told: Accounts, waiting: "Iterable[Spooled]") -> dict[tuple[str, Stream], _Lane]:
     lanes: dict[tuple[str, Stream], _Lane] = defaultdict(_Lane)
-    ingested: dict[SlotFile, int] = defaultdict(int)
-    # Sound copies of a slot file come first, then what lies in quarantine, then what was gone. Of a slot file that no
-    # sound copy brought one damaged copy counts; where a sound one came, the damaged ones are nobody's rows.
-    for row in sorted(segments, key=lambda row: (row["unreadable"] is not None, row["unreadable"] == GONE)):
-        stream = (row["run"], row["attempt"], row["rank"], row["incarnation"])
+    ingested: dict[SlotFile, int] = defaultdict(int, told.held)
+    for row in told.streams:
+        lanes[row["table"], stream_of_row(row)].add(row)
+    # Of a slot file that no sound copy brought one damaged copy counts, and what was gone only where there is none;
+    # where a sound one came, the damaged ones are nobody's rows.
+    for row in sorted(told.odd, key=lambda row: row["unreadable"] == GONE):
+        stream = stream_of_row(row)
         slot_file = (row["table"], stream, row["segment"])
-        if row["incarnation"] is None or (row["unreadable"] is not None and slot_file in ingested):
+        if row["incarnation"] is None or slot_file in ingested:
             continue
+        # Only its name is known; later footers of the stream say what came before it.
         lane = lanes[row["table"], stream]
-        lane.stored += row["rows_stored"]
-        lane.rejected += row["rows_rejected"]
+        lane.add({**row, "said": row["rows"], "said_gaps": 0})
+        lane.named_rows = max(lane.named_rows, row["rows"])
         if row["unreadable"] != GONE:
-            ingested[slot_file] = max(ingested[slot_file], row["rows"])
-        said_gaps = (row["gap_rows_before"] or 0) + (row["gap_rows"] or 0)
-        if row["rows_before"] is None:
-            # Of an unreadable segment only its name is known; later footers of the stream say what came before them.
-            lane.named_rows = max(lane.named_rows, row["rows"])
-        lane.said = max(lane.said, (row["rows_before"] or 0) + row["rows"] + said_gaps)
-        lane.said_gaps = max(lane.said_gaps, said_gaps)
-        for table, (rows, gaps) in json.loads(row["totals"] or "{}").items():
-            closing = lanes[table, stream]
+            ingested[slot_file] = row["rows"]
+    for row in told.closings:
+        for table, (rows, gaps) in json.loads(row["totals"]).items():
+            closing = lanes[table, stream_of_row(row)]
             closing.said = max(closing.said, rows + gaps)
             closing.said_gaps = max(closing.said_gaps, gaps)
             closing.closed = True
@@ -172,7 +168,6 @@ def _balance(
     lake: "Lake",
     table: str,
     lanes: dict[tuple[str, Stream], _Lane],
-    segments: list[dict[str, Any]],
     moved: dict[str, int],
     retired: dict[str, int],
     live: int,
@@ -184,7 +179,7 @@ def _balance(
         if (fault := lane.fault())
     ]
     in_flight = sum(lane.in_flight for lane in mine.values())
-    ingested = sum(row["rows_stored"] for row in segments if row["table"] == table)
+    ingested = sum(lane.stored for lane in mine.values())
     quarantined = sum(lane.rejected for lane in mine.values()) + moved[table]
     expected = ingested - moved[table] - retired[table]
     if live != expected:
@@ -196,19 +191,17 @@ def _balance(
     return TableBalance(table, recorded, live, quarantined, gaps, in_flight, retired[table], faults)
 
 
-def _quarantine(
-    lake: "Lake", segments: list[dict[str, Any]], moved: dict[str, int], retired: int
-) -> "Iterator[TableBalance]":
+def _quarantine(lake: "Lake", told: Accounts, moved: dict[str, int], retired: int) -> "Iterator[TableBalance]":
     """Yield the balance of ``rejects`` where what was quarantined is not all there."""
     faults = []
     live = _live_rows(lake, "rejects")
-    refused = sum(row["rows_rejected"] for row in segments if row["unreadable"] is None)
+    refused = sum(row["rows_rejected"] for row in told.streams)
     expected = refused + sum(moved.values()) - retired
     if live != expected:
         faults.append(f"the table holds {live} rows, the plans say {expected}")
     faults += _file_faults(lake, "rejects")
     kept = {path.rpartition("/")[2] for path in lake.fs.find(lake.path("quarantine"))}
-    aside = {row["sha256"] for row in segments if row["unreadable"] not in {None, GONE}}
+    aside = {row["sha256"] for row in told.odd if row["unreadable"] != GONE}
     if aside - kept:
         faults.append(f"{len(aside - kept)} unreadable segments are not in the lake's quarantine folder any more")
     if faults:

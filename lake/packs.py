@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from fsspec import AbstractFileSystem
 
 from ranklake.lake.contracts.pack import FOLDER, Member, NotAPackError, PackName, read_directory, salvage
@@ -81,12 +80,17 @@ def _name(path: str) -> PackName:
     return PackName.parse(path.rpartition("/")[2])
 
 
-def settled(paths: pa.ChunkedArray) -> set[str]:
-    """Return the packs all of whose members are among some paths: nobody need look into them again."""
-    members = paths.filter(pc.match_substring(paths, ".zip#")).unique()
-    packs = pc.struct_field(pc.extract_regex(members, f"^{_PATH.pattern}$"), "pack").drop_null()
-    counts = ((one["values"], one["counts"]) for one in pc.value_counts(packs).to_pylist())
-    return {pack for pack, count in counts if (name := pack_name(pack)) and count >= name.members}
+def settled(counts: pa.Table) -> set[str]:
+    """Return the packs of which as many members were read as their names say: nobody need look into them again.
+
+    Parameters
+    ----------
+    counts
+        Columns pack and members; a pack may have several rows, of whose members none is the same.
+    """
+    sums = counts.group_by("pack").aggregate([("members", "sum")])
+    pairs = zip(sums["pack"].to_pylist(), sums["members_sum"].to_pylist(), strict=True)
+    return {pack for pack, members in pairs if (name := pack_name(pack)) and members == name.members}
 
 
 class Reader:

@@ -3,7 +3,7 @@
 For the pipeline's own small looks (keys, system tables, one partition). People ask through `ranklake.lake.query`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from datetime import date
 from typing import TYPE_CHECKING
@@ -108,6 +108,42 @@ def read_batches(
                     waiting = waiting.slice(batch_rows)
     if waiting.num_rows:
         yield waiting
+
+
+def read_where(
+    lake: "Lake",
+    contract: "Contract",
+    some: pa.Table,
+    columns: Sequence[str],
+    look: Sequence[str],
+    choose: Callable[[pa.Table], pa.ChunkedArray],
+) -> Iterator[pa.Table]:
+    """Yield the rows of some files (rows of `ranklake.lake.commit.files`) that a look at a few columns chooses.
+
+    Where nothing is chosen in a row group, its other columns are not read.
+
+    Parameters
+    ----------
+    columns
+        Names to yield.
+    look, choose
+        Columns to look at, text among them with its dictionary; and which rows of them are chosen, as booleans.
+    """
+    seen, schema = _selected(contract, look), _selected(contract, columns)
+    texts = [field.name for field in seen if field.type == pa.string()]
+    seen = _with_dictionaries(seen, texts)
+    for row in some.select(["path", "date", "size_bytes"]).to_pylist():
+        with lake.open_file(lake.path("tables", contract.table, row["path"]), row["size_bytes"]) as source:
+            footer = pq.read_metadata(source)
+            stored = set(footer.schema.names)
+            words = pq.ParquetFile(source, metadata=footer, read_dictionary=[name for name in texts if name in stored])
+            file = pq.ParquetFile(source, metadata=footer)
+            for group in range(footer.num_row_groups):
+                found = words.read_row_group(group, _stored(words, seen), use_threads=False)
+                chosen = choose(_fit(found, words, row["date"], seen))
+                if pc.any(chosen).as_py():
+                    whole = file.read_row_group(group, _stored(file, schema), use_threads=False)
+                    yield _fit(whole, file, row["date"], schema).filter(chosen)
 
 
 def read_within(lake: "Lake", contract: "Contract", some: pa.Table, most_bytes: int) -> tuple[pa.Table, list[str]]:

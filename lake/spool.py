@@ -88,8 +88,8 @@ class Spool:
         Parameters
         ----------
         known
-            Given the day folders that are listed, returns columns uri_name and unreadable of the table ``segments``:
-            packs all of whose members were read are left out unopened.
+            Given the day folders that are listed, returns columns pack, date and members: how many sound members of
+            each pack were read on which date. Packs all of whose members were read are left out unopened.
         rounds
             Day folders that may wait are left out; by default none is.
 
@@ -120,8 +120,7 @@ class Spool:
         """
         files = self._files(rounds)
         # A damaged member may be replaced, so a pack that has one is looked into each time.
-        sound = None if known is None else _sound(known({self.day_of(path) for path in files}))
-        done = set() if sound is None else settled(sound["uri_name"])
+        done = set() if known is None else settled(known({self.day_of(path) for path in files}))
         files = {path: one for path, one in files.items() if path not in done}
         closed = {path: name.members for path in sorted(files) if (name := pack_name(path))}
         some = {path: one for path, one in files.items() if path not in closed}
@@ -229,7 +228,7 @@ class Spool:
         Parameters
         ----------
         known
-            As for `listing`, with the column date, too.
+            As for `listing`.
         of
             Given what is in the spool, returns columns table, sha256, uri_name, bytes, unreadable, plan and date of the
             table ``segments``, of that at least.
@@ -239,9 +238,9 @@ class Spool:
         """
         cutoff = pa.scalar(today - timedelta(days=keep_days), pa.date32())
         files = self._files()
-        sound = _sound(known({self.day_of(path) for path in files}))
-        all_read = settled(sound["uri_name"])
-        over = settled(sound.filter(pc.less(sound["date"], cutoff))["uri_name"])
+        read_of = known({self.day_of(path) for path in files})
+        all_read = settled(read_of)
+        over = settled(read_of.filter(pc.less(read_of["date"], cutoff)))
         may_go = {path: [True] for path in files if path in over}
         items = self._open({path: one for path, one in files.items() if path not in all_read})
         told = of(items)
@@ -282,10 +281,6 @@ def identities(ingested: pa.Table) -> tuple[set[tuple[str, str]], set[tuple[str,
     digests = set(zip(read["table"].to_pylist(), read["sha256"].to_pylist(), strict=True))
     places = set(zip(read["uri_name"].to_pylist(), read["bytes"].to_pylist(), strict=True))
     return digests, places
-
-
-def _sound(ingested: pa.Table) -> pa.Table:
-    return ingested.filter(pc.is_null(ingested["unreadable"]))
 
 
 def _read(ingested: pa.Table) -> pa.Table:

@@ -4,16 +4,19 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from bringing import adds_up, bring
+from hypothesis import given
+from hypothesis import strategies as st
 from segments import put_bytes, put_segment, step_rows
 
 from ranklake.lake import history
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.contracts.segment import SegmentFooter
+from ranklake.lake.contracts.segment import SegmentFooter, SegmentName
 from ranklake.lake.history import History
-from ranklake.lake.read import read, read_some
-from ranklake.lake.spool import Spool
+from ranklake.lake.read import read, read_batches, read_where
+from ranklake.lake.spool import Spool, Spooled
 from ranklake.lake.tables import delta_table
 
 TODAY = datetime.now(UTC)
@@ -45,12 +48,15 @@ def looked(monkeypatch):
     """Count the data files of ``segments`` that are read for what is known."""
     paths = Counter()
 
-    def counting(lake, target, some, columns=None):
-        for path, rows in read_some(lake, target, some, columns):
-            paths[path] += 1
-            yield path, rows
+    def counting(reader):
+        def counted(lake, target, some, *columns, **how):
+            paths.update(some["path"].to_pylist())
+            return reader(lake, target, some, *columns, **how)
 
-    monkeypatch.setattr(history, "read_some", counting)
+        return counted
+
+    for reader in (read_where, read_batches):
+        monkeypatch.setattr(history, reader.__name__, counting(reader))
     return paths
 
 
@@ -94,6 +100,27 @@ def test_what_comes_again_after_a_year_is_known(lake, spool, later, looked):
     assert looked
     assert slots(lake) == had | {(7, 1, slot) for slot in range(10, 15)}
     adds_up(lake, spool)
+
+
+SLOT_FILE = st.tuples(
+    st.sampled_from(["steps", "spans", "scalars"]), st.integers(0, 2**63 - 1), st.integers(0, 2**31 - 1)
+)
+
+
+@given(st.lists(SLOT_FILE, min_size=1, max_size=8))
+def test_a_row_and_a_file_of_one_slot_file_have_one_key(slot_files):
+    """Whatever the numbers, and however the rows' words lie."""
+    tables, incarnations, segments = zip(*slot_files, strict=True)
+    columns = {
+        "table": pa.chunked_array([pa.array([name]).dictionary_encode() for name in tables]),
+        "incarnation": pa.array(incarnations, pa.int64()),
+        "segment": pa.array(segments, pa.int32()),
+    }
+    named = [
+        Spooled("", table, 0, SegmentName("r", 0, 0, incarnation, segment, 1, "0" * 64), "")
+        for table, incarnation, segment in slot_files
+    ]
+    assert history._keys(pa.table(columns)).to_pylist() == [history._key(item) for item in named]
 
 
 def test_what_is_new_reads_nothing_old(lake, spool, later, looked):

@@ -22,14 +22,16 @@ from ranklake.lake.contracts.arrow import arrow_schema, conform
 from ranklake.lake.contracts.errors import ContractMismatchError
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.segment import METADATA_KEY, SegmentFooter
+from ranklake.lake.history import History
 from ranklake.lake.ingest import ingest
 from ranklake.lake.invariant import balance
-from ranklake.lake.known import IDENTITY, damaged_when
+from ranklake.lake.known import damaged_when
 from ranklake.lake.parquet import write_partition
 from ranklake.lake.plan import DamagedPlanError
 from ranklake.lake.read import read, read_files
 from ranklake.lake.spool import Spool
 from ranklake.lake.store import Lake, LakeError, LakeUnreachableError
+from ranklake.lake.tables import delta_table
 from ranklake.lake.workers import WorkersError, workers
 
 
@@ -329,11 +331,9 @@ def test_what_was_written_anew_is_not_purged_unread(lake, spool, packed):
     middle = whole.index(raw) + 100
     path.write_bytes(whole[:middle] + bytes(20) + whole[middle + 20 :])
     assert bring(lake, spool).unreadable == 1
-    known = read(lake, contract("segments"), [*IDENTITY, "plan", "date"])
+    told = History(lake, delta_table(lake, "segments"))
     path.write_bytes(whole)
-    Spool(str(spool)).purge(
-        lambda _: known, lambda _: known, known["date"][0].as_py(), -1, lambda rows: damaged_when(lake, rows)
-    )
+    Spool(str(spool)).purge(told.near, told.of, datetime.now(UTC).date(), -1, lambda rows: damaged_when(lake, rows))
     assert path.exists()
     assert bring(lake, spool, keep_days=-1).rows_stored == 5
     assert len(read(lake, contract("steps"))) == 10

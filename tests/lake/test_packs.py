@@ -2,6 +2,7 @@
 
 import hashlib
 import zipfile
+from datetime import UTC, datetime
 
 import pytest
 from bringing import adds_up, bring
@@ -17,11 +18,13 @@ from ranklake.lake import ingest_plan, packs
 from ranklake.lake import spool as spool_module
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.pack import NotAPackError, PackName, pack, read_directory, salvage
+from ranklake.lake.history import History
 from ranklake.lake.ingest import ingest
 from ranklake.lake.packs import Reader
 from ranklake.lake.read import read
 from ranklake.lake.spool import Spool
 from ranklake.lake.store import Lake
+from ranklake.lake.tables import delta_table
 from ranklake.lake.workers import InProcess
 
 
@@ -114,8 +117,7 @@ def test_a_pack_that_was_read_is_not_opened_again(lake, spool):
     packed = pack_up(spool)
     bring(lake, spool)
     packed.write_bytes(b"\0" * packed.stat().st_size)
-    known = read(lake, contract("segments"), ["uri_name", "unreadable"])
-    assert Spool(str(spool)).listing(lambda _: known) == []
+    assert Spool(str(spool)).listing(History(lake, delta_table(lake, "segments")).near) == []
     assert bring(lake, spool).plans == []
 
 
@@ -202,8 +204,8 @@ def test_a_pack_goes_when_all_its_members_may(lake, spool):
     paths[0].write_bytes(raw[0])
     packed = pack_up(spool, [paths[0], new])
     listed = Spool(str(spool))
-    kept = read(lake, contract("segments"))
-    assert listed.purge(lambda _: kept, lambda _: kept, kept["date"][0].as_py(), -1) == 2
+    told = History(lake, delta_table(lake, "segments"))
+    assert listed.purge(told.near, told.of, datetime.now(UTC).date(), -1) == 2
     assert packed.exists()
     bring(lake, spool)
     assert bring(lake, spool, keep_days=-1).purged == 1

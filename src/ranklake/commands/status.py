@@ -9,14 +9,14 @@ from itertools import groupby
 import click
 
 from ranklake.commands.options import configuration, json_option, lake_option
-from ranklake.lake.contracts.load import contract
+from ranklake.lake.history import History
 from ranklake.lake.invariant import TableBalance, balance
-from ranklake.lake.known import IDENTITY, unknown
+from ranklake.lake.known import unknown
 from ranklake.lake.liveness import NEEDS_A_LOOK, OVER, RankState, liveness
 from ranklake.lake.plan import DamagedPlanError, last_finished, read_plan
-from ranklake.lake.read import read
 from ranklake.lake.spool import Spool
 from ranklake.lake.store import Lake
+from ranklake.lake.tables import delta_table
 
 _COLUMNS = ("recorded", "stored", "quarantined", "gaps", "in_flight", "retired")
 
@@ -41,10 +41,11 @@ def status(ctx: click.Context, lake: str, spool: str | None, *, of_ranks: bool, 
     target = Lake.open(lake, config.storage)
     uri = spool or config.spool.uri
     number, hint = _unfinished(target)
-    known = read(target, contract("segments"), IDENTITY)
-    spooled = list(Spool(uri, config.storage).listing(lambda _: known)) if uri else []
-    balances = balance(target, spooled)
-    ranks = liveness(target, [claims[0] for claims in unknown(spooled, known)])
+    history = History(target, delta_table(target, "segments"))
+    spooled = Spool(uri, config.storage).listing(history.near) if uri else []
+    waiting = [claims[0] for claims in unknown(spooled, history.of(spooled))]
+    balances = balance(target, waiting)
+    ranks = liveness(target, waiting)
     wrong = [item for item in balances if not item.adds_up]
     if as_json:
         rows = [{**asdict(item), "adds_up": item.adds_up} for item in balances]
