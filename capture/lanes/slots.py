@@ -103,7 +103,8 @@ class SlotFile:
             begin, now = self.position(), time.monotonic_ns()
             is_ready = self._ready_until >= min(begin + ahead_bytes // 2, len(self._map))
             if is_ready and now - self._touched_ns < _READY_FOR_NS:
-                pages.populate(self._map, begin, begin + 1)
+                if begin:
+                    pages.populate(self._map, begin, begin + 1)
                 return
             pages.populate(self._map, begin, begin + ahead_bytes)
             self._ready_until, self._touched_ns = begin + ahead_bytes, now
