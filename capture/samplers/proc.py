@@ -18,6 +18,8 @@ _KIB: Final = 1024
 _SECTOR_BYTES: Final = 512  # whatever the disk's own sectors are
 _NO_DISK: Final = re.compile(r"(loop|ram|zram|dm-|md|sr|fd)\d*")  # none, or made of others that are counted
 
+_MEMORY: Final = re.compile(r"^(Mem\w+|Cached|Dirty|Shmem|Swap\w+):\s+(\d+)", re.MULTILINE)
+
 CPU_TIMES: Final = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 
 
@@ -67,10 +69,7 @@ def load(tree: Tree) -> Columns:
 
 def memory(tree: Tree) -> Columns:
     """Return what is in memory and in swap space; used is what programs could not get any more."""
-    found = {}
-    for line in tree.text("proc/meminfo").splitlines():
-        name, _, rest = line.partition(":")
-        found[name] = int(rest.split()[0]) * _KIB
+    found = {name: int(value) * _KIB for name, value in _MEMORY.findall(tree.text("proc/meminfo"))}
     return {
         "memory_total_bytes": found["MemTotal"],
         "memory_used_bytes": found["MemTotal"] - found["MemAvailable"],
@@ -85,7 +84,8 @@ def memory(tree: Tree) -> Columns:
 
 def paging(tree: Tree) -> Columns:
     """Return counters of faults, swapping and the OOM killer."""
-    found = dict(line.split() for line in tree.text("proc/vmstat").splitlines())
+    words = tree.text("proc/vmstat").split()
+    found = dict(zip(words[::2], words[1::2], strict=True))
     major = int(found["pgmajfault"])
     columns = {
         "swap_in_bytes": int(found["pswpin"]) * _PAGE_BYTES,
