@@ -115,7 +115,7 @@ FROM summed
 LEFT JOIN doubtful ON coalesce(doubtful.cluster = summed.cluster, TRUE)
 GROUP BY summed.cluster, pool, team, gpu_type, device_ns, idle_ns;
 
--- the bill
+-- into numbered: whatever is paid for
 WITH paid AS (
     SELECT
         'runs' AS told_by, run, attempt, epoch, ran.cluster, pool, team, device_name, tokens, is_quiet, FALSE AS is_doubtful,
@@ -140,14 +140,14 @@ WITH paid AS (
         CASE WHEN NOT is_doubtful THEN CAST(device_ns - idle_ns AS DECIMAL(29, 0)) END
     FROM allocated
     WHERE device_ns IS NULL OR device_ns > 0
-),
-numbered AS (
-    SELECT
-        *, row_number() OVER (ORDER BY told_by, run, attempt, epoch, paid.cluster, pool, team, device_name) AS number,
-        lower(trim(regexp_replace(device_name, '[-_ ]+', ' ', 'g'))) AS device_key
-    FROM paid
-),
-candidates AS (
+)
+SELECT
+    *, row_number() OVER (ORDER BY told_by, run, attempt, epoch, paid.cluster, pool, team, device_name) AS number,
+    lower(trim(regexp_replace(device_name, '[-_ ]+', ' ', 'g'))) AS device_key
+FROM paid;
+
+-- the bill
+WITH candidates AS (
     SELECT
         numbered.number, price, currency, source,
         row_number() OVER (

@@ -1,10 +1,11 @@
 -- grain    one row per run, attempt and hour (UTC) in which steps began
 -- inputs   steps of the date; runs and run_facts up to it (what a run says of itself once, when it starts); peaks, the table
---          of dense peaks by device name and number format
+--          of dense peaks by device name and number format; dtypes, the words for formats
 -- formula  MFU = model FLOPs of all steps of all ranks / (sum over ranks of step time x peak FLOP/s of the rank's device)
 --          (Chowdhery et al. 2022, PaLM, appendix B), summed before dividing, so that hours and ranks weigh by device time.
 --          A rank's FLOPs: its own count per step, else its tokens x the run's count per token. HFU likewise, with the count
---          that includes recomputed activations: the rank's own, else as many times the model's as of the rank that counted. Decimal sums: no order of the rows changes a digit.
+--          that includes recomputed activations: the rank's own, else as many times the model's as of the rank that counted.
+--          Decimal sums: no order of the rows changes a digit.
 -- finding  A measured peak is of float32 matrices (capture's calibration), and so of another number format than a run that
 --          computes in bfloat16; so is that of an attempt which says several formats. More than $max_plausible_ratio of a
 --          published peak no training reaches: then the peak is of another format or device. The ratio stands, and says so.
@@ -23,12 +24,10 @@ WITH worked AS (
 begun AS (
     SELECT
         runs.*,
-        coalesce(
-            canonical_dtype, lower(trim(regexp_replace(replace(compute_dtype, 'torch.', ''), '[-_ ]+', ' ', 'g')))
-        ) AS dtype
+        coalesce(dtype, lower(trim(regexp_replace(replace(compute_dtype, 'torch.', ''), '[-_ ]+', ' ', 'g')))) AS dtype
     FROM runs
-    LEFT JOIN (SELECT DISTINCT dtype AS word, canonical_dtype FROM peaks) AS words
-        ON words.word = lower(trim(regexp_replace(replace(compute_dtype, 'torch.', ''), '[-_ ]+', ' ', 'g')))
+    LEFT JOIN dtypes
+        ON dtypes.word = lower(trim(regexp_replace(replace(compute_dtype, 'torch.', ''), '[-_ ]+', ' ', 'g')))
     WHERE date <= $date
 ),
 started AS (
@@ -96,7 +95,7 @@ joined AS (
     LEFT JOIN run_said ON run_said.run = worked.run AND run_said.attempt = worked.attempt
     LEFT JOIN peaks
         ON peaks.name_key = lower(trim(regexp_replace(started.device_name, '[-_ ]+', ' ', 'g')))
-        AND peaks.dtype = peaks.canonical_dtype AND peaks.dtype = started.dtype
+        AND peaks.dtype = started.dtype
 ),
 summed AS (
     SELECT

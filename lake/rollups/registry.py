@@ -15,7 +15,7 @@ from typing import Final, Literal, NamedTuple
 import pyarrow as pa
 
 from ranklake.errors import RanklakeError, did_you_mean
-from ranklake.lake.mfu.peaks import peak_rows
+from ranklake.lake.mfu.peaks import DTYPES, name_key, peak_rows
 from ranklake.lake.prices import price_table
 from ranklake.lake.pseudonyms import pseudonym_table
 
@@ -178,7 +178,13 @@ class Rollup:
 
 @cache
 def _peaks() -> pa.Table:
-    return pa.Table.from_pylist(peak_rows())
+    return pa.Table.from_pylist([row for row in peak_rows() if row["dtype"] == row["canonical_dtype"]])
+
+
+@cache
+def _dtypes() -> pa.Table:
+    words = {name_key(word): dtype for dtype, others in DTYPES.items() for word in (dtype, *others)}
+    return pa.table({"word": list(words), "dtype": list(words.values())})
 
 
 def _facility() -> pa.Table:
@@ -216,7 +222,7 @@ ROLLUPS: Final = (
         "partition",
         (Input("steps", "day"), Input("runs", "until"), Input("run_facts", "until")),
         {"max_plausible_ratio": MAX_PLAUSIBLE_RATIO},
-        lookups={"peaks": _peaks},
+        lookups={"peaks": _peaks, "dtypes": _dtypes},
     ),
     Rollup("run_epochs", "partition", (Input("scalars", "day"),)),
     Rollup(

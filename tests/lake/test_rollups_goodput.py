@@ -353,7 +353,7 @@ def drawn(data):
     return facts, events, spans, epochs
 
 
-@settings(max_examples=15, deadline=None, phases=[Phase.generate])
+@settings(max_examples=12, deadline=None, phases=[Phase.generate])
 @given(data=st.data())
 def test_days_and_epochs_agree_with_the_oracle_and_add_up(data):
     """Killed attempts, clocks set back, gaps, midnights, epochs, older checkpoints, other sizes; sums over days."""

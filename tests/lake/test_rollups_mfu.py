@@ -78,6 +78,20 @@ def test_tokens_times_the_runs_count_where_a_rank_has_no_count_of_its_own():
     assert row["reason"] == "model FLOPs are not recorded on 1 of 2 ranks"
 
 
+def test_hfu_of_ranks_that_did_not_count():
+    """A rank that goes by the run's count per token has the run's share of recomputed FLOPs, too."""
+    (row,) = mfu_of(
+        runs=[run_row(**A100)],
+        steps=[step_row(0, 0, 1.0, tokens=3), step_row(1, 0, 1.0, tokens=6)],
+        scalars=[
+            said("model/flops_per_token", 1e12),
+            said("model/flops_per_step", 3e12),
+            said("model/hardware_flops_per_step", 4e12),
+        ],
+    )
+    assert (row["model_flops"], row["hardware_flops"]) == (9e12, 12e12)
+
+
 def test_a_cpu_is_held_against_its_own_calibration():
     """No table has a peak of a CPU: the rank's best measured rate stands in, and the row says so."""
     (row,) = mfu_of(
