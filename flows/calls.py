@@ -14,7 +14,7 @@ from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.spool import Spool
 from ranklake.lake.store import Lake
 from ranklake.lake.upkeep.run import upkeep
-from ranklake.lake.workers import workers
+from ranklake.lake.workers import on_call
 from ranklake.quality.check import run_checks
 
 Progress = Callable[[int, int], None]
@@ -54,7 +54,7 @@ class Settings:
 def ingest_once(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
     """Bring new segments into the lake; return what `ranklake.lake.ingest.Ingested` says."""
     lake = Lake.create(settings.lake, settings.storage, settings.encryption_key)
-    with workers(settings.dask_address, settings.dask_workers, settings.dask_memory) as crew:
+    with on_call(settings.dask_address, settings.dask_workers, settings.dask_memory) as crew:
         return asdict(ingest(lake, Spool(settings.spool, settings.storage), crew, progress=progress))
 
 
@@ -75,7 +75,7 @@ def rollup_once(settings: Settings, progress: Progress | None = None) -> dict[st
 def upkeep_once(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
     """Merge small files, shorten the logs, purge; return what `ranklake.lake.upkeep.run.Upkept` says."""
     lake = Lake.open(settings.lake, settings.storage)
-    with workers(settings.dask_address, settings.dask_workers, settings.dask_memory) as crew:
+    with on_call(settings.dask_address, settings.dask_workers, settings.dask_memory) as crew:
         return asdict(upkeep(lake, crew, progress=progress))
 
 

@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from ranklake.lake.store import Lake
 
 KIND = "ingest"
+SEGMENT_CPU_S = 0.7e-3
+ROW_CPU_S = 0.4e-6
+"""What a segment and a row cost, about."""
 PLAN_SEGMENTS = 20_000
 GROUP_ROWS = 2_000_000
 GROUP_BYTES = 128 * 2**20
@@ -186,6 +189,7 @@ def execute(lake: "Lake", plan: Plan, workers: "Workers", progress: Progress | N
     then looks again which plan is unfinished.
     """
     created = plan.created
+    workers = workers.fitting(_expected_cpu_s(plan))
     groups = list(_groups(lake, plan, workers.room()))
     counter = itertools.count(1)
     done: Callable[[], None] | None = None
@@ -215,6 +219,12 @@ def execute(lake: "Lake", plan: Plan, workers: "Workers", progress: Progress | N
     row = ledger_row(plan, per_table, segments=len(outcomes), rows_recorded=recorded, **sums)
     commit_rows(lake, LEDGER, [row], plan.number)
     return outcomes
+
+
+def _expected_cpu_s(plan: Plan) -> float:
+    """Return about what a plan's segments take: a look at each, and their rows."""
+    segments = plan.body["segments"]
+    return len(segments) * SEGMENT_CPU_S + float(sum(row["rows"] for row in segments)) * ROW_CPU_S
 
 
 def _groups(lake: "Lake", plan: Plan, room: Room = ONE) -> Iterator[Group]:

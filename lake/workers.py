@@ -7,8 +7,9 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache, partial
 from multiprocessing import resource_tracker
 from typing import Any, Final, Protocol, TypeVar
 
@@ -45,6 +46,9 @@ ONE: Final = Room(1, 2 * 2**30)
 class Workers(Protocol):
     """Runs independent tasks."""
 
+    def fitting(self, cpu_s: float) -> "Workers":
+        """Return who should carry out work of about so many CPU-seconds: where little is to do, perhaps another."""
+
     def room(self) -> Room:
         """Return what there is for tasks now; more or less may be there later."""
 
@@ -56,6 +60,11 @@ class Workers(Protocol):
 
 class InProcess:
     """Runs tasks one after the other in this process: for small work, and for a plan that some other command finds."""
+
+    def fitting(self, cpu_s: float) -> "Workers":
+        """Return itself."""
+        del cpu_s
+        return self
 
     def room(self) -> Room:
         """Return room for one."""
@@ -78,6 +87,11 @@ class OnDask:
 
     def __init__(self, client: Any) -> None:  # noqa: ANN401 - distributed ships no types
         self.client = client
+
+    def fitting(self, cpu_s: float) -> "Workers":
+        """Return itself."""
+        del cpu_s
+        return self
 
     def room(self) -> Room:
         """Return the threads of all workers, and the memory that the least of them has for each of its own."""
@@ -107,6 +121,36 @@ class OnDask:
         return results
 
 
+class OnCall:
+    """A cluster of this machine's own that starts with the first work that is worth it, and this process for the rest.
+
+    Parameters
+    ----------
+    start
+        Starts the cluster; called once at most.
+    """
+
+    def __init__(self, start: Callable[[], OnDask]) -> None:
+        self._start = cache(start)
+
+    def fitting(self, cpu_s: float) -> Workers:
+        """Return this process for work that is done there before a cluster would be at it."""
+        return InProcess() if cpu_s < WORTH_CPU_S else self._start()
+
+    def room(self) -> Room:
+        """Return what the cluster has."""
+        return self._start().room()
+
+    def run(
+        self, work: Callable[[Task], Result], tasks: Sequence[Task], done: Callable[[], None] | None = None
+    ) -> list[Result]:
+        """Run the tasks on the cluster."""
+        return self._start().run(work, tasks, done)
+
+
+WORTH_CPU_S: Final = 4.0
+"""Work from which on a cluster pays: two workers take 2.4 CPU-seconds, and two to five seconds, to start and to end."""
+
 _PURGE: Final = "MIMALLOC_PURGE_DELAY"
 """Milliseconds after which Arrow's allocator gives memory that it has freed back to the system; -1 for never. A worker
 needs as much again for its next batch, and pages that are touched for the first time are a tenth of what ingest costs
@@ -122,7 +166,6 @@ def workers(address: str = "", count: int = 0, memory_limit: str = "2GiB") -> It
     # distributed costs a third of a second to import and many commands need no cluster.
     import dask
     from distributed import Client, LocalCluster
-    from distributed.worker_memory import parse_memory_limit
 
     if address:
         try:
@@ -133,11 +176,7 @@ def workers(address: str = "", count: int = 0, memory_limit: str = "2GiB") -> It
         with client:
             yield OnDask(client)
         return
-    try:
-        parse_memory_limit(memory_limit, 1, 1, logger=logging.getLogger(__name__))
-    except ValueError as error:
-        mend = "write it like 2GiB, under [dask] memory_limit"
-        raise WorkersError(f"{memory_limit!r} is no amount of memory", mend=mend) from error
+    _check_memory(memory_limit)
     kept = os.environ.get(_PURGE, "-1")
     with _interrupts_held(), dask.config.set({f"distributed.nanny.pre-spawn-environ.{_PURGE}": kept}):
         # What goes wrong comes back as one error; the cluster's own account of it would be stack traces.
@@ -150,6 +189,32 @@ def workers(address: str = "", count: int = 0, memory_limit: str = "2GiB") -> It
         )
     with cluster, Client(cluster) as client:
         yield OnDask(client)
+
+
+@contextmanager
+def on_call(address: str = "", count: int = 0, memory_limit: str = "2GiB") -> Iterator[Workers]:
+    """Give workers that do small work in this process, and start a local cluster for the first that is large.
+
+    Who names a cluster (`address`) or how many workers it has (`count`) gets it at once, for all work. Raises what
+    `workers` does, and at once where the memory limit is no amount.
+    """
+    if not address:
+        _check_memory(memory_limit)
+    with ExitStack() as stack:
+        start = partial(stack.enter_context, workers(address, count, memory_limit))
+        yield start() if address or count else OnCall(start)
+
+
+def _check_memory(limit: str) -> None:
+    """Raise `WorkersError` where a memory limit cannot be one: sooner than Dask would, and without importing it all."""
+    from dask.utils import parse_bytes
+
+    try:
+        if limit != "auto":
+            parse_bytes(limit)
+    except ValueError as error:
+        mend = "write it like 2GiB, under [dask] memory_limit"
+        raise WorkersError(f"{limit!r} is no amount of memory", mend=mend) from error
 
 
 @contextmanager

@@ -46,6 +46,8 @@ PLAN_MERGES: Final = 64
 """Merges in one plan at most: other drivers' plans wait for no more than that."""
 
 REUSE_S: Final = 900.0
+_ROW_CPU_S: Final = 0.5e-6
+"""What merging a row costs, about."""
 _TEXT_BYTES: Final = 24
 _REJECTED_BYTES: Final = 1024
 """Of a row of ``rejects``, which holds a whole row as text."""
@@ -273,7 +275,9 @@ class _Composer:
 
     def _merge(self, tasks: Sequence[Merge]) -> list[tuple[Merge, DataFile] | None]:
         done = 0
-        most_bytes = min(MEMORY_BYTES, self.workers.room().bytes_each // PIECE_SHARE)
+        rows = sum(row["num_records"] for task in tasks for row in task.files)
+        workers = self.workers.fitting(rows * _ROW_CPU_S)
+        most_bytes = min(MEMORY_BYTES, workers.room().bytes_each // PIECE_SHARE)
 
         def tell() -> None:
             nonlocal done
@@ -281,7 +285,7 @@ class _Composer:
             if self.progress is not None:
                 self.progress(done, len(tasks))
 
-        return self.workers.run(merge, [replace(task, most_bytes=most_bytes) for task in tasks], tell)
+        return workers.run(merge, [replace(task, most_bytes=most_bytes) for task in tasks], tell)
 
     def _still_good(self, number: int) -> list[tuple[float, Merge, DataFile]]:
         """Return merges that were made lately, whose files are all live and whose result is in no plan yet.

@@ -40,9 +40,9 @@ class DaskSection:
     """What runs the tasks of ingest."""
 
     address: str = ""
-    """Scheduler address such as ``tcp://host:8786``; empty starts a local cluster for the command's life."""
+    """Scheduler address such as ``tcp://host:8786``; empty starts a local cluster where there is enough to do."""
     workers: int = 0
-    """Processes of the local cluster; 0 means one per core, four at most."""
+    """Processes of a local cluster that does all work; 0 means one per core, four at most, and none for small work."""
     memory_limit: str = "2GiB"
     """Memory of each local worker process."""
 

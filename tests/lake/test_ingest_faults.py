@@ -32,7 +32,7 @@ from ranklake.lake.read import read, read_files
 from ranklake.lake.spool import Spool
 from ranklake.lake.store import Lake, LakeError, LakeUnreachableError
 from ranklake.lake.tables import delta_table
-from ranklake.lake.workers import WorkersError, workers
+from ranklake.lake.workers import WorkersError, on_call, workers
 
 
 def faults(lake, spool):
@@ -447,6 +447,10 @@ def _fail(path):
     raise LakeUnreachableError("no space", where="here")
 
 
+def _who(_):
+    return os.getpid()
+
+
 def _die(_):
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -454,10 +458,16 @@ def _die(_):
 @pytest.mark.slow
 @pytest.mark.leaky("distributed keeps threads of its own for a while")
 def test_what_workers_cannot_do_is_said_in_one_error(tmp_path, lake, spool):
-    """On Dask a mistake is tried once and raised as itself, a task that kills every worker as `WorkersError`."""
+    """On Dask a mistake is tried once and raised as itself, a task that kills every worker as `WorkersError`.
+
+    Work that is worth no cluster is done in this process.
+    """
     for segment in range(3):
         put_segment(spool, step_rows(10, segment=segment), rows_before=10 * segment)
-    with workers(count=1) as crew:
+    with on_call() as waiting:
+        assert waiting.fitting(0.1).run(_who, [1]) == [os.getpid()], "a cluster was started for next to nothing"
+        crew = waiting.fitting(3600.0)
+        assert waiting.run(_who, [1]) == crew.run(_who, [1]) != [os.getpid()]
         with pytest.raises(LakeUnreachableError, match="no space"):
             crew.run(_fail, [str(tmp_path / "tries")])
         assert (tmp_path / "tries").read_text() == "x"
@@ -467,9 +477,10 @@ def test_what_workers_cannot_do_is_said_in_one_error(tmp_path, lake, spool):
     assert faults(lake, spool) == []
 
 
-def test_memory_that_is_no_amount():
+@pytest.mark.parametrize("start", [workers, on_call])
+def test_memory_that_is_no_amount(start):
     """A memory limit that cannot be read is refused before anything is started."""
-    with pytest.raises(WorkersError, match="lots"), workers(memory_limit="lots"):
+    with pytest.raises(WorkersError, match="lots"), start(memory_limit="lots"):
         pass
 
 

@@ -12,7 +12,7 @@ from ranklake.lake.contracts.keys import read_keyring
 from ranklake.lake.ingest import ingest as run_ingest
 from ranklake.lake.spool import Spool
 from ranklake.lake.store import Lake
-from ranklake.lake.workers import workers
+from ranklake.lake.workers import on_call
 
 
 @click.command()
@@ -39,7 +39,7 @@ def ingest(ctx: click.Context, lake: str, spool: str, dask: str | None, keep_day
     target = Lake.create(lake, config.storage, config.encryption_key)
     source = Spool(spool, config.storage)
     with (
-        workers(dask or config.dask.address, config.dask.workers, config.dask.memory_limit) as crew,
+        on_call(dask or config.dask.address, config.dask.workers, config.dask.memory_limit) as crew,
         progress_bar("ingest") as progress,
     ):
         done = run_ingest(target, source, crew, keep_days=keep_days, progress=progress)

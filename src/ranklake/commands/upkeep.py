@@ -12,7 +12,7 @@ from ranklake.lake.store import Lake
 from ranklake.lake.upkeep.purge import GRACE
 from ranklake.lake.upkeep.run import Upkept
 from ranklake.lake.upkeep.run import upkeep as run_upkeep
-from ranklake.lake.workers import InProcess, workers
+from ranklake.lake.workers import InProcess, on_call
 
 _GRACE_HOURS = int(GRACE / timedelta(hours=1))
 
@@ -42,7 +42,7 @@ def upkeep(ctx: click.Context, lake: str, dask: str | None, grace_hours: int, *,
         done = run_upkeep(target, InProcess(), grace=grace, dry_run=True)
     else:
         with (
-            workers(dask or config.dask.address, config.dask.workers, config.dask.memory_limit) as crew,
+            on_call(dask or config.dask.address, config.dask.workers, config.dask.memory_limit) as crew,
             progress_bar("upkeep") as progress,
         ):
             done = run_upkeep(target, crew, grace=grace, progress=progress)
