@@ -239,7 +239,7 @@ def test_a_price_table_that_says_nothing_is_refused_with_its_line(tmp_path, name
 
 @pytest.mark.slow
 def test_a_corrected_price_is_computed_again(tmp_path):
-    """Costs in a lake: decimals come back from Delta as they are, other prices make every date due, the same none."""
+    """Costs in a lake: decimals come back as they are; other prices and jobs make dates due; a rebuild is the same."""
     lake = Lake.create(str(tmp_path / "lake"))
     for table, facts in {
         "runs": [{**DEVICES, "ts": NOON}],
@@ -257,3 +257,13 @@ def test_a_corrected_price_is_computed_again(tmp_path):
     prices(tmp_path, ",,2,EUR,2026-01-01,")
     assert brought() == (1, [16])
     assert read(lake, contract("cost"))["date"].to_pylist() == [date(2026, 3, 1)]
+    append(lake, "jobs", [held(9, 30)])
+    assert brought()[0] == 2
+    append(lake, "runs", [{**ATTEMPT, "run": "r2", "scheduler_job_id": "9", "incarnation": 8}])
+    assert brought()[0] == 2
+    costs_of = ["date", "told_by", "cost_total", "cost_idle"]
+    incremental = read(lake, contract("cost"), costs_of).sort_by([("date", "ascending"), ("told_by", "ascending")])
+    assert [row["cost_idle"] for row in incremental.to_pylist() if row["told_by"] == "jobs"] == [192, 48]
+    run_rollups(priced, ["cost"], full=True)
+    again = read(lake, contract("cost"), costs_of).sort_by([("date", "ascending"), ("told_by", "ascending")])
+    assert again.equals(incremental)
