@@ -124,6 +124,7 @@ def _flop_counter() -> Any:  # noqa: ANN401 - torch is no dependency
 
         def __init__(self) -> None:
             super().__init__(display=False, custom_mapping=formulas)
+            self.mod_tracker = _NoModules()
             self.unknown: set[str] = set()
             self._passes: dict[int, list[int]] = {}  # FLOPs of a backward pass, without and with gradients
 
@@ -147,6 +148,18 @@ def _flop_counter() -> Any:  # noqa: ANN401 - torch is no dependency
             return None if backward_pass is None else sum(on for off, on in self._passes.values() if off)
 
     return Counter()
+
+
+class _NoModules:
+    """In place of torch's tracker of modules, whose hooks fail where `torch.autograd.grad` is asked for a leaf."""
+
+    parents: Final = frozenset({"Global"})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
 
 def _is_free(operator: str) -> bool:

@@ -164,7 +164,7 @@ def test_flops_of_a_real_step_are_counted(place):
 def test_a_gradient_of_a_gradient_is_the_models_own(place):
     """With ``create_graph`` a backward pass runs with gradients enabled, and computes nothing a second time."""
     layer = torch.nn.Linear(8, 8, bias=False)
-    data = torch.ones(4, 8, requires_grad=True) * 2
+    data = torch.ones(4, 8, requires_grad=True)
     with place.start() as run, run.step(0), run.count_flops() as count:
         (gradient,) = torch.autograd.grad(layer(data).square().sum(), data, create_graph=True)
         gradient.square().sum().backward()
