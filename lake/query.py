@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 from ranklake.errors import did_you_mean
 from ranklake.lake.as_of import AsOf
@@ -47,7 +46,7 @@ def session(
     tables: Iterable[str] | None = None,
     *,
     overlay: Path | None = None,
-    handles: Mapping[str, DeltaTable | None] | None = None,
+    live: Mapping[str, pa.Table] | None = None,
     days: Mapping[str, Collection[date]] | None = None,
     threads: int | None = None,
     heavy: bool = False,
@@ -60,10 +59,10 @@ def session(
         Names to register; default all contracts'.
     overlay
         Folder of the user's own contracts.
-    handles
-        Delta tables that are open already, at the versions to read; None stands for one that was never written.
+    live
+        Files to read, by table, as `live_files` gives them; default all that are live now.
     days
-        Dates to register, by table; default all.
+        Dates to register, by table; default all. Of tables in `live` all files are.
     threads
         Partitions that a query runs in; default one per core.
     heavy
@@ -72,8 +71,10 @@ def session(
     ctx = engine(threads, _BATCH_ROWS) if heavy else engine(threads)
     contracts = load_contracts(overlay)
     for name in contracts if tables is None else tables:
-        handle = handles[name] if handles is not None and name in handles else delta_table(lake, name)
-        register(ctx, lake, contracts[name], live_files(handle, None if days is None else days.get(name)), views=heavy)
+        some = live.get(name) if live is not None else None
+        if some is None:
+            some = live_files(delta_table(lake, name), None if days is None else days.get(name))
+        register(ctx, lake, contracts[name], some, views=heavy)
     return ctx
 
 

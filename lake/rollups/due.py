@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from ranklake.lake.contracts.load import contract
 from ranklake.lake.query import session
-from ranklake.lake.read import read
 from ranklake.lake.rollups.evaluate import AFFECTED, replace_table
 from ranklake.lake.rollups.inputs import NOTHING, WHOLE, Key, Recorded, Snapshot, State, combined, day_of, partition
 from ranklake.lake.rollups.registry import MAX_DAYS
@@ -125,7 +123,7 @@ def due_runs(
     }
     if not changed and (state or not output.fingerprints):
         return None
-    held = read(lake, contract(rollup.name), ["run", "date", "ts", "end_ts"], version=output.version).to_pylist()
+    held = output.rows(lake, ["run", "date", "ts", "end_ts"]).to_pylist()
     spans: dict[str, tuple[date, date]] = {}
     for row in held:
         first, last = spans.get(row["run"], (date.max, date.min))
@@ -137,7 +135,7 @@ def due_runs(
         for run, (first, last) in spans.items()
         if not state or any(first - _DAY <= day <= last + _DAY for day in rewritten)
     }
-    ctx = session(lake, rollup.tables, handles={name: one.handle for name, one in inputs.items()})
+    ctx = session(lake, rollup.tables, live={name: one.files() for name, one in inputs.items()})
     arrived = _runs_in(
         ctx, {key for key, digest in changed.items() if state and (key not in was or was[key].fingerprint != digest)}
     )

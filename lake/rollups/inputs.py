@@ -9,18 +9,21 @@ after.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.commit import files, fingerprint
+from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ledger import append_own
-from ranklake.lake.read import read
+from ranklake.lake.read import read, read_some
+from ranklake.lake.scan import live_files
 from ranklake.lake.tables import delta_table
 
 if TYPE_CHECKING:
@@ -59,6 +62,23 @@ class Snapshot:
     version: int = ABSENT
     fingerprints: Mapping[date, str] = field(default_factory=dict)
     live: pa.Table | None = None
+
+    def files(self, days: Collection[date] | None = None) -> pa.Table:
+        """Return the live files of some dates or all, as `ranklake.lake.scan.live_files` gives them."""
+        if self.live is None:
+            return live_files(None)
+        if days is None:
+            return self.live
+        return self.live.filter(pc.is_in(self.live["date"], value_set=pa.array(sorted(days), pa.date32())))
+
+    def rows(
+        self, lake: "Lake", columns: Sequence[str] | None = None, days: Collection[date] | None = None
+    ) -> pa.Table:
+        """Return rows of the table as of this version, under its contract's Arrow types; by default all."""
+        known = contract(self.table)
+        empty = arrow_schema(known).empty_table()
+        parts = [rows for _, rows in read_some(lake, known, self.files(days), columns)]
+        return pa.concat_tables([empty if columns is None else empty.select(columns), *parts])
 
     def extents(self, begin: Sequence[str], end: Sequence[str], most: timedelta) -> dict[date, tuple[date, date]]:
         """Return from when to when the rows of each date reach, by columns and within limits as `Input` says."""
@@ -124,21 +144,58 @@ def combined(snapshots: Snapshot, until: date) -> str:
     return fingerprint(f"{day} {digest}" for day, digest in snapshots.fingerprints.items() if day <= until)
 
 
-def recorded(lake: "Lake", rollup: "Rollup", version: int) -> State:
-    """Return the latest lineage of a rollup's output.
+class Tables:
+    """The lake as one run of rollups sees it: what was looked at once is not looked at again.
 
-    Lineage of versions above the given one, which is the output's own (`ABSENT` if it was never written), is of a table
-    that is gone or was set back, and says nothing.
+    On an object store each look at a table takes requests, and a run asks for the same tables again and again. A rollup
+    that wrote its table says so by `changed`; of lineage each rollup asks for its own rows alone, which nobody else
+    writes.
     """
-    columns = ["output_table", "output_partition", "input_table", "input_partition", "input_fingerprint"]
-    rows = read(lake, contract("lineage"), [*columns, "transform_sha256", "output_version", "ts"])
-    mine = pc.and_(pc.equal(rows["output_table"], rollup.name), pc.less_equal(rows["output_version"], version))
-    rows = rows.filter(mine).sort_by("ts")
-    state: State = defaultdict(dict)
-    for row in rows.to_pylist():
-        key = (row["input_table"], row["input_partition"])
-        state[row["output_partition"]][key] = Recorded(row["input_fingerprint"], row["transform_sha256"])
-    return dict(state)
+
+    def __init__(self, lake: "Lake") -> None:
+        self.lake = lake
+        self._snapshots: dict[str, Snapshot] = {}
+
+    def snapshot(self, name: str) -> Snapshot:
+        """Return a table as it was when it was first asked for."""
+        if name not in self._snapshots:
+            self._snapshots[name] = snapshot(self.lake, name)
+        return self._snapshots[name]
+
+    def changed(self, name: str) -> None:
+        """Have a table looked at anew."""
+        self._snapshots.pop(name, None)
+
+    def recorded(self, rollup: "Rollup", version: int) -> State:
+        """Return the latest lineage of a rollup's output.
+
+        Lineage of versions above the given one, which is the output's own (`ABSENT` if it was never written), is of a
+        table that is gone or was set back, and says nothing.
+        """
+        rows = self._lineage
+        mine = pc.and_(pc.equal(rows["output_table"], rollup.name), pc.less_equal(rows["output_version"], version))
+        state: State = defaultdict(dict)
+        for row in rows.filter(mine).sort_by("ts").to_pylist():
+            key = (row["input_table"], row["input_partition"])
+            state[row["output_partition"]][key] = Recorded(row["input_fingerprint"], row["transform_sha256"])
+        return dict(state)
+
+    @cached_property
+    def retired(self) -> set[Key]:
+        """Partitions that applied retention plans took away, or files of them."""
+        columns = ["retention_plan", "row_kind", "table", "partition_date"]
+        rows = read(self.lake, contract("retention_plans"), columns).to_pylist()
+        applied = {row["retention_plan"] for row in rows if row["row_kind"] == "application"}
+        return {
+            (row["table"], partition(row["partition_date"]))
+            for row in rows
+            if row["row_kind"] == "item" and row["retention_plan"] in applied
+        }
+
+    @cached_property
+    def _lineage(self) -> pa.Table:
+        columns = ["output_table", "output_partition", "input_table", "input_partition", "input_fingerprint"]
+        return read(self.lake, contract("lineage"), [*columns, "transform_sha256", "output_version", "ts"])
 
 
 def record(
@@ -175,16 +232,3 @@ def record(
         for (table, name), digest in inputs.items()
     ]
     append_own(lake, "lineage", lambda _: rows)
-
-
-def retired(lake: "Lake") -> set[Key]:
-    """Return the partitions that applied retention plans took away, or files of them."""
-    rows = read(
-        lake, contract("retention_plans"), ["retention_plan", "row_kind", "table", "partition_date"]
-    ).to_pylist()
-    applied = {row["retention_plan"] for row in rows if row["row_kind"] == "application"}
-    return {
-        (row["table"], partition(row["partition_date"]))
-        for row in rows
-        if row["row_kind"] == "item" and row["retention_plan"] in applied
-    }

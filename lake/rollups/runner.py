@@ -13,17 +13,13 @@ import pyarrow.compute as pc
 from ranklake.lake.commit import replace_partitions
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.query import session
-from ranklake.lake.read import read
 from ranklake.lake.rollups.due import Due, due_days, due_runs, reaches
 from ranklake.lake.rollups.evaluate import evaluate_day, evaluate_runs
-from ranklake.lake.rollups.inputs import ABSENT, Key, Snapshot, day_of, partition, record, recorded, retired, snapshot
+from ranklake.lake.rollups.inputs import ABSENT, Key, Snapshot, Tables, day_of, partition, record
 from ranklake.lake.rollups.pieces import WHOLE_RANGE, Range, ranges
 from ranklake.lake.rollups.registry import Rollup, chosen
-from ranklake.lake.scan import live_files
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
-
     from ranklake.lake.store import Lake
 
 BATCH_ROWS: Final = 2_000_000
@@ -76,30 +72,34 @@ def run_rollups(
     full
         Compute everything anew, whatever lineage says. The result is the same.
 
-    Each rollup sees its inputs as of one version each. Raises `UnknownRollupError`, and `LostRaceError` if another
+    All rollups see an input as of one version. Raises `UnknownRollupError`, and `LostRaceError` if another
     process changes the same table meanwhile. Rollups before the failing one stay committed; running again goes on.
     """
     rollups = chosen(names, lake.prices)
     results = []
+    tables = Tables(lake)
     for done, rollup in enumerate(rollups):
         if progress:
             progress(done, len(rollups))
-        results.append(_bring_up_to_date(lake, rollup, full=full))
+        results.append(_bring_up_to_date(tables, rollup, full=full))
     if progress:
         progress(len(rollups), len(rollups))
     return results
 
 
-def _bring_up_to_date(lake: "Lake", rollup: Rollup, *, full: bool) -> RollupResult:
+def _bring_up_to_date(tables: Tables, rollup: Rollup, *, full: bool) -> RollupResult:
     began = time.monotonic()
-    inputs = {name: snapshot(lake, name) for name in rollup.tables}
-    output = snapshot(lake, rollup.name)
-    state = {} if full else recorded(lake, rollup, output.version)
+    lake = tables.lake
+    inputs = {name: tables.snapshot(name) for name in rollup.tables}
+    output = tables.snapshot(rollup.name)
+    state = {} if full else tables.recorded(rollup, output.version)
     work = _Work(lake, rollup, inputs, output)
     if rollup.scope == "partition":
-        work.days(due_days(rollup, inputs, output, state, retired(lake)))
+        work.days(due_days(rollup, inputs, output, state, tables.retired))
     else:
-        work.runs(due_runs(lake, rollup, inputs, output, state, retired(lake)))
+        work.runs(due_runs(lake, rollup, inputs, output, state, tables.retired))
+    if work.version != output.version:
+        tables.changed(rollup.name)
     return RollupResult(
         rollup.name,
         tuple(sorted(day.isoformat() for day in work.replaced)),
@@ -126,9 +126,10 @@ def recompute(
     run on them was, computed from. Raises as `run_rollups`; inputs that are rollups themselves are taken as they are.
     """
     (rollup,) = (one for one in chosen([name], lake.prices) if one.name == name)
-    inputs = {table: snapshot(lake, table) for table in rollup.tables}
-    output = snapshot(lake, rollup.name)
-    gone = retired(lake)
+    tables = Tables(lake)
+    inputs = {table: tables.snapshot(table) for table in rollup.tables}
+    output = tables.snapshot(rollup.name)
+    gone = tables.retired
     work = _Work(lake, rollup, inputs, output, anyway=True)
     held = {day for day in output.fingerprints if day in days}
     if rollup.scope == "partition":
@@ -139,7 +140,7 @@ def recompute(
             work.days(due)
         return sorted(due), sorted(held & frozen)
     runs = due_runs(lake, rollup, inputs, output, {}, gone)
-    rows = read(lake, work.contract, ["run", "date"], partitions=sorted(held), version=output.version).to_pylist()
+    rows = output.rows(lake, ["run", "date"], held).to_pylist()
     if runs is None:
         return [], sorted(held)
     mine = {row["run"] for row in rows} | {run for run, day in runs.starts.items() if day in days}
@@ -176,7 +177,6 @@ class _Work:
 
     def days(self, due: Mapping[date, dict[Key, str]]) -> None:
         """Compute dates of a partition rollup."""
-        handles = {name: one.handle for name, one in self.inputs.items()}
         for day, inputs in sorted(due.items()):
             read_days = {item.table: days for item in self.rollup.inputs if (days := item.days(day)) is not None}
             read_days |= {
@@ -184,27 +184,28 @@ class _Work:
                 for item in self.rollup.inputs
                 if item.reach == "over"
             }
-            ctx = session(self.lake, self.rollup.tables, handles=handles, days=read_days, heavy=True)
-            self._waiting[day] = evaluate_day(ctx, self.rollup, day, self._pieces(handles, day))
+            live = {name: one.files(read_days.get(name)) for name, one in self.inputs.items()}
+            ctx = session(self.lake, self.rollup.tables, live=live, heavy=True)
+            self._waiting[day] = evaluate_day(ctx, self.rollup, day, self._pieces(day))
             self._state[partition(day)] = inputs
             if sum(rows.num_rows for rows in self._waiting.values()) >= BATCH_ROWS:
                 self._commit()
         self._commit()
 
-    def _pieces(self, handles: Mapping[str, "DeltaTable | None"], day: date) -> Sequence[Range]:
+    def _pieces(self, day: date) -> Sequence[Range]:
         """Return the ranges in which the rollup's column `cut` is computed on a date."""
         if not self.rollup.cut:
             return (WHOLE_RANGE,)
-        return ranges(live_files(handles[self.rollup.inputs[0].table], [day]), self.rollup.cut)
+        return ranges(self.inputs[self.rollup.inputs[0].table].files([day]), self.rollup.cut)
 
     def runs(self, due: Due | None) -> None:
         """Compute whole runs of a run rollup; what else lies in their output dates stays."""
         if due is None:
             return
-        ctx = session(self.lake, self.rollup.tables, handles={name: one.handle for name, one in self.inputs.items()})
+        ctx = session(self.lake, self.rollup.tables, live={name: one.files() for name, one in self.inputs.items()})
         rows = evaluate_runs(ctx, self.rollup, due.starts)
         days = sorted({*due.starts.values(), *due.old_days, *rows["date"].unique().to_pylist()})
-        others = read(self.lake, self.contract, partitions=days, version=self.version)
+        others = self.output.rows(self.lake, days=days)
         others = others.filter(
             pc.invert(pc.is_in(others["run"], value_set=pa.array(sorted(due.replaced), pa.string())))
         )
@@ -236,11 +237,9 @@ class _Work:
         """Return whether the table holds just these rows on a date: then what reads them need not be computed again."""
         if day not in self.output.fingerprints:
             return bool(rows.num_rows == 0)
-        version = self.version
-        held = read(self.lake, self.contract, list(self.contract.grain), partitions=[day], version=version)
-        if held.num_rows != rows.num_rows:
+        if sum(self.output.files([day])["num_records"].to_pylist()) != rows.num_rows:
             return False
-        held = read(self.lake, self.contract, partitions=[day], version=version)
+        held = self.output.rows(self.lake, days=[day])  # a date is replaced once, so it is still as it was at first
         return bool(_sorted(held, self.contract.grain).equals(_sorted(rows, self.contract.grain)))
 
     def _metadata(self) -> dict[str, str]:
