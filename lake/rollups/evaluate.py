@@ -1,6 +1,7 @@
 """Running one rollup's SQL over tables that are registered already; no table is opened or written here."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -18,20 +19,23 @@ AFFECTED = "affected_runs"
 
 
 def evaluate_day(
-    ctx: "SessionContext", rollup: "Rollup", day: date, pieces: Sequence[Range] = (WHOLE_RANGE,)
+    ctx: "SessionContext", rollup: "Rollup", day: date, pieces: Sequence[Range] = (WHOLE_RANGE,), at_once: int = 1
 ) -> pa.Table:
     """Compute one date of a partition rollup, under its contract's Arrow schema.
 
-    `pieces` are ranges of the rollup's column `cut` that are computed one after the other. Raises
+    `pieces` are ranges of the rollup's column `cut`, of which so many are computed `at_once`. Raises
     `ContractMismatchError` if the SQL does not give what the contract promises.
     """
     begin = pa.scalar(datetime(day.year, day.month, day.day, tzinfo=UTC), pa.timestamp("us", tz="UTC"))
     values = {"date": pa.scalar(day, pa.date32()), "begin": begin}
     if not rollup.cut:
         return _evaluate(ctx, rollup, values)
-    return pa.concat_tables(
-        _evaluate(ctx, rollup, {**values, "first": pa.scalar(first), "last": pa.scalar(last)}) for first, last in pieces
-    )
+
+    def piece(one: Range) -> pa.Table:
+        return _evaluate(ctx, rollup, {**values, "first": pa.scalar(one[0]), "last": pa.scalar(one[1])})
+
+    with ThreadPoolExecutor(at_once) as pool:
+        return pa.concat_tables(pool.map(piece, pieces))
 
 
 def evaluate_runs(ctx: "SessionContext", rollup: "Rollup", runs: dict[str, date]) -> pa.Table:

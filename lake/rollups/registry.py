@@ -132,8 +132,8 @@ class Rollup:
     lookups
         Small constant tables that the SQL names, by name.
     cut
-        Integer column of the first input, part of the SQL's group key, by which large dates are computed piece by
-        piece, from ``$first`` to ``$last`` each.
+        Integer column of the first input, part of the SQL's group key, by which large dates are computed in pieces,
+        from ``$first`` to ``$last`` each; of a rollup that is one query, since pieces share a session.
     """
 
     name: str

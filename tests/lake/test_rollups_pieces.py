@@ -55,6 +55,19 @@ def test_cuts_lie_where_files_begin_and_else_evenly():
     assert ranges(hours.drop_columns(["max.step"]), "step", 1) == [WHOLE_RANGE]
 
 
+@pytest.mark.parametrize(("hours", "pieces"), [(1, 1), (2, 1), (5, 2), (24, 2), (40, 4)])
+def test_pieces_go_side_by_side_where_it_is_worth_it(hours, pieces):
+    """A date of more than a little is cut for each core, and a large one so that none has nothing to do at last."""
+    files = log(*[(hour * 3600, hour * 3600 + 3599, 64, 128 * 3600) for hour in range(hours)])
+    assert len(ranges(files, "step", at_once=2)) == pieces
+
+
+@pytest.mark.parametrize("rollup", CUT, ids=lambda rollup: rollup.name)
+def test_a_rollup_that_is_cut_is_one_query(rollup):
+    """Pieces share a session, so what one of them registers would be another's."""
+    assert [query.kind for query in rollup.queries] == ["result"]
+
+
 @pytest.mark.parametrize("rollup", CUT, ids=lambda rollup: rollup.name)
 def test_pieces_give_the_rows_of_the_whole(rollup):
     """Any cuts: the same rows, digit for digit."""
@@ -67,5 +80,6 @@ def test_pieces_give_the_rows_of_the_whole(rollup):
     ctx = context(steps=rows("steps", facts))
     whole = evaluate_day(ctx, rollup, DAY).sort_by(rollup.cut)
     cuts = [(WHOLE_RANGE[0], 3), (4, 4), (5, 30), (31, WHOLE_RANGE[1])]
-    assert evaluate_day(ctx, rollup, DAY, cuts).sort_by(rollup.cut).equals(whole)
+    for at_once in (1, 3):
+        assert evaluate_day(ctx, rollup, DAY, cuts, at_once).sort_by(rollup.cut).equals(whole)
     assert whole.num_rows == 40
