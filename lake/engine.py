@@ -33,7 +33,7 @@ def _said(variables: Mapping[str, str]) -> Iterator[None]:
 with _said(_ALLOCATOR):
     from datafusion import DataFrame, SessionConfig, SessionContext, SQLOptions, col, lit
 
-__all__ = ["DataFrame", "SQLOptions", "SessionContext", "col", "engine", "lit"]
+__all__ = ["DataFrame", "SQLOptions", "SessionConfig", "SessionContext", "col", "engine", "lit"]
 
 
 def engine(threads: int | None = None, batch_rows: int = 8192) -> SessionContext:
