@@ -27,6 +27,7 @@ EVICTABLE: Final = ((("scalars", *SAMPLES), "scalars"), (("distributions",), "hi
 _FILES: Final = 32  # at least so many fit into a budget: six lanes have two each, and some wait to be sealed
 _MARGIN_FILES: Final = 4  # an open file and a spare of both lanes of values
 _LEAST_FILE_BYTES: Final = 1 << 14
+_ROOMY_BYTES: Final = 3 << 29  # below it, samples may be short of room (0.6 of 2 GiB) before the next look
 
 
 class Budget:
@@ -85,8 +86,8 @@ class Budget:
 
     @property
     def is_roomy(self) -> bool:
-        """Whether less than half was in use at the last look, so that the next has time."""
-        return not self.limit_bytes or self.used_bytes < self.limit_bytes // 2
+        """Whether so much was left at the last look that seconds of any flood do not use it up."""
+        return not self.limit_bytes or self.limit_bytes - self.used_bytes >= _ROOMY_BYTES
 
     def excess_bytes(self, layout: Layout) -> int:
         """Return by how much a lane is short of room for its next files; 0 if it has enough."""
