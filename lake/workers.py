@@ -177,8 +177,9 @@ def workers(address: str = "", count: int = 0, memory_limit: str = "2GiB") -> It
             yield OnDask(client)
         return
     _check_memory(memory_limit)
-    kept = os.environ.get(_PURGE, "-1")
-    with _interrupts_held(), dask.config.set({f"distributed.nanny.pre-spawn-environ.{_PURGE}": kept}):
+    said = os.environ.get(_PURGE)
+    kept = {f"distributed.nanny.pre-spawn-environ.{_PURGE}": said or "-1"}
+    with _interrupts_held(), dask.config.set(kept):
         # What goes wrong comes back as one error; the cluster's own account of it would be stack traces.
         cluster = LocalCluster(
             n_workers=count or min(4, os.cpu_count() or 1),
@@ -187,6 +188,8 @@ def workers(address: str = "", count: int = 0, memory_limit: str = "2GiB") -> It
             dashboard_address="127.0.0.1:0",
             silence_logs=logging.CRITICAL,
         )
+    if said is None:  # Dask tells its workers by setting it here: it is not for this process
+        os.environ.pop(_PURGE, None)
     with cluster, Client(cluster) as client:
         yield OnDask(client)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from rollup_inputs import DAY, NOON, append, rows
 
@@ -417,7 +417,12 @@ def anything(table, seed, count=25):
 
 
 @pytest.mark.slow
-@settings(max_examples=1, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=1,
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate],  # one run takes half a minute: nobody waits for a smaller one that fails
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(seed=st.integers(0, 2**32), arrivals=st.just(2))
 def test_incremental_is_full_whatever_the_order_of_arrival(tmp_path_factory, seed, arrivals):
     """Facts of every input, cut into pieces that arrive in random order with rollups between: the rows of a rebuild.
@@ -462,8 +467,9 @@ def test_incremental_is_full_whatever_the_order_of_arrival(tmp_path_factory, see
     assert sum(one["step_rollup"]["ranks"].to_pylist()) == sum(len(run.get("steps", ())) for run in whole)
     assert one["step_rollup"].num_rows == 40 + 20 + 10 + 5
     assert one["mfu"]["mfu_ratio"].null_count == 0
-    assert one["cost"]["cost_total"].null_count == 0
-    assert set(one["cost"]["device_price"].to_pylist()) == {Decimal("0.123456789"), Decimal("2.5")}
+    by_recorders = one["cost"].filter(pc.not_equal(one["cost"]["told_by"], "jobs"))
+    assert by_recorders["cost_total"].null_count == 0
+    assert set(by_recorders["device_price"].to_pylist()) == {Decimal("0.123456789"), Decimal("2.5")}
     run_rollups(incremental, full=True)
     rebuilt = state(incremental, ROLLUPS)
     for name in one:
