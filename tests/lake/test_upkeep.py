@@ -268,7 +268,7 @@ def test_a_log_gets_checkpoints(lake, spool, monkeypatch):
 
 def test_the_command(tmp_path, spool, capsys, monkeypatch):
     """The command says what it would do, does it, and finds nothing more to do; JSON for machines."""
-    monkeypatch.setattr(upkeep_command, "workers", lambda *_: contextlib.nullcontext(InProcess()))
+    monkeypatch.setattr(upkeep_command, "on_call", lambda *_: contextlib.nullcontext(InProcess()))
     lake = Lake.create(str(tmp_path / "lake"))
     bring_minutes(lake, spool, 3)
     command = ["upkeep", "--lake", str(tmp_path / "lake")]
