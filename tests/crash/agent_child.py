@@ -13,7 +13,7 @@ import time
 import traceback
 from pathlib import Path
 
-from capture_child import ROOM, Killer
+from capture_child import Killer, code
 
 import ranklake.capture.recording.keeper
 from ranklake import capture
@@ -25,8 +25,13 @@ from ranklake.lake.contracts import pack
 
 STEPS = 60
 FILES = {
-    "agent": {*(str(ROOM / f"{name}.py") for name in ("agent", "upload", "stream", "recover", "files")), pack.__file__},
-    "recover": {str(ROOM / f"{name}.py") for name in ("upload", "stream", "recover")},
+    "agent": {
+        *code(
+            "node/agent", "node/errand", "recover", "sending/packing", "sending/upload", "spool/files", "spool/stream"
+        ),
+        pack.__file__,
+    },
+    "recover": code("recover", "sending/upload", "spool/stream"),
 }
 
 

@@ -24,27 +24,62 @@ from ranklake.capture.common.layouts import SLOT_LANES
 from ranklake.capture.recover import recover
 
 ROOM = Path(capture.__file__).parent
+
+
+def code(*names):
+    """Return the files of modules of capture, by folder and name. Raises `FileNotFoundError` where one is not there."""
+    files = {ROOM / f"{name}.py" for name in names}
+    for file in files:
+        file.stat()
+    return set(map(str, files))
+
+
 PHASES = {
-    "record": {
-        "run",
-        "steps",
-        "phases",
-        "metrics",
-        "meters",
-        "cells",
-        "slots",
-        "lane",
-        "written",
-        "records",
-        "frames",
-        "series",
-        "start",
-    },
-    "rotate": {"slots", "lane", "written", "shards", "stream", "pages", "budget"},
-    "seal": {"seal", "tables", "folded", "arrays", "meta", "files", "clock"},
-    "keep": {"keeper", "syncer", "spares", "recorder", "slots", "lane", "stream", "owner"},
-    "upload": {"upload", "breaker"},
-    "recover": {path.stem for path in ROOM.glob("*.py")},
+    "record": code(
+        "lanes/cells",
+        "lanes/lane",
+        "lanes/records",
+        "lanes/slots",
+        "lanes/written",
+        "metrics/meters",
+        "metrics/metrics",
+        "metrics/series",
+        "spool/frames",
+        "steps/phases",
+        "steps/steps",
+        "training/run",
+        "training/start",
+    ),
+    "rotate": code(
+        "lanes/lane",
+        "lanes/pages",
+        "lanes/shards",
+        "lanes/slots",
+        "lanes/written",
+        "recording/budget",
+        "spool/stream",
+    ),
+    "seal": code(
+        "common/arrays",
+        "sealing/folded",
+        "sealing/seal",
+        "sealing/tables",
+        "spool/clock",
+        "spool/files",
+        "spool/meta",
+    ),
+    "keep": code(
+        "lanes/lane",
+        "lanes/slots",
+        "recording/keeper",
+        "recording/recorder",
+        "recording/spares",
+        "recording/syncer",
+        "spool/owner",
+        "spool/stream",
+    ),
+    "upload": code("sending/breaker", "sending/upload"),
+    "recover": {str(path) for path in ROOM.rglob("*.py") if path.parent.name not in {"frameworks", "importers"}},
 }
 STEPS = 60
 
@@ -53,7 +88,7 @@ class Killer:
     """Counts what a phase's code does, and kills the process at a given count."""
 
     def __init__(self, phase, at):
-        self.files = {str(ROOM / f"{name}.py") for name in PHASES[phase]}
+        self.files = PHASES[phase]
         self.at, self.count = at, 0
 
     def __call__(self, frame, event, _):
