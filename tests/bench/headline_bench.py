@@ -5,8 +5,8 @@
     reckoned   by multiplication alone: the rows of an hour of 10,000 GPUs times what one more row costs
 
 What a command costs before its first row (imports, a cluster's start) is paid once whatever the size, so two sizes are
-measured, and their difference is what is multiplied. CPU time holds on a machine that others use, too, but for what
-they take of its caches; wall time is that of this run.
+measured, and their difference is what is multiplied; both on a cluster, which small work would not start by itself. CPU
+time holds on a machine that others use, too, but for what they take of its caches; wall time is that of this run.
 """
 
 import argparse
@@ -69,8 +69,11 @@ class Measured:
 def command(*arguments: str) -> tuple[str, Stage]:
     """Run `ranklake` and return what it printed and took. Exits if it failed."""
     began = time.monotonic()
-    with tempfile.TemporaryFile("w+") as sink:
-        process = subprocess.Popen([sys.executable, "-m", "ranklake", *arguments], stdout=sink)
+    with tempfile.TemporaryFile("w+") as sink, tempfile.NamedTemporaryFile("w", suffix=".toml") as config:
+        config.write(f"[dask]\nworkers = {CORES}\n")
+        config.flush()
+        environment = {**os.environ, "RANKLAKE_CONFIG": config.name}
+        process = subprocess.Popen([sys.executable, "-m", "ranklake", *arguments], stdout=sink, env=environment)
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         sink.seek(0)
