@@ -19,6 +19,7 @@ import multiprocessing
 import os
 import random
 import signal
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -160,6 +161,15 @@ def judge(lake, spool, source):
     return found
 
 
+def _tell(crew, kills, told):
+    """Say every twenty kills how far it is; return how many were told of."""
+    done = crew.kills.total()
+    if done < told + 20:
+        return told
+    print(f"{done} of {kills} kills", file=sys.stderr, flush=True)
+    return done
+
+
 def campaign(lake_uri, spool_uri, storage, flapping, kills, seed):
     """Run the campaign; return the findings and a line for people. Who dies reaches the store by `flapping`."""
     rng = random.Random(seed)
@@ -177,6 +187,7 @@ def campaign(lake_uri, spool_uri, storage, flapping, kills, seed):
         silence_logs=logging.CRITICAL,
     ) as cluster:
         crew = Crew((lake_uri, spool_uri, flapping), cluster, rng)
+        told = 0
         try:
             while crew.kills.total() < kills:
                 for _ in range(rng.randint(1, 4)):
@@ -184,6 +195,7 @@ def campaign(lake_uri, spool_uri, storage, flapping, kills, seed):
                 time.sleep(whole_s * rng.uniform(0.1, 2.0))
                 crew.kill_one()
                 crew.look()
+                told = _tell(crew, kills, told)
         finally:
             crew.stop()
     findings = crew.findings
