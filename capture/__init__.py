@@ -2,7 +2,7 @@
 
 import ranklake.capture
 
-with ranklake.capture.training.start(job="gpt", spool="s3://bucket/spool") as run:
+with ranklake.capture.start(job="gpt", spool="s3://bucket/spool") as run:
     for n, batch in enumerate(batches):
         with run.step(n, tokens=batch.tokens):
             with run.phase("forward"): ...

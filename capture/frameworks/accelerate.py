@@ -35,7 +35,7 @@ class RanklakeTracker(GeneralTracker):  # type: ignore[misc]  # typed as Any whe
         To record into, or the name of a run to begin; by default the process's own, begun with
         ``init_trackers``.
     settings
-        For `ranklake.capture.training.start`, where this begins the run.
+        For `ranklake.capture.start`, where this begins the run.
     """
 
     name = "ranklake"

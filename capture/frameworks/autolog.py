@@ -41,7 +41,7 @@ def autolog(run: "Run | str | None" = None, **settings: Any) -> "Run":
     run
         To record into, or the name of a run to begin; by default one is begun now.
     settings
-        For `ranklake.capture.training.start`.
+        For `ranklake.capture.start`.
 
     Returns
     -------

@@ -43,7 +43,7 @@ def record(engine: Any, run: "Run | str | None" = None, **settings: Any) -> "Run
     run
         To record into, or the name of a run to begin; by default the process's own, which is begun now.
     settings
-        For `ranklake.capture.training.start`, where this begins the run.
+        For `ranklake.capture.start`, where this begins the run.
 
     Returns
     -------

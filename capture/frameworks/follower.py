@@ -39,7 +39,7 @@ class Follower:
     run
         None to start one, with what `settings` say, when training begins.
     settings
-        For `ranklake.capture.training.start`.
+        For `ranklake.capture.start`.
 
     Attributes
     ----------
@@ -292,7 +292,7 @@ def follow(run: "Run | str | None" = None, **settings: Any) -> Follower:
     run
         A run, or the name of one to start.
     settings
-        For `ranklake.capture.training.start`.
+        For `ranklake.capture.start`.
     """
     if isinstance(run, str):
         settings["run"], run = run, None

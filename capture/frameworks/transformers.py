@@ -36,7 +36,7 @@ class RanklakeCallback(TrainerCallback):  # type: ignore[misc]  # typed as Any w
     run
         To record into, or the name of a run to begin; by default the process's own, which is begun with the training.
     settings
-        For `ranklake.capture.training.start`, where this begins the run.
+        For `ranklake.capture.start`, where this begins the run.
     """
 
     def __init__(self, run: "Run | str | None" = None, **settings: Any) -> None:

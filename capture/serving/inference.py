@@ -44,7 +44,7 @@ _COUNTS: Final = ("input_tokens", "output_tokens", "batch_size")
 
 
 class Inference:
-    """One served model. Made by `ranklake.capture.serving.inference`; see there.
+    """One served model. Made by `ranklake.capture.inference`; see there.
 
     Notes
     -----
@@ -281,7 +281,7 @@ def inference(
     run
         That records; by default one that this process has started, else one that is started here.
     started
-        Arguments of `ranklake.capture.training.start` for such a run.
+        Arguments of `ranklake.capture.start` for such a run.
     """
     found = run or running() or start(text(model, 256), **started)
     return Inference(
