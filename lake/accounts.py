@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from ranklake.lake.known import Stream, stream_of_row
 from ranklake.lake.query import session
 
 if TYPE_CHECKING:
     from ranklake.lake.store import Lake
 
-Stream = tuple[str, int, int, int]
-"""Run, attempt, rank, incarnation."""
 SlotFile = tuple[str, Stream, int]
 """Table, stream, segment."""
 Row = Mapping[str, Any]
@@ -84,8 +83,3 @@ def read_accounts(lake: "Lake", incarnations: Collection[int]) -> Accounts:
         for row in context.sql(_HELD).to_arrow_table().to_pylist():
             held[row["table"], stream_of_row(row), row["segment"]] = row["rows"]
     return Accounts(streams, closings, odd, held)
-
-
-def stream_of_row(row: Row) -> Stream:
-    """Return whose a row is."""
-    return row["run"], row["attempt"], row["rank"], row["incarnation"]

@@ -281,17 +281,12 @@ def _key(item: "Spooled") -> int:
 
 def _keys(look: pa.Table) -> pa.Array:
     """Return `_key` of rows with the columns of `_LOOK`, table as a dictionary; any where there is no slot file."""
-    whole = look.unify_dictionaries().combine_chunks()
-    tables = _one(whole["table"])
+    tables = look["table"].unify_dictionaries().combine_chunks()
     words = np.array([zlib.crc32(name.encode()) for name in tables.dictionary.to_pylist()], np.uint64)
-    incarnations = pc.fill_null(_one(whole["incarnation"]), 0).to_numpy().astype(np.uint64)
-    segments = pc.fill_null(_one(whole["segment"]), 0).to_numpy().astype(np.uint64)
+    incarnations = look["incarnation"].fill_null(0).to_numpy().astype(np.uint64)
+    segments = look["segment"].fill_null(0).to_numpy().astype(np.uint64)
     places = incarnations * np.uint64(_INCARNATIONS) + segments * np.uint64(_SEGMENTS)
     return pa.array(places + words[tables.indices.to_numpy()])
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
 def _between(plans: pa.ChunkedArray, after: int, until: int) -> pa.ChunkedArray:

@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
-from ranklake.lake.accounts import Accounts, Row, SlotFile, Stream, read_accounts, stream_of_row
+from ranklake.lake.accounts import Accounts, Row, SlotFile, read_accounts
 from ranklake.lake.commit import files
 from ranklake.lake.contracts.load import contract, table_names
 from ranklake.lake.history import not_taken_in
+from ranklake.lake.known import Stream, stream_of_row
 from ranklake.lake.plan import LEDGER
 from ranklake.lake.read import read
 from ranklake.lake.spool import GONE
 from ranklake.lake.tables import delta_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from ranklake.lake.spool import Spooled
     from ranklake.lake.store import Lake
@@ -66,7 +67,11 @@ def balance(lake: "Lake", spooled: "Iterable[Spooled]" = ()) -> list[TableBalanc
     spooled
         The spool's listing; without it nothing counts as in flight.
     """
-    waiting = [claims[0] for claims in not_taken_in(lake, list(spooled))]
+    return books(lake, [claims[0] for claims in not_taken_in(lake, list(spooled))])
+
+
+def books(lake: "Lake", waiting: "Collection[Spooled]") -> list[TableBalance]:
+    """Return the same as `balance`, for who has looked already which files of the spool no plan took in."""
     told = read_accounts(lake, {item.name.incarnation for item in waiting if item.name})
     moved, retired = _moved(lake)
     lanes = _lanes(told, waiting)

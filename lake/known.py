@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,6 +24,7 @@ STREAM: Final = ("run", "attempt", "rank", "incarnation")
 SlotFile = tuple[str, int, int]
 """Table, incarnation, segment."""
 Stream = tuple[str, int, int, int]
+"""Run, attempt, rank, incarnation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +107,7 @@ def earlier_cuts(known: pa.Table, some: "Iterable[Spooled]") -> dict[SlotFile, C
     for row in near.select(["table", *STREAM, "segment", "slots"]).to_pylist():
         slot_file = (row["table"], row["incarnation"], row["segment"])
         if slot_file in wanted:
-            stream = (row["run"], row["attempt"], row["rank"], row["incarnation"])
-            found.setdefault(slot_file, []).append((stream, row["slots"] or ""))
+            found.setdefault(slot_file, []).append((stream_of_row(row), row["slots"] or ""))
     return {
         slot_file: Cuts(frozenset(stream for stream, _ in cuts), joined_slots(slots for _, slots in cuts))
         for slot_file, cuts in found.items()
@@ -124,3 +124,8 @@ def stream_of(item: Spooled) -> Stream:
     """Return whose a segment is, as its name says."""
     assert item.name is not None
     return (item.name.run, item.name.attempt, item.name.rank, item.name.incarnation)
+
+
+def stream_of_row(row: Mapping[str, Any]) -> Stream:
+    """Return whose a segment is, as its row of the table ``segments`` says."""
+    return row["run"], row["attempt"], row["rank"], row["incarnation"]

@@ -10,7 +10,7 @@ import click
 
 from ranklake.commands.options import configuration, json_option, lake_option
 from ranklake.lake.history import History
-from ranklake.lake.invariant import TableBalance, balance
+from ranklake.lake.invariant import TableBalance, books
 from ranklake.lake.known import unknown
 from ranklake.lake.liveness import NEEDS_A_LOOK, OVER, RankState, liveness
 from ranklake.lake.plan import DamagedPlanError, last_finished, read_plan
@@ -44,7 +44,7 @@ def status(ctx: click.Context, lake: str, spool: str | None, *, of_ranks: bool, 
     history = History(target, delta_table(target, "segments"))
     spooled = Spool(uri, config.storage).listing(history.near) if uri else []
     waiting = [claims[0] for claims in unknown(spooled, history.of(spooled))]
-    balances = balance(target, waiting)
+    balances = books(target, waiting)
     ranks = liveness(target, waiting)
     wrong = [item for item in balances if not item.adds_up]
     if as_json:
