@@ -189,7 +189,7 @@ def execute(lake: "Lake", plan: Plan, workers: "Workers", progress: Progress | N
     then looks again which plan is unfinished.
     """
     created = plan.created
-    workers = workers.fitting(_expected_cpu_s(plan))
+    workers = workers.fitting(expected_cpu_s(plan.body["segments"]))
     groups = list(_groups(lake, plan, workers.room()))
     counter = itertools.count(1)
     done: Callable[[], None] | None = None
@@ -221,9 +221,8 @@ def execute(lake: "Lake", plan: Plan, workers: "Workers", progress: Progress | N
     return outcomes
 
 
-def _expected_cpu_s(plan: Plan) -> float:
-    """Return about what a plan's segments take: a look at each, and their rows."""
-    segments = plan.body["segments"]
+def expected_cpu_s(segments: list[dict[str, Any]]) -> float:
+    """Return about what segments of a plan take: a look at each, and their rows."""
     return len(segments) * SEGMENT_CPU_S + float(sum(row["rows"] for row in segments)) * ROW_CPU_S
 
 

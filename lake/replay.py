@@ -25,6 +25,7 @@ from ranklake.lake.commit import files
 from ranklake.lake.compact import Group
 from ranklake.lake.contracts.load import contract, table_names
 from ranklake.lake.driver import drive
+from ranklake.lake.ingest_plan import expected_cpu_s
 from ranklake.lake.plan import LEDGER, last_finished, read_plan
 from ranklake.lake.read import read
 from ranklake.lake.rebuild import Rebuild, discard, rebuild
@@ -204,7 +205,8 @@ class _Composer:
             if self.progress is not None:
                 self.progress(count, len(tasks))
 
-        made = self.workers.run(rebuild, tasks, done)
+        cpu_s = expected_cpu_s([row for task in tasks for row in task.group.segments])
+        made = self.workers.fitting(cpu_s).run(rebuild, tasks, done)
         new = [file for one in made for file in one.files]
         try:
             _check_segments(self.table, [why for one in made for why in one.unreadable])

@@ -12,7 +12,7 @@ from ranklake.commands.progress import progress_bar
 from ranklake.lake.replay import replay as run_replay
 from ranklake.lake.spool import Spool
 from ranklake.lake.store import Lake
-from ranklake.lake.workers import InProcess, Workers, workers
+from ranklake.lake.workers import InProcess, Workers, on_call
 
 _DAY = click.DateTime(["%Y-%m-%d"])
 
@@ -55,7 +55,7 @@ def replay(  # noqa: PLR0913 - one parameter an option
             crew: Workers = InProcess()
             if done.segments:
                 dask_ = (dask or config.dask.address, config.dask.workers, config.dask.memory_limit)
-                crew = stack.enter_context(workers(*dask_))
+                crew = stack.enter_context(on_call(*dask_))
             progress = stack.enter_context(progress_bar("replay"))
             done = run_replay(target, source, crew, table, days, progress=progress)
     if as_json:
