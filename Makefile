@@ -8,7 +8,7 @@ PARALLEL := -n 2 --dist loadfile
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo native test test-s3 test-stores test-frameworks test-frameworks-light published lint types format catalog snapshots chaos chaos-s3 crash crash-capture bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-import bench-sql bench-lake bench-lake-more bench-rollup package clean
+.PHONY: help demo native test test-s3 test-stores test-frameworks test-frameworks-light published lint types format catalog snapshots chaos chaos-s3 crash crash-capture bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-import bench-sql bench-lake bench-lake-more bench-rollup bench-straggler package clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -145,11 +145,15 @@ bench-sql: .venv/.test ## ranklake sql beside DuckDB, Polars and bare DataFusion
 bench-rollup: .venv/.test ## what rolling up steps and GPU samples costs, beside the bare scan and bare DataFusion (ROWS=160000000 for all)
 	@$(BIN)/python tests/bench/rollup_bench.py --rows $(or $(ROWS),8000000)
 
+bench-straggler: .venv/.test ## whether a rank slow in 1 % of its steps is found in the demo model's own noise (four minutes, a machine at rest)
+	@$(BIN)/python tests/bench/straggler_bench.py
+
 bench-import: .venv/.test ## what importing an MLPerf log of 11,616 ranks costs, beside as many bare Parquet files
 	@$(BIN)/python tests/bench/import_bench.py
 
 bench-headline: .venv/.test ## from segments to checked, rolled-up tables, reckoned up to a 10,000-GPU hour (HEADLINE='--gpus 512 --hours 1' for the page's figures)
 	@$(BIN)/python tests/bench/headline_bench.py $(HEADLINE)
+
 bench-lake: .venv/.test ## what bringing 20 million rows into the lake costs, beside the bare limit, Polars and DuckDB, as ratios
 	@$(BIN)/python tests/bench/lake_bench.py --rows $${RANKLAKE_BENCH_ROWS:-20000000}
 

@@ -18,7 +18,7 @@ from ranklake.lake.known import damaged_when
 from ranklake.lake.plan import LEDGER
 from ranklake.lake.rounds import Rounds
 from ranklake.lake.spool import GONE
-from ranklake.lake.tables import delta_table
+from ranklake.lake.tables import latest
 from ranklake.lake.upkeep.merge import merge_small
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def ingest(
 
 def _purge(lake: "Lake", spool: "Spool", keep_days: int, rounds: Rounds) -> int:
     """Delete from the spool what was ingested long ago; look for it only if there is some that was not looked for."""
-    handle = delta_table(lake, "segments")
+    handle = latest(lake, "segments")
     if handle is None:
         return 0
     now = datetime.now(UTC)

@@ -31,7 +31,7 @@ from ranklake.lake.ledger import commit_rows, ledger_row
 from ranklake.lake.plan import LEDGER, Plan, Progress
 from ranklake.lake.read import read
 from ranklake.lake.spool import Spool, Spooled
-from ranklake.lake.tables import delta_table, ensure_table, refuse_newer
+from ranklake.lake.tables import ensure_table, latest, refuse_newer
 from ranklake.lake.unreachable import LakeError
 from ranklake.lake.workers import ONE, Room, Workers
 
@@ -140,7 +140,7 @@ def _segments(lake: "Lake") -> "DeltaTable | None":
 
     Raises `LakeError` where plans were finished and what they brought in is not told, or by newer software.
     """
-    handle = delta_table(lake, "segments")
+    handle = latest(lake, "segments")
     if handle is not None:
         return refuse_newer(handle, contract("segments"))
     if KIND in read(lake, contract(LEDGER), ["kind"])["kind"].to_pylist():
@@ -178,7 +178,7 @@ def _key_id(item: Spooled) -> str:
 
 
 def _version(lake: "Lake", table: str) -> int:
-    found = delta_table(lake, table)
+    found = latest(lake, table)
     return -1 if found is None else refuse_newer(found, contract(table)).version()
 
 
@@ -253,7 +253,7 @@ def _groups(lake: "Lake", plan: Plan, room: Room = ONE) -> Iterator[Group]:
 
 
 def _number(lake: "Lake", table: str) -> int:
-    found = delta_table(lake, table)
+    found = latest(lake, table)
     return 0 if found is None else number_of(found)
 
 

@@ -13,7 +13,7 @@ FROM (
         max(CASE WHEN event = 'rank_start' THEN ts END) AS start_ts,
         max(CASE WHEN event = 'rank_end' THEN ts END) AS end_ts,
         max(CASE WHEN event = 'abandoned' THEN ts END) AS abandoned_ts,
-        max(CASE WHEN event = 'failure' THEN ts END) AS failure_ts,
+        max(CASE WHEN event = 'failure' AND coalesce(attributes, '') NOT LIKE '%"thread":%' THEN ts END) AS failure_ts,
         max(CASE WHEN event = 'preemption' THEN ts END) AS preemption_ts,
         max(CASE WHEN event = 'heartbeat' THEN ts END) AS beat_ts,
         max(step) AS step,

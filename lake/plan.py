@@ -16,7 +16,7 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.commit import LostRaceError, number_of
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.shape import faults
-from ranklake.lake.tables import delta_table, refuse_newer
+from ranklake.lake.tables import latest, refuse_newer
 
 if TYPE_CHECKING:
     from ranklake.lake.store import Lake
@@ -130,7 +130,7 @@ def last_finished(lake: "Lake") -> int:
 
     Raises `ranklake.lake.tables.NewerTableError`: every driver asks this first.
     """
-    ledger = delta_table(lake, LEDGER)
+    ledger = latest(lake, LEDGER)
     return 0 if ledger is None else number_of(refuse_newer(ledger, contract(LEDGER)))
 
 

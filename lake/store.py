@@ -62,6 +62,8 @@ class Lake:
         Where the keys of encrypted segments are, for ingest; see `ranklake.lake.contracts.keys`.
     prices
         The operator's price table, for the rollup `cost`; see `ranklake.lake.prices`.
+    opened
+        Handles on tables that `ranklake.lake.tables.latest` keeps, by name. They stay in this process.
     """
 
     uri: str
@@ -70,6 +72,11 @@ class Lake:
     root: str = ""
     encryption_key: str = ""
     prices: str = ""
+    opened: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process may have."""
+        return {**self.__dict__, "opened": {}}
 
     @classmethod
     def open(cls, uri: str, storage: dict[str, str] | None = None, encryption_key: str = "") -> "Lake":

@@ -59,6 +59,29 @@ def delta_table(lake: "Lake", name: str) -> DeltaTable | None:
         raise unreachable(lake.uri, error, lake.storage, what=what, mend=mend) from None
 
 
+def latest(lake: "Lake", name: str) -> DeltaTable | None:
+    """Return the handle that this process keeps on a table, brought up to date, or None where it was never written.
+
+    For who looks at once and lets go: the next who asks moves it on. Who commits by what he read needs a handle of his
+    own. Opening a table costs more the more files it has, news of it do not. Raises as `delta_table`.
+    """
+    handle: DeltaTable | None = lake.opened.pop(name, None)
+    if handle is not None:
+        try:
+            # News of a table that was lost, or made anew with fewer versions, are none, and no error.
+            commit = lake.path("tables", name, "_delta_log", f"{handle.version():020}.json")
+            if lake.fs.exists(commit):
+                handle.update_incremental()
+            else:
+                handle = None
+        except (DeltaError, OSError):  # whatever it is, opening it anew meets it, and says so
+            handle = None
+    handle = handle or delta_table(lake, name)
+    if handle is not None:
+        lake.opened[name] = handle
+    return handle
+
+
 def ensure_table(lake: "Lake", contract: "Contract") -> DeltaTable:
     """Return a fresh handle on a table, made from its contract where it was never written.
 
@@ -68,6 +91,7 @@ def ensure_table(lake: "Lake", contract: "Contract") -> DeltaTable:
     found = delta_table(lake, contract.table)
     if found is not None:
         return refuse_newer(found, contract)
+    lake.opened.pop(contract.table, None)
     try:
         return DeltaTable.create(
             lake.table_uri(contract.table),

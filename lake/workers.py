@@ -157,6 +157,15 @@ needs as much again for its next batch, and pages that are touched for the first
 where segments are small. The most that it holds stays the same."""
 
 
+_QUIET: Final = {
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.interval": "500ms",
+    "distributed.admin.system-monitor.interval": "2s",
+}
+"""What Dask watches itself with, every 10, 20 and 500 ms in each process, is for its dashboard. It is half of what the
+driver takes while workers are at it."""
+
+
 @contextmanager
 def workers(address: str = "", count: int = 0, memory_limit: str = "2GiB") -> Iterator[OnDask]:
     """Give workers on a Dask cluster: the one at `address`, else a local one that lives as long as the context.
@@ -179,7 +188,7 @@ def workers(address: str = "", count: int = 0, memory_limit: str = "2GiB") -> It
     _check_memory(memory_limit)
     said = os.environ.get(_PURGE)
     kept = {f"distributed.nanny.pre-spawn-environ.{_PURGE}": said or "-1"}
-    with _interrupts_held(), dask.config.set(kept):
+    with _interrupts_held(), dask.config.set(_QUIET | kept):
         # What goes wrong comes back as one error; the cluster's own account of it would be stack traces.
         cluster = LocalCluster(
             n_workers=count or min(4, os.cpu_count() or 1),

@@ -11,6 +11,7 @@ from ranklake.capture.common.settings import Settings
 from ranklake.capture.common.values import text
 from ranklake.capture.metrics.metrics import Metrics
 from ranklake.capture.provenance.launcher import Launch
+from ranklake.capture.steps.failed import noted_step
 
 if TYPE_CHECKING:
     import itertools
@@ -86,7 +87,7 @@ class Lifecycle(Metrics):
         if thread is None:
             self.ending |= {"reason": name, **facts}
         message = f"{name}: {said}" if said else name
-        self.event("failure", message=message, severity="error", exception=name, **facts)
+        self.event("failure", message=message, severity="error", step=noted_step(error), exception=name, **facts)
 
     def drain(self, timeout_s: float) -> None:
         """Have written what sources hold in memory."""

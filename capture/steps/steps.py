@@ -20,6 +20,7 @@ from ranklake.capture.common.gaps import (
 )
 from ranklake.capture.common.layouts import ABSENT, PHASES, SPANS, STEP_FLOATS, STEPS
 from ranklake.capture.common.values import PLAIN, BadValueError, DeviceValueError, integer, repr_of, text
+from ranklake.capture.steps.failed import note_step
 from ranklake.capture.steps.phases import now
 from ranklake.capture.steps.stack import Frame
 
@@ -52,7 +53,7 @@ class Step(Frame):
     """One training step: a row of ``steps``, and a span that its phases hang on.
 
     The row is written at the end of the block. If the block raises, the step did not happen: its span and a
-    ``failure`` event are written, and what was logged in it goes to ``scalars``. What its thread waited for data
+    ``step_failed`` event are written, and what was logged in it goes to ``scalars``. What its thread waited for data
     before it is part of it, see `ranklake.capture.steps.waits`.
     """
 
@@ -191,12 +192,16 @@ class Step(Frame):
         self._place = self._run.steps.put(_pack_step, *fields, ABSENT, ABSENT, present)
 
     def _fail(self, error: BaseException) -> None:
+        """Tell that the step did not happen. Whether that ends the run is not known yet: somebody may handle it."""
         self._spill()
+        step = None if self.number == ABSENT else self.number
+        if step is not None:
+            note_step(error, step)
         self._run.event(
-            "failure",
+            "step_failed",
             message=f"{type(error).__name__}: {text(error, 4096)}",
-            severity="error",
-            step=None if self.number == ABSENT else self.number,
+            severity="warning",
+            step=step,
             exception=type(error).__name__,
         )
 

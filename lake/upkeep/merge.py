@@ -26,7 +26,7 @@ from ranklake.lake.parquet import DataFile, write_partition
 from ranklake.lake.plan import read_plan
 from ranklake.lake.read import read_within
 from ranklake.lake.store import Lake
-from ranklake.lake.tables import delta_table, refuse_newer
+from ranklake.lake.tables import delta_table, latest, refuse_newer
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
@@ -151,7 +151,7 @@ def planned(lake: Lake, tables: Iterable[str], number: int, *, thorough: bool, t
     Raises `ranklake.lake.tables.NewerTableError`: a merge would lose columns that are not known here.
     """
     for table in tables:
-        handle = delta_table(lake, table)
+        handle = latest(lake, table)
         if handle is None:
             continue
         live = files(refuse_newer(handle, contract(table))).select(["path", "size_bytes", "num_records", "date"])

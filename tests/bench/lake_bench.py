@@ -25,7 +25,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,7 @@ from ranklake.lake.workers import InProcess, workers
 KEY = ("incarnation", "segment", "slot")
 LIMIT_ROWS = 2_000_000
 WARM_ROWS = 2_000_000
+MINUTES = 6
 AIMS = {
     "compact": ("limit", 1.3, "at most"),
     "ingest": ("limit", 1.3, "at most"),
@@ -257,12 +260,17 @@ def cores(table: str, rows: int, place: Path) -> bool:
 
     The workers have done the same job before, as those of a cluster have: the first pages that a process touches cost
     what the machine below it makes of them, up to two seconds each here, and two workers touch twice as many.
+
+    Cores that share memory's bandwidth or a clock are not two: the bare limit, run once and twice at a time, says what
+    there is to be had.
     """
     spool = place / "spool"
     telemetry.fill(spool, table, rows)
     took: dict[int, list[float]] = {1: [], 2: []}
+    bare: dict[int, list[float]] = {1: [], 2: []}
     for number in range(3):
         for count, times in took.items():
+            bare[count].append(_side_by_side(count, spool, table, place))
             with workers(count=count) as crew:
                 for lake in (Lake.create(str(place / f"lake-{count}-{number}-{time_}")) for time_ in ("warm", "timed")):
                     began = time.perf_counter()
@@ -275,26 +283,44 @@ def cores(table: str, rows: int, place: Path) -> bool:
     for count, times in took.items():
         print(f"{count} worker{'s' * (count > 1)}: " + ", ".join(f"{took_s:.2f}" for took_s in sorted(times)) + " s")
     print(f"{ratio:.2f} times as fast (aim 1.8): {'met' if ratio >= 1.8 else 'MISSED'}")
+    there_is = 2 * min(bare[1]) / min(bare[2])
+    print(f"the bare limit in two processes at once: {there_is:.2f} times what one does in its time")
     return ratio >= 1.8
 
 
+def _side_by_side(count: int, spool: Path, table: str, place: Path) -> float:
+    """Return the seconds of the slowest of some processes that do the bare limit's work, each all of it, at once."""
+    with ThreadPoolExecutor(count) as pool:
+        outs = [place / f"bare-{number}" for number in range(count)]
+        costs = list(pool.map(partial(apart, "limit", spool, table), outs))
+    subprocess.run(["rm", "-rf", *map(str, outs)], check=True)
+    return max(cost.wall_s for cost in costs)
+
+
 def incremental(table: str, rows: int, place: Path) -> bool:
-    """Ingest a minute of new data into an empty lake and into one of `rows` rows."""
-    costs: dict[str, list[Cost]] = {"empty": [], "full": []}
+    """Ingest a minute of new data into an empty lake and into one of `rows` rows; of each the least disturbed round.
+
+    All in one process that has done it before, as in `linear`: a fifth of a second is less than what pages cost that a
+    process touches for the first time. The lake is opened anew each time, as a command does.
+    """
+    costs: dict[str, list[float]] = {"empty": [], "full": []}
     full = place / "full"
     telemetry.fill(place / "spool-old", table, rows)
     apart("ingest", place / "spool-old", table, full)
     subprocess.run(["rm", "-rf", str(place / "spool-old")], check=True)
-    for number in range(3):
+    for number in range(MINUTES + 1):
         spool = place / f"spool-{number}"
         for rank in range(10_000, 10_000 + 64):
             telemetry.put(spool, table, telemetry.segment_rows(table, rank, number, 60 * telemetry.SPANS_A_STEP))
         for kind, out in (("empty", place / f"empty-{number}"), ("full", full)):
-            costs[kind].append(apart("ingest", spool, table, out))
-    least = {kind: min(cost.cpu_s for cost in some) for kind, some in costs.items()}
-    ratio = least["full"] / least["empty"]
-    print(f"a minute into an empty lake {least['empty']:.2f} CPU-s, into a full one {least['full']:.2f}")
-    print(f"{ratio:.2f} times as much (aim 1.2)")
+            cpu_s = _cpu_s()
+            run_ingest(spool, table, out)
+            if number:
+                costs[kind].append(_cpu_s() - cpu_s)
+    for kind, some in costs.items():
+        print(f"a minute into the lake, {kind:5}: " + ", ".join(f"{cpu_s:.3f}" for cpu_s in sorted(some)) + " CPU-s")
+    ratio = min(costs["full"]) / min(costs["empty"])
+    print(f"{ratio:.2f} times as much (aim 1.2): {'met' if ratio <= 1.2 else 'MISSED'}")
     return ratio <= 1.2
 
 

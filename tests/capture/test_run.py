@@ -1,11 +1,13 @@
 """Runs: what a training loop says is what the spool holds."""
 
 import copy
+import gc
 import json
 import math
 import pickle
 import threading
 import time
+import weakref
 
 import pytest
 from recorded import attributes, check_books, gaps, rows, segments, totals
@@ -232,7 +234,7 @@ def test_other_ranks_write_no_run_row(place):
 
 
 def test_a_step_that_raises_did_not_happen(place):
-    """The exception goes on, the step has no row, its values become metrics, and a failure is told."""
+    """The exception goes on, the step has no row and its values become metrics; who handles it has no failed run."""
 
     def train(run):
         with run.step(3, tokens=9):
@@ -246,8 +248,56 @@ def test_a_step_that_raises_did_not_happen(place):
         ("train/loss", 1.0, 3),
         ("train/tokens", 9.0, 3),
     }
+    told = {row["event"]: row for row in rows(place.spool, "events")}
+    assert "failure" not in told
+    failed = told["step_failed"]
+    assert (failed["step"], failed["message"], failed["severity"]) == (3, "RuntimeError: boom", "warning")
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_step_that_ends_the_run_is_one_failure(place, wrapped):
+    """The run's failure names the step, though other steps have begun since and another exception came of it."""
+
+    def fail(run):
+        with run.step(3):
+            raise RuntimeError("boom")
+
+    def train(run):
+        try:
+            fail(run)
+        except RuntimeError as error:
+            with run.step(4):
+                pass
+            if wrapped:
+                raise ValueError("no batch") from error
+            raise
+
+    with pytest.raises((RuntimeError, ValueError)), place.start() as run:
+        train(run)
     (failure,) = [row for row in rows(place.spool, "events") if row["event"] == "failure"]
-    assert (failure["step"], failure["message"], failure["severity"]) == (3, "RuntimeError: boom", "error")
+    said = "ValueError: no batch" if wrapped else "RuntimeError: boom"
+    assert (failure["step"], failure["message"], failure["severity"]) == (3, said, "error")
+
+
+def test_an_exception_of_a_failed_step_keeps_nothing_alive(place):
+    """What was in the step's frame is freed once the exception is handled."""
+
+    class Tensor:
+        pass
+
+    freed = []
+
+    def train(run):
+        tensor = Tensor()
+        weakref.finalize(tensor, freed.append, tensor.__class__)
+        with run.step():
+            raise MemoryError
+
+    with place.start() as run:
+        with pytest.raises(MemoryError):
+            train(run)
+        gc.collect()
+        assert freed == [Tensor]
 
 
 def test_steps_count_themselves(place):

@@ -106,6 +106,7 @@ def test_unknown_is_null_with_a_reason():
         (["run_end"], "finished"),
         (["abandoned"], "abandoned"),
         (["failure", "run_end"], "failed"),
+        (["step_failed", "run_end"], "finished"),
         (["run_end", "abandoned"], "finished"),
     ],
 )
@@ -113,6 +114,16 @@ def test_how_a_run_ended(events, status):
     """A failure outweighs an orderly end, that the find of remains; a run of which nothing is told is running."""
     (row,) = summaries(steps=steps(3), events=[event(name) for name in events])
     assert row["status"] == status
+
+
+def test_a_thread_that_failed_did_not_fail_the_run():
+    """The process goes on without it; a run whose main thread failed is another thing."""
+    failed = {
+        **event("failure"),
+        "attributes": json.dumps({"exception": "KeyError", "thread": "loader"}, separators=(",", ":")),
+    }
+    (row,) = summaries(steps=steps(3), events=[failed, event("run_end")])
+    assert row["status"] == "finished"
 
 
 @pytest.mark.parametrize(("told", "status"), [({"signal": "SIGTERM"}, "abandoned"), ({"exit_code": 0}, "running")])

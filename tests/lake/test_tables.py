@@ -1,12 +1,16 @@
 """Opening the Delta tables of a lake."""
 
+import pickle
+import shutil
+
 import pytest
 from segments import put_segment, step_rows
 
+from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest import ingest
 from ranklake.lake.spool import Spool
 from ranklake.lake.store import Lake, LakeUnreachableError
-from ranklake.lake.tables import delta_table
+from ranklake.lake.tables import delta_table, ensure_table, latest
 from ranklake.lake.workers import InProcess
 
 
@@ -27,3 +31,45 @@ def test_a_damaged_log_is_said_in_one_line(tmp_path):
 def test_a_table_never_written_is_none(tmp_path):
     """A table that nothing was stored in is no error."""
     assert delta_table(Lake.create(str(tmp_path / "lake")), "steps") is None
+
+
+@pytest.fixture
+def lake(tmp_path):
+    """Return a lake with five rows of `steps`."""
+    put_segment(tmp_path / "spool", step_rows(5))
+    lake = Lake.create(str(tmp_path / "lake"))
+    ingest(lake, Spool(str(tmp_path / "spool")), InProcess())
+    return lake
+
+
+def test_the_kept_handle_sees_what_others_commit(lake, tmp_path):
+    """Opened once; news of another process are in it; a lake that is sent to another process takes none along."""
+    kept = latest(lake, "steps")
+    version = kept.version()
+    put_segment(tmp_path / "spool", step_rows(7, segment=1))
+    ingest(Lake.open(lake.uri), Spool(str(tmp_path / "spool")), InProcess())
+    assert latest(lake, "steps") is kept
+    assert kept.version() == version + 1 == delta_table(lake, "steps").version()
+    assert pickle.loads(pickle.dumps(lake)).opened == {}
+
+
+def test_a_handle_of_its_own_stays_where_it_was(lake, tmp_path):
+    """Who commits by what he has read is not moved on by others who look."""
+    mine, version = delta_table(lake, "steps"), delta_table(lake, "steps").version()
+    put_segment(tmp_path / "spool", step_rows(7, segment=1))
+    ingest(lake, Spool(str(tmp_path / "spool")), InProcess())
+    assert latest(lake, "steps").version() == version + 1
+    assert mine.version() == version
+
+
+def test_the_kept_handle_of_a_table_that_is_gone_is_none(lake, tmp_path):
+    """A table that was removed is not remembered, and one that was made anew is another."""
+    assert latest(lake, "steps").version() == 1
+    table = tmp_path / "lake" / "tables" / "steps"
+    table.rename(tmp_path / "old")
+    assert latest(lake, "steps") is None
+    (tmp_path / "old").rename(table)
+    assert latest(lake, "steps").version() == 1
+    shutil.rmtree(table)
+    assert ensure_table(lake, contract("steps")).version() == 0
+    assert latest(lake, "steps").version() == 0

@@ -27,7 +27,7 @@ CAPTURE = {  # what each folder of capture imports when it is imported; a module
     "sending": {"spool"},
     "metrics": {"common", "histogram", "lanes", "steps"},
     "provenance": {"common", "lanes", "spool"},
-    "lifecycle": {"common", "metrics", "provenance"},
+    "lifecycle": {"common", "metrics", "provenance", "steps"},
     "sealing": {"common", "lanes", "metrics", "spool"},
     "assets": {"common", "lifecycle", "metrics", "spool", "steps"},
     "logs": {"common", "lifecycle", "spool", "steps"},
