@@ -19,12 +19,20 @@ from ranklake.capture.provenance.determinism import SIZES
 from ranklake.capture.provenance.launcher import Launch
 from ranklake.capture.provenance.submitted import NotSubmittedError, submitted_us
 from ranklake.capture.provenance.surroundings import allowed_variables, container, os_description, scheduler_facts
+from ranklake.lake.contracts.known_secrets import learn_arguments, learn_settings, learn_variables
 from ranklake.lake.contracts.redact import redact, redact_arguments
 
 _FRAMEWORKS: Final = ("torch", "jax", "tensorflow", "mlx")
 _LONGEST_CONFIG: Final = 1 << 17
 _LONGEST_COMMAND: Final = 1 << 14
 Facts = dict[str, Any]
+
+
+def learn_secrets(config: object) -> None:
+    """Have what this process holds under telling names redacted wherever it stands from now on."""
+    learn_variables(os.environ)
+    learn_arguments(sys.orig_argv)
+    learn_settings(plain(config))
 
 
 def run_row(launch: Launch, job: str, told: Facts) -> Facts:

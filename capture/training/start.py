@@ -15,7 +15,7 @@ from ranklake.capture.lifecycle.preemption import PREEMPTION
 from ranklake.capture.provenance.determinism import SIZES
 from ranklake.capture.provenance.inquiry import Inquiry
 from ranklake.capture.provenance.launcher import Launch, clean, find_launch
-from ranklake.capture.provenance.provenance import run_row
+from ranklake.capture.provenance.provenance import learn_secrets, run_row
 from ranklake.capture.recording.recorder import Recorder
 from ranklake.capture.spool.places import local_root, spool_uri
 from ranklake.capture.training.run import Run
@@ -97,6 +97,7 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
     if not enabled:
         return Run(launch)
     try:
+        learn_secrets(config)
         name = redacted(job, 256)
         launch = find_launch(name, os.environ, run=run, rank=rank, world_size=world_size, attempt=attempt)
         chosen = read_settings(settings, os.environ, gaps.warn)

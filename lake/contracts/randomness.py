@@ -27,6 +27,7 @@ _KNOWN: Final = re.compile(
     r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"  # UUID
     r"|(?:[0-9a-f]{7,32}|[0-9A-F]{7,32}|[0-9a-f]{40}|[0-9a-f]{48}|[0-9a-f]{56}|[0-9a-f]{64}|[0-9a-f]{96}|[0-9a-f]{128})"
     r"|0[xX][0-9a-fA-F]+"
+    r"|_ZN[0-9A-Za-z_]+"  # a symbol of C++, as in stack traces
     r"|[0-9]{8}T[0-9]{4,12}Z?"  # a time, as in names of runs and folders
     r"|(?:sha(?:1|256|384|512)|SHA256|md5)[-:=][A-Za-z0-9+/_-]{20,88}={0,2}"
     r"|(?i:abcdefghijklmnopqrstuvwxyz|bcdefghijklmnopqrstuvwxyz|0123456789|ghijklmnopqrstuvwxyz)+"

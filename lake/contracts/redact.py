@@ -5,6 +5,7 @@
     a text of a telling shape              such as a web token or a private key           `secret_shapes`
     user and password of a URL, and what signs it
     what looks drawn at random             20 characters and more                         `randomness`
+    what this process knows for a secret   values of its variables, options, settings     `known_secrets`
 
 Digests, commits, UUIDs, numbers and paths stay, but under a telling name.
 """
@@ -13,6 +14,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from ranklake.lake.contracts.known_secrets import without_known
 from ranklake.lake.contracts.randomness import random_stretches
 from ranklake.lake.contracts.secret_names import tells
 from ranklake.lake.contracts.secret_shapes import LITERALS, SHAPES
@@ -23,17 +25,26 @@ _OPTION: Final = re.compile(r"key|secret|token|pass|credential|connection_string
 _SHORTEST: Final = 6
 _BEARER: Final = re.compile(r"(?i)\b(?P<what>bearer|basic|digest)(?P<gap>\s+)(?P<value>[^\s,;\"'<>]{16,})")
 _SCHEMES: Final = ("bearer ", "basic ", "digest ")
+_HEADER: Final = re.compile(
+    r"(?i)(?P<what>authorization[\\\"']{0,4}\s{0,2}[:=]\s{0,2}[\\\"']{0,4}(?:bearer|basic|digest|token|negotiate|apikey)\s{1,2})"
+    r"(?P<value>[^\s,;\"'<>\\]+)"
+)
+_SPOKEN: Final = re.compile(
+    r"(?i)(?P<what>\b(?:(?:api|access|secret)\s(?:keys?|token)|password|passphrase|login\(\s*key)"
+    r"(?:\s(?:provided|given|used))?\s{0,2}(?:\sis:?|[:=])\s{0,2}[\"']?)(?P<value>[^\s,;\"'<>)\]}]{6,})"
+)
+"""As errors put it: ``Incorrect API key provided: …``; and ``wandb.login(key=…)``."""
 _UNBROKEN: Final = re.compile(r"[^\s\"'<>]+")
 _USER: Final = re.compile(r"(?<=://)[^/:@]*:(?!\d{1,5}(?:[/?#,\s]|$))")
 _LONG_USER: Final = re.compile(r"(?<=://)[^/\s:@\"'<>]{16,}(?=@)")
 _WEB_USER: Final = re.compile(r"(?<=http://|ttps://)[^/\s:@\"'<>]+(?=@)")
 _HINTS: Final = (
-    *("pass", "secret", "token", "key", "auth", "cred", "dsn", "sig", "jwt", "cookie", "webhook", "conn", "pwd", "otp"),
-    *("session", "_url", "bearer", "sharedaccess"),
+    *("pass", "secret", "token", "key", "auth", "cred", "dsn", "sig", "jwt", "cookie", "webhook", "conn", "otp"),
+    *("session", "_url", "bearer", "sharedaccess", "_pat", "-pat", "pw"),
 )
 """Every telling name has one of them: whether a line does is told much faster than by the pattern."""
 _NAME: Final = re.compile(
-    r"""(?<![\w.\-])(?P<option>--)?-?(?P<name>[A-Za-z_][\w.\-]{1,63}+)"""
+    r"""(?<![\w.\-])(?P<option>--?)?(?P<name>[A-Za-z_][\w.\-]{1,63}+)"""
     r"""(?:[\\"']{0,4}\]?(?P<left>\s{0,2})(?P<sign>=>|:=|==|[:=])(?P<right>\s{0,2})|(?(option)\s+|(?!)))"""
 )
 _QUOTED: Final = re.compile(r"""(?P<open>[bru]?\\*["'])(?P<value>[^\n]*?)(?<!\\)(?P=open)""")
@@ -43,6 +54,8 @@ _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z_.\-]*:?")
 _EXPRESSION: Final = re.compile(r"[A-Za-z_][\w.]*[(\[|].*")
 _NUMBER: Final = re.compile(r"0x[0-9a-fA-F]+|[-+]?[\d_]*\.?\d+(?:[eE][-+]?\d+)?[smhdkKMGTB%]{0,3}\.?")
 _FORMAT: Final = re.compile(r"%[sdr(]|\{[\w.!:]*\}")
+_NAMING: Final = ("name", "key", "variable")
+"""Under one of these stands what the item under ``value`` is called, as in the environment of a container."""
 _LITERAL: Final = re.compile(r"none|null|nil|true|false|yes|no|on|off|required|optional|str|int|bytes", re.IGNORECASE)
 
 
@@ -54,13 +67,24 @@ def redact(value: Any) -> Any:  # noqa: ANN401 - JSON
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, dict):
+        named = "value" in value and any(tells(name) for key in _NAMING if isinstance(name := value.get(key), str))
         return {
-            _text(key) if isinstance(key, str) else key: _hidden(item) if tells(str(key)) else redact(item)
+            _text(key) if isinstance(key, str) else key: _hidden(item)
+            if tells(str(key)) or (named and key == "value")
+            else redact(item)
             for key, item in value.items()
         }
     if isinstance(value, list):
-        return [redact(item) for item in value]
+        return [
+            _hidden(item) if _takes_a_secret(before) and isinstance(item, str) and item[:2] != "--" else redact(item)
+            for before, item in zip([None, *value], value, strict=False)
+        ]
     return value
+
+
+def _takes_a_secret(argument: object) -> bool:
+    """Say whether an item of a list is an option whose value, a secret, is the next item."""
+    return isinstance(argument, str) and argument[:1] == "-" and "=" not in argument and tells(argument.lstrip("-")) > 0
 
 
 def redact_arguments(arguments: Sequence[str]) -> list[str]:
@@ -117,13 +141,16 @@ def without(text: str, secrets: Iterable[str]) -> str:
 def _text(text: str) -> str:
     if len(text) < _SHORTEST:
         return text
+    text = without_known(text, REDACTED)
     if any(map(text.__contains__, LITERALS)):
         text = SHAPES.sub(REDACTED, text)
     if "@" in text and "://" in text:
         text = _WEB_USER.sub(REDACTED, _LONG_USER.sub(REDACTED, _without_users(text)))
     small = text.lower()
     if any(map(small.__contains__, _HINTS)):
-        text = _assigned(text)
+        if "authorization" in small:
+            text = _HEADER.sub(_told, text)
+        text = _assigned(_SPOKEN.sub(_told, text))
     if any(map(small.__contains__, _SCHEMES)):
         text = _BEARER.sub(_bearer, text)
     for begin, end in reversed(random_stretches(text)):
@@ -152,7 +179,7 @@ def _hidden(value: Any) -> Any:  # noqa: ANN401 - JSON
         return {_text(key) if isinstance(key, str) else key: _hidden(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_hidden(item) for item in value]
-    return REDACTED if isinstance(value, str) and value else value
+    return REDACTED if isinstance(value, str) and value and not _LITERAL.fullmatch(value) else value
 
 
 def _bearer(match: re.Match[str]) -> str:
@@ -160,6 +187,13 @@ def _bearer(match: re.Match[str]) -> str:
     if _PLACEHOLDER.match(value) or (match["what"].lower() != "bearer" and _WORD.fullmatch(value)):
         return match[0]
     return f"{match['what']}{match['gap']}{REDACTED}"
+
+
+def _told(match: re.Match[str]) -> str:
+    """Return what announces a secret, and the secret replaced; prose and code stay as they are."""
+    value = match["value"]
+    is_other = not _can_be(value) or _WORD.fullmatch(value) or _EXPRESSION.fullmatch(value) or _NUMBER.fullmatch(value)
+    return match[0] if is_other else f"{match['what']}{REDACTED}"
 
 
 def _assigned(text: str) -> str:

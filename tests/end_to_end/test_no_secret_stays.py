@@ -18,6 +18,8 @@ from tests.support.bringing import adds_up, bring
 
 TOKEN = "q8Zr3xKpW1vT6yLmN4cJ9sHd2fGb7aQe"
 """Of no known shape: what finds it finds those of known shapes, too (tests/lake/test_redact.py)."""
+KEY = "0123456789abcdef9a6656c90bd5482a90a29b9f"
+"""Looks like a commit: it is known for a secret by the environment alone."""
 
 TRAINING = """
 import os, sys
@@ -35,6 +37,9 @@ run.scalar("scalar/" + token).add(2.0)
 run.aggregate("aggregate/" + token, every_s=1).add(2.0)
 run.histogram("histogram/" + token).record([1.0, 2.0])
 run.counter("counter/" + token, unit="By").add(5)
+key = os.environ["WANDB_API_KEY"]
+run.event("known", message="logged in with " + key, place=f"/tmp/{key}/x", said=[{"by": key}])
+run.log({"metric/" + key: 1.0})
 run.event("event " + token, message=f"failed with {token}", token=token, where=[{"deep": token}], url=f"https://{token}@h/x")
 import logging
 logger = logging.getLogger("planted." + token)
@@ -43,7 +48,7 @@ logger.warning("denied: %s", token, extra={"header": token, "deep": {"x": token}
 try:
     raise PermissionError(f"Authorization: Bearer {token}")
 except PermissionError:
-    logger.exception("no access")
+    logger.exception("no access with %s", key, extra={"used": key})
 #ASSETS
 from pathlib import Path
 folder = Path(sys.argv[1]).parent / ("data-" + token)
@@ -53,7 +58,7 @@ folder.mkdir()
 run.dataset("data " + token, f"https://user:{token}@127.0.0.1:9/x?X-Amz-Signature={token}", split=token, note=token)
 run.dataset("local", folder, version=token, tokenizer=token, preprocessing={"key": token}, wait=True)
 run.artifact("model " + token, folder / token, media_type=token, wait=True)
-with run.checkpoint(folder / ("step-" + token), step=1, tag="best " + token, tag_metric=token) as place:
+with run.checkpoint(folder / ("step-" + token), step=1, tag="best " + key, tag_metric=token) as place:
     place.write_text("x")
 try:
     with run.step(1):
@@ -62,7 +67,7 @@ except RuntimeError:
     pass
 try:
     with run:
-        raise ValueError(f"no access with token={token}")
+        raise ValueError(f"no access with token={token}, or {key}")
 except ValueError:
     pass
 """
@@ -85,6 +90,11 @@ def bytes_of(folder):
                 yield file, repr(table.schema.metadata).encode()
 
 
+def holds_one(raw):
+    """Say whether bytes hold one of the planted secrets."""
+    return TOKEN.encode() in raw or KEY.encode() in raw
+
+
 @pytest.mark.slow
 def test_a_planted_token_is_nowhere(tmp_path):
     """Not in the local spool, the spool, the tables, their logs, the checks' results nor the rollups."""
@@ -97,7 +107,7 @@ def test_a_planted_token_is_nowhere(tmp_path):
     git(code, "add", ".")
     git(code, "commit", "-qm", "first")
     git(code, "remote", "add", "origin", f"https://oauth2:{token}@example.org/team/code.git")
-    script.write_text(TRAINING + f'\nsecret = "{token}"\n# curl -H "X-Key: {token}"\n')
+    script.write_text(TRAINING + f'\nsecret = "{token}"\n# curl -H "X-Key: {token}"\n# {KEY}\n')
     local, spool, lake_folder = tmp_path / "local", tmp_path / "spool", tmp_path / "lake"
     command = [
         sys.executable,
@@ -109,7 +119,12 @@ def test_a_planted_token_is_nowhere(tmp_path):
         f"--hub={token}",
         f"db.token={token}",
     ]
-    environment = os.environ | {"HF_TOKEN": token, "NCCL_IB_HCA": token, "SLURM_JOB_PARTITION": token}
+    environment = os.environ | {
+        "HF_TOKEN": token,
+        "WANDB_API_KEY": KEY,
+        "NCCL_IB_HCA": token,
+        "SLURM_JOB_PARTITION": token,
+    }
     # Killed before it uploads, once: what a dead process leaves is looked at as well.
     killed = script.read_text().replace("#ASSETS", "os.kill(os.getpid(), 9)")
     (code / "killed.py").write_text(killed)
@@ -118,8 +133,7 @@ def test_a_planted_token_is_nowhere(tmp_path):
     )
     assert died.returncode == -9
     assert list(local.rglob("*.open"))
-    left = [file for file, raw in bytes_of(local) if token.encode() in raw]
-    assert left == []
+    assert [file for file, raw in bytes_of(local) if holds_one(raw)] == []
 
     done = subprocess.run(command, env=environment, cwd=code, check=False, timeout=120, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -131,6 +145,8 @@ def test_a_planted_token_is_nowhere(tmp_path):
     run_checks(lake)
     run_rollups(lake)
     adds_up(lake, spool)
+    known = query(lake, "SELECT message FROM events WHERE event = 'known'").to_pylist()
+    assert {row["message"] for row in known} == {"logged in with [redacted]"}
     (row,) = query(lake, "SELECT * FROM runs WHERE git_commit IS NOT NULL").to_pylist()[-1:]
     assert row["git_remote"] == "https://example.org/team/code.git"
     assert "+run = capture.start" in row["git_patch"]
@@ -138,5 +154,5 @@ def test_a_planted_token_is_nowhere(tmp_path):
     assert len(searched) > 30
     assert query(lake, "SELECT count(*) n FROM logs").to_pylist()[0]["n"] >= 2
     assert any(b"[redacted]" in raw for _, raw in searched)
-    assert [file for file, raw in searched if token.encode() in raw] == []
+    assert [file for file, raw in searched if holds_one(raw)] == []
     gc.collect()

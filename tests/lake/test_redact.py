@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ranklake.lake.contracts import known_secrets
 from ranklake.lake.contracts.randomness import _stretch_of
 from ranklake.lake.contracts.redact import REDACTED, redact, redact_arguments, redact_uri
 
@@ -285,3 +286,107 @@ def test_long_runs_are_not_remembered():
     before = _stretch_of.cache_info().currsize
     assert redact(picture) == REDACTED
     assert _stretch_of.cache_info().currsize == before
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"HFToken": "hunter2"},
+        {"AWSSecretKey": "hunter2"},
+        {"PGPASSWORD": "hunter2"},
+        {"wandb_key": "hunter2"},
+        {"GITHUB_PAT": "hunter2"},
+        {"env": [{"name": "HF_TOKEN", "value": "hunter2"}]},
+        {"args": ["train.py", "--api-key", "hunter2"]},
+        "PGPASSWORD=hunter2 psql",
+        "DB_PW=hunter2",
+        "Authorization: Bearer hunter2",
+        "{'authorization': 'token hunter2'}",
+        "authorization=Bearer hunter2",
+        "Incorrect API key provided: hunter2.",
+        "the password is hunter2",
+        "wandb.login(key='hunter2')",
+        "train -token hunter2",
+        "secret-0123456789abcdef01234567",
+    ],
+)
+def test_names_and_phrases_that_tell(given):
+    """Names with capitals in a row or nothing between their words, headers, errors, options, pairs."""
+    shown = json.dumps(redact(given))
+    assert REDACTED in shown
+    assert "hunter2" not in shown
+    assert "0123456789abcdef01234567" not in shown
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        "mask-rcnn-coco-2017-finetune-run7",
+        "/ckpt/task-classification-imagenet-resnet/epoch=3.ckpt",
+        "risk-model-transformer-large-v12",
+        "password_field_dim=64",
+        "train/token_accuracy=0.93 tokens_per_s=1e5 num_tokens=4096",
+        "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEE",
+        "authorization: see the manual",
+        "the password is wrong",
+        {
+            "password_field_dim": "64",
+            "token_accuracy": "high",
+            "token_loss": "mean",
+            "moe_token_dispatcher": "alltoall",
+        },
+        {"auth": "none", "use_auth_token": "True", "patch_token": "<p>", "session_timeout": "5m"},
+        {"name": "lr", "value": "cosine"},
+        ["--lr", "3e-4", "--tokenizer", "gpt2"],
+    ],
+)
+def test_names_of_experiments_and_settings_stay(harmless):
+    """A name that ends in -sk, a setting about tokens or passwords, a symbol of C++, prose."""
+    assert redact(harmless) == harmless
+
+
+HEX = "9a6656c90bd5482a90a29b9fa5ff5180bc0dbc0e"
+
+
+@pytest.fixture
+def nothing_known():
+    """Have no secrets known before and after."""
+    known_secrets.forget()
+    yield
+    known_secrets.forget()
+
+
+def test_what_the_process_holds_as_a_secret_goes_wherever_it_stands(nothing_known):
+    """Though it looks like a commit or a word with a number: as a text, in paths, in names, in a URL's encoding."""
+    places = ["{0}", "ckpt-{0}/step", "loss/{0}", "{0}{0}", "got {0}, gave up"]
+    assert redact(f"at {HEX}") == f"at {HEX}"
+    known_secrets.learn_variables(
+        {"WANDB_API_KEY": HEX, "DATABASE_URL": "postgres://u:Sw0rd+fish@h/d", "LR": "1e-3-cosine"}
+    )
+    known_secrets.learn_arguments(
+        ["train.py", "--db-password", "opt1on-word", "hub.token=0123456789abcdef01", "--lr", "5e-4"]
+    )
+    known_secrets.learn_settings({"store": {"passwords": {"a": ["c0nfig-word"]}}, "model": "llama-3-8b-instruct"})
+    for secret in (HEX, "Sw0rd+fish", "Sw0rd%2Bfish", "opt1on-word", "0123456789abcdef01", "c0nfig-word"):
+        for place in places:
+            assert secret not in redact(place.format(secret))
+    assert redact("llama-3-8b-instruct 1e-3-cosine 5e-4") == "llama-3-8b-instruct 1e-3-cosine 5e-4"
+
+
+def test_words_paths_and_numbers_under_telling_names_are_not_known(nothing_known):
+    """They stand elsewhere for something else: a database's password may be its name."""
+    values = ["postgres", "/run/secrets/key1", "12345678", "$(cat key1234)", "short1", "a sentence of 3 words", ""]
+    known_secrets.learn_variables({f"A{n}_PASSWORD": value for n, value in enumerate(values)})
+    known_secrets.learn_variables({"TOKENIZER": "gpt2-large-v2-tokenizer", "AUTH": "kerberos5"})
+    for value in [*values, "gpt2-large-v2-tokenizer", "kerberos5"]:
+        assert redact(f"x {value}") == f"x {value}"
+
+
+def test_of_secrets_not_more_are_known_than_can_be_looked_for(nothing_known):
+    """An environment of thousands of them does not make each line slow."""
+    known_secrets.learn_variables({f"A{n}_SECRET": f"secret{n}x{n}" for n in range(10_000)})
+    text = "step 12 " * 1000
+    before = time.process_time()
+    for _ in range(20):
+        redact(text)
+    assert time.process_time() - before < 1
