@@ -142,7 +142,7 @@ def import_files(
         }
         facts |= {"file": source.name, "at": datetime.now(UTC).isoformat(timespec="seconds"), "rows": recording.rows}
         shipping.remember(format_name, source.path, name, facts)
-        done.runs += [name] if name not in done.runs else []
+        done.runs += [run_ for run_ in recording.runs if run_ not in done.runs]
         done.rows = {t: done.rows.get(t, 0) + recording.rows.get(t, 0) for t in {*done.rows, *recording.rows}}
         refused.update(recording.refused)
     done.rows = dict(sorted(done.rows.items()))

@@ -104,6 +104,25 @@ class Recording:
     _metas: dict[int, Meta] = field(default_factory=dict)
     _held: int = 0
     _first_ns: int | None = None
+    _beside: list["Recording"] = field(default_factory=list)
+
+    def beside(self, run: str, attempt: int) -> "Recording":
+        """Return a recording of another run or attempt in the same file; this one counts its rows, and closes it."""
+        other = Recording(
+            self.identity, run, attempt, self.shipped, self.day, self.key, rows=self.rows, refused=self.refused
+        )
+        self._beside.append(other)
+        return other
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was found in the file: neither rows nor what could not be converted."""
+        return not self._lanes
+
+    @property
+    def runs(self) -> list[str]:
+        """Names of the runs that the file holds."""
+        return list(dict.fromkeys([self.run, *(other.run for other in self._beside)]))
 
     def row(self, table: str, ts_ns: int, rank: int = 0, **columns: Any) -> None:  # noqa: ANN401 - any column
         """Add a row.
@@ -176,6 +195,8 @@ class Recording:
 
     def close(self) -> None:
         """Seal what is left: the row of ``runs``, and for each stream a last segment that says how much there was."""
+        for other in self._beside:
+            other.close()
         if self.says_run and self._first_ns is not None:
             labels = {
                 "imported": self.identity.format,

@@ -7,6 +7,7 @@ import codecs
 import hashlib
 import io
 import posixpath
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ _GZIP_BITS: Final = 31  # zlib: a gzip header, and the largest window
 _UTF8_BOM: Final = b"\xef\xbb\xbf"
 _UTF16_BOMS: Final = (b"\xff\xfe", b"\xfe\xff")
 _HEAD_BYTES: Final = 1 << 16
+
+_COLOURS: Final = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 Told = Callable[[int], None]
 """Is told how many bytes more were read of a file as it lies there."""
@@ -188,6 +191,11 @@ class Source:
                 rest, skipping = b"", True
         if rest or skipping:
             yield _line(number + 1, rest, too_long=skipping)
+
+
+def uncoloured(text: str) -> str:
+    """Return text without the codes that set colours on a terminal (ECMA-48, control sequences)."""
+    return _COLOURS.sub("", text) if "\x1b" in text else text
 
 
 def sources(paths: Iterable[str], options: Callable[[str], dict[str, Any]], inside: str = "") -> list[Source]:

@@ -1,9 +1,12 @@
 """Megatron's standard output: iterations are found however other ranks' output cut them."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from importing import ask, imported
 
+from ranklake.capture.importers.imports import import_files
+from ranklake.capture.importers.source import SourceError
 from ranklake.lake.store import Lake
 
 LINE = (
@@ -90,3 +93,55 @@ def test_cut_anywhere(tmp_path_factory, cuts):
     steps = [row["step"] for row in ask(lake, "SELECT step FROM steps")]
     assert 99 in steps
     assert len(steps) == len(set(steps))
+
+
+def stamped(n, second):
+    return f" [2024-06-01 12:00:{second:02d}.500000]{line(n)}"
+
+
+def test_lines_that_bear_a_time(lake, spool, tmp_path):
+    """Megatron-LM since 2024 tells when it wrote a line; labels of launchers and colours in front change nothing."""
+    text = stamped(1, 10) + "\n"
+    text += "(min, max) time across ranks (ms):\n"
+    text += "    forward-compute ................................: (500.00, 510.00)\n"
+    text += f"\x1b[32m[default7]:\x1b[0m{stamped(2, 12)}\x1b[0m\n"
+    text += " validation loss at iteration 2 on validation set | lm loss value: 9.5E+00 | lm loss PPL: 1.3E+04 | \n"
+    done = run(lake, spool, tmp_path / "log", text)
+    assert (done.rows["steps"], done.refused) == (2, {})
+    steps = ask(lake, "SELECT step, ts, forward_time_s f FROM steps ORDER BY step")
+    assert [str(row["ts"]) for row in steps] == ["2024-06-01 12:00:09+00:00", "2024-06-01 12:00:11+00:00"]
+    assert round(steps[0]["f"], 6) == 0.51
+    wanted = "SELECT metric, value FROM scalars WHERE metric LIKE 'eval/l%' OR metric LIKE '%least' ORDER BY metric"
+    assert ask(lake, wanted) == [
+        {"metric": "eval/loss", "value": 9.5}, {"metric": "megatron/time/forward-compute/least", "value": 0.5},
+    ]  # fmt: skip
+
+
+def test_a_log_that_goes_back_is_a_restart(lake, spool, tmp_path):
+    """Iterations that come again are those of the next attempt; the very same line is no iteration."""
+    text = "\n".join([stamped(1, 2), stamped(2, 4), stamped(3, 6), stamped(3, 6), "Traceback", stamped(2, 20)])
+    done = run(lake, spool, tmp_path / "log", text)
+    assert (done.rows["steps"], done.runs) == (4, ["r"])
+    assert done.refused == {"an iteration that stands in the log twice": 1}
+    told = ask(lake, "SELECT attempt, step FROM steps ORDER BY attempt, step")
+    assert [(row["attempt"], row["step"]) for row in told] == [(0, 1), (0, 2), (0, 3), (1, 2)]
+
+
+def test_deepspeed_tells_a_step_too(lake, spool, tmp_path):
+    """A step that both tell is one; one that DeepSpeed tells without its time is refused."""
+    told = "steps: {} loss: 2.5 iter time (s): {} samples/sec: 61.2"
+    text = "\n".join(["[x] datetime: 2021-06-10 23:06:14", line(1), told.format(2, 1.6), line(2), told.format(2, 1.6),
+                      told.format(3, 0.5), told.format(4, "nan")])  # fmt: skip
+    done = run(lake, spool, tmp_path / "log", text)
+    assert done.refused == {"a step without its time": 1}
+    steps = ask(lake, "SELECT step, ts, step_time_s s FROM steps ORDER BY step")
+    assert [(row["step"], row["s"], str(row["ts"])[14:19]) for row in steps] == [
+        (1, 1.5, "06:14"), (2, 1.5, "06:15"), (3, 0.5, "06:17"),
+    ]  # fmt: skip
+
+
+def test_another_file(spool, tmp_path):
+    """A file without a word of it is refused."""
+    (tmp_path / "log").write_text("hello\n")
+    with pytest.raises(SourceError, match="log: nothing of Megatron-LM or DeepSpeed is in the file"):
+        import_files("megatron", [str(tmp_path / "log")], str(spool))
