@@ -116,10 +116,7 @@ def import_files(
     todo = []
     for source in files:
         _refuse_other(source, format_name, kind, columns)
-        sha256 = source.digest()
-        name = _run_name(
-            run, source, sha256, several=len(files) > 1, own_run=own_run, columns=columns, kind=format_name
-        )
+    for source, sha256, name in _named(files, run, columns, format_name, own_run=own_run):
         before = shipping.remembered(format_name, source.path, name)
         digest = columns.sha256 if columns else ""
         refuse_changed(before, sha256, digest, where=source.name, run=name)
@@ -170,6 +167,24 @@ def _refuse_other(source: Source, name: str, kind: Format, columns: ColumnMappin
     if others:
         mend = f"it looks like {others[0]}: ranklake import {others[0]} {Path(source.path).name}"
         raise SourceError(f"nothing of {name} at its beginning", where=source.name, mend=mend)
+
+
+def _named(
+    files: list[Source], run: str | None, columns: ColumnMapping | None, kind: str, *, own_run: bool
+) -> list[tuple[Source, str, str]]:
+    """Return files with their digests and runs; where runs of different files would share a name, it says which."""
+    found = []
+    for source in files:
+        sha256 = source.digest()
+        several = len(files) > 1
+        name = _run_name(run, source, sha256, several=several, own_run=own_run, columns=columns, kind=kind)
+        found.append((source, sha256, name))
+    contents = {name: {sha256 for _, sha256, other in found if other == name} for _, _, name in found}
+    shared = {name for name, digests in contents.items() if own_run and len(digests) > 1}
+    return [
+        (source, sha256, f"{name[: 127 - _DIGITS]}-{sha256[:_DIGITS]}" if name in shared else name)
+        for source, sha256, name in found
+    ]
 
 
 def _run_name(

@@ -10,12 +10,20 @@ Each line is an event, under its key (but ``run_stop``, which is ``run_end`` her
 
 A line does not say which rank wrote it, unless the launcher put a label in front (``17: :::MLLOG …``). Without one
 the ranks are numbered in the order of their ``init_start``, and all other lines are rank 0's; the run's labels say so.
+Ranks that write at once cut lines, put several on one, and put later ones first: begins and ends are matched by time.
+Where a log goes on with another ``init_start`` and ``run_start``, the second run is one of its own, NAME-2, and so on.
 """
 
 import json
 import re
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.capture.importers.source import Line, SourceError, uncoloured
 
 if TYPE_CHECKING:
     from ranklake.capture.importers.mapping import Mapping
@@ -32,58 +40,119 @@ _DECODER: Final = json.JSONDecoder()
 _INTERVALS: Final = {"block": ("train", "phase"), "eval": ("evaluation", "evaluation"), "epoch": ("epoch", "other"),
                      "run": ("run", "other")}  # fmt: skip
 
+_PREAMBLE: Final = re.compile("cache_clear|submission_.*")
+"""Keys of what launchers write before the first `init_start`."""
+
 Interval = tuple[int, int]
+Edge = tuple[int, int, str, str]
+"""Time, place in the log, what, and ``start`` or ``stop``."""
 
 
 @dataclass
 class _Log:
     """What was read of a log so far. Times are ms since 1970."""
 
-    starts: dict[str, int] = field(default_factory=dict)
-    intervals: dict[str, list[Interval]] = field(default_factory=dict)
+    edges: dict[int, list[Edge]] = field(default_factory=lambda: defaultdict(list))
     config: dict[str, Any] = field(default_factory=dict)
     system: dict[str, Any] = field(default_factory=dict)
     first_init: int | None = None
     last: int = 0
     inits: int = 0
-    steps: int = 0
+    steps: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     labelled: bool = False
 
 
 def read(source: "Source", recording: "Recording", mapping: "Mapping | None") -> None:
-    """Import a log. Lines with a marker that cannot be read are refused; all others are none of ours."""
+    """Import a log. Lines with a marker that cannot be read are refused; all others are none of ours.
+
+    Raises
+    ------
+    SourceError
+        There is no marked line in the file.
+    """
     del mapping
-    log = _Log()
+    begins = _begins(source)
+    names = [f"{recording.run[:120]}-{number}" for number in range(2, len(begins) + 2)]
+    logs = [(_Log(), own) for own in (recording, *(recording.beside(name, recording.attempt) for name in names))]
     for line in source.lines():
-        before, marker, after = line.text.partition(MARKER)
-        if not marker:
-            _system(log, line.text)
-            continue
-        found = _entry(after) if line.flaw is None else None
-        if found is None:
-            recording.refuse("events", line.flaw or "an MLLOG line that is not whole", line.text, line.number)
-            continue
-        label = _LABEL.match(before.rpartition("\r")[2])
-        _take(log, recording, found, None if label is None else int(label[1]))
+        for piece in _pieces(line):
+            if isinstance(piece, str):
+                recording.refuse("events", line.flaw or "an MLLOG line that is not whole", piece, line.number)
+            else:
+                _entry_of(logs, begins, *piece)
     if source.cut:
         recording.refuse("events", source.cut, "")
-    if log.last:
-        _spans(log, recording)
-        _facts(log, recording)
+    if recording.is_empty:
+        raise SourceError("no line of the file begins with :::MLLOG", where=source.name, mend="name a result_….txt")
+    for log, own in logs:
+        if log.last:
+            _spans(log, own)
+            _facts(log, own)
 
 
-def _entry(text: str) -> dict[str, Any] | None:
-    """Return a line's object; None if it is none, or lacks a key or a time."""
+def _entry_of(
+    logs: "list[tuple[_Log, Recording]]", begins: list[int], label: int | None, entry: dict[str, Any]
+) -> None:
+    if label is None:
+        for log, _ in logs:
+            log.system = entry
+        return
+    log, own = logs[bisect_right(begins, entry["time_ms"])]
+    _take(log, own, entry, label if label >= 0 else None)
+
+
+def _begins(source: "Source") -> list[int]:
+    """Go through the log once, for where in time its second run begins, and each after that."""
+    inits: list[int] = []
+    edges: dict[str, list[int]] = {"run_start": [], "run_stop": []}
+    before: int | None = None
+    told, source.told = source.told, lambda _: None
+    for line in source.lines():
+        for piece in _pieces(line):
+            if isinstance(piece, str) or piece[0] is None:
+                continue
+            key, at = piece[1]["key"], piece[1]["time_ms"]
+            if key == "init_start":
+                inits.append(at if before is None else min(at, before))
+            elif key in edges:
+                edges[key].append(at)
+            if not _PREAMBLE.fullmatch(key):
+                before = None
+            elif before is None:
+                before = at
+    source.told, source.cut = told, None
+    starts, stops = sorted(edges["run_start"]), edges["run_stop"]
+    found = [min(between) for one, two in pairwise(starts) if (between := [at for at in inits if one < at <= two])]
+    if starts and stops and (after := [at for at in inits if at > max(starts[-1], *stops)]):
+        found.append(min(after))
+    return found
+
+
+def _pieces(line: Line) -> Iterator[str | tuple[int | None, dict[str, Any]]]:
+    """Yield what a line holds: entries under their labels (-1: none), the system (None), and texts that are broken."""
+    before, *marked = uncoloured(line.text).split(MARKER)
+    label = -1
+    if not marked and (system := _system(before)):
+        yield None, system
+    for text in marked:
+        found = _LABEL.match(before.rpartition("\r")[2])
+        label = int(found[1]) if found else label
+        entry, before = _entry(text) if line.flaw is None else (None, "")
+        yield MARKER + text if entry is None else (label, entry)
+
+
+def _entry(text: str) -> tuple[dict[str, Any] | None, str]:
+    """Return a line's object, None if it is none, or lacks a key or a time; and what stands behind it."""
     try:
-        found, _ = _DECODER.raw_decode(text.lstrip())
+        found, end = _DECODER.raw_decode(text, len(text) - len(text.lstrip()))
     except (ValueError, RecursionError):
-        return None
+        return None, ""
     if not isinstance(found, dict) or not isinstance(found.get("key"), str) or not found["key"]:
-        return None
+        return None, ""
     at = found.get("time_ms")
     if not isinstance(at, int | float) or isinstance(at, bool) or not 0 < at < _LARGEST_MS:
-        return None
-    return {**found, "time_ms": int(at)}
+        return None, ""
+    return {**found, "time_ms": int(at)}, text[end:]
 
 
 def _take(log: _Log, recording: "Recording", entry: dict[str, Any], label: int | None) -> None:
@@ -95,12 +164,12 @@ def _take(log: _Log, recording: "Recording", entry: dict[str, Any], label: int |
         rank = log.inits if label is None else rank
         log.inits += 1
         log.first_init = at if log.first_init is None else min(at, log.first_init)
-    elif key == "run_start":
-        log.starts.setdefault("run_start", at)
-    _interval(log, key, at)
+    what, _, edge = key.rpartition("_")
+    if what in _INTERVALS and edge in {"start", "stop"}:
+        log.edges[rank].append((at, len(log.edges[rank]), what, edge))
     if entry.get("event_type") == "POINT_IN_TIME" and key not in {"tracked_stats", "cache_clear"}:
         log.config.setdefault(key, value)
-    _numbers(log, recording, key, value, at)
+    _numbers(log, recording, rank, key, value, at)
     more = {name: entry[name] for name in ("event_type", "value", "metadata") if entry.get(name) is not None}
     status = (entry.get("metadata") or {}).get("status") if isinstance(entry.get("metadata"), dict) else None
     recording.row(
@@ -111,17 +180,7 @@ def _take(log: _Log, recording: "Recording", entry: dict[str, Any], label: int |
     )  # fmt: skip
 
 
-def _interval(log: _Log, key: str, at: int) -> None:
-    what, _, edge = key.rpartition("_")
-    if what not in _INTERVALS:
-        return
-    if edge == "start":
-        log.starts[what] = at
-    elif edge == "stop" and what in log.starts:
-        log.intervals.setdefault(what, []).append((log.starts.pop(what), at))
-
-
-def _numbers(log: _Log, recording: "Recording", key: str, value: Any, at: int) -> None:  # noqa: ANN401 - JSON
+def _numbers(log: _Log, recording: "Recording", rank: int, key: str, value: Any, at: int) -> None:  # noqa: ANN401 - JSON
     """Add what was measured: steps, and scalars under ``mlperf/``."""
     if key == "eval_accuracy":
         value = {key: value}
@@ -133,51 +192,81 @@ def _numbers(log: _Log, recording: "Recording", key: str, value: Any, at: int) -
         timing = _STEP_TIME.fullmatch(name)
         if timing and 0 <= number < 1 << 30:
             seconds = number / 1000 if timing[1] == "ms" else float(number)
-            recording.step(log.steps, seconds, at * _NS_PER_MS - round(seconds * 1e9))
-            log.steps += 1
+            recording.step(log.steps[rank], seconds, at * _NS_PER_MS - round(seconds * 1e9), rank)
+            log.steps[rank] += 1
         else:
             metric = f"mlperf/{name.removesuffix(' in s').replace(' ', '_')}"
-            recording.scalar(metric[:512], float(number), at * _NS_PER_MS, kind="gauge", edge_flag="unregistered")
+            recording.scalar(metric[:512], float(number), at * _NS_PER_MS, rank, kind="gauge", edge_flag="unregistered")
 
 
-def _system(log: _Log, text: str) -> None:
+def _system(text: str) -> dict[str, Any]:
     _, marker, after = text.partition(_SYSTEM)
-    if marker:
-        try:
-            found, _ = _DECODER.raw_decode(after.lstrip())
-        except (ValueError, RecursionError):
-            return
-        log.system = found if isinstance(found, dict) else log.system
+    try:
+        found, _ = _DECODER.raw_decode(after.lstrip()) if marker else ({}, 0)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _spans(log: _Log, recording: "Recording") -> None:
-    """Add the intervals; one without an end goes to the log's last line, and says so."""
+    """Add the intervals of each rank; the run's own are those of rank 0, or of the first rank that tells any."""
     number = 0
 
-    def span(name: str, kind: str, begin: int, end: int, *, whole: bool = True) -> None:
+    def span(rank: int, name: str, begin: int, end: int, *, whole: bool = True) -> None:
         nonlocal number
         recording.row(
-            "spans", begin * _NS_PER_MS, name=name, kind=kind, span_id=number,
+            "spans", begin * _NS_PER_MS, rank, name=name, kind=kinds[name], span_id=number,
             duration_ns=max(0, end - begin) * _NS_PER_MS, attributes=None if whole else '{"unfinished":true}',
         )  # fmt: skip
         number += 1
 
-    run_start = log.starts.get("run_start")
+    kinds = dict(_INTERVALS.values()) | {"init": "phase"}
+    leader = min(log.edges, default=0)
+    starts = [at for at, _, what, edge in log.edges.get(leader, []) if (what, edge) == ("run", "start")]
     if log.first_init is not None:
-        span("init", "phase", log.first_init, run_start or log.last, whole=run_start is not None)
-    train = "block" if log.intervals.get("block") or "block" in log.starts else "epoch"
-    for what, (name, kind) in _INTERVALS.items():
-        found = [(begin, end, True) for begin, end in log.intervals.get(what, [])]
-        if what in log.starts:
-            found.append((log.starts[what], log.last, False))
-        for begin, end, whole in found:
-            if what != train:
-                span(name, kind, begin, end, whole=whole)
-                continue
-            if what == "epoch":
-                span(name, kind, begin, end, whole=whole)
-            for left, right in _outside((begin, end), log.intervals.get("eval", [])):
-                span("train", "phase", left, right, whole=whole or right < end)
+        span(0, "init", log.first_init, min(starts, default=log.last), whole=bool(starts))
+    for teller in sorted(log.edges):
+        rank = 0 if teller == leader else teller
+        found = _paired(log.edges[teller], log.last)
+        train = "block" if "block" in found else "epoch"
+        evals = sorted((begin, end) for begin, end, _ in found.get("eval", []))
+        for what, (name, _) in _INTERVALS.items():
+            for begin, end, whole in found.get(what, []):
+                if what != "block":
+                    span(rank, name, begin, end, whole=whole)
+                if what == train:
+                    for left, right in _outside((begin, end), evals):
+                        span(rank, "train", left, right, whole=whole or right < end)
+
+
+def _paired(edges: list[Edge], last: int) -> dict[str, list[tuple[int, int, bool]]]:
+    """Return begins and ends, by time, and whether the log tells both.
+
+    What has no end goes to the next begin of its kind, an evaluation also to that of training, and all to the run's
+    end; else to the log's last line.
+    """
+    found: dict[str, list[tuple[int, int, bool]]] = {}
+    opened: dict[str, int] = {}
+
+    def close(what: str, at: int, *, whole: bool) -> None:
+        begin = opened.pop(what, None)
+        if begin is not None and (whole or at > begin):
+            found.setdefault(what, []).append((begin, at, whole))
+
+    for at, _, what, edge in sorted(edges):
+        if edge == "stop":
+            close(what, at, whole=True)
+        else:
+            close(what, at, whole=False)
+            if what in {"block", "epoch"}:
+                close("eval", at, whole=False)
+            opened[what] = at
+        if (what, edge) == ("run", "stop"):
+            for other in list(opened):
+                close(other, at, whole=False)
+    for what in list(opened):
+        close(what, last, whole=False)
+    return found
 
 
 def _outside(of: Interval, others: list[Interval]) -> list[Interval]:

@@ -53,6 +53,59 @@ def test_goodput_is_exact(lake, spool, tmp_path):
     ]  # fmt: skip
 
 
+ODD = {
+    # train 1 to 5 s and 6 to 9, whose first end is missing; evaluation between
+    "0 init_start|1 run_start|1 block_start|5 eval_start|6 eval_stop|6 block_start|9 block_stop|9 run_stop":
+        [9, 1, 7, 1, 0],
+    # an evaluation without an end goes to the next block
+    "0 init_start|1 run_start|1 block_start|5 block_stop|5 eval_start|6 block_start|8 block_stop|9 run_stop":
+        [9, 1, 6, 1, 1],
+    # ranks print at once: ends before begins, and two on a line
+    "1 run_start|0 init_start|5 block_stop|1 block_start|7 run_stop|6 eval_stop + 5 eval_start": [7, 1, 4, 1, 1],
+    # each rank tells its own: the run's are those of rank 0
+    "0: 0 init_start|0: 1 run_start|1: 1 run_start|0: 1 block_start|1: 2 block_start|0: 5 block_stop|1: 6 block_stop|"
+    "0: 7 run_stop": [7, 1, 4, 0, 2],
+}  # fmt: skip
+
+
+def printed(one):
+    label, found, entries = one.rpartition(": ")
+    pairs = [entry.split() for entry in entries.split(" + ")]
+    return (f"\x1b[1m{label}:\x1b[0m " if found else "") + "".join(line(key, int(at) * 1_000) for at, key in pairs)
+
+
+def test_begins_and_ends_are_matched(lake, spool, tmp_path):
+    """By time and by rank, whatever is missing and in whatever order it was printed."""
+    for number, text in enumerate(ODD):
+        (tmp_path / f"log{number}").write_text("\n".join(printed(one) for one in text.split("|")))
+    assert imported(lake, spool, "mlperf", tmp_path / "log*", run="r").refused == {}
+    run_rollups(lake, ["goodput"])
+    wanted = "SELECT wall_ns, init_ns, productive_ns, evaluation_ns, unattributed_ns FROM goodput ORDER BY run"
+    assert [[ns // 10**9 for ns in row.values()] for row in ask(lake, wanted)] == list(ODD.values())
+
+
+def test_several_runs_in_a_log(lake, spool, tmp_path):
+    """A log that goes on with another run is two runs, each from its own beginning to its own end."""
+    again = [one.replace(str(BEGIN)[:9], str(BEGIN + 100_000)[:9]) for one in WHOLE]
+    (tmp_path / "log").write_text("\n".join([*WHOLE, line("cache_clear", 50_000), *again]))
+    done = imported(lake, spool, "mlperf", tmp_path / "log", run="r")
+    assert (done.runs, done.rows["steps"], done.rows["runs"]) == (["r", "r-2"], 4, 2)
+    run_rollups(lake, ["goodput"])
+    found = ask(lake, "SELECT run, init_ns, productive_ns, evaluation_ns FROM goodput ORDER BY run")
+    assert [row["productive_ns"] for row in found] == [2_100_000_000] * 2
+    assert found[0]["init_ns"] == 2_500_000_000
+
+
+def test_files_of_one_name(spool, tmp_path):
+    """Logs that differ never share a run because their files have the same name."""
+    for name, at in (("a", 0), ("b", 1)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "result_0.txt").write_text(line("init_start", at))
+    done = import_files("mlperf", [str(tmp_path / "*" / "result_0.txt")], str(spool), run="q")
+    assert len(done.runs) == 2
+    assert all(name.startswith("q-result_0-") for name in done.runs)
+
+
 def test_labels_say_the_rank(lake, spool, tmp_path):
     """What the launcher put in front of a line is the rank that wrote it."""
     file = tmp_path / "log"
