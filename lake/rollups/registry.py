@@ -224,6 +224,7 @@ ROLLUPS: Final = (
         {"max_plausible_ratio": MAX_PLAUSIBLE_RATIO},
         lookups={"peaks": _peaks, "dtypes": _dtypes},
     ),
+    Rollup("step_mfu", "partition", (Input("step_rollup", "day"), Input("mfu", "day"))),
     Rollup("run_epochs", "partition", (Input("scalars", "day"),)),
     Rollup(
         "goodput_daily",

@@ -1,15 +1,12 @@
 """The rollups `run_facts` and `mfu`: sums over sums, with the source of every number."""
 
-import re
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rollup_inputs import DAY, NOON, append, computed, context
 
-from ranklake.lake import mfu as mfu_room
 from ranklake.lake.mfu.peaks import devices, peak_flops
 from ranklake.lake.rollups.evaluate import replace_table
 from ranklake.lake.rollups.runner import run_rollups
@@ -251,29 +248,50 @@ def test_hours_add_up_to_any_coarser_ratio(data):
     assert ratio == pytest.approx(flops / (seconds * 312e12), rel=1e-6)
 
 
-README = Path(mfu_room.__file__).parents[1] / "rollups" / "README.md"
+def steps_of(**tables):
+    """Compute what step_mfu reads, then it; return its rows and those of mfu."""
+    ctx = context(**tables)
+    for name in ("run_facts", "mfu", "step_rollup"):
+        replace_table(ctx, name, computed(ctx, name))
+    found = computed(ctx, "step_mfu").sort_by([("attempt", "ascending"), ("step", "ascending")]).to_pylist()
+    return found, ctx.sql("SELECT * FROM mfu").to_arrow_table().to_pylist()
 
 
 @settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_steps_add_up_to_their_hour(data):
-    """The README's query gives each step its MFU; numerators and denominators of steps sum up to the hour's."""
-    (query,) = re.findall(r"^```sql\n(.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
+    """Each step has its MFU; numerators and denominators of steps sum up to the hour's, whose ratio is their mean."""
     numbers = st.floats(0.125, 10, width=32)
     times = [[data.draw(numbers) for _ in range(2)] for _ in range(data.draw(st.integers(1, 12)))]
+    tokens = data.draw(st.none() | st.lists(st.integers(1, 9), min_size=len(times), max_size=len(times)))
     steps = [
-        step_row(rank, number, seconds, NOON + timedelta(minutes=10 * number))
+        step_row(rank, number, seconds, NOON + timedelta(minutes=10 * number), tokens=tokens and tokens[number])
         for number, both in enumerate(times)
         for rank, seconds in enumerate(both)
     ]
     said_once = [said("model/flops_per_step", 100e12, rank) for rank in (0, 1)]
-    ctx = context(runs=[run_row(**A100)], steps=steps, scalars=said_once)
-    for name in ("run_facts", "mfu", "step_rollup"):
-        replace_table(ctx, name, computed(ctx, name))
-    found = ctx.sql(query).to_arrow_table().to_pylist()
-    assert len(found) == len(times)
+    found, hours = steps_of(runs=[run_row(**A100)], steps=steps, scalars=said_once)
+    assert [row["step"] for row in found] == list(range(len(times)))
     for row in found:
-        assert row["mfu_ratio"] == pytest.approx(200e12 / (312e12 * sum(times[row["step"]])), rel=1e-6)
-    hours = ctx.sql("SELECT sum(model_flops) AS done, sum(peak_flops) AS could FROM mfu").to_arrow_table().to_pylist()
-    assert sum(row["model_flops"] for row in found) == pytest.approx(hours[0]["done"], rel=1e-9)
-    assert sum(row["peak_flops"] for row in found) == pytest.approx(hours[0]["could"], rel=1e-9)
+        in_hour = range(row["step"] // 6 * 6, min(len(times), row["step"] // 6 * 6 + 6))
+        share = tokens[row["step"]] / sum(tokens[step] for step in in_hour) if tokens else 1 / len(in_hour)
+        could = 312e12 * sum(times[row["step"]])
+        assert row["peak_flops"] == pytest.approx(could, rel=1e-6)
+        assert row["mfu_ratio"] == pytest.approx(200e12 * len(in_hour) * share / could, rel=1e-6)
+        assert row["reason"] is None
+    for name in ("model_flops", "peak_flops"):
+        assert sum(row[name] for row in found) == pytest.approx(sum(row[name] for row in hours), rel=1e-9)
+
+
+def test_a_step_says_why_it_has_no_mfu():
+    """The hour's reason is the step's; a step whose tokens are unknown shares by ranks with all of its hour."""
+    (row,), _ = steps_of(steps=[step_row(0, 0, 1.0)])
+    assert (row["mfu_ratio"], row["reason"]) == (None, "model FLOPs are not recorded on 1 of 1 ranks")
+    steps = [step_row(0, 0, 1.0, tokens=30), step_row(0, 1, 3.0, NOON + timedelta(seconds=1))]
+    scalars = [said("model/flops_per_step", 78e12), said("model/hardware_flops_per_step", 104e12)]
+    found, _ = steps_of(runs=[run_row(**A100)], steps=steps, scalars=scalars)
+    assert [row["mfu_ratio"] for row in found] == pytest.approx([78 / 312, 78 / 936])
+    assert [row["hfu_ratio"] for row in found] == pytest.approx([104 / 312, 104 / 936])
+    assert {(row["flops_convention"], row["peak_source"]) for row in found} == {
+        ("counted", "table: NVIDIA A100 datasheet")
+    }

@@ -1,0 +1,55 @@
+-- grain    one row per run, attempt and step, as in step_rollup
+-- inputs   step_rollup and mfu of the date
+-- formula  An hour's FLOPs are shared among the steps that began in it, by their tokens where all of them tell tokens, else
+--          by the ranks that took part; its peak FLOPs by step time summed over ranks. So the steps of an hour add up to
+--          mfu's row for it, and their ratio, weighted by peak_flops, is that row's.
+WITH hourly AS (
+    SELECT
+        run, attempt, step, ts, ranks, tokens, sum_step_time_ns,
+        (CAST(ts AS BIGINT) - CAST($begin AS BIGINT)) / 3600000000 AS hour_number
+    FROM step_rollup
+    WHERE date = $date
+),
+weighed AS (
+    SELECT
+        *,
+        CASE
+            WHEN count(tokens) OVER hour = count(*) OVER hour AND sum(tokens) OVER hour > 0
+            THEN CAST(tokens AS DOUBLE) / sum(tokens) OVER hour
+            ELSE CAST(ranks AS DOUBLE) / sum(ranks) OVER hour
+        END AS flops_share,
+        CAST(sum_step_time_ns AS DOUBLE) / nullif(sum(sum_step_time_ns) OVER hour, 0) AS time_share
+    FROM hourly
+    WINDOW hour AS (PARTITION BY run, attempt, hour_number)
+),
+shared AS (
+    SELECT
+        weighed.run, weighed.attempt, weighed.step, weighed.ts, weighed.ranks, weighed.tokens,
+        mfu.model_flops * flops_share AS model_flops,
+        mfu.hardware_flops * flops_share AS hardware_flops,
+        mfu.peak_flops * time_share AS peak_flops,
+        mfu.peak_source, mfu.flops_convention, mfu.reason, mfu.hfu_reason, mfu.run AS of_run
+    FROM weighed
+    LEFT JOIN mfu
+        ON mfu.run = weighed.run
+        AND mfu.attempt = weighed.attempt
+        AND mfu.date = $date
+        AND CAST(mfu.hour AS BIGINT) = CAST($begin AS BIGINT) + weighed.hour_number * 3600000000
+)
+SELECT
+    run, attempt, step, ts, $date AS date, ranks, tokens,
+    model_flops, hardware_flops, peak_flops,
+    model_flops / nullif(peak_flops, 0) AS mfu_ratio,
+    hardware_flops / nullif(peak_flops, 0) AS hfu_ratio,
+    peak_source, flops_convention,
+    CASE
+        WHEN model_flops / nullif(peak_flops, 0) IS NOT NULL THEN NULL
+        WHEN of_run IS NULL THEN 'mfu has no row for the hour'
+        ELSE coalesce(reason, 'the step took no time')
+    END AS reason,
+    CASE
+        WHEN hardware_flops / nullif(peak_flops, 0) IS NOT NULL THEN NULL
+        WHEN of_run IS NULL THEN 'mfu has no row for the hour'
+        ELSE coalesce(hfu_reason, 'the step took no time')
+    END AS hfu_reason
+FROM shared
