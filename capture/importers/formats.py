@@ -32,6 +32,8 @@ class Format:
         Whether it takes a mapping.
     inside
         Which of a folder's files are meant where the folder is named; empty where folders are none of the format's.
+    by_name
+        Whether files of the same content may say different things: pages whose samples bear no time do.
     """
 
     summary: str
@@ -40,6 +42,7 @@ class Format:
     own_run: bool = True
     maps: bool = False
     inside: str = ""
+    by_name: bool = False
 
 
 FORMATS: Final[dict[str, Format]] = {
@@ -68,6 +71,7 @@ FORMATS: Final[dict[str, Format]] = {
             re.MULTILINE,
         ),
         own_run=False,
+        by_name=True,
     ),
     "tensorboard": Format(
         "event files of TensorBoard",

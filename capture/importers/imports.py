@@ -33,6 +33,8 @@ class Imported:
         Names, in the order of the files.
     rows, refused
         Rows that were converted, by table, and those that were not, by reason: ingest sends them to quarantine.
+    left_out
+        Rows that the mapping's filters did not let through.
     again
         Files that had been imported before: ingest stores nothing of them twice.
     cut
@@ -44,6 +46,7 @@ class Imported:
     runs: list[str] = field(default_factory=list)
     rows: dict[str, int] = field(default_factory=dict)
     refused: dict[str, int] = field(default_factory=dict)
+    left_out: int = 0
     again: int = 0
     cut: dict[str, str] = field(default_factory=dict)
     segments: int = 0
@@ -113,6 +116,7 @@ def import_files(
         if progress is not None:
             progress(min(seen, total), total)
 
+    by_name = kind.by_name if columns is None else columns.by_name
     todo = []
     for source in files:
         _refuse_other(source, format_name, kind, columns)
@@ -121,7 +125,7 @@ def import_files(
         digest = columns.sha256 if columns else ""
         refuse_changed(before, sha256, digest, where=source.name, run=name)
         done.again += before is not None
-        todo.append((source, name, Identity(format_name, digest, source.name, sha256)))
+        todo.append((source, name, Identity(format_name, digest, source.name, sha256, by_name)))
     key = Encryption(encryption_key).key() if encryption_key else None
     for source, name, identity in todo:
         recording = Recording(identity, name, 0, shipping.take, today(), key, says_run=name not in done.runs)
@@ -142,6 +146,7 @@ def import_files(
         done.runs += [run_ for run_ in recording.runs if run_ not in done.runs]
         done.rows = {t: done.rows.get(t, 0) + recording.rows.get(t, 0) for t in {*done.rows, *recording.rows}}
         refused.update(recording.refused)
+        done.left_out += recording.left_out
     done.rows = dict(sorted(done.rows.items()))
     done.refused = dict(refused.most_common())
     done.segments, done.segment_bytes, done.objects = shipping.segments, shipping.segment_bytes, shipping.objects

@@ -23,7 +23,20 @@ from ranklake.lake.contracts.segment import RUN_NAME
 
 PACKAGED: Final = Path(__file__).parent / "mappings"
 EPOCHS: Final = {"epoch_s": 10**9, "epoch_ms": 10**6, "epoch_us": 10**3, "epoch_ns": 1}
-_TOP: Final = {"table", "about", "source", "run", "time", "rank", "columns", "filters", "missing", "separator", "melt"}
+_TOP: Final = {
+    "table",
+    "about",
+    "source",
+    "run",
+    "time",
+    "rank",
+    "columns",
+    "filters",
+    "missing",
+    "separator",
+    "decimal",
+    "melt",
+}
 _COLUMN: Final = {
     "column", "value", "file", "row", "json", "unit", "scale", "offset", "values", "default", "missing", "format",
     "zone", "origin",
@@ -58,6 +71,8 @@ class Rule:
     format, zone, origin_ns
         Of times: a name of `EPOCHS`, ``iso`` or a pattern of strptime; the zone of times without one; what relative
         times count from, ns since 1970.
+    decimal
+        What stands between a number's whole part and the rest: a dot or a comma.
     at
         Where in the mapping, for messages.
     """
@@ -77,6 +92,7 @@ class Rule:
     format: str = "iso"
     zone: str = "UTC"
     origin_ns: int | None = None
+    decimal: str = "."
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -94,6 +110,7 @@ class Filter:
     not_in: frozenset[str] | None = None
     above: float | None = None
     below: float | None = None
+    decimal: str = "."
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +161,11 @@ class Mapping:
         return self.run is None
 
     @property
+    def by_name(self) -> bool:
+        """Whether rows depend on the file's name, beside its content."""
+        return any(rule.file is not None for rule in self.rules)
+
+    @property
     def foreign(self) -> dict[str, KeyPath]:
         """Foreign columns that are read, and where the mapping names them."""
         rules = [self.time, *([self.rank] if self.rank else []), *self.rules]
@@ -188,6 +210,7 @@ class _Reading:
     def __init__(self, document: Document) -> None:
         self.document = document
         self.missing: frozenset[str] = frozenset({""})
+        self.decimal = "."
 
     def fail(self, at: KeyPath, what: str, mend: str = "") -> NoReturn:
         fail(self.document, at, what, mend)
@@ -209,7 +232,7 @@ class _Reading:
             self.fail(("table",), error.what, error.mend)
         if not of.envelope:
             self.fail(("table",), f"nobody records rows of {table!r}", "name a table of facts, such as steps or spans")
-        self.missing = frozenset(map(str, top.get("missing", [""])))
+        self.texts(top)
         if "time" not in top:
             self.fail((), "no time: when rows happened is not said", "add time: {column: …}")
         run = top.get("run")
@@ -238,6 +261,23 @@ class _Reading:
             self.melt(top), self.document,
         )  # fmt: skip
 
+    def texts(self, top: dict[str, Any]) -> None:
+        """Take what holds for texts of all columns."""
+        if "missing" in top:
+            self.missing = self.words(top, "missing", ())
+        self.decimal = top.get("decimal", ".")
+        if self.decimal not in {".", ","}:
+            self.fail(("decimal",), "is neither a dot nor a comma", 'decimal: ","')
+
+    def words(self, given: dict[str, Any], name: str, at: KeyPath) -> frozenset[str]:
+        """Return the texts that a list stands for; YAML takes ``true`` for more than a word."""
+        if not isinstance(given[name], list):
+            self.fail((*at, name), "is no list", f"{name}: [{given[name]}]")
+        found: set[str] = set()
+        for one in given[name]:
+            found |= {str(one), str(one).lower(), str(one).upper()} if isinstance(one, bool) else {str(one)}
+        return frozenset(found)
+
     def melt(self, top: dict[str, Any]) -> Melt | None:
         if "melt" not in top:
             return None
@@ -262,6 +302,10 @@ class _Reading:
             )
         is_time = target is None or target.type == "timestamp"
         self.fits(given, target, at, is_time=is_time)
+        if is_time:
+            self.fits_time(given, target, at)
+        if "json" in given:
+            self.words(given, "json", at)
         if "zone" in given:
             try:
                 ZoneInfo(str(given["zone"]))
@@ -273,11 +317,11 @@ class _Reading:
             value=given.get("value"), file=given.get("file"), row="row" in given,
             json=tuple(map(str, given.get("json") or ())),
             conversion=self.conversion(given, target, at, is_time=is_time),
-            values={str(word): meant for word, meant in given["values"].items()} if "values" in given else None,
+            values=_words(given["values"]) if "values" in given else None,
             default=given.get("default"), has_default="default" in given,
-            missing=frozenset(map(str, given["missing"])) if "missing" in given else self.missing,
+            missing=self.words(given, "missing", at) if "missing" in given else self.missing,
             format=str(given.get("format", "iso")), zone=str(given.get("zone", "UTC")),
-            origin_ns=self.origin(given, at),
+            origin_ns=self.origin(given, at), decimal=self.decimal,
         )  # fmt: skip
 
     def fits(self, given: dict[str, Any], target: Column | None, at: KeyPath, *, is_time: bool) -> None:
@@ -297,6 +341,29 @@ class _Reading:
                 )
         self.fits_values(given, target, at)
 
+    def fits_time(self, given: dict[str, Any], target: Column | None, at: KeyPath) -> None:
+        """Refuse what is no way to read times, and what would be passed over."""
+        form, origin = str(given.get("format", "iso")), "origin" in given
+        if target is None and "row" in given:
+            self.fail((*at, "row"), "is no time", "time: {column: …}")
+        if form not in {"iso", *EPOCHS} and "%" not in form:
+            self.fail((*at, "format"), f"no format of times is called {form!r}", did_you_mean(form, ["iso", *EPOCHS]))
+        if origin and ("format" in given or "unit" not in given):
+            self.fail((*at, "origin"), "times from an origin have a unit, and no format", "such as unit: s")
+        for name in ("unit", "scale", "offset"):
+            if name in given and not origin and (name == "unit" or form not in EPOCHS):
+                what = "says the unit already" if form in EPOCHS else f"has no {name}"
+                mend = (
+                    f"leave {name} out" if form in EPOCHS else "say format: epoch_s, or from which origin times count"
+                )
+                self.fail((*at, name), f"the format {form} {what}", mend)
+        if "zone" in given and form in EPOCHS:
+            self.fail((*at, "zone"), f"{form} counts in UTC", "leave zone out")
+        if given.get("value") is not None and not origin:
+            epoch = form in EPOCHS and _is_of(given["value"], "float64")
+            if not epoch and moment_ns(str(given["value"]), form) is None:
+                self.fail((*at, "value"), f"{given['value']!r} is no time", "such as 2026-03-01T00:00:00Z")
+
     def fits_values(self, given: dict[str, Any], target: Column | None, at: KeyPath) -> None:
         """Refuse constants and words that are no values of the column."""
         kind = "timestamp" if target is None else target.type
@@ -313,7 +380,9 @@ class _Reading:
 
     def conversion(self, given: dict[str, Any], target: Column | None, at: KeyPath, *, is_time: bool) -> Conversion:
         found = Conversion()
-        if "unit" in given:
+        if is_time and given.get("format") in EPOCHS:
+            found = Conversion(Fraction(EPOCHS[given["format"]]))
+        elif "unit" in given:
             own = "ns" if is_time else target.unit if target else None
             try:
                 found = conversion(str(given["unit"]), own)
@@ -321,7 +390,7 @@ class _Reading:
                 self.fail((*at, "unit"), str(error))
         try:
             scale, offset = Fraction(str(given.get("scale", 1))), Fraction(str(given.get("offset", 0)))
-        except ValueError:
+        except (ValueError, ZeroDivisionError):
             self.fail(at, "scale and offset are numbers", "such as scale: 0.001")
         return Conversion(found.factor * scale, found.offset + offset * found.factor)
 
@@ -329,7 +398,7 @@ class _Reading:
         if "origin" not in given:
             return None
 
-        found = moment_ns(str(given["origin"]), "iso", "UTC")
+        found = moment_ns(str(given["origin"]), "iso", str(given.get("zone", "UTC")))
         if found is None:
             self.fail((*at, "origin"), "is no time", "such as 2020-07-01T00:00:00Z")
         return found
@@ -340,14 +409,24 @@ class _Reading:
             self.fail(
                 at, "a filter needs a column and what its values are to be", "such as {column: state, in: [done]}"
             )
-        words = {name: frozenset(map(str, given[name])) for name in ("in", "not_in") if name in given}
+        words = {name: self.words(given, name, at) for name in ("in", "not_in") if name in given}
         bounds = {}
         for name in ("above", "below"):
             if name in given:
                 if not _is_of(given[name], "float64"):
                     self.fail((*at, name), "is no number")
                 bounds[name] = float(given[name])
-        return Filter(str(given["column"]), at, words.get("in"), words.get("not_in"), **bounds)
+        return Filter(str(given["column"]), at, words.get("in"), words.get("not_in"), decimal=self.decimal, **bounds)
+
+
+def _words(given: dict[Any, Any]) -> dict[str, Any]:
+    """Return words and what they mean; YAML takes ``true`` for more than a word."""
+    found: dict[str, Any] = {}
+    for word, meant in given.items():
+        found[str(word)] = meant
+        if isinstance(word, bool):
+            found |= {str(word).lower(): meant, str(word).upper(): meant}
+    return found
 
 
 def _is_of(value: Any, kind: str) -> bool:  # noqa: ANN401 - YAML

@@ -49,16 +49,20 @@ class Identity:
         The importer, and the digest of the mapping's text; empty if it takes none.
     name, sha256
         The file's name without folders, and the digest of its bytes.
+    by_name
+        Whether two files of the same content are two imports, since rows depend on the name or the file's time.
     """
 
     format: str
     mapping: str
     name: str
     sha256: str
+    by_name: bool = False
 
     def incarnation(self, run: str, attempt: int, rank: int) -> int:
         """Return the positive 63-bit number that stands for the import of a rank."""
-        of = "\0".join((self.format, self.mapping, self.sha256, run, str(attempt), str(rank)))
+        own = (self.name,) if self.by_name else ()
+        of = "\0".join((self.format, self.mapping, self.sha256, run, str(attempt), str(rank), *own))
         return (int.from_bytes(hashlib.sha256(of.encode()).digest()[:8], "big") >> 2) + 1
 
 
@@ -87,6 +91,8 @@ class Recording:
         Whether there is such a row.
     rows, refused
         Counted by table, and by reason.
+    left_out
+        Rows that a mapping's filters did not let through.
     """
 
     identity: Identity
@@ -100,6 +106,7 @@ class Recording:
     facts: dict[str, Any] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
     refused: dict[str, int] = field(default_factory=dict)
+    left_out: int = 0
     _lanes: dict[tuple[int, str], _Lane] = field(default_factory=dict)
     _metas: dict[int, Meta] = field(default_factory=dict)
     _held: int = 0

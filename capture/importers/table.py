@@ -24,8 +24,8 @@ _BLOCK_BYTES: Final = 8 << 20
 _BLOCK_ROWS: Final = 65_536
 _SHOWN_COLUMNS: Final = 64
 
-Block = tuple[pa.Table, list[tuple[int | None, str, str]]]
-"""Rows, and what of the file was no row: line, reason, text."""
+Block = tuple[pa.Table, list[tuple[int | None, str, str]], Array]
+"""Rows; what of the file was no row: line, reason, text; and the rows' lines, from 1."""
 
 
 def read(source: "Source", recording: "Recording", mapping: "Mapping") -> None:
@@ -45,15 +45,18 @@ def read(source: "Source", recording: "Recording", mapping: "Mapping") -> None:
         blocks = _json_lines(source, mapping)
     else:
         blocks = _csv(source, mapping, head)
+    if head.lstrip().startswith(b"[") and b"{" in head[:64]:
+        mend = "give an object a line: jq -c '.[]' FILE"
+        raise SourceError("is one JSON array", where=source.name, mend=mend)
     if mapping.melt is not None and (head.startswith(b"PAR1") or head.lstrip().startswith(b"{")):
         raise SourceError("is no CSV, and the mapping melts columns", where=source.name, mend="give it as CSV")
     table, number = mapping.contract.table, 0
-    for rows, misfits in blocks:
+    for rows, misfits, lines in blocks:
         for line, reason, text in misfits:
             recording.refuse(table, reason, text, line)
         if rows.num_rows:
             molten = rows if mapping.melt is None else melted(rows, mapping.melt)
-            _convert(molten, number, source, recording, mapping, max(1, molten.num_rows // rows.num_rows))
+            _convert(molten, number, source, recording, mapping, np.repeat(lines, molten.num_rows // rows.num_rows))
             number += molten.num_rows
 
 
@@ -69,17 +72,18 @@ def melted(rows: pa.Table, melt: "Melt") -> pa.Table:
 
 
 def _convert(
-    rows: pa.Table, first: int, source: "Source", recording: "Recording", mapping: "Mapping", width: int
+    rows: pa.Table, first: int, source: "Source", recording: "Recording", mapping: "Mapping", lines: Array
 ) -> None:
     """Hand over a block's rows; those of which any value does not convert are refused whole.
 
-    So many rows were one in the file as `width` says.
+    `lines` says where in the file each stands.
     """
     table, file = mapping.contract.table, {"stem": source.stem, "name": source.name}
     count = rows.num_rows
     wanted = np.ones(count, bool)
     for item in mapping.filters:
         wanted &= kept(item, rows)
+    recording.left_out += count - int(wanted.sum())
     reasons: list[tuple[Mask, str]] = []
     times, absent, bad = _times(mapping, rows)
     reasons += [(bad, "time: a time that is none"), (absent & ~bad, "time: there is none")]
@@ -102,7 +106,7 @@ def _convert(
         here = np.flatnonzero(wrong & good)
         good[here] = False
         for at in here.tolist():
-            recording.refuse(table, why, _shown(rows, at), (first + at) // width + 1)
+            recording.refuse(table, why, _shown(rows, at), int(lines[at]))
     for rank in np.unique(ranks[good]).tolist():
         mine = good & (ranks == rank)
         recording.world_size = max(recording.world_size, rank + 1)
@@ -135,8 +139,10 @@ def _shown(rows: pa.Table, at: int) -> str:
 def _csv(source: "Source", mapping: "Mapping", head: bytes) -> Iterator[Block]:
     separator = mapping.separator or _separator(head)
     misfits: list[tuple[int | None, str, str]] = []
+    last, skipped = 1, set()  # of a file without empty lines, and without line ends in quotes
 
     def misfit(row: Any) -> str:  # noqa: ANN401 - pyarrow's InvalidRow
+        skipped.add(row.number)
         misfits.append((row.number, f"{row.actual_columns} fields instead of {row.expected_columns}", row.text or ""))
         return "skip"
 
@@ -156,7 +162,10 @@ def _csv(source: "Source", mapping: "Mapping", head: bytes) -> Iterator[Block]:
         for batch in reader:
             some = misfits.copy()
             misfits.clear()
-            yield pa.table(batch), some
+            places = np.arange(last + 1, last + 1 + batch.num_rows + len(skipped))
+            places = places[~np.isin(places, list(skipped))][: batch.num_rows]
+            last = int(places[-1]) if len(places) else last
+            yield pa.table(batch), some, places
     except pa.ArrowInvalid as error:
         what = "is too long" if "block size" in str(error) else "is no CSV"
         raise SourceError(
@@ -164,12 +173,12 @@ def _csv(source: "Source", mapping: "Mapping", head: bytes) -> Iterator[Block]:
         ) from error
     if misfits or source.cut:
         cut = [(None, source.cut, "")] if source.cut else []
-        yield pa.table({name: pa.array([], pa.binary()) for name in header}), [*misfits, *cut]
+        yield pa.table({name: pa.array([], pa.binary()) for name in header}), [*misfits, *cut], np.arange(0)
 
 
 def _header(head: bytes, separator: str) -> list[str]:
     first = head.decode(errors="replace").lstrip("\n\r")
-    return next(csv.reader(io.StringIO(first), delimiter=separator), [])
+    return next(csv.reader(io.StringIO(first, newline=None), delimiter=separator), [])
 
 
 def _separator(head: bytes) -> str:
@@ -179,6 +188,7 @@ def _separator(head: bytes) -> str:
 
 def _json_lines(source: "Source", mapping: "Mapping") -> Iterator[Block]:
     rows: list[dict[str, Any]] = []
+    lines: list[int] = []
     misfits: list[tuple[int | None, str, str]] = []
     names = list(mapping.foreign)
     seen: set[str] = set()
@@ -186,10 +196,11 @@ def _json_lines(source: "Source", mapping: "Mapping") -> Iterator[Block]:
     def block() -> Block:
         columns = {name: texts([_word(row.get(name)) for row in rows]) for name in names}
         found = pa.table(columns) if rows else pa.table({name: texts([]) for name in names})
-        some = misfits.copy()
+        some, places = misfits.copy(), np.array(lines, np.int64)
         rows.clear()
+        lines.clear()
         misfits.clear()
-        return found, some
+        return found, some, places
 
     for line in source.lines():
         if line.flaw is None and not line.text.strip():
@@ -201,6 +212,7 @@ def _json_lines(source: "Source", mapping: "Mapping") -> Iterator[Block]:
         if isinstance(row, dict):
             seen.update(row)
             rows.append(row)
+            lines.append(line.number)
         else:
             misfits.append((line.number, line.flaw or "no JSON object", line.text))
         if len(rows) + len(misfits) >= _BLOCK_ROWS:
@@ -225,8 +237,10 @@ def _parquet(source: "Source", mapping: "Mapping") -> Iterator[Block]:
             file = pq.ParquetFile(raw)
             names = file.schema_arrow.names
             mapping.check_columns(names, source.name)
+            first = 1
             for batch in file.iter_batches(_BLOCK_ROWS, columns=list(mapping.foreign), use_threads=False):
                 source.told(source.size_bytes * batch.num_rows // max(1, file.metadata.num_rows))
-                yield pa.table(batch), []
+                yield pa.table(batch), [], np.arange(first, first + batch.num_rows)
+                first += batch.num_rows
         except (pa.ArrowException, OSError) as error:
             raise SourceError("not readable as Parquet", where=source.name, mend="fetch it again") from error

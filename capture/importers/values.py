@@ -25,6 +25,7 @@ _NUMBER: Final = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _JSON_NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _WHOLE: Final = r"^[+-]?[0-9]+$"
 _TRUE, _FALSE = frozenset({"true", "1", "yes", "t", "y"}), frozenset({"false", "0", "no", "f", "n"})
+_LATEST_NS: Final = 2**62
 _LARGEST: Final = {"int32": 2**31 - 1, "int64": 2**63 - 1}
 
 
@@ -67,7 +68,7 @@ def _typed(rule: Rule, given: pa.ChunkedArray, to: pa.DataType) -> tuple[pa.Arra
     if kind == "timestamp":
         times, absent, bad = moments(rule, given)
         return numbers(times // 1000, to, absent | bad), bad, "a time that is none"
-    found, absent, bad = _numbers(given, text, rule.conversion, whole=kind.startswith("int"))
+    found, absent, bad = _numbers(given, text, rule.conversion, whole=kind.startswith("int"), decimal=rule.decimal)
     bad |= broken
     if kind.startswith("int"):
         bad |= ~absent & (np.abs(found) > _LARGEST[kind])
@@ -81,17 +82,15 @@ def moments(rule: Rule, given: pa.ChunkedArray) -> tuple[Array, Mask, Mask]:
     """Return times as ns since 1970, where there are none, and which could not be converted."""
     if pa.types.is_timestamp(given.type) or pa.types.is_date(given.type):
         naive = not pa.types.is_timestamp(given.type) or given.type.tz is None
-        moment = given.cast(pa.timestamp("us")) if naive else given.cast(pa.timestamp("us", "UTC"))
+        moment = given.cast(pa.timestamp("us", None if naive else "UTC"), safe=False)  # what is below a µs is cut off
         if naive and rule.zone != "UTC":
             moment = pc.assume_timezone(moment, rule.zone, ambiguous="earliest", nonexistent="earliest")
         absent = given.is_null().to_numpy()
         return moment.cast(pa.int64()).fill_null(0).to_numpy() * 1000, absent, np.zeros(len(given), bool)
     text, broken = _text(given, rule.missing)
     if rule.origin_ns is not None or rule.format in EPOCHS:
-        factor = rule.conversion if rule.origin_ns is not None else Conversion(Fraction(EPOCHS[rule.format]))
-        found, absent, bad = _numbers(given, text, factor, whole=False)
-        bad |= broken | (np.abs(found) > 2**62)
-        return np.rint(np.where(bad, 0, found)).astype(np.int64) + (rule.origin_ns or 0), absent, bad
+        found, absent, bad = _nanoseconds(given, text, rule)
+        return found + (rule.origin_ns or 0), absent, bad | broken
     absent = text.is_null().to_numpy(zero_copy_only=False)
     if rule.format == "iso" and rule.zone == "UTC":
         try:
@@ -106,6 +105,20 @@ def moments(rule: Rule, given: pa.ChunkedArray) -> tuple[Array, Mask, Mask]:
     return times, absent, broken | (unknown & ~absent)
 
 
+def _nanoseconds(given: pa.ChunkedArray, text: pa.Array, rule: Rule) -> tuple[Array, Mask, Mask]:
+    """Return numbers as ns: whole ones exactly, others to the µs, since a float of our days holds no more."""
+    factor, offset = rule.conversion.factor, rule.conversion.offset
+    if factor > 0 and factor.denominator == offset.denominator == 1:
+        found, absent, bad = _numbers(given, text, Conversion(), whole=True, decimal=rule.decimal)
+        if not bad.any():
+            bad = np.abs(found) > (_LATEST_NS - abs(int(offset))) // int(factor)
+            return np.where(bad, 0, found) * int(factor) + int(offset), absent, bad & ~absent
+    to_us = Conversion(factor / 1000, offset / 1000)
+    found, absent, bad = _numbers(given, text, to_us, whole=False, decimal=rule.decimal)
+    bad = bad | (np.abs(found) > _LATEST_NS / 1000)
+    return np.rint(np.where(bad, 0, found)).astype(np.int64) * 1000, absent, bad & ~absent
+
+
 def kept(item: Filter, rows: pa.Table) -> Mask:
     """Return which rows a filter lets through; those without a value pass none but ``not_in``."""
     text, _ = _text(rows[item.column], frozenset())
@@ -115,7 +128,7 @@ def kept(item: Filter, rows: pa.Table) -> Mask:
             there = pc.is_in(text, value_set=texts(sorted(words))).to_numpy(zero_copy_only=False)
             passes &= there == wanted
     if item.above is not None or item.below is not None:
-        found, absent, bad = _numbers(rows[item.column], text, Conversion(), whole=False)
+        found, absent, bad = _numbers(rows[item.column], text, Conversion(), whole=False, decimal=item.decimal)
         passes &= ~absent & ~bad
         passes &= (found > item.above) if item.above is not None else True
         passes &= (found < item.below) if item.below is not None else True
@@ -124,11 +137,12 @@ def kept(item: Filter, rows: pa.Table) -> Mask:
 
 def _constant(rule: Rule, to: pa.DataType, count: int) -> pa.Array:
     value = rule.value
+    if pa.types.is_timestamp(to):
+        times, absent, _ = moments(rule, pa.chunked_array([texts([None if value is None else str(value)])]))
+        return numbers(np.repeat(times // 1000, count), to, np.repeat(absent, count))
     if isinstance(value, int | float) and not isinstance(value, bool) and not pa.types.is_string(to):
         exact = Fraction(str(value)) * rule.conversion.factor + rule.conversion.offset
         value = int(exact) if pa.types.is_integer(to) else float(exact)
-    elif pa.types.is_timestamp(to):
-        value = (moment_ns(str(value), rule.format, rule.zone) or 0) // 1000
     elif pa.types.is_string(to) and value is not None:
         value = str(value)
     return plain([value], to).take(numbers(np.zeros(count, np.int64), pa.int64()))
@@ -194,23 +208,26 @@ def _truths(text: pa.Array, broken: Mask) -> tuple[pa.Array, Mask, str]:
 
 
 def _numbers(
-    given: pa.ChunkedArray, text: pa.Array, conversion: Conversion, *, whole: bool
+    given: pa.ChunkedArray, text: pa.Array, conversion: Conversion, *, whole: bool, decimal: str = "."
 ) -> tuple[Array, Mask, Mask]:
     """Return converted numbers, where there are none, and which could not be converted."""
     type_ = given.type
-    if pa.types.is_integer(type_) or pa.types.is_floating(type_):
+    if pa.types.is_floating(type_) or (pa.types.is_integer(type_) and not pa.types.is_uint64(type_)):
         absent = text.is_null().to_numpy(zero_copy_only=False)
         found = given.cast(pa.int64() if pa.types.is_integer(type_) else pa.float64()).fill_null(0).to_numpy()
         bad = np.zeros(len(found), bool)
     else:
         trimmed = pc.utf8_trim_whitespace(text)
+        if decimal != ".":  # what has a dot then, too, is no number
+            trimmed = pc.replace_substring(pc.replace_substring(trimmed, ".", "?"), decimal, ".")
         absent = trimmed.is_null().to_numpy(zero_copy_only=False)
         found, bad = _parsed(trimmed, whole=whole and conversion.is_none)
     if not np.issubdtype(found.dtype, np.integer):
         bad = bad | ~np.isfinite(found)
     if not conversion.is_none:
-        exact = float(conversion.factor), float(conversion.offset)
-        found = found.astype(np.float64) * exact[0] + exact[1]
+        factor, offset = conversion.factor, float(conversion.offset)
+        # divided where that is what a unit means: 57 % are 0.57, and 57 * 0.01 is a little more
+        found = found.astype(np.float64) * float(factor.numerator) / float(factor.denominator) + offset
         if whole:
             found = np.rint(found)
     if whole and not np.issubdtype(found.dtype, np.integer):

@@ -280,3 +280,82 @@ def test_any_bytes_are_rows_or_refused(tmp_path_factory, lines):
     done = imported(Lake.create(str(place / "lake")), spool, "table", file, mapping=str(mapping))
     counted = done.rows.get("pools", 0) + sum(done.refused.values())
     assert counted == sum(1 for line in lines if line)
+
+
+MOMENTS = """
+table: jobs
+time: {column: at, format: epoch_ms}
+columns:
+  job_id: name
+  state: {file: stem}
+  elapsed_s: {column: took, unit: ms}
+"""
+
+
+def test_numbers_are_exact(lake, spool, tmp_path):
+    """A time in ms is that ms, not what a float has nearest; 9 ms are 0.009 s. So it is of floats, to the µs."""
+    stamps = [1_772_399_597_250 + 977 * n for n in range(200)]
+    rows = "".join(f"{at},{n},{n}\n" for n, at in enumerate(stamps))
+    file = written(tmp_path / "whole.csv", "at,name,took\n" + rows)
+    imported(lake, spool, "table", file, mapping=str(written(tmp_path / "m.yaml", MOMENTS)))
+    seconds = "".join(f"{at / 1000:.3f},{n},{n}\n" for n, at in enumerate(stamps))
+    file = written(tmp_path / "parts.csv", "at,name,took\n" + seconds)
+    in_seconds = str(written(tmp_path / "s.yaml", MOMENTS.replace("epoch_ms", "epoch_s")))
+    imported(lake, spool, "table", file, mapping=in_seconds)
+    for run in ("whole", "parts"):
+        found = ask(lake, f"SELECT CAST(ts AS BIGINT) us, job_id, elapsed_s FROM jobs WHERE run = '{run}'")
+        assert {int(row["job_id"]): row["us"] for row in found} == {n: at * 1000 for n, at in enumerate(stamps)}
+        assert all(row["elapsed_s"] == int(row["job_id"]) / 1000 for row in found)
+
+
+def test_files_that_differ_in_their_names_alone(lake, spool, tmp_path):
+    """Where a column is the file's name, files of the same content are different rows."""
+    files = [written(tmp_path / name, "at,name,took\n1772399597250,1,1\n") for name in ("a.csv", "b.csv")]
+    mapping = str(written(tmp_path / "m.yaml", "run: r\n" + MOMENTS))
+    for again in (0, 2):
+        assert imported(lake, spool, "table", *files, mapping=mapping).again == again
+        assert [row["state"] for row in ask(lake, "SELECT state FROM jobs ORDER BY state")] == ["a", "b"]
+
+
+def test_parquet_of_pandas(spool, tmp_path, mapping):
+    """Times in ns, as pandas writes them, lose what is below a µs; whole numbers beyond 2**63 are refused."""
+    times = pa.array([1_772_323_200_123_456_789] * 2, pa.timestamp("ns"))
+    of = {"when": times, "name": ["x", "y"], "total": ["1", "2"], "running": pa.array([1, 2**64 - 1], pa.uint64())}
+    of |= {"length": [1, 1], "busy": [1.0, 1.0], "kind": ["h", "h"]}
+    pq.write_table(pa.table(of), tmp_path / "p.parquet")
+    done = import_files("table", [str(tmp_path / "p.parquet")], str(spool), mapping=mapping)
+    assert (done.rows["pools"], done.refused) == (1, {"job_running: a number that is not whole, or none": 1})
+
+
+def test_filters_decimals_and_lines(lake, spool, tmp_path):
+    """YAML's true is a file's true; what filters leave out is counted; commas are decimal; lines are the file's."""
+    text = 'table: pools\ndecimal: ","\ntime: {column: when}\ncolumns: {pool: name, gpu_total: total}\n'
+    text += "filters:\n  - {column: ok, in: [true]}\n"
+    rows = "2026-03-01;x;1,5;true\n2026-03-01;y;1,5;false\n2026-03-01;z\n2026-03-01;z;1.5;true\n"
+    file = written(tmp_path / "f.csv", "when;name;total;ok\n" + rows)
+    done = imported(lake, spool, "table", file, mapping=str(written(tmp_path / "f.yaml", text)))
+    assert (done.rows["pools"], done.left_out, sum(done.refused.values())) == (1, 1, 2)
+    assert ask(lake, "SELECT gpu_total FROM pools") == [{"gpu_total": 1.5}]
+    lines = sorted(json.loads(json.loads(row["row"])["refused_row"])["line"] for row in rejects(lake))
+    assert lines == [4, 5]
+
+
+@pytest.mark.parametrize(
+    ("time", "said"),
+    [
+        ("{column: when, unit: ms}", "m.yaml:2: the format iso has no unit"),
+        ("{column: when, format: epoch_s, unit: ms}", "the format epoch_s says the unit already"),
+        ("{column: when, format: epoch_s, zone: Asia/Shanghai}", "epoch_s counts in UTC"),
+        ("{column: when, format: epoch}", "no format of times is called 'epoch'; did you mean 'epoch_s'"),
+        ("{column: when, origin: 2020-07-01}", "times from an origin have a unit"),
+        ("{row: number}", "is no time"),
+        ('{value: "2026-13-01"}', "'2026-13-01' is no time"),
+        ("{column: when, missing: NA}", r"is no list; missing: \[NA\]"),
+        ("{column: when, unit: s, origin: 2020-07-01, scale: 1/0}", "scale and offset are numbers"),
+    ],
+)
+def test_what_a_time_cannot_have(tmp_path, time, said):
+    """What would be passed over is refused, with its line."""
+    text = f"table: pools\ntime: {time}\ncolumns: {{pool: name}}\n"
+    with pytest.raises(MappingError, match=said):
+        load_mapping(str(written(tmp_path / "m.yaml", text)))

@@ -53,6 +53,8 @@ def _told(done: Imported) -> str:
     lines = [f"{done.format}: {done.files} file{'s' * (done.files != 1)} into {runs}"]
     lines += [f"  {table:<13}{count:>14,} rows" for table, count in done.rows.items()]
     lines += [f"  {count:,} not converted ({reason}), to quarantine" for reason, count in done.refused.items()]
+    if done.left_out:
+        lines.append(f"  {done.left_out:,} left out by filters")
     lines += [f"  {name}: {what}; what came before it is imported" for name, what in done.cut.items()]
     if done.again:
         lines.append(f"  {done.again} of them had been imported before: nothing is stored twice")
