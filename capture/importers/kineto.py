@@ -30,7 +30,8 @@ _SIZES: Final = {"float": 4, "float32": 4, "float16": 2, "half": 2, "bfloat16": 
                  "bool": 1, "uint8": 1, "int8": 1, "unsigned char": 1, "signed char": 1}  # fmt: skip
 _PLAUSIBLE_NS: Final = 946_684_800 * 10**9
 _ATTRIBUTES: Final = 4_000
-_DECODER: Final = json.JSONDecoder()
+_NEXT: Final = re.compile(r'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|ts|pid|tid)")')
+_DECODER: Final = json.JSONDecoder(strict=False)  # names may hold tabs as they are
 
 
 @dataclass
@@ -45,6 +46,8 @@ class _Trace:
         What its times count from.
     begins, steps
         When steps began, µs, and their numbers and ends, in order.
+    told
+        Steps that are rows already: several threads may mark one.
     """
 
     about: dict[str, Any] = field(default_factory=dict)
@@ -52,6 +55,7 @@ class _Trace:
     begins: list[float] = field(default_factory=list)
     steps: list[tuple[int, float]] = field(default_factory=list)
     timeless: bool = False
+    told: set[int] = field(default_factory=set)
 
 
 def read(source: "Source", recording: "Recording", mapping: "Mapping | None") -> None:
@@ -74,9 +78,10 @@ def read(source: "Source", recording: "Recording", mapping: "Mapping | None") ->
     labels = {"times": "of an unknown start, taken as 2000-01-01"} if trace.timeless else {}
     recording.facts = {"job": recording.run, "world_size": world, "framework": "torch", "labels": json.dumps(labels),
                        **_device(trace.about)}  # fmt: skip
-    number = 0
+    number, damage = 0, ""
     for event in _events(source, {}):
         if isinstance(event, str):
+            damage = event
             recording.refuse("spans", event, "", rank=rank)
         elif not isinstance(event, dict) or not isinstance(event.get("ph"), str):
             recording.refuse("spans", "no event of a trace", json.dumps(event), rank=rank)
@@ -84,6 +89,7 @@ def read(source: "Source", recording: "Recording", mapping: "Mapping | None") ->
             number += _span(event, trace, recording, rank, number)
     if source.cut:
         recording.refuse("spans", source.cut, "", rank=rank)
+    source.cut = source.cut or damage or None
 
 
 def _first_look(source: "Source") -> _Trace:
@@ -139,8 +145,12 @@ def _events(source: "Source", about: dict[str, Any]) -> Iterator[Any]:
         except (ValueError, RecursionError):
             more = next(blocks, None)
             if more is None or len(text) - at > _LONGEST_EVENT:
-                yield "the trace is cut off, or damaged from here on"
-                return
+                after = _NEXT.search(text, at)
+                yield "an event is damaged" if after else "the trace is cut off, or damaged from here on"
+                if after is None:
+                    return
+                text, at = text[after.end() :] + (more or ""), 0
+                continue
             text, at = text[at:] + more, 0
             continue
         if at == len(text):  # a number may go on
@@ -187,7 +197,8 @@ def _span(event: dict[str, Any], trace: _Trace, recording: "Recording", rank: in
         attributes=whole if len(whole) <= _ATTRIBUTES else json.dumps({"cat": category}),
         **_collective(args),
     )  # fmt: skip
-    if own:
+    if own and int(own[1]) not in trace.told:
+        trace.told.add(int(own[1]))
         recording.step(int(own[1]), length / 1e6, begin_ns, rank)
     return 1
 

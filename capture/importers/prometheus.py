@@ -1,7 +1,8 @@
 """Prometheus: pages in its text format, and what its query API answers as JSON (vectors and matrices).
 
 Metrics of dcgm-exporter become rows of ``gpu_samples``, by the table that the sampler of the agent goes by; all others
-are scalars ``prometheus/<name>{<labels>}``. A sample without a time of its own is of the file's last change.
+are scalars ``prometheus/<name>{<labels>}``. A sample without a time of its own is of the file's last change. A page
+that ends with ``# EOF`` is OpenMetrics, whose times are seconds (https://prometheus.io/docs/specs/om/open_metrics_spec/).
 """
 
 import json
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 
 _MOST_BYTES: Final = 512 << 20
 _TYPE: Final = re.compile(r"#[ \t]+TYPE[ \t]+(\S+)[ \t]+(counter|gauge|histogram|summary|untyped)[ \t]*")
+_LABELS: Final = r'\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\}'
+_OPEN: Final = re.compile(
+    rf"([a-zA-Z_:][\w:]*(?:{_LABELS})?[ \t]+\S+)(?:[ \t]+(-?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?))?(?:[ \t]+#[ \t]+\{{.*)?"
+)
+"""A sample of OpenMetrics: name, labels and value; its time, s; an exemplar, which is left out."""
 _LONGEST_NAME: Final = 512
 _LARGEST_MS: Final = 1 << 42
 
@@ -46,11 +52,16 @@ def read(source: "Source", recording: "Recording", mapping: "Mapping | None") ->
 
 def _page(source: "Source", recording: "Recording", table: dict[str, Mapped]) -> None:
     page = Page()
+    is_open = _is_open(source)
     for line in source.lines():
         text = line.text.strip()
         declared = _TYPE.fullmatch(text)
         if declared:
             page.types[declared[1]] = declared[2]
+            if is_open and declared[2] == "counter":
+                page.types[f"{declared[1]}_total"] = "counter"
+        if is_open and (sample := _OPEN.fullmatch(text)):
+            text = sample[1] if sample[2] is None else f"{sample[1]} {round(float(sample[2]) * 1000)}"
         if not text.startswith("#") and (text or line.flaw):
             try:
                 if line.flaw:
@@ -67,15 +78,25 @@ def _page(source: "Source", recording: "Recording", table: dict[str, Mapped]) ->
     _take(recording, page, table, changed_ms)
 
 
+def _is_open(source: "Source") -> bool:
+    """Go through a page once, for whether it ends as OpenMetrics does."""
+    told, source.told = source.told, lambda _: None
+    found = any(line.text.strip() == "# EOF" for line in source.lines())
+    source.told, source.cut = told, None
+    return found
+
+
 def _take(recording: "Recording", page: Page, table: dict[str, Mapped], changed_ms: int) -> None:
     """Add a page's samples: rows of devices by their time, and scalars."""
-    of_devices: dict[int, list[Exposed]] = {}
+    of_devices: dict[tuple[int, str], list[Exposed]] = {}
     for sample in page.samples:
         at_ms = changed_ms if sample.time_ms is None else sample.time_ms
         if not 0 < at_ms < _LARGEST_MS:
             recording.refuse("scalars", "a time that is none", sample.name)
         elif sample.name in table and (sample.labels.get("UUID") or sample.labels.get("gpu")):
-            of_devices.setdefault(at_ms, []).append(sample)
+            # the number of a device says little where neither its own name nor its host's stands beside it
+            scraped = "" if sample.labels.get("UUID") else sample.labels.get("instance", "")
+            of_devices.setdefault((at_ms, scraped), []).append(sample)
         else:
             name = str(redact(metric_name(sample)))
             if len(name) > _LONGEST_NAME:
@@ -83,7 +104,7 @@ def _take(recording: "Recording", page: Page, table: dict[str, Mapped], changed_
                 continue
             kind = page.kind(sample.name)
             recording.scalar(name, sample.value, at_ms * 10**6, kind=kind, edge_flag="unregistered")
-    for at_ms, samples in sorted(of_devices.items()):
+    for (at_ms, _), samples in sorted(of_devices.items()):
         for _, reading in readings(samples, table):
             recording.row("gpu_samples", at_ms * 10**6, **reading.row())
 
@@ -110,6 +131,8 @@ def _answer(source: "Source", recording: "Recording", table: dict[str, Mapped]) 
         if name.endswith("_total"):
             page.types[name] = "counter"
         rest = {str(key): str(value) for key, value in labels.items() if key != "__name__"}
+        for histogram in [*(one.get("histograms") or ()), *([one["histogram"]] if "histogram" in one else [])]:
+            recording.refuse("scalars", "a native histogram, which is no number", json.dumps(histogram))
         for point in _points(one):
             at_ms, value = _number(point, 0), _number(point, 1)
             if at_ms is None or value is None or not math.isfinite(at_ms):

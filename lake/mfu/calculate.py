@@ -125,9 +125,9 @@ def _added(row: Mapping[str, str], where: str, chosen: Convention, n_convention:
     vocab = row.get("vocab") or row.get("vocab_size")
     model = Model(
         params=number["n_params"],
-        layers=int(number["n_layers"]),
-        d_model=int(number["d_model"]),
-        seq_len=int(number["seq_len"]),
+        layers=_whole(row, "n_layers", where),
+        d_model=_whole(row, "d_model", where),
+        seq_len=_whole(row, "seq_len", where),
         vocab=int(vocab) if vocab and vocab.isdigit() else None,
     )
     recompute = _recompute(row.get("activation_checkpointing", ""), where)
@@ -135,7 +135,7 @@ def _added(row: Mapping[str, str], where: str, chosen: Convention, n_convention:
         flops = token_flops(model, chosen, n_convention=n_convention, recompute=recompute)
     except FlopsError as error:
         raise RowsError(error.what, where=where, mend=error.mend) from error
-    found = utilization(flops, number["tokens_per_s"], int(number["n_gpus"]), _row_peak(row, where))
+    found = utilization(flops, number["tokens_per_s"], _whole(row, "n_gpus", where), _row_peak(row, where))
     reasons = found.reasons if recompute else (*found.reasons, "activation_checkpointing is not said")
     hfu = found.hfu_ratio if recompute else None
     values = (
@@ -176,6 +176,13 @@ def _number(row: Mapping[str, str], column: str, where: str) -> float:
     if not 0 < value < float("inf"):
         raise RowsError(f"{column} is {row[column]!r}, not a number above 0", where=where)
     return value
+
+
+def _whole(row: Mapping[str, str], column: str, where: str) -> int:
+    value = _number(row, column, where)
+    if not value.is_integer():
+        raise RowsError(f"{column} is {row[column]!r}, not a whole number above 0", where=where)
+    return int(value)
 
 
 def _percent(ratio: float | None) -> float | None:

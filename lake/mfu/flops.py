@@ -241,6 +241,8 @@ def token_flops(
     if missing:
         names = ", ".join(name.replace("_", "-") for name in missing)
         raise FlopsError(f"convention {chosen.name} needs {names}", mend="give it, or take another convention")
+    if (model.active_params or 0) > (model.params or float("inf")):
+        raise FlopsError("more parameters are active than there are", mend="check active-params and params")
     if model.active_params is not None and not chosen.model.n:
         raise FlopsError(f"convention {chosen.name} knows no active parameters", mend="take 6N, 6N+6LHS or 6N+12LHS")
     n = _n(model, n_convention) if chosen.model.n else 0.0

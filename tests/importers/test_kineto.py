@@ -94,3 +94,13 @@ def test_cut_and_broken(tmp_path_factory, cut, wrong):
     else:
         whole = cut >= len(text)
         assert sum(done.refused.values()) <= len(wrong) + (not whole)
+
+
+def test_damage_within(lake, spool, tmp_path):
+    """An event that is no JSON is refused alone, and told; tabs in names are none; a step is one, whoever marks it."""
+    again = event("ProfilerStep#551", 1_010, 990, "user_annotation") | {"tid": 9}
+    text = json.dumps(trace([*EVENTS, again, event("bad", 1_300, 1), event("tab", 1_400, 1), event("last", 1_500, 1)]))
+    (tmp_path / "t.json").write_text(text.replace('"bad"', '"C:\\qbad"').replace('"tab"', '"a\tb"'))
+    done = imported(lake, spool, "kineto", tmp_path / "t.json", run="r")
+    assert (done.rows["spans"], done.rows["steps"], done.refused) == (9, 1, {"an event is damaged": 1})
+    assert done.cut == {"t.json": "an event is damaged"}

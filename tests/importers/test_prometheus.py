@@ -65,3 +65,34 @@ def test_another_answer(spool, tmp_path):
     file.write_text('{"status": "success", "resultType": "matrix"}')
     with pytest.raises(SourceError, match="no answer of Prometheus' API"):
         import_files("prometheus", [str(file)], str(spool))
+
+
+def test_openmetrics(lake, spool, tmp_path):
+    """A page that ends with EOF has its times in seconds, and exemplars behind its samples."""
+    text = '# TYPE foo counter\nfoo_total{a="b # {"} 17.0 1772323200.5 # {trace_id="x"} 0.5 1772323200.1\n'
+    file = tmp_path / "a.prom"
+    file.write_text(text + "g 3 1772323200\n# EOF\n")
+    assert imported(lake, spool, "prometheus", file).refused == {}
+    found = ask(lake, "SELECT ts, value, kind FROM scalars ORDER BY metric")
+    assert [(str(row["ts"])[:21], row["value"], row["kind"]) for row in found] == [
+        ("2026-03-01 00:00:00.5", 17.0, "counter"), ("2026-03-01 00:00:00+0", 3.0, "gauge"),
+    ]  # fmt: skip
+
+
+def test_what_is_alike_is_kept_apart(lake, spool, tmp_path):
+    """Pages of the same text are two samples; devices of one number are two where scrapers are; histograms count."""
+    page = 'DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-1",Hostname="n1"} 0\n'
+    for name, at in (("p0.prom", 1_772_323_200), ("p1.prom", 1_772_323_230)):
+        (tmp_path / name).write_text(page)
+        os.utime(tmp_path / name, (at, at))
+    imported(lake, spool, "prometheus", tmp_path / "p*.prom", run="pages")
+    assert ask(lake, "SELECT count(DISTINCT ts) n FROM gpu_samples") == [{"n": 2}]
+    load = {"__name__": "DCGM_FI_DEV_GPU_UTIL", "gpu": "0"}
+    result = [
+        {"metric": load | {"instance": "a:9400"}, "values": [[1_772_323_200, "50"]]},
+        {"metric": load | {"instance": "b:9400"}, "values": [[1_772_323_200, "70"]]},
+        {"metric": {"__name__": "lat"}, "histograms": [[1_772_323_200, {"count": "3", "sum": "1.5"}]]},
+    ]
+    (tmp_path / "r.json").write_text(json.dumps({"data": {"resultType": "matrix", "result": result}}))
+    done = imported(lake, spool, "prometheus", tmp_path / "r.json", run="range")
+    assert (done.rows["gpu_samples"], done.refused) == (2, {"a native histogram, which is no number": 1})

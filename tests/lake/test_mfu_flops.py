@@ -8,6 +8,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ranklake import cli
 from ranklake.commands.mfu import mfu
 from ranklake.errors import RanklakeError
 from ranklake.lake.mfu.calculate import GivenPeak, utilization
@@ -195,3 +196,42 @@ def test_bad_rows_are_named_by_line(tmp_path, text, message):
     result = CliRunner().invoke(mfu, ["--rows", str(path)])
     assert isinstance(result.exception, RanklakeError)
     assert message in str(result.exception)
+
+
+ROWS = "n_layers,d_model,seq_len,n_gpus,gpu,precision,n_params,tokens_per_s,activation_checkpointing\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (
+            ROWS + "32,4096,2048,0.5,H100 SXM,bf16,7e9,1e5,true\n",
+            "r.csv:2: n_gpus is '0.5', not a whole number above 0",
+        ),
+        (ROWS + "32.5,4096,2048,8,H100 SXM,bf16,7e9,1e5,true\n", "n_layers is '32.5', not a whole number above 0"),
+        (ROWS, "no rows are under the header"),
+        (ROWS.encode() + b"\xff\n", "not UTF-8"),
+    ],
+)
+def test_rows_that_are_none(tmp_path, capsys, content, said):
+    """A file of rows that cannot be calculated is one line, and no number."""
+    (tmp_path / "r.csv").write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert cli.run(["mfu", "--rows", str(tmp_path / "r.csv")]) == 2
+    told = capsys.readouterr()
+    assert (told.out, said in told.err, told.err.count("\n")) == ("", True, 1)
+
+
+def test_rows_of_a_spreadsheet(tmp_path, capsys):
+    """A byte order mark in front of the header is none of its first name."""
+    (tmp_path / "r.csv").write_text("\ufeff" + ROWS + "32,4096,2048,64,A100 SXM,bf16,7e9,1e5,true\n")
+    assert cli.run(["mfu", "--rows", str(tmp_path / "r.csv"), "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["mfu_pct"] == 22.6468
+
+
+@pytest.mark.parametrize(
+    "options", [["--params", "nan"], ["--params", "inf"], ["--params", "1e9", "--active-params", "2e9"]]
+)
+def test_numbers_that_are_none(capsys, options):
+    """Neither what is no number, nor more active parameters than there are, gives an MFU."""
+    assert cli.run(["mfu", *options, "--tokens-per-s", "1e5", "--convention", "6N", "--device", "A100 SXM"]) == 2
+    assert capsys.readouterr().out == ""

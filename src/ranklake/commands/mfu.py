@@ -1,6 +1,7 @@
 """``ranklake mfu``: the calculator. It needs no lake; a run's own MFU is in the table ``mfu``."""
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,20 @@ from ranklake.lake.mfu.calculate import (
 )
 from ranklake.lake.mfu.flops import CONVENTIONS, N_CONVENTIONS, RECOMPUTE, Model, convention, token_flops
 
-_POSITIVE = click.FloatRange(min=0, min_open=True)
+
+class _Positive(click.FloatRange):
+    """A number above 0; neither nan, which is within any range, nor infinite."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - click's
+        if not math.isfinite(float(super().convert(value, param, ctx))):
+            self.fail(f"{value} is no number above 0", param, ctx)
+        return float(value)
+
+
+_POSITIVE = _Positive()
 _COUNT = click.IntRange(min=1)
 
 
@@ -152,8 +166,13 @@ def _percent(ratio: float | None) -> str:
 
 
 def _print_rows(path: Path, convention_name: str, n_convention: str, *, as_json: bool) -> None:
-    with path.open(encoding="utf-8", newline="") as source:
-        rows = list(rows_with_utilization(source, str(path), convention(convention_name), n_convention))
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as source:
+            rows = list(rows_with_utilization(source, str(path), convention(convention_name), n_convention))
+    except UnicodeDecodeError as error:
+        raise RanklakeError("not UTF-8", where=str(path), mend="convert it: iconv -t UTF-8") from error
+    if not rows:
+        raise RanklakeError("no rows are under the header", where=str(path), mend="give one a run")
     for number, row in enumerate(rows, start=1):
         if row["mfu_pct"] is None:
             click.echo(f"warning: {path}: row {number}: {row['mfu_reason']}", err=True)
