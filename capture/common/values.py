@@ -1,9 +1,11 @@
 """Values: what users hand over, as the plain numbers and texts that can be recorded."""
 
+import dataclasses
 import json
 import math
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any, Final
 
 from ranklake.lake.contracts.redact import redact
@@ -112,15 +114,19 @@ def json_text(value: object) -> str | None:
 
 
 def plain(value: object, depth: int = 8) -> Any:  # noqa: ANN401, PLR0911 - JSON; a line for each kind of value
-    """Return something as what JSON has: keys are texts, NaN and infinities are texts, the unknown is its text."""
+    """Return something as what JSON has: keys are texts, NaN and infinities are texts, the unknown is its text.
+
+    Mappings of any kind, dataclasses and namespaces, which hold hyperparameters, are what they hold, by name.
+    """
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
         return text(value)
     if depth == 0:
         return text(value, 80)
-    if isinstance(value, dict):
-        return {text(key, 256): plain(item, depth - 1) for key, item in value.items()}
+    named = _named(value)
+    if named is not None:
+        return {text(key, 256): plain(item, depth - 1) for key, item in named.items()}
     if isinstance(value, list | tuple):
         return [plain(item, depth - 1) for item in value]
     if isinstance(value, set | frozenset):
@@ -134,6 +140,26 @@ def plain(value: object, depth: int = 8) -> Any:  # noqa: ANN401, PLR0911 - JSON
     if not math.isfinite(found):
         return "nan" if math.isnan(found) else "+inf" if found > 0 else "-inf"
     return int(found) if found.is_integer() and not isinstance(value, float) and abs(found) < 1 << 53 else found
+
+
+def _named(value: Any) -> dict[Any, Any] | None:  # noqa: ANN401 - anything
+    """Return what something holds by name; None if it does not."""
+    if type(value) is dict:
+        return value
+    if type(value) in PLAIN or isinstance(value, list | tuple):
+        return None
+    try:
+        if isinstance(value, Mapping):
+            return dict(value.items())
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return dict(vars(value)) if isinstance(value, SimpleNamespace) or _is_argparses(value) else None
+    except Exception:  # noqa: BLE001 - a foreign object; its text must do
+        return None
+
+
+def _is_argparses(value: object) -> bool:
+    return any(kind.__name__ == "Namespace" and kind.__module__ == "argparse" for kind in type(value).__mro__)
 
 
 def repr_of(value: object) -> str:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 _LONGEST: Final = 1 << 16
+_LONGEST_KEY: Final = 200
+"""Lines: an RSA key of 8192 bits has a hundred."""
 _LETTERS: Final = {"D": 5, "V": 5, "I": 9, "W": 13, "E": 17, "F": 21}
 _NAMES: Final = {5: "DEBUG", 9: "INFO", 13: "WARNING", 17: "ERROR", 21: "FATAL"}
 _GLOG: Final = re.compile(  # glog's and c10's: [W1122 01:02:03.456 file.cpp:12] …, maybe behind [rank0]:
@@ -16,6 +18,7 @@ _PYTHON: Final = re.compile(
     r"^(?:\S+?:\d+: (?P<category>\w*Warning): )|^(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)\b"
 )
 _TRACEBACK: Final = "Traceback (most recent call last):"
+_KEY_BEGINS, _KEY_ENDS = "PRIVATE KEY", re.compile(r"-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----")
 _RANK: Final = re.compile(r"^\[rank\d+\]:\s?")
 _ENDS: Final = re.compile(r"^(?P<kind>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
 
@@ -59,6 +62,7 @@ class Grouping:
     def __init__(self) -> None:
         self._rest = b""
         self._trace: list[str] = []
+        self._key: list[str] = []
 
     def feed(self, raw: bytes) -> Iterator[dict[str, Any]]:
         """Yield what the bytes complete. A progress bar's states (lines that end in a carriage return) are left out."""
@@ -74,9 +78,19 @@ class Grouping:
         rest, self._rest = self._rest.decode("utf-8", "replace"), b""
         if rest:
             yield from self._line(rest)
+        if self._key:
+            line, self._key = "\n".join(self._key), []
+            yield columns_of(line)
         yield from self._give_up()
 
     def _line(self, line: str) -> Iterator[dict[str, Any]]:
+        if self._key or ("-----BEGIN " in line and _KEY_BEGINS in line):  # no line of a key says what it is a part of
+            self._key.append(line)
+            if _KEY_ENDS.search(line) or len(self._key) >= _LONGEST_KEY:
+                line, self._key = "\n".join(self._key), []
+                yield from self._give_up()
+                yield columns_of(line)
+            return
         bare = _RANK.sub("", line)
         if bare.startswith(_TRACEBACK):
             yield from self._give_up()

@@ -248,7 +248,7 @@ def _count(given: object) -> int:
 
 def _word(given: object) -> str | None:
     """Return a class's name; a text that is none may be anything."""
-    found = text(given, 256)
+    found = redacted(given, 256)
     return found if found.replace(".", "_").isidentifier() else None
 
 

@@ -45,7 +45,8 @@ _HINTS: Final = (
 """Every telling name has one of them: whether a line does is told much faster than by the pattern."""
 _NAME: Final = re.compile(
     r"""(?<![\w.\-])(?P<option>--?)?(?P<name>[A-Za-z_][\w.\-]{1,63}+)"""
-    r"""(?:[\\"']{0,4}\]?(?P<left>\s{0,2})(?P<sign>=>|:=|==|[:=])(?P<right>\s{0,2})|(?(option)\s+|(?!)))"""
+    r"""(?:[\\"']{0,4}\]?(?:\s?:\s?[A-Za-z_][\w.\[\], |]{1,40}?(?=\s?=\s?[bru]?["']))?"""  # an annotation
+    r"""(?P<left>\s{0,2})(?P<sign>=>|:=|==|[:=])(?P<right>\s{0,2})|(?(option)\s+|(?!)))"""
 )
 _QUOTED: Final = re.compile(r"""(?P<open>[bru]?\\*["'])(?P<value>[^\n]*?)(?<!\\)(?P=open)""")
 _BARE: Final = re.compile(r"""(?:[bru]?\\*["'])?(?P<value>[^\s&,;"'<>)\]}]+)(?P<after>[,)(\[]?)""")

@@ -72,10 +72,11 @@ def test_what_is_served_is_told_without_credentials(place):
     place.start()
     url = "https://me:hunter2@host/rank?sig=hunter2&top=5"
     watched = capture.inference("ranker token=hunter2", version="3 api_key=hunter2", endpoint=url)
-    with watched.request():
-        pass
+    with watched.request() as call:
+        call.say(status="error", error_type="ghp_" + "a1" * 18)
     watched.run.close()
     (row,) = requests(place)
+    assert row["error_type"] is None
     assert (row["model"], row["model_version"]) == ("ranker token=[redacted]", "3 api_key=[redacted]")
     assert row["endpoint"] == "https://host/rank?sig=[redacted]&top=5"
 

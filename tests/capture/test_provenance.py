@@ -1,5 +1,8 @@
 """Provenance: what the row of a run says of its code, its surroundings and its framework, and why it says nothing."""
 
+import argparse
+import collections
+import dataclasses
 import hashlib
 import json
 import os
@@ -8,6 +11,7 @@ import sys
 import threading
 import time
 import tracemalloc
+import types
 from pathlib import Path
 
 import pytest
@@ -339,3 +343,40 @@ def test_packages_are_those_that_metadata_lists():
         name.replace(".", "-"): version for name, version in known.items()
     }
     assert Path(pytest.__file__).exists()
+
+
+@dataclasses.dataclass
+class Held:
+    """Hyperparameters as users hold them."""
+
+    lr: float = 0.1
+    api_key: str = "hunter2"
+
+
+class Broken(dict):
+    """A mapping that raises."""
+
+    def items(self):
+        """Raise."""
+        raise RuntimeError("broken")
+
+
+def test_hyperparameters_are_told_by_name_however_they_are_held(place):
+    """Mappings of all kinds, what argparse gives, dataclasses, within each other; secrets go by their names."""
+    held = {"lr": 0.1, "api_key": "hunter2"}
+    kinds = [types.MappingProxyType(held), collections.UserDict(held), types.SimpleNamespace(**held), Held(), held]
+    place.start(config=argparse.Namespace(**held, kinds=kinds)).close()
+    (row,) = rows(place.spool, "runs")
+    shown = {"lr": 0.1, "api_key": "[redacted]"}
+    assert json.loads(row["config"]) == {**shown, "kinds": [shown] * len(kinds)}
+
+
+def test_a_configuration_that_raises_costs_the_configuration_alone(place):
+    """Of the run all else is recorded."""
+    run = place.start(config={"lr": 1, "sub": Broken(token="hunter2")})
+    with run.step(0):
+        pass
+    run.close()
+    (row,) = rows(place.spool, "runs")
+    assert "hunter2" not in row["config"]
+    assert len(rows(place.spool, "steps")) == 1

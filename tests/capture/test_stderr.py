@@ -14,6 +14,7 @@ from ranklake.capture.logs.stderrlines import Grouping, columns_of
 from ranklake.capture.recover import recover
 from ranklake.capture.spool import frames
 from ranklake.capture.spool.stream import streams
+from ranklake.lake.contracts.redact import redact
 
 CHILD = Path(__file__).with_name("stderr_child.py")
 SECRET = b"hf_abcdefghijklmnopqrstuvwxyz"
@@ -146,3 +147,16 @@ def test_lines_however_they_are_cut():
     whole = told(raw)
     assert whole == ["one", "ValueError: x", "two", "Traceback (most recent call last):"]
     assert all(told(raw[:at], raw[at:]) == whole for at in range(len(raw)))
+
+
+def test_a_private_key_is_one_row_however_many_lines_it_has():
+    """No line of it says what it is a part of; the last may be short, and the end may never come."""
+    begin, end = "-----BEGIN RSA PRIVATE KEY-----", "-----END RSA PRIVATE KEY-----"
+    key = "\n".join(["[rank0]: " + begin, "MIIEowIBAAKC" * 5, "ab12", "[rank0]: " + end])
+    for raw in (f"before\n{key}\nafter\n", f"before\n{begin}\nab12\n"):
+        grouping = Grouping()
+        rows_ = [*grouping.feed(raw.encode()), *grouping.end()]
+        shown = [redact(row["message"]) for row in rows_]
+        assert shown[0] == "before"
+        assert "ab12" not in str(shown)
+        assert shown[2:] == (["after"] if "after" in raw else [])

@@ -307,6 +307,8 @@ def test_long_runs_are_not_remembered():
         "the password is hunter2",
         "wandb.login(key='hunter2')",
         "train -token hunter2",
+        '+    password: str | None = "hunter2"',
+        "api_key: Optional[str]='hunter2'",
         "secret-0123456789abcdef01234567",
     ],
 )
@@ -329,6 +331,7 @@ def test_names_and_phrases_that_tell(given):
         "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEE",
         "authorization: see the manual",
         "the password is wrong",
+        "def login(token: str | None = None, password: str = getpass()):",
         {
             "password_field_dim": "64",
             "token_accuracy": "high",
