@@ -7,10 +7,26 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
+from ranklake.lake.contracts.redact import redact
+
 T = TypeVar("T")
 D = TypeVar("D")
 
+
+def _without_credentials(record: logging.LogRecord) -> bool:
+    """Redact what is told: an error's text, or a value that is none, may hold anything."""
+    try:
+        said = record.getMessage()
+        shown = redact(said)
+    except Exception:  # noqa: BLE001 - the text of a foreign error may raise
+        said, shown = "", f"ranklake: a warning that cannot be shown ({record.msg!s:.80})"
+    if shown != said:
+        record.msg, record.args = shown, ()
+    return True
+
+
 LOGGER: Final = logging.getLogger("ranklake")
+LOGGER.addFilter(_without_credentials)
 
 BAD_VALUE: Final = "bad value"
 BAD_STEP: Final = "bad step"

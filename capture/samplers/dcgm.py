@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ranklake.capture.samplers.exposition import Exposed
 from ranklake.capture.samplers.nvml import clock_reasons
-from ranklake.capture.samplers.reading import Reading
+from ranklake.capture.samplers.reading import OUT_OF_RANGE, Reading
 
 _BLANKS: Final = (0x7FFFFFF0, 0x7FFFFFFFFFFFFFF0, 140737488355328.0)
 _WHY_BLANK: Final = ("no value", "not found", "not supported", "not permitted")
@@ -73,6 +73,8 @@ def readings(samples: list[Exposed], table: Mapping[str, Mapped]) -> Iterator[tu
         if reading is None:
             reading = found[key] = Reading(source="dcgm", **_identity(sample.labels))
         why = blank(sample.value)
+        if not why and mapped.unit == "bits" and not 0 <= sample.value < 1 << 64:
+            why = OUT_OF_RANGE
         if why:
             reading.unavailable[mapped.column] = why
         else:

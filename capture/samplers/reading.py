@@ -11,6 +11,7 @@ from ranklake.capture.common.values import json_text
 NOT_THERE: Final = "not there"
 NOT_PERMITTED: Final = "not permitted"
 NOT_UNDERSTOOD: Final = "not understood"
+OUT_OF_RANGE: Final = "out of range"
 _REASONS: Final = {
     errno.ENOENT: NOT_THERE,
     errno.ENOTDIR: NOT_THERE,
@@ -80,7 +81,10 @@ class Reading:
             self.unavailable.update(dict.fromkeys(columns, reason(error)))
 
     def row(self) -> dict[str, Any]:
-        """Return the row, with the column ``unavailable``."""
+        """Return the row, with the column ``unavailable``; a number that no column can hold is none."""
+        for column, found in self.columns.items():
+            if type(found) is int and not -(1 << 63) <= found < 1 << 63:
+                self.columns[column], self.unavailable[column] = None, OUT_OF_RANGE
         missing = {column: why for column, why in self.unavailable.items() if self.columns.get(column) is None}
         return {**self.columns, "unavailable": json_text(missing) if missing else None}
 

@@ -15,6 +15,7 @@ import click
 
 import ranklake
 from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.lake.contracts.redact import redact
 
 _COMMANDS = {
     "demo": "Train a small real model on two ranks, then everything below, embedded.",
@@ -100,7 +101,7 @@ def run(args: Sequence[str] | None = None) -> int:
         return error.exit_code
     except (RanklakeError, click.ClickException, click.Abort, KeyboardInterrupt, ModuleNotFoundError, OSError) as error:
         line, code = _explain(error)
-        click.echo(f"ranklake: {' '.join(line.split())}", err=True)
+        click.echo(f"ranklake: {redact(' '.join(line.split()))}", err=True)
         return code
     return result if isinstance(result, int) else 0
 

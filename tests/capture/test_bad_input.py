@@ -521,6 +521,16 @@ def test_gaps_are_seen_in_the_events(place):
     assert told["attributes"] == '{"reason":"bad value","rows":3,"table":"scalars"}'
 
 
+def test_warnings_are_told_without_credentials(place, caplog):
+    """A value that is none may be a secret; so may the text of an error of somebody else's."""
+    run = place.start(log_rate_per_s="token=hunter2")
+    run.log({"loss": "password=hunter2"})
+    run.trouble("looking", ValueError("https://me:hunter2@host/x"), "scalars")
+    run.close()
+    assert caplog.text.count("[redacted]") >= 2
+    assert "hunter2" not in caplog.text
+
+
 def test_number_and_integer_raise_only_what_they_say():
     """The conversions raise their own errors for anything that is no number."""
     for given in BAD:

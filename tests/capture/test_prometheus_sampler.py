@@ -184,6 +184,18 @@ def test_the_table_names_what_the_contract_does():
     assert all(mapped.factor == factors.get(mapped.unit, 1) for mapped in table.values())
 
 
+def test_numbers_that_no_column_holds_are_no_values():
+    """They cost their column, not the row: beyond 64 bits, as bits and as a device's number."""
+    text = f"DCGM_FI_DEV_FB_USED{{{DEVICE}}} 1e30\nDCGM_FI_DEV_CLOCKS_EVENT_REASONS{{{DEVICE}}} 1e300\n"
+    other = 'DCGM_FI_DEV_SM_CLOCK{gpu="99999999999999999999",UUID="GPU-cc"} 5\n'
+    first, second = rows(Pages().given(text + f"DCGM_FI_DEV_SM_CLOCK{{{DEVICE}}} 1755\n" + other))
+    assert (first["memory_used_bytes"], first["sm_clock_hz"]) == (None, 1755e6)
+    assert json.loads(first["unavailable"]) == dict.fromkeys(
+        ["memory_used_bytes", "clock_event_reasons"], "out of range"
+    )
+    assert (second["device_index"], second["sm_clock_hz"]) == (None, 5e6)
+
+
 @pytest.mark.parametrize(
     ("value", "why"),
     [(0x7FFFFFF0, "no value"), (0x7FFFFFF2, "not supported"), (140737488355331.0, "not permitted"), (5.0, ""),

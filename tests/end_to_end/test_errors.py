@@ -87,6 +87,9 @@ def test_credentials_in_a_uri_are_not_repeated(place):
     done = ranklake("status", "--lake", "weird://user:hunter2@bucket/lake", cwd=place)
     assert done.returncode == 2
     assert "hunter2" not in done.stderr
+    done = ranklake("sql", "SELECT 'x' FROM stepz WHERE token='hunter2-9'", "--lake", "lake", cwd=place)
+    assert done.returncode == 2
+    assert "hunter2" not in done.stderr
 
 
 def _running(group):
