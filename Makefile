@@ -68,7 +68,7 @@ test-frameworks-light: .venv/.test ## train with each framework but DeepSpeed, i
 	@$(BIN)/python -m pytest $(PARALLEL) -m frameworks -k "not deepspeed" tests/capture/frameworks tests/end_to_end
 
 test-frameworks: .venv/.deepspeed ## train with each framework, DeepSpeed included, in each way that is recorded
-	@$(BIN)/python -m pytest -m frameworks tests/capture/frameworks tests/end_to_end
+	@$(BIN)/python -m pytest $(PARALLEL) -m frameworks tests/capture/frameworks tests/end_to_end
 
 published: .venv/.test ## published figures from import to rollup: published, computed, tolerance, verdict
 	@RANKLAKE_CAPTURE_SAMPLERS=off $(BIN)/python tests/support/published_report.py
