@@ -138,6 +138,7 @@ def test_a_second_ingest_commits_nothing(folder):
     assert {table.name: DeltaTable(str(table)).version() for table in tables} == before
 
 
+@pytest.mark.crash
 def test_a_slowed_rank_is_named(folder):
     """With an injected slow rank the run is labelled as injected and the summary names that rank and no other."""
     said = demo(folder, "--slow-rank", "1")
