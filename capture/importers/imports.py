@@ -208,5 +208,5 @@ def _run_name(
     if not own_run:
         if columns is not None and columns.run:
             return columns.run
-        return clean(Path(source.path).parent.name or kind)[:128]  # files of one run lie side by side
+        return clean("-".join(filter(None, source.folders)) or kind)[:128]  # files of one run lie side by side
     return stem[:128] if columns is not None else f"{stem[: 127 - _DIGITS]}-{sha256[:_DIGITS]}"

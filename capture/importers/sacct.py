@@ -31,7 +31,7 @@ _STATES: Final = _FAILED | {
     "configuring", "stopped", "special_exit", "requeue_hold", "requeue_fed", "resv_del_hold", "signaling", "stage_out",
     "launch_failed", "reconfig_fail", "power_up_node",
 }  # fmt: skip
-_JOB_ID: Final = re.compile(r"(\d+)(?:_(?:\d+|\[[^\]]*\]))?(?:\+\d+)?(?:\.[\w.\-]+)?")
+_JOB_ID: Final = re.compile(r"(\d+)(?:_(?:\d+|\[[^\]]*\]))?(?:\+\d+)?(?:\.[\w.\-]+(?:\+\d+)?)?")
 
 
 class _UnfitError(ValueError):

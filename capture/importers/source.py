@@ -67,6 +67,8 @@ class Source:
         Where it lies, as the file system names it, and its size there.
     cut
         What was wrong with the end of it, where reading found out: a truncated archive, say.
+    base
+        The folder that was named in its place; empty where the file was.
     """
 
     fs: Any
@@ -74,6 +76,15 @@ class Source:
     size_bytes: int
     told: Told = field(default=lambda _: None, repr=False)
     cut: str | None = None
+    base: str = ""
+
+    @property
+    def folders(self) -> list[str]:
+        """Names of the folder that was named and of those in it down to the file; of the file's own if none was."""
+        parent = posixpath.dirname(self.path.rstrip("/"))
+        if not self.base:
+            return [posixpath.basename(parent)]
+        return [posixpath.basename(self.base), *parent.removeprefix(self.base).split("/")[1:]]
 
     @property
     def name(self) -> str:
@@ -216,8 +227,10 @@ def sources(paths: Iterable[str], options: Callable[[str], dict[str, Any]], insi
     found: dict[str, Source] = {}
     for path in paths:
         fs, root = fsspec.url_to_fs(path, **options(path))
+        base = ""
         if inside and fs.isdir(root):
-            root = f"{root.rstrip('/')}/{inside}"
+            base = root.rstrip("/")
+            root = f"{base}/{inside}"
         there = fs.exists(root)
         names = [root] if there else sorted(fs.glob(root)) if any(mark in root for mark in "*?[") else []
         if not names:
@@ -230,7 +243,7 @@ def sources(paths: Iterable[str], options: Callable[[str], dict[str, Any]], insi
                 if there:
                     raise SourceError("is a folder", where=path, mend=f"name its files: '{path.rstrip('/')}/*'")
                 continue
-            found[name] = Source(fs, name, int(fs.info(name)["size"] or 0))
+            found[name] = Source(fs, name, int(fs.info(name)["size"] or 0), base=base)
     return [found[name] for name in sorted(found)]
 
 

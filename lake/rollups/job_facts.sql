@@ -2,7 +2,7 @@
 -- inputs   jobs of whatever dates that hold rows of jobs submitted on the date: a row is dated to when its state was seen
 -- formula  none: of the rows of a job (cluster, id, time of submission: ids come again) the one with an outcome, else the
 --          latest. Times more than $max_days days from the row's own are another clock's, and not known. A job without a time of
---          submission is told by its start, else by when it was seen. Steps of a job (123.batch, 123.0) are in their job.
+--          submission is told by its start, else by when it was seen. Steps of a job (123.batch, 123.0+1) are in their job.
 WITH bounded AS (
     SELECT
         * EXCLUDE (submit_ts, start_ts, end_ts),
@@ -12,7 +12,7 @@ WITH bounded AS (
             AS start_ts,
         CASE WHEN abs(CAST(end_ts AS BIGINT) - CAST(ts AS BIGINT)) <= $max_days * 86400000000 THEN end_ts END AS end_ts
     FROM jobs
-    WHERE NOT regexp_like(job_id, '^[0-9]+(_[0-9]+)?([+][0-9]+)?[.](batch|extern|interactive|[0-9]+)$')
+    WHERE NOT regexp_like(job_id, '^[0-9]+(_[0-9]+)?([+][0-9]+)?[.](batch|extern|interactive|[0-9]+)([+][0-9]+)?$')
 ),
 anchored AS (
     SELECT *, coalesce(submit_ts, start_ts, ts) AS begin_ts, CASE WHEN outcome IS NULL THEN 0 ELSE 1 END AS is_over

@@ -8,6 +8,7 @@ from importing import ask, imported, rejects
 
 from ranklake.capture.importers.imports import import_files
 from ranklake.capture.importers.source import SourceError
+from ranklake.lake.rollups.runner import run_rollups
 
 HEADER = (
     "JobID|JobName|Partition|Account|User|State|ExitCode|Submit|Start|End|Elapsed|Timelimit|NNodes|NCPUS|AllocTRES|"
@@ -59,6 +60,18 @@ def test_what_is_no_job_is_in_quarantine(lake, spool, tmp_path):
     assert {"import: Start: not a time", "import: NCPUS: not a whole number"} <= {
         row["reason"] for row in rejects(lake)
     }
+
+
+def test_steps_hold_nothing_of_their_own(lake, spool, tmp_path):
+    """What a job held is counted once, whatever its steps are called: of heterogeneous jobs they have numbers, too."""
+    steps = [
+        ROWS[0].replace("100|", f"100.{name}|", 1) for name in ("batch", "extern", "interactive", "0", "1+0", "1+1")
+    ]
+    (tmp_path / "sacct.txt").write_text("\n".join([HEADER, ROWS[0], *steps]) + "\n")
+    done = imported(lake, spool, "sacct", tmp_path / "sacct.txt")
+    assert (done.rows["jobs"], done.refused) == (7, {})
+    run_rollups(lake, ["job_facts"])
+    assert ask(lake, "SELECT job_id, gpu_s FROM job_facts") == [{"job_id": "100", "gpu_s": 720_240}]
 
 
 def test_no_header(spool, tmp_path):

@@ -85,3 +85,13 @@ def test_damage_is_counted(tmp_path_factory, at, byte):
     done = import_files("tensorboard", [str(place / "events")], str(place / "spool"), run="r")
     assert sum(done.refused.values()) == damaged
     assert bool(done.cut) == damaged
+
+
+def test_folders_of_one_name(lake, spool, tmp_path):
+    """Runs are called after the folder that was named and what is in it: two experiments never share one."""
+    for place in ("one/train", "one/val", "two/train", "two"):
+        (tmp_path / place).mkdir(parents=True, exist_ok=True)
+        (tmp_path / place / "events.out.tfevents.1").write_bytes(HEAD + EVENTS[0])
+    assert imported(lake, spool, "tensorboard", tmp_path / "one").runs == ["one-train", "one-val"]
+    assert imported(lake, spool, "tensorboard", f"{tmp_path}/two/").runs == ["two", "two-train"]
+    assert ask(lake, "SELECT count(*) n FROM scalars") == [{"n": 8}]
