@@ -79,6 +79,7 @@ class _Log:
     step: dict[str, Any] | None = None
     last: tuple[int, str] = (-1, "")
     is_engines: bool = False
+    engines_last: int = -1
     reckoned: bool = False
     told: bool = False
     config: dict[str, str] = field(default_factory=dict)
@@ -104,7 +105,7 @@ def read(source: "Source", recording: "Recording", mapping: "Mapping | None") ->
                 _give_up(log, attempts)
                 _iteration(log, attempts, piece, line.number)
             elif not (log.half and _joined(log, attempts, piece)):
-                _other(log, attempts[-1], piece)
+                _other(log, attempts, piece)
     _give_up(log, attempts)
     _flush(log, attempts[-1])
     if source.cut:
@@ -123,13 +124,13 @@ def _pieces(text: str) -> list[str]:
 
 
 def _iteration(log: _Log, attempts: "list[Recording]", text: str, number: int) -> None:
-    own = text[: cut.start()] if (cut := _FOREIGN.search(text)) else text
+    own = text[: cut.start()] if (cut := _FOREIGN.search(text, 1)) else text  # its own time may come first
     found = _ITERATION.match(own)
     if found and own.rstrip().endswith("|") and own == text and _take(log, attempts, found):
         return
     log.half, log.half_line, log.tries = own, number, 0
     if own != text:
-        _other(log, attempts[-1], text[len(own) :])
+        _other(log, attempts, text[len(own) :])
 
 
 def _joined(log: _Log, attempts: "list[Recording]", text: str) -> bool:
@@ -213,8 +214,9 @@ def _flush(log: _Log, recording: "Recording") -> None:
         recording.step(step.pop("number"), step.pop("seconds"), step.pop("ts_ns"), **step)
 
 
-def _other(log: _Log, recording: "Recording", text: str) -> None:
+def _other(log: _Log, attempts: "list[Recording]", text: str) -> None:
     """Take what lines say that are no iterations."""
+    recording = attempts[-1]
     at_ns = log.now_ns if log.now_ns is not None else _TIMELESS_NS
     _memory(log, recording, text, at_ns)
     timers = text.partition("time (ms) |")[2]
@@ -231,26 +233,29 @@ def _other(log: _Log, recording: "Recording", text: str) -> None:
         }
         _scalars(recording, fields, at_ns, int(validation[1]))
     elif deepspeed := _DEEPSPEED.search(text):
-        _deepspeed(log, recording, deepspeed)
+        _deepspeed(log, attempts, deepspeed)
     elif world := _WORLD.search(text):
         log.world = (int(world[1]), int(world[2]), int(world[3]), int(world[4]))
     elif argument := _ARGUMENT.match(text):
         log.config.setdefault(argument[1], argument[2].strip())
 
 
-def _deepspeed(log: _Log, recording: "Recording", found: "re.Match[str]") -> None:
+def _deepspeed(log: _Log, attempts: "list[Recording]", found: "re.Match[str]") -> None:
     """Take a step as DeepSpeed's engine tells it, unless Megatron's line tells it, too, before this one or behind."""
     step, seconds = int(found[1]), float(found[3])
     if step == log.last[0]:
         return
-    _flush(log, recording)
+    _flush(log, attempts[-1])
     if not 0 <= seconds < 1 << 30:
-        recording.refuse("steps", "a step without its time", found[0])
+        attempts[-1].refuse("steps", "a step without its time", found[0])
         return
+    if step <= log.engines_last and log.last[0] < 0:  # where Megatron tells steps, its lines say when they go back
+        attempts.append(attempts[0].beside(attempts[0].run, attempts[-1].attempt + 1))
+    log.engines_last = step
     begin, log.is_engines = _begin(log, seconds, None), True
     log.step = {"number": step, "seconds": seconds, "ts_ns": begin, "loss": float(found[2])}
     if found[4]:
-        _scalars(recording, {"samples per s": float(found[4])}, begin + round(seconds * 1e9), step)
+        _scalars(attempts[-1], {"samples per s": float(found[4])}, begin + round(seconds * 1e9), step)
 
 
 def _memory(log: _Log, recording: "Recording", text: str, at_ns: int) -> None:

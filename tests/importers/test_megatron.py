@@ -104,7 +104,7 @@ def test_lines_that_bear_a_time(lake, spool, tmp_path):
     text = stamped(1, 10) + "\n"
     text += "(min, max) time across ranks (ms):\n"
     text += "    forward-compute ................................: (500.00, 510.00)\n"
-    text += f"\x1b[32m[default7]:\x1b[0m{stamped(2, 12)}\x1b[0m\n"
+    text += f"\x1b[32m[default7]:\x1b[0m{stamped(2, 12).replace('.5', ',5', 1)}\x1b[0m\n"
     text += " validation loss at iteration 2 on validation set | lm loss value: 9.5E+00 | lm loss PPL: 1.3E+04 | \n"
     done = run(lake, spool, tmp_path / "log", text)
     assert (done.rows["steps"], done.refused) == (2, {})
@@ -138,6 +138,14 @@ def test_deepspeed_tells_a_step_too(lake, spool, tmp_path):
     assert [(row["step"], row["s"], str(row["ts"])[14:19]) for row in steps] == [
         (1, 1.5, "06:14"), (2, 1.5, "06:15"), (3, 0.5, "06:17"),
     ]  # fmt: skip
+
+
+def test_deepspeed_alone_goes_back(spool, tmp_path):
+    """Without Megatron's lines a restart shows in DeepSpeed's."""
+    told = "steps: {} loss: 2.5 iter time (s): 0.5 samples/sec: 61.2\n"
+    (tmp_path / "log").write_text("".join(told.format(step) for step in (10, 20, 30, 20, 30)))
+    done = import_files("megatron", [str(tmp_path / "log")], str(spool))
+    assert (done.rows["steps"], done.rows["runs"], len(done.runs)) == (5, 2, 1)
 
 
 def test_another_file(spool, tmp_path):
