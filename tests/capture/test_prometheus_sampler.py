@@ -321,6 +321,7 @@ def test_credentials_go_to_the_server_and_nowhere_else():
         assert asked[0][0] == "/metrics?token=abc"
         assert asked[0][1]["Authorization"] == "Basic bWU6cHdAeA=="
         assert shown(secret) == url
+        assert shown(f"{url}/hf_{'Zq8Xr3KpW1' * 3}/token=hunter2") == f"{url}/[redacted]/token=[redacted]"
 
 
 def _hang(handler):

@@ -66,6 +66,14 @@ def test_a_request_is_filed_and_shown(overlay, capsys):
     assert sorted(path.name for path in overlay.iterdir()) == ["metrics.yaml"]
 
 
+def test_a_credential_in_its_words_is_not_filed(overlay):
+    """The registry's words become rows of the catalog, which all may read; asked again, it is the same request."""
+    for _ in range(2):
+        assert request(overlay, why="as https://me:hunter2@host/x?token=hunter2 shows", owner="a token=hunter2") == 0
+    assert "hunter2" not in (overlay / "metrics.yaml").read_text()
+    assert load_metrics(overlay)["queue/depth"].doc == "as https://[redacted]@host/x?token=[redacted] shows"
+
+
 def test_asked_again_nothing_changes(overlay, capsys):
     """In the same words it is there already; in others it is refused with the place to edit."""
     assert request(overlay) == 0

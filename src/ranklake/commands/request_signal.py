@@ -9,6 +9,7 @@ from ranklake.commands.catalog_parts import overlay_option
 from ranklake.commands.options import json_option
 from ranklake.config import ConfigError
 from ranklake.lake.contracts.model import Metric
+from ranklake.lake.contracts.redact import redact
 from ranklake.lake.contracts.requests import file_request
 
 _MEND = "pass --contracts DIR or write overlay under [contracts] in ranklake.toml"
@@ -38,7 +39,7 @@ def request_signal(
     """
     if overlay is None:
         raise ConfigError("no folder of your own contracts is named", mend=_MEND)
-    wanted = Metric(name, unit, kind, owner, sampling, why.strip(), status="requested")
+    wanted = Metric(name, unit, kind, redact(owner), sampling, redact(why.strip()), status="requested")
     filed = file_request(overlay, wanted)
     if as_json:
         facts = {"metric": name, "path": str(filed.path), "new": filed.is_new, "near": filed.near}
