@@ -134,14 +134,13 @@ class Follower:
             self.leader, self.adds_losses = None, False
 
     def fail(self, error: BaseException) -> None:
-        """Record that training raised."""
+        """Record that training raised, which ends the step that is open, and the run."""
         self._leave_all()
         self._hash_written()
         step, self.step = self.step, None
         if step is not None:
             step.__exit__(type(error), error, error.__traceback__)
-        else:
-            self.run.fail(error)
+        self.run.fail(error)
 
     def _watched(self, run: "Run") -> "Run":
         run.closers.append(partial(self._ended, weakref.ref(run)))

@@ -11,7 +11,7 @@ from ranklake.capture.common.settings import Settings
 from ranklake.capture.common.values import text
 from ranklake.capture.metrics.metrics import Metrics
 from ranklake.capture.provenance.launcher import Launch
-from ranklake.capture.steps.failed import noted_step
+from ranklake.capture.steps.failed import is_news, noted_step
 
 if TYPE_CHECKING:
     import itertools
@@ -86,6 +86,8 @@ class Lifecycle(Metrics):
         facts = {key: value for key, value in facts.items() if value is not None}
         if thread is None:
             self.ending |= {"reason": name, **facts}
+        if not is_news(error, self):
+            return
         message = f"{name}: {said}" if said else name
         self.event("failure", message=message, severity="error", step=noted_step(error), exception=name, **facts)
 

@@ -8,6 +8,7 @@ import contextlib
 from typing import Final
 
 _NAME: Final = "_ranklake_step"
+_TOLD: Final = "_ranklake_told"
 _DEEPEST: Final = 8
 
 
@@ -29,3 +30,16 @@ def noted_step(error: BaseException) -> int | None:
             return step
         one = one.__cause__ or one.__context__
     return None
+
+
+def is_news(error: BaseException, teller: object) -> bool:
+    """Say whether it was not asked yet if an exception ended a run; from now on it was.
+
+    A framework tells of an exception, and so do the block that it leaves and the interpreter: it is one failure.
+    """
+    told: list[int] = getattr(error, _TOLD, [])
+    if id(teller) in told:
+        return False
+    with contextlib.suppress(Exception):
+        setattr(error, _TOLD, [*told, id(teller)])
+    return True

@@ -3,8 +3,9 @@
 import sys
 import threading
 
+import pytest
 import torch
-from recorded import rows
+from recorded import attributes, rows
 from torch.optim.optimizer import _global_optimizer_post_hooks
 
 from ranklake import capture
@@ -39,6 +40,20 @@ def test_a_frameworks_checkpoint_is_told_without_credentials(place):
         Follower(run).checkpoint("s3://me:hunter2@bucket/step-1.ckpt?token=hunter2", 1, 0.5)
     (row,) = rows(place.spool, "artifacts")
     assert (row["name"], row["uri"]) == ("step-1.ckpt?token=[redacted]", "s3://bucket/step-1.ckpt?token=[redacted]")
+
+
+def test_a_fit_that_raises_in_a_step_is_one_failure_of_its_run(place):
+    """Told by the framework, by the run's block that it leaves, and by the interpreter, with the step that it ended."""
+    with pytest.raises(KeyError), place.start() as run:  # noqa: PT012 - both ends of the block are told
+        followed = Follower(run)
+        followed.begin_step()
+        error = KeyError("a batch is missing")
+        followed.fail(error)
+        raise error
+    told = [row for row in rows(place.spool, "events") if row["event"] in {"failure", "step_failed"}]
+    assert [(row["event"], row["step"]) for row in told] == [("step_failed", 0), ("failure", 0)]
+    (end,) = (row for row in rows(place.spool, "events") if row["event"] == "rank_end")
+    assert attributes(end)["reason"] == "KeyError"
 
 
 def test_a_folder_that_other_ranks_may_write_still_is_hashed_after_the_next_step(place, tmp_path):
