@@ -34,6 +34,7 @@ _SPOKEN: Final = re.compile(
     r"(?:\s(?:provided|given|used))?\s{0,2}(?:\sis:?|[:=])\s{0,2}[\"']?)(?P<value>[^\s,;\"'<>)\]}]{6,})"
 )
 """As errors put it: ``Incorrect API key provided: …``; and ``wandb.login(key=…)``."""
+_SPOKEN_HINTS: Final = ("api ", "access ", "secret ", "password", "passphrase", "login(")
 _UNBROKEN: Final = re.compile(r"[^\s\"'<>]+")
 _USER: Final = re.compile(r"(?<=://)[^/:@]*:(?!\d{1,5}(?:[/?#,\s]|$))")
 _LONG_USER: Final = re.compile(r"(?<=://)[^/\s:@\"'<>]{16,}(?=@)")
@@ -151,7 +152,9 @@ def _text(text: str) -> str:
     if any(map(small.__contains__, _HINTS)):
         if "authorization" in small:
             text = _HEADER.sub(_told, text)
-        text = _assigned(_SPOKEN.sub(_told, text))
+        if any(map(small.__contains__, _SPOKEN_HINTS)):
+            text = _SPOKEN.sub(_told, text)
+        text = _assigned(text)
     if any(map(small.__contains__, _SCHEMES)):
         text = _BEARER.sub(_bearer, text)
     for begin, end in reversed(random_stretches(text)):

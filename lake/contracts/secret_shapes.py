@@ -14,7 +14,7 @@ _TABLE: Final = (
     (("gh",), r"gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}"),
     (("gl",), r"gl(?:pat|ptt|dt|rt|cbt|ft|soat|oas)-[A-Za-z0-9_\-.]{16,}"),  # GitLab
     (("hf_", "api_org_"), r"(?:hf|api_org)_[A-Za-z0-9]{20,}"),  # Hugging Face
-    (("sk-",), r"(?<![A-Za-z0-9])sk-[A-Za-z0-9_\-]{20,}"),  # OpenAI, Anthropic; no mask-rcnn-…
+    (("sk-",), r"sk-(?<![A-Za-z0-9]sk-)[A-Za-z0-9_\-]{20,}"),  # OpenAI, Anthropic; no mask-rcnn-…
     (("gsk_", "r8_"), r"(?:gsk|r8)_[A-Za-z0-9]{20,}"),  # Groq, Replicate
     (("wandb",), r"wandb[^\n]{0,64}?(?<![0-9a-f])[0-9a-f]{40}(?![0-9a-f])"),  # W&B's looks like a commit
     (("dapi",), r"dapi[0-9a-f]{32}"),  # Databricks
@@ -28,7 +28,10 @@ _TABLE: Final = (
     (("hooks.slack",), r"hooks\.slack\.com/(?:services|workflows)/[A-Za-z0-9/_\-]+"),
     (("hvs.", "hvb.", "hvr."), r"hv[sbr]\.[A-Za-z0-9_\-]{20,}"),  # Vault
     (("AGE-SECRET",), r"AGE-SECRET-KEY-1[0-9A-Z]{20,}"),
-    (("secret", "tok"), r"(?<![A-Za-z0-9])(?:secret|token|tok)[_\-][0-9a-f]{24,}(?![0-9A-Za-z])"),  # made at home
+    (
+        ("secret-", "secret_", "token-", "token_", "tok-", "tok_"),
+        r"secret[_\-][0-9a-f]{24,}(?![0-9A-Za-z])|tok(?:en)?[_\-][0-9a-f]{24,}(?![0-9A-Za-z])",
+    ),  # made at home
     (("eyJ",), r"eyJ[A-Za-z0-9_\-]{10,}(?:\.[A-Za-z0-9_\-]*){1,4}"),  # JSON web token
     (
         ("PRIVATE KEY",),
