@@ -67,7 +67,8 @@ def read(source: "Source", recording: "Recording", mapping: "Mapping | None") ->
         There are no events in the file.
     """
     del mapping
-    trace = _first_look(source)
+    with source.first_look():
+        trace = _first_look(source)
     info = trace.about.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
     named = _RANK.search(source.name)
@@ -96,8 +97,7 @@ def _first_look(source: "Source") -> _Trace:
     """Go through the trace once, for what is needed before the first event: steps, and what stands behind them."""
     trace = _Trace()
     found: list[tuple[float, float, int]] = []
-    earliest, count, told = None, 0, source.told
-    source.told = lambda _: None
+    earliest, count = None, 0
     for event in _events(source, trace.about):
         count += not isinstance(event, str)
         if not isinstance(event, dict) or event.get("ph") != "X" or not _is_number(event.get("ts")):
@@ -106,7 +106,6 @@ def _first_look(source: "Source") -> _Trace:
         step = _STEP.fullmatch(str(event.get("name")))
         if step and _is_number(event.get("dur")) and event.get("cat") not in _DEVICE | {"gpu_user_annotation"}:
             found.append((float(event["ts"]), float(event["dur"]), int(step[1])))
-    source.told = told
     if not count:
         raise SourceError(
             "no events of a trace", where=source.name, mend="name a torch.profiler trace, .json or .json.gz"

@@ -24,19 +24,8 @@ from ranklake.lake.contracts.segment import RUN_NAME
 PACKAGED: Final = Path(__file__).parent / "mappings"
 EPOCHS: Final = {"epoch_s": 10**9, "epoch_ms": 10**6, "epoch_us": 10**3, "epoch_ns": 1}
 _TOP: Final = {
-    "table",
-    "about",
-    "source",
-    "run",
-    "time",
-    "rank",
-    "columns",
-    "filters",
-    "missing",
-    "separator",
-    "decimal",
-    "melt",
-}
+    "table", "about", "source", "run", "time", "rank", "columns", "filters", "missing", "separator", "decimal", "melt",
+}  # fmt: skip
 _COLUMN: Final = {
     "column", "value", "file", "row", "json", "unit", "scale", "offset", "values", "default", "missing", "format",
     "zone", "origin",
@@ -270,13 +259,10 @@ class _Reading:
             self.fail(("decimal",), "is neither a dot nor a comma", 'decimal: ","')
 
     def words(self, given: dict[str, Any], name: str, at: KeyPath) -> frozenset[str]:
-        """Return the texts that a list stands for; YAML takes ``true`` for more than a word."""
+        """Return the texts that a list stands for."""
         if not isinstance(given[name], list):
             self.fail((*at, name), "is no list", f"{name}: [{given[name]}]")
-        found: set[str] = set()
-        for one in given[name]:
-            found |= {str(one), str(one).lower(), str(one).upper()} if isinstance(one, bool) else {str(one)}
-        return frozenset(found)
+        return frozenset(text for one in given[name] for text in _spellings(one))
 
     def melt(self, top: dict[str, Any]) -> Melt | None:
         if "melt" not in top:
@@ -317,7 +303,8 @@ class _Reading:
             value=given.get("value"), file=given.get("file"), row="row" in given,
             json=tuple(map(str, given.get("json") or ())),
             conversion=self.conversion(given, target, at, is_time=is_time),
-            values=_words(given["values"]) if "values" in given else None,
+            values={text: meant for word, meant in given["values"].items() for text in _spellings(word)}
+            if "values" in given else None,
             default=given.get("default"), has_default="default" in given,
             missing=self.words(given, "missing", at) if "missing" in given else self.missing,
             format=str(given.get("format", "iso")), zone=str(given.get("zone", "UTC")),
@@ -419,14 +406,10 @@ class _Reading:
         return Filter(str(given["column"]), at, words.get("in"), words.get("not_in"), decimal=self.decimal, **bounds)
 
 
-def _words(given: dict[Any, Any]) -> dict[str, Any]:
-    """Return words and what they mean; YAML takes ``true`` for more than a word."""
-    found: dict[str, Any] = {}
-    for word, meant in given.items():
-        found[str(word)] = meant
-        if isinstance(word, bool):
-            found |= {str(word).lower(): meant, str(word).upper(): meant}
-    return found
+def _spellings(word: Any) -> tuple[str, ...]:  # noqa: ANN401 - YAML
+    """Return the texts that a word of the mapping stands for: YAML reads ``true``, ``True`` and ``TRUE`` as one."""
+    text = str(word)
+    return (text, text.lower(), text.upper()) if isinstance(word, bool) else (text,)
 
 
 def _is_of(value: Any, kind: str) -> bool:  # noqa: ANN401 - YAML

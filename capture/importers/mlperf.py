@@ -106,12 +106,12 @@ def _begins(source: "Source") -> list[int]:
     inits: list[int] = []
     edges: dict[str, list[int]] = {"run_start": [], "run_stop": []}
     before: int | None = None
-    told, source.told = source.told, lambda _: None
-    for line in source.lines():
-        for piece in _pieces(line):
-            if isinstance(piece, str) or piece[0] is None:
+    with source.first_look():
+        pieces = (piece for line in source.lines() for piece in _pieces(line))
+        for label, entry in (piece for piece in pieces if not isinstance(piece, str)):
+            if label is None:
                 continue
-            key, at = piece[1]["key"], piece[1]["time_ms"]
+            key, at = entry["key"], entry["time_ms"]
             if key == "init_start":
                 inits.append(at if before is None else min(at, before))
             elif key in edges:
@@ -120,7 +120,6 @@ def _begins(source: "Source") -> list[int]:
                 before = None
             elif before is None:
                 before = at
-    source.told, source.cut = told, None
     starts, stops = sorted(edges["run_start"]), edges["run_stop"]
     found = [min(between) for one, two in pairwise(starts) if (between := [at for at in inits if one < at <= two])]
     if starts and stops and (after := [at for at in inits if at > max(starts[-1], *stops)]):

@@ -80,10 +80,8 @@ def _page(source: "Source", recording: "Recording", table: dict[str, Mapped]) ->
 
 def _is_open(source: "Source") -> bool:
     """Go through a page once, for whether it ends as OpenMetrics does."""
-    told, source.told = source.told, lambda _: None
-    found = any(line.text.strip() == "# EOF" for line in source.lines())
-    source.told, source.cut = told, None
-    return found
+    with source.first_look():
+        return any(line.text.strip() == "# EOF" for line in source.lines())
 
 
 def _take(recording: "Recording", page: Page, table: dict[str, Mapped], changed_ms: int) -> None:

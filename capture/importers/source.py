@@ -10,6 +10,7 @@ import posixpath
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO, Any, Final
 
@@ -77,6 +78,15 @@ class Source:
     told: Told = field(default=lambda _: None, repr=False)
     cut: str | None = None
     base: str = ""
+
+    @contextmanager
+    def first_look(self) -> Iterator[None]:
+        """Let it be gone through once before it is read: no progress is told within, and no damage remembered."""
+        told, self.told = self.told, lambda _: None
+        try:
+            yield
+        finally:
+            self.told, self.cut = told, None
 
     @property
     def folders(self) -> list[str]:

@@ -3,8 +3,9 @@
 --          (affected_runs)
 -- formula  sums over goodput_daily. Checkpoints saved: what rank 0 tells of them as events, as spans, or as time in steps,
 --          whichever is most.
--- status   failed: a failure event of a main thread; else preempted: every rank was told to end; else finished: a run_end; else abandoned: an
---          abandoned event, a rank that ended of a signal, or a later attempt; else running, as far as is known
+-- status   failed: a failure event of a main thread; else preempted: every rank was told to end; else finished: a run_end;
+--          else abandoned: an abandoned event, a rank that ended of a signal, or a later attempt; else running, as far as is
+--          known
 WITH told AS (
     SELECT
         events.run, events.attempt,

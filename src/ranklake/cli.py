@@ -15,7 +15,6 @@ import click
 
 import ranklake
 from ranklake.errors import RanklakeError, did_you_mean
-from ranklake.lake.contracts.redact import redact
 
 _COMMANDS = {
     "demo": "Train a small real model on two ranks, then everything below, embedded.",
@@ -101,6 +100,7 @@ def run(args: Sequence[str] | None = None) -> int:
         return error.exit_code
     except (RanklakeError, click.ClickException, click.Abort, KeyboardInterrupt, ModuleNotFoundError, OSError) as error:
         line, code = _explain(error)
+        redact = importlib.import_module("ranklake.lake.contracts.redact").redact
         click.echo(f"ranklake: {redact(' '.join(line.split()))}", err=True)
         return code
     return result if isinstance(result, int) else 0
