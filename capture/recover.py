@@ -17,7 +17,7 @@ from ranklake.capture.common.gaps import LOGGER, Gaps
 from ranklake.capture.common.settings import read_settings
 from ranklake.capture.logs.faults import FAULTS_FILE
 from ranklake.capture.logs.faults import adopt as adopt_faults
-from ranklake.capture.sealing.encryption import Encryption
+from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.sealing.seal import Sealing, keep_damaged, seal
 from ranklake.capture.sealing.tables import read_rows
 from ranklake.capture.sending.upload import Pushed, Uploader
@@ -82,6 +82,7 @@ def recover(
     spool: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     encryption_key: str | None = None,
+    signing_key: str | None = None,
 ) -> Recovered:
     """Seal and upload the streams below a local spool whose processes are dead.
 
@@ -93,8 +94,8 @@ def recover(
         Where segments go; only streams meant for it are touched. Without one, each goes where its process meant it to.
     storage_options
         Handed to fsspec.
-    encryption_key
-        As `ranklake.capture.common.settings.Settings` has it; by default what the environment or ``ranklake.toml``
+    encryption_key, signing_key
+        As `ranklake.capture.common.settings.Settings` has them; by default what the environment or ``ranklake.toml``
         says.
 
     Returns
@@ -106,8 +107,10 @@ def recover(
     LocalSpoolError
         The local spool cannot be used.
     """
-    source = read_settings({"encryption_key": encryption_key}, os.environ, Gaps.tell).encryption_key
-    return Recovery(local_root(local_dir), spool_uri(spool), storage_options, encryption=Encryption(source)).run()
+    given = {"encryption_key": encryption_key, "signing_key": signing_key}
+    settings = read_settings(given, os.environ, Gaps.tell)
+    keys = SealingKeys(settings.encryption_key, settings.signing_key)
+    return Recovery(local_root(local_dir), spool_uri(spool), storage_options, keys=keys).run()
 
 
 @dataclass
@@ -118,7 +121,7 @@ class Recovery:
     spool: str
     storage_options: Mapping[str, Any] | None = None
     uploader: Uploader | None = None
-    encryption: Encryption = field(default_factory=Encryption)
+    keys: SealingKeys = field(default_factory=SealingKeys)
     _uploaders: dict[str, Uploader] = field(default_factory=dict)
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> Recovered:
@@ -142,7 +145,7 @@ class Recovery:
         return Recovered(**counts, troubles=tuple(troubles))
 
     def _one(self, folder: Path, stop: Callable[[], bool]) -> Pushed | str:
-        with taken_over(folder, self.encryption) as taken:
+        with taken_over(folder, self.keys) as taken:
             if taken is None:
                 return "alive"
             meant_for = taken.owner.spool if taken.owner is not None else ""
@@ -158,16 +161,16 @@ class Recovery:
         return self._uploaders.get(uri)
 
 
-def recover_stream(folder: Path, uploader: Uploader | None, *, family: int, encryption: Encryption) -> Pushed | None:
+def recover_stream(folder: Path, uploader: Uploader | None, *, family: int, keys: SealingKeys) -> Pushed | None:
     """Finish the stream of a dead forked child of the process whose incarnation is `family`; None if it is no such."""
-    with taken_over(folder, encryption) as taken:
+    with taken_over(folder, keys) as taken:
         if taken is None or taken.owner is None or taken.owner.role != "worker" or taken.owner.family != family:
             return None
         return taken.finish(uploader)
 
 
 @contextlib.contextmanager
-def taken_over(folder: Path, encryption: Encryption) -> Iterator["Orphan | None"]:
+def taken_over(folder: Path, keys: SealingKeys) -> Iterator["Orphan | None"]:
     """Hold a dead process's stream for the block; None if the process lives or somebody else has taken it over."""
     name = StreamName.of(folder)
     if name is None or not HELD.take(name.incarnation):
@@ -183,7 +186,7 @@ def taken_over(folder: Path, encryption: Encryption) -> Iterator["Orphan | None"
         return
     lock, owner = seized
     try:
-        yield Orphan(name, folder, owner, encryption)
+        yield Orphan(name, folder, owner, keys)
     finally:
         lock.release()
 
@@ -195,7 +198,7 @@ class Orphan:
     name: StreamName
     folder: Path
     owner: Owner | None
-    encryption: Encryption
+    keys: SealingKeys
 
     def finish(self, uploader: Uploader | None, stop: Callable[[], bool] = lambda: False) -> Pushed:
         """Seal all, upload all, and remove the stream if nothing is left.
@@ -242,8 +245,9 @@ class Orphan:
                 fallback=self.owner.anchor if self.owner is not None else None,
                 note=meta_file.append,
                 next_segment=self._next_segment,
-                encryption=self.encryption,
+                keys=self.keys,
                 encrypted=self._is_encrypted(),
+                signed=self.owner is not None and self.owner.signed,
             )
             seal(job, open_files(self.folder), final=True)
         finally:

@@ -18,7 +18,8 @@ from ranklake.lake.contracts.storage import fsspec_options
 
 CONFIG_VARIABLE: Final = "RANKLAKE_CONFIG"
 _UNUSABLE: Final = "unusable"
-"""Source of a key where one was asked for in a way that is not understood: then nothing may leave in clear."""
+"""Source of a key where one was asked for in a way that is not understood: then nothing may leave without."""
+_KEYS: Final = ("encryption_key", "signing_key")
 PREFIX: Final = "RANKLAKE_CAPTURE_"
 """``RANKLAKE_CAPTURE_SEAL_EVERY_S=30`` sets `Settings.seal_every_s`."""
 
@@ -75,6 +76,9 @@ class Settings:
     """Where the key is that segments are encrypted with before they leave: ``file:/path``, ``env:NAME`` or
     ``command:/path/to/helper``. Never the key itself. Empty: they are sent as they are. The commands that read
     segments look for keys there, too."""
+    signing_key: str = ""
+    """Where the key is that segments are signed with, named as for ``encryption_key``, so that ingest knows who wrote
+    them. Empty: they go unsigned."""
 
     heartbeat_every_s: float = 60.0
     """How often a rank says that it lives while it records neither steps nor phases; 0 for never. See `heartbeat`."""
@@ -161,8 +165,9 @@ def read_settings(given: Mapping[str, Any], environment: Mapping[str, str], tell
         kind = {field.name: field.type for field in fields(Settings)}.get(name)
         if kind is None:
             tell(f"{where}.{name}", f"unknown setting {name!r} in {where}{_hint(name)}; it is left out")
-            if "'encryption_key'" in _hint(name):
-                chosen.setdefault("encryption_key", _UNUSABLE)
+            for key in _KEYS:
+                if f"'{key}'" in _hint(name):
+                    chosen.setdefault(key, _UNUSABLE)
             continue
         try:
             value = _KINDS[kind](raw)
@@ -189,9 +194,9 @@ def _file(environment: Mapping[str, str]) -> Path:
     return Path(environment.get(CONFIG_VARIABLE) or "ranklake.toml")
 
 
-def _speaks_of_encryption(file: Path) -> bool:
+def _speaks_of(key: str, file: Path) -> bool:
     try:
-        return b"encryption_key" in file.read_bytes()
+        return key.encode() in file.read_bytes()
     except OSError:
         return False
 
@@ -212,8 +217,9 @@ def _sources(given: Mapping[str, Any], environment: Mapping[str, str], tell: Tel
             yield f"[capture] of {file}", name, raw
     except (OSError, ValueError, AttributeError) as error:
         tell("ranklake.toml", f"{file} cannot be read ({error}); its settings are left out")
-        if _speaks_of_encryption(file):
-            yield f"[capture] of {file}", "encryption_key", _UNUSABLE
+        for key in _KEYS:
+            if _speaks_of(key, file):
+                yield f"[capture] of {file}", key, _UNUSABLE
     for variable in sorted(environment):
         if variable.startswith(PREFIX):
             yield "the environment", variable.removeprefix(PREFIX).lower(), environment[variable]

@@ -15,7 +15,7 @@ from ranklake.capture.importers.recording import Identity, Recording, today
 from ranklake.capture.importers.shipping import Shipping, refuse_changed
 from ranklake.capture.importers.source import Source, SourceError, sources
 from ranklake.capture.provenance.launcher import clean
-from ranklake.capture.sealing.encryption import Encryption
+from ranklake.capture.sealing.keys import NO_KEYS, SealingKeys
 from ranklake.errors import did_you_mean
 from ranklake.lake.contracts.segment import RUN_NAME
 from ranklake.lake.contracts.storage import fsspec_options
@@ -63,7 +63,7 @@ def import_files(
     run: str | None = None,
     mapping: str | None = None,
     storage: Mapping[str, str] | None = None,
-    encryption_key: str = "",
+    keys: SealingKeys | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Imported:
     """Import files into a spool.
@@ -77,6 +77,8 @@ def import_files(
         For ``table``: a packaged mapping's name, or the path of a file.
     storage
         The options of ``[storage]``.
+    keys
+        What segments are encrypted and signed with.
     progress
         Called with bytes read, and bytes in all.
 
@@ -126,9 +128,9 @@ def import_files(
         refuse_changed(before, sha256, digest, where=source.name, run=name)
         done.again += before is not None
         todo.append((source, name, Identity(format_name, digest, source.name, sha256, by_name)))
-    key = Encryption(encryption_key).key() if encryption_key else None
+    active = keys.active() if keys is not None else NO_KEYS
     for source, name, identity in todo:
-        recording = Recording(identity, name, 0, shipping.take, today(), key, says_run=name not in done.runs)
+        recording = Recording(identity, name, 0, shipping.take, today(), active, says_run=name not in done.runs)
         source.told = told
         kind.read(source, recording, columns)
         if source.cut:

@@ -18,12 +18,12 @@ import pyarrow as pa
 
 import ranklake
 from ranklake.capture.common.arrays import Array, plain, texts
+from ranklake.capture.sealing.keys import NO_KEYS, ActiveKeys
 from ranklake.capture.sealing.rows import FLAGS, NO_ROWS, Columns, Rows
 from ranklake.capture.sealing.seal import Origin, segment_bytes
 from ranklake.capture.spool.meta import Meta
 from ranklake.capture.spool.stream import SealedFile, StreamName
 from ranklake.lake.contracts.arrow import arrow_schema
-from ranklake.lake.contracts.envelope import Key
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.redact import redact
 from ranklake.lake.contracts.segment import REFUSED, REFUSED_ROW
@@ -100,7 +100,7 @@ class Recording:
     attempt: int
     shipped: Shipped
     day: str
-    key: Key | None = None
+    keys: ActiveKeys = NO_KEYS
     world_size: int = 1
     says_run: bool = True
     facts: dict[str, Any] = field(default_factory=dict)
@@ -116,7 +116,7 @@ class Recording:
     def beside(self, run: str, attempt: int) -> "Recording":
         """Return a recording of another run or attempt in the same file; this one counts its rows, and closes it."""
         other = Recording(
-            self.identity, run, attempt, self.shipped, self.day, self.key, rows=self.rows, refused=self.refused
+            self.identity, run, attempt, self.shipped, self.day, self.keys, rows=self.rows, refused=self.refused
         )
         self._beside.append(other)
         return other
@@ -285,7 +285,7 @@ class Recording:
         name = StreamName(self.run, self.attempt, rank, self.identity.incarnation(self.run, self.attempt, rank))
         number = meta.highest.get(table, -1) + 1
         origin = Origin(name, self.world_size, "")
-        raw, footer = segment_bytes(origin, meta, table, number, rows, _WALL, final=final, key=self.key)
+        raw, footer = segment_bytes(origin, meta, table, number, rows, _WALL, final=final, keys=self.keys)
         meta.add_sealed(table, number, len(rows), footer.gaps, final=final)
         if len(rows) and REFUSED not in rows.columns:
             self.rows[table] = self.rows.get(table, 0) + len(rows)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ranklake.capture.common.gaps import LOGGER
 from ranklake.capture.node.figures import Figures, GapCount
 from ranklake.capture.node.report import Round
-from ranklake.capture.sealing.encryption import Encryption
+from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.sending.breaker import Breaker, Standing
 from ranklake.capture.sending.packing import PACK_BYTES, Waiting, packs_of
 from ranklake.capture.sending.upload import Uploader
@@ -49,8 +49,8 @@ class Agent:
         Handed to fsspec.
     pack_every_s
         How long segments of living processes may wait for others to be packed with.
-    encryption
-        Where the key is to seal with what dead processes left.
+    keys
+        Where they are to seal with what dead processes left.
     standings
         How the breakers of spools stand that another process has tried, by URI.
     gaps
@@ -61,7 +61,7 @@ class Agent:
     spool: str = ""
     storage_options: Mapping[str, Any] | None = None
     pack_every_s: float = 60.0
-    encryption: Encryption = field(default_factory=Encryption)
+    keys: SealingKeys = field(default_factory=SealingKeys)
     figures: Figures = field(default_factory=Figures)
     standings: Mapping[str, Standing] = field(default_factory=dict)
     _uploaders: dict[str, Uploader] = field(default_factory=dict)
@@ -122,7 +122,7 @@ class Agent:
     ) -> list[Waiting]:
         """Return what waits in a stream; one whose process is dead is taken over and sealed first."""
         with contextlib.ExitStack() as mine:
-            orphan = mine.enter_context(_taken_over(folder, self.encryption))
+            orphan = mine.enter_context(_taken_over(folder, self.keys))
             meant_for = orphan.owner.spool if orphan and orphan.owner else "" if orphan else self._spool_of(folder)
             if self.spool and meant_for and meant_for != self.spool:
                 counts["foreign"] += 1
@@ -249,7 +249,7 @@ def _owner_says(folder: Path) -> str:
 
 
 @contextlib.contextmanager
-def _taken_over(folder: Path, encryption: Encryption) -> "Iterator[Orphan | None]":
+def _taken_over(folder: Path, keys: SealingKeys) -> "Iterator[Orphan | None]":
     """Hold a dead process's stream for the block; None if the process lives or somebody else has taken it over."""
     name = StreamName.of(folder)
     try:
@@ -261,5 +261,5 @@ def _taken_over(folder: Path, encryption: Encryption) -> "Iterator[Orphan | None
         return
     from ranklake.capture.recover import taken_over  # numpy and pyarrow: most looks seal nothing
 
-    with taken_over(folder, encryption) as orphan:
+    with taken_over(folder, keys) as orphan:
         yield orphan

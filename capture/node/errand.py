@@ -35,8 +35,8 @@ class Errand:
     ----------
     root, spool, storage_options
         As the agent has them. They go by a pipe: command lines are for all to read, and options may hold credentials.
-    encryption_key
-        Where the key is.
+    encryption_key, signing_key
+        Where the keys are.
     standings
         How the breakers of the spools stand, by URI.
     read
@@ -47,6 +47,7 @@ class Errand:
     spool: str
     storage_options: Mapping[str, Any]
     encryption_key: str
+    signing_key: str = ""
     standings: Mapping[str, Standing] = field(default_factory=dict)
     read: Mapping[str, int] = field(default_factory=dict)
 
@@ -107,14 +108,14 @@ def run(errand: Errand, stop: threading.Event) -> Report:
     """Do it: adopt what is dead, and send all that is sealed."""
     # Not before an errand is run: the agent's process imports this module, and must stay light.
     from ranklake.capture.node.agent import Agent
-    from ranklake.capture.sealing.encryption import Encryption
+    from ranklake.capture.sealing.keys import SealingKeys
 
     parent = os.getppid()
     agent = Agent(
         Path(errand.root),
         errand.spool,
         errand.storage_options,
-        encryption=Encryption(errand.encryption_key),
+        keys=SealingKeys(errand.encryption_key, errand.signing_key),
         standings=errand.standings,
         gaps=GapCount({Path(folder): at for folder, at in errand.read.items()}),
     )

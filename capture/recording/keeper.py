@@ -28,7 +28,7 @@ from ranklake.capture.recording.spares import Spares
 from ranklake.capture.recording.syncer import Syncer
 from ranklake.capture.recording.wake import Wake
 from ranklake.capture.recover import Recovery, recover_stream
-from ranklake.capture.sealing.encryption import Encryption
+from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.sealing.seal import Sealed, Sealing, seal
 from ranklake.capture.sending.upload import Uploader
 from ranklake.capture.spool.eviction import evict, finish
@@ -144,7 +144,7 @@ class Keeper:
     # ── sealing ──
 
     def _keep_sealing(self) -> None:
-        self._guarded(self._recorder.encryption.key, "reading the encryption key")  # a bad one is told at once
+        self._guarded(self._recorder.keys.active, "reading the keys")  # a bad one is told at once
         while not self._stopping:
             self._sealer_wakes.wait(min(1.0, self._settings.seal_every_s))
             if not self._stopping:
@@ -190,7 +190,7 @@ class Keeper:
         recorder = self._recorder
         if not recorder.unsealed and not final:
             return
-        recorder.encryption.key()  # without one, nothing more is done
+        recorder.keys.active()  # without one, nothing more is done
         # An anchor behind the last row: with both ends fixed, sealing again gives the same times.
         self._guarded(stream.anchor, "noting the time")
 
@@ -199,7 +199,7 @@ class Keeper:
             recorder.count_found(sealed.file.table, sealed.found)
 
         try:
-            seal(job_of(stream, recorder.encryption), recorder.to_seal(), final=final, told=told)
+            seal(job_of(stream, recorder.keys), recorder.to_seal(), final=final, told=told)
         finally:  # what was sealed before a failure is on its way all the same
             recorder.forget_sealed()
             self._uploader_wakes.set()
@@ -338,7 +338,7 @@ class Keeper:
         if self._has_agent():
             return
         recorder = self._recorder
-        recovery = Recovery(recorder.root, recorder.spool, self._storage_options, self._uploader, recorder.encryption)
+        recovery = Recovery(recorder.root, recorder.spool, self._storage_options, self._uploader, recorder.keys)
         self._guarded(lambda: recovery.run(stop=lambda: self._stopping), "recovering what dead processes left")
 
     def _adopt(self, stream: Stream) -> None:
@@ -352,7 +352,7 @@ class Keeper:
                     folder,
                     self._uploader,
                     family=stream.owner.family,
-                    encryption=self._recorder.encryption,
+                    keys=self._recorder.keys,
                 )
                 try:
                     self._guarded(adopt, f"recovering {folder}")  # a damaged one must not block the others, nor a flush
@@ -379,7 +379,7 @@ class Keeper:
             self._gaps.warn("late", f"{rows} gaps are in no segment, for lack of a place: {refused.detail}")
             return
         stream.note_gaps(counts)
-        seal(job_of(stream, recorder.encryption), [], final=True)
+        seal(job_of(stream, recorder.keys), [], final=True)
         if self._uploader is not None and not is_sending:
             pushed = self._uploader.push(stream.folder, deadline=time.monotonic() + _LATE_S)
             if pushed.left == 0:
@@ -426,7 +426,7 @@ def _acked(stream: Stream, file: SealedFile) -> None:
     stream.waiting.pop(file.path.name, None)
 
 
-def job_of(stream: Stream, encryption: Encryption) -> Sealing:
+def job_of(stream: Stream, keys: SealingKeys) -> Sealing:
     """Return what sealing needs to know of a stream that this process writes."""
     return Sealing(
         name=stream.name,
@@ -436,6 +436,7 @@ def job_of(stream: Stream, encryption: Encryption) -> Sealing:
         fallback=stream.owner.anchor,
         note=stream.note,
         next_segment=stream.next_segment,
-        encryption=encryption,
+        keys=keys,
         encrypted=stream.owner.encrypted,
+        signed=stream.owner.signed,
     )

@@ -36,7 +36,7 @@ from ranklake.capture.metrics.series import Series
 from ranklake.capture.provenance.launcher import Launch
 from ranklake.capture.recording.budget import Budget
 from ranklake.capture.recording.folding import Folding
-from ranklake.capture.sealing.encryption import Encryption
+from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.spool.files import sync_file
 from ranklake.capture.spool.meta import ENDED, sum_up
 from ranklake.capture.spool.mounts import is_network
@@ -92,7 +92,7 @@ class Recorder:
         self.root, self.launch, self.spool = root, launch, spool
         self.settings = settings or Settings()
         self.gaps = Gaps()
-        self.encryption = Encryption(self.settings.encryption_key)
+        self.keys = SealingKeys(self.settings.encryption_key, self.settings.signing_key)
         policy, registry = registry_of(self.settings, self.gaps.warn)
         self.series = Series(self.note, Policies(policy, registry, self.gaps.warn), policy.max_series)
         self.closed = False
@@ -152,7 +152,8 @@ class Recorder:
                 spool=self.spool,
                 family=self._family,
                 worker=self.is_worker,
-                encrypted=self.encryption.wanted,
+                encrypted=self.keys.encrypts,
+                signed=self.keys.signs,
             )
             for frame in self.series.frames():
                 stream.note(frame)

@@ -25,16 +25,17 @@ import pyarrow.parquet as pq
 
 import ranklake
 from ranklake.capture.common.gaps import DAMAGED, LOGGER, OUT_OF_RANGE
-from ranklake.capture.sealing.encryption import Encryption
+from ranklake.capture.sealing.keys import NO_KEYS, ActiveKeys, SealingKeys
 from ranklake.capture.sealing.rows import NO_ROWS, Rows
 from ranklake.capture.sealing.tables import arrow_table, read_rows, rows_there
 from ranklake.capture.spool.clock import Anchor, bracket, straighten
 from ranklake.capture.spool.files import write_whole
 from ranklake.capture.spool.meta import Meta, aside_frame, read_meta, sealed_frame
 from ranklake.capture.spool.stream import DAMAGED_FOLDER, OpenFile, SealedFile, StreamName, sealed_files
-from ranklake.lake.contracts.envelope import EncryptionError, Key, decrypt, encrypt
+from ranklake.lake.contracts.envelope import EncryptionError, decrypt, encrypt
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.segment import METADATA_KEY, NotASegmentError, SegmentFooter, SegmentName
+from ranklake.lake.contracts.signing import BLANK, sign
 
 WRITER: Final = f"ranklake {ranklake.__version__}"
 _LAST: Final = "events"  # sealed last: its final segment says how much of every table there is
@@ -94,16 +95,19 @@ class Sealing(Origin):
         Appends a frame to meta.frames; raises `OSError`.
     next_segment
         Gives a table's next segment number.
-    encryption, encrypted
-        Where the key is; whether whoever recorded the stream asked for encryption.
+    keys
+        Where they are that segments are encrypted and signed with.
+    encrypted, signed
+        Whether whoever recorded the stream asked for either.
     """
 
     folder: Path
     fallback: Anchor | None
     note: Callable[[dict[str, Any]], None]
     next_segment: Callable[[str], int]
-    encryption: Encryption
+    keys: SealingKeys
     encrypted: bool
+    signed: bool = False
 
 
 def seal(
@@ -126,7 +130,7 @@ def seal(
     OSError
         The disk is full, say. What was sealed is sealed; call again for the rest.
     EncryptionError
-        The key to encrypt with cannot be had. Likewise.
+        The key to encrypt or sign with cannot be had. Likewise.
     """
     for sealed in _sealing(job, files, final=final):
         if sealed is not None:
@@ -253,8 +257,8 @@ def _write(
     *,
     final: bool,
 ) -> SealedFile:
-    key = job.encryption.key(wanted=job.encrypted)
-    raw, footer = segment_bytes(job, meta, table, segment, rows, straight, final=final, key=key)
+    keys = job.keys.active(encrypted=job.encrypted, signed=job.signed)
+    raw, footer = segment_bytes(job, meta, table, segment, rows, straight, final=final, keys=keys)
     digest = hashlib.sha256(raw).hexdigest()
     today = datetime.fromtimestamp(time.time(), UTC).date().isoformat()
     path = job.folder / SealedFile.local_name(table, segment, today, len(rows), digest, footer.key_id)
@@ -273,7 +277,7 @@ def segment_bytes(
     straight: Sequence[Anchor],
     *,
     final: bool,
-    key: Key | None = None,
+    keys: ActiveKeys = NO_KEYS,
 ) -> tuple[bytes, SegmentFooter]:
     """Return a segment's bytes, and the footer in them. Pure: nothing is written, and `meta` stays as it is.
 
@@ -285,9 +289,10 @@ def segment_bytes(
         Anchors around the times of the rows, as `ranklake.capture.spool.clock.straighten` gives them.
     final
         This is the table's last segment of the stream.
-    key
-        To encrypt with.
+    keys
+        To encrypt and to sign with.
     """
+    key, signer = keys
     gaps = _gaps_due(meta, table, rows)
     totals: dict[str, list[int]] = {}
     if final and table == _LAST and not meta.damaged:  # counts of a damaged meta.frames are lower bounds, no totals
@@ -317,10 +322,16 @@ def segment_bytes(
         totals=totals,
         writer=WRITER,
         key_id=key.id if key else "",
+        signer=signer.id if signer else "",
+        mac=BLANK if signer else "",
     )
+    bond = _name(name, segment, len(rows)).bond(table)
     raw = parquet_bytes(arrow_table(rows, table, name, segment, straight), footer, times_repeat=rows.times_repeat)
+    if signer is not None:
+        raw, mac = sign(signer, raw, bond)
+        footer = dataclasses.replace(footer, mac=mac)
     if key is not None:
-        raw = encrypt(key, raw, _name(name, segment, len(rows)).bond(table))
+        raw = encrypt(key, raw, bond)
     return raw, footer
 
 
@@ -333,7 +344,7 @@ def _in_clear(job: Sealing, file: SealedFile, raw: bytes) -> bytes:
     """Return a segment's Parquet bytes. Raises `EncryptionError`."""
     if not file.key_id:
         return raw
-    key = job.encryption.find(file.key_id)
+    key = job.keys.find(file.key_id)
     return decrypt(key, raw, _name(job.name, file.segment, file.rows).bond(file.table))
 
 

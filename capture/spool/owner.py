@@ -39,6 +39,8 @@ class Owner:
         Monotonic and wall ns at the start: what times are computed from if all else is damaged.
     encrypted
         Whether the segments must be encrypted, whoever seals them.
+    signed
+        Whether they must be signed, likewise.
     """
 
     pid: int
@@ -50,6 +52,7 @@ class Owner:
     world_size: int
     anchor: tuple[int, int]
     encrypted: bool = False
+    signed: bool = False
 
     @classmethod
     def from_json(cls, raw: bytes) -> Self:
@@ -57,13 +60,17 @@ class Owner:
         try:
             facts: dict[str, Any] = json.loads(raw)
             mono, wall = facts["anchor"]
-            return cls(**{**facts, "anchor": (int(mono), int(wall))})
+            known = {name: facts[name] for name in cls.__dataclass_fields__ if name in facts}
+            return cls(**{**known, "anchor": (int(mono), int(wall))})
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError("owner.json is damaged") from error
 
     def to_json(self) -> bytes:
         """Return the file's bytes."""
-        return json.dumps(asdict(self)).encode()
+        facts = asdict(self)
+        if not self.signed:  # an agent that knows of no signatures takes an owner.json with more for damaged
+            del facts["signed"]
+        return json.dumps(facts).encode()
 
     def runs(self) -> bool:
         """Say whether that very process runs on this boot; False also where that cannot be known."""

@@ -260,6 +260,7 @@ class Stream:
         family: int,
         worker: bool,
         encrypted: bool = False,
+        signed: bool = False,
     ) -> Self:
         """Make a stream's folder, already locked when it appears.
 
@@ -279,6 +280,7 @@ class Stream:
             world_size=world_size,
             anchor=anchor,
             encrypted=encrypted,
+            signed=signed,
         )
         hidden = folder.with_name(NEW + folder.name)
         _make(hidden)

@@ -64,6 +64,11 @@ class Key:
     def _derive(self, purpose: bytes) -> bytes:
         return hmac.digest(self.secret, _PURPOSE + purpose, "sha256")
 
+    @property
+    def signing_secret(self) -> bytes:
+        """What segments' MACs are made with; see `ranklake.lake.contracts.signing`."""
+        return self._derive(b"sign")
+
     def seed(self, clear: bytes, bound_to: bytes) -> bytes:
         """Return the keyed hash of a message and of what it is bound to."""
         said = len(bound_to).to_bytes(8) + bound_to + hashlib.sha256(clear).digest()

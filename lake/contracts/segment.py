@@ -144,6 +144,9 @@ class SegmentFooter:
         Name and version of the software that sealed it.
     key_id
         Of the key that the file was encrypted with; empty if it was not.
+    signer, mac
+        Of the key that signed it, and the MAC in hex (`ranklake.lake.contracts.signing`); both empty, and not in the
+        JSON, if nobody did.
     """
 
     table: str
@@ -165,6 +168,8 @@ class SegmentFooter:
     totals: dict[str, list[int]] = field(default_factory=dict)
     writer: str = ""
     key_id: str = ""
+    signer: str = ""
+    mac: str = ""
     format: int = FORMAT
 
     def clock_readings(self) -> list[ClockReading]:
@@ -174,6 +179,8 @@ class SegmentFooter:
     def to_json(self) -> bytes:
         """Return the footer's JSON, keys sorted, so that equal footers have equal bytes."""
         facts = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        if not self.signer:
+            del facts["signer"], facts["mac"]
         return json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()
 
     @classmethod

@@ -99,6 +99,11 @@ class Config:
         """Where segments' keys are, as `ranklake.capture.common.settings.Settings` says it; the environment wins."""
         return os.environ.get(f"{PREFIX}ENCRYPTION_KEY") or self.capture.encryption_key
 
+    @property
+    def signing_key(self) -> str:
+        """Where the key is to sign segments with, likewise."""
+        return os.environ.get(f"{PREFIX}SIGNING_KEY") or self.capture.signing_key
+
 
 _SECTIONS = {
     "lake": LakeSection,

@@ -14,7 +14,7 @@ from ciphered import ONE, TWO, decrypt_segment, ring, source_of
 from ranklake.capture.common.settings import read_settings
 from ranklake.capture.node.agent import Agent
 from ranklake.capture.recover import recover
-from ranklake.capture.sealing.encryption import Encryption
+from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.spool.stream import SealedFile, sealed_files, streams
 from ranklake.lake.contracts.segment import METADATA_KEY, SegmentFooter
 
@@ -116,7 +116,7 @@ def test_without_its_key_nothing_leaves(place, tmp_path, warnings_told, source):
 
 def test_the_key_may_come_late(place, tmp_path, monkeypatch):
     """A source that fails at first is asked again, and then everything goes, counted whole."""
-    monkeypatch.setattr("ranklake.capture.sealing.encryption.TRY_AGAIN_S", 0.05)
+    monkeypatch.setattr("ranklake.capture.sealing.keys.TRY_AGAIN_S", 0.05)
     run = place.start(encryption_key=f"file:{tmp_path}/keys", seal_every_s=0.05)
     record(run)
     assert not run.flush(0.3)
@@ -139,9 +139,9 @@ def test_the_environment_and_the_file_ask_for_it_as_well(tmp_path):
     assert chosen(RANKLAKE_CAPTURE_ENCRYPTION_KEY="env:KEYS") == "env:KEYS"
     assert chosen({"encryption_key": "file:/x"}, RANKLAKE_CAPTURE_ENCRYPTION_KEY="env:KEYS") == "file:/x"
     assert not told
-    assert Encryption(chosen({"encyption_key": "file:/x"})).wanted
+    assert SealingKeys(chosen({"encyption_key": "file:/x"})).encrypts
     (tmp_path / "ranklake.toml").write_text('[capture]\nencryption_key = "file:/x\n')
-    assert Encryption(chosen()).wanted
+    assert SealingKeys(chosen()).encrypts
     assert len(told) == 2
 
 
@@ -170,7 +170,7 @@ def test_an_agent_without_the_key_sends_what_is_sealed(tmp_path):
     assert (done.segments, len(done.troubles)) == (waiting, 1)
     assert "no key is configured here" in done.troubles[0]
     assert folder.exists()
-    done = Agent(local, str(spool), encryption=Encryption(source)).look(pack_now=True)
+    done = Agent(local, str(spool), keys=SealingKeys(source)).look(pack_now=True)
     assert not done.troubles
     assert not folder.exists()
     assert not in_clear(spool)
@@ -184,7 +184,7 @@ def test_a_sealing_that_was_cut_off_is_finished(tmp_path, finishing):
     before = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "owner.json"}
     spool.rename(tmp_path / "aside")
     spool.write_text("in the way")
-    Agent(local, str(spool), encryption=Encryption(source_of(tmp_path / "keys", ONE))).look()  # seals and cannot send
+    Agent(local, str(spool), keys=SealingKeys(source_of(tmp_path / "keys", ONE))).look()  # seals and cannot send
     sealed = {path.read_bytes() for path in folder.glob("steps*.sealed")}
     assert len(sealed) == 1
     for name, raw in before.items():

@@ -16,7 +16,7 @@ from recorded import check_books, gaps, rows, segments, totals
 from ranklake.capture.common.layouts import WRITTEN
 from ranklake.capture.node.agent import Agent
 from ranklake.capture.recover import recover, taken_over
-from ranklake.capture.sealing.encryption import Encryption
+from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.sealing.tables import arrow_table
 from ranklake.capture.spool import frames
 from ranklake.capture.spool.owner import HELD
@@ -136,9 +136,9 @@ def test_without_a_spool_each_stream_goes_where_it_was_meant_to(local, tmp_path)
 
 def test_two_recoveries_at_once_do_not_meet(local, tmp_path):
     """While somebody has taken a stream over, nobody else does."""
-    with taken_over(stream_of(local), Encryption()) as taken:
+    with taken_over(stream_of(local), SealingKeys()) as taken:
         assert taken is not None
-        with taken_over(stream_of(local), Encryption()) as again:
+        with taken_over(stream_of(local), SealingKeys()) as again:
             assert again is None
         script = "import sys; from ranklake.capture.recover import recover; print(recover(*sys.argv[1:]).alive)"
         command = [sys.executable, "-c", script, str(local), "/nowhere/spool"]

@@ -46,6 +46,7 @@ class Duty:
     metrics_port: int
     as_json: bool
     encryption_key: str
+    signing_key: str
     sources: Sources
     stop: threading.Event
 
@@ -121,9 +122,9 @@ def agent(  # noqa: PLR0913, PLR0917 - click passes options by name
     uri = spool_uri(spool or config.spool.uri)
     options = fsspec_options(uri, config.storage)
     stop = threading.Event()
-    key = config.encryption_key
+    keys = config.encryption_key, config.signing_key
     sources = Sources(sample, sample_interval_s, scrape, scrape_interval_s)
-    duty = Duty(local_root(local_dir), uri, options, interval_s, pack_s, metrics_port, as_json, key, sources, stop)
+    duty = Duty(local_root(local_dir), uri, options, interval_s, pack_s, metrics_port, as_json, *keys, sources, stop)
     if once:
         return _once(duty)
     troubled = False
@@ -140,7 +141,8 @@ def _once(duty: Duty) -> int:
         click.echo(f"{duty.root} has an agent{f' ({found})' if found else ''}; nothing is left to do")
         return 0
     try:
-        done = run(Errand(str(duty.root), duty.spool, duty.storage_options, duty.encryption_key), duty.stop).done
+        keys = duty.encryption_key, duty.signing_key
+        done = run(Errand(str(duty.root), duty.spool, duty.storage_options, *keys), duty.stop).done
     finally:
         lead.release()
     _tell(done, as_json=duty.as_json)
@@ -222,9 +224,8 @@ def _look(watch: Watch, duty: Duty, over: threading.Event) -> Round:
     try:
         if not watch.look():
             return Round(alive=watch.alive, foreign=watch.foreign)
-        errand = Errand(
-            str(duty.root), duty.spool, duty.storage_options, duty.encryption_key, watch.standings(), watch.read()
-        )
+        keys = duty.encryption_key, duty.signing_key
+        errand = Errand(str(duty.root), duty.spool, duty.storage_options, *keys, watch.standings(), watch.read())
         report = send(errand, over, GRACE_S)
         watch.reported(report)
         watch.look()

@@ -7,6 +7,7 @@ import click
 
 from ranklake.capture.importers.formats import FORMATS
 from ranklake.capture.importers.imports import Imported, import_files
+from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.commands.options import configuration, json_option, spool_option
 from ranklake.commands.progress import progress_bar
 
@@ -39,10 +40,11 @@ def import_(
     stored twice. Rows that do not convert go to quarantine, counted. Exits 1 if a file was damaged at its end.
     """
     config = configuration(ctx)
+    keys = SealingKeys(config.encryption_key, config.signing_key)
     with progress_bar("import") as progress:
         done = import_files(
             format_name, paths, spool,
-            run=run, mapping=mapping, storage=config.storage, encryption_key=config.encryption_key, progress=progress,
+            run=run, mapping=mapping, storage=config.storage, keys=keys, progress=progress,
         )  # fmt: skip
     click.echo(json.dumps(asdict(done)) if as_json else _told(done))
     return 1 if done.cut else 0
