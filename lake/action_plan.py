@@ -199,9 +199,10 @@ def take_rows_out(
         Given a file's rows, returns a boolean array, true where a row goes.
 
     Yields for each file in which something is marked: the file to drop (one row of `candidates`), the files that
-    replace it, and the rows taken out. At most one file's rows are held at a time.
+    replace it, and the rows taken out. At most one file's rows are held at a time. Raises
+    `ranklake.lake.integrity.DamagedFileError`: what is damaged is not written anew.
     """
-    for path, rows in read_some(lake, target, candidates):
+    for path, rows in read_some(lake, target, candidates, verify=True):
         mask = select(rows)
         if not pc.any(mask).as_py():
             continue

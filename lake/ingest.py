@@ -14,6 +14,7 @@ from ranklake.lake import ingest_plan
 from ranklake.lake.commit import files
 from ranklake.lake.driver import drive
 from ranklake.lake.history import History
+from ranklake.lake.integrity import Damage
 from ranklake.lake.known import damaged_when
 from ranklake.lake.plan import LEDGER
 from ranklake.lake.rounds import Rounds
@@ -47,6 +48,8 @@ class Ingested:
         Segments that stay in the spool because their key is not at hand, counted by the key's id.
     elapsed_s
         Wall seconds.
+    damaged
+        Data files that were to be merged and are not what was written.
     """
 
     plans: list[int]
@@ -58,6 +61,7 @@ class Ingested:
     purged: int
     elapsed_s: float
     waiting: dict[str, int] = field(default_factory=dict)
+    damaged: list[Damage] = field(default_factory=list)
 
 
 def ingest(
@@ -93,9 +97,10 @@ def ingest(
         useful = account is None or any(row["unreadable"] != GONE for row in account)
         left = useful and driven.plan is not None and driven.plan.body["left"] > 0
     rows = [row for account in outcomes.values() for row in account]
+    damaged: list[Damage] = []
     if merge and outcomes:
         touched = {row["table"] for row in rows if row["rows_stored"]}
-        merge_small(lake, workers, {*touched, "rejects", "segments", LEDGER})
+        damaged = merge_small(lake, workers, {*touched, "rejects", "segments", LEDGER}).damaged
     purged = _purge(lake, spool, keep_days, rounds)
     return Ingested(
         plans=sorted(outcomes),
@@ -107,6 +112,7 @@ def ingest(
         purged=purged,
         elapsed_s=time.monotonic() - started,
         waiting=dict(sorted(waiting.items())),
+        damaged=damaged,
     )
 
 

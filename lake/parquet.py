@@ -5,6 +5,7 @@ file's own footer: its columns, its row count, and its bounds, which Parquet's w
 writes and which are never NaN. They are of the contract's statistics columns only.
 """
 
+import hashlib
 import json
 import math
 import os
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
 ROW_GROUP_ROWS = 262_144
 STATISTIC_CHARACTERS = 64
 _DICTIONARY_BYTES = 2**20
-_NAME = re.compile(r"date=\d{4,}-\d{2}-\d{2}/p(?P<plan>\d+)-[0-9a-f]{32}(~[0-9a-f]+)?\.parquet")
+_NAME = re.compile(
+    r"date=\d{4,}-\d{2}-\d{2}/p(?P<plan>\d+)-[0-9a-f]{32}(-(?P<sha256>[0-9a-f]{64}))?(~[0-9a-f]+)?\.parquet"
+)
 _DAY_US = 86_400_000_000
 
 
@@ -80,6 +83,12 @@ def plan_of(path: str) -> int | None:
     return int(found["plan"]) if found else None
 
 
+def digest_of(path: str) -> str | None:
+    """Return the SHA-256 in a data file's path, relative to its table; None where the name has none."""
+    found = _NAME.fullmatch(path)
+    return found["sha256"] if found else None
+
+
 def write_days(lake: "Lake", contract: "Contract", rows: pa.Table, plan: int) -> list[DataFile]:
     """Write rows of any dates as a new file per UTC date of ``ts``; parameters and errors as for `write_partition`."""
     moments = rows["ts"].cast(pa.int64()).to_numpy()
@@ -117,19 +126,22 @@ def write_partition(
     merged
         Fingerprint of the files that these very rows come from, if the new one only takes their place.
 
+    The name carries the SHA-256 of the bytes: whoever knows the file knows what they must be.
+
     Raises `FileMismatchError` if what was written does not read back as claimed, `LakeUnreachableError` where it cannot
     be written. The file is complete and, on a local disk, synced when this returns; on failure a file that no commit
     names stays behind.
     """
     body = _body(contract, rows)
-    path = f"date={day.isoformat()}/p{plan:010d}-{uuid.uuid4().hex}{merged and '~'}{merged}.parquet"
-    full = lake.path("tables", contract.table, path)
-    if lake.is_local:
-        os.makedirs(os.path.dirname(full), exist_ok=True)  # noqa: PTH103, PTH120 - fsspec paths are strings
+    name = f"date={day.isoformat()}/p{plan:010d}-{uuid.uuid4().hex}"
+    place = lake.path("tables", contract.table, name)
     try:
-        size_bytes = _write(lake, full, contract, body)
+        written_by = _write_local if lake.is_local else _write_remote
+        digest, size_bytes = written_by(lake, place, f"{merged and '~'}{merged}.parquet", contract, body)
     except OSError as error:
-        raise cannot_write(full, error) from error
+        raise cannot_write(f"{place}.parquet", error) from error
+    path = f"{name}-{digest}{merged and '~'}{merged}.parquet"
+    full = lake.path("tables", contract.table, path)
     with lake.fs.open(full, "rb") as source:
         written = pq.ParquetFile(source)
         if written.metadata.num_rows != body.num_rows or not _alike(written.schema_arrow, body.schema):
@@ -138,19 +150,41 @@ def write_partition(
     return DataFile(contract.table, path, day, body.num_rows, size_bytes, statistics(contract, written.metadata, nulls))
 
 
-def _write(lake: "Lake", full: str, contract: "Contract", body: pa.Table) -> int:
-    """Write a file; return its size in bytes. Raises `OSError`."""
-    options = writer_options(contract, body, min(body.num_rows, ROW_GROUP_ROWS))
+def _write_local(lake: "Lake", place: str, ending: str, contract: "Contract", body: pa.Table) -> tuple[str, int]:
+    """Write a file as it is encoded, and give it its name when its digest is known; return digest and size in bytes.
+
+    Raises `OSError`; dying half-way leaves a file whose name has no digest.
+    """
+    del lake
+    os.makedirs(os.path.dirname(place), exist_ok=True)  # noqa: PTH103, PTH120 - fsspec paths are strings
+    scratch = f"{place}{ending}"
     # The writer hands over page by page; fsspec's local files would see each of them in Python.
-    with pa.OSFile(full, "wb") if lake.is_local else lake.fs.open(full, "wb") as sink:
-        with pq.ParquetWriter(sink, body.schema, **options) as writer:
-            for group in _groups(contract, body):
-                writer.write_table(group, row_group_size=ROW_GROUP_ROWS)
+    with pa.OSFile(scratch, "wb") as sink:
+        _encode(sink, contract, body)
         size_bytes = int(sink.tell())
-    if lake.is_local:  # a commit must never name bytes that a power cut can take back
-        with open(full, "rb") as file:  # noqa: PTH123 - fsspec paths are strings
-            os.fsync(file.fileno())
-    return size_bytes
+    with open(scratch, "rb") as file:  # noqa: PTH123 - likewise
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        os.rename(scratch, f"{place}-{digest}{ending}")  # noqa: PTH104 - likewise
+        os.fsync(file.fileno())  # a commit must never name bytes, nor a name, that a power cut can take back
+    return digest, size_bytes
+
+
+def _write_remote(lake: "Lake", place: str, ending: str, contract: "Contract", body: pa.Table) -> tuple[str, int]:
+    """Encode a file in memory, since a store's objects cannot be renamed, and send it; otherwise as `_write_local`."""
+    sink = pa.BufferOutputStream()
+    _encode(sink, contract, body)
+    whole = sink.getvalue()
+    digest = hashlib.sha256(whole).hexdigest()
+    with lake.fs.open(f"{place}-{digest}{ending}", "wb") as target:
+        target.write(memoryview(whole))
+    return digest, len(whole)
+
+
+def _encode(sink: pa.NativeFile, contract: "Contract", body: pa.Table) -> None:
+    options = writer_options(contract, body, min(body.num_rows, ROW_GROUP_ROWS))
+    with pq.ParquetWriter(sink, body.schema, **options) as writer:
+        for group in _groups(contract, body):
+            writer.write_table(group, row_group_size=ROW_GROUP_ROWS)
 
 
 def _body(contract: "Contract", rows: pa.Table) -> pa.Table:

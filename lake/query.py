@@ -19,10 +19,11 @@ from ranklake.errors import did_you_mean
 from ranklake.lake.as_of import AsOf
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.engine import DataFrame, SessionContext, SQLOptions, engine
+from ranklake.lake.integrity import refuse_damaged
 from ranklake.lake.query_error import NotReadOnlyError, QueryError, explained
 from ranklake.lake.roles import Role, admit
-from ranklake.lake.scan import MissingFileError, live_files, needed, register
-from ranklake.lake.store import Lake
+from ranklake.lake.scan import live_files, needed, register
+from ranklake.lake.store import Lake, LakeError
 from ranklake.lake.tables import delta_table
 
 __all__ = ["NotReadOnlyError", "QueryError", "engine", "plain", "query", "session", "sql"]
@@ -87,6 +88,7 @@ def query(
     overlay: Path | None = None,
     as_of: Moment = None,
     role: Role | None = None,
+    verify: bool = False,
 ) -> pa.Table:
     """Answer one SELECT (or EXPLAIN, DESCRIBE, SHOW TABLES).
 
@@ -102,6 +104,9 @@ def query(
         A time (of all tables), a version (of the one table that is named), ``table=version``, or several of these.
     role
         Whose views to ask in place of the tables; default the tables themselves.
+    verify
+        Whether to hold the files that the query needs against their digests first. DataFusion looks at no checksum: a
+        file that rotted gives wrong rows.
 
     Raises
     ------
@@ -112,6 +117,8 @@ def query(
         that is not there (any more), or what else DataFusion says.
     MissingFileError
         A data file that the query needs is not there.
+    ranklake.lake.integrity.DamagedFileError
+        One is not what was written.
     """
     contracts = load_contracts(overlay)
     if role is not None:
@@ -135,9 +142,11 @@ def query(
         kept, misread = needed(engine(), lake, contracts, live, partial(_physical, planned), words)
         ctx = engine(batch_rows=_BATCH_ROWS)
         for name, rows in kept.items():
+            if verify:
+                refuse_damaged(lake, name, rows)
             register(ctx, lake, contracts[name], rows, views=True, whole=name in misread)
         found = plain(planned(ctx).to_arrow_table())
-    except (MissingFileError, QueryError):
+    except (LakeError, QueryError):
         raise
     except Exception as error:  # DataFusion raises plain Exception and ValueError alike
         raise explained(error, contracts, names) from error
@@ -176,7 +185,7 @@ def _bytes(files: pa.Table) -> int:
     return int(pc.sum(files["size_bytes"]).as_py() or 0)
 
 
-def sql(
+def sql(  # noqa: PLR0913 - those of `query`, and what to give
     text: str,
     lake: Lake | str | None = None,
     *,
@@ -184,6 +193,7 @@ def sql(
     limit: int | None = None,
     as_of: Moment = None,
     role: Role | None = None,
+    verify: bool = False,
     as_: str = "arrow",
     storage: dict[str, str] | None = None,
 ) -> Any:  # noqa: ANN401 - the caller names the library
@@ -193,7 +203,7 @@ def sql(
     ----------
     lake
         An open lake or its URI; default ``RANKLAKE_LAKE``.
-    params, limit, as_of, role
+    params, limit, as_of, role, verify
         As for `query`.
     as_
         ``arrow`` (`pyarrow.Table`), ``pandas`` or ``polars`` (either must be installed).
@@ -207,7 +217,7 @@ def sql(
         if not uri:
             raise QueryError("no lake is named", mend="pass lake=URI or set RANKLAKE_LAKE")
         lake = Lake.open(uri, storage)
-    rows = query(lake, text, params, limit, as_of=as_of, role=role)
+    rows = query(lake, text, params, limit, as_of=as_of, role=role, verify=verify)
     if as_ == "pandas":
         return rows.to_pandas()
     if as_ == "polars":

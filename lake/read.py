@@ -1,12 +1,16 @@
 """Rows of a Delta table as Arrow, file by file, without a query engine.
 
 For the pipeline's own small looks (keys, system tables, one partition). People ask through `ranklake.lake.query`.
+
+Every page is held against its checksum as it is read. Who writes rows anew asks for more (`verify`): then all bytes of
+a file are held against the digest in its name first, see `ranklake.lake.integrity`. Either way a damaged file is named
+by `ranklake.lake.integrity.DamagedFileError`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import date
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +20,7 @@ from deltalake import DeltaTable
 
 from ranklake.lake.commit import files
 from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.integrity import reading, refuse_damaged
 from ranklake.lake.tables import delta_table
 
 if TYPE_CHECKING:
@@ -67,14 +72,25 @@ def read_files(
 
 
 def read_some(
-    lake: "Lake", contract: "Contract", some: pa.Table, columns: Sequence[str] | None = None
+    lake: "Lake",
+    contract: "Contract",
+    some: pa.Table,
+    columns: Sequence[str] | None = None,
+    *,
+    verify: bool = False,
 ) -> Iterator[tuple[str, pa.Table]]:
-    """Yield (path relative to the table, its rows) for some files: rows of `ranklake.lake.commit.files`."""
+    """Yield (path relative to the table, its rows) for some files: rows of `ranklake.lake.commit.files`.
+
+    With `verify`, each is held against its digest first. Raises `ranklake.lake.integrity.DamagedFileError`.
+    """
     schema = _selected(contract, columns)
-    for row in some.select(["path", "date", "size_bytes"]).to_pylist():
-        with lake.open_file(lake.path("tables", contract.table, row["path"]), row["size_bytes"]) as source:
-            file = pq.ParquetFile(source)
-            yield row["path"], _fit(file.read(_stored(file, schema)), file, row["date"], schema)
+    for row in _rows_of(some):
+        if verify:
+            refuse_damaged(lake, contract.table, [row])
+        with _opened(lake, contract, row) as source:
+            file = _file(source)
+            rows = _fit(file.read(_stored(file, schema)), file, row["date"], schema)
+        yield row["path"], rows
 
 
 def read_batches(
@@ -95,11 +111,11 @@ def read_batches(
     texts = [field.name for field in schema if field.type == pa.string()] if dictionaries else []
     schema = _with_dictionaries(schema, texts)
     waiting = schema.empty_table()
-    for row in some.select(["path", "date", "size_bytes"]).to_pylist():
-        with lake.open_file(lake.path("tables", contract.table, row["path"]), row["size_bytes"]) as source:
+    for row in _rows_of(some):
+        with _opened(lake, contract, row) as source:
             footer = pq.read_metadata(source)
             stored = set(footer.schema.names)
-            file = pq.ParquetFile(source, metadata=footer, read_dictionary=[name for name in texts if name in stored])
+            file = _file(source, footer, [name for name in texts if name in stored])
             for batch in file.iter_batches(batch_rows, columns=_stored(file, schema)):
                 part = _fit(pa.table(batch), file, row["date"], schema)
                 waiting = pa.concat_tables([waiting, part])
@@ -132,12 +148,12 @@ def read_where(
     seen, schema = _selected(contract, look), _selected(contract, columns)
     texts = [field.name for field in seen if field.type == pa.string()]
     seen = _with_dictionaries(seen, texts)
-    for row in some.select(["path", "date", "size_bytes"]).to_pylist():
-        with lake.open_file(lake.path("tables", contract.table, row["path"]), row["size_bytes"]) as source:
+    for row in _rows_of(some):
+        with _opened(lake, contract, row) as source:
             footer = pq.read_metadata(source)
             stored = set(footer.schema.names)
-            words = pq.ParquetFile(source, metadata=footer, read_dictionary=[name for name in texts if name in stored])
-            file = pq.ParquetFile(source, metadata=footer)
+            words = _file(source, footer, [name for name in texts if name in stored])
+            file = _file(source, footer)
             for group in range(footer.num_row_groups):
                 found = words.read_row_group(group, _stored(words, seen), use_threads=False)
                 chosen = choose(_fit(found, words, row["date"], seen))
@@ -159,11 +175,10 @@ def read_within(lake: "Lake", contract: "Contract", some: pa.Table, most_bytes: 
     """
     with ExitStack() as stack:
         opened = []
-        for row in some.select(["path", "date", "size_bytes"]).to_pylist():
-            source = stack.enter_context(
-                lake.open_file(lake.path("tables", contract.table, row["path"]), row["size_bytes"])
-            )
-            opened.append((row, source, pq.read_metadata(source)))
+        for row in _rows_of(some):
+            source = stack.enter_context(_source(lake, contract, row))
+            with reading(contract.table, row):
+                opened.append((row, source, pq.read_metadata(source)))
         chosen, held = [], 0
         for size, place in sorted((decoded_bytes(footer), place) for place, (_, _, footer) in enumerate(opened)):
             held += size
@@ -176,13 +191,38 @@ def read_within(lake: "Lake", contract: "Contract", some: pa.Table, most_bytes: 
         parts = [schema.empty_table()]
         for row, source, footer in chosen:
             stored = set(footer.schema.names)
-            file = pq.ParquetFile(source, metadata=footer, read_dictionary=[name for name in texts if name in stored])
-            parts.append(_fit(file.read(_stored(file, schema), use_threads=False), file, row["date"], schema))
+            with reading(contract.table, row):
+                file = _file(source, footer, [name for name in texts if name in stored])
+                parts.append(_fit(file.read(_stored(file, schema), use_threads=False), file, row["date"], schema))
         rows = pa.concat_tables(parts)
         for name in texts:
             if _repeats_little(rows[name]):
                 rows = rows.set_column(schema.get_field_index(name), name, rows[name].cast(pa.string()))
         return rows, [row["path"] for row, _, _ in chosen]
+
+
+def _rows_of(some: pa.Table) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = some.select(["path", "date", "size_bytes", "num_records"]).to_pylist()
+    return rows
+
+
+def _source(lake: "Lake", contract: "Contract", row: Mapping[str, Any]) -> pa.NativeFile:
+    return lake.open_file(lake.path("tables", contract.table, row["path"]), row["size_bytes"])
+
+
+@contextmanager
+def _opened(lake: "Lake", contract: "Contract", row: Mapping[str, Any]) -> Iterator[pa.NativeFile]:
+    """Open a data file; what is damaged in it is told by its name."""
+    with _source(lake, contract, row) as source, reading(contract.table, row):
+        yield source
+
+
+def _file(
+    source: pa.NativeFile, footer: pq.FileMetaData | None = None, dictionaries: Sequence[str] | None = None
+) -> pq.ParquetFile:
+    return pq.ParquetFile(
+        source, metadata=footer, read_dictionary=dictionaries or None, page_checksum_verification=True
+    )
 
 
 def _repeats_little(column: pa.ChunkedArray) -> bool:

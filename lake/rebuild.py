@@ -84,7 +84,8 @@ def _without_rejected(lake: Lake, target: "Contract", files: list[DataFile], pla
     kept = []
     for file in files:
         day = pa.array([file.partition], pa.date32())
-        one = pa.table({"path": [file.path], "date": day, "size_bytes": [file.size_bytes]})
+        facts = {"path": [file.path], "size_bytes": [file.size_bytes], "num_records": [file.rows]}
+        one = pa.table({**facts, "date": day})
         ((_, keys),) = read_some(lake, target, one, KEY)
         # A join keeps no order and takes no lists, so it is made over the keys alone, with their places.
         placed = keys.replace_schema_metadata(None).append_column("place", pa.array(np.arange(keys.num_rows)))

@@ -207,7 +207,9 @@ def _dataset(
     lake: "Lake", table: str, live: list[dict[str, Any]], schema: pa.Schema, columns: Collection[str]
 ) -> _StandIn:
     filesystem = lake.arrow_filesystem()
-    form = ds.ParquetFileFormat()
+    # pyarrow looks at the pages' checksums, as DataFusion's own reader does not
+    options = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+    form = ds.ParquetFileFormat(default_fragment_scan_options=options)
     fields = [field for field in schema if field.name in columns]
     fragments = [
         form.make_fragment(

@@ -64,6 +64,8 @@ class Lake:
         The operator's price table, for the rollup `cost`; see `ranklake.lake.prices`.
     opened
         Handles on tables that `ranklake.lake.tables.latest` keeps, by name. They stay in this process.
+    sound
+        Data files that `ranklake.lake.integrity` found sound, by path, each as it was then. Likewise.
     """
 
     uri: str
@@ -73,10 +75,11 @@ class Lake:
     encryption_key: str = ""
     prices: str = ""
     opened: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    sound: dict[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what another process may have."""
-        return {**self.__dict__, "opened": {}}
+        return {**self.__dict__, "opened": {}, "sound": {}}
 
     @classmethod
     def open(cls, uri: str, storage: dict[str, str] | None = None, encryption_key: str = "") -> "Lake":

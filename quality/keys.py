@@ -144,7 +144,9 @@ def repeated(lake: "Lake", contract: "Contract", files: pa.Table, columns: "Sequ
     rows = ds.dataset(
         paths,
         schema=pa.schema([stored.field(name) for name in names]),
-        format="parquet",
+        format=ds.ParquetFileFormat(
+            default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+        ),
         filesystem=lake.arrow_filesystem(),
     )
     runtime = RuntimeEnvBuilder().with_disk_manager_os().with_fair_spill_pool(MEMORY_BYTES)

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.integrity import DamagedFileError
 from ranklake.lake.read import read_batches
 from ranklake.quality.frame import frame
 from ranklake.quality.keys import Hashes, repeated
@@ -118,6 +119,9 @@ def scan(
                     doubtful = _screen(suite, rest, some)
                     _add(contract, suite, rest, doubtful, judge, classified=classified)
             whole = True
+        except DamagedFileError as error:
+            for _, tally in judged:
+                tally.error = f"a data file cannot be read: {error}"
         except (OSError, pa.ArrowException) as error:  # no text of theirs: it may quote a value
             for _, tally in judged:
                 tally.error = f"a data file cannot be read ({type(error).__name__})"

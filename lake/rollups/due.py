@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from ranklake.lake.integrity import refuse_damaged
 from ranklake.lake.query import session
 from ranklake.lake.rollups.evaluate import AFFECTED, replace_table
 from ranklake.lake.rollups.inputs import NOTHING, WHOLE, Key, Recorded, Snapshot, State, combined, day_of, partition
@@ -114,6 +115,9 @@ def due_runs(
 
     None if nothing changed. Arguments as for `due_days`. A run that retention took inputs of is computed again from
     what is left if new rows of it arrive, but not for new code nor merely to have everything computed.
+
+    Raises `ranklake.lake.integrity.DamagedFileError` where a file of a changed partition is damaged, or one that may
+    hold rows of a run that is due.
     """
     was = _still_read(state.get(WHOLE, {}), inputs)
     now = {(name, partition(day)): digest for name, one in inputs.items() for day, digest in one.fingerprints.items()}
@@ -135,13 +139,23 @@ def due_runs(
         for run, (first, last) in spans.items()
         if not state or any(first - _DAY <= day <= last + _DAY for day in rewritten)
     }
-    ctx = session(lake, rollup.tables, live={name: one.files() for name, one in inputs.items()})
+    came: dict[str, set[date]] = defaultdict(set)
+    for table, name in changed:
+        if name != WHOLE:
+            came[table].add(day_of(name))
+    news = {name: one.files(came[name]) for name, one in inputs.items()}
+    for table, some in news.items():
+        refuse_damaged(lake, table, some)
+    ctx = session(lake, rollup.tables, live=news)
     arrived = _runs_in(
         ctx, {key for key, digest in changed.items() if state and (key not in was or was[key].fingerprint != digest)}
     )
     frozen = {run for run in spans if run not in arrived and _overlaps(spans[run], gone, rollup.tables)}
     wanted = (_runs_in(ctx, changed) | under_way) - frozen
-    starts = _first_dates(ctx, rollup.tables, wanted)
+    mine = {name: one.files_of(wanted) for name, one in inputs.items()}
+    for table, some in mine.items():
+        refuse_damaged(lake, table, some)
+    starts = _first_dates(session(lake, rollup.tables, live=mine), rollup.tables, wanted)
     return Due(
         starts=starts,
         replaced=frozenset(wanted),

@@ -15,6 +15,7 @@ from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -71,13 +72,33 @@ class Snapshot:
             return self.live
         return self.live.filter(pc.is_in(self.live["date"], value_set=pa.array(sorted(days), pa.date32())))
 
+    def files_of(self, runs: Collection[str]) -> pa.Table:
+        """Return the live files that may hold rows of some runs, by what the log says of them."""
+        live = self.files()
+        if not {"min.run", "max.run"} <= set(live.column_names):
+            return live
+        names = np.array(sorted(runs), dtype=object)
+        low, high = (live[name].to_numpy(zero_copy_only=False) for name in ("min.run", "max.run"))
+        told = live["min.run"].is_valid().to_numpy() & live["max.run"].is_valid().to_numpy()
+        between = np.ones(live.num_rows, bool)
+        between[told] = np.searchsorted(names, low[told], "left") < np.searchsorted(names, high[told], "right")
+        return live.filter(pa.array(between))
+
     def rows(
-        self, lake: "Lake", columns: Sequence[str] | None = None, days: Collection[date] | None = None
+        self,
+        lake: "Lake",
+        columns: Sequence[str] | None = None,
+        days: Collection[date] | None = None,
+        *,
+        verify: bool = False,
     ) -> pa.Table:
-        """Return rows of the table as of this version, under its contract's Arrow types; by default all."""
+        """Return rows of the table as of this version, under its contract's Arrow types; by default all.
+
+        `verify` is for rows that are written anew, see `ranklake.lake.read`.
+        """
         known = contract(self.table)
         empty = arrow_schema(known).empty_table()
-        parts = [rows for _, rows in read_some(lake, known, self.files(days), columns)]
+        parts = [rows for _, rows in read_some(lake, known, self.files(days), columns, verify=verify)]
         return pa.concat_tables([empty if columns is None else empty.select(columns), *parts])
 
     def extents(self, begin: Sequence[str], end: Sequence[str], most: timedelta) -> dict[date, tuple[date, date]]:

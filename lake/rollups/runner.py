@@ -4,7 +4,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from ranklake.lake.commit import replace_partitions
 from ranklake.lake.contracts.load import contract
+from ranklake.lake.integrity import Damage, DamagedFileError, damaged
 from ranklake.lake.query import session
 from ranklake.lake.rollups.due import Due, due_days, due_runs, reaches
 from ranklake.lake.rollups.evaluate import evaluate_day, evaluate_runs
@@ -45,6 +46,8 @@ class RollupResult:
         Delta version of the table afterwards; None where there is none.
     seconds
         How long it took.
+    damaged
+        Files that it would have read and that are not what was written. What depends on them stays as it was, and due.
     """
 
     name: str
@@ -53,6 +56,7 @@ class RollupResult:
     rows: int
     version: int | None
     seconds: float
+    damaged: tuple[Damage, ...] = ()
 
 
 def run_rollups(
@@ -98,7 +102,10 @@ def _bring_up_to_date(tables: Tables, rollup: Rollup, *, full: bool) -> RollupRe
     if rollup.scope == "partition":
         work.days(due_days(rollup, inputs, output, state, tables.retired))
     else:
-        work.runs(due_runs(lake, rollup, inputs, output, state, tables.retired))
+        try:
+            work.runs(due_runs(lake, rollup, inputs, output, state, tables.retired))
+        except DamagedFileError as error:
+            work.damaged += error.damage
     if work.version != output.version:
         tables.changed(rollup.name)
     return RollupResult(
@@ -108,6 +115,7 @@ def _bring_up_to_date(tables: Tables, rollup: Rollup, *, full: bool) -> RollupRe
         work.rows,
         None if work.version == ABSENT else work.version,
         round(time.monotonic() - began, 3),
+        tuple(dict.fromkeys(work.damaged)),
     )
 
 
@@ -125,6 +133,7 @@ def recompute(
 
     Returns the dates that were replaced, and those that stay as they are because retention took what they were, or a
     run on them was, computed from. Raises as `run_rollups`; inputs that are rollups themselves are taken as they are.
+    Raises `DamagedFileError` where inputs are damaged; damaged files of the rollup itself are what this mends.
     """
     (rollup,) = (one for one in chosen([name], lake.prices) if one.name == name)
     tables = Tables(lake)
@@ -139,7 +148,10 @@ def recompute(
         due = {day: found for day, found in due.items() if day in days and day not in frozen}
         if not dry_run:
             work.days(due)
+        if work.damaged:
+            raise DamagedFileError(work.damaged)
         return sorted(due), sorted(held & frozen)
+    output = work.output = _readable(lake, rollup, output, days, gone)
     runs = due_runs(lake, rollup, inputs, output, {}, gone)
     rows = output.rows(lake, ["run", "date"], held).to_pylist()
     if runs is None:
@@ -152,6 +164,20 @@ def recompute(
     if mine and not dry_run:
         work.runs(Due(starts, frozenset(mine), old_days, {}))
     return sorted({*starts.values(), *old_days}), sorted(kept)
+
+
+def _readable(lake: "Lake", rollup: Rollup, output: Snapshot, days: Collection[date], gone: set[Key]) -> Snapshot:
+    """Return the output of a run rollup without its damaged files on some dates, which are computed anew.
+
+    Raises `DamagedFileError` where retention took something that the rollup reads: a row of it may have stood there.
+    """
+    bad = damaged(lake, rollup.name, output.files(days))
+    if not bad or output.live is None:
+        return output
+    if any(table in rollup.tables for table, _ in gone):
+        raise DamagedFileError(bad)
+    lost = pc.is_in(output.live["path"], value_set=pa.array([one.path for one in bad]))
+    return replace(output, live=output.live.filter(pc.invert(lost)))
 
 
 class _Work:
@@ -173,6 +199,7 @@ class _Work:
         self.version = output.version
         self.replaced: list[date] = []
         self.computed = self.rows = 0
+        self.damaged: list[Damage] = []
         self._waiting: dict[date, pa.Table] = {}
         self._state: dict[str, dict[Key, str]] = {}
 
@@ -186,6 +213,9 @@ class _Work:
                 if item.reach == "over"
             }
             live = {name: one.files(read_days.get(name)) for name, one in self.inputs.items()}
+            if bad := [one for name, some in live.items() for one in damaged(self.lake, name, some)]:
+                self.damaged += bad
+                continue
             pieces, at_once = self._pieces(day)
             # a query in one partition brings no partial results together: pieces side by side take up to a fifth less
             threads = max(1, (os.cpu_count() or 1) // at_once)
@@ -208,10 +238,11 @@ class _Work:
         """Compute whole runs of a run rollup; what else lies in their output dates stays."""
         if due is None:
             return
-        ctx = session(self.lake, self.rollup.tables, live={name: one.files() for name, one in self.inputs.items()})
+        live = {name: one.files_of(due.starts) for name, one in self.inputs.items()}  # sound, or they were not due
+        ctx = session(self.lake, self.rollup.tables, live=live)
         rows = evaluate_runs(ctx, self.rollup, due.starts)
         days = sorted({*due.starts.values(), *due.old_days, *rows["date"].unique().to_pylist()})
-        others = self.output.rows(self.lake, days=days)
+        others = self.output.rows(self.lake, days=days, verify=True)
         others = others.filter(
             pc.invert(pc.is_in(others["run"], value_set=pa.array(sorted(due.replaced), pa.string())))
         )
@@ -245,7 +276,10 @@ class _Work:
             return bool(rows.num_rows == 0)
         if sum(self.output.files([day])["num_records"].to_pylist()) != rows.num_rows:
             return False
-        held = self.output.rows(self.lake, days=[day])  # a date is replaced once, so it is still as it was at first
+        try:
+            held = self.output.rows(self.lake, days=[day])  # a date is replaced once, so it is still as it was at first
+        except DamagedFileError:  # what was computed anew takes its place
+            return False
         return bool(_sorted(held, self.contract.grain).equals(_sorted(rows, self.contract.grain)))
 
     def _metadata(self) -> dict[str, str]:

@@ -2,11 +2,12 @@
 
 Files are of tiers by how full they are, and a tier that has `FAN_IN` files is merged into one of a higher tier. So a
 row is written again a few times at most, however often ingest runs, and a date has a bounded number of small files. A
-date on which nothing is expected any more is merged as far as it goes.
+date on which nothing is expected any more is merged as far as it goes. A file that is no longer what was written is
+left out, and told.
 """
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
@@ -22,6 +23,7 @@ from ranklake.lake.contracts.delta import TARGET_FILE_BYTES, TARGET_FILE_PROPERT
 from ranklake.lake.contracts.load import contract, table_names
 from ranklake.lake.driver import drive
 from ranklake.lake.ingest_plan import PIECE_SHARE
+from ranklake.lake.integrity import Damage, damaged
 from ranklake.lake.parquet import DataFile, write_partition
 from ranklake.lake.plan import read_plan
 from ranklake.lake.read import read_within
@@ -103,12 +105,34 @@ class Merged:
         Files that were merged, and what they became.
     size_bytes
         Of the files that were merged.
+    damaged
+        Files that were to be merged and are not what was written; they stay as they are.
     """
 
     plans: list[int] = field(default_factory=list)
     files_before: int = 0
     files_after: int = 0
     size_bytes: int = 0
+    damaged: list[Damage] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What came of one task.
+
+    Attributes
+    ----------
+    task
+        With just the files that were merged.
+    file
+        The new one; None where no two fit.
+    damaged
+        Files of the task that are not what was written.
+    """
+
+    task: Merge
+    file: DataFile | None
+    damaged: list[Damage]
 
 
 def merge_small(
@@ -137,6 +161,7 @@ def merge_small(
         done.files_before += sum(map(len, plan.body["remove"].values()))
         done.files_after += len(plan.body["add"])
         done.size_bytes += sum(row["size_bytes"] for rows in plan.body["remove"].values() for row in rows)
+    done.damaged += composer.damaged.values()
     return done
 
 
@@ -145,8 +170,16 @@ def mergeable(tables: Iterable[str] | None = None) -> list[str]:
     return sorted(name for name in (tables or table_names()) if contract(name).kind != "derived")
 
 
-def planned(lake: Lake, tables: Iterable[str], number: int, *, thorough: bool, today: date) -> Iterator[Merge]:
-    """Yield the merges that are due, table by table, the fullest tier last.
+def planned(
+    lake: Lake,
+    tables: Iterable[str],
+    number: int,
+    *,
+    thorough: bool,
+    today: date,
+    without: Collection[tuple[str, str]] = (),
+) -> Iterator[Merge]:
+    """Yield the merges that are due, table by table, the fullest tier last, but of no files (table, path) in `without`.
 
     Raises `ranklake.lake.tables.NewerTableError`: a merge would lose columns that are not known here.
     """
@@ -159,7 +192,8 @@ def planned(lake: Lake, tables: Iterable[str], number: int, *, thorough: bool, t
         rows_most = MEMORY_BYTES // row_bytes(contract(table))
         by_day: dict[date, list[dict[str, Any]]] = {}
         for row in live.to_pylist():
-            by_day.setdefault(row["date"], []).append(row)
+            if (table, row["path"]) not in without:
+                by_day.setdefault(row["date"], []).append(row)
         for day, rows in sorted(by_day.items()):
             past = thorough and day <= today - timedelta(days=_EXPECTED_DAYS)
             for group in due(rows, target, rows_most, past=past):
@@ -217,18 +251,20 @@ def _varies(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_list(kind))
 
 
-def merge(task: Merge) -> tuple[Merge, DataFile] | None:
-    """Write the rows of those files that fit into memory together, sorted, as one file; commit nothing.
-
-    Returns the task with just these files, and the new one; None where no two fit.
-    """
+def merge(task: Merge) -> Made:
+    """Write the rows of those files that are sound and fit into memory together as one file; commit nothing."""
     lake = Lake.open(task.lake_uri, task.storage)
     target = contract(task.table)
-    rows, paths = read_within(lake, target, pa.Table.from_pylist(task.files), task.most_bytes)
-    if len(paths) < 2:  # noqa: PLR2004 - one file is merged already
-        return None
+    bad = damaged(lake, task.table, task.files)
+    sound = [row for row in task.files if row["path"] not in {one.path for one in bad}]
+    if len(sound) < 2:  # noqa: PLR2004 - one file is merged already
+        return Made(task, None, bad)
+    rows, paths = read_within(lake, target, pa.Table.from_pylist(sound), task.most_bytes)
+    if len(paths) < 2:  # noqa: PLR2004 - likewise
+        return Made(task, None, bad)
     done = replace(task, files=[row for row in task.files if row["path"] in set(paths)])
-    return done, write_partition(lake, target, rows, task.day, task.plan, merged=fingerprint(done.paths))
+    file = write_partition(lake, target, rows, task.day, task.plan, merged=fingerprint(done.paths))
+    return Made(done, file, bad)
 
 
 class _Composer:
@@ -249,16 +285,18 @@ class _Composer:
         self.lake, self.workers, self.tables = lake, workers, tables
         self.thorough, self.progress = thorough, progress
         self._ready: list[tuple[float, Merge, DataFile]] = []
+        self.damaged: dict[tuple[str, str], Damage] = {}
 
     def compose(self, number: int) -> "Plan | None":
         """Return the plan of the next merges, or None if none is due."""
         ready = self._still_good(number)
         if not ready:
             today = datetime.now(UTC).date()
-            every = planned(self.lake, self.tables, number, thorough=self.thorough, today=today)
+            bad = frozenset(self.damaged)
+            every = planned(self.lake, self.tables, number, thorough=self.thorough, today=today, without=bad)
             while not ready and (tasks := list(islice(every, PLAN_MERGES))):
                 began = time.monotonic()
-                ready = [(began, *made) for made in self._merge(tasks) if made is not None]
+                ready = [(began, made.task, made.file) for made in self._merge(tasks) if made.file is not None]
         self._ready = ready
         if not ready:
             return None
@@ -273,7 +311,7 @@ class _Composer:
             data_change=False,
         )
 
-    def _merge(self, tasks: Sequence[Merge]) -> list[tuple[Merge, DataFile] | None]:
+    def _merge(self, tasks: Sequence[Merge]) -> list[Made]:
         done = 0
         rows = sum(row["num_records"] for task in tasks for row in task.files)
         workers = self.workers.fitting(rows * _ROW_CPU_S)
@@ -285,7 +323,9 @@ class _Composer:
             if self.progress is not None:
                 self.progress(done, len(tasks))
 
-        return workers.run(merge, [replace(task, most_bytes=most_bytes) for task in tasks], tell)
+        every = workers.run(merge, [replace(task, most_bytes=most_bytes) for task in tasks], tell)
+        self.damaged |= {(one.table, one.path): one for made in every for one in made.damaged}
+        return every
 
     def _still_good(self, number: int) -> list[tuple[float, Merge, DataFile]]:
         """Return merges that were made lately, whose files are all live and whose result is in no plan yet.

@@ -1,4 +1,4 @@
-"""Upkeep as a whole: finish what is unfinished, merge, tidy the logs, purge."""
+"""Upkeep as a whole: finish what is unfinished, look at every file if asked, merge, tidy the logs, purge."""
 
 import time
 from collections import Counter
@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 from ranklake.lake.contracts.delta import CHECKPOINT_EVERY
 from ranklake.lake.contracts.load import table_names
 from ranklake.lake.driver import drive
+from ranklake.lake.integrity import Damage
 from ranklake.lake.plan import last_finished
 from ranklake.lake.tables import delta_table
 from ranklake.lake.upkeep.logs import commits_since_checkpoint, tidy_log
 from ranklake.lake.upkeep.merge import Merged, merge_small, mergeable, planned
 from ranklake.lake.upkeep.purge import GRACE, garbage, remove
+from ranklake.lake.upkeep.scrub import Scrubbed, scrub
 
 if TYPE_CHECKING:
     from ranklake.lake.plan import Progress
@@ -37,6 +39,11 @@ class Upkept:
         Files that went, counted by what they were (see `ranklake.lake.upkeep.purge.Garbage`), and their bytes.
     elapsed_s
         Wall seconds.
+    damaged
+        Data files that are not what was written, as far as they were looked at: those that were to be merged, and with
+        a scrub all.
+    scrubbed
+        What the scrub found; None without one.
     """
 
     plans: list[int]
@@ -47,6 +54,8 @@ class Upkept:
     purged: dict[str, int]
     purged_bytes: int
     elapsed_s: float
+    damaged: list[Damage]
+    scrubbed: Scrubbed | None = None
 
 
 def upkeep(
@@ -55,6 +64,7 @@ def upkeep(
     *,
     grace: timedelta = GRACE,
     dry_run: bool = False,
+    with_scrub: bool = False,
     progress: "Progress | None" = None,
 ) -> Upkept:
     """Keep a lake in shape. It can die anywhere and be run again, beside drivers of any kind.
@@ -66,10 +76,13 @@ def upkeep(
         and drivers at work, must not take longer. At most `ranklake.lake.upkeep.purge.GRACE`.
     dry_run
         Say what would be merged, checkpointed and purged now, and do nothing.
+    with_scrub
+        Read every live data file first, to see whether it still is what was written.
 
     Raises `ranklake.lake.upkeep.purge.GraceError`, and what the store raises.
     """
     began = time.monotonic()
+    scrubbed = scrub(lake, workers, progress) if with_scrub else None
     merged = _foreseen(lake) if dry_run else _merge(lake, workers, progress)
     checkpoints = _tidy(lake, dry_run=dry_run)
     purged: Counter[str] = Counter()
@@ -87,6 +100,8 @@ def upkeep(
         purged=dict(sorted(purged.items())),
         purged_bytes=purged_bytes,
         elapsed_s=time.monotonic() - began,
+        damaged=list(dict.fromkeys([*(scrubbed.damaged if scrubbed else []), *merged.damaged])),
+        scrubbed=scrubbed,
     )
 
 

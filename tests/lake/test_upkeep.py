@@ -197,7 +197,8 @@ def test_what_was_merged_before_a_purge_is_merged_again(lake, spool):
     plan, before = drop_one_file(lake, number)
     (task,) = merge.planned(lake, ["steps"], number, thorough=True, today=TODAY)
     without = replace(task, files=[row for row in task.files if row["path"] != before[0]])
-    composer._ready = [(time.monotonic(), *merge.merge(without))]
+    made = merge.merge(without)
+    composer._ready = [(time.monotonic(), made.task, made.file)]
     assert composer._still_good(number + 1), "else the test shows nothing"
     lake.put_if_absent(plan.name, plan.to_json())
     later = composer.compose(number + 1)

@@ -7,6 +7,7 @@ import click
 
 from ranklake.commands.options import configuration, dask_option, json_option, lake_option, spool_option
 from ranklake.commands.progress import progress_bar
+from ranklake.commands.tell import tell_damaged
 from ranklake.lake.contracts.envelope import MissingKeyError
 from ranklake.lake.contracts.keys import read_keyring
 from ranklake.lake.ingest import ingest as run_ingest
@@ -33,7 +34,7 @@ def ingest(ctx: click.Context, lake: str, spool: str, dask: str | None, keep_day
 
     Makes the lake if the place is empty. Run it as often as you like, from as many machines as you like: what is in the
     lake already is never stored again, and what a dead run left half done is finished first. Exits 1 if encrypted
-    segments wait for a key that is not at hand.
+    segments wait for a key that is not at hand, or files that were to be merged are damaged.
     """
     config = configuration(ctx)
     target = Lake.create(lake, config.storage, config.encryption_key)
@@ -59,7 +60,8 @@ def ingest(ctx: click.Context, lake: str, spool: str, dask: str | None, keep_day
     for key_id, count in done.waiting.items():
         mend = "name its source by encryption_key under [capture] in ranklake.toml"
         click.echo(f"{count} segments wait for the key {key_id}; {_why(target.encryption_key) or mend}", err=True)
-    return 1 if done.waiting else 0
+    tell_damaged(done.damaged)
+    return 1 if done.waiting or done.damaged else 0
 
 
 def _why(source: str) -> str:

@@ -5,7 +5,9 @@ import json
 import click
 
 from ranklake.commands.options import configuration, dask_option, json_option, lake_option, spool_option
+from ranklake.commands.tell import tell_damaged
 from ranklake.flows.calls import Settings, pipeline_once
+from ranklake.lake.integrity import Damage
 
 
 @click.command()
@@ -15,7 +17,10 @@ from ranklake.flows.calls import Settings, pipeline_once
 @json_option
 @click.pass_context
 def pipeline(ctx: click.Context, lake: str, spool: str, dask: str | None, *, as_json: bool) -> int:
-    """Run ingest, check, rollup and the catalog's refresh once, in order. Exits 1 if a check failed."""
+    """Run ingest, check, rollup and the catalog's refresh once, in order.
+
+    Exits 1 if a check failed, or data files are damaged.
+    """
     config = configuration(ctx)
     settings = Settings(
         lake,
@@ -38,4 +43,7 @@ def pipeline(ctx: click.Context, lake: str, spool: str, dask: str | None, *, as_
         outcomes = ", ".join(f"{count:,} {status}" for status, count in checked["checks"].items())
         click.echo(f"check   {outcomes or 'nothing new'}")
         click.echo(f"rollup  {written:,} partitions written")
-    return 0 if done["check"]["passed"] else 1
+    damaged = [*done["ingest"]["damaged"], *(one for result in done["rollup"]["rollups"] for one in result["damaged"])]
+    found = {one["path"]: Damage(**one) for one in damaged}
+    tell_damaged(found.values())
+    return 0 if done["check"]["passed"] and not found else 1

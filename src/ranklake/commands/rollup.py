@@ -7,6 +7,7 @@ import click
 
 from ranklake.commands.options import configuration, json_option, lake_option
 from ranklake.commands.progress import progress_bar
+from ranklake.commands.tell import tell_damaged
 from ranklake.lake.rollups.runner import RollupResult, run_rollups
 from ranklake.lake.store import Lake
 
@@ -20,8 +21,11 @@ from ranklake.lake.store import Lake
 @click.pass_context
 def rollup(
     ctx: click.Context, names: tuple[str, ...], prices: str | None, lake: str, *, full: bool, as_json: bool
-) -> None:
-    """Recompute the rollups whose inputs changed: all, or those named and what they read."""
+) -> int:
+    """Recompute the rollups whose inputs changed: all, or those named and what they read.
+
+    Exits 1 if data files among the inputs are damaged: nothing is computed from those, and it stays due.
+    """
     config = configuration(ctx)
     target = Lake.open(lake, config.storage).priced(prices or config.cost.prices)
     with progress_bar("rollup") as progress:
@@ -30,12 +34,16 @@ def rollup(
         click.echo(json.dumps([asdict(result) for result in results]))
     else:
         _print(results)
+    damaged = dict.fromkeys(one for result in results for one in result.damaged)
+    tell_damaged(damaged)
+    return 1 if damaged else 0
 
 
 def _print(results: list[RollupResult]) -> None:
     written = [result for result in results if result.partitions]
     if not written:
-        click.echo("nothing changed; nothing was committed")
+        changed = "" if any(result.damaged for result in results) else "nothing changed; "
+        click.echo(f"{changed}nothing was committed")
         return
     click.echo(f"{'rollup':<14}{'partitions':>12}{'rows':>12}{'version':>10}{'seconds':>10}")
     for result in results:

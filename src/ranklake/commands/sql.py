@@ -64,6 +64,7 @@ _EXAMPLE: Final = 'Example: ranklake sql "SELECT rank, count(*) n, avg(step_time
     help="Read tables as they were: at a time (UTC), or a table's version (12, or steps=12); repeatable.",
 )
 @click.option("--role", help="Ask as this role, of the file that [sql] roles in ranklake.toml names.")
+@click.option("--verify", is_flag=True, help="Hold the files that are read against their digests first.")
 @click.option("--limit", type=click.IntRange(min=0), help="Most rows to give.")
 @lake_option
 @click.pass_context
@@ -77,6 +78,8 @@ def sql(  # noqa: PLR0913, PLR0917 - one parameter an option
     role: str | None,
     limit: int | None,
     lake: str,
+    *,
+    verify: bool,
 ) -> None:
     """Ask the tables in SQL (DataFusion's, close to PostgreSQL's). Nothing can be changed this way."""
     config = configuration(ctx)
@@ -86,7 +89,8 @@ def sql(  # noqa: PLR0913, PLR0917 - one parameter an option
     overlay = Path(config.contracts.overlay) if config.contracts.overlay else None
     values = dict(_param(item) for item in params)
     seen_by = None if role is None else _role(role, config.sql.roles, overlay)
-    rows = query(Lake.open(lake, config.storage), text, values, limit, overlay=overlay, as_of=as_of, role=seen_by)
+    there = Lake.open(lake, config.storage)
+    rows = query(there, text, values, limit, overlay=overlay, as_of=as_of, role=seen_by, verify=verify)
     if output is None:
         click.echo(_FORMATS[kind](rows))
         return

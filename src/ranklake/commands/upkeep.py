@@ -8,6 +8,7 @@ import click
 
 from ranklake.commands.options import configuration, dask_option, json_option, lake_option
 from ranklake.commands.progress import progress_bar
+from ranklake.commands.tell import tell_damaged
 from ranklake.lake.store import Lake
 from ranklake.lake.upkeep.purge import GRACE
 from ranklake.lake.upkeep.run import Upkept
@@ -28,28 +29,34 @@ _GRACE_HOURS = int(GRACE / timedelta(hours=1))
     help="Hours a file outlives its last use: no query, and no run of ingest, may take longer.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+@click.option("--scrub", is_flag=True, help="Also read every data file whole and compare it with its digest.")
 @json_option
 @click.pass_context
-def upkeep(ctx: click.Context, lake: str, dask: str | None, grace_hours: int, *, dry_run: bool, as_json: bool) -> None:
+def upkeep(
+    ctx: click.Context, lake: str, dask: str | None, grace_hours: int, *, dry_run: bool, scrub: bool, as_json: bool
+) -> int:
     """Merge small files, shorten the logs, and purge what nobody can want any more.
 
     Changes no row. Run it once a day or more often, beside ingest and queries; killed on the way, the next run goes on.
+    Exits 1 if data files are damaged: those it merges are looked at, and with --scrub all (once a week, say).
     """
     config = configuration(ctx)
     target = Lake.open(lake, config.storage)
     grace = timedelta(hours=grace_hours)
     if dry_run:
-        done = run_upkeep(target, InProcess(), grace=grace, dry_run=True)
+        done = run_upkeep(target, InProcess(), grace=grace, dry_run=True, with_scrub=scrub)
     else:
         with (
             on_call(dask or config.dask.address, config.dask.workers, config.dask.memory_limit) as crew,
             progress_bar("upkeep") as progress,
         ):
-            done = run_upkeep(target, crew, grace=grace, progress=progress)
+            done = run_upkeep(target, crew, grace=grace, with_scrub=scrub, progress=progress)
     if as_json:
         click.echo(json.dumps({**asdict(done), "dry_run": dry_run}))
     else:
         _tell(done, "would be " if dry_run else "")
+    tell_damaged(done.damaged)
+    return 1 if done.damaged else 0
 
 
 def _tell(done: Upkept, would: str) -> None:
@@ -59,5 +66,11 @@ def _tell(done: Upkept, would: str) -> None:
         (done.checkpoints, f"logs {would}shortened: {', '.join(done.checkpoints)}"),
         (done.purged, f"files {would}purged: {purged}; {done.purged_bytes:,} bytes"),
     ]
+    if done.scrubbed is not None:
+        found = done.scrubbed
+        without = ", ".join(f"{count:,} of {table}" for table, count in found.no_digest.items())
+        told = f"; no digest: {without} (only their pages were looked at)" if without else ""
+        line = f"{found.files:,} files, {found.size_bytes:,} bytes scrubbed: {len(found.damaged):,} damaged{told}"
+        lines.insert(0, (True, line))
     said = [line for found, line in lines if found]
     click.echo("\n".join(said or ["nothing to do"]))
