@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
-from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
+from deltalake.transaction import AddAction, CommitProperties, PostCommitHookProperties, RemoveAction, Transaction
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.parquet import DataFile, write_partition
@@ -46,6 +46,12 @@ def number_of(table: DeltaTable) -> int:
     return 0 if found is None else int(found)
 
 
+def said(table: DeltaTable, application: str) -> int | None:
+    """Return the number that an application committed last, see `swap`; None if it never did."""
+    found = table.transaction_version(application)
+    return None if found is None else int(found)
+
+
 def swap(
     table: DeltaTable,
     number: int,
@@ -53,8 +59,9 @@ def swap(
     add: Sequence[DataFile] = (),
     remove: pa.Table | None = None,
     metadata: Mapping[str, str] | None = None,
-    plan: int | None = None,
     data_change: bool = True,
+    also: Mapping[str, int] | None = None,
+    tidy: bool = True,
 ) -> bool:
     """Commit files to a table under a number, once.
 
@@ -68,10 +75,12 @@ def swap(
         New files; files to drop, as rows of `files`.
     metadata
         Goes into the commit's own record, for people and for recovery.
-    plan
-        Recorded beside the number, for `swap_plan`.
     data_change
         False where the table holds the same rows before and after; those who follow the log then pass the commit over.
+    also
+        Numbers under further applications, which stand or fall with the commit; `said` reads them.
+    tidy
+        Whether to look for old commits that may go: it lists the log, and upkeep does it anyway.
 
     Returns whether this call committed; False means that the number is there already. Raises `LostRaceError` if another
     process won; the new files then stay behind, named by no commit.
@@ -80,11 +89,17 @@ def swap(
         return False
     actions: list[AddAction | RemoveAction] = [file.add_action(data_change=data_change) for file in add]
     actions += [] if remove is None else _remove_actions(remove, data_change=data_change)
-    transactions = [Transaction(APP_ID, number), *([] if plan is None else [Transaction(PLAN_ID, plan)])]
+    transactions = [Transaction(name, value) for name, value in {APP_ID: number, **(also or {})}.items()]
+    hooks = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=None if tidy else False)
     properties = CommitProperties(custom_metadata=dict(metadata or {}), app_transactions=transactions)
     try:
         table.create_write_transaction(
-            actions, mode="append", schema=table.schema(), partition_by=_partitions(table), commit_properties=properties
+            actions,
+            mode="append",
+            schema=table.schema(),
+            partition_by=_partitions(table),
+            commit_properties=properties,
+            post_commithook_properties=hooks,
         )
     except CommitFailedError as error:
         raise LostRaceError(
@@ -110,11 +125,11 @@ def swap_plan(
     The plan's number stands in the log as a transaction of its own, since a table that counts its own commits may be
     past that number without having seen the plan. Arguments, result and errors otherwise as for `swap`.
     """
-    done = table.transaction_version(PLAN_ID)
+    done = said(table, PLAN_ID)
     if done is not None and done >= plan:
         return False
     number = max(plan, number_of(table) + 1)
-    return swap(table, number, add=add, remove=remove, metadata=metadata, plan=plan, data_change=data_change)
+    return swap(table, number, add=add, remove=remove, metadata=metadata, data_change=data_change, also={PLAN_ID: plan})
 
 
 def files(table: DeltaTable, partitions: Sequence[date] | None = None) -> pa.Table:

@@ -100,7 +100,7 @@ def ingest(
     damaged: list[Damage] = []
     if merge and outcomes:
         touched = {row["table"] for row in rows if row["rows_stored"]}
-        damaged = merge_small(lake, workers, {*touched, "rejects", "segments", LEDGER}).damaged
+        damaged = merge_small(lake, workers, {*touched, "rejects", "segments", "audit", LEDGER}).damaged
     purged = _purge(lake, spool, keep_days, rounds)
     return Ingested(
         plans=sorted(outcomes),

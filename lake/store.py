@@ -21,6 +21,7 @@ from pyarrow.fs import FileSystem, PyFileSystem
 from pyarrow.fs import LocalFileSystem as ArrowLocal
 
 from ranklake.lake.objects import Files, delta_options, file_system, put_new
+from ranklake.lake.trust import Trust
 from ranklake.lake.unreachable import (
     LakeError,
     LakeUnreachableError,
@@ -62,6 +63,8 @@ class Lake:
         Where the keys of encrypted segments are, for ingest; see `ranklake.lake.contracts.keys`.
     prices
         The operator's price table, for the rollup `cost`; see `ranklake.lake.prices`.
+    trust
+        What the operator holds the lake against.
     opened
         Handles on tables that `ranklake.lake.tables.latest` keeps, by name. They stay in this process.
     sound
@@ -74,6 +77,7 @@ class Lake:
     root: str = ""
     encryption_key: str = ""
     prices: str = ""
+    trust: Trust = field(default_factory=Trust)
     opened: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     sound: dict[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -132,6 +136,15 @@ class Lake:
     def priced(self, prices: str) -> "Lake":
         """Return the lake with a price table, the path of a CSV file; an empty one stands for none."""
         return replace(self, prices=prices)
+
+    def trusting(self, trust: Trust) -> "Lake":
+        """Return the lake as held against what the operator keeps elsewhere."""
+        return replace(self, trust=trust)
+
+    @classmethod
+    def place(cls, uri: str, storage: dict[str, str] | None = None) -> "Lake":
+        """Return a place outside any lake, to keep small files in. Raises `LakeUnreachableError`."""
+        return cls._at(uri.removeprefix("file:") if not uri.startswith("file://") else uri, storage, "")
 
     @property
     def address(self) -> str:

@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from ranklake.errors import RanklakeError
 from ranklake.lake import action_plan
+from ranklake.lake.audit import trail as audit
 from ranklake.lake.driver import drive
 from ranklake.lake.ledger import row_files
 from ranklake.lake.workers import InProcess
-from ranklake.retention import audit
 from ranklake.retention.plan import KIND, due
 from ranklake.retention.register import TABLE, Item, RetentionPlan, add, find, head_row, stamped
 

@@ -24,6 +24,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from ranklake.errors import RanklakeError
+from ranklake.lake.audit.heads import FOLDER as HEADS
 from ranklake.lake.commit import files
 from ranklake.lake.contracts.load import contract, table_names
 from ranklake.lake.listing import Listed, listed
@@ -131,7 +132,7 @@ def _wanted(lake: "Lake", handle: DeltaTable, grace: timedelta) -> tuple[set[str
 
 def _scratch(lake: "Lake", before: datetime) -> Iterator[Garbage]:
     """Yield files that were being written by somebody who died: they have names that nobody reads."""
-    folders = [lake.path("plans"), lake.path(QUARANTINE)]
+    folders = [lake.path("plans"), lake.path(QUARANTINE), lake.path(HEADS)]
     folders += [lake.path("tables", table, "_delta_log") for table in table_names()]
     for folder in folders:
         for one in listed(lake.fs, folder):

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from ranklake.capture.assets.fingerprint import Fingerprint, fingerprint
 from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.lake.audit import trail as audit
 from ranklake.lake.contracts.redact import redact_uri
 from ranklake.lake.contracts.storage import fsspec_options
 from ranklake.lake.query import query
 from ranklake.lake.store import Lake
-from ranklake.retention import audit
 
 if TYPE_CHECKING:
     from ranklake.capture.assets.fingerprint import Progress

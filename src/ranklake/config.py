@@ -13,6 +13,7 @@ from typing import Any
 
 from ranklake.capture.common.settings import PREFIX, Settings
 from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.lake.trust import Trust
 
 
 class ConfigError(RanklakeError):
@@ -80,6 +81,15 @@ class RetentionSection:
 
 
 @dataclass(frozen=True, slots=True)
+class AuditSection:
+    """What the audit trail is held against."""
+
+    witness: str = ""
+    """Where its head is written down outside the lake: ``file:/folder`` or a URI that who writes the lake cannot write;
+    overridden by ``RANKLAKE_AUDIT_WITNESS``. Empty: only beside the table."""
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """One section each; ``storage`` is handed to fsspec and delta-rs alike, key by key."""
 
@@ -90,9 +100,15 @@ class Config:
     retention: RetentionSection = field(default_factory=RetentionSection)
     sql: SqlSection = field(default_factory=SqlSection)
     cost: CostSection = field(default_factory=CostSection)
+    audit: AuditSection = field(default_factory=AuditSection)
     capture: Settings = field(default_factory=Settings)
     storage: dict[str, str] = field(default_factory=dict)
     """Object-store options under delta-rs's names, such as ``aws_endpoint_url``; leave credentials to their chains."""
+
+    @property
+    def trust(self) -> Trust:
+        """What the lake is held against."""
+        return Trust(audit_witness=os.environ.get("RANKLAKE_AUDIT_WITNESS") or self.audit.witness)
 
     @property
     def encryption_key(self) -> str:
@@ -113,6 +129,7 @@ _SECTIONS = {
     "retention": RetentionSection,
     "sql": SqlSection,
     "cost": CostSection,
+    "audit": AuditSection,
     "capture": Settings,
 }
 
@@ -186,6 +203,7 @@ def _with_environment(config: Config) -> Config:
         retention=config.retention,
         sql=config.sql,
         cost=CostSection(os.environ.get("RANKLAKE_PRICES") or config.cost.prices),
+        audit=config.audit,
         capture=config.capture,
         storage=config.storage,
     )

@@ -18,9 +18,10 @@ from ranklake.capture.assets.artifacts import WRITTEN_AGAIN
 from ranklake.capture.assets.checkpoints import SUFFIX
 from ranklake.cli import run as ranklake
 from ranklake.errors import RanklakeError
+from ranklake.lake.audit import trail as audit
+from ranklake.lake.audit.proof import prove
 from ranklake.lake.query import query
 from ranklake.lake.store import Lake
-from ranklake.retention import audit
 from tests.support.bringing import adds_up, bring
 from tests.support.recorded import check_books, rows
 
@@ -271,7 +272,7 @@ def test_artifacts_are_verified(place, tmp_path, capsys):
     assert "model" in said.err
     assert verify("model", "--run", "other")[0] == 2
     trail = audit.trail(made)
-    assert audit.verify(made) is None
+    assert prove(made).whole
     assert [row["action"] for row in trail] == ["artifact.verify"] * 6
     told = [json.loads(row["details"]) for row in trail]
     assert [(facts["name"], facts["verified"]) for facts in told] == [

@@ -1,18 +1,30 @@
-"""The audit trail: one chain, whoever writes; every break shows."""
+"""The audit trail: one chain, whoever writes; every break shows, and so does a tail that was cut off."""
 
+import shutil
 import threading
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pytest
+from governed import Site
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ranklake.errors import RanklakeError
+from ranklake.lake.audit import trail as trail_module
+from ranklake.lake.audit.chain import GENESIS, digest
+from ranklake.lake.audit.heads import Heads
+from ranklake.lake.audit.proof import prove, verify
+from ranklake.lake.audit.trail import BrokenTrailError, Entry, record, record_all, resume, trail
 from ranklake.lake.commit import append_files, files, number_of, swap
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
+from ranklake.lake.ledger import append_own
 from ranklake.lake.tables import delta_table
-from ranklake.retention.audit import GENESIS, digest, record, trail, verify
+from ranklake.lake.trust import Trust
+from ranklake.lake.upkeep.merge import FAN_IN
+from ranklake.lake.upkeep.run import upkeep
+from ranklake.lake.workers import InProcess
 
 ACTOR = "Zacharias.Zebra"
 
@@ -119,8 +131,6 @@ def test_writers_at_the_same_time_keep_one_chain(site):
 )
 def test_any_text_survives_the_chain(tmp_path_factory, rows):
     """Whatever names and reasons hold, what is read back verifies."""
-    from governed import Site
-
     site = Site(tmp_path_factory.mktemp("any"))
     for actor, reason, details in rows:
         record(site.lake, actor, "test.act", "thing", reason, details)
@@ -135,3 +145,194 @@ def test_actors_stay_in_their_column(site, caplog, capfd):
         assert all(path.suffix == ".parquet" and needle not in str(path) for path in site.places_of(needle))
         assert needle not in caplog.text + "".join(capfd.readouterr())
     assert site.places_of(ACTOR)
+
+
+def chained(rows):
+    """Return rows as a chain of their own."""
+    before, done = GENESIS, []
+    for row in rows:
+        linked = {**row, "prev_sha256": before}
+        done.append({**linked, "sha256": digest(linked)})
+        before = done[-1]["sha256"]
+    return done
+
+
+def test_upkeep_leaves_the_trail_whole(site):
+    """Its files are merged like those of other tables, and its rows are counted by themselves."""
+    fill(site, FAN_IN + 3)
+    done = upkeep(site.lake, InProcess(), grace=timedelta(0))
+    assert done.files_before >= FAN_IN
+    assert files(delta_table(site.lake, "audit")).num_rows <= 4
+    assert verify(site.lake) is None
+    fill(site, 2)
+    assert verify(site.lake) is None
+    assert prove(site.lake).rows == FAN_IN + 5
+
+
+def test_upkeep_merges_a_trail_of_older_software(site):
+    """A trail whose log counts commits alone, merged before: whole, and what is recorded once is there once."""
+    now = datetime.now(UTC)
+    facts = {"ts": now, "actor": ACTOR, "action": "test.once", "reason": None, "details": None, "date": now.date()}
+    append_own(site.lake, "audit", lambda _: chained([{**facts, "seq": 0, "subject": "one"}]))
+    assert verify(site.lake) is None
+    assert record(site.lake, ACTOR, "test.once", "one", once=True) is None
+    (first,) = trail(site.lake)
+    append_own(site.lake, "audit", lambda _: chained([first, {**facts, "seq": 1, "subject": "two"}])[1:])
+    upkeep(site.lake, InProcess())
+    fill(site, FAN_IN)
+    upkeep(site.lake, InProcess())
+    assert verify(site.lake) is None
+
+
+def log_of(site):
+    return site.folder / "lake/tables/audit/_delta_log"
+
+
+def cut_commits(site):
+    """Delete the newest commits, as if they had never been."""
+    for path in sorted(log_of(site).glob("*.json"))[-2:]:
+        path.unlink()
+
+
+def delete_table(site):
+    shutil.rmtree(site.folder / "lake/tables/audit")
+
+
+def delete_all_that_tells(site):
+    delete_table(site)
+    shutil.rmtree(site.folder / "lake/audit")
+
+
+def roll_back(site):
+    """Put the table and its log back as they were three rows before."""
+    delete_table(site)
+    shutil.copytree(site.folder / "copy", site.folder / "lake/tables/audit")
+
+
+def roll_back_all(site):
+    roll_back(site)
+    shutil.rmtree(site.folder / "lake/audit")
+    shutil.copytree(site.folder / "heads", site.folder / "lake/audit")
+
+
+def forge_the_end(site):
+    """Cut three rows off and put others there, as good a chain as any."""
+    roll_back(site)
+    for path in (site.folder / "lake/audit").rglob("*.json"):
+        if path.stem > f"{4:010d}":
+            path.rename(path.with_suffix(".aside"))
+    alone = site.lake.trusting(Trust())
+    for index in range(5):
+        record(alone, "A Forger", "test.act", f"forged {index}")
+
+
+ATTACKS = {
+    "newest commits deleted": (cut_commits, 5, False),
+    "table deleted": (delete_table, 0, False),
+    "table rolled back with its log": (roll_back, 4, False),
+    "table and heads deleted": (delete_all_that_tells, 0, True),
+    "table and heads rolled back": (roll_back_all, 4, True),
+    "end forged": (forge_the_end, 6, True),
+}
+"""What somebody who may write the bucket does to a trail of seven rows: how, the first row that is found wrong, and
+whether it takes a witness outside the bucket."""
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("witnessed", [False, True])
+def test_a_tail_that_was_cut_off_is_found(site, attack, witnessed):
+    """By the heads beside the table; and by those outside the bucket where the heads beside it went, too."""
+    harm, first, needs_witness = ATTACKS[attack]
+    if witnessed:
+        site.lake = site.lake.trusting(Trust(audit_witness=f"file:{site.folder}/witness"))
+    fill(site, 4)
+    shutil.copytree(site.folder / "lake/tables/audit", site.folder / "copy")
+    shutil.copytree(site.folder / "lake/audit", site.folder / "heads")
+    fill(site, 3)
+    assert verify(site.lake) is None
+    harm(site)
+    found = prove(site.lake)
+    assert found.broken == (first if witnessed or not needs_witness else None)
+    if found.broken is not None and attack != "end forged":
+        with pytest.raises(BrokenTrailError, match="audit resume"):
+            record(site.lake, ACTOR, "test.act", "one more")
+        assert verify(site.lake) == first
+
+
+def test_somebody_goes_on_behind_what_is_lost(site):
+    """Rows that cannot be restored stay missing, a row says how many, and what comes after is held as before."""
+    with pytest.raises(RanklakeError, match="no row of the audit trail is lost"):
+        resume(site.lake, ACTOR, "nothing happened")
+    fill(site, 5)
+    rewrite(site, lambda rows: rows[:2])
+    assert verify(site.lake) == 2
+    assert resume(site.lake, ACTOR, "the bucket was rolled back") == 5
+    fill(site, 2)
+    found = prove(site.lake)
+    assert (found.broken, found.lost, found.rows) == (None, ((2, 4),), 5)
+    rewrite(site, lambda rows: [row for row in rows if row["seq"] != 6])
+    assert verify(site.lake) == 6
+
+
+@pytest.mark.parametrize("where", ["lake", "witness"])
+def test_a_row_whose_head_was_not_written_is_no_false_alarm(site, monkeypatch, where):
+    """Killed between a row and its head the trail is whole, and the next call writes the head."""
+    site.lake = site.lake.trusting(Trust(audit_witness=f"file:{site.folder}/witness"))
+    fill(site, 3)
+    genuine = Heads.note
+
+    def dying(self, head):
+        if where == "lake" or "witness" in self.where:
+            raise SystemExit
+        genuine(self, head)
+
+    monkeypatch.setattr(Heads, "note", dying)
+    with pytest.raises(SystemExit):
+        record(site.lake, ACTOR, "test.once", "thing", once=True)
+    monkeypatch.undo()
+    assert verify(site.lake) is None
+    assert min(prove(site.lake).witnessed.values()) == 3
+    assert record(site.lake, ACTOR, "test.once", "thing", once=True) is None
+    assert set(prove(site.lake).witnessed.values()) == {4}
+    assert len(trail(site.lake)) == 4
+
+
+def test_a_witness_of_another_lake_is_told(site, tmp_path):
+    """Two lakes cannot share one: the heads of the other are not this one's rows."""
+    trust = Trust(audit_witness=str(tmp_path / "witness"))
+    other = Site(tmp_path / "other")
+    record(other.lake.trusting(trust), ACTOR, "test.act", "theirs")
+    site.lake = site.lake.trusting(trust)
+    with pytest.raises(BrokenTrailError):
+        record(site.lake, ACTOR, "test.act", "ours")
+
+
+def test_many_rows_are_one_commit(site):
+    """They are one chain with what was there, and those to be recorded once are, among themselves, too."""
+    fill(site, 2)
+    version = delta_table(site.lake, "audit").version()
+    entries = [Entry(ACTOR, "test.act", f"thing {index % 40}", once=index >= 50) for index in range(100)]
+    numbers = record_all(site.lake, entries)
+    assert numbers[:50] == list(range(2, 52))
+    assert [number is not None for number in numbers[50:]] == [True] * 40 + [False] * 10
+    assert delta_table(site.lake, "audit").version() == version + 1
+    assert record_all(site.lake, entries[50:]) == [None] * 50
+    assert (verify(site.lake), prove(site.lake).rows) == (None, 92)
+
+
+def test_a_row_costs_no_read_of_the_trail(site, monkeypatch):
+    """However many rows there are, one more reads one file of them, for what is recorded once, too."""
+    record_all(site.lake, [Entry(ACTOR, "test.once", f"thing {index}", once=True) for index in range(3000)])
+    read_rows = []
+    genuine = trail_module.read_some
+
+    def counting(lake, target, some, columns=None):
+        read_rows.append(some.num_rows)
+        return genuine(lake, target, some, columns)
+
+    monkeypatch.setattr(trail_module, "read_some", counting)
+    monkeypatch.setattr(trail_module, "read", None)
+    for index in range(5):
+        record(site.lake, ACTOR, "test.once", f"another {index}", once=True)
+        assert record(site.lake, ACTOR, "test.once", f"thing {index}", once=True) is None
+    assert read_rows == [1] * 10

@@ -10,7 +10,7 @@ from retaining import APPROVER, TODAY, bring_days, days_ago
 from segments import step_rows
 
 from ranklake.cli import run
-from ranklake.retention.audit import record
+from ranklake.lake.audit.trail import record
 
 OWN = "version: 1\nclasses:\n"
 

@@ -12,6 +12,8 @@ from retaining import APPROVER, CONTRACTS, POLICIES, TODAY, agree, bring_days, c
 from segments import step_rows
 
 from ranklake.lake import action_plan
+from ranklake.lake.audit import trail as audit
+from ranklake.lake.audit.proof import verify
 from ranklake.lake.commit import replace_partitions
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
@@ -19,7 +21,6 @@ from ranklake.lake.plan import last_finished, read_plan
 from ranklake.lake.tables import delta_table
 from ranklake.lake.upkeep.merge import merge_small
 from ranklake.lake.workers import InProcess
-from ranklake.retention import audit
 from ranklake.retention.apply import NotApprovedError, VoidPlanError
 from ranklake.retention.register import UnknownPlanError, register
 
@@ -215,7 +216,7 @@ def test_the_trail_says_who_approved_and_applied(site):
         ("retention.apply", "Otto Operator", made.name, None),
         ("retention.applied", "Otto Operator", made.name, None),
     ]
-    assert audit.verify(site.lake) is None
+    assert verify(site.lake) is None
     one = register(site.lake)[made.name]
     assert one.planned < one.approved < one.applied
     kinds = [row["row_kind"] for row in site.rows("retention_plans")]
@@ -258,7 +259,7 @@ def ended(site, made):
     assert sorted(kinds) == ["application", "approval", "item", "item", "plan"]
     actions = [row["action"] for row in audit.trail(site.lake)]
     assert actions == ["retention.approve", "retention.apply", "retention.applied"]
-    assert audit.verify(site.lake) is None
+    assert verify(site.lake) is None
     (row,) = [row for row in site.rows("ingest_plans") if row["kind"] == "retention"]
     assert (row["rows_stored"], row["rows_rejected"]) == (-13, 0)
     assert {item.table: item.retired for item in site.balances().values()} == {"logs": 3, "steps": 10}

@@ -9,6 +9,7 @@ import pyarrow as pa
 from segments import put_segment
 
 from ranklake.lake import action_plan, commit, ingest_plan, ledger
+from ranklake.lake.audit import trail
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest import ingest
@@ -93,6 +94,6 @@ def die_before(monkeypatch, table):
             raise SystemExit(table)
         return genuine(handle, number, **kwargs)
 
-    for module in (commit, ledger, ingest_plan, action_plan):
+    for module in (commit, ledger, ingest_plan, action_plan, trail):
         monkeypatch.setattr(module, "swap", dying)
     assert action_plan.swap_plan is commit.swap_plan

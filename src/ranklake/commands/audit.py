@@ -5,9 +5,10 @@ import json
 import click
 
 from ranklake.commands.options import configuration, json_option, lake_option
+from ranklake.lake.audit.proof import Proof, prove
+from ranklake.lake.audit.trail import resume as go_on
+from ranklake.lake.audit.trail import trail
 from ranklake.lake.store import Lake
-from ranklake.retention.audit import trail
-from ranklake.retention.audit import verify as first_broken
 
 
 @click.group()
@@ -20,20 +21,41 @@ def audit() -> None:
 @json_option
 @click.pass_context
 def verify(ctx: click.Context, lake: str, *, as_json: bool) -> int:
-    """Prove that no row of the trail was altered, removed or put in between.
+    """Prove that no row of the trail was altered, removed, put in between, or cut off its end.
 
-    Exits 1, naming the first broken row, if one was.
+    The end is held against the head records in the lake, and against those at the witness, where [audit] witness names
+    one. Exits 1, naming the first broken row, if one was.
     """
-    target = Lake.open(lake, configuration(ctx).storage)
-    broken = first_broken(target)
-    rows = len(trail(target))
+    proof = prove(_opened(ctx, lake))
     if as_json:
-        click.echo(json.dumps({"rows": rows, "whole": broken is None, "first_broken": broken}))
-    elif broken is not None:
-        click.echo(f"the audit trail is broken: row {broken} is missing, repeated or altered", err=True)
+        facts = {"rows": proof.rows, "whole": proof.whole, "first_broken": proof.broken, "why": proof.why or None}
+        click.echo(json.dumps({**facts, "lost": proof.lost, "vouched_for": proof.witnessed}))
     else:
-        click.echo(f"the audit trail is whole: {rows:,} rows" if rows else "the audit trail is empty")
-    return 0 if broken is None else 1
+        for line in told(proof):
+            click.echo(line, err=not proof.whole)
+    return 0 if proof.whole else 1
+
+
+def told(proof: Proof) -> list[str]:
+    """Return what is known of a trail, in lines."""
+    if not proof.whole:
+        return [f"the audit trail is broken: {proof.why}"]
+    lost = [f"rows {first} to {last} of the audit trail are lost, and a row says so" for first, last in proof.lost]
+    return [f"the audit trail is whole: {proof.rows:,} rows" if proof.rows else "the audit trail is empty", *lost]
+
+
+@audit.command()
+@lake_option
+@click.option("--by", metavar="NAME", required=True, help="Who goes on; kept in the trail.")
+@click.option("--reason", metavar="TEXT", required=True, help="What was found; kept in the trail.")
+@click.pass_context
+def resume(ctx: click.Context, lake: str, by: str, reason: str) -> None:
+    """Go on behind rows that were cut off and cannot be restored.
+
+    What is lost stays visible: the next row says how many rows are missing, and every proof says so again.
+    """
+    number = go_on(_opened(ctx, lake), by, reason)
+    click.echo(f"the audit trail goes on at row {number}, which says what is lost")
 
 
 @audit.command("list")
@@ -42,7 +64,7 @@ def verify(ctx: click.Context, lake: str, *, as_json: bool) -> int:
 @click.pass_context
 def list_(ctx: click.Context, lake: str, *, as_json: bool) -> None:
     """List who did what to governed data, and why."""
-    rows = trail(Lake.open(lake, configuration(ctx).storage))
+    rows = trail(_opened(ctx, lake))
     if as_json:
         plain = [{**row, "ts": row["ts"].isoformat(), "date": row["date"].isoformat()} for row in rows]
         click.echo(json.dumps(plain))
@@ -54,3 +76,8 @@ def list_(ctx: click.Context, lake: str, *, as_json: bool) -> None:
         click.echo(
             f"{row['seq']:>5}  {row['ts']:%Y-%m-%d %H:%M:%S}  {row['actor']}  {row['action']}  {row['subject']}{reason}"
         )
+
+
+def _opened(ctx: click.Context, lake: str) -> Lake:
+    config = configuration(ctx)
+    return Lake.open(lake, config.storage).trusting(config.trust)

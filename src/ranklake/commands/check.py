@@ -36,7 +36,7 @@ def check(ctx: click.Context, tables: tuple[str, ...], lake: str, *, as_json: bo
     """
     config = configuration(ctx)
     overlay = Path(config.contracts.overlay) if config.contracts.overlay else None
-    target = Lake.open(lake, config.storage)
+    target = Lake.open(lake, config.storage).trusting(config.trust)
     with progress_bar("check") as progress:
         report = run_checks(target, tables or None, contracts_overlay=overlay, progress=progress)
     if as_json:

@@ -40,7 +40,7 @@ def plan(ctx: click.Context, lake: str, as_of: str | None, *, as_json: bool) -> 
     config = configuration(ctx)
     contracts, policies = _law(config)
     day = _day(as_of)
-    made = make_plan(Lake.open(lake, config.storage), contracts, policies, day)
+    made = make_plan(Lake.open(lake, config.storage).trusting(config.trust), contracts, policies, day)
     if as_json:
         click.echo(json.dumps({"as_of": day.isoformat(), "plan": None if made is None else made.plain()}))
     elif made is None:
@@ -58,7 +58,8 @@ def plan(ctx: click.Context, lake: str, as_of: str | None, *, as_json: bool) -> 
 @click.pass_context
 def approve(ctx: click.Context, name: str, lake: str, by: str, reason: str | None, *, as_json: bool) -> None:
     """Approve a plan, so that it can be applied."""
-    target = Lake.open(lake, configuration(ctx).storage)
+    config = configuration(ctx)
+    target = Lake.open(lake, config.storage).trusting(config.trust)
     found, fresh = approve_plan(target, name, _named(by), reason)
     if as_json:
         click.echo(json.dumps({"approved_now": fresh, **found.plain()}))
@@ -83,7 +84,7 @@ def apply(ctx: click.Context, name: str, lake: str, by: str | None, *, as_json: 
     config = configuration(ctx)
     contracts, policies = _law(config)
     actor = _named(by if by is not None else getpass.getuser())
-    found, fresh = apply_plan(Lake.open(lake, config.storage), name, actor, contracts, policies)
+    found, fresh = apply_plan(Lake.open(lake, config.storage).trusting(config.trust), name, actor, contracts, policies)
     if as_json:
         click.echo(json.dumps({"applied_now": fresh, **found.plain()}))
     elif fresh:
@@ -98,7 +99,8 @@ def apply(ctx: click.Context, name: str, lake: str, by: str | None, *, as_json: 
 @click.pass_context
 def list_(ctx: click.Context, lake: str, *, as_json: bool) -> None:
     """List plans and what became of them."""
-    plans = register(Lake.open(lake, configuration(ctx).storage)).values()
+    config = configuration(ctx)
+    plans = register(Lake.open(lake, config.storage).trusting(config.trust)).values()
     if as_json:
         click.echo(json.dumps([one.plain() for one in plans]))
         return

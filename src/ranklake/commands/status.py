@@ -38,7 +38,7 @@ def status(ctx: click.Context, lake: str, spool: str | None, *, of_ranks: bool, 
     add up.
     """
     config = configuration(ctx)
-    target = Lake.open(lake, config.storage)
+    target = Lake.open(lake, config.storage).trusting(config.trust)
     uri = spool or config.spool.uri
     number, hint = _unfinished(target)
     history = History(target, delta_table(target, "segments"))

@@ -31,7 +31,7 @@ def verify_artifact(
     were not hashed when they were recorded.
     """
     config = configuration(ctx)
-    opened = Lake.open(lake, config.storage)
+    opened = Lake.open(lake, config.storage).trusting(config.trust)
     row = recorded(opened, artifact, run)
     with progress_bar(f"hashing {row['name']}") as progress:
         verdict = verify(opened, row, at=at, progress=progress)

@@ -1,0 +1,223 @@
+"""The audit trail: who did what to governed data, as a chain that shows where it was altered.
+
+    heads beside the table, and the witness: how long was it?  ─▶ the table's end: not shorter? ─▶ rows, one commit
+        ─▶ the new head, beside the table and at the witness
+
+Rows are appended by compare-and-swap, so that writers at the same time make one chain. The table's log counts them
+under an application of its own, since its commits are also those of upkeep, which merges the trail's files as it does
+those of others.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow.compute as pc
+
+from ranklake.errors import RanklakeError
+from ranklake.lake.audit.chain import RESUME, Head, digest
+from ranklake.lake.audit.heads import Heads, every
+from ranklake.lake.commit import LostRaceError, files, number_of, said, swap
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.ledger import row_files
+from ranklake.lake.read import read, read_some
+from ranklake.lake.tables import ensure_table
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+    from ranklake.lake.store import Lake
+
+TABLE: Final = "audit"
+ROWS: Final = "rows"
+"""Application under which the log counts the trail's rows, lost ones among them."""
+_ONCE: Final = "once "
+
+
+class BrokenTrailError(RanklakeError):
+    """A trail whose end is not what its head records say. Nothing was written.
+
+    Attributes
+    ----------
+    found, recorded
+        Rows in the table, and rows that it had.
+    """
+
+    def __init__(self, where: str, found: int, recorded: int) -> None:
+        what = f"the audit trail ends at {found} rows, and its head record says {recorded}"
+        if found == recorded:
+            what = f"the last of {found} rows of the audit trail is not the one that its head record tells of"
+        mend = (
+            "restore tables/audit from a backup, or go on behind the gap: ranklake audit resume --by NAME --reason TEXT"
+        )
+        super().__init__(what, where=where, mend=mend)
+        self.found, self.recorded = found, recorded
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A row to append.
+
+    Attributes
+    ----------
+    actor
+        Who did it; pseudonymous data, which goes nowhere but into this row.
+    action, subject
+        What was done, such as ``retention.approve``, and to what.
+    reason
+        Why, in the actor's words.
+    details
+        Facts as plain JSON values, without personal data.
+    once
+        Append nothing if a row of this action and subject is there: for what may be carried out again after a crash.
+        The log holds a digest of both, so such a subject is no person.
+    """
+
+    actor: str
+    action: str
+    subject: str
+    reason: str | None = None
+    details: Mapping[str, Any] | None = None
+    once: bool = False
+
+    @property
+    def mark(self) -> str:
+        """Application whose number in the log says that the row is there."""
+        return _ONCE + hashlib.sha256(f"{self.action}\0{self.subject}".encode()).hexdigest()[:32]
+
+
+def record(
+    lake: "Lake",
+    actor: str,
+    action: str,
+    subject: str,
+    reason: str | None = None,
+    details: Mapping[str, Any] | None = None,
+    *,
+    once: bool = False,
+) -> int | None:
+    """Append a row and return its number in the chain, None if it was there; see `Entry` and `record_all`."""
+    (number,) = record_all(lake, [Entry(actor, action, subject, reason, details, once)])
+    return number
+
+
+def record_all(lake: "Lake", entries: Sequence[Entry]) -> list[int | None]:
+    """Append rows in one commit; return their numbers in the chain, None for those that were there already.
+
+    What it costs does not depend on how many rows there are. Raises `BrokenTrailError`,
+    `ranklake.lake.audit.heads.HeadError` and what the store raises. Killed before the last head is written, the rows
+    are there, and the next call writes the head.
+    """
+    places = every(lake)
+    while True:
+        known = [place.last() for place in places]  # before the table, which is never behind them
+        handle = ensure_table(lake, contract(TABLE))
+        end = tail(lake, handle)
+        for place, head in zip(places, known, strict=True):
+            if head.rows > end.rows or (head.rows == end.rows and head != end):
+                raise BrokenTrailError(place.where, end.rows, head.rows)
+        there = _there(lake, handle, entries)
+        fresh = [entry for entry, old in zip(entries, there, strict=True) if not old]
+        rows = _chained(fresh, end)
+        if rows and not _append(lake, handle, rows, fresh):
+            continue
+        _note(places, known, Head(rows[-1]["seq"] + 1, rows[-1]["sha256"]) if rows else end)
+        numbers = iter(row["seq"] for row in rows)
+        return [None if old else next(numbers) for old in there]
+
+
+def resume(lake: "Lake", actor: str, reason: str) -> int:
+    """Go on behind rows that are lost, with a row that says so; return its number.
+
+    The chain goes on from the longest head record, which is that of a lost row. Raises `RanklakeError` where nothing is
+    lost.
+    """
+    places = every(lake)
+    while True:
+        known = [place.last() for place in places]
+        handle = ensure_table(lake, contract(TABLE))
+        end = tail(lake, handle)
+        last = max(known, key=lambda head: head.rows)
+        if last.rows <= end.rows:
+            raise RanklakeError("no row of the audit trail is lost at its end", mend="see 'ranklake audit verify'")
+        details = {"rows_left": end.rows, "rows_recorded": last.rows}
+        entry = Entry(actor, RESUME, TABLE, reason, details)
+        rows = _chained([entry], last)
+        if _append(lake, handle, rows, [entry]):
+            _note(places, known, Head(rows[-1]["seq"] + 1, rows[-1]["sha256"]))
+            return int(rows[0]["seq"])
+
+
+def tail(lake: "Lake", handle: "DeltaTable") -> Head:
+    """Return the end of the chain in a table, of the one file that has it."""
+    live = files(handle)
+    if not live.num_rows:
+        return Head()
+    if "max.seq" in live.column_names and not live["max.seq"].null_count:
+        live = live.filter(pc.equal(live["max.seq"], pc.max(live["max.seq"])))
+    last = max(
+        (row for _, rows in read_some(lake, contract(TABLE), live, ["seq", "sha256"]) for row in rows.to_pylist()),
+        key=lambda row: int(row["seq"]),
+    )
+    return Head(last["seq"] + 1, last["sha256"])
+
+
+def trail(lake: "Lake") -> list[dict[str, Any]]:
+    """Return the rows in the order of the chain."""
+    return sorted(read(lake, contract(TABLE)).to_pylist(), key=lambda row: row["seq"])
+
+
+def _chained(entries: Sequence[Entry], end: Head) -> list[dict[str, Any]]:
+    """Return the rows of entries behind the end of a chain."""
+    now = datetime.now(UTC)
+    rows: list[dict[str, Any]] = []
+    for entry in entries:
+        row: dict[str, Any] = {
+            "seq": end.rows,
+            "ts": now,
+            "actor": entry.actor,
+            "action": entry.action,
+            "subject": entry.subject,
+            "reason": entry.reason,
+            "details": None if entry.details is None else json.dumps(dict(entry.details), sort_keys=True),
+            "prev_sha256": end.sha256,
+            "date": now.date(),
+        }
+        rows.append({**row, "sha256": digest(row)})
+        end = Head(end.rows + 1, rows[-1]["sha256"])
+    return rows
+
+
+def _append(lake: "Lake", handle: "DeltaTable", rows: list[dict[str, Any]], entries: Sequence[Entry]) -> bool:
+    """Commit rows on the handle on which the end was read; return False where another writer was faster."""
+    number = number_of(handle) + 1
+    also = {ROWS: rows[-1]["seq"] + 1, **{entry.mark: 1 for entry in entries if entry.once}}
+    try:
+        return swap(handle, number, add=row_files(lake, TABLE, rows, number), also=also, tidy=False)
+    except LostRaceError:
+        return False
+
+
+def _there(lake: "Lake", handle: "DeltaTable", entries: Sequence[Entry]) -> list[bool]:
+    """Return of each entry whether it is to be recorded once and stands there, or among the entries before it."""
+    old: set[tuple[str, str]] = set()
+    if any(entry.once for entry in entries) and said(handle, ROWS) is None:  # rows without marks, of older software
+        rows = read(lake, contract(TABLE), ["action", "subject"], version=handle.version())
+        old = {(row["action"], row["subject"]) for row in rows.to_pylist()}
+    marks: set[str] = set()
+    found = []
+    for entry in entries:
+        known = (entry.action, entry.subject) in old or said(handle, entry.mark) is not None or entry.mark in marks
+        found.append(entry.once and known)
+        if entry.once:
+            marks.add(entry.mark)
+    return found
+
+
+def _note(places: Sequence[Heads], known: Sequence[Head], head: Head) -> None:
+    for place, last in zip(places, known, strict=True):
+        if last != head:
+            place.note(head)
