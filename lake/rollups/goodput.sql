@@ -1,11 +1,11 @@
 -- grain    one row per run and attempt, on the UTC date on which the run began; rows of one run meet end to end
--- inputs   goodput_daily, where wall time is taken apart, and events, spans and step_rollup of the runs to compute
+-- inputs   goodput_daily, where wall time is taken apart, and events, spans, runs and step_rollup of the runs to compute
 --          (affected_runs)
 -- formula  sums over goodput_daily. Checkpoints saved: what rank 0 tells of them as events, as spans, or as time in steps,
 --          whichever is most.
 -- status   failed: a failure event of a main thread; else preempted: every rank was told to end; else finished: a run_end;
---          else abandoned: an abandoned event, a rank that ended of a signal, or a later attempt; else running, as far as is
---          known
+--          else abandoned: an abandoned event, a rank that ended of a signal, or a later attempt; else imported: no rank of
+--          it ever ran beside capture, and the files that it came from say nothing of its end; else running, as far as known
 WITH told AS (
     SELECT
         events.run, events.attempt,
@@ -59,6 +59,12 @@ summed AS (
     FROM goodput_daily
     INNER JOIN affected_runs ON affected_runs.run = goodput_daily.run
     GROUP BY goodput_daily.run, goodput_daily.attempt
+),
+brought AS (
+    SELECT DISTINCT runs.run, runs.attempt
+    FROM runs
+    INNER JOIN affected_runs ON affected_runs.run = runs.run
+    WHERE runs.labels LIKE '%"imported":%' AND runs.labels LIKE '%"source_sha256":%'
 )
 SELECT
     summed.run, summed.attempt, affected_runs.date, summed.ts, summed.end_ts,
@@ -72,6 +78,7 @@ SELECT
         WHEN told.ends > 0 AND told.preempted_ranks = 0 THEN 'finished'
         WHEN told.abandoned > 0 OR summed.attempt < max(summed.attempt) OVER (PARTITION BY summed.run) THEN 'abandoned'
         WHEN told.preempted_ranks > 0 THEN 'preempted'
+        WHEN brought.run IS NOT NULL AND coalesce(told.started_ranks, 0) = 0 THEN 'imported'
         ELSE 'running'
     END AS status,
     summed.downtime_ns,
@@ -82,5 +89,6 @@ SELECT
 FROM summed
 INNER JOIN affected_runs ON affected_runs.run = summed.run
 LEFT JOIN told ON told.run = summed.run AND told.attempt = summed.attempt
+LEFT JOIN brought ON brought.run = summed.run AND brought.attempt = summed.attempt
 LEFT JOIN saved ON saved.run = summed.run AND saved.attempt = summed.attempt
 LEFT JOIN stepped ON stepped.run = summed.run AND stepped.attempt = summed.attempt

@@ -3,6 +3,7 @@
 --          of dense peaks by device name and number format; dtypes, the words for formats
 -- formula  MFU = model FLOPs of all steps of all ranks / (sum over ranks of step time x peak FLOP/s of the rank's device)
 --          (Chowdhery et al. 2022, PaLM, appendix B), summed before dividing, so that hours and ranks weigh by device time.
+--          A row of steps that speaks for several ranks (ranks, as logs of a job that one rank writes) counts as theirs.
 --          A rank's FLOPs: its own count per step, else its tokens x the run's count per token. HFU likewise, with the count
 --          that includes recomputed activations: the rank's own, else as many times the model's as of the rank that counted.
 --          Decimal sums: no order of the rows changes a digit.
@@ -14,9 +15,11 @@ WITH worked AS (
         run, attempt, rank,
         (CAST(ts AS BIGINT) - CAST($begin AS BIGINT)) / 3600000000 AS hour_number,
         count(*) AS steps,
+        sum(coalesce(ranks, 1)) AS rank_steps,
+        max(coalesce(ranks, 1)) AS ranks,
         sum(tokens) AS tokens,
         count(tokens) AS steps_with_tokens,
-        sum(CAST(round(least(step_time_s, 1e6) * 1e9) AS BIGINT)) AS step_time_ns
+        sum(CAST(round(least(step_time_s, 1e6) * 1e9) AS BIGINT) * coalesce(ranks, 1)) AS step_time_ns
     FROM steps
     WHERE date = $date
     GROUP BY run, attempt, rank, (CAST(ts AS BIGINT) - CAST($begin AS BIGINT)) / 3600000000
@@ -70,16 +73,16 @@ run_said AS (
 joined AS (
     SELECT
         worked.run, worked.attempt, worked.rank, worked.hour_number,
-        worked.steps, worked.tokens, worked.step_time_ns,
+        worked.rank_steps, worked.ranks, worked.tokens, worked.step_time_ns,
         started.device_type, started.device_name, started.compute_dtype, started.dtype, started.has_dtypes,
         started.run AS known_run,
         coalesce(
-            rank_said.flops_per_step * worked.steps,
+            rank_said.flops_per_step * worked.rank_steps,
             CASE WHEN worked.steps_with_tokens = worked.steps
                  THEN coalesce(rank_said.flops_per_token, run_said.flops_per_token) * worked.tokens END
         ) AS model_flops,
         coalesce(
-            rank_said.hardware_flops_per_step * worked.steps,
+            rank_said.hardware_flops_per_step * worked.rank_steps,
             CASE WHEN rank_said.flops_per_step IS NULL AND worked.steps_with_tokens = worked.steps
                  THEN coalesce(rank_said.flops_per_token, run_said.flops_per_token)
                      * run_said.hardware_factor * worked.tokens END
@@ -100,13 +103,13 @@ joined AS (
 summed AS (
     SELECT
         run, attempt, hour_number,
-        count(*) AS ranks,
-        sum(steps) AS rank_steps,
+        sum(ranks) AS ranks,
+        sum(rank_steps) AS rank_steps,
         sum(tokens) AS tokens,
         sum(step_time_ns) AS step_time_ns,
         CASE WHEN count(model_flops) = count(*)
              THEN CAST(sum(CAST(round(model_flops) AS DECIMAL(38, 0))) AS DOUBLE) END AS model_flops,
-        count(*) - count(model_flops) AS ranks_without_flops,
+        sum(CASE WHEN model_flops IS NULL THEN ranks ELSE 0 END) AS ranks_without_flops,
         CASE WHEN count(hardware_flops) = count(*)
              THEN CAST(sum(CAST(round(hardware_flops) AS DECIMAL(38, 0))) AS DOUBLE) END AS hardware_flops,
         CASE WHEN count(coalesce(table_peak, measured_peak)) = count(*)

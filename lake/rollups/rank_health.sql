@@ -3,6 +3,7 @@
 -- formula  Paired in every step: the rank's self time (step time less time in collectives, where a fast rank waits for the
 --          slow one) over its peers': of two ranks the other's, else the median of all. Where no rank recorded collectives,
 --          the step time itself.
+--          Steps that share one line's mean (interval_end_step) are one measurement, and count as one step.
 --          A rank is called a straggler only if the effect is large (median excess), steady (share of steps in which it was
 --          slower than its peers) and more than chance (sign test, Dixon & Mood 1946; its tail by Chernoff's bound
 --          exp(-n KL(k/n || 1/2)), so p is never too small) over enough steps after warming up.
@@ -25,7 +26,9 @@ SELECT
 FROM steps
 WHERE date BETWEEN $date - 1 AND $date + 1
   AND ts >= $begin - INTERVAL '1' HOUR
-  AND ts < $begin + INTERVAL '25' HOUR;
+  AND ts < $begin + INTERVAL '25' HOUR
+  -- one line for several steps is one measurement
+  AND coalesce(interval_end_step, step) = step;
 
 -- into stepwise: the peers of each step
 SELECT

@@ -235,7 +235,7 @@ ROLLUPS: Final = (
     Rollup(
         "goodput",
         "run",
-        tuple(Input(table, "run") for table in ("goodput_daily", "step_rollup", "spans", "events")),
+        tuple(Input(table, "run") for table in ("goodput_daily", "step_rollup", "spans", "events", "runs")),
     ),
     Rollup("run_goodput", "run", (Input("goodput", "run"), Input("runs", "run"))),
     Rollup(

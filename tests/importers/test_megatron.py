@@ -141,11 +141,11 @@ def test_deepspeed_tells_a_step_too(lake, spool, tmp_path):
 
 
 def test_deepspeed_alone_goes_back(spool, tmp_path):
-    """Without Megatron's lines a restart shows in DeepSpeed's."""
+    """Without Megatron's lines a restart shows in DeepSpeed's, each of them for the steps since the last."""
     told = "steps: {} loss: 2.5 iter time (s): 0.5 samples/sec: 61.2\n"
     (tmp_path / "log").write_text("".join(told.format(step) for step in (10, 20, 30, 20, 30)))
     done = import_files("megatron", [str(tmp_path / "log")], str(spool))
-    assert (done.rows["steps"], done.rows["runs"], len(done.runs)) == (5, 2, 1)
+    assert (done.rows["steps"], done.rows["runs"], len(done.runs)) == (50, 2, 1)
 
 
 def test_another_file(spool, tmp_path):

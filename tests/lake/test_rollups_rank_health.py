@@ -1,6 +1,6 @@
 """The rollup `rank_health`: a straggler is named when it is one, and never else."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +13,7 @@ from sync_runs import health, synchronous, table_of
 from ranklake.lake.rollups.registry import MIN_STEPS, WARMUP_STEPS
 
 STEPS = 250
+DAY_START = datetime(DAY.year, DAY.month, DAY.day, tzinfo=UTC)
 
 
 def noisy_compute(rng, ranks, steps=STEPS):
@@ -217,3 +218,16 @@ def test_long_clean_runs_on_noisy_machines_have_none():
     rng = np.random.default_rng(3)
     runs = [synchronous(f"clean-{number}", noisy_compute(rng, 8, 1000)) for number in range(20)]
     assert not any(row["is_straggler"] for row in health(runs).values())
+
+
+def test_a_line_for_several_steps_is_one_measurement():
+    """Steps that share a line's mean are compared once: a rank is not steadily slow because a line stands for ten."""
+    facts = [
+        {"ts": DAY_START + timedelta(seconds=10 * number + step), "rank": rank, "step": 10 * number + step + 1,
+         "step_time_s": 1.0 + rank, "interval_end_step": 10 * number + 10}
+        for number in range(20) for step in range(10) for rank in (0, 1)
+    ]  # fmt: skip
+    told = computed(context(steps=facts), "rank_health").to_pylist()
+    assert [(row["steps"], row["steps_compared"], row["is_straggler"]) for row in told] == [
+        (20, 20 - WARMUP_STEPS, None)
+    ] * 2

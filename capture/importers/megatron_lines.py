@@ -1,0 +1,188 @@
+"""Lines of Megatron-LM, DeepSpeed and Primus: what each says, and what a whole log says of its intervals and times.
+
+Primus is AMD's: its iteration's line is Megatron's with an average behind each value (``1595.5/1630.1`` or
+``28.2 (29.1)``), behind a prefix with time and rank. Forks add fields; any ``name: number |`` is one.
+"""
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from ranklake.capture.importers.logged_steps import covered, gaps_of, usual_interval
+from ranklake.capture.importers.moments import moment_ns
+from ranklake.capture.importers.source import uncoloured
+
+if TYPE_CHECKING:
+    from ranklake.capture.importers.source import Source
+
+TIMELESS_NS: Final = 946_684_800 * 10**9
+"""2000-01-01: what a log without any time counts from."""
+_NUMBER: Final = r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+|nan|inf)"
+_AVERAGE: Final = rf"(?:\s*/\s*{_NUMBER}|\s*\(\s*(?:avg\.?:?\s*)?{_NUMBER}\s*\))?"
+_AT: Final = r"(?:\[(?P<at>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[^\]]*)\]\s+)?"
+BEGIN: Final = re.compile(rf"{_AT}\s?iteration\s+\d+/\s*\d+\s*\|")
+ITERATION: Final = re.compile(rf"{_AT}\s?iteration\s+(?P<step>\d{{1,15}})/\s*(?P<last>\d{{1,15}})\s*\|(?P<rest>.*)")
+PART: Final = re.compile(r"(?:^|(?<!\bat)(?<!\bfrom)\s)iteration\s+\d*(?:/\s*\d*)?\s*$")
+_FIELD: Final = re.compile(
+    rf"\s*(?P<name>[A-Za-z][^|:\[]*?(?:\([^)|]*\))?)\s*:\s*(?P<value>{_NUMBER}){_AVERAGE}\s*\|", re.IGNORECASE
+)
+TIMER: Final = re.compile(rf"([A-Za-z][\w\-/]*):\s*({_NUMBER})(?=\s*(?:\||$))", re.IGNORECASE)
+FOREIGN: Final = re.compile(
+    r"\[Rank \d+\]|\S+:\d+:\d+ \[\d+\] NCCL|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+\]|WARNING|Warning|"
+    r"time \(ms\)|Traceback|\[default\d+\]"
+)
+MEMORY: Final = re.compile(
+    rf"\[Rank (\d{{1,9}})\] \(after (\d{{1,15}}) iterations\) memory \(MB\)((?: \| [a-z \-]+: {_NUMBER})+)"
+)
+VALIDATION: Final = re.compile(r"validation loss at iteration (\d{1,15})(?: on validation set)?\s*\|(.*)")
+DEEPSPEED: Final = re.compile(
+    rf"steps: (\d{{1,15}}) loss: ({_NUMBER}) iter time \(s\): ({_NUMBER})(?: samples/sec: ({_NUMBER}))?", re.IGNORECASE
+)
+FLOPS: Final = re.compile(
+    rf"Effective Tera Flops per GPU:\s*({_NUMBER})(?:\s+and total parameters\s+({_NUMBER})\s*B)?", re.IGNORECASE
+)
+LOADED: Final = re.compile(r"loaded checkpoint\b.*?\bat iteration\s+(\d{1,15})")
+BEGUN: Final = re.compile(r"using world size:|\[after megatron is initialized\]")
+"""What a trainer says before its first step: behind a step, the run was started again."""
+RANK_OF: Final = re.compile(r"\[rank-(\d{1,8})/(\d{1,8})\]")
+ARGUMENT: Final = re.compile(r"^\s{2}(\w+) \.{3,} (.*)$")
+ACROSS: Final = re.compile(
+    rf"^\s+([a-z][\w\-/]*) \.{{2,}}: (?:\(({_NUMBER}), ({_NUMBER})\)|({_NUMBER}))\s*$", re.IGNORECASE
+)
+"""A timer as Megatron-LM prints it since 2023: the least and the most that a rank needed, or the most alone."""
+_LABEL: Final = re.compile(r"^\s?(?:\d{1,6}: ?(?=\s|\[|[A-Za-z])|\[(?:default|rank)?\d{1,6}\]: ?)")
+_ELAPSED: Final = re.compile(r"elapsed time per iteration \((m?s)\)")
+_TOLD: Final = re.compile(
+    r"(?:datetime:\s*|^(?:\[[^\]]{0,60}\]\s*){0,2}\W{0,4})"
+    r"((?:\d{4}-\d\d-\d\d[ T]|\d{8} )\d\d:\d\d:\d\d(?:[.,]\d{1,6})?)"
+)
+_SIZE: Final = re.compile(r"([a-z\-]+?)[ -](?:model-)?parallel[ -]size:\s*(\d{1,8})")
+_WORLD: Final = re.compile(r"using world size:\s*(\d{1,8})")
+_SIZES: Final = {
+    "data": "dp_size",
+    "tensor": "tp_size",
+    "pipeline": "pp_size",
+    "context": "cp_size",
+    "expert": "ep_size",
+}
+_NS: Final = 10**9
+
+
+def plain(text: str) -> str:
+    """Return a line without colours and without what a launcher put in front of it."""
+    return _LABEL.sub("", uncoloured(text))
+
+
+def told_ns(text: str) -> tuple[int, bool] | None:
+    """Return the time that a line tells, ns since 1970, and whether in whole seconds; None if it tells none."""
+    found = _TOLD.search(text)
+    if found is None:
+        return None
+    stamp = found[1].replace(",", ".")
+    if stamp[4] != "-":
+        stamp = f"{stamp[:4]}-{stamp[4:6]}-{stamp[6:]}"
+    at_ns = moment_ns(stamp)
+    return None if at_ns is None else (at_ns, "." not in stamp)
+
+
+def own_ns(found: "re.Match[str]") -> tuple[int, bool] | None:
+    """Return the time in an iteration's own line, as `told_ns` does."""
+    return told_ns(f"[{found['at']}]") if found["at"] else None
+
+
+def fields_of(text: str) -> dict[str, float]:
+    """Return the numbers of a line by their names, in lower case; an average behind a number is left out."""
+    return {" ".join(item["name"].lower().split()): float(item["value"]) for item in _FIELD.finditer(text)}
+
+
+def take_seconds(fields: dict[str, float]) -> float | None:
+    """Take the time of an iteration out of its fields; None if it is not there, or none."""
+    seconds = None
+    for name in list(fields):
+        unit = _ELAPSED.fullmatch(name)
+        if unit:
+            value = fields.pop(name)
+            seconds = value / 1000 if unit[1] == "ms" else value
+    return seconds if seconds is not None and 0 <= seconds < 1 << 30 else None
+
+
+def has_elapsed(text: str) -> bool:
+    """Return whether an iteration's time is told."""
+    return _ELAPSED.search(text) is not None
+
+
+def sizes_of(text: str) -> dict[str, int]:
+    """Return the sizes that a line ``using world size: …`` tells, as columns of `runs`."""
+    world = _WORLD.search(text)
+    if world is None:
+        return {}
+    found = {_SIZES[name]: int(size) for name, size in _SIZE.findall(text) if name in _SIZES}
+    return {"world_size": int(world[1]), **found}
+
+
+@dataclass
+class Survey:
+    """What a log says as a whole, found before it is read.
+
+    Attributes
+    ----------
+    interval, engines_interval
+        Steps that a line of Megatron's, and of DeepSpeed's engine, stands for.
+    base_ns
+        Where its steps begin; `TIMELESS_NS` if it tells no time.
+    """
+
+    interval: int = 1
+    engines_interval: int = 1
+    base_ns: int = TIMELESS_NS
+
+
+@dataclass
+class _Look:
+    steps: list[int] = field(default_factory=list)
+    engines: list[int] = field(default_factory=list)
+    timeless: list[tuple[int, float]] = field(default_factory=list)
+    arguments: dict[str, str] = field(default_factory=dict)
+    first_ns: int | None = None
+    resumed: int | None = None
+
+
+def survey(source: "Source") -> Survey:
+    """Go through a log once, for how many steps its lines stand and for the first time that it tells."""
+    look = _Look()
+    with source.first_look():
+        for line in source.lines():
+            _glance(look, plain(line.text))
+    stated = look.arguments.get("log_interval", "")
+    interval = usual_interval(gaps_of(look.steps), int(stated) if stated.isdecimal() and int(stated) else None)
+    engines = usual_interval(gaps_of(look.engines), None)
+    if look.first_ns is None:
+        return Survey(interval, engines)
+    of = interval if look.steps else engines
+    before: int | None = None
+    elapsed = 0
+    for step, seconds in look.timeless:
+        elapsed += round(covered(step, before, of, look.resumed) * seconds * _NS)
+        before = step
+    return Survey(interval, engines, look.first_ns - elapsed)
+
+
+def _glance(look: _Look, text: str) -> None:
+    steps: list[tuple[int, float | None]] = []
+    for found in BEGIN.finditer(text):
+        whole = ITERATION.match(text[found.start() :])
+        if whole:
+            look.steps.append(int(whole["step"]))
+            steps.append((int(whole["step"]), take_seconds(fields_of(whole["rest"]))))
+    if (engine := DEEPSPEED.search(text)) and not look.steps:
+        look.engines.append(int(engine[1]))
+        steps.append((int(engine[1]), float(engine[3])))
+    if argument := ARGUMENT.match(text):
+        look.arguments.setdefault(argument[1], argument[2].strip())
+    if look.first_ns is not None:
+        return
+    if loaded := LOADED.search(text):
+        look.resumed = int(loaded[1])
+    look.timeless += [(step, seconds) for step, seconds in steps if seconds is not None and 0 <= seconds < 1 << 30]
+    at = told_ns(text) or next((own for found in BEGIN.finditer(text) if (own := own_ns(found))), None)
+    look.first_ns = at[0] if at else None

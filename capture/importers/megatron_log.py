@@ -1,0 +1,133 @@
+"""What was read of a log of Megatron-LM so far, and what follows from it: times, counts and facts of the run."""
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from ranklake.capture.importers import megatron_lines as lines
+from ranklake.capture.importers.endings import Ending
+from ranklake.capture.importers.logged_steps import LoggedStep
+from ranklake.lake.contracts.redact import redact
+
+if TYPE_CHECKING:
+    from ranklake.capture.importers.recording import Recording
+
+_COARSE_NS: Final = 10**9
+"""What a stamp in whole seconds leaves open: a step that may have begun where the one before ended did so."""
+_ROUNDING_NS: Final = 50_000_000
+_ARGUMENT_SIZES: Final = {
+    "world_size": "world_size", "data_parallel_size": "dp_size", "tensor_model_parallel_size": "tp_size",
+    "pipeline_model_parallel_size": "pp_size", "context_parallel_size": "cp_size",
+    "expert_model_parallel_size": "ep_size", "seed": "seed",
+}  # fmt: skip
+
+
+@dataclass
+class Log:
+    """What was read of a log so far.
+
+    Attributes
+    ----------
+    now_ns
+        The end of the last step, or a later time that was told.
+    stamp
+        What the line at hand tells in front of all else, as `lines.told_ns` does.
+    last, total
+        The last iteration and its text, and the one that training is to end with.
+    consumed
+        Samples and tokens that the attempt had consumed at its last line.
+    is_begun_anew
+        Whether the trainer said something behind the last step that it says before its first.
+    """
+
+    survey: lines.Survey
+    attempts: "list[Recording]"
+    now_ns: int
+    stamp: tuple[int, bool] | None = None
+    half: str = ""
+    half_line: int = 0
+    tries: int = 0
+    step: LoggedStep | None = None
+    last: tuple[int, str] = (-1, "")
+    total: int = -1
+    before: int | None = None
+    resumed: int | None = None
+    consumed: tuple[int | None, int | None] = (None, None)
+    is_begun_anew: bool = False
+    is_engines: bool = False
+    engines_last: int = -1
+    reckoned: bool = False
+    told: bool = False
+    ending: Ending | None = None
+    config: dict[str, str] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    params: int | None = None
+    highest: int = 0
+
+
+def counted(log: Log, fields: dict[str, float], steps: int, seconds: float) -> tuple[int | None, int | None]:
+    """Return the samples and tokens of an iteration's line, over all ranks; None where it does not say."""
+    batch = whole(fields.get("global batch size", fields.get("gloabl batch size")))
+    samples, tokens = whole(fields.get("consumed samples")), whole(fields.get("consumed tokens"))
+    (samples_before, tokens_before), log.consumed = log.consumed, (samples, tokens)
+    since = (samples or 0) - samples_before if samples is not None and samples_before is not None else None
+    count = since if since and since > 0 else batch * steps if batch else None
+    if tokens is not None and tokens_before is not None and tokens > tokens_before:
+        return count, tokens - tokens_before
+    length = whole(fields.get("actual seqlen")) or whole(log.config.get("seq_length"))
+    rate, ranks = fields.get("tokens per gpu (tokens/s/gpu)"), world(log)
+    if length is None and rate and ranks and batch:
+        length = round(rate * ranks * seconds / batch)  # a sample has a whole number of tokens
+    return count, count * length if count is not None and length else None
+
+
+def whole(value: float | str | None) -> int | None:
+    """Return a count; None for none."""
+    try:
+        number = float(value) if value is not None else -1.0
+    except ValueError:
+        return None
+    return int(number) if 0 < number < 1 << 62 and number.is_integer() else None
+
+
+def begin_ns(log: Log, length_s: float, told: tuple[int, bool] | None) -> int:
+    """Return when what a line tells began, which takes so long; it ended at the time that it tells."""
+    length = round(length_s * 1e9)
+    log.reckoned |= told is None
+    log.told |= told is not None
+    begin = log.now_ns
+    if told is not None:
+        begin = told[0] - length
+        if told[1] and -_ROUNDING_NS <= log.now_ns - begin <= _COARSE_NS + _ROUNDING_NS:
+            begin = log.now_ns
+    log.now_ns = begin + length
+    return begin
+
+
+def pass_time(log: Log) -> None:
+    """Let it be as late as the line at hand says."""
+    if log.stamp is not None and log.stamp[0] > log.now_ns:
+        log.now_ns = log.stamp[0]
+
+
+def world(log: Log) -> int | None:
+    """Return how many ranks the run has, as far as the log has said so."""
+    return log.sizes.get("world_size") or whole(log.config.get("world_size"))
+
+
+def tell_facts(log: Log, recording: "Recording") -> None:
+    """Fill in the row of ``runs``; what the log does not say stays NULL."""
+    labels = {"times": "zone not stated, taken as UTC"} if log.told else {}
+    if log.reckoned:
+        labels = {"times": "reckoned from the steps' lengths; zone not stated, taken as UTC"}
+    if log.survey.base_ns == lines.TIMELESS_NS:
+        labels = {"times": "of an unknown start, taken as 2000-01-01"}
+    if log.survey.interval > 1:
+        labels["steps"] = f"a line stands for {log.survey.interval}: their times are means"
+    config = json.dumps(redact(log.config), sort_keys=True)
+    recording.facts = {"job": recording.run, "framework": "megatron", "config": config, "labels": json.dumps(labels)}
+    argued = {column: whole(log.config.get(name)) for name, column in _ARGUMENT_SIZES.items()}
+    recording.facts |= {column: size for column, size in argued.items() if size is not None} | log.sizes
+    world = recording.facts.setdefault("world_size", None)
+    recording.world_size = max(world or 1, log.highest + 1)
+    recording.facts |= {"compute_dtype": log.config.get("params_dtype"), "param_count": log.params}
