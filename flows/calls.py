@@ -15,6 +15,7 @@ from ranklake.lake.spool import Spool
 from ranklake.lake.store import Lake
 from ranklake.lake.upkeep.run import upkeep
 from ranklake.lake.workers import on_call
+from ranklake.lake.writers import Prefix, Writers
 from ranklake.quality.check import run_checks
 
 Progress = Callable[[int, int], None]
@@ -38,6 +39,8 @@ class Settings:
         Where the keys of encrypted segments are, never a key; see `ranklake.lake.contracts.keys`.
     prices
         The operator's price table, or empty.
+    prefixes
+        Who may write where in the spool.
     """
 
     lake: str
@@ -49,13 +52,15 @@ class Settings:
     contracts: str = ""
     encryption_key: str = ""
     prices: str = ""
+    prefixes: tuple[Prefix, ...] = ()
 
 
 def ingest_once(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
     """Bring new segments into the lake; return what `ranklake.lake.ingest.Ingested` says."""
     lake = Lake.create(settings.lake, settings.storage, settings.encryption_key)
+    spool = Spool(settings.spool, settings.storage, Writers(settings.prefixes))
     with on_call(settings.dask_address, settings.dask_workers, settings.dask_memory) as crew:
-        return asdict(ingest(lake, Spool(settings.spool, settings.storage), crew, progress=progress))
+        return asdict(ingest(lake, spool, crew, progress=progress))
 
 
 def check_once(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:

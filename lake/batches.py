@@ -38,6 +38,7 @@ from ranklake.lake.incoming import (
 )
 from ranklake.lake.packs import Reader
 from ranklake.lake.store import Lake
+from ranklake.lake.writers import Authenticator
 
 Counts = npt.NDArray[np.int64]
 
@@ -106,14 +107,16 @@ class Loader:
     ----------
     target
         Contract of the table that they say they are of; None where ranks record no such table.
+    authenticator
+        By what their writers are known.
     most_bytes
         Decoded rows that a batch may hold, about.
     """
 
     def __init__(
-        self, lake: Lake, reader: Reader, target: Contract | None, encryption_key: str, most_bytes: int
+        self, lake: Lake, reader: Reader, target: Contract | None, authenticator: Authenticator, most_bytes: int
     ) -> None:
-        self._lake, self._reader, self._target, self._key = lake, reader, target, encryption_key
+        self._lake, self._reader, self._target, self._authenticator = lake, reader, target, authenticator
         self._most_bytes = most_bytes
         self._opener = Opener()
         self._shapes: list[_Shape] = []
@@ -137,22 +140,24 @@ class Loader:
         """Open a segment and add it to a batch; return False, and add nothing, where that is not plain sailing."""
         target, path = self._target, row["path"]
         name = segment_name(path)
-        if target is None or name is None or row["others"] or row["taken"] or not 0 < name.rows <= PART_ROWS:
+        odd = row["others"] or row["taken"] or row.get("refused")
+        if target is None or name is None or odd or not 0 < name.rows <= PART_ROWS:
             return False
         try:
             raw = self._raw[path] = self._reader.read(path)
             if hashlib.sha256(raw).hexdigest() != row["sha256"]:
                 return False
             if name.key_id:
-                raw = decrypt(find_key(self._key, name.key_id), raw, name.bond(target.table))
+                raw = decrypt(find_key(self._authenticator.encryption_key, name.key_id), raw, name.bond(target.table))
             rows, metadata = self._decoded(raw, target)
             footer = footer_of(metadata, name, target)
+            signed_by = self._authenticator.signer_of(raw, footer, name, row)
         except (RanklakeError, pa.ArrowException, OSError, ValueError, LookupError, RecursionError):
             return False  # the careful way finds the same, and says what it is
         if rows is None:
             return False
         batch.plan.append(row)
-        batch.segments.append(Incoming(path, row["sha256"], row["bytes"], name, footer))
+        batch.segments.append(Incoming(path, row["sha256"], row["bytes"], name, footer, signed_by=signed_by))
         batch.tables.append(rows)
         batch.rows += rows.num_rows
         # Text without a dictionary is what its pages hold, numbers and places in dictionaries have a word each.
@@ -232,7 +237,7 @@ class Loader:
         return Rows(batch.segments, counts.tolist(), with_values(rows, self._target))
 
     def _carefully(self, row: Mapping[str, Any]) -> Loaded:
-        segment = load(self._lake, self._read, self._opener, self._target, row, self._key)
+        segment = load(self._lake, self._read, self._opener, self._target, row, self._authenticator)
         self._raw.pop(row["path"], None)
         return Loaded([segment], self._parts(segment))
 

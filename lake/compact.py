@@ -31,6 +31,7 @@ from ranklake.lake.rejected import REJECTED_ROWS, reject_rows
 from ranklake.lake.repeats import KEY, Mask, SlotFile, Slots, first_of_key, seen_before, slot_texts
 from ranklake.lake.spool import Spool
 from ranklake.lake.store import Lake
+from ranklake.lake.writers import NOT_ASKED, Authenticator
 
 PIECE_BYTES: Final = 256 * 2**20
 """Decoded rows that a task holds. With a sorted row group, the writer's pages and the libraries, a worker then stays
@@ -56,8 +57,8 @@ class Group:
         The plan's number and time; rejected rows carry them.
     store_rows, store_rejects
         False where an earlier try of the plan committed that table: then rows are counted, not written.
-    encryption_key
-        Where the keys of encrypted segments are; never a key.
+    authenticator
+        By what their writers are known.
     piece_bytes
         Decoded rows to hold at a time.
     """
@@ -71,7 +72,7 @@ class Group:
     created: datetime
     store_rows: bool = True
     store_rejects: bool = True
-    encryption_key: str = ""
+    authenticator: Authenticator = NOT_ASKED
     piece_bytes: int = PIECE_BYTES
 
 
@@ -98,7 +99,7 @@ def compact(group: Group) -> Compacted:
     spool = Spool(group.spool_uri, group.storage)
     target = recorded_table(group.table)
     reader = Reader(spool.fs, (path for row in group.segments for path in (row["path"], *row["others"])))
-    loader = Loader(lake, reader, target, group.encryption_key, group.piece_bytes // BATCH_SHARE)
+    loader = Loader(lake, reader, target, group.authenticator, group.piece_bytes // BATCH_SHARE)
     segments: list[Incoming] = []
     piece = _Piece(lake, group, target) if target is not None else None
     for loaded in loader.load(group.segments):

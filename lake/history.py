@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 FOLDER: Final = "known"
 COLUMNS: Final = (*IDENTITY, *STREAM, "segment", "plan", "slots", "date")
-_LOOK: Final = ("table", "incarnation", "segment", "unreadable")
+_LOOK: Final = ("table", "incarnation", "segment", "unreadable", "signed_by")
 _SUMMED: Final = ("table", "incarnation", "segment", "plan")
 _BATCH_ROWS: Final = 262_144
 _PACKS: Final = pa.schema({"pack": pa.string(), "date": pa.date32(), "members": pa.int64()})
@@ -123,7 +123,8 @@ class History:
     def of(self, some: Iterable["Spooled"]) -> pa.Table:
         """Return the rows, with `COLUMNS`, that tell of some files and of the slot files that they are cuts of.
 
-        With them come those of all that is no sound segment, and perhaps others.
+        With them come those of all that is no sound segment, some of each process that recorded the files, signed or
+        not, and perhaps others.
         """
         named = [item for item in some if item.name is not None]
         near = pa.concat_tables([_empty(), *_told(self._lake, self._near, named, odd=True)])
@@ -249,15 +250,27 @@ def _spans(live: pa.Table) -> pa.Table:
 
 def _told(lake: "Lake", files_: pa.Table, named: Iterable["Spooled"], *, odd: bool) -> Iterator[pa.Table]:
     """Yield the rows of some data files that tell of segments' slot files; and, if asked for, those of odd ones."""
+    named = list(named)
     wanted = pa.array({_key(item) for item in named}, pa.uint64())
+    incarnations = pa.array({item.name.incarnation for item in named if item.name}, pa.int64())
 
     def choose(look: pa.Table) -> pa.ChunkedArray:
-        chosen = pc.is_in(_keys(look), value_set=wanted)
+        chosen = pc.or_(pc.is_in(_keys(look), value_set=wanted), _first_of(look, incarnations))
         return pc.or_(chosen, pc.is_valid(look["unreadable"])) if odd else chosen
 
     schema = _empty().schema
     for rows in read_where(lake, contract("segments"), files_, COLUMNS, _LOOK, choose):
         yield rows.replace_schema_metadata(None).cast(schema)
+
+
+def _first_of(look: pa.Table, incarnations: pa.Array) -> pa.Array:
+    """Return a mask of the first sound segment of each of some processes, signed and not."""
+    sound = pc.and_(pc.is_null(look["unreadable"]), pc.is_in(look["incarnation"], value_set=incarnations))
+    places = np.flatnonzero(sound.to_numpy())
+    kinds = look["incarnation"].take(places).to_numpy() * 2 + look["signed_by"].is_valid().take(places).to_numpy()
+    mask = np.zeros(look.num_rows, bool)
+    mask[places[np.unique(kinds, return_index=True)[1]]] = True
+    return pa.array(mask)
 
 
 def _members(rows: pa.Table) -> pa.Table:

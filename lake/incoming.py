@@ -32,6 +32,7 @@ from ranklake.lake.contracts.segment import (
 from ranklake.lake.packs import pack_of
 from ranklake.lake.spool import GONE
 from ranklake.lake.store import Lake
+from ranklake.lake.writers import OTHERS_INCARNATION, Authenticator, RefusedSegmentError
 
 PART_ROWS: Final = 262_144
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
@@ -55,6 +56,8 @@ class Incoming:
         Which slots they have, as `ranklake.lake.repeats` says it.
     first, last
         The least and the greatest moment of them.
+    signed_by
+        Id of the key whose signature on it held.
     """
 
     path: str
@@ -69,6 +72,7 @@ class Incoming:
     slots: str = ""
     first: datetime | None = None
     last: datetime | None = None
+    signed_by: str | None = None
     _file: pq.ParquetFile | None = None
     _whole: pa.Table | None = field(default=None, repr=False)
 
@@ -122,6 +126,7 @@ class Incoming:
             "rows_duplicate": self.rows_duplicate,
             "pack": pack_of(self.path),
             "slots": self.slots if self.unreadable is None else None,
+            "signed_by": self.signed_by,
         }
 
 
@@ -140,7 +145,7 @@ def load(
     opener: "Opener",
     target: Contract | None,
     row: Mapping[str, Any],
-    encryption_key: str,
+    authenticator: Authenticator,
 ) -> Incoming:
     """Load a segment; where several files claim its digest, the first that is sound.
 
@@ -158,9 +163,9 @@ def load(
             tried.append(segment)
             continue
         try:
-            if row["taken"]:
-                raise NotASegmentError("another stream has its incarnation and segment number")
-            _read(raw, segment, opener, target, encryption_key)
+            if row["taken"] or row.get("refused"):
+                raise RefusedSegmentError(row.get("refused") or OTHERS_INCARNATION)
+            _read(raw, segment, opener, target, row, authenticator)
         except NotAuthenticError as error:
             segment.unreadable = error.what
         except EncryptionError:
@@ -186,7 +191,14 @@ def segment_name(path: str) -> SegmentName | None:
         return None
 
 
-def _read(raw: bytes, segment: Incoming, opener: "Opener", target: Contract | None, encryption_key: str) -> None:
+def _read(
+    raw: bytes,
+    segment: Incoming,
+    opener: "Opener",
+    target: Contract | None,
+    row: Mapping[str, Any],
+    authenticator: Authenticator,
+) -> None:
     """Check all of it, and fill in footer and rows.
 
     Raises `NotASegmentError`, an Arrow error, or `EncryptionError` if it is encrypted and cannot be opened; nothing of
@@ -200,9 +212,10 @@ def _read(raw: bytes, segment: Incoming, opener: "Opener", target: Contract | No
     if hashlib.sha256(raw).hexdigest() != segment.sha256:
         raise NotASegmentError("the bytes do not have the digest in the name")
     if name.key_id:
-        raw = decrypt(find_key(encryption_key, name.key_id), raw, name.bond(target.table))
+        raw = decrypt(find_key(authenticator.encryption_key, name.key_id), raw, name.bond(target.table))
     file = opener.open(raw)
     footer = footer_of(file.metadata, name, target)
+    signed_by = authenticator.signer_of(raw, footer, name, row)
     if file.metadata.num_rows <= PART_ROWS:
         whole = _checked(file.read(use_threads=False), name, target)
         extent = _extent(whole)
@@ -212,7 +225,7 @@ def _read(raw: bytes, segment: Incoming, opener: "Opener", target: Contract | No
         extents = [extent for part in parts if (extent := _extent(part))]  # decodes all, and holds none of it
         extent = (min(low for low, _ in extents), max(high for _, high in extents)) if extents else None
         segment._file = file  # noqa: SLF001 - likewise
-    segment.footer = footer
+    segment.footer, segment.signed_by = footer, signed_by
     segment.first, segment.last = moments(extent)
 
 

@@ -21,6 +21,7 @@ from ranklake.lake.rounds import Rounds
 from ranklake.lake.spool import GONE
 from ranklake.lake.tables import latest
 from ranklake.lake.upkeep.merge import merge_small
+from ranklake.lake.writers import REFUSED
 
 if TYPE_CHECKING:
     from ranklake.lake.plan import Progress
@@ -45,7 +46,10 @@ class Ingested:
     purged
         Old segments removed from the spool.
     waiting
-        Segments that stay in the spool because their key is not at hand, counted by the key's id.
+        Segments that stay in the spool because a key is not at hand, counted by the key's id or by prefix.
+    refused
+        Segments that nobody vouches for, or whose writer had no business there, counted by reason; among the
+        unreadable.
     elapsed_s
         Wall seconds.
     damaged
@@ -62,6 +66,7 @@ class Ingested:
     elapsed_s: float
     waiting: dict[str, int] = field(default_factory=dict)
     damaged: list[Damage] = field(default_factory=list)
+    refused: dict[str, int] = field(default_factory=dict)
 
 
 def ingest(
@@ -83,6 +88,7 @@ def ingest(
         Whether to merge small files of the tables that got rows, where enough have come together.
     """
     started = time.monotonic()
+    lake = lake.guarded(spool.writers)
     outcomes: dict[int, list[dict[str, Any]]] = {}
     waiting: Counter[str] = Counter()
     rounds = Rounds.load(lake, spool.address)
@@ -98,6 +104,8 @@ def ingest(
         left = useful and driven.plan is not None and driven.plan.body["left"] > 0
     rows = [row for account in outcomes.values() for row in account]
     damaged: list[Damage] = []
+    reasons = [str(row["unreadable"] or "") for row in rows]
+    refused = Counter(reason.removeprefix(REFUSED) for reason in reasons if reason.startswith(REFUSED))
     if merge and outcomes:
         touched = {row["table"] for row in rows if row["rows_stored"]}
         damaged = merge_small(lake, workers, {*touched, "rejects", "segments", "audit", LEDGER}).damaged
@@ -113,6 +121,7 @@ def ingest(
         elapsed_s=time.monotonic() - started,
         waiting=dict(sorted(waiting.items())),
         damaged=damaged,
+        refused=dict(sorted(refused.items())),
     )
 
 

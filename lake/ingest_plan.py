@@ -8,32 +8,24 @@ that have the plan's number are counted again but not written again.
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import ranklake
+from ranklake.lake.admission import Candidate, candidates, plan_rows, undisputed
 from ranklake.lake.commit import number_of, swap
 from ranklake.lake.compact import PIECE_BYTES, Compacted, Group, compact
 from ranklake.lake.contracts.keys import has_key
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.history import History
-from ranklake.lake.known import (
-    Cuts,
-    SlotFile,
-    Stream,
-    damaged_when,
-    earlier_cuts,
-    slot_file_of,
-    stream_of,
-    unknown,
-)
+from ranklake.lake.known import damaged_when, earlier_cuts, standings, unknown
 from ranklake.lake.ledger import commit_rows, ledger_row
 from ranklake.lake.plan import LEDGER, Plan, Progress
 from ranklake.lake.read import read
-from ranklake.lake.spool import Spool, Spooled
 from ranklake.lake.tables import ensure_table, latest, refuse_newer
 from ranklake.lake.unreachable import LakeError
 from ranklake.lake.workers import ONE, Room, Workers
+from ranklake.lake.writers import Authenticator
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -42,6 +34,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from ranklake.lake.rounds import Rounds
+    from ranklake.lake.spool import Spool
     from ranklake.lake.store import Lake
 
 KIND = "ingest"
@@ -74,7 +67,7 @@ def compose(
     Parameters
     ----------
     waiting
-        Filled with the ids of keys that segments wait for, and how many wait for each.
+        Filled with the keys that segments wait for, by id or by prefix, and how many wait for each.
     rounds
         Says which day folders may wait, and takes in what is seen in the others; by default all are listed.
     """
@@ -84,54 +77,47 @@ def compose(
         waiting.update(held)
     if not new:
         return None
-    chosen = [claims[0] for claims in new[:PLAN_SEGMENTS]]
-    cuts = earlier_cuts(known, chosen)
-    chosen = _of_one_stream(chosen, cuts)
-    others = {claims[0].path: [item.path for item in claims[1:]] for claims in new}
-    tables = sorted({item.table for item in chosen})
+    rules, _ = spool.writers.rules()
+    some = new[:PLAN_SEGMENTS]
+    files = [one.file for one in some]
+    recorded = standings(known, files)
+    chosen = undisputed(some, recorded)
+    tables = sorted({one.file.table for one in chosen})
     body = {
         "spool": spool.address,
         "writer": f"ranklake {ranklake.__version__}",
         "versions": {table: _version(lake, table) for table in [*tables, "rejects"]},
         "left": len(new) - len(chosen) + unopened,
-        "segments": [
-            {
-                "path": item.path,
-                "others": others[item.path],
-                "table": item.table,
-                "bytes": item.size_bytes,
-                "rows": item.name.rows if item.name else 0,
-                "sha256": item.sha256,
-                **_before(item, cuts),
-            }
-            for item in chosen
-        ],
+        "rules": [rule.facts() for rule in rules.values()],
+        "segments": list(plan_rows(chosen, earlier_cuts(known, files), recorded, list(rules))),
     }
     return Plan(number, KIND, time.time_ns() // 1000, body)
 
 
-def _news(
-    lake: "Lake", spool: "Spool", rounds: "Rounds | None"
-) -> tuple[list[list[Spooled]], "pa.Table", list[str], int]:
+def _news(lake: "Lake", spool: "Spool", rounds: "Rounds | None") -> tuple[list[Candidate], "pa.Table", list[str], int]:
     """Return what is new in the spool, enough for a plan if there is; and remember for later rounds where it was.
 
-    Beside it: what is known of that, with the columns of `ranklake.lake.history`; the ids of the keys that segments
-    wait for, one for each; and how many segments were not looked at.
+    Beside it: what is known of that, with the columns of `ranklake.lake.history`; the keys that segments wait for, one
+    for each; and how many segments were not looked at.
     """
     history = History(lake, _segments(lake))
+    _, lacking = spool.writers.rules()
     for listing, unopened in spool.listings(history.near, rounds, PLAN_SEGMENTS):
         known = history.of(listing)
         new, closed = unknown(listing, known, damaged_when(lake, known)), unopened
-        needed = {key_id for claims in new if (key_id := _key_id(claims[0]))}
+        found = candidates(spool, new)
+        needed = {one.key_id for one in found if one.key_id}
         missing = {key_id for key_id in needed if not has_key(lake.encryption_key, key_id)}
-        ready = [claims for claims in new if _key_id(claims[0]) not in missing]
+        ready = [one for one in found if one.refused or (one.key_id not in missing and one.prefix not in lacking)]
         if len(ready) >= PLAN_SEGMENTS:
             break
     # What was not looked at may be news.
     where = {*(item.path for claims in new for item in claims), *closed}
-    if rounds is not None and rounds.note(spool.day_of(path) for path in where):
+    if rounds is not None and rounds.note(spool.folder_of(path) for path in where):
         rounds.save(lake)
-    held = [key_id for claims in new if (key_id := _key_id(claims[0])) in missing]
+    held = [one.key_id for one in found if not one.refused and one.key_id in missing]
+    kept = [one for one in found if not one.refused and one.key_id not in missing and one.prefix in lacking]
+    held += [f"of the prefix {one.prefix!r} ({lacking[one.prefix]})" for one in kept if one.prefix is not None]
     return ready, known, held, sum(closed.values())
 
 
@@ -149,34 +135,6 @@ def _segments(lake: "Lake") -> "DeltaTable | None":
     return None
 
 
-def _of_one_stream(chosen: list[Spooled], cuts: Mapping[SlotFile, Cuts]) -> list[Spooled]:
-    """Return the segments without those whose slot file a segment of another stream names, too, before them.
-
-    Whose it is can be said once the first is read: the others wait for the next plan.
-    """
-    first: dict[SlotFile, Stream] = {}
-    return [
-        item
-        for item in chosen
-        if item.name is None
-        or (slot_file := slot_file_of(item)) in cuts
-        or first.setdefault(slot_file, stream_of(item)) == stream_of(item)
-    ]
-
-
-def _before(item: Spooled, cuts: Mapping[SlotFile, Cuts]) -> dict[str, Any]:
-    """Return what a plan says of the slot file: which slots came before, and whether it is another stream's."""
-    earlier = cuts.get(slot_file_of(item)) if item.name is not None else None
-    if earlier is None:
-        return {"seen": "", "taken": False}
-    taken = stream_of(item) not in earlier.streams
-    return {"seen": "" if taken else earlier.slots, "taken": taken}
-
-
-def _key_id(item: Spooled) -> str:
-    return item.name.key_id if item.name else ""
-
-
 def _version(lake: "Lake", table: str) -> int:
     found = latest(lake, table)
     return -1 if found is None else refuse_newer(found, contract(table)).version()
@@ -190,7 +148,8 @@ def execute(lake: "Lake", plan: Plan, workers: "Workers", progress: Progress | N
     """
     created = plan.created
     workers = workers.fitting(expected_cpu_s(plan.body["segments"]))
-    groups = list(_groups(lake, plan, workers.room()))
+    authenticator = Authenticator(lake.encryption_key, lake.writers.restored(plan.body.get("rules", [])))
+    groups = list(_groups(lake, plan, authenticator, workers.room()))
     counter = itertools.count(1)
     done: Callable[[], None] | None = None
     if progress is not None:
@@ -226,7 +185,7 @@ def expected_cpu_s(segments: list[dict[str, Any]]) -> float:
     return len(segments) * SEGMENT_CPU_S + float(sum(row["rows"] for row in segments)) * ROW_CPU_S
 
 
-def _groups(lake: "Lake", plan: Plan, room: Room = ONE) -> Iterator[Group]:
+def _groups(lake: "Lake", plan: Plan, authenticator: Authenticator, room: Room = ONE) -> Iterator[Group]:
     """Cut a plan into tasks: segments of one slot file stay together, so that their repeats meet.
 
     Each table is cut evenly, into a multiple of the tasks that run at a time where there are rows enough. Another try
@@ -247,7 +206,7 @@ def _groups(lake: "Lake", plan: Plan, room: Room = ONE) -> Iterator[Group]:
                 plan.created,
                 store_rows=not stored,
                 store_rejects=not rejects_done,
-                encryption_key=lake.encryption_key,
+                authenticator=authenticator,
                 piece_bytes=min(PIECE_BYTES, room.bytes_each // PIECE_SHARE),
             )
 

@@ -8,7 +8,7 @@ the two together. So a lost segment, a lost tail, a lost file, a lost quarantine
 import json
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow.compute as pc
 
@@ -21,12 +21,17 @@ from ranklake.lake.plan import LEDGER
 from ranklake.lake.read import read
 from ranklake.lake.spool import GONE
 from ranklake.lake.tables import delta_table
+from ranklake.lake.writers import REFUSED
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
     from ranklake.lake.spool import Spooled
     from ranklake.lake.store import Lake
+
+
+NOBODY: Final[Stream] = ("", -1, -1, -1)
+"""Has the rows that were refused: they are no stream's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,8 @@ class TableBalance:
     stored, quarantined, gaps, in_flight, retired
         Live in Delta; refused by ingest or moved out by checks; counted by the recorder as not recorded; in the
         spool, not yet ingested; removed by retention.
+    refused
+        Segments among the quarantined that nobody vouches for, or that had no business where they lay, by reason.
     faults
         What does not add up, in words; empty if all is well.
     """
@@ -51,6 +58,7 @@ class TableBalance:
     gaps: int = 0
     in_flight: int = 0
     retired: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
 
     @property
@@ -79,7 +87,10 @@ def books(lake: "Lake", waiting: "Collection[Spooled]") -> list[TableBalance]:
     tables = (
         {table for table, _ in lanes} | {row["table"] for row in told.odd} | {item.table for item in waiting} | {*live}
     )
-    balances = [_balance(lake, table, lanes, moved, retired, live.get(table, 0)) for table in sorted(tables)]
+    refused = _refused(told.odd)
+    balances = [
+        _balance(lake, table, lanes, moved, retired, live.get(table, 0), refused[table]) for table in sorted(tables)
+    ]
     return [*balances, *_quarantine(lake, told, moved, retired["rejects"])]
 
 
@@ -129,6 +140,11 @@ def _lanes(told: Accounts, waiting: "Iterable[Spooled]") -> dict[tuple[str, Stre
     for row in sorted(told.odd, key=lambda row: row["unreadable"] == GONE):
         stream = stream_of_row(row)
         slot_file = (row["table"], stream, row["segment"])
+        if str(row["unreadable"]).startswith(REFUSED):  # nobody knows whose rows these are
+            lane = lanes[row["table"], NOBODY]
+            lane.rejected += row["rows_rejected"]
+            lane.named_rows += row["rows_rejected"]
+            continue
         if row["incarnation"] is None or slot_file in ingested:
             continue
         # Only its name is known; later footers of the stream say what came before it.
@@ -176,6 +192,7 @@ def _balance(
     moved: dict[str, int],
     retired: dict[str, int],
     live: int,
+    refused: dict[str, int],
 ) -> TableBalance:
     mine = {stream: lane for (name, stream), lane in lanes.items() if name == table}
     faults = [
@@ -193,7 +210,18 @@ def _balance(
     gaps = sum(lane.said_gaps for lane in mine.values())
     accounted = {stream: lane.stored + lane.rejected + lane.in_flight for stream, lane in mine.items()}
     recorded = gaps + sum(max(lane.said_rows, accounted[stream]) for stream, lane in mine.items())
-    return TableBalance(table, recorded, live, quarantined, gaps, in_flight, retired[table], faults)
+    return TableBalance(table, recorded, live, quarantined, gaps, in_flight, retired[table], refused, faults)
+
+
+def _refused(odd: "Iterable[Row]") -> dict[str, dict[str, int]]:
+    """Return how many segments of each table were refused, by reason."""
+    counts: dict[str, dict[str, int]] = defaultdict(dict)
+    for row in odd:
+        reason = str(row["unreadable"])
+        if reason.startswith(REFUSED):
+            of_table, why = counts[row["table"]], reason.removeprefix(REFUSED)
+            of_table[why] = of_table.get(why, 0) + 1
+    return counts
 
 
 def _quarantine(lake: "Lake", told: Accounts, moved: dict[str, int], retired: int) -> "Iterator[TableBalance]":

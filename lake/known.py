@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ranklake.lake.store import Lake
 
-IDENTITY: Final = ("sha256", "uri_name", "bytes", "table", "unreadable")
+IDENTITY: Final = ("sha256", "uri_name", "bytes", "table", "unreadable", "signed_by")
 STREAM: Final = ("run", "attempt", "rank", "incarnation")
 SlotFile = tuple[str, int, int]
 """Table, incarnation, segment."""
@@ -41,6 +41,23 @@ class Cuts:
 
     streams: frozenset[Stream]
     slots: str
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What earlier plans took in of a process that records.
+
+    Attributes
+    ----------
+    streams
+        Whose it is: more than one only in lakes of long ago.
+    signed, encrypted
+        Whether segments of it were signed, or encrypted: then all of them are.
+    """
+
+    streams: frozenset[Stream]
+    signed: bool
+    encrypted: bool
 
 
 def unknown(
@@ -111,6 +128,29 @@ def earlier_cuts(known: pa.Table, some: "Iterable[Spooled]") -> dict[SlotFile, C
     return {
         slot_file: Cuts(frozenset(stream for stream, _ in cuts), joined_slots(slots for _, slots in cuts))
         for slot_file, cuts in found.items()
+    }
+
+
+def standings(known: pa.Table, some: "Iterable[Spooled]") -> dict[int, Standing]:
+    """Return by incarnation what is known of those of some segments; nothing of one that came never, or damaged.
+
+    Parameters
+    ----------
+    known
+        As for `earlier_cuts`, and columns uri_name and signed_by.
+    """
+    wanted = pa.array({item.name.incarnation for item in some if item.name is not None}, known["incarnation"].type)
+    near = known.filter(pc.and_(pc.is_null(known["unreadable"]), pc.is_in(known["incarnation"], value_set=wanted)))
+    found: dict[int, list[Mapping[str, Any]]] = {}
+    for row in near.select([*STREAM, "uri_name", "signed_by"]).to_pylist():
+        found.setdefault(row["incarnation"], []).append(row)
+    return {
+        incarnation: Standing(
+            frozenset(stream_of_row(row) for row in rows),
+            any(row["signed_by"] is not None for row in rows),
+            any(row["uri_name"].endswith(".enc") for row in rows),
+        )
+        for incarnation, rows in found.items()
     }
 
 

@@ -34,6 +34,7 @@ from ranklake.lake.rollups.registry import ROLLUPS
 from ranklake.lake.rollups.runner import recompute
 from ranklake.lake.scan import live_files
 from ranklake.lake.tables import delta_table
+from ranklake.lake.writers import Authenticator
 
 if TYPE_CHECKING:
     from ranklake.lake.parquet import DataFile
@@ -252,7 +253,7 @@ class _Composer:
                         number,
                         created,
                         store_rejects=False,
-                        encryption_key=self.lake.encryption_key,
+                        authenticator=Authenticator(self.lake.encryption_key),
                     ),
                     days,
                 )

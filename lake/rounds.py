@@ -133,9 +133,9 @@ class Rounds:
 
 
 def is_recent(day: str, now: datetime) -> bool:
-    """Return whether a folder may still get what is sealed now, or is none of a day at all."""
+    """Return whether a folder, with or without its prefix, may still get what is sealed now, or is none of a day."""
     try:
-        found = date.fromisoformat(day)
+        found = date.fromisoformat(day.rpartition("/")[2])
     except ValueError:
         return True
     return found >= now.astimezone(UTC).date() - timedelta(days=RECENT_DAYS)

@@ -17,6 +17,7 @@ from ranklake.lake.objects import delta_options, file_system
 from ranklake.lake.packs import look_into, member_path, pack_name, pack_of, settled
 from ranklake.lake.rounds import Rounds
 from ranklake.lake.unreachable import LakeUnreachableError, unreachable
+from ranklake.lake.writers import ANYBODY, REFUSED, Writers
 
 GONE = "gone from the spool before it was read"
 MISPLACED = "(no table)"
@@ -70,14 +71,19 @@ class Spool:
         Folder or object-store URI, as capture was given it.
     storage
         Options under delta-rs's names.
+    writers
+        Who may write where: segments are looked for below each of the prefixes, too.
     """
 
-    def __init__(self, uri: str, storage: dict[str, str] | None = None) -> None:
+    def __init__(self, uri: str, storage: dict[str, str] | None = None, writers: Writers = ANYBODY) -> None:
         self.uri = uri.rstrip("/")
         self._storage = delta_options(self.uri, storage or {})
         self.fs, root = file_system(self.uri, self._storage)
         self.address = root if isinstance(self.fs, LocalFileSystem) else self.uri
-        self.root = f"{root.rstrip('/')}/segments"
+        self.writers = writers
+        self._top = root.rstrip("/")
+        prefixes = dict.fromkeys(("", *(one.prefix for one in self.writers.prefixes)))
+        self._roots = [f"{self._top}/{prefix}/segments".replace("//segments", "/segments") for prefix in prefixes]
 
     def listing(self, known: Known | None = None, rounds: Rounds | None = None) -> list[Spooled]:
         """Return the segments and other files there, in stream order; an absent folder is an empty spool.
@@ -162,12 +168,16 @@ class Spool:
 
     def _files(self, rounds: Rounds | None = None) -> dict[str, Listed]:
         """Return all whole files, by path, but for those of day folders that may wait."""
+        found: dict[str, dict[str, Any]] = {}
         if rounds is None:
-            found = self._find(self.root)
+            for root in self._roots:
+                found |= self._find(root)
         else:
-            top = self._top()
+            top: dict[str, dict[str, Any]] = {}
+            for root in self._roots:
+                top |= self._entries(root)
             found = {path: info for path, info in top.items() if info["type"] != "directory"}
-            folders = {path.rpartition("/")[2]: path for path in top if path not in found}
+            folders = {self.folder_of(path): path for path in top if path not in found}
             for day in rounds.choose(folders, datetime.now(UTC)):
                 found |= self._find(folders[day])
         return {
@@ -176,17 +186,17 @@ class Spool:
             if not path.endswith(".tmp") and not _leads_nowhere(info)
         }
 
-    def _top(self) -> dict[str, dict[str, Any]]:
-        """Return what lies beside the day folders, and they themselves, by path."""
+    def _entries(self, root: str) -> dict[str, dict[str, Any]]:
+        """Return what lies in a folder of segments: the day folders, and what is beside them, by path."""
         self.fs.invalidate_cache()  # some file systems would answer from what they listed before
         try:
-            found = self.fs.ls(self.root, detail=True)
+            found = self.fs.ls(root, detail=True)
         except FileNotFoundError:
             return {}
         except (OSError, LakeUnreachableError) as error:
             raise self._unlisted(error) from None
-        own = self.root.rstrip("/")  # a marker of the folder itself, in some stores
-        return {str(info["name"]).rstrip("/"): info for info in found if str(info["name"]).rstrip("/") != own}
+        names = {str(info["name"]).rstrip("/"): info for info in found}
+        return {name: info for name, info in names.items() if name != root}  # a marker of itself, in some stores
 
     def _find(self, folder: str) -> dict[str, dict[str, Any]]:
         try:
@@ -197,14 +207,23 @@ class Spool:
             raise self._unlisted(error) from None
         return found
 
+    def below(self, path: str) -> str:
+        """Return the path of a file below the spool."""
+        return path.removeprefix(f"{self._top}/")
+
+    def folder_of(self, path: str) -> str:
+        """Return the day folder in which a file lies, with its prefix; the file's own name if it lies in none."""
+        prefix, _, rest = f"/{self.below(path)}".partition("/segments/")
+        return f"{prefix}/{rest.partition('/')[0]}".removeprefix("/")
+
     def day_of(self, path: str) -> str:
         """Return the name of the folder beside the days' in which a file lies; its own name if it lies in none."""
-        return path.removeprefix(f"{self.root}/").partition("/")[0]
+        return self.folder_of(path).rpartition("/")[2]
 
     def _look(self, one: Listed) -> Spooled:
         path, size = one.path, one.size_bytes
-        folder, _, base = path.removeprefix(self.root).rpartition("/")
-        table = folder.rpartition("/")[2] or MISPLACED
+        folder, _, base = path.rpartition("/")
+        table = MISPLACED if folder in self._roots else folder.rpartition("/")[2]
         try:
             name = SegmentName.parse(base)
         except NotASegmentError:
@@ -275,10 +294,12 @@ def identities(ingested: pa.Table) -> tuple[set[tuple[str, str]], set[tuple[str,
     """Return (table, digest) and (path, bytes) of all that was read, of rows of the table ``segments``.
 
     A file whose bytes did not have the digest in its name stands there under the digest they had, so it is known by its
-    place and size. One that was gone before it was read is not known: it may come back.
+    place and size; so is one that was refused where it lay, of which a copy may lie where it belongs. One that was gone
+    before it was read is not known: it may come back.
     """
     read = _read(ingested)
-    digests = set(zip(read["table"].to_pylist(), read["sha256"].to_pylist(), strict=True))
+    vouched = read.filter(pc.invert(pc.fill_null(pc.starts_with(read["unreadable"], REFUSED), fill_value=False)))
+    digests = set(zip(vouched["table"].to_pylist(), vouched["sha256"].to_pylist(), strict=True))
     places = set(zip(read["uri_name"].to_pylist(), read["bytes"].to_pylist(), strict=True))
     return digests, places
 

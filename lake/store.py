@@ -30,6 +30,7 @@ from ranklake.lake.unreachable import (
     cannot_write,
     unreachable,
 )
+from ranklake.lake.writers import ANYBODY, Writers
 
 __all__ = [
     "FORMAT",
@@ -61,6 +62,8 @@ class Lake:
         The file system and the path of the lake in it.
     encryption_key
         Where the keys of encrypted segments are, for ingest; see `ranklake.lake.contracts.keys`.
+    writers
+        Who may put segments where, for ingest; see `ranklake.lake.writers`.
     prices
         The operator's price table, for the rollup `cost`; see `ranklake.lake.prices`.
     trust
@@ -78,6 +81,7 @@ class Lake:
     encryption_key: str = ""
     prices: str = ""
     trust: Trust = field(default_factory=Trust)
+    writers: Writers = ANYBODY
     opened: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     sound: dict[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -145,6 +149,10 @@ class Lake:
     def place(cls, uri: str, storage: dict[str, str] | None = None) -> "Lake":
         """Return a place outside any lake, to keep small files in. Raises `LakeUnreachableError`."""
         return cls._at(uri.removeprefix("file:") if not uri.startswith("file://") else uri, storage, "")
+
+    def guarded(self, writers: Writers) -> "Lake":
+        """Return the lake with what is said of who may write to its spools."""
+        return replace(self, writers=writers)
 
     @property
     def address(self) -> str:

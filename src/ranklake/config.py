@@ -7,13 +7,14 @@ not known is an error, never ignored: a misspelt retention path would otherwise 
 import os
 import re
 import tomllib
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from ranklake.capture.common.settings import PREFIX, Settings
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.trust import Trust
+from ranklake.lake.writers import Prefix, Writers
 
 
 class ConfigError(RanklakeError):
@@ -34,6 +35,16 @@ class SpoolSection:
 
     uri: str = ""
     """Folder or object-store URI of the spool; overridden by ``RANKLAKE_SPOOL`` and ``--spool``."""
+    prefixes: tuple[Prefix, ...] = ()
+    """Who may write where, each as a table ``[[spool.prefixes]]``; see `ranklake.lake.writers.Prefix`."""
+
+    def __post_init__(self) -> None:
+        Writers(self.prefixes)  # raises `ValueError`
+
+    @property
+    def writers(self) -> Writers:
+        """What is said of all prefixes."""
+        return Writers(self.prefixes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +145,9 @@ _SECTIONS = {
 }
 
 
-_TAKES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (float, int)}
+_TAKES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (float, int), "bool": (bool,), "tuple": (list, tuple)}
+_TABLES: dict[str, type] = {"prefixes": Prefix}
+"""Keys under which tables stand, and what each of them is; under others stands text."""
 
 
 def load_config(path: Path | None = None) -> Config:
@@ -169,22 +182,38 @@ def load_config(path: Path | None = None) -> Config:
 
 
 def _section(name: str, body: dict[str, Any], file: Path, text: str) -> object:
-    kind = _SECTIONS[name]
+    return _filled(_SECTIONS[name], name, body, file, text)
+
+
+def _filled(kind: Any, name: str, body: dict[str, Any], file: Path, text: str) -> object:  # noqa: ANN401 - a section's
+    filled: dict[str, Any] = {}
     known = {item.name: item for item in fields(kind)}
     for key, value in body.items():
         where = _place(file, text, re.escape(key))
         if key not in known:
             raise ConfigError(f"unknown key {key!r} in [{name}]", where=where, mend=did_you_mean(key, known))
         expected = _TAKES.get(str(getattr(known[key].type, "__name__", "")), (str,))
-        if not isinstance(value, expected) or isinstance(value, bool):
+        if not isinstance(value, expected) or isinstance(value, bool) is not (bool in expected):
             raise ConfigError(f"{name}.{key} must be {expected[0].__name__}, not {type(value).__name__}", where=where)
         if isinstance(value, int) and value < 0:
             raise ConfigError(f"{name}.{key} must not be negative", where=where)
+        filled[key] = _listed(name, key, value, file, text) if isinstance(value, list) else value
         try:
-            kind(**{key: value})
+            kind(**{key: filled[key]})
         except ValueError as error:
             raise ConfigError(f"{name}.{error}", where=where) from error
-    return kind(**body)
+    return kind(**filled)
+
+
+def _listed(name: str, key: str, items: list[Any], file: Path, text: str) -> tuple[object, ...]:
+    """Return what a list holds: tables of a kind, or text."""
+    expected = dict if key in _TABLES else str
+    where = _place(file, text, re.escape(key))
+    if not all(isinstance(item, expected) for item in items):
+        raise ConfigError(f"{name}.{key} must be a list of {expected.__name__}", where=where)
+    if expected is str:
+        return tuple(items)
+    return tuple(_filled(_TABLES[key], f"{name}.{key}", item, file, text) for item in items)
 
 
 def _place(file: Path, text: str, needle: str) -> str:
@@ -197,7 +226,7 @@ def _place(file: Path, text: str, needle: str) -> str:
 def _with_environment(config: Config) -> Config:
     return Config(
         lake=LakeSection(os.environ.get("RANKLAKE_LAKE") or config.lake.uri),
-        spool=SpoolSection(os.environ.get("RANKLAKE_SPOOL") or config.spool.uri),
+        spool=replace(config.spool, uri=os.environ.get("RANKLAKE_SPOOL") or config.spool.uri),
         dask=config.dask,
         contracts=config.contracts,
         retention=config.retention,

@@ -21,6 +21,7 @@ from ranklake.lake.contracts.segment import METADATA_KEY, SegmentFooter
 from ranklake.lake.incoming import Opener, load
 from ranklake.lake.packs import Reader
 from ranklake.lake.spool import Spool
+from ranklake.lake.writers import NOT_ASKED
 
 SCALARS = contract("scalars")
 OWNER = ("run", "attempt", "rank", "incarnation", "segment")
@@ -136,7 +137,7 @@ def one_by_one(lake, reader, plan):
     """Return outcomes, and each segment's rows, by the careful way."""
     opener, found = Opener(), []
     for row in plan:
-        segment = load(lake, reader.read, opener, SCALARS, row, "")
+        segment = load(lake, reader.read, opener, SCALARS, row, NOT_ASKED)
         rows = [] if segment.unreadable else list(segment.parts(SCALARS))
         found.append((segment.outcome("scalars"), plain(rows)))
     return found
@@ -153,7 +154,7 @@ def same(lake, spool, some):
     fs = Spool(str(spool)).fs
     meant = one_by_one(lake, Reader(fs, []), plan)
     found, rows = [], {}
-    for loaded in Loader(lake, Reader(fs, []), SCALARS, "", 2**20).load(plan):
+    for loaded in Loader(lake, Reader(fs, []), SCALARS, NOT_ASKED, 2**20).load(plan):
         found += loaded.segments
         for part in loaded.rows:
             begin = 0
@@ -196,7 +197,7 @@ def test_sound_segments_are_not_looked_at_one_by_one(lake, spool, monkeypatch):
     """Segments as the sealer writes them, of some shapes, never go the careful way: it costs four times as much."""
     plan = [put(spool, number, (("nothing", "flags")[number % 3 == 0], {}, "", True, 5, 0)) for number in range(20)]
     monkeypatch.setattr(batches, "load", None)
-    loaded = list(Loader(lake, Reader(Spool(str(spool)).fs, []), SCALARS, "", 2**20).load(plan))
+    loaded = list(Loader(lake, Reader(Spool(str(spool)).fs, []), SCALARS, NOT_ASKED, 2**20).load(plan))
     assert [len(one.segments) for one in loaded] == [20]
     (rows,) = loaded[0].rows
     assert rows.table.num_rows == 100

@@ -162,10 +162,10 @@ def test_a_key_that_is_added_later_is_found(tmp_path):
 
 @pytest.fixture
 def spool(tmp_path):
-    """Give a spool with a plain segment and one under each of two keys, ten rows each."""
+    """Give a spool with a process's segment in clear, and another's under each of two keys, ten rows each."""
     place = tmp_path / "spool"
     for number, key in enumerate((None, ONE, TWO)):
-        path = put_segment(place, step_rows(10, segment=number))
+        path = put_segment(place, step_rows(10, segment=number, rank=number, incarnation=7 + number))
         if key is not None:
             encrypt_segment(path, key)
     return place

@@ -16,11 +16,12 @@ def sign_segment(path: Path, key: Key, **said) -> Path:
     """Put a signed segment in place of a plain one, as sealing would have made it; return its path."""
     name = SegmentName.parse(path.name)
     file = pq.ParquetFile(pa.BufferReader(path.read_bytes()))
-    footer = replace(SegmentFooter.from_json(file.schema_arrow.metadata[METADATA_KEY]), **said)
+    footer = SegmentFooter.from_json(file.schema_arrow.metadata[METADATA_KEY])
+    footer = replace(footer, **{"signer": key.id, "mac": BLANK, **said})
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(sink, file.schema_arrow.remove_metadata(), store_schema=False) as writer:
         writer.write_table(file.read().replace_schema_metadata(None))
-        writer.add_key_value_metadata({METADATA_KEY: replace(footer, signer=key.id, mac=BLANK).to_json()})
+        writer.add_key_value_metadata({METADATA_KEY: footer.to_json()})
     raw, _ = sign(key, sink.getvalue().to_pybytes(), name.bond(path.parent.name))
     target = path.with_name(str(replace(name, sha256=hashlib.sha256(raw).hexdigest())))
     path.unlink()

@@ -38,7 +38,7 @@ def ingest(ctx: click.Context, lake: str, spool: str, dask: str | None, keep_day
     """
     config = configuration(ctx)
     target = Lake.create(lake, config.storage, config.encryption_key).trusting(config.trust)
-    source = Spool(spool, config.storage)
+    source = Spool(spool, config.storage, config.spool.writers)
     with (
         on_call(dask or config.dask.address, config.dask.workers, config.dask.memory_limit) as crew,
         progress_bar("ingest") as progress,
@@ -57,7 +57,12 @@ def ingest(ctx: click.Context, lake: str, spool: str, dask: str | None, keep_day
         if done.unreadable:
             why = "SELECT uri_name, unreadable FROM segments WHERE unreadable IS NOT NULL"
             click.echo(f'{done.unreadable} segments could not be read; see why: ranklake sql "{why}"')
+        for reason, count in done.refused.items():
+            click.echo(f"{count} of them refused: {reason}", err=True)
     for key_id, count in done.waiting.items():
+        if key_id.startswith("of the prefix"):
+            click.echo(f"{count} segments wait for the keys {key_id}", err=True)
+            continue
         mend = "name its source by encryption_key under [capture] in ranklake.toml"
         click.echo(f"{count} segments wait for the key {key_id}; {_why(target.encryption_key) or mend}", err=True)
     tell_damaged(done.damaged)

@@ -32,6 +32,7 @@ def pipeline(ctx: click.Context, lake: str, spool: str, dask: str | None, *, as_
         config.contracts.overlay,
         config.encryption_key,
         config.cost.prices,
+        config.spool.prefixes,
     )
     done = pipeline_once(settings)
     if as_json:
@@ -41,6 +42,8 @@ def pipeline(ctx: click.Context, lake: str, spool: str, dask: str | None, *, as_
         written = sum(len(result["partitions"]) for result in done["rollup"]["rollups"])
         click.echo(f"ingest  {ingested['rows_stored']:,} rows stored, {ingested['rows_rejected']:,} quarantined")
         outcomes = ", ".join(f"{count:,} {status}" for status, count in checked["checks"].items())
+        for reason, count in ingested["refused"].items():
+            click.echo(f"        {count} segments refused: {reason}", err=True)
         click.echo(f"check   {outcomes or 'nothing new'}")
         click.echo(f"rollup  {written:,} partitions written")
     damaged = [*done["ingest"]["damaged"], *(one for result in done["rollup"]["rollups"] for one in result["damaged"])]

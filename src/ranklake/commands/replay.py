@@ -46,7 +46,7 @@ def replay(  # noqa: PLR0913 - one parameter an option
     """
     config = configuration(ctx)
     target = Lake.open(lake, config.storage, config.encryption_key).trusting(config.trust).priced(config.cost.prices)
-    source = Spool(spool, config.storage)
+    source = Spool(spool, config.storage, config.spool.writers)
     days = (first.date(), last.date())
     # Looked at first, so that no cluster starts for what cannot be done, nor for rollups, which need none.
     done = run_replay(target, source, InProcess(), table, days, dry_run=True)

@@ -42,19 +42,28 @@ def status(ctx: click.Context, lake: str, spool: str | None, *, of_ranks: bool, 
     uri = spool or config.spool.uri
     number, hint = _unfinished(target)
     history = History(target, delta_table(target, "segments"))
-    spooled = Spool(uri, config.storage).listing(history.near) if uri else []
+    spooled = Spool(uri, config.storage, config.spool.writers).listing(history.near) if uri else []
     waiting = [claims[0] for claims in unknown(spooled, history.of(spooled))]
     balances = books(target, waiting)
     ranks = liveness(target, waiting)
     wrong = [item for item in balances if not item.adds_up]
+    refused = sum((Counter(item.refused) for item in balances), Counter[str]())
     if as_json:
         rows = [{**asdict(item), "adds_up": item.adds_up} for item in balances]
-        facts = {"adds_up": not wrong, "tables": rows, "unfinished_plan": number, "ranks": [asdict(r) for r in ranks]}
+        facts = {
+            "adds_up": not wrong,
+            "tables": rows,
+            "unfinished_plan": number,
+            "refused": refused,
+            "ranks": [asdict(r) for r in ranks],
+        }
         click.echo(json.dumps(facts, default=str))
     else:
         _print(balances)
         for line in _lines(ranks, every=of_ranks):
             click.echo(line)
+        for reason, count in sorted(refused.items()):
+            click.echo(f"{count} segments refused: {reason}", err=True)
         if hint:
             click.echo(hint, err=True)
     return 1 if wrong or (of_ranks and any(one.state in NEEDS_A_LOOK for one in ranks)) else 0
