@@ -6,11 +6,12 @@ columns and types, so that ``SELECT count(*) FROM gpu_samples`` gives 0 on a mac
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import date, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,11 +21,14 @@ from ranklake.lake.as_of import AsOf
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.engine import DataFrame, SessionContext, SQLOptions, engine
 from ranklake.lake.integrity import refuse_damaged
-from ranklake.lake.query_error import NotReadOnlyError, QueryError, explained
+from ranklake.lake.query_error import NotReadOnlyError, QueryError, explained, veiled
 from ranklake.lake.roles import Role, admit
 from ranklake.lake.scan import live_files, needed, register
 from ranklake.lake.store import Lake, LakeError
 from ranklake.lake.tables import delta_table
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
 
 __all__ = ["NotReadOnlyError", "QueryError", "engine", "plain", "query", "session", "sql"]
 
@@ -120,37 +124,64 @@ def query(
     ranklake.lake.integrity.DamagedFileError
         One is not what was written.
     """
-    contracts = load_contracts(overlay)
-    if role is not None:
-        contracts = {name: one for name, one in contracts.items() if role.sees(name)}
-    words = {word.lower() for word in _WORD.findall(text)}
-    names = list(contracts) if words & _LISTS_TABLES else [name for name in contracts if name in words]
+    every = load_contracts(overlay)
+    contracts = every if role is None else {name: one for name, one in every.items() if role.sees(name)}
+    names, behind, words = _named(text, contracts, every, role)
     moment = AsOf.parse(as_of)
     live = {name: live_files(moment.handle(lake, name, names)) for name in names}
+    live |= {name: live_files(AsOf(moment.time).handle(lake, name, behind)) for name in behind}
 
     def planned(ctx: SessionContext) -> DataFrame:
         if role is not None:
-            admit(ctx, role, {name: contracts[name] for name in names})
+            admit(ctx, role, {name: every[name] for name in live})
         frame = ctx.sql_with_options(text, _READ_ONLY, param_values=dict(params or {}))
         if role is not None and _explains(frame):
             raise QueryError("a plan shows more than a role may see", where="EXPLAIN", mend="ask without --role")
         return frame if limit is None else frame.limit(limit)
 
-    if role is not None:  # its conditions choose files, too
-        words |= {word.lower() for condition in role.where.values() for word in _WORD.findall(condition)}
     try:
-        kept, misread = needed(engine(), lake, contracts, live, partial(_physical, planned), words)
+        kept, misread = needed(engine(), lake, every, live, partial(_physical, planned), words)
         ctx = engine(batch_rows=_BATCH_ROWS)
         for name, rows in kept.items():
             if verify:
                 refuse_damaged(lake, name, rows)
-            register(ctx, lake, contracts[name], rows, views=True, whole=name in misread)
-        found = plain(planned(ctx).to_arrow_table())
-    except (LakeError, QueryError):
+            register(ctx, lake, every[name], rows, views=True, whole=name in misread)
+        frame = planned(ctx)
+        with _veiling(role, contracts, names):
+            found = plain(frame.to_arrow_table())
+    except QueryError:
         raise
+    except LakeError:
+        if role is None:
+            raise
+        # it names a file, and of whose rows that is, is not for the role
+        raise QueryError("a data file cannot be read", where="SQL", mend="tell whoever keeps the lake") from None
     except Exception as error:  # DataFusion raises plain Exception and ValueError alike
         raise explained(error, contracts, names) from error
     return _with_files(found, live, kept) if _EXPLAINS.match(text) else found
+
+
+@contextmanager
+def _veiling(role: Role | None, contracts: Mapping[str, "Contract"], names: Collection[str]) -> Iterator[None]:
+    """Take values out of what a running query's errors say to a role."""
+    try:
+        yield
+    except Exception as error:
+        if role is None:
+            raise
+        raise veiled(explained(error, contracts, names)) from None
+
+
+def _named(
+    text: str, contracts: Mapping[str, "Contract"], every: Mapping[str, "Contract"], role: Role | None
+) -> tuple[list[str], list[str], set[str]]:
+    """Return the tables that a query may name, those that only the role's conditions name, and all words."""
+    words = {word.lower() for word in _WORD.findall(text)}
+    names = list(contracts) if words & _LISTS_TABLES else [name for name in contracts if name in words]
+    if role is None:
+        return names, [], words
+    own = role.words(contracts[name] for name in names)  # they choose files, too
+    return names, sorted((own & every.keys()) - set(names)), words | own
 
 
 def _explains(frame: DataFrame) -> bool:

@@ -25,6 +25,14 @@ class NotReadOnlyError(QueryError):
     """A statement that would change something."""
 
 
+_VALUES: Final = re.compile(r"'[^']*'|\"[^\"]*\"|\S*/\S*|[-+]?\d[\d.e+-]*")
+
+
+def veiled(error: QueryError) -> QueryError:
+    """Return an error of a running query without values and places: they may be of rows that the asker must not see."""
+    return QueryError(_VALUES.sub("…", error.what), where="SQL", mend=error.mend)
+
+
 def explained(error: Exception, contracts: Mapping[str, "Contract"], opened: Iterable[str]) -> QueryError:
     """Return one line for what DataFusion said in several.
 

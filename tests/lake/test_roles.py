@@ -1,5 +1,7 @@
 """Roles: the columns, tables and rows that a query may see, and nothing that tells of the others."""
 
+import shutil
+
 import pytest
 from click.testing import CliRunner
 from rollup_inputs import NOON, append
@@ -15,11 +17,15 @@ roles:
   researcher:
     classes: [operational]
     tables: [steps, runs]
-    where: {steps: "run = 'open'"}
+    runs: "run = 'open'"
   auditor:
     classes: [operational, pseudonymous, personal]
+    tables: [events]
 """
-OPEN = Role("r", frozenset({"operational"}), frozenset({"steps", "runs"}), {"steps": "run = 'open'"})
+OPERATIONAL = frozenset({"operational"})
+OPEN = Role("r", OPERATIONAL, frozenset({"steps", "runs"}), {"steps": "run = 'open'"})
+WIDE = Role("w", OPERATIONAL, frozenset(load_contracts()), runs="run = 'open'")
+NOT_EVES = """run NOT IN (SELECT run FROM runs WHERE "user" = 'mallory') -- hers are hidden"""
 COUNT = "SELECT count(*) AS n FROM steps"
 
 
@@ -33,17 +39,30 @@ def lake(tmp_path_factory):
         for n in range(10)
     ]
     append(lake, "steps", facts)
-    append(lake, "runs", [{"ts": NOON, "job": "gpt", "user": "ada", "world_size": 1}])
-    append(lake, "events", [{"ts": NOON, "event": "failure", "message": "in /home/ada"}])
+    runs = [("open", "ada"), ("closed", "mallory")]
+    append(lake, "runs", [{"ts": NOON, "run": run, "job": "gpt", "user": user, "world_size": 1} for run, user in runs])
+    append(lake, "events", [{"ts": NOON, "run": "closed", "event": "failure", "message": "in /home/ada"}])
+    hour = {
+        "ts": NOON,
+        "hour": NOON,
+        "end_ts": NOON,
+        "scope": "cluster",
+        "scope_name": "c",
+        "gpu_utilization_counts": [1, 2],
+    }
+    append(lake, "cluster_hourly", [hour])
+    append(lake, "host_samples", [{"ts": NOON, "run": "open", "subject": "host", "holder_run": "closed"}])
     return lake
 
 
 def test_rows_columns_and_tables(lake):
-    """Rows are those of the condition, columns of other classes are NULL, other tables are not there."""
+    """Rows are those of the condition; columns of other classes and other tables are not there."""
     assert query(lake, COUNT, role=OPEN).to_pylist() == [{"n": 10}]
     assert query(lake, f"{COUNT} WHERE run = 'closed'", role=OPEN).to_pylist() == [{"n": 0}]
-    assert query(lake, 'SELECT job, "user" FROM runs', role=OPEN).to_pylist() == [{"job": "gpt", "user": None}]
-    assert query(lake, "SELECT count(*) AS n FROM runs WHERE \"user\" = 'ada'", role=OPEN).to_pylist() == [{"n": 0}]
+    for text in ('SELECT "user" FROM runs', "SELECT job FROM runs WHERE \"user\" = 'ada'"):
+        with pytest.raises(QueryError, match="no column is called 'user'"):
+            query(lake, text, role=OPEN)
+    assert "user" not in query(lake, "SELECT * FROM runs", role=OPEN).column_names
     with pytest.raises(QueryError, match="no table is called 'events'"):
         query(lake, "SELECT * FROM events", role=OPEN)
     listed = query(lake, "SHOW TABLES", role=OPEN)["table_name"].to_pylist()
@@ -51,6 +70,66 @@ def test_rows_columns_and_tables(lake):
     assert not {"events", "scalars"} & set(listed)
     whole = query(lake, "SELECT * FROM steps", role=OPEN)
     assert whole.schema.equals(query(lake, "SELECT * FROM steps").schema)
+
+
+def test_what_a_role_does_not_name_is_not_there(lake):
+    """A role without tables has none: nothing is seen because somebody forgot to hide it."""
+    with pytest.raises(QueryError, match="no table is called 'steps'"):
+        query(lake, COUNT, role=Role("r", OPERATIONAL))
+
+
+@pytest.mark.parametrize("text", [COUNT, f"{COUNT} -- runs", f"{COUNT} WHERE step IN (SELECT step FROM steps, runs)"])
+def test_a_condition_is_evaluated_on_the_tables_as_they_are(lake, text):
+    """A condition asks other tables unmasked, whatever the query names: a word in a comment lifts no restriction."""
+    for tables in ({"steps"}, {"steps", "runs"}):
+        role = Role("r", OPERATIONAL, frozenset(tables), {"steps": NOT_EVES, "runs": "true"})
+        if "FROM steps, runs" in text and "runs" not in tables:
+            with pytest.raises(QueryError, match="no table is called 'runs'"):
+                query(lake, text, role=role)
+        else:
+            assert query(lake, text, role=role).to_pylist() == [{"n": 10}]
+
+
+def test_one_condition_hides_runs_in_every_table(lake):
+    """`runs` holds for every table that has `run`, and columns that name other runs are not there."""
+    assert query(lake, "SELECT count(*) n FROM events", role=WIDE)["n"].to_pylist() == [0]
+    assert query(lake, "SELECT DISTINCT run FROM runs", role=WIDE)["run"].to_pylist() == ["open"]
+    with pytest.raises(QueryError, match="no column is called 'holder_run'"):
+        query(lake, "SELECT holder_run FROM host_samples", role=WIDE)
+
+
+def test_columns_of_lists(lake):
+    """A table with a column of lists is seen as others are."""
+    found = query(lake, "SELECT gpu_utilization_counts FROM cluster_hourly", role=WIDE)
+    assert found.to_pylist() == [{"gpu_utilization_counts": [1, 2]}]
+
+
+def test_errors_hold_no_values(lake):
+    """What fails on a row that is hidden, as an operator's condition may, is told without the row's values."""
+    role = Role("r", OPERATIONAL, frozenset({"steps"}), {"steps": "CAST(replace(run, 'open', '1') AS INT) = 1"})
+    with pytest.raises(QueryError, match="Cannot cast") as caught:
+        query(lake, COUNT, role=role)
+    assert "closed" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_what_tells_of_tables_tells_of_views(lake):
+    """Neither the information schema nor a description shows conditions, hidden columns or hidden tables."""
+    role = Role("r", OPERATIONAL, frozenset({"steps", "runs"}), {"steps": NOT_EVES, "runs": "run = 'open'"})
+    for what in ("tables", "views", "columns", "schemata", "routines", "parameters"):
+        said = str(query(lake, f"SELECT * FROM information_schema.{what}", role=role).to_pylist())
+        assert not [word for word in ("mallory", "'open'", "events", "'user'", "hostname") if word in said]
+    assert "user" not in query(lake, "DESCRIBE runs", role=role)["column_name"].to_pylist()
+
+
+def test_a_missing_file_is_not_named(lake, tmp_path):
+    """That a file is damaged or gone is told to a role without its path."""
+    copy = Lake.open(str(shutil.copytree(lake.uri, tmp_path / "copy")))
+    (path,) = (tmp_path / "copy" / "tables" / "steps").glob("date=*/*.parquet")
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(QueryError, match="a data file cannot be read") as caught:
+        query(copy, COUNT, role=OPEN)
+    assert path.name not in str(caught.value)
 
 
 @pytest.mark.parametrize("tables", [("steps",), ("steps", "runs")])
@@ -115,8 +194,14 @@ def test_roles_from_a_file(lake, tmp_path, monkeypatch):
         ("roles: {a: {classes: [operatonal]}}", "did you mean 'operational'"),
         ("roles: {a: {classes: [], tabels: [steps]}}", "did you mean 'tables'"),
         ("roles: {a: {classes: [], tables: [stesp]}}", "did you mean 'steps'"),
-        ("roles: {a: {classes: [], where: {steps: 1}}}", "no mapping of conditions"),
-        ("roles: {a: {classes: [], where: {stesp: x}}}", "did you mean 'steps'"),
+        ("roles: {a: {classes: []}}", "no list of tables"),
+        ("roles: {a: {classes: [], tables: [], where: {steps: 1}}}", "no mapping of conditions"),
+        ("roles: {a: {classes: [], tables: [], where: {stesp: x}}}", "did you mean 'steps'"),
+        ("roles: {a: {classes: [], tables: [], runs: [x]}}", "runs is no condition"),
+        (
+            "roles: {a: {classes: [], tables: [steps, segments], where: {steps: run > 'a'}}}",
+            "segments tells of all runs",
+        ),
         ("roles: {a: {classes: all}}", "no list of class names"),
     ],
 )
