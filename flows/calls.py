@@ -10,6 +10,7 @@ from typing import Any
 
 from ranklake.lake.catalog_refresh import refresh
 from ranklake.lake.ingest import ingest
+from ranklake.lake.limits import Limits
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.spool import Spool
 from ranklake.lake.store import Lake
@@ -41,6 +42,8 @@ class Settings:
         The operator's price table, or empty.
     prefixes
         Who may write where in the spool.
+    limits
+        What one segment may ask of ingest, by the names of `ranklake.lake.limits.Limits`.
     """
 
     lake: str
@@ -53,12 +56,14 @@ class Settings:
     encryption_key: str = ""
     prices: str = ""
     prefixes: tuple[Prefix, ...] = ()
+    limits: dict[str, int] = field(default_factory=dict)
 
 
 def ingest_once(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
     """Bring new segments into the lake; return what `ranklake.lake.ingest.Ingested` says."""
     lake = Lake.create(settings.lake, settings.storage, settings.encryption_key)
     spool = Spool(settings.spool, settings.storage, Writers(settings.prefixes))
+    lake = lake.limited(Limits(**settings.limits))
     with on_call(settings.dask_address, settings.dask_workers, settings.dask_memory) as crew:
         return asdict(ingest(lake, spool, crew, progress=progress))
 

@@ -36,6 +36,7 @@ from ranklake.lake.incoming import (
     with_dictionary,
     with_values,
 )
+from ranklake.lake.limits import decoded_bytes
 from ranklake.lake.packs import Reader
 from ranklake.lake.store import Lake
 from ranklake.lake.writers import Authenticator
@@ -118,7 +119,7 @@ class Loader:
     ) -> None:
         self._lake, self._reader, self._target, self._authenticator = lake, reader, target, authenticator
         self._most_bytes = most_bytes
-        self._opener = Opener()
+        self._opener = Opener(lake.limits)
         self._shapes: list[_Shape] = []
         self._shape: _Shape | None = None
         self._raw: dict[str, bytes] = {}
@@ -149,7 +150,7 @@ class Loader:
                 return False
             if name.key_id:
                 raw = decrypt(find_key(self._authenticator.encryption_key, name.key_id), raw, name.bond(target.table))
-            rows, metadata = self._decoded(raw, target)
+            rows, metadata = self._decoded(raw, target, name.rows)
             footer = footer_of(metadata, name, target)
             signed_by = self._authenticator.signer_of(raw, footer, name, row)
         except (RanklakeError, pa.ArrowException, OSError, ValueError, LookupError, RecursionError):
@@ -164,7 +165,7 @@ class Loader:
         batch.size_bytes += metadata.row_group(0).total_byte_size + rows.num_rows * rows.num_columns * 8
         return True
 
-    def _decoded(self, raw: bytes, target: Contract) -> tuple[pa.Table | None, pq.FileMetaData]:
+    def _decoded(self, raw: bytes, target: Contract, count: int) -> tuple[pa.Table | None, pq.FileMetaData]:
         """Return the rows of a segment of a known or new shape, None if that is not the contract's; and its metadata.
 
         Segments of a table are alike, so each is opened as the one before it was.
@@ -178,6 +179,8 @@ class Loader:
         except KeyError:  # some of the text is not there
             source.seek(0)
             shape, metadata = None, pq.read_metadata(source)
+        if not self._is_small(metadata, count):
+            return None, metadata
         if shape is None or metadata.num_columns != len(shape.schema):
             shape = next((one for one in self._shapes if len(one.schema) == metadata.num_columns), None)
             reader = _reader(raw, metadata, shape.texts) if shape else reader
@@ -188,12 +191,20 @@ class Loader:
         if shape is None:
             texts = with_dictionary(metadata)
             rows = _reader(raw, metadata, texts).read_all(use_threads=False)
-            if metadata.num_row_groups != 1 or not fits(rows.schema, target):
+            if not fits(rows.schema, target):
                 return None, metadata
             shape = _Shape(rows.schema.remove_metadata(), texts)
             self._shapes.append(shape)
         self._shape = shape
-        return (rows if metadata.num_row_groups == 1 else None), metadata
+        return rows, metadata
+
+    def _is_small(self, metadata: pq.FileMetaData, count: int) -> bool:
+        """Say whether a segment of so many rows may be decoded beside others: nothing of it was yet."""
+        limits = self._lake.limits
+        if metadata.num_row_groups != 1 or metadata.num_rows != count or count > limits.row_group_rows:
+            return False
+        most = min(self._most_bytes, limits.decoded_bytes)
+        return metadata.num_columns <= limits.columns and decoded_bytes(metadata) <= most
 
     def _finish(self, batch: _Batch) -> Iterator[Loaded]:
         """Yield what a batch holds, once it is checked; where there is doubt, as the careful way has it."""
@@ -231,6 +242,8 @@ class Loader:
         if "ts" not in rows.column_names or rows["ts"].null_count:  # refused rows have none
             return None
         firsts, lasts = _extremes(rows["ts"].cast(pa.int64()), counts)
+        if not all(map(self._lake.limits.spans_few_dates, zip(firsts, lasts, strict=True))):
+            return None
         for segment, extent in zip(batch.segments, zip(firsts, lasts, strict=True), strict=True):
             segment.first, segment.last = moments(extent)
         assert self._target is not None

@@ -25,6 +25,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.contracts.segment import REFUSED, REFUSED_ROW
 from ranklake.lake.incoming import Incoming, recorded_table
+from ranklake.lake.limits import DEFAULT, Limits
 from ranklake.lake.packs import Reader
 from ranklake.lake.parquet import DataFile, write_days
 from ranklake.lake.rejected import REJECTED_ROWS, reject_rows
@@ -61,6 +62,8 @@ class Group:
         By what their writers are known.
     piece_bytes
         Decoded rows to hold at a time.
+    limits
+        What one segment may ask.
     """
 
     lake_uri: str
@@ -74,6 +77,7 @@ class Group:
     store_rejects: bool = True
     authenticator: Authenticator = NOT_ASKED
     piece_bytes: int = PIECE_BYTES
+    limits: Limits = DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,7 @@ class Compacted:
 
 def compact(group: Group) -> Compacted:
     """Carry out one task. Repeatable: files of an earlier try are orphans that no commit names."""
-    lake = Lake.open(group.lake_uri, group.storage)
+    lake = Lake.open(group.lake_uri, group.storage).limited(group.limits)
     spool = Spool(group.spool_uri, group.storage)
     target = recorded_table(group.table)
     reader = Reader(spool.fs, (path for row in group.segments for path in (row["path"], *row["others"])))

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -29,12 +30,15 @@ from ranklake.lake.contracts.segment import (
     SegmentFooter,
     SegmentName,
 )
+from ranklake.lake.limits import DAY_US, Limits, decoded_bytes
 from ranklake.lake.packs import pack_of
 from ranklake.lake.spool import GONE
 from ranklake.lake.store import Lake
 from ranklake.lake.writers import OTHERS_INCARNATION, Authenticator, RefusedSegmentError
 
 PART_ROWS: Final = 262_144
+PART_BYTES: Final = 256 * 2**20
+"""Decoded rows, about, that are held at a time of a segment that is read in parts."""
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
@@ -74,6 +78,7 @@ class Incoming:
     last: datetime | None = None
     signed_by: str | None = None
     _file: pq.ParquetFile | None = None
+    _part_rows: int = PART_ROWS
     _whole: pa.Table | None = field(default=None, repr=False)
 
     @property
@@ -92,7 +97,7 @@ class Incoming:
             yield whole
         elif self._file is not None:
             file, self._file = self._file, None
-            for batch in file.iter_batches(PART_ROWS, use_threads=False):
+            for batch in file.iter_batches(self._part_rows, use_threads=False):
                 yield _conformed(pa.table(batch), target)
 
     def outcome(self, table: str) -> dict[str, Any]:
@@ -165,7 +170,7 @@ def load(
         try:
             if row["taken"] or row.get("refused"):
                 raise RefusedSegmentError(row.get("refused") or OTHERS_INCARNATION)
-            _read(raw, segment, opener, target, row, authenticator)
+            _read(raw, segment, opener, target, row, authenticator, lake.limits)
         except NotAuthenticError as error:
             segment.unreadable = error.what
         except EncryptionError:
@@ -198,6 +203,7 @@ def _read(
     target: Contract | None,
     row: Mapping[str, Any],
     authenticator: Authenticator,
+    limits: Limits,
 ) -> None:
     """Check all of it, and fill in footer and rows.
 
@@ -216,17 +222,36 @@ def _read(
     file = opener.open(raw)
     footer = footer_of(file.metadata, name, target)
     signed_by = authenticator.signer_of(raw, footer, name, row)
-    if file.metadata.num_rows <= PART_ROWS:
+    rows, size = file.metadata.num_rows, decoded_bytes(file.metadata)
+    if rows <= PART_ROWS and size <= PART_BYTES:
         whole = _checked(file.read(use_threads=False), name, target)
+        limits.check_decoded(whole.nbytes)
         extent = _extent(whole)
+        if not limits.spans_few_dates(extent):
+            limits.check_dates(_days_of(whole))
         segment._whole = whole  # noqa: SLF001 - the rest of how a segment comes to be
     else:
-        parts = (_checked(pa.table(batch), name, target) for batch in file.iter_batches(PART_ROWS, use_threads=False))
-        extents = [extent for part in parts if (extent := _extent(part))]  # decodes all, and holds none of it
-        extent = (min(low for low, _ in extents), max(high for _, high in extents)) if extents else None
+        segment._part_rows = max(1, min(PART_ROWS, rows * PART_BYTES // size))  # noqa: SLF001 - likewise
+        extent = _looked_through(file, segment._part_rows, name, target, limits)  # noqa: SLF001 - likewise
         segment._file = file  # noqa: SLF001 - likewise
     segment.footer, segment.signed_by = footer, signed_by
     segment.first, segment.last = moments(extent)
+
+
+def _looked_through(
+    file: pq.ParquetFile, part_rows: int, name: SegmentName, target: Contract, limits: Limits
+) -> tuple[int, int] | None:
+    """Check all rows, a part at a time, and hold none; return their extent."""
+    extents, days, size = [], set[int](), 0
+    for batch in file.iter_batches(part_rows, use_threads=False):
+        part = _checked(pa.table(batch), name, target)
+        size += part.nbytes
+        limits.check_decoded(size)
+        if extent := _extent(part):
+            extents.append(extent)
+            days |= _days_of(part)
+            limits.check_dates(days)
+    return (min(low for low, _ in extents), max(high for _, high in extents)) if extents else None
 
 
 class Opener:
@@ -237,12 +262,13 @@ class Opener:
     are not looked at: the digest of the whole file was, just before.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
         self._names: list[str] = []
         self._texts: list[str] = []
 
     def open(self, raw: bytes) -> pq.ParquetFile:
-        """Open Parquet bytes. Raises an Arrow error."""
+        """Open Parquet bytes. Raises an Arrow error, or `NotASegmentError` where they hold too much."""
         source = pa.BufferReader(raw)
         if self._names:
             try:
@@ -250,9 +276,11 @@ class Opener:
             except KeyError:  # some of the text is not there
                 source.seek(0)
             else:
+                self._limits.check(file.metadata)
                 if file.metadata.schema.names == self._names:
                     return file
         metadata = pq.read_metadata(source)
+        self._limits.check(metadata)
         texts = with_dictionary(metadata)
         if metadata.num_row_groups:
             self._names, self._texts = metadata.schema.names, texts
@@ -291,6 +319,11 @@ def _extent(rows: pa.Table) -> tuple[int, int] | None:
     moments = rows["ts"].cast(pa.int64())
     values = (moments.drop_null() if moments.null_count else moments).to_numpy()
     return (int(values.min()), int(values.max())) if len(values) else None
+
+
+def _days_of(rows: pa.Table) -> set[int]:
+    """Return the UTC dates of rows that have a moment, as days since 1970."""
+    return set(np.unique(rows["ts"].cast(pa.int64()).drop_null().to_numpy() // DAY_US).tolist())
 
 
 def moments(extent: tuple[int, int] | None) -> tuple[datetime | None, datetime | None]:

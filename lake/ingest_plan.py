@@ -20,6 +20,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.history import History
 from ranklake.lake.known import damaged_when, earlier_cuts, standings, unknown
 from ranklake.lake.ledger import commit_rows, ledger_row
+from ranklake.lake.limits import Limits
 from ranklake.lake.plan import LEDGER, Plan, Progress
 from ranklake.lake.read import read
 from ranklake.lake.tables import ensure_table, latest, refuse_newer
@@ -87,6 +88,7 @@ def compose(
         "spool": spool.address,
         "writer": f"ranklake {ranklake.__version__}",
         "versions": {table: _version(lake, table) for table in [*tables, "rejects"]},
+        **lake.limits.saying(),
         "left": len(new) - len(chosen) + unopened,
         "rules": [rule.facts() for rule in rules.values()],
         "segments": list(plan_rows(chosen, earlier_cuts(known, files), recorded, list(rules))),
@@ -208,6 +210,7 @@ def _groups(lake: "Lake", plan: Plan, authenticator: Authenticator, room: Room =
                 store_rejects=not rejects_done,
                 authenticator=authenticator,
                 piece_bytes=min(PIECE_BYTES, room.bytes_each // PIECE_SHARE),
+                limits=Limits.said(plan.body),
             )
 
 

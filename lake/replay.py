@@ -254,6 +254,7 @@ class _Composer:
                         created,
                         store_rejects=False,
                         authenticator=Authenticator(self.lake.encryption_key),
+                        limits=self.lake.limits,
                     ),
                     days,
                 )

@@ -20,6 +20,7 @@ from pyarrow import NativeFile
 from pyarrow.fs import FileSystem, PyFileSystem
 from pyarrow.fs import LocalFileSystem as ArrowLocal
 
+from ranklake.lake.limits import DEFAULT, Limits
 from ranklake.lake.objects import Files, delta_options, file_system, put_new
 from ranklake.lake.trust import Trust
 from ranklake.lake.unreachable import (
@@ -68,6 +69,8 @@ class Lake:
         The operator's price table, for the rollup `cost`; see `ranklake.lake.prices`.
     trust
         What the operator holds the lake against.
+    limits
+        What one segment may ask of ingest.
     opened
         Handles on tables that `ranklake.lake.tables.latest` keeps, by name. They stay in this process.
     sound
@@ -82,6 +85,7 @@ class Lake:
     prices: str = ""
     trust: Trust = field(default_factory=Trust)
     writers: Writers = ANYBODY
+    limits: Limits = DEFAULT
     opened: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     sound: dict[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -153,6 +157,10 @@ class Lake:
     def guarded(self, writers: Writers) -> "Lake":
         """Return the lake with what is said of who may write to its spools."""
         return replace(self, writers=writers)
+
+    def limited(self, limits: Limits) -> "Lake":
+        """Return the lake with other limits to what one segment may ask of ingest."""
+        return replace(self, limits=limits)
 
     @property
     def address(self) -> str:

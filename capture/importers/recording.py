@@ -26,13 +26,14 @@ from ranklake.capture.spool.stream import SealedFile, StreamName
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.redact import redact
-from ranklake.lake.contracts.segment import REFUSED, REFUSED_ROW
+from ranklake.lake.contracts.segment import DATES_PER_SEGMENT, REFUSED, REFUSED_ROW
 
 SEGMENT_ROWS: Final = 200_000
 """Rows of a stream and table that are sealed together."""
 HELD_ROWS: Final = 1_000_000
 """Rows of all streams that wait to be sealed; beyond them the fullest is sealed."""
 _TEXT_CHARACTERS: Final = 4_096
+_DAY_NS: Final = 86_400 * 10**9
 _WALL: Final = ((0, 0),)
 """Foreign times are wall times: the one anchor says that both clocks are the same."""
 
@@ -253,8 +254,9 @@ class Recording:
         self._held -= lane.held
         lane.held = 0
         self._seal_refused(rank, table, lane)
-        if len(rows) or (final and table == "events"):
-            self._write(rank, table, rows, final=final)
+        parts = _cuts(rows) or ([rows] if final and table == "events" else [])
+        for part in parts:
+            self._write(rank, table, part, final=final and part is parts[-1])
 
     def _seal_refused(self, rank: int, table: str, lane: _Lane) -> None:
         if lane.refused:
@@ -291,6 +293,20 @@ class Recording:
             self.rows[table] = self.rows.get(table, 0) + len(rows)
         digest = hashlib.sha256(raw).hexdigest()
         self.shipped(SealedFile(Path(), table, number, self.day, len(rows), digest, footer.key_id), name, raw)
+
+
+def _cuts(rows: Rows) -> list[Rows]:
+    """Return rows in parts of no more dates than ingest takes from a segment; nearly always that is one."""
+    _, firsts = np.unique(rows.mono_ns // _DAY_NS, return_index=True)
+    if len(firsts) <= DATES_PER_SEGMENT:
+        return [rows] if len(rows) else []
+    end = int(np.sort(firsts)[DATES_PER_SEGMENT])
+    return [_slice(rows, 0, end), *_cuts(_slice(rows, end, len(rows)))]
+
+
+def _slice(rows: Rows, begin: int, end: int) -> Rows:
+    columns = {name: column[begin:end] for name, column in rows.columns.items()}
+    return Rows(rows.mono_ns[begin:end], np.arange(end - begin), columns, 0)
 
 
 def today() -> str:

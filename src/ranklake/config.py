@@ -13,6 +13,7 @@ from typing import Any
 
 from ranklake.capture.common.settings import PREFIX, Settings
 from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.lake.limits import Limits
 from ranklake.lake.trust import Trust
 from ranklake.lake.writers import Prefix, Writers
 
@@ -112,6 +113,7 @@ class Config:
     sql: SqlSection = field(default_factory=SqlSection)
     cost: CostSection = field(default_factory=CostSection)
     audit: AuditSection = field(default_factory=AuditSection)
+    ingest: Limits = field(default_factory=Limits)
     capture: Settings = field(default_factory=Settings)
     storage: dict[str, str] = field(default_factory=dict)
     """Object-store options under delta-rs's names, such as ``aws_endpoint_url``; leave credentials to their chains."""
@@ -141,6 +143,7 @@ _SECTIONS = {
     "sql": SqlSection,
     "cost": CostSection,
     "audit": AuditSection,
+    "ingest": Limits,
     "capture": Settings,
 }
 
@@ -231,6 +234,7 @@ def _with_environment(config: Config) -> Config:
         contracts=config.contracts,
         retention=config.retention,
         sql=config.sql,
+        ingest=config.ingest,
         cost=CostSection(os.environ.get("RANKLAKE_PRICES") or config.cost.prices),
         audit=config.audit,
         capture=config.capture,

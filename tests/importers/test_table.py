@@ -14,6 +14,7 @@ from importing import ask, imported, rejects
 from ranklake.capture.importers.imports import import_files
 from ranklake.capture.importers.mapping import MappingError, load_mapping
 from ranklake.capture.importers.source import SourceError
+from ranklake.lake.limits import Limits
 from ranklake.lake.store import Lake
 
 MAPPING = """
@@ -359,3 +360,12 @@ def test_what_a_time_cannot_have(tmp_path, time, said):
     text = f"table: pools\ntime: {time}\ncolumns: {{pool: name}}\n"
     with pytest.raises(MappingError, match=said):
         load_mapping(str(written(tmp_path / "m.yaml", text)))
+
+
+def test_history_of_many_dates_is_cut(lake, spool, tmp_path, mapping, monkeypatch):
+    """No segment holds more dates than ingest takes from one: a long history comes in several, and all of it."""
+    monkeypatch.setattr("ranklake.capture.importers.recording.DATES_PER_SEGMENT", 3)
+    lines = [f"2020-05-{1 + number % 8:02d} 00:01:00,x,{number},,1,25,h\n" for number in range(20)]
+    file = written(tmp_path / "vc.csv", HEADER + "".join(lines))
+    assert imported(lake.limited(Limits(dates=3)), spool, "table", file, mapping=mapping).rows["pools"] == 20
+    assert ask(lake, """SELECT count(*) n FROM segments WHERE "table" = 'pools'""") == [{"n": 7}]

@@ -19,6 +19,7 @@ from ranklake.lake.contracts.arrow import conform
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.segment import METADATA_KEY, SegmentFooter
 from ranklake.lake.incoming import Opener, load
+from ranklake.lake.limits import DEFAULT
 from ranklake.lake.packs import Reader
 from ranklake.lake.spool import Spool
 from ranklake.lake.writers import NOT_ASKED
@@ -135,7 +136,7 @@ def plain_one(change="nothing", said=None, how="", *, sealed=True):
 
 def one_by_one(lake, reader, plan):
     """Return outcomes, and each segment's rows, by the careful way."""
-    opener, found = Opener(), []
+    opener, found = Opener(DEFAULT), []
     for row in plan:
         segment = load(lake, reader.read, opener, SCALARS, row, NOT_ASKED)
         rows = [] if segment.unreadable else list(segment.parts(SCALARS))

@@ -37,7 +37,7 @@ def ingest(ctx: click.Context, lake: str, spool: str, dask: str | None, keep_day
     segments wait for a key that is not at hand, or files that were to be merged are damaged.
     """
     config = configuration(ctx)
-    target = Lake.create(lake, config.storage, config.encryption_key).trusting(config.trust)
+    target = Lake.create(lake, config.storage, config.encryption_key).trusting(config.trust).limited(config.ingest)
     source = Spool(spool, config.storage, config.spool.writers)
     with (
         on_call(dask or config.dask.address, config.dask.workers, config.dask.memory_limit) as crew,

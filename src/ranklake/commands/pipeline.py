@@ -1,6 +1,7 @@
 """``ranklake pipeline``."""
 
 import json
+from dataclasses import asdict
 
 import click
 
@@ -33,6 +34,7 @@ def pipeline(ctx: click.Context, lake: str, spool: str, dask: str | None, *, as_
         config.encryption_key,
         config.cost.prices,
         config.spool.prefixes,
+        asdict(config.ingest),
     )
     done = pipeline_once(settings)
     if as_json:

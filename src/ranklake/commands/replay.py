@@ -45,7 +45,8 @@ def replay(  # noqa: PLR0913 - one parameter an option
     gone, or other rows would come out, nothing is changed.
     """
     config = configuration(ctx)
-    target = Lake.open(lake, config.storage, config.encryption_key).trusting(config.trust).priced(config.cost.prices)
+    target = Lake.open(lake, config.storage, config.encryption_key).trusting(config.trust)
+    target = target.priced(config.cost.prices).limited(config.ingest)
     source = Spool(spool, config.storage, config.spool.writers)
     days = (first.date(), last.date())
     # Looked at first, so that no cluster starts for what cannot be done, nor for rollups, which need none.
