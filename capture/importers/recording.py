@@ -128,6 +128,12 @@ class Recording:
         return not self._lanes
 
     @property
+    def labels(self) -> dict[str, str]:
+        """What the row of ``runs`` says of where the run came from."""
+        of = self.identity
+        return {"imported": of.format, "source": of.name, "source_sha256": of.sha256}
+
+    @property
     def runs(self) -> list[str]:
         """Names of the runs that the file holds."""
         return list(dict.fromkeys([self.run, *(other.run for other in self._beside)]))
@@ -206,17 +212,12 @@ class Recording:
         for other in self._beside:
             other.close()
         if self.says_run and self._first_ns is not None:
-            labels = {
-                "imported": self.identity.format,
-                "source": self.identity.name,
-                "source_sha256": self.identity.sha256,
-            }
             said = json.loads(self.facts.pop("labels", "{}"))
             facts: dict[str, Any] = {
                 "world_size": self.world_size,
                 "ranklake_version": ranklake.__version__,
             } | self.facts
-            self.row("runs", self._first_ns, labels=_compact(labels | said), **facts)
+            self.row("runs", self._first_ns, labels=_compact(self.labels | said), **facts)
         tables: dict[int, list[str]] = {rank: [] for rank in self._metas}
         for rank, table in self._lanes:
             tables.setdefault(rank, []).append(table)

@@ -51,6 +51,9 @@ def read(source: "Source", recording: "Recording", mapping: "Mapping") -> None:
     if mapping.melt is not None and (head.startswith(b"PAR1") or head.lstrip().startswith(b"{")):
         raise SourceError("is no CSV, and the mapping melts columns", where=source.name, mend="give it as CSV")
     table, number = mapping.contract.table, 0
+    recording.says_run = recording.says_run and table != "runs"  # its own rows say what is known of the run
+    if mapping.rank is None:
+        recording.facts = {"world_size": None}  # how many ranks a run has, no table without ranks tells
     for rows, misfits, lines in blocks:
         for line, reason, text in misfits:
             recording.refuse(table, reason, text, line)
@@ -101,6 +104,8 @@ def _convert(
         if rule.target.required:
             empty = columns[name].is_null().to_numpy(zero_copy_only=False)
             reasons.append((empty & ~bad, f"{name}: there is none"))
+    if table == "runs":
+        columns["labels"] = _said_by_hand(columns.get("labels", texts([None] * count)), recording.labels)
     good = wanted.copy()
     for wrong, why in reasons:
         here = np.flatnonzero(wrong & good)
@@ -115,6 +120,29 @@ def _convert(
         else:
             chosen = pa.array(np.flatnonzero(mine))
             recording.batch(table, times[mine], {name: column.take(chosen) for name, column in columns.items()}, rank)
+
+
+def _said_by_hand(given: pa.Array, own: dict[str, str]) -> pa.Array:
+    """Return labels of rows of ``runs``, marked: what somebody says of a run goes before what its log says."""
+    known = given.dictionary_encode() if given.null_count < len(given) else None
+    mark = own | {"said": "by hand"}
+    if known is None:
+        return texts([_json(mark)] * len(given))
+    words = [_json(mark | found) for found in map(_object, known.dictionary.to_pylist())]
+    codes = known.indices.to_pylist()
+    return texts([_json(mark) if code is None else words[code] for code in codes])
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    return found if isinstance(found, dict) else {"label": text}
+
+
+def _json(of: dict[str, Any]) -> str:
+    return json.dumps(of, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def _times(mapping: "Mapping", rows: pa.Table) -> tuple[Array, Mask, Mask]:

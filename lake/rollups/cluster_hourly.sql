@@ -1,6 +1,7 @@
 -- grain    one row per hour (UTC) and scope: cluster, pool, team, user, job, each by its name
 -- inputs   pools of the date and the one before (a snapshot stands for the time after it); job_facts whose time goes over the
---          date; gpu_hourly of the date; runs up to it, for the team, user and job of who held a device; facility
+--          date; gpu_hourly of the date; attempt_facts of attempts that began up to it, for the team, user and job of who held a device;
+--          facility
 -- formula  Sums of devices x time, cut at the hours; ratios are sums over sums. A sum is NULL if a part of it is not known: the
 --          rest would pass for all. What snapshots of pools tell comes before what jobs tell, and that before what samples of
 --          devices tell. A snapshot stands until the next, as long as it says, without that at most $max_snapshot_s.
@@ -254,26 +255,16 @@ FROM ended
 GROUP BY hour_number, "cluster", scope, scope_name;
 
 -- into placed: hours of devices and of MIG instances, and who held them
-WITH called AS (
+WITH started AS (
     SELECT
-        run, attempt, ts, incarnation, "cluster", team, scheduler_job_id,
+        run, attempt, "cluster", team, scheduler_job_id AS job_id,
         CASE
             WHEN inner_key IS NULL OR "user" IS NULL THEN "user"
             ELSE concat('u-', left(encode(sha256(concat(outer_key, encode(sha256(concat(inner_key, "user")), 'hex'))), 'hex'), 16))
         END AS "user"
-    FROM runs
+    FROM attempt_facts
     CROSS JOIN pseudonyms
     WHERE date <= $date
-),
-started AS (
-    SELECT
-        run, attempt,
-        first_value("cluster" ORDER BY ts, incarnation) FILTER (WHERE "cluster" IS NOT NULL) AS "cluster",
-        first_value(team ORDER BY ts, incarnation) FILTER (WHERE team IS NOT NULL) AS team,
-        first_value("user" ORDER BY ts, incarnation) FILTER (WHERE "user" IS NOT NULL) AS "user",
-        first_value(scheduler_job_id ORDER BY ts, incarnation) FILTER (WHERE scheduler_job_id IS NOT NULL) AS job_id
-    FROM called
-    GROUP BY run, attempt
 ),
 latest AS (
     -- a run may not know its cluster: then the job of its id, if there is but one such

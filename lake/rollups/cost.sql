@@ -1,7 +1,7 @@
 -- grain    one row per UTC date, run, attempt and epoch; one per date, pool and device for time that no run held; one per date,
 --          pool, team and device type for time that jobs of a scheduler held beyond that
--- inputs   goodput_daily and gpu_hourly of the date; job_facts whose time goes over it; runs up to it, for the job of an
---          attempt; prices, the operator's own price table
+-- inputs   goodput_daily and gpu_hourly of the date; job_facts whose time goes over it; attempt_facts of attempts that began
+--          up to it, for their jobs; prices, the operator's own price table
 -- formula  cost = device time x price of a device-hour, in decimals, rounded at the ninth. Device time of a run: wall time x
 --          devices; productive, lost work and idle are parts of it as goodput_daily has them, the rest is other. The total is
 --          the sum of the parts, to the last digit. Idle: downtime before a restart in the same scheduler job, whose devices
@@ -33,13 +33,7 @@ WHERE begin_ts < $begin + INTERVAL '24' HOUR AND until_ts >= $begin AND coalesce
 
 -- into named: the job that each attempt names: NULL if it is not one of those, or not one alone
 WITH told AS (
-    SELECT
-        run, attempt,
-        first_value(scheduler_job_id ORDER BY ts, incarnation) FILTER (WHERE scheduler_job_id IS NOT NULL) AS job_id,
-        first_value(runs.cluster ORDER BY ts, incarnation) FILTER (WHERE runs.cluster IS NOT NULL) AS cluster
-    FROM runs
-    WHERE date <= $date
-    GROUP BY run, attempt
+    SELECT run, attempt, scheduler_job_id AS job_id, attempt_facts.cluster FROM attempt_facts WHERE date <= $date
 )
 SELECT
     told.run, told.attempt, told.cluster,

@@ -1,5 +1,6 @@
 -- grain    one row per run, attempt, UTC date and epoch; rows of one run meet end to end
--- inputs   step_rollup, run_epochs, spans, events and runs of the runs to compute (affected_runs), whatever their dates
+-- inputs   step_rollup, run_epochs, spans, events, runs and attempt_facts of the runs to compute (affected_runs), whatever their
+--          dates
 -- formula  Wall time of the attempt, cut at every boundary of every interval; each piece goes to the first of the kinds below
 --          that covers it, so that the kinds add up to wall time to the nanosecond. The timeline is rank 0's, which as a rule
 --          saves the checkpoints (step_rollup says what stands in where rank 0 recorded nothing). Kinds as in Google's
@@ -72,6 +73,13 @@ WITH stepped AS (
     FROM timeline
     GROUP BY run, attempt
 ),
+introduced AS (
+    SELECT
+        runs.run, runs.attempt, CAST(runs.ts AS BIGINT) * 1000 AS at_ns,
+        coalesce(labels LIKE '%"imported":"table"%', FALSE) AS is_of_table
+    FROM runs
+    INNER JOIN affected_runs ON affected_runs.run = runs.run
+),
 seen AS (
     SELECT run, attempt, first_ns AS begin_ns, last_ns AS end_ns, CAST(NULL AS BIGINT) AS closed_ns FROM stepped
     UNION ALL
@@ -79,9 +87,15 @@ seen AS (
     UNION ALL
     SELECT run, attempt, begin_ns, end_ns, NULL FROM paused
     UNION ALL
-    SELECT runs.run, runs.attempt, CAST(runs.ts AS BIGINT) * 1000, CAST(runs.ts AS BIGINT) * 1000, NULL
-    FROM runs
-    INNER JOIN affected_runs ON affected_runs.run = runs.run
+    SELECT run, attempt, at_ns AS begin_ns, at_ns AS end_ns, NULL FROM introduced WHERE NOT is_of_table
+),
+signs AS (
+    SELECT * FROM seen
+    UNION ALL
+    -- a table may be dated to any time: where nothing else is known of an attempt, that is all there is
+    SELECT introduced.run, introduced.attempt, at_ns AS begin_ns, at_ns AS end_ns, CAST(NULL AS BIGINT)
+    FROM introduced
+    LEFT ANTI JOIN seen ON seen.run = introduced.run AND seen.attempt = introduced.attempt
 ),
 inits AS (
     SELECT run, attempt, min(begin_ns) AS begin_ns, max(end_ns) AS end_ns
@@ -91,12 +105,12 @@ inits AS (
 ),
 extents AS (
     SELECT
-        seen.run, seen.attempt,
-        coalesce(min(inits.begin_ns), min(seen.begin_ns)) AS begin_ns,
-        coalesce(max(closed_ns), max(seen.end_ns)) AS end_ns
-    FROM seen
-    LEFT JOIN inits ON inits.run = seen.run AND inits.attempt = seen.attempt
-    GROUP BY seen.run, seen.attempt
+        signs.run, signs.attempt,
+        coalesce(min(inits.begin_ns), min(signs.begin_ns)) AS begin_ns,
+        coalesce(max(closed_ns), max(signs.end_ns)) AS end_ns
+    FROM signs
+    LEFT JOIN inits ON inits.run = signs.run AND inits.attempt = signs.attempt
+    GROUP BY signs.run, signs.attempt
 ),
 ordered AS (
     -- attempts begin in their order, whatever their hosts' clocks say
@@ -153,21 +167,15 @@ FROM (
 LEFT JOIN timeline
     ON timeline.run = firsts.run AND timeline.attempt = firsts.attempt AND timeline.step = firsts.first_step;
 
--- into allocated: which devices an attempt says that it has, and whether its scheduler job is another than the last one's
-SELECT *, coalesce(job_id <> lag(job_id) OVER (PARTITION BY run ORDER BY attempt), FALSE) AS is_new_job
-FROM (
-    SELECT
-        runs.run, runs.attempt,
-        first_value(coalesce(device_count, world_size) ORDER BY ts, incarnation) AS device_count,
-        first_value(device_name ORDER BY ts, incarnation) AS device_name,
-        first_value(runs.cluster ORDER BY ts, incarnation) AS cluster,
-        first_value(pool ORDER BY ts, incarnation) AS pool,
-        first_value(team ORDER BY ts, incarnation) AS team,
-        first_value(scheduler_job_id ORDER BY ts, incarnation) AS job_id
-    FROM runs
-    INNER JOIN affected_runs ON affected_runs.run = runs.run
-    GROUP BY runs.run, runs.attempt
-);
+-- into allocated: which devices an attempt has, and whether its scheduler job is another than the last one's
+SELECT
+    attempt_facts.run, attempt_facts.attempt, coalesce(device_count, world_size) AS device_count, device_name,
+    attempt_facts.cluster, pool, team,
+    coalesce(
+        scheduler_job_id <> lag(scheduler_job_id) OVER (PARTITION BY attempt_facts.run ORDER BY attempt_facts.attempt), FALSE
+    ) AS is_new_job
+FROM attempt_facts
+INNER JOIN affected_runs ON affected_runs.run = attempt_facts.run;
 
 -- the account
 WITH intervals AS (

@@ -1,5 +1,5 @@
 -- grain    one row per hour (UTC), device (or MIG instance) and holder that samples name; samples without a device's identity are left out
--- inputs   gpu_samples and events (XIDs) of the date; runs up to it, for the holder's cluster and pool
+-- inputs   gpu_samples and events (XIDs) of the date; attempt_facts of attempts that began up to it, for the holder's cluster and pool
 -- formula  A sample speaks for the time since the one before it, at most $max_interval_s: sums of value x time over sums of time.
 --          Energy is the growth of the device's counter between neighbouring samples; where it fell (a driver was loaded
 --          anew), or a gap lies between, nothing is known of it. Without a counter it is power x time. Whole microseconds,
@@ -297,13 +297,7 @@ GROUP BY hour_number, device, gpu_instance, compute_instance, holder_run, holder
 
 -- the hours
 WITH started AS (
-    SELECT
-        run, attempt,
-        first_value(cluster ORDER BY ts, incarnation) FILTER (WHERE cluster IS NOT NULL) AS cluster,
-        first_value(pool ORDER BY ts, incarnation) FILTER (WHERE pool IS NOT NULL) AS pool
-    FROM runs
-    WHERE date <= $date
-    GROUP BY run, attempt
+    SELECT run, attempt, attempt_facts.cluster, pool FROM attempt_facts WHERE date <= $date
 )
 SELECT
     to_timestamp_micros(CAST($begin AS BIGINT) + hour_number * 3600000000) AT TIME ZONE 'UTC' AS hour,

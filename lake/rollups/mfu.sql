@@ -1,6 +1,6 @@
 -- grain    one row per run, attempt and hour (UTC) in which steps began
--- inputs   steps of the date; runs and run_facts up to it (what a run says of itself once, when it starts); peaks, the table
---          of dense peaks by device name and number format; dtypes, the words for formats
+-- inputs   steps of the date; attempt_facts and rank_facts of attempts that began up to it (what is said of a run once, at
+--          whatever time); peaks, the table of dense peaks by device name and number format
 -- formula  MFU = model FLOPs of all steps of all ranks / (sum over ranks of step time x peak FLOP/s of the rank's device)
 --          (Chowdhery et al. 2022, PaLM, appendix B), summed before dividing, so that hours and ranks weigh by device time.
 --          A row of steps that speaks for several ranks (ranks, as logs of a job that one rank writes) counts as theirs.
@@ -24,38 +24,33 @@ WITH worked AS (
     WHERE date = $date
     GROUP BY run, attempt, rank, (CAST(ts AS BIGINT) - CAST($begin AS BIGINT)) / 3600000000
 ),
-begun AS (
-    SELECT
-        runs.*,
-        coalesce(dtype, lower(trim(regexp_replace(replace(compute_dtype, 'torch.', ''), '[-_ ]+', ' ', 'g')))) AS dtype
-    FROM runs
-    LEFT JOIN dtypes
-        ON dtypes.word = lower(trim(regexp_replace(replace(compute_dtype, 'torch.', ''), '[-_ ]+', ' ', 'g')))
+started AS (
+    SELECT run, attempt, device_type, device_name, compute_dtype, dtype, has_dtypes, world_size, device_count
+    FROM attempt_facts
     WHERE date <= $date
 ),
-started AS (
-    SELECT
-        run, attempt,
-        -- what is said once: whoever imports a log may add the device that it does not name
-        count(DISTINCT dtype) > 1 AS has_dtypes,
-        first_value(dtype ORDER BY ts, incarnation) FILTER (WHERE dtype IS NOT NULL) AS dtype,
-        first_value(compute_dtype ORDER BY ts, incarnation) FILTER (WHERE dtype IS NOT NULL) AS compute_dtype,
-        first_value(device_type ORDER BY ts, incarnation) FILTER (WHERE device_type IS NOT NULL) AS device_type,
-        first_value(device_name ORDER BY ts, incarnation) FILTER (WHERE device_name IS NOT NULL) AS device_name,
-        first_value(world_size ORDER BY ts, incarnation) FILTER (WHERE device_count + world_size IS NOT NULL) AS world_size,
-        first_value(device_count ORDER BY ts, incarnation) FILTER (WHERE device_count + world_size IS NOT NULL) AS device_count
-    FROM begun
-    GROUP BY run, attempt
-),
 rank_said AS (
+    -- what was said last, up to the date; what was only said after it holds, too
     SELECT
         run, attempt, rank,
-        last_value(flops_per_step ORDER BY date) FILTER (WHERE flops_per_step IS NOT NULL) AS flops_per_step,
-        last_value(hardware_flops_per_step ORDER BY date)
-            FILTER (WHERE hardware_flops_per_step IS NOT NULL) AS hardware_flops_per_step,
-        last_value(flops_per_token ORDER BY date) FILTER (WHERE flops_per_token IS NOT NULL) AS flops_per_token,
-        max(measured_peak_flops_per_s) AS peak_flops_measured
-    FROM run_facts
+        coalesce(
+            last_value(flops_per_step ORDER BY said_date) FILTER (WHERE flops_per_step IS NOT NULL AND said_date <= $date),
+            first_value(flops_per_step ORDER BY said_date) FILTER (WHERE flops_per_step IS NOT NULL)
+        ) AS flops_per_step,
+        coalesce(
+            last_value(hardware_flops_per_step ORDER BY said_date)
+                FILTER (WHERE hardware_flops_per_step IS NOT NULL AND said_date <= $date),
+            first_value(hardware_flops_per_step ORDER BY said_date) FILTER (WHERE hardware_flops_per_step IS NOT NULL)
+        ) AS hardware_flops_per_step,
+        coalesce(
+            last_value(flops_per_token ORDER BY said_date) FILTER (WHERE flops_per_token IS NOT NULL AND said_date <= $date),
+            first_value(flops_per_token ORDER BY said_date) FILTER (WHERE flops_per_token IS NOT NULL)
+        ) AS flops_per_token,
+        coalesce(
+            max(measured_peak_flops_per_s) FILTER (WHERE said_date <= $date),
+            first_value(measured_peak_flops_per_s ORDER BY said_date) FILTER (WHERE measured_peak_flops_per_s IS NOT NULL)
+        ) AS peak_flops_measured
+    FROM rank_facts
     WHERE date <= $date
     GROUP BY run, attempt, rank
 ),

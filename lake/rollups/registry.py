@@ -217,19 +217,23 @@ ROLLUPS: Final = (
     Rollup("run_facts", "partition", (Input("scalars", "day"),)),
     Rollup("step_rollup", "partition", (Input("steps", "days"),), cut="step"),
     Rollup("rank_health", "partition", (Input("steps", "days"),), _STRAGGLERS),
+    Rollup("attempt_facts", "run", (Input("runs", "run"), Input("step_rollup", "run")), lookups={"dtypes": _dtypes}),
+    Rollup("rank_facts", "run", (Input("run_facts", "run"), Input("attempt_facts", "run"))),
     Rollup(
         "mfu",
         "partition",
-        (Input("steps", "day"), Input("runs", "until"), Input("run_facts", "until")),
+        (Input("steps", "day"), Input("attempt_facts", "until"), Input("rank_facts", "until")),
         {"max_plausible_ratio": MAX_PLAUSIBLE_RATIO},
-        lookups={"peaks": _peaks, "dtypes": _dtypes},
+        lookups={"peaks": _peaks},
     ),
     Rollup("step_mfu", "partition", (Input("step_rollup", "day"), Input("mfu", "day"))),
     Rollup("run_epochs", "partition", (Input("scalars", "day"),)),
     Rollup(
         "goodput_daily",
         "run",
-        tuple(Input(table, "run") for table in ("step_rollup", "run_epochs", "spans", "events", "runs")),
+        tuple(
+            Input(table, "run") for table in ("step_rollup", "run_epochs", "spans", "events", "runs", "attempt_facts")
+        ),
         {"hang_factor": HANG_FACTOR, "stall_s": STALL_S, "quiet_days": QUIET_DAYS},
     ),
     Rollup(
@@ -243,13 +247,13 @@ ROLLUPS: Final = (
         "run",
         tuple(
             Input(table, "run")
-            for table in ("runs", "events", "step_rollup", "rank_health", "mfu", "goodput", "run_goodput")
+            for table in ("attempt_facts", "events", "step_rollup", "rank_health", "mfu", "goodput", "run_goodput")
         ),
     ),
     Rollup(
         "gpu_hourly",
         "partition",
-        (Input("gpu_samples", "day"), Input("events", "day"), Input("runs", "until")),
+        (Input("gpu_samples", "day"), Input("events", "day"), Input("attempt_facts", "until")),
         {"max_interval_s": MAX_INTERVAL_S, "max_watts": MAX_WATTS},
     ),
     Rollup(
@@ -265,7 +269,7 @@ ROLLUPS: Final = (
             Input("pools", "days"),
             Input("job_facts", "over", end=("until_ts",)),
             Input("gpu_hourly", "day"),
-            Input("runs", "until"),
+            Input("attempt_facts", "until"),
         ),
         {"max_snapshot_s": MAX_SNAPSHOT_S, "held_ratio": HELD_RATIO, "low_ratio": LOW_RATIO},
         lookups={"facility": _facility, "pseudonyms": pseudonym_table},
@@ -278,7 +282,7 @@ ROLLUPS: Final = (
             Input("goodput_daily", "day"),
             Input("gpu_hourly", "day"),
             Input("job_facts", "over", end=("until_ts",)),
-            Input("runs", "until"),
+            Input("attempt_facts", "until"),
         ),
         lookups={PRICES: partial(price_table, "")},
         leads=3,

@@ -1,20 +1,13 @@
 -- grain    one row per run and attempt, on the UTC date on which the run began
--- inputs   runs, events, step_rollup, rank_health, mfu, goodput and run_goodput of the runs to compute (affected_runs)
+-- inputs   attempt_facts, events, step_rollup, rank_health, mfu, goodput and run_goodput of the runs to compute (affected_runs)
 -- formula  ratios are sums over sums of the finer rollups. Mean step time: over all ranks and steps. Tokens per second: tokens
 --          over the sum of the steps' mean times. A straggler is the rank that rank_health called one on the days that hold
 --          more than half of the steps compared; of several the one with the largest excess.
 --          run_*: of the whole run, restarts included, the same in each of its rows
 WITH started AS (
-    SELECT
-        runs.run, runs.attempt,
-        first_value(job ORDER BY ts, incarnation) AS job,
-        first_value(world_size ORDER BY ts, incarnation) AS world_size,
-        first_value(device_type ORDER BY ts, incarnation) AS device_type,
-        first_value(device_name ORDER BY ts, incarnation) AS device_name,
-        first_value(injected ORDER BY ts, incarnation) AS injected
-    FROM runs
-    INNER JOIN affected_runs ON affected_runs.run = runs.run
-    GROUP BY runs.run, runs.attempt
+    SELECT attempt_facts.run, attempt_facts.attempt, job, world_size, device_type, device_name, injected
+    FROM attempt_facts
+    INNER JOIN affected_runs ON affected_runs.run = attempt_facts.run
 ),
 told AS (
     SELECT

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from rollup_inputs import DAY, NOON, append, rows
+from rollup_inputs import DAY, FLEET, NOON, OF_RUNS, append, rows, state
 
 from ranklake.lake.commit import files, number_of, replace_partitions, swap
 from ranklake.lake.contracts.load import contract
@@ -23,9 +23,6 @@ from ranklake.lake.store import Lake
 from ranklake.lake.tables import delta_table
 
 NEXT = DAY + timedelta(days=1)
-FLEET = {"gpu_hourly", "cluster_hourly", "job_facts"}
-"""Rollups of devices and schedulers, which no run's facts make: test_rollups_fleet.py keeps those up to date."""
-OF_RUNS = [rollup for rollup in ROLLUPS if rollup.name not in FLEET]
 SOME = chosen(["goodput", "rank_health"])
 """Enough to see how dates and runs are kept, at a third of the time that all take."""
 
@@ -81,15 +78,6 @@ def ingest(lake, *runs):
     for run in runs:
         for table, facts in run.items():
             append(lake, table, facts)
-
-
-def state(lake, rollups=OF_RUNS):
-    """Return rollups' rows, sorted by grain."""
-    found = {}
-    for rollup in rollups:
-        rows_of = read(lake, contract(rollup.name))
-        found[rollup.name] = rows_of.sort_by([(name, "ascending") for name in contract(rollup.name).grain])
-    return found
 
 
 def roll_some(lake, **options):
@@ -362,9 +350,10 @@ def test_lineage_says_which_versions_a_partition_came_from(lake):
 
 
 def test_a_named_rollup_brings_what_it_reads(lake):
-    """`mfu` needs `run_facts`; what neither reads is not computed. An unknown name says which is near."""
+    """`mfu` needs what is said of runs; what none of them reads is not computed. An unknown name says which is near."""
     ingest(lake, run_of("a"))
-    assert [result.name for result in run_rollups(lake, ["mfu"])] == ["run_facts", "mfu"]
+    read_by_it = ["run_facts", "step_rollup", "attempt_facts", "rank_facts"]
+    assert [result.name for result in run_rollups(lake, ["mfu"])] == [*read_by_it, "mfu"]
     with pytest.raises(UnknownRollupError, match="did you mean 'goodput'"):
         chosen(["godput"])
 

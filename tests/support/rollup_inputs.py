@@ -10,8 +10,9 @@ from ranklake.lake.commit import append_files, number_of, swap
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.query import engine
+from ranklake.lake.read import read
 from ranklake.lake.rollups.evaluate import evaluate_day, evaluate_runs, replace_table
-from ranklake.lake.rollups.registry import chosen
+from ranklake.lake.rollups.registry import ROLLUPS, chosen
 from ranklake.lake.tables import ensure_table
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -43,8 +44,20 @@ def context(threads=2, **tables):
 
 
 def computed(ctx, name, days=(DAY,), runs=None):
-    """Compute one rollup: a partition rollup on the days, a run rollup for the runs (name to date)."""
+    """Compute one rollup: a partition rollup on the days, a run rollup for the runs (name to date).
+
+    What it reads of what is said of runs is put together before, unless that was given.
+    """
     (rollup,) = (one for one in chosen([name]) if one.name == name)
+    for facts in ("attempt_facts", "rank_facts"):
+        if facts in rollup.tables and not ctx.sql(f"SELECT run FROM {facts} LIMIT 1").to_arrow_table().num_rows:
+            told = {"attempt_facts": ("runs", "step_rollup"), "rank_facts": ("run_facts", "attempt_facts")}[facts]
+            named = {
+                run
+                for one in told
+                for run in ctx.sql(f"SELECT DISTINCT run FROM {one}").to_arrow_table()["run"].to_pylist()
+            }
+            replace_table(ctx, facts, computed(ctx, facts, runs=dict.fromkeys(sorted(named), DAY)))
     if rollup.scope == "run":
         return evaluate_runs(ctx, rollup, runs or {"r1": DAY})
     return pa.concat_tables([evaluate_day(ctx, rollup, day) for day in days])
@@ -56,3 +69,17 @@ def append(lake, table, facts):
     handle = ensure_table(lake, contract(table))
     number = number_of(handle) + 1
     swap(handle, number, add=append_files(lake, contract(table), given, number))
+
+
+FLEET = {"gpu_hourly", "cluster_hourly", "job_facts"}
+"""Rollups of devices and schedulers, which no run's facts make: test_rollups_fleet.py keeps those up to date."""
+OF_RUNS = [rollup for rollup in ROLLUPS if rollup.name not in FLEET]
+
+
+def state(lake, rollups=OF_RUNS):
+    """Return rollups' rows, sorted by grain."""
+    found = {}
+    for rollup in rollups:
+        rows_of = read(lake, contract(rollup.name))
+        found[rollup.name] = rows_of.sort_by([(name, "ascending") for name in contract(rollup.name).grain])
+    return found
