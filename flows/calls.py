@@ -3,12 +3,15 @@
 Commands that need no Prefect server call these too, so that a scheduled run and a run by hand are the same run.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from ranklake.errors import RanklakeError
+from ranklake.flows.storage import MEND, StorageReferenceError, storage_options
 from ranklake.lake.catalog_refresh import refresh
+from ranklake.lake.contracts.redact import redact_uri
 from ranklake.lake.ingest import ingest
 from ranklake.lake.limits import Limits
 from ranklake.lake.rollups.runner import run_rollups
@@ -17,21 +20,28 @@ from ranklake.lake.store import Lake
 from ranklake.lake.upkeep.run import upkeep
 from ranklake.lake.workers import on_call
 from ranklake.lake.writers import Prefix, Writers
-from ranklake.quality.check import run_checks
+from ranklake.quality.check import KINDS, run_checks
+from ranklake.quality.results import together
 
 Progress = Callable[[int, int], None]
+FACTS: Final = ("fact",)
+ROLLUPS: Final = ("derived",)
+"""Kinds of tables: what is checked before it is rolled up, and what is checked after."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Where a run works and on what; all values are plain, so that Prefect can store them as flow parameters.
+    """Where a run works and on what; all values are plain, since Prefect stores them, in clear, as flow parameters.
+
+    None of them is a secret: what has credentials in it is named by a reference. Raises `StorageReferenceError` for
+    options instead of a reference, and for a URI with credentials.
 
     Attributes
     ----------
     lake, spool
         URIs.
     storage
-        Object-store options under delta-rs's names.
+        Where the object-store options are, as `ranklake.flows.storage` says it; or empty.
     dask_address, dask_workers, dask_memory
         The cluster, or the size of a local one.
     contracts
@@ -48,7 +58,7 @@ class Settings:
 
     lake: str
     spool: str
-    storage: dict[str, str] = field(default_factory=dict)
+    storage: str = ""
     dask_address: str = ""
     dask_workers: int = 0
     dask_memory: str = "2GiB"
@@ -58,33 +68,61 @@ class Settings:
     prefixes: tuple[Prefix, ...] = ()
     limits: dict[str, int] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.storage, str):
+            raise StorageReferenceError("storage is no reference, and options have credentials in them", mend=MEND)
+        for name in ("lake", "spool", "dask_address"):
+            if redact_uri(getattr(self, name)) != getattr(self, name):
+                mend = "give credentials by storage, or by the environment of whoever runs the flow"
+                raise StorageReferenceError("a credential stands in a URI", where=name, mend=mend)
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The object-store options, read now, for whoever opens the lake."""
+        return storage_options(self.storage)
+
+
+class ChecksFailedError(RanklakeError):
+    """A check of severity error failed, now or before on rows that are still there; `done` is what was done."""
+
+    exit_code = 1
+
+    def __init__(self, done: dict[str, Any], summary: dict[str, Any]) -> None:
+        told = [one for one in (*summary["unsound"], *summary["standing"]) if one["severity"] == "error"]
+        first = "; ".join(f"{one['table']} {one['partition_date']} {one['check_id']}" for one in told[:3])
+        more = f" and {len(told) - 3} more" if len(told) > 3 else ""  # noqa: PLR2004 - as many as are named
+        mend = "ranklake check shows them; rows and results are in the tables rejects and quality_results"
+        super().__init__(f"checks failed: {first}{more}", mend=mend)
+        self.done = done
+
 
 def ingest_once(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
     """Bring new segments into the lake; return what `ranklake.lake.ingest.Ingested` says."""
-    lake = Lake.create(settings.lake, settings.storage, settings.encryption_key)
-    spool = Spool(settings.spool, settings.storage, Writers(settings.prefixes))
+    lake = Lake.create(settings.lake, settings.options, settings.encryption_key)
+    spool = Spool(settings.spool, settings.options, Writers(settings.prefixes))
     lake = lake.limited(Limits(**settings.limits))
     with on_call(settings.dask_address, settings.dask_workers, settings.dask_memory) as crew:
         return asdict(ingest(lake, spool, crew, progress=progress))
 
 
-def check_once(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
-    """Check new partitions; return whether all passed and the results that did not."""
+def check_once(settings: Settings, progress: Progress | None = None, kinds: Sequence[str] = KINDS) -> dict[str, Any]:
+    """Check new partitions of tables of some kinds; return whether all passed and the results that did not."""
     overlay = Path(settings.contracts) if settings.contracts else None
-    report = run_checks(Lake.open(settings.lake, settings.storage), contracts_overlay=overlay, progress=progress)
+    lake = Lake.open(settings.lake, settings.options)
+    report = run_checks(lake, kinds=kinds, contracts_overlay=overlay, progress=progress)
     return report.summary()
 
 
 def rollup_once(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
     """Recompute what changed; return the partitions written per rollup."""
-    lake = Lake.open(settings.lake, settings.storage).priced(settings.prices)
+    lake = Lake.open(settings.lake, settings.options).priced(settings.prices)
     results = run_rollups(lake, progress=progress)
     return {"rollups": [asdict(result) for result in results]}
 
 
 def upkeep_once(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
     """Merge small files, shorten the logs, purge; return what `ranklake.lake.upkeep.run.Upkept` says."""
-    lake = Lake.open(settings.lake, settings.storage)
+    lake = Lake.open(settings.lake, settings.options)
     with on_call(settings.dask_address, settings.dask_workers, settings.dask_memory) as crew:
         return asdict(upkeep(lake, crew, progress=progress))
 
@@ -92,14 +130,14 @@ def upkeep_once(settings: Settings, progress: Progress | None = None) -> dict[st
 def catalog_once(settings: Settings) -> dict[str, Any]:
     """Bring the catalog's tables up to date; return how many rows each got."""
     overlay = Path(settings.contracts) if settings.contracts else None
-    return asdict(refresh(Lake.open(settings.lake, settings.storage), overlay))
+    return asdict(refresh(Lake.open(settings.lake, settings.options), overlay))
 
 
 def pipeline_once(settings: Settings) -> dict[str, Any]:
-    """Run ingest, check, rollup and the catalog's refresh in order; a failed check is a finding and stops nothing."""
-    return {
-        "ingest": ingest_once(settings),
-        "check": check_once(settings),
-        "rollup": rollup_once(settings),
-        "catalog": catalog_once(settings),
-    }
+    """Ingest, check facts, roll up, check rollups, refresh the catalog; a failed check stops nothing."""
+    ingested = ingest_once(settings)
+    facts = check_once(settings, kinds=FACTS)
+    rolled_up = rollup_once(settings)
+    rollups = check_once(settings, kinds=ROLLUPS)
+    cataloged = catalog_once(settings)
+    return {"ingest": ingested, "check": together(facts, rollups), "rollup": rolled_up, "catalog": cataloged}

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ranklake.flows.calls import Settings
+from ranklake.flows.calls import ChecksFailedError, Settings
 
 _SETTINGS = {
     "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "true",
@@ -25,12 +25,13 @@ _SETTINGS = {
 
 
 def run_pipeline(settings: Settings, home: Path) -> dict[str, Any]:
-    """Run the pipeline flow and return its result.
+    """Run the pipeline flow and return its result, also where checks failed: its ``check`` says so.
 
     Parameters
     ----------
     home
-        Folder for Prefect's own database. A server that ``PREFECT_API_URL`` names is used instead where it is set.
+        Folder for Prefect's own database, for nobody else to read. A server that ``PREFECT_API_URL`` names is used
+        instead where it is set.
     """
     os.environ.setdefault("PREFECT_HOME", str(home))
     for name, value in _SETTINGS.items():
@@ -38,4 +39,8 @@ def run_pipeline(settings: Settings, home: Path) -> dict[str, Any]:
     logging.getLogger("great_expectations").setLevel(logging.WARNING)
     from ranklake.flows.pipeline import pipeline_flow
 
-    return asyncio.run(pipeline_flow(settings))
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        return asyncio.run(pipeline_flow(settings))
+    except ChecksFailedError as error:
+        return error.done

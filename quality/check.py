@@ -1,11 +1,11 @@
 """Checks of new partitions: scan, take out what must not stay, write down what was found."""
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.commit import files, fingerprint
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.plan import Plan, Progress
     from ranklake.lake.store import Lake
+
+KINDS: Final = ("fact", "derived")
+"""Kinds of tables that are checked: what was recorded, before it is rolled up, and what came of it."""
 
 
 class NotCheckedError(RanklakeError):
@@ -48,20 +51,21 @@ def run_checks(
     lake: "Lake",
     tables: Sequence[str] | None = None,
     *,
+    kinds: Collection[str] = KINDS,
     contracts_overlay: Path | None = None,
     progress: "Progress | None" = None,
 ) -> CheckReport:
     """Check the partitions that are new since they were last checked.
 
-    New is a partition whose files changed, whose suite changed, or on which something could not be computed. All fact
-    and derived tables that the lake has are looked at, unless `tables` names some.
+    New is a partition whose files changed, whose suite changed, or on which something could not be computed. All tables
+    of these `kinds` that the lake has are looked at, unless `tables` names some.
 
     Raises
     ------
     UnknownTableError, NotCheckedError
         A name in `tables` is no table, or a system table.
     """
-    contracts = _chosen(load_contracts(contracts_overlay), tables)
+    contracts = _chosen(load_contracts(contracts_overlay), tables, kinds)
     finish(lake, quarantine.KIND, InProcess())  # what a check that died left half done
     metrics = load_metrics(contracts_overlay)
     known = standing(lake, list(contracts))
@@ -80,10 +84,12 @@ def run_checks(
     return CheckReport(run.name, tuple(results), len(unchanged), still)
 
 
-def _chosen(contracts: "Mapping[str, Contract]", tables: Sequence[str] | None) -> "dict[str, Contract]":
-    checkable = {name: one for name, one in contracts.items() if one.kind in {"fact", "derived"}}
+def _chosen(
+    contracts: "Mapping[str, Contract]", tables: Sequence[str] | None, kinds: Collection[str]
+) -> "dict[str, Contract]":
+    checkable = {name: one for name, one in contracts.items() if one.kind in KINDS}
     if tables is None:
-        return checkable
+        return {name: one for name, one in checkable.items() if one.kind in kinds}
     for name in tables:
         if name in contracts and name not in checkable:
             raise NotCheckedError(name, mend="name a fact or a derived table")

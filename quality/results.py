@@ -137,6 +137,20 @@ class CheckReport:
         }
 
 
+def together(*summaries: dict[str, Any]) -> dict[str, Any]:
+    """Return what several calls found as one summary: that of facts, and that of what was rolled up from them."""
+    counts: Counter[str] = Counter()
+    for one in summaries:
+        counts.update(one["checks"])
+    return {
+        "check_run": ", ".join(one["check_run"] for one in summaries),
+        "passed": all(one["passed"] for one in summaries),
+        **{name: sum(one[name] for one in summaries) for name in ("partitions", "unchanged", "quarantined_rows")},
+        "checks": dict(sorted(counts.items())),
+        **{name: [result for one in summaries for result in one[name]] for name in ("unsound", "standing")},
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Standing:
     """The last word on a partition.

@@ -117,6 +117,8 @@ class Config:
     capture: Settings = field(default_factory=Settings)
     storage: dict[str, str] = field(default_factory=dict)
     """Object-store options under delta-rs's names, such as ``aws_endpoint_url``; leave credentials to their chains."""
+    file: str = ""
+    """The file that was read, as an absolute path; empty if there is none."""
 
     @property
     def trust(self) -> Trust:
@@ -181,7 +183,7 @@ def load_config(path: Path | None = None) -> Config:
             hint = did_you_mean(name, [*_SECTIONS, "storage"])
             raise ConfigError(f"unknown section [{name}]", where=_place(file, text, rf"\[{re.escape(name)}"), mend=hint)
         sections[name] = _section(name, body, file, text)
-    return _with_environment(Config(**sections))
+    return _with_environment(Config(**sections, file=str(file.absolute()) if file.is_file() else ""))
 
 
 def _section(name: str, body: dict[str, Any], file: Path, text: str) -> object:
@@ -239,4 +241,5 @@ def _with_environment(config: Config) -> Config:
         audit=config.audit,
         capture=config.capture,
         storage=config.storage,
+        file=config.file,
     )

@@ -1,17 +1,23 @@
 """The flows, for real: a Prefect server, a Dask cluster, a Delta lake."""
 
 import asyncio
+import json
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 from segments import put_segment, step_rows
 
-from ranklake.flows.calls import Settings, ingest_once
+from ranklake.flows.calls import Settings, ingest_once, pipeline_once
 from ranklake.flows.retrying import may_pass
+from ranklake.flows.storage import StorageReferenceError, storage_options
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.read import read
+from ranklake.lake.rollups.registry import ROLLUPS
 from ranklake.lake.store import Lake, LakeUnreachableError, NotALakeError
+from ranklake.quality.check import run_checks
 
 EMBEDDED = """
 import json, sys
@@ -19,24 +25,86 @@ from pathlib import Path
 from ranklake.flows.calls import Settings
 from ranklake.flows.embedded import run_pipeline
 if __name__ == "__main__":
-    print(json.dumps(run_pipeline(Settings(sys.argv[1], sys.argv[2]), Path(sys.argv[3])), default=str))
+    settings = Settings(sys.argv[1], sys.argv[2], storage=sys.argv[4])
+    print(json.dumps(run_pipeline(settings, Path(sys.argv[3])), default=str))
 """
+SECRET = "q8Zr3xKpW1vT6yLmN4cJ9sHd2fGb7aQe"
 
 
 @pytest.mark.slow
 def test_the_embedded_pipeline_runs_on_prefect_and_dask(tmp_path):
-    """The pipeline flow brings segments into the lake, checks them and rolls them up, with a server of its own."""
+    """The pipeline flow ingests, checks, rolls up and checks again, with a server of its own.
+
+    Where a check fails, the flows end Failed, after all stages ran; a credential among the storage options is in no
+    byte that Prefect keeps.
+    """
     spool, home = tmp_path / "spool", tmp_path / "prefect"
     for rank in range(2):
         put_segment(spool, step_rows(50, rank=rank, incarnation=7 + rank))
-    command = [sys.executable, "-c", EMBEDDED, str(tmp_path / "lake"), str(spool), str(home)]
+    put_segment(spool, step_rows(1, rank=0, incarnation=9))  # a step of rank 0 for the second time
+    config = tmp_path / "ranklake.toml"
+    config.write_text(f'[storage]\naws_secret_access_key = "{SECRET}"\n')
+    command = [sys.executable, "-c", EMBEDDED, str(tmp_path / "lake"), str(spool), str(home), f"file:{config}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])["check"]
+    assert not said["passed"]
     lake = Lake.open(str(tmp_path / "lake"))
-    assert read(lake, contract("steps")).num_rows == 100
+    assert read(lake, contract("steps")).num_rows == 101
     assert read(lake, contract("step_rollup")).num_rows == 50
-    assert read(lake, contract("quality_results")).num_rows > 0
-    assert list(home.glob("*.db")), "Prefect kept its database where it was told"
+    judged = set(read(lake, contract("quality_results"))["table"].to_pylist())
+    assert {"steps", "step_rollup", "goodput"} <= judged, "rollups are judged in the run that made them"
+    kept = [path for path in home.rglob("*") if path.is_file()]
+    assert not [path for path in kept if SECRET.encode() in path.read_bytes()]
+    assert home.stat().st_mode & 0o077 == 0
+    (database,) = home.glob("*.db")
+    with closing(sqlite3.connect(database)) as base:
+        rows = base.execute(
+            "SELECT flow.name, flow_run.state_type FROM flow_run JOIN flow ON flow.id = flow_run.flow_id"
+        )
+        ended = sorted(rows.fetchall())
+    assert ended == [
+        ("ranklake-catalog", "COMPLETED"),
+        ("ranklake-check", "COMPLETED"),
+        ("ranklake-check", "FAILED"),
+        ("ranklake-ingest", "COMPLETED"),
+        ("ranklake-pipeline", "FAILED"),
+        ("ranklake-rollup", "COMPLETED"),
+    ]
+
+
+def test_the_pipeline_checks_rollups_that_it_made(tmp_path):
+    """One call checks facts, rolls them up, and checks what came of them: nothing derived is left unjudged."""
+    put_segment(tmp_path / "spool", step_rows(10))
+    lake = Lake.create(str(tmp_path / "lake"))
+    done = pipeline_once(Settings(lake.uri, str(tmp_path / "spool")))
+    derived = {rollup.name for rollup in ROLLUPS if read(lake, contract(rollup.name)).num_rows}
+    assert derived <= set(read(lake, contract("quality_results"))["table"].to_pylist())
+    assert done["check"]["checks"]["passed"] > 0
+    again = run_checks(lake)
+    assert again.partitions == 0, "nothing is left for the next call"
+
+
+@pytest.mark.parametrize("given", [{"storage": {"aws_secret_access_key": SECRET}}, {"lake": f"s3://a:{SECRET}@b/c"}])
+def test_parameters_take_no_secret(given):
+    """Options in place of a reference, and a URI with credentials, are refused without being said again."""
+    with pytest.raises(StorageReferenceError) as error:
+        Settings(**{"lake": "l", "spool": "s", **given})
+    assert SECRET not in str(error.value)
+
+
+def test_options_are_read_where_they_are_needed(tmp_path, monkeypatch):
+    """A file's section [storage] or a variable's JSON object; what gives none says so, and nothing that it read."""
+    (tmp_path / "c.toml").write_text('[storage]\na = "b"\nn = 1\n')
+    assert storage_options(f"file:{tmp_path}/c.toml") == {"a": "b", "n": "1"}
+    monkeypatch.setenv("OPTIONS", '{"a": "b"}')
+    assert Settings("l", "s", storage="env:OPTIONS").options == {"a": "b"}
+    assert Settings("l", "s").options == {}
+    monkeypatch.setenv("OPTIONS", SECRET)
+    for reference in ("env:OPTIONS", "env:NOWHERE", "file:/nowhere", SECRET):
+        with pytest.raises(StorageReferenceError) as error:
+            storage_options(reference)
+        assert SECRET not in str(error.value)
 
 
 def test_calls_need_no_prefect(tmp_path):

@@ -18,7 +18,7 @@ from ranklake.lake.integrity import Damage
 @json_option
 @click.pass_context
 def pipeline(ctx: click.Context, lake: str, spool: str, dask: str | None, *, as_json: bool) -> int:
-    """Run ingest, check, rollup and the catalog's refresh once, in order.
+    """Ingest, check facts, roll up, check rollups and refresh the catalog, once, in order.
 
     Exits 1 if a check failed, or data files are damaged.
     """
@@ -26,7 +26,7 @@ def pipeline(ctx: click.Context, lake: str, spool: str, dask: str | None, *, as_
     settings = Settings(
         lake,
         spool,
-        config.storage,
+        f"file:{config.file}" if config.storage else "",
         dask or config.dask.address,
         config.dask.workers,
         config.dask.memory_limit,
