@@ -98,9 +98,9 @@ class ChecksFailedError(RanklakeError):
 
 def ingest_once(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
     """Bring new segments into the lake; return what `ranklake.lake.ingest.Ingested` says."""
-    lake = Lake.create(settings.lake, settings.options, settings.encryption_key)
-    spool = Spool(settings.spool, settings.options, Writers(settings.prefixes))
-    lake = lake.limited(Limits(**settings.limits))
+    limits = Limits(**settings.limits)
+    lake = Lake.create(settings.lake, settings.options, settings.encryption_key).limited(limits)
+    spool = Spool(settings.spool, settings.options, Writers(settings.prefixes), limits)
     with on_call(settings.dask_address, settings.dask_workers, settings.dask_memory) as crew:
         return asdict(ingest(lake, spool, crew, progress=progress))
 
@@ -122,7 +122,7 @@ def rollup_once(settings: Settings, progress: Progress | None = None) -> dict[st
 
 def upkeep_once(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
     """Merge small files, shorten the logs, purge; return what `ranklake.lake.upkeep.run.Upkept` says."""
-    lake = Lake.open(settings.lake, settings.options)
+    lake = Lake.open(settings.lake, settings.options).limited(Limits(**settings.limits))
     with on_call(settings.dask_address, settings.dask_workers, settings.dask_memory) as crew:
         return asdict(upkeep(lake, crew, progress=progress))
 

@@ -10,8 +10,10 @@ that was sealed a thousand times. Of the rows before the piece it remembers only
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import groupby
 from typing import Any, Final
 
 import numpy as np
@@ -21,17 +23,19 @@ from ranklake.lake.batches import BATCH_SHARE, Loader, Rows
 from ranklake.lake.commit import append_files
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.edge import judge
+from ranklake.lake.contracts.envelope import EncryptionError
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.contracts.segment import REFUSED, REFUSED_ROW
-from ranklake.lake.incoming import Incoming, recorded_table
+from ranklake.lake.gate import GONE, UnreadError
+from ranklake.lake.incoming import Incoming, into_quarantine, recorded_table, segment_name, unreadable, within
 from ranklake.lake.limits import DEFAULT, Limits
 from ranklake.lake.packs import Reader
 from ranklake.lake.parquet import DataFile, write_days
 from ranklake.lake.rejected import REJECTED_ROWS, reject_rows
 from ranklake.lake.repeats import KEY, Mask, SlotFile, Slots, first_of_key, seen_before, slot_texts
 from ranklake.lake.spool import Spool
-from ranklake.lake.store import Lake
+from ranklake.lake.store import Lake, LakeError
 from ranklake.lake.writers import NOT_ASKED, Authenticator
 
 PIECE_BYTES: Final = 256 * 2**20
@@ -98,11 +102,25 @@ class Compacted:
 
 
 def compact(group: Group) -> Compacted:
-    """Carry out one task. Repeatable: files of an earlier try are orphans that no commit names."""
+    """Carry out one task. Repeatable: files of an earlier try are orphans that no commit names.
+
+    Whatever segments raise, alone or together, becomes an outcome of theirs, and the others go in. What is no fault of
+    theirs is raised: the store, memory and keys that are not there.
+    """
+    try:
+        return _compact(group)
+    except Exception as error:
+        if not _is_of_segments(error):
+            raise
+        return _parted(group, error)
+
+
+def _compact(group: Group) -> Compacted:
     lake = Lake.open(group.lake_uri, group.storage).limited(group.limits)
-    spool = Spool(group.spool_uri, group.storage)
+    spool = Spool(group.spool_uri, group.storage, limits=group.limits)
     target = recorded_table(group.table)
-    reader = Reader(spool.fs, (path for row in group.segments for path in (row["path"], *row["others"])))
+    paths = (path for row in group.segments for path in (row["path"], *row["others"]))
+    reader = Reader(spool.fs, paths, spool.root)
     loader = Loader(lake, reader, target, group.authenticator, group.piece_bytes // BATCH_SHARE)
     segments: list[Incoming] = []
     piece = _Piece(lake, group, target) if target is not None else None
@@ -115,6 +133,68 @@ def compact(group: Group) -> Compacted:
         piece.finish()
     files, rejects = (piece.files, piece.rejects) if piece is not None else ([], [])
     return Compacted(files, rejects, [segment.outcome(group.table) for segment in segments])
+
+
+def _is_of_segments(error: Exception) -> bool:
+    """Say whether an error can come of what segments hold; Arrow's about their bytes has no number of the system's."""
+    if isinstance(error, OSError):
+        return error.errno is None
+    return not isinstance(error, (MemoryError, ImportError, LakeError, EncryptionError))
+
+
+def _parted(group: Group, error: Exception) -> Compacted:
+    """Carry out in parts what failed as a whole, down to the segments that are to blame, which are set aside."""
+    files = slot_files(group.segments)
+    if len(files) > 1:
+        middle = len(files) // 2
+        parts = [[row for file in some for row in file] for some in (files[:middle], files[middle:])]
+        return as_one([compact(replace(group, segments=some)) for some in parts])
+    if len(group.segments) == 1:
+        return set_aside(group, unreadable(error))
+    # Cuts of one slot file repeat each other, so they stay together; each was tried alone to see whether it can.
+    bad = [row for row in group.segments if compact(replace(group, segments=[row])).outcomes[0]["unreadable"]]
+    good = [row for row in group.segments if row not in bad]
+    if not bad or not good:
+        return set_aside(group, unreadable(error))
+    alone = [set_aside(replace(group, segments=[row]), unreadable(error)) for row in bad]
+    return as_one([compact(replace(group, segments=good)), *alone])
+
+
+def slot_files(segments: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Return segments of a plan, in its order, those of one slot file together."""
+    return [list(rows) for _, rows in groupby(segments, key=_slot_file)]
+
+
+def _slot_file(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    name = segment_name(row["path"])
+    return (row["path"],) if name is None else (name.incarnation, name.segment)
+
+
+def as_one(parts: Sequence[Compacted]) -> Compacted:
+    """Return what tasks did as if it had been one."""
+    files, rejects, outcomes = ([one for part in parts for one in getattr(part, name)] for name in _RESULTS)
+    return Compacted(files, rejects, outcomes)
+
+
+def set_aside(group: Group, why: str) -> Compacted:
+    """Put segments into quarantine for a reason, as if they were damaged; raises what the store does."""
+    lake = Lake.open(group.lake_uri, group.storage).limited(group.limits)
+    spool = Spool(group.spool_uri, group.storage, limits=group.limits)
+    outcomes = []
+    for row in group.segments:
+        segment = Incoming(row["path"], row["sha256"], row["bytes"], segment_name(row["path"]), unreadable=why)
+        reader = Reader(spool.fs, [row["path"]], spool.root)
+        try:
+            into_quarantine(lake, segment, reader.read(within(row, group.limits)))
+        except FileNotFoundError:
+            segment.unreadable = GONE
+        except UnreadError as error:
+            segment.unreadable = error.what
+        outcomes.append(segment.outcome(group.table))
+    return Compacted([], [], outcomes)
+
+
+_RESULTS: Final = ("files", "rejects", "outcomes")
 
 
 class _Piece:
@@ -239,12 +319,12 @@ def _joined(parts: list[pa.Table], target: Contract) -> pa.Table:
     alike = all(part.schema.equals(parts[0].schema) for part in parts)  # who may be NULL, too
     joined = pa.concat_tables(parts, promote_options="none" if alike else "default")
     columns = {}
-    for field in arrow_schema(target, segment=True):
-        if field.name not in present:
-            columns[field.name] = pa.chunked_array([pa.nulls(joined.num_rows, pa.null())])
+    for one in arrow_schema(target, segment=True):
+        if one.name not in present:
+            columns[one.name] = pa.chunked_array([pa.nulls(joined.num_rows, pa.null())])
         else:
-            column = joined[field.name]
-            columns[field.name] = column.combine_chunks() if pa.types.is_dictionary(column.type) else column
+            column = joined[one.name]
+            columns[one.name] = column.combine_chunks() if pa.types.is_dictionary(column.type) else column
     columns |= {name: _as_text(joined[name]) for name in (REFUSED, REFUSED_ROW) if name in present}
     return pa.table(columns)
 
@@ -273,7 +353,7 @@ def _decoded_bytes(rows: pa.Table) -> int:
 
 
 def _plain(part: pa.Table, names: list[str]) -> pa.Table:
-    for place, field in enumerate(part.schema):
-        if field.name in names and pa.types.is_dictionary(field.type):
-            part = part.set_column(place, field.name, part[field.name].cast(field.type.value_type))
+    for place, one in enumerate(part.schema):
+        if one.name in names and pa.types.is_dictionary(one.type):
+            part = part.set_column(place, one.name, part[one.name].cast(one.type.value_type))
     return part

@@ -31,7 +31,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.known import IDENTITY, STREAM, unknown
 from ranklake.lake.listing import listed
 from ranklake.lake.read import read_batches, read_where
-from ranklake.lake.spool import GONE
+from ranklake.lake.spool import is_unread
 from ranklake.lake.tables import delta_table
 
 if TYPE_CHECKING:
@@ -308,7 +308,7 @@ def _between(plans: pa.ChunkedArray, after: int, until: int) -> pa.ChunkedArray:
 
 def _is_odd(rows: pa.Table) -> pa.ChunkedArray:
     """Return which rows tell of a file that was read and is no sound segment."""
-    return pc.fill_null(pc.not_equal(rows["unreadable"], GONE), fill_value=False)
+    return pc.and_(pc.is_valid(rows["unreadable"]), pc.invert(is_unread(rows["unreadable"])))
 
 
 def _empty() -> pa.Table:

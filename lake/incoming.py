@@ -30,15 +30,17 @@ from ranklake.lake.contracts.segment import (
     SegmentFooter,
     SegmentName,
 )
+from ranklake.lake.footers import read_footer
+from ranklake.lake.gate import GONE, TOO_LARGE, UNREAD, UNSTEADY, UnreadError, printable
 from ranklake.lake.limits import DAY_US, Limits, decoded_bytes
 from ranklake.lake.packs import pack_of
-from ranklake.lake.spool import GONE
 from ranklake.lake.store import Lake
 from ranklake.lake.writers import OTHERS_INCARNATION, Authenticator, RefusedSegmentError
 
 PART_ROWS: Final = 262_144
 PART_BYTES: Final = 256 * 2**20
 """Decoded rows, about, that are held at a time of a segment that is read in parts."""
+_READS: Final = 3
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
@@ -103,11 +105,11 @@ class Incoming:
     def outcome(self, table: str) -> dict[str, Any]:
         """Return its row of the table ``segments``, without plan and date."""
         name, footer = self.name, self.footer
-        in_quarantine = self.unreadable not in {None, GONE} and name is not None
+        in_quarantine = self.unreadable is not None and self.unreadable not in UNREAD and name is not None
         return {
             "sha256": self.sha256,
-            "table": table,
-            "uri_name": self.path,
+            "table": printable(table),
+            "uri_name": printable(self.path),
             "run": name.run if name else None,
             "attempt": name.attempt if name else None,
             "rank": name.rank if name else None,
@@ -151,41 +153,77 @@ def load(
     target: Contract | None,
     row: Mapping[str, Any],
     authenticator: Authenticator,
+    again: Callable[[str], bytes] | None = None,
 ) -> Incoming:
     """Load a segment; where several files claim its digest, the first that is sound.
 
     All of it is decoded and checked before this returns, so that nothing is stored of one that is damaged further on.
-    An outage of the store raises, and so does a key that is not at hand: the plan is then carried out again, and
-    nothing is quarantined.
+    An outage of the store raises, and so does a key that is not at hand, or memory that is: the plan is then carried
+    out again, and nothing is quarantined. Whatever else its bytes raise is said of the segment alone.
+
+    Parameters
+    ----------
+    again
+        Reads from the store itself: bytes are damaged only if they come so twice. By default `read`.
     """
     tried: list[Incoming] = []
     for path in (row["path"], *row["others"]):
         segment = Incoming(path, row["sha256"], row["bytes"], segment_name(path))
+        tried.append(segment)
         try:
-            raw = read(path)
+            raw = _steady(read(within(row, lake.limits, path)), path, segment, again or read)
         except FileNotFoundError:
             segment.unreadable = GONE
-            tried.append(segment)
+            continue
+        except UnreadError as error:
+            segment.unreadable = error.what
             continue
         try:
-            if row["taken"] or row.get("refused"):
-                raise RefusedSegmentError(row.get("refused") or OTHERS_INCARNATION)
             _read(raw, segment, opener, target, row, authenticator, lake.limits)
         except NotAuthenticError as error:
             segment.unreadable = error.what
-        except EncryptionError:
+        except (EncryptionError, MemoryError, ImportError):  # Arrow's own error of memory is one of Python's, too
             raise
         except RanklakeError as error:
             segment.unreadable = error.what
-        except (pa.ArrowException, OSError, ValueError, RecursionError) as error:
-            # The reason, never the text: an Arrow message can quote a value.
-            segment.unreadable = f"not readable as Parquet ({type(error).__name__})"
+        except Exception as error:  # noqa: BLE001 - whatever foreign bytes raise
+            segment.unreadable = unreadable(error)
         else:
             return segment
-        segment.sha256 = hashlib.sha256(raw).hexdigest()
-        lake.put_if_absent(f"quarantine/{segment.sha256}", raw)
-        tried.append(segment)
-    return min(tried, key=lambda segment: segment.unreadable == GONE)
+        into_quarantine(lake, segment, raw)
+    return min(tried, key=lambda segment: segment.unreadable in UNREAD)
+
+
+def within(row: Mapping[str, Any], limits: Limits, path: str = "") -> str:
+    """Return the path of a segment of a plan, or another of its bytes. Raises `UnreadError` if it is too large."""
+    if row["bytes"] > limits.segment_bytes:
+        raise UnreadError(TOO_LARGE)
+    return path or str(row["path"])
+
+
+def unreadable(error: Exception) -> str:
+    """Return the reason, never the text: a message can quote a value."""
+    return f"not readable as Parquet ({type(error).__name__})"
+
+
+def into_quarantine(lake: Lake, segment: Incoming, raw: bytes) -> None:
+    """Keep the bytes of a segment that is set aside, under their digest."""
+    segment.sha256 = hashlib.sha256(raw).hexdigest()
+    lake.put_if_absent(f"quarantine/{segment.sha256}", raw)
+
+
+def _steady(raw: bytes, path: str, segment: Incoming, again: Callable[[str], bytes]) -> bytes:
+    """Return bytes as they are: those that the name promises, or others that came twice.
+
+    Raises `UnreadError` where each read gives others, and what reading raises.
+    """
+    for _ in range(_READS):
+        if segment.name is None or hashlib.sha256(raw).hexdigest() == segment.sha256:
+            return raw
+        before, raw = raw, again(path)
+        if raw == before:
+            return raw
+    raise UnreadError(UNSTEADY)
 
 
 def segment_name(path: str) -> SegmentName | None:
@@ -211,6 +249,8 @@ def _read(
     the segment is changed then.
     """
     name = segment.name
+    if row["taken"] or row.get("refused"):
+        raise RefusedSegmentError(row.get("refused") or OTHERS_INCARNATION)
     if name is None:
         raise NotASegmentError("not a segment's name")
     if target is None:
@@ -300,7 +340,7 @@ def with_dictionary(metadata: pq.FileMetaData) -> list[str]:
 
 def footer_of(metadata: pq.FileMetaData, name: SegmentName, target: Contract) -> SegmentFooter:
     """Return the footer. Raises `NotASegmentError` where it is none, or not that of the name."""
-    footer = SegmentFooter.from_json((metadata.metadata or {}).get(METADATA_KEY, b""))
+    footer = read_footer((metadata.metadata or {}).get(METADATA_KEY, b""))
     said = (footer.table, footer.run, footer.attempt, footer.rank, footer.incarnation, footer.segment, footer.rows)
     meant = (target.table, name.run, name.attempt, name.rank, name.incarnation, name.segment, metadata.num_rows)
     if said != meant or name.rows != footer.rows or name.key_id != footer.key_id:

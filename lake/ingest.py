@@ -13,12 +13,12 @@ import pyarrow.compute as pc
 from ranklake.lake import ingest_plan
 from ranklake.lake.commit import files
 from ranklake.lake.driver import drive
+from ranklake.lake.gate import UNREAD, firsts
 from ranklake.lake.history import History
 from ranklake.lake.integrity import Damage
 from ranklake.lake.known import damaged_when
 from ranklake.lake.plan import LEDGER
 from ranklake.lake.rounds import Rounds
-from ranklake.lake.spool import GONE
 from ranklake.lake.tables import latest
 from ranklake.lake.upkeep.merge import merge_small
 from ranklake.lake.writers import REFUSED
@@ -54,6 +54,8 @@ class Ingested:
         Wall seconds.
     damaged
         Data files that were to be merged and are not what was written.
+    held, held_first
+        Files that stay in the spool unread, counted by why; and of each kind the first by path.
     """
 
     plans: list[int]
@@ -67,6 +69,8 @@ class Ingested:
     waiting: dict[str, int] = field(default_factory=dict)
     damaged: list[Damage] = field(default_factory=list)
     refused: dict[str, int] = field(default_factory=dict)
+    held: dict[str, int] = field(default_factory=dict)
+    held_first: dict[str, str] = field(default_factory=dict)
 
 
 def ingest(
@@ -91,16 +95,17 @@ def ingest(
     lake = lake.guarded(spool.writers)
     outcomes: dict[int, list[dict[str, Any]]] = {}
     waiting: Counter[str] = Counter()
+    held: dict[str, str] = {}
     rounds = Rounds.load(lake, spool.address)
     left = True
     while left:
         driven = drive(
-            lake, lambda number: ingest_plan.compose(lake, spool, number, waiting, rounds), workers, progress
+            lake, lambda number: ingest_plan.compose(lake, spool, number, waiting, rounds, held), workers, progress
         )
         outcomes |= driven.outcomes
         # What vanished before it was read stays new; a listing that goes on naming it must not keep us here for ever.
         account = driven.outcomes.get(driven.plan.number) if driven.plan else []
-        useful = account is None or any(row["unreadable"] != GONE for row in account)
+        useful = account is None or any(row["unreadable"] not in UNREAD for row in account)
         left = useful and driven.plan is not None and driven.plan.body["left"] > 0
     rows = [row for account in outcomes.values() for row in account]
     damaged: list[Damage] = []
@@ -110,6 +115,7 @@ def ingest(
         touched = {row["table"] for row in rows if row["rows_stored"]}
         damaged = merge_small(lake, workers, {*touched, "rejects", "segments", "audit", LEDGER}).damaged
     purged = _purge(lake, spool, keep_days, rounds)
+    held |= spool.passed_over
     return Ingested(
         plans=sorted(outcomes),
         segments=len(rows),
@@ -122,6 +128,8 @@ def ingest(
         waiting=dict(sorted(waiting.items())),
         damaged=damaged,
         refused=dict(sorted(refused.items())),
+        held=dict(sorted(Counter(held.values()).items())),
+        held_first=firsts(held),
     )
 
 

@@ -17,8 +17,9 @@ from ranklake.lake.commit import number_of, swap
 from ranklake.lake.compact import PIECE_BYTES, Compacted, Group, compact
 from ranklake.lake.contracts.keys import has_key
 from ranklake.lake.contracts.load import contract
+from ranklake.lake.gate import printable
 from ranklake.lake.history import History
-from ranklake.lake.known import damaged_when, earlier_cuts, standings, unknown
+from ranklake.lake.known import damaged_when, earlier_cuts, sort_out, standings, unknown
 from ranklake.lake.ledger import commit_rows, ledger_row
 from ranklake.lake.limits import Limits
 from ranklake.lake.plan import LEDGER, Plan, Progress
@@ -57,6 +58,7 @@ def compose(
     number: int,
     waiting: "Counter[str] | None" = None,
     rounds: "Rounds | None" = None,
+    held: "dict[str, str] | None" = None,
 ) -> Plan | None:
     """Return the plan that brings in what is new in the spool, or None where nothing is.
 
@@ -71,11 +73,16 @@ def compose(
         Filled with the keys that segments wait for, by id or by prefix, and how many wait for each.
     rounds
         Says which day folders may wait, and takes in what is seen in the others; by default all are listed.
+    held
+        Filled with why other files stay in the spool unread, by path.
     """
-    new, known, held, unopened = _news(lake, spool, rounds)
+    new, known, keyless, kept, unopened = _news(lake, spool, rounds)
     if waiting is not None:
         waiting.clear()
-        waiting.update(held)
+        waiting.update(keyless)
+    if held is not None:
+        held.clear()
+        held.update(spool.passed_over | {printable(path): why for path, why in kept.items()})
     if not new:
         return None
     rules, _ = spool.writers.rules()
@@ -96,18 +103,21 @@ def compose(
     return Plan(number, KIND, time.time_ns() // 1000, body)
 
 
-def _news(lake: "Lake", spool: "Spool", rounds: "Rounds | None") -> tuple[list[Candidate], "pa.Table", list[str], int]:
+def _news(
+    lake: "Lake", spool: "Spool", rounds: "Rounds | None"
+) -> tuple[list[Candidate], "pa.Table", list[str], dict[str, str], int]:
     """Return what is new in the spool, enough for a plan if there is; and remember for later rounds where it was.
 
     Beside it: what is known of that, with the columns of `ranklake.lake.history`; the keys that segments wait for, one
-    for each; and how many segments were not looked at.
+    for each; why other files are left alone, by path; and how many segments were not looked at.
     """
     history = History(lake, _segments(lake))
     _, lacking = spool.writers.rules()
     for listing, unopened in spool.listings(history.near, rounds, PLAN_SEGMENTS):
         known = history.of(listing)
         new, closed = unknown(listing, known, damaged_when(lake, known)), unopened
-        found = candidates(spool, new)
+        fit, left_alone = sort_out(new, known, lake.limits, spool.is_readable)
+        found = candidates(spool, fit)
         needed = {one.key_id for one in found if one.key_id}
         missing = {key_id for key_id in needed if not has_key(lake.encryption_key, key_id)}
         ready = [one for one in found if one.refused or (one.key_id not in missing and one.prefix not in lacking)]
@@ -120,7 +130,7 @@ def _news(lake: "Lake", spool: "Spool", rounds: "Rounds | None") -> tuple[list[C
     held = [one.key_id for one in found if not one.refused and one.key_id in missing]
     kept = [one for one in found if not one.refused and one.key_id not in missing and one.prefix in lacking]
     held += [f"of the prefix {one.prefix!r} ({lacking[one.prefix]})" for one in kept if one.prefix is not None]
-    return ready, known, held, sum(closed.values())
+    return ready, known, held, left_alone, sum(closed.values())
 
 
 def _segments(lake: "Lake") -> "DeltaTable | None":

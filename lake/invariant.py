@@ -15,11 +15,11 @@ import pyarrow.compute as pc
 from ranklake.lake.accounts import Accounts, Row, SlotFile, read_accounts
 from ranklake.lake.commit import files
 from ranklake.lake.contracts.load import contract, table_names
+from ranklake.lake.gate import IRREGULAR, UNREAD
 from ranklake.lake.history import not_taken_in
 from ranklake.lake.known import Stream, stream_of_row
 from ranklake.lake.plan import LEDGER
 from ranklake.lake.read import read
-from ranklake.lake.spool import GONE
 from ranklake.lake.tables import delta_table
 from ranklake.lake.writers import REFUSED
 
@@ -137,7 +137,7 @@ def _lanes(told: Accounts, waiting: "Iterable[Spooled]") -> dict[tuple[str, Stre
         lanes[row["table"], stream_of_row(row)].add(row)
     # Of a slot file that no sound copy brought one damaged copy counts, and what was gone only where there is none;
     # where a sound one came, the damaged ones are nobody's rows.
-    for row in sorted(told.odd, key=lambda row: row["unreadable"] == GONE):
+    for row in sorted(told.odd, key=lambda row: row["unreadable"] in UNREAD):
         stream = stream_of_row(row)
         slot_file = (row["table"], stream, row["segment"])
         if str(row["unreadable"]).startswith(REFUSED):  # nobody knows whose rows these are
@@ -145,13 +145,13 @@ def _lanes(told: Accounts, waiting: "Iterable[Spooled]") -> dict[tuple[str, Stre
             lane.rejected += row["rows_rejected"]
             lane.named_rows += row["rows_rejected"]
             continue
-        if row["incarnation"] is None or slot_file in ingested:
+        if row["incarnation"] is None or slot_file in ingested or row["unreadable"] == IRREGULAR:
             continue
         # Only its name is known; later footers of the stream say what came before it.
         lane = lanes[row["table"], stream]
         lane.add({**row, "said": row["rows"], "said_gaps": 0})
         lane.named_rows = max(lane.named_rows, row["rows"])
-        if row["unreadable"] != GONE:
+        if row["unreadable"] not in UNREAD:
             ingested[slot_file] = row["rows"]
     for row in told.closings:
         for table, (rows, gaps) in json.loads(row["totals"]).items():
@@ -234,7 +234,7 @@ def _quarantine(lake: "Lake", told: Accounts, moved: dict[str, int], retired: in
         faults.append(f"the table holds {live} rows, the plans say {expected}")
     faults += _file_faults(lake, "rejects")
     kept = {path.rpartition("/")[2] for path in lake.fs.find(lake.path("quarantine"))}
-    aside = {row["sha256"] for row in told.odd if row["unreadable"] != GONE}
+    aside = {row["sha256"] for row in told.odd if row["unreadable"] not in UNREAD}
     if aside - kept:
         faults.append(f"{len(aside - kept)} unreadable segments are not in the lake's quarantine folder any more")
     if faults:

@@ -1,6 +1,7 @@
 """What the table ``segments`` says of files in the spool: which of them were taken in, and what of their slot files."""
 
-from collections.abc import Mapping
+import random
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -9,16 +10,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.contracts.load import contract
+from ranklake.lake.gate import DENIED, TOO_LARGE, UNSTEADY
+from ranklake.lake.limits import Limits
 from ranklake.lake.plan import LEDGER
 from ranklake.lake.read import read
 from ranklake.lake.repeats import joined_slots
-from ranklake.lake.spool import GONE, Spooled, identities, is_rewritten
+from ranklake.lake.spool import Spooled, identities, is_rewritten, is_unread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ranklake.lake.store import Lake
 
+_ASKED: Final = 64
+_PICK: Final = random.Random()  # noqa: S311 - which files are asked for is no secret
 IDENTITY: Final = ("sha256", "uri_name", "bytes", "table", "unreadable", "signed_by")
 STREAM: Final = ("run", "attempt", "rank", "incarnation")
 SlotFile = tuple[str, int, int]
@@ -83,6 +88,47 @@ def unknown(
     return list(claims.values())
 
 
+def sort_out(
+    claims: Sequence[list[Spooled]],
+    known: pa.Table,
+    limits: Limits,
+    readable: Callable[[Spooled, str], bool] = lambda _item, _why: False,
+) -> tuple[list[list[Spooled]], dict[str, str]]:
+    """Return the files that may come into a plan, and why others may not, by path.
+
+    Parameters
+    ----------
+    claims
+        As `unknown` returns them.
+    known
+        As for `unknown`.
+    readable
+        Says whether a file that could not be read, and why, can be now. So many are asked for at most; if all of these
+        can, the rest is taken to be readable, too. By default none is.
+    """
+    unread = known.filter(
+        pc.is_in(known["unreadable"], value_set=pa.array([DENIED, UNSTEADY], known["unreadable"].type))
+    )
+    why = dict(zip(unread["uri_name"].to_pylist(), unread["unreadable"].to_pylist(), strict=True))
+    doubtful = [item for some in claims for item in some if item.path in why]
+    asked = {item.path: readable(item, why[item.path]) for item in _PICK.sample(doubtful, min(_ASKED, len(doubtful)))}
+    mended = all(asked.values())
+    ready: list[list[Spooled]] = []
+    held: dict[str, str] = {}
+    for some in claims:
+        fit = []
+        for item in some:
+            if item.size_bytes > limits.segment_bytes:
+                held[item.path] = TOO_LARGE
+            elif item.path in why and not asked.get(item.path, mended):
+                held[item.path] = why[item.path]
+            else:
+                fit.append(item)
+        if fit:
+            ready.append(fit)
+    return ready, held
+
+
 def _near(known: pa.Table, listing: list[Spooled]) -> pa.Table:
     """Return the known segments that some files may be: all there ever were are too many to look at one by one."""
     digests = pa.array([item.sha256 for item in listing], pa.string())
@@ -94,7 +140,7 @@ def _near(known: pa.Table, listing: list[Spooled]) -> pa.Table:
 
 def damaged_when(lake: "Lake", known: pa.Table) -> dict[str, datetime]:
     """Return when each damaged file was found damaged, by path; `known` as for `unknown`, and the column plan."""
-    damaged = known.filter(pc.and_(pc.is_valid(known["unreadable"]), pc.not_equal(known["unreadable"], GONE)))
+    damaged = known.filter(pc.and_(pc.is_valid(known["unreadable"]), pc.invert(is_unread(known["unreadable"]))))
     if not damaged.num_rows:
         return {}
     ledger = read(lake, contract(LEDGER), ["plan", "created_ts"]).to_pylist()

@@ -23,6 +23,8 @@ _WORD_BYTES: Final = 8
 class Limits:
     """Section ``[ingest]`` of ``ranklake.toml``: the most that one segment may hold."""
 
+    segment_bytes: int = 512 * 2**20
+    """Bytes of its file, or of itself in a pack: a worker holds them at once. A larger one is not read, and waits."""
     decoded_bytes: int = 2 * 2**30
     """Bytes of its rows once decoded, about."""
     columns: int = 512

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ranklake.errors import RanklakeError
 from ranklake.lake.commit import LostRaceError, number_of
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.shape import faults
+from ranklake.lake.shape import fault
 from ranklake.lake.tables import latest, refuse_newer
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Plan:
         kind = head[2]
         if kind not in KINDS:
             raise DamagedPlanError(f"plans of kind {kind!r} are not known", where=where, mend="upgrade ranklake")
-        wrong = next(faults(facts, KINDS[kind], "body"), None)
+        wrong = fault(facts, KINDS[kind], "body")
         if wrong is not None:
             raise DamagedPlanError(f"the plan's {wrong}", where=where, mend=RESTORE)
         return cls(*head[1:], facts)

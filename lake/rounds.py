@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from ranklake.lake.shape import faults
+from ranklake.lake.shape import fault
 
 if TYPE_CHECKING:
     from ranklake.lake.store import Lake
@@ -63,7 +63,7 @@ class Rounds:
             facts = json.loads(lake.fs.cat_file(lake.path(rounds.name)))
         except (OSError, ValueError):
             return rounds
-        if next(faults(facts, _SHAPE, "rounds"), None) is None:
+        if fault(facts, _SHAPE, "rounds") is None:
             rounds.days = {day: Seen(one["listed_s"], one["news_s"]) for day, one in facts["days"].items()}
             rounds.purged = (facts["purge"]["old"], facts["purge"]["at_s"])
         return rounds

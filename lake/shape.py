@@ -1,36 +1,96 @@
-"""What JSON values must look like to be worked with: a type, a list of one shape, an object of named or of any keys."""
+"""What JSON values must look like to be worked with: types, ranges, lists, objects, as plain data."""
 
-from collections.abc import Iterator
+import re
+from dataclasses import dataclass
 from typing import Any
 
 
-def faults(value: object, shape: Any, name: str) -> Iterator[str]:  # noqa: ANN401 - shapes nest
-    """Yield what keeps a value from having a shape, in clauses that name the place and never a value.
+@dataclass(frozen=True, slots=True)
+class Maybe:
+    """A value of a shape, or null."""
+
+    shape: Any
+
+
+@dataclass(frozen=True, slots=True)
+class UpTo:
+    """A list or an object of a shape with a bounded number of members."""
+
+    most: int
+    shape: Any
+
+
+def fault(value: object, shape: Any, name: str) -> str | None:  # noqa: ANN401 - shapes nest
+    """Return the first that keeps a value from having a shape, as a clause that names the place and never a value.
 
     Parameters
     ----------
     shape
-        A type; ``[shape]``, a list of it; ``{key: shape, ...}``, an object with these keys and perhaps more;
-        ``{...: shape}``, an object with any keys.
+        A type; a range, an int in it; a pattern, text that matches it whole; ``[shape]``, a list of it;
+        ``(shape, ...)``, a list of one value each; ``{key: shape, ...}``, an object with these keys and perhaps more;
+        ``{...: shape}``, an object with any keys; ``{pattern: shape}``, one whose keys match; `Maybe`; `UpTo`.
     name
         What to call the value.
     """
-    if isinstance(shape, type):
-        if not isinstance(value, shape) or (isinstance(value, bool) and shape is not bool):
-            yield f"{name} is no {shape.__name__}"
-    elif isinstance(shape, list) and isinstance(value, list):
-        for place, one in enumerate(value):
-            yield from faults(one, shape[0], f"{name}[{place}]")
-    elif isinstance(shape, dict) and isinstance(value, dict):
-        yield from _members(value, shape, name)
-    else:
-        yield f"{name} is no {'list' if isinstance(shape, list) else 'object'}"
+    found = _fault(value, shape)
+    return None if found is None else f"{name}{found}"
 
 
-def _members(value: dict[str, object], shape: dict[Any, Any], name: str) -> Iterator[str]:
-    expected = dict.fromkeys(value, shape[...]) if ... in shape else shape
-    missing = sorted(expected.keys() - value.keys())
+def _fault(value: object, shape: Any) -> str | None:  # noqa: ANN401, PLR0911 - one answer a kind of shape
+    """Return the place below the value, if it is not the value itself, and what is wrong there."""
+    kind = type(shape)
+    if kind is range:  # `type`: True is no number
+        return None if type(value) is int and value in shape else _no_number(value, shape)
+    if kind is type:
+        return None if type(value) is shape or (isinstance(value, shape) and shape is not int) else _no(shape.__name__)
+    if kind is re.Pattern:
+        return None if isinstance(value, str) and shape.fullmatch(value) else f" does not match {shape.pattern}"
+    if kind is list or kind is tuple:
+        return _items(value, shape) if isinstance(value, list) else _no("list")
+    if kind is dict:
+        return _members(value, shape) if isinstance(value, dict) else _no("object")
+    if kind is Maybe:
+        return None if value is None else _fault(value, shape.shape)
+    if isinstance(value, (list, dict)) and len(value) > shape.most:
+        return f" has more than {shape.most} members"
+    return _fault(value, shape.shape)
+
+
+def _no(what: str) -> str:
+    return f" is no {what}"
+
+
+def _no_number(value: object, shape: range) -> str:
+    if type(value) is not int:
+        return _no("int")
+    return f" is not within {shape.start} to {shape.stop - 1}"
+
+
+def _items(value: list[object], shape: Any) -> str | None:  # noqa: ANN401 - likewise
+    if type(shape) is tuple and len(value) != len(shape):
+        return f" has not {len(shape)} members"
+    for place, one in enumerate(value):
+        found = _fault(one, shape[0] if type(shape) is list else shape[place])
+        if found is not None:
+            return f"[{place}]{found}"
+    return None
+
+
+def _members(value: dict[str, object], shape: dict[Any, Any]) -> str | None:
+    first = next(iter(shape), None)
+    if first is ... or type(first) is re.Pattern:
+        for key, one in value.items():
+            if first is not ... and not first.fullmatch(key):
+                return f" has a key that does not match {first.pattern}"
+            found = _fault(one, shape[first])
+            if found is not None:  # the key is the writer's, and may be anything
+                return f".{key}{found}" if first is ... and key.isidentifier() else f"[…]{found}"
+        return None
+    missing = sorted(shape.keys() - value.keys())
     if missing:
-        yield f"{name} lacks {', '.join(missing)}"
-    for key in expected.keys() & value.keys():
-        yield from faults(value[key], expected[key], f"{name}.{key}")
+        return f" lacks {', '.join(missing)}"
+    for key, one in shape.items():
+        found = _fault(value[key], one)
+        if found is not None:
+            return f".{key}{found}"
+    return None

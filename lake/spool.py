@@ -1,26 +1,42 @@
 """The spool as ingest sees it: which segments lie there, and which may go."""
 
 import hashlib
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from fsspec.implementations.local import LocalFileSystem
 
+from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.segment import NotASegmentError, SegmentName
+from ranklake.lake.gate import (
+    DENIED,
+    IRREGULAR,
+    MEMBER_LIKE,
+    UNPRINTABLE,
+    UNREAD,
+    UNSTEADY,
+    UnreadError,
+    printable,
+)
+from ranklake.lake.limits import DEFAULT, Limits
 from ranklake.lake.listing import Listed, written
 from ranklake.lake.objects import delta_options, file_system
-from ranklake.lake.packs import look_into, member_path, pack_name, pack_of, settled
+from ranklake.lake.packs import Reader, look_into, member_path, pack_name, pack_of, settled
 from ranklake.lake.rounds import Rounds
+from ranklake.lake.spool_folder import SpoolFolder
 from ranklake.lake.unreachable import LakeUnreachableError, unreachable
 from ranklake.lake.writers import ANYBODY, REFUSED, Writers
 
-GONE = "gone from the spool before it was read"
 MISPLACED = "(no table)"
+STAYS: Final = "cannot be deleted"
+HEALED: Final = "was read as damaged, and is sound"
+_TABLE: Final = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
 
 Known = Callable[[Collection[str]], pa.Table]
 Judge = Callable[[pa.Table], Mapping[str, datetime]]
@@ -35,7 +51,7 @@ class Spooled:
     path
         For the spool's file system, or as `ranklake.lake.packs.member_path` makes it.
     table
-        The folder it lies in; not necessarily a table that exists.
+        The folder it lies in, if a table could have its name; not necessarily one that exists.
     size_bytes
         As listed.
     name
@@ -73,17 +89,35 @@ class Spool:
         Options under delta-rs's names.
     writers
         Who may write where: segments are looked for below each of the prefixes, too.
+    limits
+        How much of it to take at a time.
+
+    Attributes
+    ----------
+    root
+        The spool's own folder, for its file system.
+    passed_over
+        What the looks so far found and left alone, by printable path: why. It is nobody's rows.
     """
 
-    def __init__(self, uri: str, storage: dict[str, str] | None = None, writers: Writers = ANYBODY) -> None:
+    def __init__(
+        self,
+        uri: str,
+        storage: dict[str, str] | None = None,
+        writers: Writers = ANYBODY,
+        limits: Limits = DEFAULT,
+    ) -> None:
         self.uri = uri.rstrip("/")
         self._storage = delta_options(self.uri, storage or {})
         self.fs, root = file_system(self.uri, self._storage)
         self.address = root if isinstance(self.fs, LocalFileSystem) else self.uri
-        self.writers = writers
-        self._top = root.rstrip("/")
+        self.writers, self.limits = writers, limits
+        self.root = root.rstrip("/")
         prefixes = dict.fromkeys(("", *(one.prefix for one in self.writers.prefixes)))
-        self._roots = [f"{self._top}/{prefix}/segments".replace("//segments", "/segments") for prefix in prefixes]
+        self._roots = [f"{self.root}/{prefix}/segments".replace("//segments", "/segments") for prefix in prefixes]
+        if isinstance(self.fs, LocalFileSystem):
+            self.fs = SpoolFolder(root, limits.segment_bytes)
+        self.passed_over: dict[str, str] = {}
 
     def listing(self, known: Known | None = None, rounds: Rounds | None = None) -> list[Spooled]:
         """Return the segments and other files there, in stream order; an absent folder is an empty spool.
@@ -148,11 +182,14 @@ class Spool:
         """Return what some files are, and what is in those that are packs."""
         packs = {path: one.size_bytes for path, one in files.items() if pack_name(path)}
         try:
-            contents = look_into(self.fs, packs)
+            contents = look_into(self.fs, packs, self.limits.segment_bytes, self.root)
         except (OSError, LakeUnreachableError) as error:
             raise self._unlisted(error) from None
         spooled = [self._look(one) for path, one in files.items() if path not in packs]
         for path, found in contents.items():
+            if found.unread:
+                self.passed_over[printable(path)] = found.unread
+                continue
             for member in found.members:
                 where = member_path(path, member)
                 facts = (where, member.table, member.size, member.name, member.name.sha256)
@@ -180,10 +217,12 @@ class Spool:
             folders = {self.folder_of(path): path for path in top if path not in found}
             for day in rounds.choose(folders, datetime.now(UTC)):
                 found |= self._find(folders[day])
+        unfit = {path: why for path, info in found.items() if (why := _unfit(path, info)) is not None}
+        self.passed_over |= {printable(path): why for path, why in unfit.items()}
         return {
             path: Listed(path, int(info["size"] or 0), written(info))
             for path, info in found.items()
-            if not path.endswith(".tmp") and not _leads_nowhere(info)
+            if path not in unfit and not path.endswith(".tmp")
         }
 
     def _entries(self, root: str) -> dict[str, dict[str, Any]]:
@@ -193,7 +232,7 @@ class Spool:
             found = self.fs.ls(root, detail=True)
         except FileNotFoundError:
             return {}
-        except (OSError, LakeUnreachableError) as error:
+        except (OSError, LakeUnreachableError, UnreadError) as error:
             raise self._unlisted(error) from None
         names = {str(info["name"]).rstrip("/"): info for info in found}
         return {name: info for name, info in names.items() if name != root}  # a marker of itself, in some stores
@@ -203,13 +242,18 @@ class Spool:
             found: dict[str, dict[str, Any]] = self.fs.find(folder, detail=True)
         except FileNotFoundError:
             return {}
+        except UnreadError as error:
+            if folder in self._roots:
+                raise self._unlisted(error) from None
+            self.passed_over[printable(folder)] = error.what
+            return {}
         except (OSError, LakeUnreachableError) as error:
             raise self._unlisted(error) from None
         return found
 
     def below(self, path: str) -> str:
         """Return the path of a file below the spool."""
-        return path.removeprefix(f"{self._top}/")
+        return path.removeprefix(f"{self.root}/")
 
     def folder_of(self, path: str) -> str:
         """Return the day folder in which a file lies, with its prefix; the file's own name if it lies in none."""
@@ -224,6 +268,7 @@ class Spool:
         path, size = one.path, one.size_bytes
         folder, _, base = path.rpartition("/")
         table = MISPLACED if folder in self._roots else folder.rpartition("/")[2]
+        table = table if _TABLE.fullmatch(table) else MISPLACED
         try:
             name = SegmentName.parse(base)
         except NotASegmentError:
@@ -266,22 +311,66 @@ class Spool:
         old = told.filter(pc.less(told["date"], cutoff))
         judged = {} if judge is None else judge(told)
         digests, places = identities(old)
+        misread = _misread(old)
         for item in items:
-            place = (item.path, item.size_bytes) in places and not is_rewritten(item, judged)
-            read = place or (item.table, item.sha256) in digests
+            read = (item.table, item.sha256) in digests
+            if not read and (item.path, item.size_bytes) in places and not is_rewritten(item, judged):
+                read = misread.get(item.path, item.sha256) == item.sha256 or not self._is_sound(item)
             may_go.setdefault(pack_of(item.path) or item.path, []).append(read)
         return sum(self._delete(path) for path, reads in may_go.items() if all(reads))
+
+    def is_readable(self, item: Spooled, why: str) -> bool:
+        """Say whether a file that could not be read, and why, can be now."""
+        try:
+            raw = Reader(self.fs, []).read(item.path)
+            return why != UNSTEADY or Reader(self.fs, []).read_again(item.path) == raw
+        except (OSError, RanklakeError):
+            return False
+
+    def _is_sound(self, item: Spooled) -> bool:
+        """Say whether a file that was read as damaged has the digest in its name after all; then have it read again."""
+        try:
+            raw = Reader(self.fs, [item.path]).read(item.path)
+        except (OSError, UnreadError):
+            return False
+        if hashlib.sha256(raw).hexdigest() != item.sha256:
+            return False
+        self.passed_over[printable(item.path)] = HEALED
+        if pack_of(item.path) is None:
+            with suppress(OSError, RanklakeError):  # what is newer than the judgement is new
+                if isinstance(self.fs, SpoolFolder):
+                    self.fs.renew(item.path)
+                else:
+                    self.fs.pipe_file(item.path, raw)
+        return True
 
     def _delete(self, path: str) -> int:
         try:
             self.fs.rm_file(path)
         except FileNotFoundError:  # another driver was faster
             return 0
+        except (PermissionError, UnreadError):
+            self.passed_over[printable(path)] = STAYS
+            return 0
         return 1
 
 
-def _leads_nowhere(info: dict[str, Any]) -> bool:
-    return bool(info.get("islink")) and not Path(info["name"]).exists()
+def _unfit(path: str, info: Mapping[str, Any]) -> str | None:
+    """Say why a listed file must not be named by a plan; None if it may."""
+    if path.endswith(".tmp"):
+        return None
+    if info["type"] not in {"file", "directory"}:
+        return DENIED if info["type"] == "denied" else IRREGULAR
+    if printable(path) != path:
+        return UNPRINTABLE
+    return MEMBER_LIKE if pack_of(path) is not None else None
+
+
+def _misread(told: pa.Table) -> dict[str, str]:
+    """Return the digest that the bytes of each damaged file had, by path."""
+    read = _read(told)
+    damaged = read.filter(pc.is_valid(read["unreadable"]))
+    return dict(zip(damaged["uri_name"].to_pylist(), damaged["sha256"].to_pylist(), strict=True))
 
 
 def is_rewritten(item: Spooled, judged: Mapping[str, datetime]) -> bool:
@@ -294,8 +383,8 @@ def identities(ingested: pa.Table) -> tuple[set[tuple[str, str]], set[tuple[str,
     """Return (table, digest) and (path, bytes) of all that was read, of rows of the table ``segments``.
 
     A file whose bytes did not have the digest in its name stands there under the digest they had, so it is known by its
-    place and size; so is one that was refused where it lay, of which a copy may lie where it belongs. One that was gone
-    before it was read is not known: it may come back.
+    place and size; so is one that was refused where it lay, of which a copy may lie where it belongs. One that nobody
+    could read is not known: it may be read yet.
     """
     read = _read(ingested)
     vouched = read.filter(pc.invert(pc.fill_null(pc.starts_with(read["unreadable"], REFUSED), fill_value=False)))
@@ -305,4 +394,12 @@ def identities(ingested: pa.Table) -> tuple[set[tuple[str, str]], set[tuple[str,
 
 
 def _read(ingested: pa.Table) -> pa.Table:
-    return ingested.filter(pc.fill_null(pc.not_equal(ingested["unreadable"], GONE), fill_value=True))
+    return ingested.filter(pc.invert(is_unread(ingested["unreadable"])))
+
+
+def is_unread(reasons: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return which rows of the table ``segments`` tell of bytes that nobody read; no NULL."""
+    return pc.is_in(reasons, value_set=_UNREAD)
+
+
+_UNREAD: Final = pa.array(sorted(UNREAD), pa.string())

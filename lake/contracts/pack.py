@@ -24,9 +24,12 @@ FOLDER: Final = "packs"
 """Stands where single segments have their table."""
 
 _NAME: Final = re.compile(
-    r"(?P<members>\d{1,7})~(?P<rows>\d{1,12})~(?P<directory_bytes>\d{1,9})~(?P<sha256>[0-9a-f]{64})\.zip"
+    r"(?P<members>\d{1,7})~(?P<rows>\d{1,12})~(?P<directory_bytes>\d{1,9})~(?P<sha256>[0-9a-f]{64})\.zip",
+    re.ASCII,
 )
-_MEMBER: Final = re.compile(r"(?P<date>\d{4}-\d{2}-\d{2})/(?P<table>[a-z_]+)/(?P<name>[^/]+)")
+_MEMBER: Final = re.compile(r"(?P<date>\d{4}-\d{2}-\d{2})/(?P<table>[a-z_]+)/(?P<name>[^/]+)", re.ASCII)
+_ENTRY_BYTES: Final = 1024
+"""A member's entry in the directory takes no more: its path has 350 characters at most."""
 _LOCAL: Final = struct.Struct("<4s5H3L2H")  # the header before each member, as APPNOTE.TXT 4.3.7 has it
 _LOCAL_SIGN: Final = b"PK\x03\x04"
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
@@ -64,7 +67,10 @@ class PackName:
         found = _NAME.fullmatch(name)
         if not found:
             raise NotAPackError("not a pack's name", where=name)
-        return cls(int(found["members"]), int(found["rows"]), int(found["directory_bytes"]), found["sha256"])
+        facts = cls(int(found["members"]), int(found["rows"]), int(found["directory_bytes"]), found["sha256"])
+        if str(facts) != name or facts.directory_bytes > (facts.members + 1) * _ENTRY_BYTES:
+            raise NotAPackError("not a pack's name", where=name)
+        return facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +137,7 @@ def read_directory(name: PackName, tail: bytes, pack_bytes: int) -> list[Member]
     """
     try:
         entries = zipfile.ZipFile(io.BytesIO(tail)).infolist()
-    except (zipfile.BadZipFile, ValueError, struct.error, NotImplementedError) as error:
+    except Exception as error:  # the bytes are anybody's, and zipfile has many ways to stumble over them
         raise NotAPackError("the directory of the pack is not readable") from error
     cut = pack_bytes - len(tail)  # zipfile counts offsets from where the bytes that it was given begin
     members = []

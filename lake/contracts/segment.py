@@ -7,7 +7,7 @@ Capture writes it, ingest reads it; this module is all that the two share about 
 import json
 import re
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from ranklake.errors import RanklakeError
 
@@ -21,8 +21,10 @@ DATES_PER_SEGMENT: Final = 1_000
 RUN_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _NAME: Final = re.compile(
     r"(?P<run>[A-Za-z0-9._-]{1,128})~a(?P<attempt>\d{1,9})~r(?P<rank>\d{1,9})~(?P<incarnation>[0-9a-f]{16})"
-    r"~(?P<segment>\d{6,9})~(?P<rows>\d{1,10})~(?P<sha256>[0-9a-f]{64})(?:\.parquet|\.(?P<key>[0-9a-f]{8})\.enc)"
+    r"~(?P<segment>\d{6,9})~(?P<rows>\d{1,10})~(?P<sha256>[0-9a-f]{64})(?:\.parquet|\.(?P<key>[0-9a-f]{8})\.enc)",
+    re.ASCII,
 )
+_INCARNATIONS: Final = 2**63
 
 
 class NotASegmentError(RanklakeError):
@@ -73,11 +75,14 @@ class SegmentName:
 
     @classmethod
     def parse(cls, name: str) -> "SegmentName":
-        """Read a file name (no folders). Raises `NotASegmentError` if it is not a segment's."""
+        """Read a file name (no folders). Raises `NotASegmentError` if it is not a segment's.
+
+        A segment has one name: another spelling of the same facts is none.
+        """
         found = _NAME.fullmatch(name)
         if not found:
             raise NotASegmentError("not a segment's name", where=name)
-        return cls(
+        facts = cls(
             run=found["run"],
             attempt=int(found["attempt"]),
             rank=int(found["rank"]),
@@ -87,6 +92,9 @@ class SegmentName:
             sha256=found["sha256"],
             key_id=found["key"] or "",
         )
+        if facts.incarnation >= _INCARNATIONS or str(facts) != name:
+            raise NotASegmentError("not a segment's name", where=name)
+        return facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,11 +197,18 @@ class SegmentFooter:
     def from_json(cls, raw: bytes) -> "SegmentFooter":
         """Read a footer; unknown keys of a later minor writer are ignored. Raises `NotASegmentError`."""
         try:
-            facts = json.loads(raw)
-            if not facts.keys() <= cls.__dataclass_fields__.keys():
-                facts = {key: facts[key] for key in cls.__dataclass_fields__ if key in facts}
+            return cls.from_facts(json.loads(raw))
+        except (ValueError, AttributeError) as error:
+            raise NotASegmentError("the footer is not a segment's", mend=str(error)) from error
+
+    @classmethod
+    def from_facts(cls, facts: dict[str, Any]) -> "SegmentFooter":
+        """Return the footer of which `facts` are the JSON. Raises `NotASegmentError`."""
+        if not facts.keys() <= cls.__dataclass_fields__.keys():
+            facts = {key: facts[key] for key in cls.__dataclass_fields__ if key in facts}
+        try:
             footer = cls(**facts)
-        except (ValueError, TypeError, AttributeError) as error:
+        except TypeError as error:
             raise NotASegmentError("the footer is not a segment's", mend=str(error)) from error
         if footer.format != FORMAT:
             raise NotASegmentError(f"segment format {footer.format} is not {FORMAT}", mend="upgrade ranklake")

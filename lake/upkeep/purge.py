@@ -31,7 +31,7 @@ from ranklake.lake.listing import Listed, listed
 from ranklake.lake.parquet import plan_of
 from ranklake.lake.plan import last_finished, read_plan
 from ranklake.lake.read import read
-from ranklake.lake.spool import GONE
+from ranklake.lake.spool import is_unread
 from ranklake.lake.tables import delta_table
 from ranklake.lake.unreachable import unreachable
 
@@ -146,7 +146,7 @@ def _quarantined(lake: "Lake", before: datetime) -> Iterator[Garbage]:
     if not there or delta_table(lake, "segments") is None:
         return
     known = read(lake, contract("segments"), ["sha256", "unreadable"])
-    aside = known.filter(pc.and_(pc.is_valid(known["unreadable"]), pc.not_equal(known["unreadable"], GONE)))
+    aside = known.filter(pc.and_(pc.is_valid(known["unreadable"]), pc.invert(is_unread(known["unreadable"]))))
     kept = set(aside["sha256"].to_pylist())
     for one in there:
         if one.path.rpartition("/")[2] not in kept and _is_older(one, before):

@@ -126,7 +126,9 @@ def test_a_backlog_is_opened_as_plans_take_it(lake, spool, tmp_path, monkeypatch
     """Of many packs a plan opens no more than it takes; the next goes on, whatever waits for its key in between."""
     monkeypatch.setattr(ingest_plan, "PLAN_SEGMENTS", 4)
     opened, look = [], packs.look_into
-    monkeypatch.setattr(spool_module, "look_into", lambda fs, some: opened.append(len(some)) or look(fs, some))
+    monkeypatch.setattr(
+        spool_module, "look_into", lambda fs, some, *more: opened.append(len(some)) or look(fs, some, *more)
+    )
     for number in range(12):
         paths = [put_segment(spool, step_rows(10, rank=rank, incarnation=100 * number + rank + 1)) for rank in range(2)]
         if held and number % 4:

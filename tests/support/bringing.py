@@ -7,8 +7,8 @@ from ranklake.lake.workers import InProcess
 
 
 def bring(lake, spool, **options):
-    """Ingest what is in the spool, in this process."""
-    return ingest(lake, Spool(str(spool)), InProcess(), **options)
+    """Ingest what is in the spool, in this process, within the limits of the lake."""
+    return ingest(lake, Spool(str(spool), limits=lake.limits), InProcess(), **options)
 
 
 def books(lake, spool):

@@ -38,7 +38,7 @@ def ingest(ctx: click.Context, lake: str, spool: str, dask: str | None, keep_day
     """
     config = configuration(ctx)
     target = Lake.create(lake, config.storage, config.encryption_key).trusting(config.trust).limited(config.ingest)
-    source = Spool(spool, config.storage, config.spool.writers)
+    source = Spool(spool, config.storage, config.spool.writers, config.ingest)
     with (
         on_call(dask or config.dask.address, config.dask.workers, config.dask.memory_limit) as crew,
         progress_bar("ingest") as progress,
@@ -59,6 +59,8 @@ def ingest(ctx: click.Context, lake: str, spool: str, dask: str | None, keep_day
             click.echo(f'{done.unreadable} segments could not be read; see why: ranklake sql "{why}"')
         for reason, count in done.refused.items():
             click.echo(f"{count} of them refused: {reason}", err=True)
+    for why, count in done.held.items():
+        click.echo(f"{count} files of the spool left alone ({why}); the first: {done.held_first[why]}", err=True)
     for key_id, count in done.waiting.items():
         if key_id.startswith("of the prefix"):
             click.echo(f"{count} segments wait for the keys {key_id}", err=True)

@@ -47,7 +47,7 @@ def replay(  # noqa: PLR0913 - one parameter an option
     config = configuration(ctx)
     target = Lake.open(lake, config.storage, config.encryption_key).trusting(config.trust)
     target = target.priced(config.cost.prices).limited(config.ingest)
-    source = Spool(spool, config.storage, config.spool.writers)
+    source = Spool(spool, config.storage, config.spool.writers, config.ingest)
     days = (first.date(), last.date())
     # Looked at first, so that no cluster starts for what cannot be done, nor for rollups, which need none.
     done = run_replay(target, source, InProcess(), table, days, dry_run=True)

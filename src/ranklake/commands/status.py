@@ -9,9 +9,10 @@ from itertools import groupby
 import click
 
 from ranklake.commands.options import configuration, json_option, lake_option
+from ranklake.lake.gate import firsts
 from ranklake.lake.history import History
 from ranklake.lake.invariant import TableBalance, books
-from ranklake.lake.known import unknown
+from ranklake.lake.known import sort_out, unknown
 from ranklake.lake.liveness import NEEDS_A_LOOK, OVER, RankState, liveness
 from ranklake.lake.plan import DamagedPlanError, last_finished, read_plan
 from ranklake.lake.spool import Spool
@@ -42,8 +43,12 @@ def status(ctx: click.Context, lake: str, spool: str | None, *, of_ranks: bool, 
     uri = spool or config.spool.uri
     number, hint = _unfinished(target)
     history = History(target, delta_table(target, "segments"))
-    spooled = Spool(uri, config.storage, config.spool.writers).listing(history.near) if uri else []
-    waiting = [claims[0] for claims in unknown(spooled, history.of(spooled))]
+    source = Spool(uri, config.storage, config.spool.writers, config.ingest) if uri else None
+    spooled = source.listing(history.near) if source else []
+    known = history.of(spooled)
+    news = unknown(spooled, known)
+    waiting = [claims[0] for claims in news]
+    held = sort_out(news, known, config.ingest)[1] | (source.passed_over if source else {})
     balances = books(target, waiting)
     ranks = liveness(target, waiting)
     wrong = [item for item in balances if not item.adds_up]
@@ -55,6 +60,8 @@ def status(ctx: click.Context, lake: str, spool: str | None, *, of_ranks: bool, 
             "tables": rows,
             "unfinished_plan": number,
             "refused": refused,
+            "held": Counter(held.values()),
+            "held_first": firsts(held),
             "ranks": [asdict(r) for r in ranks],
         }
         click.echo(json.dumps(facts, default=str))
@@ -64,6 +71,9 @@ def status(ctx: click.Context, lake: str, spool: str | None, *, of_ranks: bool, 
             click.echo(line)
         for reason, count in sorted(refused.items()):
             click.echo(f"{count} segments refused: {reason}", err=True)
+        for why, path in firsts(held).items():
+            count = sum(1 for one in held.values() if one == why)
+            click.echo(f"{count} files of the spool left alone ({why}); the first: {path}", err=True)
         if hint:
             click.echo(hint, err=True)
     return 1 if wrong or (of_ranks and any(one.state in NEEDS_A_LOOK for one in ranks)) else 0

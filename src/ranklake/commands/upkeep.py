@@ -41,7 +41,7 @@ def upkeep(
     Exits 1 if data files are damaged: those it merges are looked at, and with --scrub all (once a week, say).
     """
     config = configuration(ctx)
-    target = Lake.open(lake, config.storage).trusting(config.trust)
+    target = Lake.open(lake, config.storage).trusting(config.trust).limited(config.ingest)
     grace = timedelta(hours=grace_hours)
     if dry_run:
         done = run_upkeep(target, InProcess(), grace=grace, dry_run=True, with_scrub=scrub)
