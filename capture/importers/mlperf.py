@@ -23,6 +23,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
+from ranklake.capture.importers.endings import Ending, tell_ending
+from ranklake.capture.importers.logged_steps import add_steps
+from ranklake.capture.importers.mlperf_intervals import KINDS, Edge, Told, paired
+from ranklake.capture.importers.mlperf_platform import is_cuda, platform_of
+from ranklake.capture.importers.mlperf_steps import Progress, is_number, step_of
 from ranklake.capture.importers.source import Line, SourceError, uncoloured
 
 if TYPE_CHECKING:
@@ -33,19 +38,15 @@ if TYPE_CHECKING:
 MARKER: Final = ":::MLLOG"
 _SYSTEM: Final = ":::SYSJSON"
 _LABEL: Final = re.compile(r"^\s*\[?(?:rank\s*)?(\d{1,9})\]?\s*:\s*$")
-_STEP_TIME: Final = re.compile(r"(?:train[_ ])?step[_ ]tim(?:e|ing)(?:[_ ](?:in[_ ])?(m?s))?")
 _NS_PER_MS: Final = 10**6
 _LARGEST_MS: Final = 1 << 42
 _DECODER: Final = json.JSONDecoder()
-_INTERVALS: Final = {"block": ("train", "phase"), "eval": ("evaluation", "evaluation"), "epoch": ("epoch", "other"),
-                     "run": ("run", "other")}  # fmt: skip
+_FIGURES: Final = frozenset({"eval_accuracy", "train_loss"})
+_NO_SETTINGS: Final = frozenset({"tracked_stats", "cache_clear", "status", "checkpoint", "weights_initialization"})
+_LATE_SETTING: Final = re.compile("opt_.*|submission_.*|(?:train|eval)_samples|seed|.*batch_size|max_sequence_length")
 
 _PREAMBLE: Final = re.compile("cache_clear|submission_.*")
 """Keys of what launchers write before the first `init_start`."""
-
-Interval = tuple[int, int]
-Edge = tuple[int, int, str, str]
-"""Time, place in the log, what, and ``start`` or ``stop``."""
 
 
 @dataclass
@@ -58,7 +59,8 @@ class _Log:
     first_init: int | None = None
     last: int = 0
     inits: int = 0
-    steps: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    run_start: int | None = None
+    progress: dict[int, Progress] = field(default_factory=lambda: defaultdict(Progress))
     labelled: bool = False
 
 
@@ -156,6 +158,7 @@ def _entry(text: str) -> tuple[dict[str, Any] | None, str]:
 
 def _take(log: _Log, recording: "Recording", entry: dict[str, Any], label: int | None) -> None:
     key, at, value = entry["key"], entry["time_ms"], entry.get("value")
+    metadata = entry["metadata"] if isinstance(entry.get("metadata"), dict) else {}
     log.last = max(log.last, at)
     rank = label or 0
     log.labelled |= label is not None
@@ -163,39 +166,58 @@ def _take(log: _Log, recording: "Recording", entry: dict[str, Any], label: int |
         rank = log.inits if label is None else rank
         log.inits += 1
         log.first_init = at if log.first_init is None else min(at, log.first_init)
-    what, _, edge = key.rpartition("_")
-    if what in _INTERVALS and edge in {"start", "stop"}:
-        log.edges[rank].append((at, len(log.edges[rank]), what, edge))
-    if entry.get("event_type") == "POINT_IN_TIME" and key not in {"tracked_stats", "cache_clear"}:
-        log.config.setdefault(key, value)
-    _numbers(log, recording, rank, key, value, at)
+    _edge(log, rank, key, at)
+    status = metadata.get("status")
+    is_aborted = key == "run_stop" and status not in {None, "success"}
+    if not _measured(log, recording, rank, entry, metadata) and entry.get("event_type") == "POINT_IN_TIME":
+        _setting(log, key, value, at)
     more = {name: entry[name] for name in ("event_type", "value", "metadata") if entry.get(name) is not None}
-    status = (entry.get("metadata") or {}).get("status") if isinstance(entry.get("metadata"), dict) else None
     recording.row(
         "events", at * _NS_PER_MS, rank,
         event="run_end" if key == "run_stop" else key[:256],
-        severity="error" if key == "run_stop" and status not in {None, "success"} else "info",
+        severity="error" if is_aborted else "info",
         attributes=json.dumps(more, separators=(",", ":"), ensure_ascii=False),
     )  # fmt: skip
+    if is_aborted:
+        tell_ending(recording, Ending("failed", f"run_stop: {str(status)[:64]}"), at * _NS_PER_MS, rank=rank)
 
 
-def _numbers(log: _Log, recording: "Recording", rank: int, key: str, value: Any, at: int) -> None:  # noqa: ANN401 - JSON
-    """Add what was measured: steps, and scalars under ``mlperf/``."""
-    if key == "eval_accuracy":
+def _edge(log: _Log, rank: int, key: str, at: int) -> None:
+    what, _, edge = key.rpartition("_")
+    edges = log.edges[rank]
+    if what in KINDS and edge in {"start", "stop"}:
+        edges.append((at, len(edges), what, edge))
+        if (what in {"run", "block", "epoch"} and edge == "start") or (what, edge) == ("eval", "stop"):
+            log.progress[rank].at_ms = at
+        if (what, edge) == ("run", "start"):
+            log.run_start = at if log.run_start is None else min(at, log.run_start)
+    elif key == "eval_accuracy":
+        edges.append((at, len(edges), "eval", "sign"))
+
+
+def _setting(log: _Log, key: str, value: Any, at: int) -> None:  # noqa: ANN401 - JSON
+    """Keep a hyperparameter; what is told while training runs is none, unless its name says so."""
+    is_running = log.run_start is not None and at > log.run_start
+    if value is not None and key not in _NO_SETTINGS and (not is_running or _LATE_SETTING.fullmatch(key)):
+        log.config.setdefault(key, value)
+
+
+def _measured(log: _Log, recording: "Recording", rank: int, entry: dict[str, Any], metadata: dict[str, Any]) -> bool:
+    """Add what was measured: steps, and scalars under ``mlperf/``; return whether there was any."""
+    key, at, value = entry["key"], entry["time_ms"], entry.get("value")
+    if key in _FIGURES:
         value = {key: value}
     elif key != "tracked_stats" or not isinstance(value, dict):
-        return
+        return False
+    told = step_of(value, metadata, at, log.progress[rank], log.config) if key == "tracked_stats" else None
+    if told is not None:
+        add_steps(recording, told[0], rank, None if log.labelled else _world(log))
+        log.edges[rank].append((at, len(log.edges[rank]), "step", "sign"))
     for name, number in value.items():
-        if not isinstance(number, int | float) or isinstance(number, bool):
-            continue
-        timing = _STEP_TIME.fullmatch(name)
-        if timing and 0 <= number < 1 << 30:
-            seconds = number / 1000 if timing[1] == "ms" else float(number)
-            recording.step(log.steps[rank], seconds, at * _NS_PER_MS - round(seconds * 1e9), rank)
-            log.steps[rank] += 1
-        else:
+        if is_number(number) and (told is None or name != told[1]):
             metric = f"mlperf/{name.removesuffix(' in s').replace(' ', '_')}"
             recording.scalar(metric[:512], float(number), at * _NS_PER_MS, rank, kind="gauge", edge_flag="unregistered")
+    return True
 
 
 def _system(text: str) -> dict[str, Any]:
@@ -211,82 +233,40 @@ def _spans(log: _Log, recording: "Recording") -> None:
     """Add the intervals of each rank; the run's own are those of rank 0, or of the first rank that tells any."""
     number = 0
 
-    def span(rank: int, name: str, begin: int, end: int, *, whole: bool = True) -> None:
+    def span(rank: int, name: str, kind: str, of: Told, why: str = '{"unfinished":true}') -> None:
         nonlocal number
         recording.row(
-            "spans", begin * _NS_PER_MS, rank, name=name, kind=kinds[name], span_id=number,
-            duration_ns=max(0, end - begin) * _NS_PER_MS, attributes=None if whole else '{"unfinished":true}',
+            "spans", of.begin * _NS_PER_MS, rank, name=name, kind=kind, span_id=number,
+            duration_ns=max(0, of.end - of.begin) * _NS_PER_MS, attributes=None if of.whole else why,
         )  # fmt: skip
         number += 1
 
-    kinds = dict(_INTERVALS.values()) | {"init": "phase"}
-    leader = min(log.edges, default=0)
-    starts = [at for at, _, what, edge in log.edges.get(leader, []) if (what, edge) == ("run", "start")]
-    if log.first_init is not None:
-        span(0, "init", log.first_init, min(starts, default=log.last), whole=bool(starts))
+    leader = min((rank for rank, edges in log.edges.items() if any(edge[3] != "sign" for edge in edges)), default=0)
+    begun = log.run_start if log.run_start is not None else log.last
+    first = log.first_init if log.first_init is not None else log.run_start
+    if first is not None:
+        span(0, "init", "phase", Told(first, max(first, begun), log.run_start is not None))
     for teller in sorted(log.edges):
         rank = 0 if teller == leader else teller
-        found = _paired(log.edges[teller], log.last)
-        train = "block" if "block" in found else "epoch"
-        evals = sorted((begin, end) for begin, end, _ in found.get("eval", []))
-        for what, (name, _) in _INTERVALS.items():
-            for begin, end, whole in found.get(what, []):
-                if what != "block":
-                    span(rank, name, begin, end, whole=whole)
-                if what == train:
-                    for left, right in _outside((begin, end), evals):
-                        span(rank, "train", left, right, whole=whole or right < end)
+        intervals = paired(log.edges[teller], log.last)
+        for what, (name, kind) in KINDS.items():
+            for one in intervals.found.get(what, []) if what != "block" else []:
+                span(rank, name, kind, one)
+        for one in intervals.train():
+            span(rank, *KINDS["block"], one)
+        for begin, end in intervals.untold:
+            span(rank, "evaluation", "phase", Told(begin, end, whole=False), '{"begin":"not told"}')
 
 
-def _paired(edges: list[Edge], last: int) -> dict[str, list[tuple[int, int, bool]]]:
-    """Return begins and ends, by time, and whether the log tells both.
-
-    What has no end goes to the next begin of its kind, an evaluation also to that of training, and all to the run's
-    end; else to the log's last line.
-    """
-    found: dict[str, list[tuple[int, int, bool]]] = {}
-    opened: dict[str, int] = {}
-
-    def close(what: str, at: int, *, whole: bool) -> None:
-        begin = opened.pop(what, None)
-        if begin is not None and (whole or at > begin):
-            found.setdefault(what, []).append((begin, at, whole))
-
-    for at, _, what, edge in sorted(edges):
-        if edge == "stop":
-            close(what, at, whole=True)
-        else:
-            close(what, at, whole=False)
-            if what in {"block", "epoch"}:
-                close("eval", at, whole=False)
-            opened[what] = at
-        if (what, edge) == ("run", "stop"):
-            for other in list(opened):
-                close(other, at, whole=False)
-    for what in list(opened):
-        close(what, last, whole=False)
-    return found
-
-
-def _outside(of: Interval, others: list[Interval]) -> list[Interval]:
-    """Return what is left of an interval outside of others, which are in their order."""
-    begin, end = of
-    left: list[Interval] = []
-    for start, stop in others:
-        if stop <= begin or start >= end:
-            continue
-        if start > begin:
-            left.append((begin, start))
-        begin = max(begin, stop)
-    if begin < end:
-        left.append((begin, end))
-    return left
+def _world(log: _Log) -> int | None:
+    nodes, each = (_count(log.system.get(name)) for name in ("number_of_nodes", "accelerators_per_node"))
+    return nodes * each if nodes and each else log.inits if log.inits > 1 else None
 
 
 def _facts(log: _Log, recording: "Recording") -> None:
     """Fill in the row of ``runs``; what the log does not say stays NULL."""
-    nodes, each = (_count(log.system.get(name)) for name in ("number_of_nodes", "accelerators_per_node"))
-    ranks = nodes * each if nodes and each else log.inits if log.inits > 1 else None
+    ranks, platform = _world(log), platform_of(str(log.config.get("submission_platform") or ""))
+    nodes = _count(log.system.get("number_of_nodes")) or platform[0]
     recording.world_size = ranks or 1
     labels = {key: str(value) for key, value in log.config.items() if key.startswith("submission_")}
     if not log.labelled and log.inits > 1:
@@ -297,8 +277,8 @@ def _facts(log: _Log, recording: "Recording") -> None:
     recording.facts = {
         "job": str(log.config.get("submission_benchmark") or recording.run),
         "world_size": ranks, "node_count": nodes, "device_count": ranks,
-        "cluster": system.get("system_name"), "device_name": system.get("accelerator_model_name"),
-        "device_type": "cuda" if "NVIDIA" in system.get("accelerator_model_name", "") else None,
+        "cluster": system.get("system_name"), "device_name": system.get("accelerator_model_name") or platform[1],
+        "device_type": "cuda" if is_cuda(system.get("accelerator_model_name") or platform[1] or "") else None,
         "framework": system.get("framework"), "os_description": system.get("operating_system"),
         "cpu_model": system.get("host_processor_model_name"),
         "seed": seed if isinstance(seed, int) and abs(seed) < 1 << 63 else None,

@@ -24,10 +24,18 @@ WITH told AS (
     GROUP BY events.run, events.attempt
 ),
 saved AS (
-    SELECT spans.run, spans.attempt, count(*) AS checkpoints
+    SELECT
+        spans.run, spans.attempt,
+        count(*) FILTER (WHERE spans.kind = 'checkpoint') AS checkpoints,
+        -- evaluations of which only the end is known
+        count(*) FILTER (WHERE spans.kind = 'phase') AS untold_evaluations
     FROM spans
     INNER JOIN affected_runs ON affected_runs.run = spans.run
-    WHERE spans.kind = 'checkpoint' AND spans.rank = 0
+    WHERE spans.rank = 0
+      AND (
+          spans.kind = 'checkpoint'
+          OR (spans.kind = 'phase' AND spans.name = 'evaluation' AND spans.attributes LIKE '%"begin":"not told"%')
+      )
     GROUP BY spans.run, spans.attempt
 ),
 stepped AS (
@@ -68,8 +76,12 @@ brought AS (
 )
 SELECT
     summed.run, summed.attempt, affected_runs.date, summed.ts, summed.end_ts,
-    summed.steps, summed.steps_lost,
-    summed.wall_ns, summed.init_ns, summed.productive_ns, summed.checkpoint_ns, summed.evaluation_ns, summed.restart_ns,
+    -- a log without lines of steps does not say that there were none
+    CASE WHEN summed.steps > 0 OR brought.run IS NULL OR told.started_ranks > 0 THEN summed.steps END AS steps,
+    CASE WHEN summed.steps > 0 OR brought.run IS NULL OR told.started_ranks > 0 THEN summed.steps_lost END AS steps_lost,
+    summed.wall_ns, summed.init_ns, summed.productive_ns, summed.checkpoint_ns,
+    CASE WHEN coalesce(saved.untold_evaluations, 0) = 0 THEN summed.evaluation_ns END AS evaluation_ns,
+    summed.restart_ns,
     summed.lost_work_ns, summed.stall_ns, summed.unattributed_ns,
     CAST(summed.productive_ns AS DOUBLE) / nullif(summed.wall_ns, 0) AS goodput_ratio,
     CASE

@@ -15,7 +15,11 @@
 --             10 stall                      what is left in one piece of more than $stall_s seconds
 --             11 unattributed               what is left
 --          A run that tells its start by a span ``init`` (kind phase, outside of steps), as imported logs do, begins with
---          that span and starts as long as it lasts; its spans ``train`` are productive, too.
+--          that span and starts as long as it lasts; its spans ``train`` are productive, too. Such a run's own intervals go
+--          before what its steps' lengths let infer: kind 3 is that span, checkpoints and evaluations are kinds 1 and 2, and
+--          steps are productive only where the run tells no spans ``train``. Spans ``evaluation`` of kind phase are those of
+--          which only the end is known: they are
+--             12 unattributed               however long they are
 --          Then the pieces are cut at midnight (UTC) and where epochs begin. A step counts where it began. Whole days in
 --          which no piece begins or ends are quiet: of more than $quiet_days in a row all are one row, on the first of them.
 --
@@ -50,7 +54,7 @@ SELECT
     CAST(spans.ts AS BIGINT) * 1000 + spans.duration_ns AS end_ns
 FROM spans
 INNER JOIN affected_runs ON affected_runs.run = spans.run
-WHERE spans.kind = 'phase' AND spans.name IN ('init', 'train') AND spans.rank = 0 AND spans.step IS NULL;
+WHERE spans.kind = 'phase' AND spans.name IN ('init', 'train', 'evaluation') AND spans.rank = 0 AND spans.step IS NULL;
 
 -- into paused: checkpoints and evaluations that rank 0 tells as spans
 SELECT
@@ -103,6 +107,9 @@ inits AS (
     WHERE name = 'init'
     GROUP BY run, attempt
 ),
+trained AS (
+    SELECT DISTINCT run, attempt FROM told WHERE name = 'train'
+),
 extents AS (
     SELECT
         signs.run, signs.attempt,
@@ -128,6 +135,8 @@ SELECT
     coalesce(lag(bounded.end_ns) OVER following, bounded.begin_ns) AS begin_ns,
     row_number() OVER following > 1 AS is_restart,
     coalesce(stepped.steps, 0) AS steps, stepped.first_ns, stepped.typical_ns, inits.end_ns AS init_end_ns,
+    inits.begin_ns AS init_begin_ns,
+    inits.run IS NOT NULL AND trained.run IS NOT NULL AS is_told,
     -- the step that the attempts after this one went back to
     min(stepped.first_step) OVER (
         PARTITION BY bounded.run ORDER BY bounded.attempt ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING
@@ -135,15 +144,17 @@ SELECT
 FROM bounded
 LEFT JOIN stepped ON stepped.run = bounded.run AND stepped.attempt = bounded.attempt
 LEFT JOIN inits ON inits.run = bounded.run AND inits.attempt = bounded.attempt
+LEFT JOIN trained ON trained.run = bounded.run AND trained.attempt = bounded.attempt
 WINDOW following AS (PARTITION BY bounded.run ORDER BY bounded.attempt);
 
 -- into marked: what each step is
 SELECT
     timeline.run, timeline.attempt, timeline.begin_ns, timeline.end_ns, timeline.checkpoint_ns, timeline.evaluation_ns,
-    timeline.tokens,
+    timeline.tokens, attempts.is_told,
     coalesce(timeline.step >= attempts.resumed_step, FALSE) AS is_lost,
     timeline.begin_ns = attempts.first_ns AS is_first,
     CASE
+        WHEN attempts.is_told THEN 0
         WHEN timeline.step_ns - timeline.checkpoint_ns - timeline.evaluation_ns <= $hang_factor * attempts.typical_ns
         THEN 0
         WHEN timeline.begin_ns > attempts.first_ns AND timeline.step_ns <= $stall_s * 1000000000 THEN 0
@@ -187,18 +198,25 @@ WITH intervals AS (
     SELECT run, attempt, CASE WHEN is_first THEN 3 ELSE 4 END, begin_ns, begin_ns + beyond_ns
     FROM marked WHERE beyond_ns > 0
     UNION ALL
-    SELECT run, attempt, CASE WHEN is_lost THEN 5 ELSE 6 END, begin_ns, end_ns FROM marked
+    SELECT run, attempt, CASE WHEN is_lost THEN 5 ELSE 6 END, begin_ns, end_ns FROM marked WHERE is_lost OR NOT is_told
     UNION ALL
-    SELECT told.run, told.attempt, 6, told.begin_ns, told.end_ns
+    SELECT
+        told.run, told.attempt, CASE told.name WHEN 'init' THEN 3 WHEN 'train' THEN 6 ELSE 12 END,
+        told.begin_ns, told.end_ns
     FROM told
     INNER JOIN attempts ON attempts.run = told.run AND attempts.attempt = told.attempt
-    WHERE told.name = 'train' AND attempts.init_end_ns IS NOT NULL
+    WHERE attempts.init_end_ns IS NOT NULL
     UNION ALL
     SELECT run, attempt, CASE event WHEN 'checkpoint' THEN 7 ELSE 8 END, begin_ns, end_ns
     FROM happened
     WHERE event IN ('checkpoint', 'evaluation') AND rank = 0
     UNION ALL
-    SELECT run, attempt, CASE kind WHEN 'checkpoint' THEN 7 ELSE 8 END, begin_ns, end_ns FROM paused
+    SELECT
+        paused.run, paused.attempt,
+        CASE paused.kind WHEN 'checkpoint' THEN 7 ELSE 8 END - CASE WHEN attempts.is_told THEN 6 ELSE 0 END,
+        paused.begin_ns, paused.end_ns
+    FROM paused
+    INNER JOIN attempts ON attempts.run = paused.run AND attempts.attempt = paused.attempt
     UNION ALL
     -- without any step all of the attempt was a start
     SELECT run, attempt, 9, begin_ns, coalesce(init_end_ns, first_ns, end_ns) FROM attempts
@@ -215,7 +233,7 @@ clipped AS (
     WHERE least(intervals.end_ns, attempts.end_ns) > greatest(intervals.begin_ns, attempts.begin_ns)
 ),
 weights(kind, weight) AS (
-    -- one decimal counts what covers a moment, four digits a kind, the first kind in front: its size tells the kind
+    -- one decimal counts what covers a moment, four digits a kind (two the last ones), the first kind in front: its size tells the kind
     VALUES
     (1, CAST('100000000000000000000000000000000' AS DECIMAL(38, 0))),
     (2, CAST('10000000000000000000000000000' AS DECIMAL(38, 0))),
@@ -225,7 +243,8 @@ weights(kind, weight) AS (
     (6, CAST('1000000000000' AS DECIMAL(38, 0))),
     (7, CAST('100000000' AS DECIMAL(38, 0))),
     (8, CAST('10000' AS DECIMAL(38, 0))),
-    (9, CAST('1' AS DECIMAL(38, 0))),
+    (9, CAST('100' AS DECIMAL(38, 0))),
+    (12, CAST('1' AS DECIMAL(38, 0))),
     (11, CAST('0' AS DECIMAL(38, 0)))
 ),
 changes AS (
@@ -270,7 +289,8 @@ pieces AS (
         CASE
             WHEN cover >= 0.99999e32 THEN 1 WHEN cover >= 0.99999e28 THEN 2 WHEN cover >= 0.99999e24 THEN 3
             WHEN cover >= 0.99999e20 THEN 4 WHEN cover >= 0.99999e16 THEN 5 WHEN cover >= 0.99999e12 THEN 6
-            WHEN cover >= 0.99999e8 THEN 7 WHEN cover >= 0.99999e4 THEN 8 WHEN cover >= 0.5 THEN 9 ELSE 11
+            WHEN cover >= 0.99999e8 THEN 7 WHEN cover >= 0.99999e4 THEN 8 WHEN cover >= 99.5 THEN 9 WHEN cover >= 0.5 THEN 12
+            ELSE 11
         END AS kind
     FROM covered
     WHERE piece_ns > 0
@@ -370,7 +390,7 @@ spent AS (
         sum(CASE WHEN kind IN (2, 8) THEN piece_ns ELSE 0 END) AS evaluation_ns,
         sum(CASE WHEN kind = 5 THEN piece_ns ELSE 0 END) AS lost_work_ns,
         sum(CASE WHEN kind IN (4, 10) THEN piece_ns ELSE 0 END) AS stall_ns,
-        sum(CASE WHEN kind = 11 THEN piece_ns ELSE 0 END) AS unattributed_ns
+        sum(CASE WHEN kind IN (11, 12) THEN piece_ns ELSE 0 END) AS unattributed_ns
     FROM parts
     GROUP BY run, attempt, epoch, CAST(to_timestamp_micros(begin_ns / 1000) AS DATE)
 )

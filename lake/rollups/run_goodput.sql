@@ -30,15 +30,15 @@ summed AS (
         count(*) AS attempts,
         count(*) FILTER (WHERE status IN ('failed', 'abandoned')) AS failures,
         count(*) FILTER (WHERE status = 'preempted') AS preemptions,
-        sum(steps) AS steps,
-        sum(steps_lost) AS steps_lost,
+        CASE WHEN count(steps) = count(*) THEN sum(steps) END AS steps,
+        CASE WHEN count(steps_lost) = count(*) THEN sum(steps_lost) END AS steps_lost,
         sum(tokens) AS tokens,
         sum(tokens_lost) AS tokens_lost,
         sum(wall_ns) AS wall_ns,
         sum(init_ns) AS init_ns,
         sum(productive_ns) AS productive_ns,
         sum(checkpoint_ns) AS checkpoint_ns,
-        sum(evaluation_ns) AS evaluation_ns,
+        CASE WHEN count(evaluation_ns) = count(*) THEN sum(evaluation_ns) END AS evaluation_ns,
         sum(restart_ns) AS restart_ns,
         sum(downtime_ns) AS downtime_ns,
         sum(lost_work_ns) AS lost_work_ns,
@@ -91,6 +91,11 @@ SELECT
             WHEN failures = 0 THEN '"device_mttf_s":"no attempt failed"'
         END,
         CASE WHEN checkpoints = 0 THEN '"checkpoint_interval_s":"no checkpoint is recorded"' END,
+        CASE WHEN steps IS NULL THEN '"steps":"the files that it was imported from tell no steps"' END,
+        CASE
+            WHEN evaluation_ns IS NULL
+            THEN '"evaluation_ns":"ends of evaluations are recorded, not their begins; unattributed_ns has their time"'
+        END,
         CASE WHEN time_to_train_ns IS NULL THEN concat('"time_to_train_ns":"the run is ', status, '"') END
     ), '}'), '{}') AS unavailable
 FROM known

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from importing import ask, imported
 
 from ranklake.capture.importers.imports import import_files
+from ranklake.capture.importers.mlperf_platform import platform_of
 from ranklake.capture.importers.source import SourceError
 from ranklake.lake.rollups.runner import run_rollups
 
@@ -65,6 +66,15 @@ ODD = {
     # each rank tells its own: the run's are those of rank 0
     "0: 0 init_start|0: 1 run_start|1: 1 run_start|0: 1 block_start|1: 2 block_start|0: 5 block_stop|1: 6 block_stop|"
     "0: 7 run_stop": [7, 1, 4, 0, 2],
+    # a block without a begin began with the run
+    "0 init_start|1 run_start|5 block_stop|5 block_start|8 block_stop|9 run_stop": [9, 1, 7, 0, 1],
+    # an evaluation goes on while the next epoch trains
+    "0 init_start|1 run_start|1 epoch_start|4 epoch_stop|4 eval_start|5 epoch_start|6 eval_stop|9 epoch_stop|"
+    "9 run_stop": [9, 1, 6, 2, 0],
+    # nobody knows when these evaluations began
+    "0 init_start|1 run_start|1 block_start|4 block_stop|5 eval_stop|5 block_start|8 block_stop|9 run_stop":
+        [9, 1, 6, None, 2],
+    "0 init_start|1 run_start|1 block_start|4 block_stop|4 eval_accuracy|4 block_start|9 run_stop": [9, 1, 8, None, 0],
 }  # fmt: skip
 
 
@@ -77,11 +87,111 @@ def printed(one):
 def test_begins_and_ends_are_matched(lake, spool, tmp_path):
     """By time and by rank, whatever is missing and in whatever order it was printed."""
     for number, text in enumerate(ODD):
-        (tmp_path / f"log{number}").write_text("\n".join(printed(one) for one in text.split("|")))
+        (tmp_path / f"log{number:02d}").write_text("\n".join(printed(one) for one in text.split("|")))
     assert imported(lake, spool, "mlperf", tmp_path / "log*", run="r").refused == {}
     run_rollups(lake, ["goodput"])
     wanted = "SELECT wall_ns, init_ns, productive_ns, evaluation_ns, unattributed_ns FROM goodput ORDER BY run"
-    assert [[ns // 10**9 for ns in row.values()] for row in ask(lake, wanted)] == list(ODD.values())
+    told = [[ns if ns is None else ns // 10**9 for ns in row.values()] for row in ask(lake, wanted)]
+    assert told == list(ODD.values())
+
+
+def stats(at_ms, value, **metadata):
+    return line("tracked_stats", at_ms, value, **metadata)
+
+
+def nemo(*between, batch=4):
+    """Return a log as newer ones are, whose block is from 10 s to 100 s and whose evaluation to 110 s."""
+    head = [line("cache_clear", -500, value=True)] * 2 + [line("init_start", at) for at in range(16)]
+    head += [line("submission_platform", 20, "2xNVIDIA HGX H100"), line("global_batch_size", 21, batch)]
+    head += [line("max_sequence_length", 22, 8), line("run_start", 10_000), line("block_start", 10_000)]
+    tail = [
+        line("block_stop", 100_000),
+        line("eval_start", 100_000),
+        line("eval_accuracy", 109_000, 5.5, samples_count=8),
+    ]
+    return [*head, *between, *tail, line("eval_stop", 110_000), line("run_stop", 110_000, status="success")]
+
+
+def test_what_is_told_goes_before_what_is_inferred(lake, spool, tmp_path):
+    """Steps whose lengths reach into the start and the evaluation move neither; a block's mean is no step of it."""
+    steps = [stats(at * 1_000 + 100, {"train_step_time": 30.4, "reduced_train_loss": at / 8}, step=number * 4)
+             for number, at in enumerate((40, 70, 100), 1)]  # fmt: skip
+    mean = stats(100_200, {"throughput": 1.0, "train_step_time": 30.3, "max_memory_usage": 58.8}, step=12)
+    (tmp_path / "log").write_text("\n".join(nemo(*steps, mean)))
+    imported(lake, spool, "mlperf", tmp_path / "log", run="r")
+    run_rollups(lake, ["run_summary"])
+    wanted = "init_ns, productive_ns, evaluation_ns, stall_ns, unattributed_ns"
+    (account,) = ask(lake, f"SELECT {wanted} FROM goodput")
+    assert [ns // 10**6 for ns in account.values()] == [10_000, 90_000, 10_000, 0, 0]
+    (run,) = ask(lake, "SELECT steps, tokens, status, time_to_train_ns / 1e9 t FROM run_goodput")
+    assert list(run.values()) == [3, 3 * 4 * 8, "finished", 100.0]
+    assert [row["loss"] for row in ask(lake, "SELECT loss FROM steps ORDER BY step")] == [5.0, 8.75, 12.5]
+    (facts,) = ask(lake, "SELECT node_count n, device_name d, device_type t, world_size w, config FROM runs")
+    assert list(facts.values())[:4] == [2, "HGX H100", "cuda", 16]
+    assert set(json.loads(facts["config"])) == {"global_batch_size", "max_sequence_length"}
+    means = ask(
+        lake, "SELECT metric, value FROM scalars WHERE metric IN ('mlperf/train_step_time', 'mlperf/eval_accuracy')"
+    )
+    assert sorted(row["value"] for row in means) == [5.5, 30.3]
+
+
+def test_lines_for_several_steps(lake, spool, tmp_path):
+    """A line may stand for many steps, told by steps or samples from 0 or 1; one that stalled stands for no more."""
+    ends = [42_000, 74_000, 99_000]
+    counts = [{"step": 32.0 * n - 1, "samples_count": 128.0 * n} for n in (1, 2, 3)]
+    lines = [stats(at, {"train_step_time": 1.0}, **count) for at, count in zip(ends, counts, strict=True)]
+    mean = stats(100_000, {"train_step_time": 0.9}, samples_count=384)
+    (tmp_path / "log").write_text("\n".join(nemo(*lines, mean)))
+    imported(lake, spool, "mlperf", tmp_path / "log", run="r")
+    told = "count(*) n, min(step) a, max(step) b, sum(samples) s, sum(tokens) t, max(interval_end_step) i, max(ranks) r"
+    assert list(ask(lake, f"SELECT {told} FROM steps")[0].values()) == [96, 0, 95, 384, 3_072, 95, 16]
+
+
+def test_logs_without_steps(lake, spool, tmp_path):
+    """Unknown is how many steps there were where none is told, and how long evaluations were that only end; and why."""
+    means = stats(100_000, {"throughput": 1.0, "train_step_time": 2.0}, step=12)
+    ends = [one for one in nemo(stats(40_000, {"train_step_time": 30.0}, step=4)) if "eval_start" not in one]
+    (tmp_path / "log1").write_text("\n".join(nemo(means)))
+    (tmp_path / "log2").write_text("\n".join(one for one in ends if "block_stop" not in one))
+    imported(lake, spool, "mlperf", tmp_path / "log*", run="r")
+    run_rollups(lake, ["run_summary"])
+    told = ask(lake, "SELECT steps, steps_lost, evaluation_ns e, stall_ns s, unavailable FROM run_goodput ORDER BY run")
+    assert (told[0]["steps"], told[0]["steps_lost"], told[0]["e"]) == (None, None, 10 * 10**9)
+    assert (told[1]["steps"], told[1]["e"], told[1]["s"]) == (1, None, 0)
+    assert "steps" in json.loads(told[0]["unavailable"])
+    assert "evaluation_ns" in json.loads(told[1]["unavailable"])
+    assert [row["n"] for row in ask(lake, "SELECT steps n FROM run_summary ORDER BY run")] == [None, 1]
+
+
+def test_how_a_run_ended(lake, spool, tmp_path):
+    """A run that was aborted failed; one whose log breaks off is imported."""
+    whole = nemo()
+    (tmp_path / "log1").write_text("\n".join([*whole[:-1], line("run_stop", 110_000, status="aborted")]))
+    (tmp_path / "log2").write_text("\n".join(whole[:-1]))
+    imported(lake, spool, "mlperf", tmp_path / "log*", run="r")
+    run_rollups(lake, ["goodput"])
+    assert [row["status"] for row in ask(lake, "SELECT status FROM goodput ORDER BY run")] == ["failed", "imported"]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("64xNVIDIA DGX H100", (64, "DGX H100")),
+        ("128xNVIDIA GB200", (128, "GB200")),
+        ("1xMI300X", (1, "MI300X")),
+        ("2xXE9680Lx8B200-SXM-180GB", (2, "B200 SXM")),
+        ("1xXE7745x4H200-NVL-141GB", (1, "H200 NVL")),
+        ("GX2560M7_H100_SXM_80GBx4", (None, "H100 SXM")),
+        ("16xNVIDIA L40S", (16, "L40S")),
+        ("H100", (None, None)),
+        ("1xG593-SD1", (1, None)),
+        ("8xSUBMISSION_PLATFORM_PLACEHOLDER", (8, None)),
+        ("tpu-v5p", (None, None)),
+    ],
+)
+def test_platforms(name, said):
+    """A platform's name tells nodes and device where it does; an H100 of no form is not said to be one of two."""
+    assert platform_of(name) == said
 
 
 def test_several_runs_in_a_log(lake, spool, tmp_path):

@@ -1,0 +1,163 @@
+"""Intervals of an MLPerf log: begins and ends matched, what has only one of them, and what training is.
+
+init_start (first) to run_start          init
+block_start to block_stop, or epochs     train, outside of evaluations
+eval_start to eval_stop                  evaluation; also where the next epoch begins meanwhile
+eval_stop, eval_accuracy alone           an evaluation of which nobody knows when it began
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+Interval = tuple[int, int]
+Edge = tuple[int, int, str, str]
+"""Time (ms since 1970), place in the log, what, and ``start`` or ``stop``; ``sign`` of a step that ended."""
+
+KINDS: Final = {"block": ("train", "phase"), "eval": ("evaluation", "evaluation"), "epoch": ("epoch", "other"),
+                "run": ("run", "other")}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An interval, and whether the log tells both its begin and its end."""
+
+    begin: int
+    end: int
+    whole: bool = True
+
+
+@dataclass
+class Intervals:
+    """What a rank's edges say.
+
+    Attributes
+    ----------
+    found
+        By what: ``block``, ``epoch``, ``eval``, ``run``.
+    untold
+        Evaluations that only their end is told of: from the last sign of something else until then.
+    """
+
+    found: dict[str, list[Told]] = field(default_factory=dict)
+    untold: list[Interval] = field(default_factory=list)
+
+    def train(self) -> list[Told]:
+        """Return where it trained: blocks, else epochs, outside of evaluations."""
+        evals = sorted([(one.begin, one.end) for one in self.found.get("eval", [])] + self.untold)
+        spans = []
+        for one in self.found.get("block" if "block" in self.found else "epoch", []):
+            for begin, end in outside((one.begin, one.end), evals):
+                spans.append(Told(begin, end, one.whole or end < one.end))
+        return spans
+
+
+def paired(edges: Iterable[Edge], last: int) -> Intervals:
+    """Match begins and ends by time.
+
+    What has no end goes to the next begin of its kind; an evaluation whose end is not told before the next one begins,
+    to the next begin of training; all to the run's end; else to the log's last line. A block without a begin began
+    where the run did, or where the last block or evaluation ended. An evaluation without a begin began nobody knows
+    when, but not before the last step or block ended.
+    """
+    ordered = sorted(edges)
+    matching = _Matching(
+        [at for at, _, what, edge in ordered if (what, edge) == ("eval", "start")],
+        [at for at, _, what, edge in ordered if (what, edge) == ("eval", "stop")],
+    )
+    for at, _, what, edge in ordered:
+        if edge == "sign":
+            matching.sign(what, at)
+        elif edge == "stop":
+            matching.stop(what, at)
+        else:
+            matching.start(what, at)
+    matching.close_all(last)
+    return matching.of
+
+
+@dataclass
+class _Matching:
+    """Begins and ends on their way, in the order of time.
+
+    Attributes
+    ----------
+    starts, stops
+        Of evaluations, in their order.
+    opened
+        When what is under way began.
+    free
+        When the run, the last block or the last evaluation ended or began: where a block may have begun.
+    busy
+        When the last step, or block, ended: where an evaluation may have begun.
+    """
+
+    starts: list[int]
+    stops: list[int]
+    of: Intervals = field(default_factory=Intervals)
+    opened: dict[str, int] = field(default_factory=dict)
+    free: int | None = None
+    busy: int | None = None
+
+    def close(self, what: str, at: int, *, whole: bool) -> None:
+        begin = self.opened.pop(what, None)
+        if begin is not None and (whole or at > begin):
+            self.of.found.setdefault(what, []).append(Told(begin, at, whole))
+
+    def close_all(self, at: int) -> None:
+        for what in list(self.opened):
+            self.close(what, at, whole=False)
+
+    def sign(self, what: str, at: int) -> None:
+        if what == "step":
+            self.busy = at
+        elif not self.starts and not self.stops:
+            self.of.untold.append((at, at))
+
+    def stop(self, what: str, at: int) -> None:
+        if what == "eval" and "eval" not in self.opened:
+            self.of.untold.append((at if self.busy is None else self.busy, at))
+        if what == "block" and self.free is not None:
+            self.opened.setdefault("block", self.free)
+        self.close(what, at, whole=True)
+        if what in {"block", "eval"}:
+            self.free = at
+        if what in {"block", "epoch"}:
+            self.busy = at
+        if what == "run":
+            self.close_all(at)
+
+    def start(self, what: str, at: int) -> None:
+        self.close(what, at, whole=False)
+        if what in {"block", "epoch"}:
+            self.busy = None
+            if not _ends_later(self.opened.get("eval"), self.starts, self.stops):
+                self.close("eval", at, whole=False)
+        if what == "run":
+            self.free = at
+        self.opened[what] = at
+
+
+def _ends_later(begin: int | None, starts: list[int], stops: list[int]) -> bool:
+    """Return whether an evaluation's end is told before the next one begins: it may overlap the next epoch."""
+    if begin is None:
+        return False
+    after = bisect_left(stops, begin)
+    later = [at for at in starts if at > begin]
+    return after < len(stops) and (not later or stops[after] <= later[0])
+
+
+def outside(of: Interval, others: list[Interval]) -> list[Interval]:
+    """Return what is left of an interval outside of others, which are in their order."""
+    begin, end = of
+    left: list[Interval] = []
+    for start, stop in others:
+        if stop <= begin or start >= end:
+            continue
+        if start > begin:
+            left.append((begin, start))
+        begin = max(begin, stop)
+    if begin < end:
+        left.append((begin, end))
+    return left
