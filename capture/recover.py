@@ -7,6 +7,7 @@ none twice.
 
 import contextlib
 import os
+import stat
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from ranklake.capture.spool.files import TEMPORARY, write_whole
 from ranklake.capture.spool.frames import FrameFile
 from ranklake.capture.spool.meta import Meta, read_meta
 from ranklake.capture.spool.owner import HELD, OWNER_FILE, Owner, OwnerLock
+from ranklake.capture.spool.ownership import is_mine, open_regular, read_regular
 from ranklake.capture.spool.places import local_root, spool_uri
 from ranklake.capture.spool.stream import (
     ACKED,
@@ -171,9 +173,12 @@ def recover_stream(folder: Path, uploader: Uploader | None, *, family: int, keys
 
 @contextlib.contextmanager
 def taken_over(folder: Path, keys: SealingKeys) -> Iterator["Orphan | None"]:
-    """Hold a dead process's stream for the block; None if the process lives or somebody else has taken it over."""
+    """Hold a dead process's stream for the block.
+
+    None if the process lives, somebody else has taken it over, or it is not this process's user's.
+    """
     name = StreamName.of(folder)
-    if name is None or not HELD.take(name.incarnation):
+    if name is None or not is_mine(folder) or not HELD.take(name.incarnation):
         yield None
         return
     try:
@@ -260,7 +265,8 @@ class Orphan:
     def _tidy(self) -> None:
         """Remove what is of no use any more, and move out of the way what is not known."""
         for path in sorted(self.folder.iterdir()):
-            if path.name.endswith((SPARE, ACKED)) or (path.name.startswith(".") and path.name.endswith(TEMPORARY)):
+            temporary = path.name.startswith(".") and path.name.endswith(TEMPORARY)
+            if path.name.endswith((SPARE, ACKED)) or temporary or _is_no_file(path):
                 path.unlink()
             elif path.name not in {OWNER_FILE, META_FILE, FAULTS_FILE} and not _is_known(path):
                 keep_damaged(self.folder, path)
@@ -270,7 +276,11 @@ class Orphan:
         path = self.folder / META_FILE
         found = frames.read(path)
         if found.torn_bytes:
-            os.truncate(path, path.stat().st_size - found.torn_bytes)
+            fd = open_regular(path, os.O_RDWR)
+            try:
+                os.ftruncate(fd, os.fstat(fd).st_size - found.torn_bytes)
+            finally:
+                os.close(fd)
 
     def _add_ending(self, meta: Meta) -> None:
         """Add an event ``abandoned`` if the process did not get to say that it ended. A worker never says so."""
@@ -279,7 +289,7 @@ class Orphan:
         straight = self._anchors(meta)
         last = straight[-1][0]
         for file in open_files(self.folder):
-            raw = file.path.read_bytes()
+            raw = read_regular(file.path)
             if file.table == "events" and any(f.get("event") in _ENDINGS for f in frames.scan(raw).frames):
                 return
             rows = read_rows(file.lane, raw, meta, straight)
@@ -305,6 +315,12 @@ class Orphan:
         numbers += [file.segment for file in open_files(self.folder) if file.table == table]
         numbers += [file.segment for file in sealed_files(self.folder) if file.table == table]
         return 1 + max(numbers)
+
+
+def _is_no_file(path: Path) -> bool:
+    """Say whether a path is a link, a FIFO, a socket or a device, which no recorder leaves. Raises `OSError`."""
+    mode = path.lstat().st_mode
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
 def _is_known(path: Path) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from ranklake.capture.spool import frames
 from ranklake.capture.spool.files import write_whole
+from ranklake.capture.spool.ownership import read_regular
 from ranklake.lake.contracts.redact import redact
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Faults:
 
     @staticmethod
     def _lead_to(path: Path, flags: int) -> None:
-        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, 0o600)
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
         if Faults._handed_over < 0:
             Faults._handed_over = fd
         else:
@@ -72,7 +73,7 @@ class Faults:
 def columns_of(path: Path) -> dict[str, Any] | None:
     """Return the columns of ``logs`` that a file of the fault handler's fills; None where it says nothing."""
     try:
-        raw = path.read_bytes()[:_MOST_BYTES].decode("utf-8", "replace").strip()
+        raw = read_regular(path)[:_MOST_BYTES].decode("utf-8", "replace").strip()
     except OSError:
         return None
     if not raw:

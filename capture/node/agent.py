@@ -23,7 +23,8 @@ from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.sending.breaker import Breaker, Standing
 from ranklake.capture.sending.packing import PACK_BYTES, Waiting, packs_of
 from ranklake.capture.sending.upload import Uploader
-from ranklake.capture.spool.owner import HELD, OWNER_FILE, Owner, is_orphan
+from ranklake.capture.spool.owner import HELD, Owner, is_orphan
+from ranklake.capture.spool.ownership import is_mine, may_serve, with_rights_of
 from ranklake.capture.spool.stream import SealedFile, StreamName, ready_files, streams, sweep
 from ranklake.lake.contracts.envelope import EncryptionError
 from ranklake.lake.contracts.pack import pack
@@ -78,7 +79,15 @@ class Agent:
         troubles: list[str] = []
         kept: list[Waiting] = []
         seen: set[Path] = set()
-        folders = streams(self.root)
+
+        def mine(folder: Path) -> bool:
+            serves = may_serve(folder)
+            counts["others"] += not serves
+            return serves
+
+        with contextlib.suppress(EncryptionError):  # told where it is needed; of another user's file they are not read
+            self.keys.active()
+        folders = streams(self.root, mine)
         while chosen := list(islice(folders, STREAMS_AT_ONCE)):
             with contextlib.ExitStack() as held:
                 waiting: list[Waiting] = []
@@ -86,17 +95,18 @@ class Agent:
                 for folder in chosen:
                     seen.add(folder)
                     if not stop():
-                        with self._telling(troubles, folder):
-                            waiting += self._one(folder, held, orphans, counts, troubles)
+                        own = is_mine(folder)
+                        with self._telling(troubles, folder), with_rights_of(folder):
+                            waiting += self._one(folder, held, orphans, counts, troubles, own=own)
                 if pack_now or self._due(waiting):
                     waiting = self._send(waiting, stop, counts, troubles)
                     counts["left"] += len(waiting)
                 for orphan in orphans:
-                    with self._telling(troubles, orphan.folder):
+                    with self._telling(troubles, orphan.folder), with_rights_of(orphan.folder):
                         orphan.discard_if_empty()
                 kept += waiting
         self._forget(seen, kept)
-        sweep(self.root)
+        sweep(self.root, may_serve)
         self.figures = self._figures(kept, counts)
         return Round(**counts, troubles=tuple(troubles))
 
@@ -119,8 +129,13 @@ class Agent:
         orphans: "list[Orphan]",
         counts: "Counter[str]",
         troubles: list[str],
+        *,
+        own: bool,
     ) -> list[Waiting]:
-        """Return what waits in a stream; one whose process is dead is taken over and sealed first."""
+        """Return what waits in a stream; one whose process is dead is taken over and sealed first.
+
+        What a stream says of where it is to go counts only if it is this process's own user's.
+        """
         with contextlib.ExitStack() as mine:
             orphan = mine.enter_context(_taken_over(folder, self.keys))
             meant_for = orphan.owner.spool if orphan and orphan.owner else "" if orphan else self._spool_of(folder)
@@ -145,7 +160,8 @@ class Agent:
         waiting = []
         for file in ready_files(folder):
             with contextlib.suppress(FileNotFoundError):  # its process has sent it meanwhile
-                waiting.append(self._waiting(file, name, self.spool or meant_for, adopted=orphan is not None))
+                uri = self.spool or (meant_for if own else "")
+                waiting.append(self._waiting(file, name, uri, adopted=orphan is not None))
         return waiting
 
     def _spool_of(self, folder: Path) -> str:
@@ -156,7 +172,8 @@ class Agent:
         if folder not in self._meant_for:
             name = StreamName.of(folder)
             own = name is None or HELD.has(name.incarnation)
-            self._meant_for[folder] = self.spool if own else _owner_says(folder)
+            owner = None if own else Owner.read(folder)
+            self._meant_for[folder] = self.spool if own else owner.spool if owner else ""
         return self._meant_for[folder]
 
     def _waiting(self, file: SealedFile, name: StreamName, uri: str, *, adopted: bool) -> Waiting:
@@ -187,14 +204,16 @@ class Agent:
                 members = members[:1]  # noqa: PLW2901 - what is sent now
             raw: dict[str, bytes] = {}
             for item in members:
-                with self._telling(troubles, item.file.path.parent), contextlib.suppress(FileNotFoundError):
+                folder = item.file.path.parent
+                with self._telling(troubles, folder), with_rights_of(folder), contextlib.suppress(FileNotFoundError):
                     raw[item.remote] = item.file.read_to_send()
             if raw and not uploader.send(*pack(raw)):
                 left += members
                 continue
             for item in members:
                 if item.remote in raw:
-                    with self._telling(troubles, item.file.path.parent):
+                    folder = item.file.path.parent
+                    with self._telling(troubles, folder), with_rights_of(folder):
                         self._acknowledge(item)
             counts.update(segments=len(raw), packs=bool(raw))
             counts["rows"] += sum(item.file.rows for item in members if item.remote in raw)
@@ -239,13 +258,6 @@ class Agent:
             gap_rows=self.gaps.rows.total(),
             gaps=dict(self.gaps.rows),
         )
-
-
-def _owner_says(folder: Path) -> str:
-    try:
-        return Owner.from_json((folder / OWNER_FILE).read_bytes()).spool
-    except ValueError:
-        return ""
 
 
 @contextlib.contextmanager

@@ -47,9 +47,9 @@ class Errand:
     spool: str
     storage_options: Mapping[str, Any]
     encryption_key: str
-    signing_key: str = ""
     standings: Mapping[str, Standing] = field(default_factory=dict)
     read: Mapping[str, int] = field(default_factory=dict)
+    signing_key: str = ""
 
     def to_json(self) -> str:
         """Return it as JSON."""

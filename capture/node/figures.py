@@ -8,6 +8,7 @@ from typing import Final
 
 from ranklake.capture.common.gaps import FOUND_WHEN_SEALING
 from ranklake.capture.spool import frames
+from ranklake.capture.spool.ownership import open_regular
 from ranklake.capture.spool.stream import META_FILE
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -99,7 +100,7 @@ class GapCount:
     def look(self, folder: Path) -> None:
         """Count what a stream has written down since the last look. Raises `OSError`."""
         at = self.read.get(folder, 0)
-        with (folder / META_FILE).open("rb") as file:
+        with open(open_regular(folder / META_FILE), "rb") as file:  # noqa: PTH123 - a descriptor
             file.seek(at)
             raw = file.read()
         found = frames.scan(raw)

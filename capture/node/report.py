@@ -17,6 +17,8 @@ class Round:
         Segments that should have been uploaded and could not be.
     alive, foreign
         Streams that are being written; streams meant for another spool, which are passed by.
+    others
+        Streams of other users, which are passed by, too.
     troubles
         One line for each stream that could not be finished.
     """
@@ -28,4 +30,5 @@ class Round:
     left: int = 0
     alive: int = 0
     foreign: int = 0
+    others: int = 0
     troubles: tuple[str, ...] = ()

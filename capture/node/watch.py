@@ -14,7 +14,8 @@ from ranklake.capture.node.errand import Report
 from ranklake.capture.node.figures import Figures, GapCount
 from ranklake.capture.sending.breaker import Standing
 from ranklake.capture.sending.packing import PACK_BYTES
-from ranklake.capture.spool.owner import HELD, OWNER_FILE, Owner, is_orphan
+from ranklake.capture.spool.owner import HELD, Owner, is_orphan
+from ranklake.capture.spool.ownership import is_mine, may_serve
 from ranklake.capture.spool.stream import SealedFile, StreamName, open_files, ready_files, sealed_files, streams
 
 LONGEST_REST_S: Final = 60.0
@@ -76,7 +77,7 @@ class Watch:
         seen: set[Path] = set()
         files_seen: set[Path] = set()
         holders: dict[int, StreamName] = {}
-        for folder in streams(self.root):
+        for folder in streams(self.root, may_serve):
             seen.add(folder)
             with contextlib.suppress(OSError):  # finished and removed meanwhile
                 due |= self._one(folder, ages, sizes, files_seen, holders)
@@ -106,11 +107,13 @@ class Watch:
         name = StreamName.of(folder)
         assert name is not None
         own = HELD.has(name.incarnation)
-        dead = not own and is_orphan(folder, name.incarnation)
+        mine = is_mine(folder)
         owner = None if own else self._owner(folder)
+        # Another user's stream is looked at here and no more: whoever takes it over does so with that user's rights.
+        dead = not own and (is_orphan(folder, name.incarnation) if mine else owner is None or not owner.runs())
         if owner is not None and not dead:
             holders[owner.pid] = name
-        uri = self.spool or (owner.spool if owner else "")
+        uri = self.spool or (owner.spool if owner and mine else "")
         if self.spool and owner and owner.spool and owner.spool != self.spool:
             self.foreign += 1
             return False
@@ -176,8 +179,5 @@ class Watch:
     def _owner(self, folder: Path) -> Owner | None:
         """Return what owner.json says; this process's own must not be asked for. Raises `OSError`."""
         if folder not in self._owners:
-            try:
-                self._owners[folder] = Owner.from_json((folder / OWNER_FILE).read_bytes())
-            except ValueError:
-                self._owners[folder] = None
+            self._owners[folder] = Owner.read(folder)
         return self._owners[folder]

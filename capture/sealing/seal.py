@@ -31,6 +31,7 @@ from ranklake.capture.sealing.tables import arrow_table, read_rows, rows_there
 from ranklake.capture.spool.clock import Anchor, bracket, straighten
 from ranklake.capture.spool.files import write_whole
 from ranklake.capture.spool.meta import Meta, aside_frame, read_meta, sealed_frame
+from ranklake.capture.spool.ownership import read_regular
 from ranklake.capture.spool.stream import DAMAGED_FOLDER, OpenFile, SealedFile, StreamName, sealed_files
 from ranklake.lake.contracts.envelope import EncryptionError, decrypt, encrypt
 from ranklake.lake.contracts.load import contract
@@ -167,7 +168,7 @@ def _finish(job: Sealing, meta: Meta, file: OpenFile, there: dict[tuple[str, int
     found = there.get((file.table, file.segment))
     if found is None:
         return None
-    raw = found.path.read_bytes()
+    raw = read_regular(found.path)
     if hashlib.sha256(raw).hexdigest() != found.sha256:
         found.path.unlink()  # its slots are still there to seal it again
         return None
@@ -192,7 +193,7 @@ def _seal_or_put_aside(job: Sealing, meta: Meta, file: OpenFile, *, final: bool)
         raise
     except Exception as error:  # noqa: BLE001 - a bug of ours, or damage beyond imagination
         LOGGER.warning("ranklake: cannot seal %s: %s: %s", file.path, type(error).__name__, error)
-        lost = rows_there(file.lane, file.path.read_bytes())
+        lost = rows_there(file.lane, read_regular(file.path))
         job.note(aside_frame(file.table, file.segment, lost))
         meta.add_aside(file.table, file.segment, lost)
         keep_damaged(job.folder, file.path)
@@ -202,7 +203,7 @@ def _seal_or_put_aside(job: Sealing, meta: Meta, file: OpenFile, *, final: bool)
 def _seal_file(job: Sealing, meta: Meta, file: OpenFile, *, final: bool) -> Sealed | None:
     if (file.table, file.segment) in meta.sealed:  # finished above, uploaded before
         return None
-    raw = file.path.read_bytes()
+    raw = read_regular(file.path)
     straight = straighten(meta.anchors) or [job.fallback or _emergency_anchor(file, raw, meta)]
     rows = read_rows(file.lane, raw, meta, straight)
     gaps = _gaps_due(meta, file.table, rows)

@@ -12,7 +12,8 @@ def write_whole(path: Path, raw: bytes) -> None:
     """Write a file that is whole and on the disk when it appears under its name. Raises `OSError`, leaving none."""
     temporary = path.with_name(f".{path.name[:64]}{TEMPORARY}")
     try:
-        with temporary.open("wb") as file:
+        temporary.unlink(missing_ok=True)  # of a killed process; whatever it is, it is not written through
+        with temporary.open("xb") as file:
             file.write(raw)
             file.flush()
             os.fsync(file.fileno())

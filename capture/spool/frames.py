@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from ranklake.capture.spool.ownership import open_regular, read_regular
+
 Frame = dict[str, Any]
 
 MAX_BYTES: Final = 1 << 20
@@ -87,7 +89,7 @@ def scan(raw: bytes) -> Scan:
 def read(path: Path) -> Scan:
     """Read a file of frames; one that is absent is empty. Raises `OSError` for other troubles."""
     try:
-        raw = path.read_bytes()
+        raw = read_regular(path)
     except FileNotFoundError:
         raw = b""
     return scan(raw)
@@ -98,8 +100,7 @@ class FrameFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        self._fd = os.open(path, flags, 0o600)
+        self._fd = open_regular(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
         self._size = os.fstat(self._fd).st_size
         self._synced_size = -1  # at first the file itself is to be brought there, too
 

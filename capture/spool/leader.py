@@ -7,6 +7,7 @@ drop the lock.
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -17,6 +18,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Self
+
+from ranklake.capture.spool.ownership import open_regular
 
 LEADER_FILE: Final = "agent.json"
 _MOST_BYTES: Final = 1 << 16
@@ -87,8 +90,9 @@ class Leadership:
         with _LED.lock:
             if str(path) in _LED.mine:
                 return None
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            fd = open_regular(path, os.O_RDWR | os.O_CREAT)
             try:
+                _refuse_others(fd, path)
                 if not _locked_within(fd, _ASKED_FOR_S):
                     os.close(fd)
                     return None
@@ -128,10 +132,12 @@ def leader(root: Path) -> Leader | None:
         if str(path) in _LED.mine:
             return _LED.mine[str(path)]
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            fd = open_regular(path)
         except OSError:
             return None
         try:
+            if os.fstat(fd).st_uid not in {os.geteuid(), 0}:  # it serves no streams of ours, whatever it says
+                return None
             if _locked(fd, shared=True):
                 return None
             return Leader(**json.loads(os.read(fd, _MOST_BYTES)))
@@ -139,6 +145,11 @@ def leader(root: Path) -> Leader | None:
             return None
         finally:
             os.close(fd)
+
+
+def _refuse_others(fd: int, path: Path) -> None:
+    if os.fstat(fd).st_uid != os.geteuid():
+        raise OSError(errno.EPERM, "another user's agent.json lies there", str(path))
 
 
 def _place(root: Path) -> Path:

@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
+from ranklake.capture.spool.ownership import open_regular, read_regular
+
 OWNER_FILE: Final = "owner.json"
 _STATE, _START_TIME = 0, 19  # fields of /proc/<pid>/stat behind the command's closing bracket
 
@@ -64,6 +66,18 @@ class Owner:
             return cls(**{**known, "anchor": (int(mono), int(wall))})
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError("owner.json is damaged") from error
+
+    @classmethod
+    def read(cls, folder: Path) -> Self | None:
+        """Read a stream's ``owner.json``; None if it is damaged. This process's own must not be asked for.
+
+        Raises `OSError`.
+        """
+        raw = read_regular(folder / OWNER_FILE)
+        try:
+            return cls.from_json(raw)
+        except ValueError:
+            return None
 
     def to_json(self) -> bytes:
         """Return the file's bytes."""
@@ -156,7 +170,7 @@ class OwnerLock:
         -------
         The lock and what owner.json says, None if that is damaged. Raises `OSError` if the file cannot be opened.
         """
-        fd = os.open(folder / OWNER_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = open_regular(folder / OWNER_FILE, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.fstat(fd).st_nlink == 0:  # the former holder finished and removed the stream

@@ -24,7 +24,7 @@ import stat
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
@@ -35,6 +35,7 @@ from ranklake.capture.spool.files import sync_folder
 from ranklake.capture.spool.frames import FrameFile, Scan
 from ranklake.capture.spool.ntp import read_clock
 from ranklake.capture.spool.owner import HELD, Owner, OwnerLock, boot_id, start_ticks
+from ranklake.capture.spool.ownership import is_mine, open_regular, regular_files, with_rights_of
 from ranklake.lake.contracts.segment import RUN_NAME, ClockReading, SegmentName
 
 META_FILE: Final = "meta.frames"
@@ -141,9 +142,10 @@ class SealedFile:
         The mark is that its owner may no longer write to it. Raises `OSError`: if there is no such file, it was sent
         or given up.
         """
-        with contextlib.suppress(PermissionError, NotImplementedError):  # a file system without permissions
-            self.path.chmod(stat.S_IRUSR)
-        return self.path.read_bytes()
+        with open(open_regular(self.path), "rb") as file:  # noqa: PTH123 - a descriptor
+            with contextlib.suppress(PermissionError, NotImplementedError):  # a file system without permissions
+                os.fchmod(file.fileno(), stat.S_IRUSR)
+            return file.read()
 
     @staticmethod
     def is_tried(path: Path) -> bool:
@@ -167,13 +169,13 @@ class SealedFile:
 
 def open_files(folder: Path) -> list[OpenFile]:
     """Return the unsealed files of a stream, by table and segment. Raises `OSError`."""
-    found = [file for path in folder.iterdir() if (file := OpenFile.of(path))]
+    found = [file for path in regular_files(folder) if (file := OpenFile.of(path))]
     return sorted(found, key=lambda file: (file.table, file.segment))
 
 
 def sealed_files(folder: Path) -> list[SealedFile]:
     """Return the segments of a stream that wait, by table and segment. Raises `OSError`."""
-    found = [file for path in folder.iterdir() if (file := SealedFile.of(path))]
+    found = [file for path in regular_files(folder) if (file := SealedFile.of(path))]
     return sorted(found, key=lambda file: (file.table, file.segment))
 
 
@@ -188,14 +190,20 @@ def ready_files(folder: Path) -> list[SealedFile]:
     return [file for file in waiting if (file.table, file.segment) not in unfinished]
 
 
-def streams(root: Path) -> Iterator[Path]:
-    """Yield the folders of all streams below a local spool, sorted; what cannot be listed is skipped."""
-    yield from (path for path in _below_attempts(root) if StreamName.of(path))
+def streams(root: Path, whose: Callable[[Path], bool] = is_mine) -> Iterator[Path]:
+    """Yield the folders of streams below a local spool, sorted; what cannot be listed is skipped.
+
+    Parameters
+    ----------
+    whose
+        Says of a folder whether to yield it; by default those of this process's user.
+    """
+    yield from (path for path in _below_attempts(root) if StreamName.of(path) and whose(path))
 
 
-def remains(root: Path, kind: str) -> Iterator[Path]:
-    """Yield what killed processes left of streams half made (`NEW`) or half removed (`GONE`)."""
-    yield from (path for path in _below_attempts(root) if path.name.startswith(kind))
+def remains(root: Path, kind: str, whose: Callable[[Path], bool] = is_mine) -> Iterator[Path]:
+    """Yield what killed processes left of streams half made (`NEW`) or half removed (`GONE`); `whose` as `streams`."""
+    yield from (path for path in _below_attempts(root) if path.name.startswith(kind) and whose(path))
 
 
 def _below_attempts(root: Path) -> Iterator[Path]:
@@ -208,7 +216,8 @@ def _below_attempts(root: Path) -> Iterator[Path]:
 
 def _entries(folder: Path) -> list[Path]:
     try:
-        return sorted(folder.iterdir())
+        with os.scandir(folder) as entries:
+            return sorted(folder / entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
     except OSError:
         return []
 
@@ -416,11 +425,12 @@ def discard(folder: Path) -> None:
             return
 
 
-def sweep(root: Path) -> None:
-    """Remove streams that were never opened or are half removed, both left by killed processes."""
-    for folder in remains(root, GONE):
-        shutil.rmtree(folder, ignore_errors=True)
-    for folder in remains(root, NEW):
-        with contextlib.suppress(OSError):
+def sweep(root: Path, whose: Callable[[Path], bool] = is_mine) -> None:
+    """Remove streams that were never opened or are half removed, left by killed processes; `whose` as for `streams`."""
+    for folder in remains(root, GONE, whose):
+        with contextlib.suppress(OSError), with_rights_of(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+    for folder in remains(root, NEW, whose):
+        with contextlib.suppress(OSError), with_rights_of(folder):
             if time.time() - folder.stat().st_mtime > _STALE_S:
                 shutil.rmtree(folder, ignore_errors=True)

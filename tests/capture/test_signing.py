@@ -90,7 +90,7 @@ def test_what_a_killed_process_left_is_signed_or_waits(tmp_path):
     assert len(done.troubles) == 1
     assert "to be signed, and no key is configured here" in done.troubles[0]
     assert signed_rows(spool, ONE) == before
-    errand = Errand.from_json(Errand(str(local), str(spool), {}, "", source).to_json())
+    errand = Errand.from_json(Errand(str(local), str(spool), {}, "", signing_key=source).to_json())
     assert errand.signing_key == source
     done = recover(local, spool, signing_key=source)
     assert not done.troubles

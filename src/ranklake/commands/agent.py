@@ -50,6 +50,18 @@ class Duty:
     sources: Sources
     stop: threading.Event
 
+    def errand(self, watch: Watch | None = None) -> Errand:
+        """Return what is to be done at the local spool now."""
+        return Errand(
+            str(self.root),
+            self.spool,
+            self.storage_options,
+            self.encryption_key,
+            watch.standings() if watch is not None else {},
+            watch.read() if watch is not None else {},
+            self.signing_key,
+        )
+
 
 @click.command()
 @click.option("--spool", metavar="URI", help="URI or folder of the spool; default: where each run meant to send it.")
@@ -141,8 +153,7 @@ def _once(duty: Duty) -> int:
         click.echo(f"{duty.root} has an agent{f' ({found})' if found else ''}; nothing is left to do")
         return 0
     try:
-        keys = duty.encryption_key, duty.signing_key
-        done = run(Errand(str(duty.root), duty.spool, duty.storage_options, *keys), duty.stop).done
+        done = run(duty.errand(), duty.stop).done
     finally:
         lead.release()
     _tell(done, as_json=duty.as_json)
@@ -224,9 +235,7 @@ def _look(watch: Watch, duty: Duty, over: threading.Event) -> Round:
     try:
         if not watch.look():
             return Round(alive=watch.alive, foreign=watch.foreign)
-        keys = duty.encryption_key, duty.signing_key
-        errand = Errand(str(duty.root), duty.spool, duty.storage_options, *keys, watch.standings(), watch.read())
-        report = send(errand, over, GRACE_S)
+        report = send(duty.errand(watch), over, GRACE_S)
         watch.reported(report)
         watch.look()
     except Exception as error:  # noqa: BLE001 - the local spool vanished, say; the next look may find it
@@ -258,6 +267,7 @@ def _tell(done: Round, *, as_json: bool) -> None:
         + (f"; {done.left} segments wait for the spool" if done.left else "")
         + (f"; {done.alive} streams are being written" if done.alive else "")
         + (f"; {done.foreign} streams are meant for another spool" if done.foreign else "")
+        + (f"; {done.others} streams are other users'" if done.others else "")
     )
     for trouble in done.troubles:
         click.echo(trouble, err=True)
