@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from ranklake.lake.known import Stream, stream_of_row
 from ranklake.lake.query import session
+from ranklake.lake.set_aside import Claim, set_aside
 
 if TYPE_CHECKING:
     from ranklake.lake.store import Lake
@@ -24,12 +25,20 @@ _STREAMS: Final = """
 SELECT
     "table", run, attempt, rank, incarnation,
     sum(rows_stored) AS rows_stored, sum(rows_rejected) AS rows_rejected,
-    max(rows_before + rows + gap_rows_before + gap_rows) AS said,
-    max(gap_rows_before + gap_rows) AS said_gaps
+    max(CAST(rows_before AS DECIMAL(38, 0)) + rows + gap_rows_before + gap_rows) AS said,
+    max(CAST(gap_rows_before AS DECIMAL(38, 0)) + gap_rows) AS said_gaps
 FROM segments
 WHERE unreadable IS NULL
 GROUP BY "table", run, attempt, rank, incarnation"""
-_CLOSINGS: Final = "SELECT run, attempt, rank, incarnation, totals FROM segments WHERE totals IS NOT NULL"
+_SEGMENTS: Final = """
+SELECT "table", run, attempt, rank, incarnation, segment,
+    max(CAST(rows_before AS DECIMAL(38, 0)) + rows + gap_rows_before + gap_rows) AS said,
+    max(CAST(gap_rows_before AS DECIMAL(38, 0)) + gap_rows) AS said_gaps
+FROM segments
+WHERE unreadable IS NULL AND incarnation IN (SELECT incarnation FROM doubted)
+GROUP BY "table", run, attempt, rank, incarnation, segment"""
+_CLOSINGS: Final = """
+SELECT "table", run, attempt, rank, incarnation, segment, totals FROM segments WHERE totals IS NOT NULL"""
 _ODD: Final = """
 SELECT "table", run, attempt, rank, incarnation, segment, sha256, unreadable, rows, rows_stored, rows_rejected
 FROM segments
@@ -56,12 +65,15 @@ class Accounts:
         Segments that could not be read, each.
     held
         Rows of the largest sound segment of each slot file, as far as it was asked for.
+    aside
+        What was disowned: what it says of itself is none of the above.
     """
 
     streams: list[Row]
     closings: list[Row]
     odd: list[Row]
     held: dict[SlotFile, int]
+    aside: list[Claim]
 
 
 def read_accounts(lake: "Lake", incarnations: Collection[int]) -> Accounts:
@@ -79,7 +91,48 @@ def read_accounts(lake: "Lake", incarnations: Collection[int]) -> Accounts:
     wanted = {*incarnations, *(row["incarnation"] for row in odd if row["incarnation"] is not None)}
     held: dict[SlotFile, int] = {}
     if wanted:
-        context.from_arrow(pa.table({"incarnation": pa.array(sorted(wanted), pa.int64())}), name="wanted")
+        context.from_arrow(_numbers(wanted), name="wanted")
         for row in context.sql(_HELD).to_arrow_table().to_pylist():
             held[row["table"], stream_of_row(row), row["segment"]] = row["rows"]
-    return Accounts(streams, closings, odd, held)
+    aside = set_aside(lake)
+    if aside:
+        believed = _believed(claims_of(lake, {claim.stream[3] for claim in aside}), aside)
+        disowned = {claim.stream for claim in aside}
+        streams = [
+            {**row, **believed.get((row["table"], stream_of_row(row)), _NOTHING)}
+            if stream_of_row(row) in disowned
+            else row
+            for row in streams
+        ]
+        closings = [row for row in closings if not _is_disowned(row, aside)]
+        odd = [row for row in odd if not _is_disowned(row, aside)]
+    return Accounts(streams, closings, odd, held, aside)
+
+
+_NOTHING: Final = {"said": 0, "said_gaps": 0}
+
+
+def claims_of(lake: "Lake", incarnations: Collection[int]) -> list[Row]:
+    """Return what each slot file of some processes says was recorded up to its end: ``said`` and ``said_gaps``."""
+    context = session(lake, ["segments"], heavy=True)
+    context.from_arrow(_numbers(incarnations), name="doubted")
+    found: list[Row] = context.sql(_SEGMENTS).to_arrow_table().to_pylist()
+    return found
+
+
+def _numbers(incarnations: Collection[int]) -> pa.Table:
+    return pa.table({"incarnation": pa.array(sorted(incarnations), pa.int64())})
+
+
+def _believed(claims: list[Row], aside: list[Claim]) -> dict[tuple[str, Stream], dict[str, Any]]:
+    """Return the most that streams say, by table and stream, where what is disowned does not count."""
+    found: dict[tuple[str, Stream], dict[str, Any]] = {}
+    for row in claims:
+        if not _is_disowned(row, aside):
+            so_far = found.setdefault((row["table"], stream_of_row(row)), dict(_NOTHING))
+            so_far |= {name: max(so_far[name], row[name]) for name in _NOTHING}
+    return found
+
+
+def _is_disowned(row: Row, aside: list[Claim]) -> bool:
+    return any(claim.covers(row["table"], stream_of_row(row), row["segment"]) for claim in aside)

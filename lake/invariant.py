@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow.compute as pc
 
-from ranklake.lake.accounts import Accounts, Row, SlotFile, read_accounts
+from ranklake.lake.accounts import Accounts, Row, SlotFile, claims_of, read_accounts
 from ranklake.lake.commit import files
 from ranklake.lake.contracts.load import contract, table_names
 from ranklake.lake.gate import IRREGULAR, UNREAD
@@ -20,16 +20,21 @@ from ranklake.lake.history import not_taken_in
 from ranklake.lake.known import Stream, stream_of_row
 from ranklake.lake.plan import LEDGER
 from ranklake.lake.read import read
+from ranklake.lake.set_aside import Claim
 from ranklake.lake.tables import delta_table
 from ranklake.lake.writers import REFUSED
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from ranklake.lake.spool import Spooled
     from ranklake.lake.store import Lake
 
 
+MOST_GAPS: Final = 10**12
+"""Rows that one process can have lost of a table: a million a second for eleven days."""
+MOST_TOLD: Final = 20
+"""Streams of a table that do not add up, and are named one by one."""
 NOBODY: Final[Stream] = ("", -1, -1, -1)
 """Has the rows that were refused: they are no stream's."""
 
@@ -114,8 +119,8 @@ class _Lane:
         """Take in what became of segments of it."""
         self.stored += row["rows_stored"]
         self.rejected += row["rows_rejected"]
-        self.said = max(self.said, row["said"])
-        self.said_gaps = max(self.said_gaps, row["said_gaps"])
+        self.said = max(self.said, int(row["said"]))
+        self.said_gaps = max(self.said_gaps, int(row["said_gaps"]))
 
     @property
     def said_rows(self) -> int:
@@ -127,6 +132,8 @@ class _Lane:
             return f"{self.said_rows - accounted} rows are missing"
         if self.closed and accounted > self.said_rows:
             return f"{accounted - self.said_rows} rows too many"
+        if self.said_gaps > MOST_GAPS:
+            return f"{self.said_gaps} rows are said to be lost, more than a process can record"
         return None
 
 
@@ -154,7 +161,7 @@ def _lanes(told: Accounts, waiting: "Iterable[Spooled]") -> dict[tuple[str, Stre
         if row["unreadable"] not in UNREAD:
             ingested[slot_file] = row["rows"]
     for row in told.closings:
-        for table, (rows, gaps) in json.loads(row["totals"]).items():
+        for table, rows, gaps in _totals(row["totals"]):
             closing = lanes[table, stream_of_row(row)]
             closing.said = max(closing.said, rows + gaps)
             closing.said_gaps = max(closing.said_gaps, gaps)
@@ -170,6 +177,17 @@ def _lanes(told: Accounts, waiting: "Iterable[Spooled]") -> dict[tuple[str, Stre
         lane.in_flight += max(0, name.rows - ingested[slot_file])
         ingested[slot_file] = max(ingested[slot_file], name.rows)
     return lanes
+
+
+def _totals(text: str) -> "Iterator[tuple[str, int, int]]":
+    """Yield table, rows and gaps that a recorder told of when it closed; what is none of it is passed over."""
+    try:
+        said = json.loads(text)
+    except (ValueError, RecursionError):
+        return
+    for table, counts in said.items() if isinstance(said, dict) else ():
+        if isinstance(counts, list) and len(counts) == 2 and all(type(count) is int for count in counts):  # noqa: PLR2004
+            yield table, *counts
 
 
 def _moved(lake: "Lake") -> tuple[dict[str, int], dict[str, int]]:
@@ -195,11 +213,7 @@ def _balance(
     refused: dict[str, int],
 ) -> TableBalance:
     mine = {stream: lane for (name, stream), lane in lanes.items() if name == table}
-    faults = [
-        f"run {stream[0]} attempt {stream[1]} rank {stream[2]}: {fault}"
-        for stream, lane in sorted(mine.items())
-        if (fault := lane.fault())
-    ]
+    faults = _stream_faults(lake, table, mine)
     in_flight = sum(lane.in_flight for lane in mine.values())
     ingested = sum(lane.stored for lane in mine.values())
     quarantined = sum(lane.rejected for lane in mine.values()) + moved[table]
@@ -211,6 +225,22 @@ def _balance(
     accounted = {stream: lane.stored + lane.rejected + lane.in_flight for stream, lane in mine.items()}
     recorded = gaps + sum(max(lane.said_rows, accounted[stream]) for stream, lane in mine.items())
     return TableBalance(table, recorded, live, quarantined, gaps, in_flight, retired[table], refused, faults)
+
+
+def _stream_faults(lake: "Lake", table: str, lanes: "Mapping[Stream, _Lane]") -> list[str]:
+    """Return what is wrong with streams of a table, each with the segment whose word it is."""
+    wrong = {stream: fault for stream, lane in sorted(lanes.items()) if (fault := lane.fault())}
+    some = dict(list(wrong.items())[:MOST_TOLD])
+    claims = claims_of(lake, {stream[3] for stream in some}) if some else []
+    faults = []
+    for stream, fault in some.items():
+        mine = [row for row in claims if row["table"] == table and stream_of_row(row) == stream]
+        last = max(mine, key=lambda row: row["said"], default=None)
+        claim = Claim(table, stream, None if last is None or lanes[stream].said > last["said"] else last["segment"])
+        faults.append(f"run {stream[0]} attempt {stream[1]} rank {stream[2]}: {fault}, as {claim} says")
+    if len(wrong) > len(some):
+        faults.append(f"{len(wrong) - len(some)} more streams do not add up")
+    return faults
 
 
 def _refused(odd: "Iterable[Row]") -> dict[str, dict[str, int]]:

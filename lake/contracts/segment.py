@@ -26,6 +26,12 @@ _NAME: Final = re.compile(
 )
 _INCARNATIONS: Final = 2**63
 
+STREAM_NAME: Final = re.compile(
+    r"(?P<run>[A-Za-z0-9._-]{1,128})~a(?P<attempt>[0-9]{1,9})~r(?P<rank>[0-9]{1,9})~(?P<incarnation>[0-7][0-9a-f]{15})"
+    r"(?:~(?P<segment>[0-9]{6,9})(?:~.*)?)?$"
+)
+"""A segment's name, or the beginning of one, as people name a stream or a slot file."""
+
 
 class NotASegmentError(RanklakeError):
     """A file whose name or footer is not that of a segment."""

@@ -31,6 +31,7 @@ _COMMANDS = {
     "catalog": "Show tables, columns and metrics.",
     "request-signal": "Ask for a metric that nobody records yet.",
     "retain": "Plan, approve and apply retention.",
+    "disown": "Set aside a segment or stream whose word cannot be, so that the books hold.",
     "mfu": "Compute model FLOP/s utilization from its inputs.",
     "what-if": "Say how much faster a run had been without stragglers, and what made it slow.",
     "audit": "Read and verify the audit trail.",

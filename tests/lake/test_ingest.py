@@ -136,7 +136,7 @@ def test_lost_segment_shows(lake, spool):
     put_segment(spool, step_rows(10, segment=2), rows_before=20)
     bring(lake, spool)
     faults = [fault for item in balance(lake) for fault in item.faults]
-    assert faults == ["run r1 attempt 0 rank 0: 10 rows are missing"]
+    assert [fault.partition(", as ")[0] for fault in faults] == ["run r1 attempt 0 rank 0: 10 rows are missing"]
 
 
 def test_lost_tail_shows(lake, spool):
@@ -147,7 +147,7 @@ def test_lost_tail_shows(lake, spool):
     del events
     bring(lake, spool)
     (steps,) = balance(lake)
-    assert steps.faults == ["run r1 attempt 0 rank 0: 1 rows are missing"]
+    assert [fault.partition(", as ")[0] for fault in steps.faults] == ["run r1 attempt 0 rank 0: 1 rows are missing"]
     assert (steps.gaps, steps.recorded) == (4, 17)
 
 

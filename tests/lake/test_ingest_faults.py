@@ -163,7 +163,9 @@ def test_a_segment_that_vanished_may_come_back(lake, spool):
     lake.put_if_absent(plan.name, plan.to_json())
     path.unlink()
     bring(lake, spool)
-    assert faults(lake, spool) == ["steps: run r1 attempt 0 rank 0: 10 rows are missing"]
+    assert faults(lake, spool) == [
+        "steps: run r1 attempt 0 rank 0: 10 rows are missing, as steps/r1~a0~r00000~0000000000000007 says"
+    ]
     path.write_bytes(raw)
     assert books(lake, spool)["steps"].in_flight == 10
     assert bring(lake, spool).rows_stored == 10

@@ -1,0 +1,155 @@
+"""Disowning: what a segment or a stream says of itself cannot be, and somebody answers for setting it aside.
+
+    audit row (begun) ─▶ one numbered plan: rows from the table to ``rejects``, a row of ``disowned`` ─▶ audit row
+
+From then on its claims do not count in the books (`ranklake.lake.invariant`). Whoever dies before the plan is written
+leaves files that no commit names; whoever dies later leaves a plan that the next driver finishes, and the next call of
+the same writes the row that is missing in the trail.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.errors import RanklakeError
+from ranklake.lake import action_plan
+from ranklake.lake.audit import trail as audit
+from ranklake.lake.commit import append_files, files
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.driver import drive
+from ranklake.lake.ledger import row_files
+from ranklake.lake.read import read
+from ranklake.lake.rejected import REJECTED_ROWS, reject_rows
+from ranklake.lake.set_aside import TABLE, Claim, set_aside
+from ranklake.lake.tables import delta_table, refuse_newer
+from ranklake.lake.workers import InProcess
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.parquet import DataFile
+    from ranklake.lake.plan import Plan
+    from ranklake.lake.store import Lake
+
+KIND: Final = "quarantine"
+REASON: Final = "disowned: set aside by hand"
+_STREAM: Final = ("run", "attempt", "rank", "incarnation")
+
+
+class NothingClaimedError(RanklakeError):
+    """No segment that was taken in is one of those that are to be set aside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disowned:
+    """What was done: the plan that did it, the rows it moved, and whether this call did it."""
+
+    claim: Claim
+    plan: int
+    rows: int
+    fresh: bool
+
+
+def disown(lake: "Lake", claim: Claim, by: str, reason: str) -> Disowned:
+    """Set a segment or a stream aside: its rows go to ``rejects``, and what it says does not count any more.
+
+    What was set aside already stays so; rows of it that came since go, too. Raises `NothingClaimedError`, and what the
+    trail and the store raise; nothing was changed then.
+    """
+    _segments(lake, claim)
+
+    def compose(number: int) -> "Plan | None":
+        return _compose(lake, claim, number, by, reason)
+
+    fresh = drive(lake, compose, InProcess()).plan is not None
+    row = max((row for row in read(lake, contract(TABLE)).to_pylist() if _is(row, claim)), key=lambda row: row["plan"])
+    audit.record(lake, by, "disowned", f"{claim} by plan {row['plan']}", None, {"rows": row["rows"]}, once=True)
+    return Disowned(claim, row["plan"], row["rows"], fresh)
+
+
+def _is(row: dict[str, Any], claim: Claim) -> bool:
+    stream = (row["run"], row["attempt"], row["rank"], row["incarnation"])
+    return (row["table"], stream, row["segment"]) == (claim.table, claim.stream, claim.segment)
+
+
+def _segments(lake: "Lake", claim: Claim) -> list[dict[str, Any]]:
+    """Return the rows of ``segments`` that a claim covers. Raises `NothingClaimedError`."""
+    names = ["table", *_STREAM, "segment", "ts_min", "ts_max", "rows_stored"]
+    known = read(lake, contract("segments"), names)
+    mine = known.filter(_whose(known, claim.stream)).to_pylist()
+    found = [row for row in mine if claim.covers(row["table"], claim.stream, row["segment"])]
+    if not found:
+        mend = "'ranklake status' names streams that do not add up; ask the table segments for others"
+        raise NothingClaimedError("nothing of this was ever taken in", where=str(claim), mend=mend)
+    return found
+
+
+def _whose(rows: pa.Table, stream: tuple[Any, ...]) -> pa.ChunkedArray:
+    """Return true where a row is a stream's."""
+    mask = pc.equal(rows["incarnation"], pa.scalar(stream[3], rows["incarnation"].type))
+    for name, value in zip(_STREAM[:3], stream[:3], strict=True):
+        mask = pc.and_(mask, pc.equal(rows[name], pa.scalar(value, rows[name].type)))
+    return pc.fill_null(mask, fill_value=False)
+
+
+def _compose(lake: "Lake", claim: Claim, number: int, by: str, reason: str) -> "Plan | None":
+    """Write the files of the plan; None where it is set aside already and no row of it is in a table."""
+    begun = claim in set_aside(lake)
+    new: list[DataFile] = []
+    gone: dict[str, pa.Table] = {}
+    moved, when = 0, datetime.now(UTC)
+    by_table: dict[str, list[dict[str, Any]]] = {}
+    for row in _segments(lake, claim):
+        by_table.setdefault(row["table"], []).append(row)
+    if not begun:
+        audit.record(lake, by, "disown", str(claim), reason, {"segments": sum(map(len, by_table.values()))}, once=True)
+    for table, rows in sorted(by_table.items()):
+        if not any(row["rows_stored"] for row in rows):
+            continue
+        target = contract(table)
+        candidates = _candidates(lake, table, rows)
+        dropped = []
+        for drop, added, taken in action_plan.take_rows_out(
+            lake, target, number, candidates, lambda some: _rows_of(some, claim)
+        ):
+            dropped.append(drop)
+            new += [*added, *_rejected(lake, target, taken, number, when)]
+            moved += taken.num_rows
+        if dropped:
+            gone[table] = pa.concat_tables(dropped)
+    if begun and not gone:
+        return None
+    run, attempt, rank, incarnation = claim.stream
+    facts = {"run": run, "attempt": attempt, "rank": rank, "incarnation": incarnation, "segment": claim.segment}
+    row = {"plan": number, "table": claim.table, **facts, "rows": moved, "actor": by, "reason": reason}
+    new += row_files(lake, TABLE, [{**row, "ts": when, "date": when.date()}], number)
+    return action_plan.compose(number, KIND, add=new, remove=gone, facts={"disowned": str(claim)})
+
+
+def _rows_of(rows: pa.Table, claim: Claim) -> pa.ChunkedArray:
+    mask = _whose(rows, claim.stream)
+    return mask if claim.segment is None else pc.and_(mask, pc.equal(rows["segment"], claim.segment))
+
+
+def _rejected(lake: "Lake", target: "Contract", taken: pa.Table, number: int, when: datetime) -> "list[DataFile]":
+    written: list[DataFile] = []
+    for at in range(0, taken.num_rows, REJECTED_ROWS):
+        some = taken.slice(at, REJECTED_ROWS)
+        reasons = pa.repeat(REASON, some.num_rows)
+        rows = reject_rows(some, reasons, [None] * some.num_rows, "disown", target, number, when)
+        written += append_files(lake, contract("rejects"), rows, number)
+    return written
+
+
+def _candidates(lake: "Lake", table: str, segments: list[dict[str, Any]]) -> pa.Table:
+    """Return the live files that rows of some segments can lie in; where nobody knows their times, all."""
+    handle = delta_table(lake, table)
+    assert handle is not None, "rows were stored"
+    live = files(refuse_newer(handle, contract(table)))
+    ends = [row[name] for row in segments for name in ("ts_min", "ts_max")]
+    if None in ends:
+        return live
+    first, last = (pa.scalar(end.date(), pa.date32()) for end in (min(ends), max(ends)))
+    return live.filter(pc.and_(pc.greater_equal(live["date"], first), pc.less_equal(live["date"], last)))

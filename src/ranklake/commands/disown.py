@@ -1,0 +1,37 @@
+"""``ranklake disown``."""
+
+import getpass
+import json
+
+import click
+
+from ranklake.commands.options import configuration, json_option, lake_option
+from ranklake.lake.set_aside import Claim
+from ranklake.lake.store import Lake
+from ranklake.retention.disown import disown as set_aside
+
+
+@click.command()
+@click.argument("name", metavar="SEGMENT|STREAM")
+@lake_option
+@click.option("--reason", metavar="TEXT", required=True, help="Why; kept in the audit trail.")
+@click.option("--by", metavar="NAME", help="Who does it; default: the account that runs this.")
+@json_option
+@click.pass_context
+def disown(ctx: click.Context, name: str, lake: str, reason: str, by: str | None, *, as_json: bool) -> None:
+    """Set a segment or a stream aside whose word cannot be, so that the books of the others hold again.
+
+    Named as 'ranklake status' names it, or as its file is called: steps/r1~a0~r00000~0123456789abcdef~000002 is a
+    segment, without the last number all of the stream's, without the table those of all tables. Its rows go to the
+    table rejects, and what it says was recorded does not count any more. Killed half-way, it is finished by the next
+    command that changes the lake.
+    """
+    config = configuration(ctx)
+    target = Lake.open(lake, config.storage).trusting(config.trust)
+    done = set_aside(target, Claim.parse(name), by or getpass.getuser(), reason)
+    if as_json:
+        click.echo(json.dumps({"disowned": str(done.claim), "plan": done.plan, "rows": done.rows, "now": done.fresh}))
+    elif done.fresh:
+        click.echo(f"plan {done.plan}: {done.claim} is set aside, {done.rows:,} rows moved to the table rejects")
+    else:
+        click.echo(f"{done.claim}: set aside already by plan {done.plan}; nothing changed")
