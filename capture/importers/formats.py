@@ -32,6 +32,10 @@ class Format:
         Whether it takes a mapping.
     inside
         Which of a folder's files are meant where the folder is named; empty where folders are none of the format's.
+    by_folder
+        Whether each folder of files is a run of its own, whatever name is given for them.
+    refuse_strangers
+        Raises `SourceError` where files that are to be one run say that they are not.
     by_name
         Whether files of the same content may say different things: pages whose samples bear no time do.
     """
@@ -43,6 +47,8 @@ class Format:
     maps: bool = False
     inside: str = ""
     by_name: bool = False
+    by_folder: bool = False
+    refuse_strangers: "Callable[[list[Source]], None] | None" = None
 
 
 FORMATS: Final[dict[str, Format]] = {
@@ -61,6 +67,7 @@ FORMATS: Final[dict[str, Format]] = {
         kineto.read,
         re.compile(rb"\"traceEvents\"|\"schemaVersion\"|\A\s*\[\s*\{"),
         own_run=False,
+        refuse_strangers=kineto.refuse_strangers,
     ),
     "megatron": Format("standard output of Megatron-LM and DeepSpeed", megatron.read),
     "prometheus": Format(
@@ -79,6 +86,7 @@ FORMATS: Final[dict[str, Format]] = {
         re.compile(rb"\A[\s\S]{8,24}brain\.Event:"),
         own_run=False,
         inside="**/*tfevents*",
+        by_folder=True,
     ),
     "wandb": Format("offline runs of wandb, .wandb", wandb.read, re.compile(rb"\A:W&B"), inside="*.wandb"),
 }

@@ -1,5 +1,6 @@
 """Imports: files of a format become segments in a spool, file by file."""
 
+import posixpath
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -179,13 +180,22 @@ def _refuse_other(source: Source, name: str, kind: Format, columns: ColumnMappin
 def _named(
     files: list[Source], run: str | None, columns: ColumnMapping | None, kind: str, *, own_run: bool
 ) -> list[tuple[Source, str, str]]:
-    """Return files with their digests and runs; where runs of different files would share a name, it says which."""
+    """Return files with their digests and runs; where runs of different files would share a name, it says which.
+
+    Raises `SourceError` where files that would be one run say that they are not.
+    """
     found = []
+    folders = {source.parent for source in files} if FORMATS[kind].by_folder else set()
     for source in files:
         sha256 = source.digest()
         several = len(files) > 1
         name = _run_name(run, source, sha256, several=several, own_run=own_run, columns=columns, kind=kind)
+        if run is not None and len(folders) > 1 and source.parent != (top := posixpath.commonpath(folders)):
+            name = clean("-".join([run, *source.parent.removeprefix(top).strip("/").split("/")]))[:128]
         found.append((source, sha256, name))
+    if (refuse := FORMATS[kind].refuse_strangers) is not None:
+        for one in dict.fromkeys(name for *_, name in found):
+            refuse([source for source, _, name in found if name == one])
     contents = {name: {sha256 for _, sha256, other in found if other == name} for _, _, name in found}
     shared = {name for name, digests in contents.items() if own_run and len(digests) > 1}
     return [

@@ -2,6 +2,7 @@
 
 Every complete event becomes a span; a ``ProfilerStep#N`` is a row of ``steps``, too. Device work (kernels, copies) is
 of the step in which it began, and says what the profiler knows of a collective: its group, size, sequence and bytes.
+Times are kept to the nanosecond (``start_ns``): traces tell microseconds with three decimals, more than a double holds.
 """
 
 import json
@@ -9,6 +10,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.capture.importers.source import SourceError
@@ -31,7 +33,18 @@ _SIZES: Final = {"float": 4, "float32": 4, "float16": 2, "half": 2, "bfloat16": 
 _PLAUSIBLE_NS: Final = 946_684_800 * 10**9
 _ATTRIBUTES: Final = 4_000
 _NEXT: Final = re.compile(r'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|ts|pid|tid)")')
-_DECODER: Final = json.JSONDecoder(strict=False)  # names may hold tabs as they are
+_WORLD_SIZE: Final = re.compile(r'"distributedInfo"\s*:\s*\{[^{]*?"world_size"\s*:\s*(\d{1,9})\b')
+_OWN_RANK: Final = re.compile(r'"distributedInfo"\s*:\s*\{[^{]*?"rank"\s*:\s*(\d{1,9})\b')
+_LARGEST: Final = 1 << 52
+_DIGITS: Final = 15
+"""Digits of a number that a double holds for certain."""
+
+
+def _fraction(text: str) -> float | Decimal:
+    return float(text) if len(text) <= _DIGITS else Decimal(text)
+
+
+_DECODER: Final = json.JSONDecoder(strict=False, parse_float=_fraction)  # names may hold tabs as they are
 
 
 @dataclass
@@ -45,15 +58,18 @@ class _Trace:
     base_ns
         What its times count from.
     begins, steps
-        When steps began, µs, and their numbers and ends, in order.
+        When steps began, ns as the trace counts, and their numbers and ends, in order.
+    end_ns
+        When its last event ended.
     told
         Steps that are rows already: several threads may mark one.
     """
 
     about: dict[str, Any] = field(default_factory=dict)
     base_ns: int = 0
-    begins: list[float] = field(default_factory=list)
-    steps: list[tuple[int, float]] = field(default_factory=list)
+    begins: list[int] = field(default_factory=list)
+    steps: list[tuple[int, int]] = field(default_factory=list)
+    end_ns: int = 0
     timeless: bool = False
     told: set[int] = field(default_factory=set)
 
@@ -85,7 +101,7 @@ def read(source: "Source", recording: "Recording", mapping: "Mapping | None") ->
             damage = event
             recording.refuse("spans", event, "", rank=rank)
         elif not isinstance(event, dict) or not isinstance(event.get("ph"), str):
-            recording.refuse("spans", "no event of a trace", json.dumps(event), rank=rank)
+            recording.refuse("spans", "no event of a trace", json.dumps(event, default=float), rank=rank)
         elif event["ph"] == "X" and event.get("cat") != "Trace":
             number += _span(event, trace, recording, rank, number)
     if source.cut:
@@ -93,19 +109,49 @@ def read(source: "Source", recording: "Recording", mapping: "Mapping | None") ->
     source.cut = source.cut or damage or None
 
 
+def refuse_strangers(files: "list[Source]") -> None:
+    """Raise `SourceError` where traces that are to be one run say that they are not: of worlds of different sizes.
+
+    So do traces of one rank in different folders: a profiler writes a rank's into one.
+    """
+    worlds: dict[int, str] = {}
+    ranks: dict[int, Source] = {}
+    for source in files:
+        about = source.head().decode(errors="replace").partition(_EVENTS)[0]
+        found = _WORLD_SIZE.search(about)
+        if found:
+            worlds.setdefault(int(found[1]), source.name)
+        told = _OWN_RANK.search(about)
+        if told:
+            other = ranks.setdefault(int(told[1]), source)
+            if other.parent != source.parent:
+                raise SourceError(
+                    f"rank {told[1]} has traces in several folders, and would be two runs in one",
+                    where=source.path, mend="import each folder into a run of its own with --run",
+                )  # fmt: skip
+    if len(worlds) > 1:
+        sizes = " and ".join(f"{size} ({name})" for size, name in sorted(worlds.items()))
+        raise SourceError(
+            f"not one run: its ranks are said to be {sizes}", where="traces",
+            mend="import the files of each run by themselves, with --run",
+        )  # fmt: skip
+
+
 def _first_look(source: "Source") -> _Trace:
     """Go through the trace once, for what is needed before the first event: steps, and what stands behind them."""
     trace = _Trace()
-    found: list[tuple[float, float, int]] = []
+    found: list[tuple[int, int, int]] = []
     earliest, count = None, 0
     for event in _events(source, trace.about):
         count += not isinstance(event, str)
         if not isinstance(event, dict) or event.get("ph") != "X" or not _is_number(event.get("ts")):
             continue
-        earliest = event["ts"] if earliest is None else min(earliest, event["ts"])
+        begin, length = _ns(event["ts"]), _ns(event["dur"]) if _is_number(event.get("dur")) else 0
+        earliest = begin if earliest is None else min(earliest, begin)
+        trace.end_ns = max(trace.end_ns, begin + length)
         step = _STEP.fullmatch(str(event.get("name")))
         if step and _is_number(event.get("dur")) and event.get("cat") not in _DEVICE | {"gpu_user_annotation"}:
-            found.append((float(event["ts"]), float(event["dur"]), int(step[1])))
+            found.append((begin, length, int(step[1])))
     if not count:
         raise SourceError(
             "no events of a trace", where=source.name, mend="name a torch.profiler trace, .json or .json.gz"
@@ -115,7 +161,7 @@ def _first_look(source: "Source") -> _Trace:
         trace.steps.append((number, begin + length))
     base = trace.about.get("baseTimeNanoseconds")
     trace.base_ns = base if isinstance(base, int) and not isinstance(base, bool) else 0
-    if earliest is not None and trace.base_ns + earliest * 1000 < _PLAUSIBLE_NS:
+    if earliest is not None and trace.base_ns + earliest < _PLAUSIBLE_NS:
         trace.base_ns, trace.timeless = _PLAUSIBLE_NS, True
     return trace
 
@@ -176,29 +222,29 @@ def _span(event: dict[str, Any], trace: _Trace, recording: "Recording", rank: in
     """Add an event as a span; return how many were added."""
     ts, length, name = event.get("ts"), event.get("dur", 0), event.get("name")
     if ts is None or not (_is_number(ts) and _is_number(length) and length >= 0 and isinstance(name, str) and name):
-        recording.refuse("spans", "an event without name, time or length", json.dumps(event), rank=rank)
+        recording.refuse("spans", "an event without name, time or length", json.dumps(event, default=float), rank=rank)
         return 0
     args = event.get("args") if isinstance(event.get("args"), dict) else {}
     assert isinstance(args, dict)
     category = str(event.get("cat") or "")
     on_device = category.lower() in _DEVICE
     own = _STEP.fullmatch(name) if not on_device and category != "gpu_user_annotation" else None
-    step = int(own[1]) if own else _step_at(trace, ts)
-    begin_ns = trace.base_ns + round(ts * 1000)
+    step = int(own[1]) if own else _step_at(trace, _ns(ts))
+    begin_ns = trace.base_ns + _ns(ts)
     collective = "nccl" in name.lower() if on_device else bool(_HOST_COLLECTIVE.match(name))
     where = args.get("stream", event.get("tid"))
     left = {"cat": category} | {key: value for key, value in args.items() if key not in _TAKEN}
-    whole = json.dumps(left, separators=(",", ":"))
+    whole = json.dumps(left, separators=(",", ":"), default=float)
     recording.row(
         "spans", begin_ns, rank, name=name[:512], kind="step" if own else "collective" if collective else "other",
-        step=step, duration_ns=round(length * 1000), span_id=number,
+        step=step, duration_ns=_ns(length), start_ns=begin_ns, span_id=number,
         stream=f"{'stream' if on_device else 'thread'} {where}"[:256], device_time=on_device or None,
         attributes=whole if len(whole) <= _ATTRIBUTES else json.dumps({"cat": category}),
         **_collective(args),
     )  # fmt: skip
     if own and int(own[1]) not in trace.told:
         trace.told.add(int(own[1]))
-        recording.step(int(own[1]), length / 1e6, begin_ns, rank)
+        recording.step(int(own[1]), float(length) / 1e6, begin_ns, rank)
     return 1
 
 
@@ -216,9 +262,14 @@ def _collective(args: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _step_at(trace: _Trace, ts: float) -> int | None:
-    at = bisect_right(trace.begins, ts) - 1
-    if at < 0 or ts >= trace.steps[at][1]:
+def _ns(microseconds: float | Decimal) -> int:
+    """Return a time of a trace in ns."""
+    return round(microseconds * 1000)
+
+
+def _step_at(trace: _Trace, at_ns: int) -> int | None:
+    at = bisect_right(trace.begins, at_ns) - 1
+    if at < 0 or at_ns >= trace.steps[at][1]:
         return None
     return trace.steps[at][0]
 
@@ -231,7 +282,7 @@ def _device(about: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_number(value: Any) -> bool:  # noqa: ANN401 - JSON
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1 << 52
+    return isinstance(value, int | float | Decimal) and not isinstance(value, bool) and abs(float(value)) < _LARGEST
 
 
 def _is_count(value: Any) -> bool:  # noqa: ANN401 - JSON

@@ -91,10 +91,14 @@ class Source:
     @property
     def folders(self) -> list[str]:
         """Names of the folder that was named and of those in it down to the file; of the file's own if none was."""
-        parent = posixpath.dirname(self.path.rstrip("/"))
         if not self.base:
-            return [posixpath.basename(parent)]
-        return [posixpath.basename(self.base), *parent.removeprefix(self.base).split("/")[1:]]
+            return [posixpath.basename(self.parent)]
+        return [posixpath.basename(self.base), *self.parent.removeprefix(self.base).split("/")[1:]]
+
+    @property
+    def parent(self) -> str:
+        """The folder that the file lies in, as the file system names it."""
+        return posixpath.dirname(self.path.rstrip("/"))
 
     @property
     def name(self) -> str:

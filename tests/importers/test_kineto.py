@@ -61,6 +61,38 @@ def test_spans_and_steps(lake, spool, tmp_path):
     assert ask(lake, "SELECT world_size w, device_name d FROM runs") == [{"w": 16, "d": "NVIDIA H100"}]
 
 
+@pytest.mark.parametrize("base", [0, BASE])
+def test_nanoseconds(lake, spool, tmp_path, base):
+    """Starts and lengths are kept to the nanosecond, counted from 1970 in µs (16 digits and three) or from a base."""
+    from_ns = BASE + 123_456_789_001 if base else 1_691_059_184_829_123_457
+    text = json.dumps(
+        trace([event("gemm", "A", 0.999, stream=7), event("gemm", "B", 1.5, stream=7)], baseTimeNanoseconds=base)
+    )
+    first, second = ((ns - base) for ns in (from_ns, from_ns + 998))
+    for mark, ns in (("A", first), ("B", second)):
+        text = text.replace(f'"{mark}"', f"{ns // 1000}.{ns % 1000:03d}")
+    (tmp_path / "t.json").write_text(text)
+    imported(lake, spool, "kineto", tmp_path / "t.json", run="r")
+    told = ask(lake, "SELECT start_ns s, duration_ns d, CAST(ts AS BIGINT) * 1000 t FROM spans ORDER BY span_id")
+    assert [(row["s"], row["d"]) for row in told] == [(from_ns, 999), (from_ns + 998, 1_500)]
+    assert all(row["t"] == row["s"] // 1000 * 1000 for row in told)
+
+
+def test_traces_of_different_runs(spool, tmp_path):
+    """Files of one folder whose worlds differ in size are refused, as is a rank of two folders; nothing is sent."""
+    for name, rank, world in (("a", 0, 8), ("b", 1, 2)):
+        facts = {"distributedInfo": {"backend": "nccl", "rank": rank, "world_size": world}}
+        (tmp_path / name).mkdir()
+        (tmp_path / f"{name}.json").write_text(json.dumps(trace(EVENTS) | facts))
+        (tmp_path / name / "rank-0.json").write_text(json.dumps(trace(EVENTS)))
+    with pytest.raises(SourceError, match=r"not one run: its ranks are said to be 2 \(b.json\) and 8 \(a.json\)"):
+        import_files("kineto", [str(tmp_path / "*.json")], str(spool))
+    with pytest.raises(SourceError, match="rank 3 has traces in several folders"):
+        import_files("kineto", [str(tmp_path / "*" / "rank-0.json")], str(spool), run="r")
+    assert not spool.exists()
+    assert len(import_files("kineto", [str(tmp_path / "*" / "rank-0.json")], str(spool)).runs) == 2
+
+
 def test_a_bare_list_by_its_name(lake, spool, tmp_path):
     """A list of events without anything around it is a trace, too; its name says the rank."""
     file = tmp_path / "rank-5.json"

@@ -95,3 +95,17 @@ def test_folders_of_one_name(lake, spool, tmp_path):
     assert imported(lake, spool, "tensorboard", tmp_path / "one").runs == ["one-train", "one-val"]
     assert imported(lake, spool, "tensorboard", f"{tmp_path}/two/").runs == ["two", "two-train"]
     assert ask(lake, "SELECT count(*) n FROM scalars") == [{"n": 8}]
+
+
+def test_folders_under_one_name(spool, tmp_path):
+    """Each folder is a run of its own under a name that was given, too; one folder has the name itself."""
+    for place in ("one", "one/val", "two/train"):
+        (tmp_path / place).mkdir(parents=True, exist_ok=True)
+        (tmp_path / place / "events.out.tfevents.1").write_bytes(HEAD + EVENTS[0])
+    assert import_files("tensorboard", [str(tmp_path)], str(spool), run="q").runs == [
+        "q-one",
+        "q-one-val",
+        "q-two-train",
+    ]
+    assert import_files("tensorboard", [str(tmp_path / "one")], str(spool), run="s").runs == ["s", "s-val"]
+    assert import_files("tensorboard", [str(tmp_path / "two")], str(spool), run="t").runs == ["t"]

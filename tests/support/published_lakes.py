@@ -179,7 +179,7 @@ def union(intervals):
 def kineto(data, lake, spool):
     """Step, busy, compute, communication and overlap of each rank and step, in µs, clipped to the step."""
     imported(lake, spool, "kineto", data / "kineto" / "sampled_rank-*.json.gz", run="r")
-    ns = "SELECT rank, kind, step, device_time, attributes, CAST(ts AS BIGINT) * 1000 b, duration_ns d FROM spans"
+    ns = "SELECT rank, kind, step, device_time, attributes, start_ns b, duration_ns d FROM spans"
     spans = ask(lake, ns)
     found = {}
     for step in (one for one in spans if one["kind"] == "step"):
