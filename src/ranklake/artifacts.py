@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ranklake.allowed import Allowed
 from ranklake.capture.assets.fingerprint import Fingerprint, fingerprint
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.audit import trail as audit
@@ -51,14 +52,18 @@ class Verdict:
         return self.said == VERIFIED
 
 
-def verify(lake: Lake, row: dict[str, Any], *, at: str | None = None, progress: "Progress | None" = None) -> Verdict:
+def verify(
+    lake: Lake, row: dict[str, Any], allow: Allowed, *, at: str | None = None, progress: "Progress | None" = None
+) -> Verdict:
     """Hash what a row of `recorded` tells of, where it was or where it is now.
 
-    Raises what its store raises, but for its absence, which is a verdict.
+    Raises `ranklake.allowed.NotAllowedError` where that place may not be opened, and what its store raises, but for its
+    absence, which is a verdict.
     """
     place = at or row["uri"]
     if not row["sha256"]:
         return Verdict(row, redact_uri(place), "the recorder took no digest of it", None)
+    allow.check(place)
     options = fsspec_options(place, lake.storage) if "://" in place else {}
     try:
         found = fingerprint(place, storage_options=options, progress=progress)

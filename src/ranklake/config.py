@@ -85,6 +85,15 @@ class CostSection:
 
 
 @dataclass(frozen=True, slots=True)
+class ArtifactsSection:
+    """Which places that ranks recorded commands may open."""
+
+    allow: tuple[str, ...] = ()
+    """Folders and URIs such as ``s3://checkpoints/prod``, and what lies below; beside them what is named on the command
+    line, and the lake's and the spool's own places."""
+
+
+@dataclass(frozen=True, slots=True)
 class RetentionSection:
     """How long each retention class is kept."""
 
@@ -114,6 +123,7 @@ class Config:
     cost: CostSection = field(default_factory=CostSection)
     audit: AuditSection = field(default_factory=AuditSection)
     ingest: Limits = field(default_factory=Limits)
+    artifacts: ArtifactsSection = field(default_factory=ArtifactsSection)
     capture: Settings = field(default_factory=Settings)
     storage: dict[str, str] = field(default_factory=dict)
     """Object-store options under delta-rs's names, such as ``aws_endpoint_url``; leave credentials to their chains."""
@@ -146,6 +156,7 @@ _SECTIONS = {
     "cost": CostSection,
     "audit": AuditSection,
     "ingest": Limits,
+    "artifacts": ArtifactsSection,
     "capture": Settings,
 }
 
@@ -239,6 +250,7 @@ def _with_environment(config: Config) -> Config:
         ingest=config.ingest,
         cost=CostSection(os.environ.get("RANKLAKE_PRICES") or config.cost.prices),
         audit=config.audit,
+        artifacts=config.artifacts,
         capture=config.capture,
         storage=config.storage,
         file=config.file,

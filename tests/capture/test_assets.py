@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from ranklake import capture
+from ranklake.allowed import NotAllowedError, allowed
 from ranklake.capture.assets.artifacts import WRITTEN_AGAIN
 from ranklake.capture.assets.checkpoints import SUFFIX
 from ranklake.cli import run as ranklake
@@ -236,6 +237,14 @@ def test_a_tag_is_where_the_last_attempt_put_it(place, tmp_path):
     }
 
 
+@pytest.fixture
+def allowing(tmp_path, monkeypatch):
+    """Allow commands to open what lies in the test's folder."""
+    (tmp_path / "ranklake.toml").write_text(f'[artifacts]\nallow = ["{tmp_path}"]\n')
+    monkeypatch.setenv("RANKLAKE_CONFIG", str(tmp_path / "ranklake.toml"))
+
+
+@pytest.mark.usefixtures("allowing")
 def test_artifacts_are_verified(place, tmp_path, capsys):
     """By name, path or run; changed, missing and unknown ones have their verdict and exit code."""
     file, folder = tmp_path / "model.pt", tmp_path / "plots"
@@ -284,6 +293,63 @@ def test_artifacts_are_verified(place, tmp_path, capsys):
     adds_up(made, place.spool)
 
 
+def test_what_a_rank_recorded_is_not_opened_unless_allowed(place, tmp_path, capsys, monkeypatch):
+    """A place in data is opened only if it is named, or configuration allows it; the refusal says how to mend that."""
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "kept" / "model.pt"
+    file.parent.mkdir()
+    file.write_bytes(b"weights")
+    with place.start() as run:
+        run.artifact("model", file, wait=True)
+    lake = str(tmp_path / "lake")
+    bring(Lake.create(lake), place.spool)
+    assert ranklake(["verify-artifact", "model", "--lake", lake]) == 2
+    said = capsys.readouterr()
+    assert "not allowed to open" in said.err
+    assert "[artifacts] allow" in said.err
+    assert ranklake(["verify-artifact", "kept/model.pt", "--lake", lake]) == 0
+    assert ranklake(["verify-artifact", "model", "--at", str(file), "--lake", lake]) == 0
+    (tmp_path / "ranklake.toml").write_text('[artifacts]\nallow = ["kept"]\n')
+    assert ranklake(["verify-artifact", "model", "--lake", lake]) == 0
+    aside = file.rename(tmp_path / "aside")
+    file.symlink_to(aside)
+    assert ranklake(["verify-artifact", "model", "--lake", lake]) == 2
+
+
+@pytest.mark.parametrize(
+    ("place", "may"),
+    [
+        ("s3://good/prod/a.pt", True),
+        ("s3a://good/prod", True),
+        ("s3://good/production/a.pt", False),
+        ("s3://good/prod/../dev/a.pt", False),
+        ("s3://good/prod/%2E%2E/dev", False),
+        ("s3://other/prod/a.pt", False),
+        ("http://good/prod/a.pt", False),
+        ("http://169.254.169.254/latest/meta-data", False),
+        ("zip://a::s3://good/prod/a.zip", False),
+        ("https://models.example/a", True),
+        ("https://models.example@evil/a", False),
+        ("https://models.example:8443/a", False),
+        ("gs://any/thing", True),
+        ("/srv/models/../../etc/shadow", False),
+        ("file:///etc/shadow", False),
+        ("/srv/models/a.pt", True),
+        ("file:///srv/models/a.pt", True),
+        ("/srv/models-of-others/a.pt", False),
+    ],
+)
+def test_allowed_places(place, may):
+    """What lies below an allowed place may be opened; what only looks like that may not."""
+    allow = allowed(["s3://good/prod", "https://models.example", "gs://", "/srv/models", ""], [])
+    if may:
+        allow.check(place)
+    else:
+        with pytest.raises(NotAllowedError, match="not allowed to open"):
+            allow.check(place)
+
+
+@pytest.mark.usefixtures("allowing")
 def test_an_artifact_is_verified_where_the_trail_cannot_be_written(place, tmp_path, capsys):
     """The verdict stands, and a line says that the trail has no row of it."""
     file = tmp_path / "model.pt"

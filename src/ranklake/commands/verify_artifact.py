@@ -7,6 +7,7 @@ import os
 import click
 from deltalake.exceptions import DeltaError
 
+from ranklake.allowed import allowed
 from ranklake.artifacts import Verdict, note, recorded, verify
 from ranklake.commands.options import configuration, json_option, lake_option
 from ranklake.commands.progress import progress_bar
@@ -27,14 +28,18 @@ def verify_artifact(
 ) -> int:
     """Hash an artifact again and compare with what was recorded when it was made.
 
-    What was verified, and what came of it, becomes a row of the audit trail. Exits 1 if the bytes differ, are gone, or
-    were not hashed when they were recorded.
+    What was verified, and what came of it, becomes a row of the audit trail. A place that was recorded is opened only
+    if it is named here, lies in the lake or the spool, or below one of [artifacts] allow in ranklake.toml. Exits 1 if
+    the bytes differ, are gone, or were not hashed when they were recorded.
     """
     config = configuration(ctx)
     opened = Lake.open(lake, config.storage).trusting(config.trust)
     row = recorded(opened, artifact, run)
+    own = (opened.uri, config.spool.uri)
+    typed = (artifact, os.path.abspath(artifact), at or "")  # noqa: PTH100 - as it was recorded: links stay
+    allow = allowed((*config.artifacts.allow, *own), typed)
     with progress_bar(f"hashing {row['name']}") as progress:
-        verdict = verify(opened, row, at=at, progress=progress)
+        verdict = verify(opened, row, allow, at=at, progress=progress)
     _tell(verdict, as_json=as_json)
     try:
         note(opened, verdict, by or _user())

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ranklake.allowed import allowed
 from ranklake.artifacts import recorded, verify
 from ranklake.lake.query import query
 
@@ -58,6 +59,8 @@ def ask(lake: "Lake", trained: "Trained") -> Sources:
         found: list[dict[str, Any]] = query(lake, text, {"run": trained.run}).to_pylist()
         return found
 
+    own = allowed([str(trained.journal)], [])
+    made = [recorded(lake, row["name"], trained.run) for row in rows(_MADE)]
     told = rows(_NO_GPU)
     codes = rows(_CODE)
     return Sources(
@@ -66,7 +69,7 @@ def ask(lake: "Lake", trained: "Trained") -> Sources:
         no_gpu=told[0]["message"] if told else None,
         code=codes[0] if codes else {},
         datasets=rows(_DATA),
-        artifacts={row["name"]: verify(lake, recorded(lake, row["name"], trained.run)).said for row in rows(_MADE)},
+        artifacts={row["name"]: verify(lake, row, own).said for row in made},
         logs={row["severity"]: row["n"] for row in rows(_LOGS)},
     )
 

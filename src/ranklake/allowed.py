@@ -1,0 +1,74 @@
+"""Allowed: which places a URI that stands in data may lead to.
+
+What a rank recorded is another's word. A command that opened whatever URI it found there would read any file of the
+machine that it runs on, and ask any host that somebody wants to be asked, with credentials. So a place is opened only
+where the operator said so (``[artifacts] allow``), or named it on the command line, or where the lake or the spool is.
+"""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from ranklake.errors import RanklakeError
+from ranklake.lake.contracts.redact import redact_uri
+
+_SAME: Final = {"s3a": "s3", "gcs": "gs", "abfs": "az", "abfss": "az", "adl": "az"}
+
+
+class NotAllowedError(RanklakeError):
+    """A place that configuration does not allow to open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """Places that may be opened.
+
+    Attributes
+    ----------
+    places
+        Folders, URIs of buckets, hosts or folders in them, or a scheme alone such as ``s3://``; what lies below is
+        allowed, too.
+    named
+        Places that were named by whoever asks: these very ones.
+    """
+
+    places: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()
+
+    def check(self, uri: str) -> None:
+        """Raise `NotAllowedError` unless a place may be opened."""
+        if uri in self.named or any(_is_below(uri, place) for place in self.places if place):
+            return
+        mend = "name the place with --at, or allow it: [artifacts] allow = [...] in ranklake.toml"
+        raise NotAllowedError("the place that was recorded is not allowed to open", where=redact_uri(uri), mend=mend)
+
+
+def allowed(places: Iterable[str], named: Iterable[str]) -> Allowed:
+    """Return what is allowed by some places, empty ones left out."""
+    return Allowed(tuple(filter(None, places)), tuple(filter(None, named)))
+
+
+def _is_below(uri: str, place: str) -> bool:
+    if "::" in uri:  # fsspec would take it apart, and open what stands behind
+        return False
+    one, other = _parts(uri), _parts(place)
+    if one is None or other is None or one[0] != other[0]:
+        return False
+    return one[1][: len(other[1])] == other[1]
+
+
+def _parts(uri: str) -> tuple[str, list[str]] | None:
+    """Return scheme and steps of a place, links resolved where it is local; None where it steps back."""
+    scheme, mark, rest = uri.partition("://")
+    if not mark:
+        scheme, rest = "file", uri
+    scheme = _SAME.get(scheme.lower(), scheme.lower())
+    if scheme in {"file", "local"}:
+        steps = os.path.realpath(rest).split("/")
+        return "file", [step for step in steps if step]
+    host, _, path = rest.partition("/")
+    steps = [step for step in path.split("/") if step]
+    if ".." in steps or "%2e" in path.lower() or "\\" in rest:
+        return None
+    return scheme, [host.lower(), *steps] if host else steps
