@@ -44,6 +44,8 @@ class Settings:
         Where the object-store options are, as `ranklake.flows.storage` says it; or empty.
     dask_address, dask_workers, dask_memory
         The cluster, or the size of a local one.
+    dask_tls
+        Paths of PEM files for the cluster at the address; see `ranklake.lake.workers.workers`.
     contracts
         Overlay folder, or empty.
     encryption_key
@@ -65,6 +67,7 @@ class Settings:
     contracts: str = ""
     encryption_key: str = ""
     prices: str = ""
+    dask_tls: dict[str, str] = field(default_factory=dict)
     prefixes: tuple[Prefix, ...] = ()
     limits: dict[str, int] = field(default_factory=dict)
 
@@ -101,7 +104,7 @@ def ingest_once(settings: Settings, progress: Progress | None = None) -> dict[st
     limits = Limits(**settings.limits)
     lake = Lake.create(settings.lake, settings.options, settings.encryption_key).limited(limits)
     spool = Spool(settings.spool, settings.options, Writers(settings.prefixes), limits)
-    with on_call(settings.dask_address, settings.dask_workers, settings.dask_memory) as crew:
+    with on_call(settings.dask_address, settings.dask_workers, settings.dask_memory, settings.dask_tls) as crew:
         return asdict(ingest(lake, spool, crew, progress=progress))
 
 
@@ -123,7 +126,7 @@ def rollup_once(settings: Settings, progress: Progress | None = None) -> dict[st
 def upkeep_once(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
     """Merge small files, shorten the logs, purge; return what `ranklake.lake.upkeep.run.Upkept` says."""
     lake = Lake.open(settings.lake, settings.options).limited(Limits(**settings.limits))
-    with on_call(settings.dask_address, settings.dask_workers, settings.dask_memory) as crew:
+    with on_call(settings.dask_address, settings.dask_workers, settings.dask_memory, settings.dask_tls) as crew:
         return asdict(upkeep(lake, crew, progress=progress))
 
 

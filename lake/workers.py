@@ -3,14 +3,15 @@
 Only descriptions of work and of its results pass through the scheduler; rows never do.
 """
 
-import logging
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
+from importlib import import_module
 from multiprocessing import resource_tracker
+from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeVar
 
 from ranklake.errors import RanklakeError
@@ -157,6 +158,8 @@ needs as much again for its next batch, and pages that are touched for the first
 where segments are small. The most that it holds stays the same."""
 
 
+_NO_TLS: Final[Mapping[str, str]] = MappingProxyType({})
+
 _QUIET: Final = {
     "distributed.worker.profile.enabled": False,
     "distributed.admin.tick.interval": "500ms",
@@ -167,19 +170,32 @@ driver takes while workers are at it."""
 
 
 @contextmanager
-def workers(address: str = "", count: int = 0, memory_limit: str = "2GiB") -> Iterator[OnDask]:
+def workers(
+    address: str = "", count: int = 0, memory_limit: str = "2GiB", tls: Mapping[str, str] = _NO_TLS
+) -> Iterator[OnDask]:
     """Give workers on a Dask cluster: the one at `address`, else a local one that lives as long as the context.
 
-    Raises `WorkersError` if no scheduler answers at the address within ten seconds, or the memory limit is no amount.
+    Parameters
+    ----------
+    tls
+        Paths of PEM files for the cluster at `address`: ``tls_ca_file``, ``tls_client_cert``, ``tls_client_key``. With
+        any of them nothing is sent but by TLS. A local cluster makes a key of its own.
+
+    Raises `WorkersError` if no scheduler answers at the address within ten seconds, a file of `tls` is not there, or
+    the memory limit is no amount.
     """
     # distributed costs a third of a second to import and many commands need no cluster.
     import dask
-    from distributed import Client, LocalCluster
+    from distributed import Client, Security
 
     if address:
+        for name, path in tls.items():
+            if not os.path.isfile(path):  # noqa: PTH113 - as Dask takes it
+                raise WorkersError("no such file", where=f"[dask] {name} = {path}", mend="name a PEM file")
+        security = {"security": Security(require_encryption=True, **tls)} if tls else {}
         try:
-            client = Client(address, timeout="10s")
-        except (OSError, TimeoutError, ValueError) as error:
+            client = Client(address, timeout="10s", **security)
+        except (OSError, TimeoutError, ValueError, RuntimeError, TypeError) as error:
             mend = "start a scheduler there, or leave the address out for a local cluster"
             raise WorkersError(f"no Dask scheduler answers: {error}", where=address, mend=mend) from error
         with client:
@@ -189,13 +205,8 @@ def workers(address: str = "", count: int = 0, memory_limit: str = "2GiB") -> It
     said = os.environ.get(_PURGE)
     kept = {f"distributed.nanny.pre-spawn-environ.{_PURGE}": said or "-1"}
     with _interrupts_held(), dask.config.set(_QUIET | kept):
-        # What goes wrong comes back as one error; the cluster's own account of it would be stack traces.
-        cluster = LocalCluster(
-            n_workers=count or min(4, os.cpu_count() or 1),
-            threads_per_worker=1,
-            memory_limit=memory_limit,
-            dashboard_address="127.0.0.1:0",
-            silence_logs=logging.CRITICAL,
+        cluster = import_module("ranklake.lake.local_cluster").local_cluster(
+            count or min(4, os.cpu_count() or 1), memory_limit
         )
     if said is None:  # Dask tells its workers by setting it here: it is not for this process
         os.environ.pop(_PURGE, None)
@@ -204,7 +215,9 @@ def workers(address: str = "", count: int = 0, memory_limit: str = "2GiB") -> It
 
 
 @contextmanager
-def on_call(address: str = "", count: int = 0, memory_limit: str = "2GiB") -> Iterator[Workers]:
+def on_call(
+    address: str = "", count: int = 0, memory_limit: str = "2GiB", tls: Mapping[str, str] = _NO_TLS
+) -> Iterator[Workers]:
     """Give workers that do small work in this process, and start a local cluster for the first that is large.
 
     Who names a cluster (`address`) or how many workers it has (`count`) gets it at once, for all work. Raises what
@@ -213,7 +226,7 @@ def on_call(address: str = "", count: int = 0, memory_limit: str = "2GiB") -> It
     if not address:
         _check_memory(memory_limit)
     with ExitStack() as stack:
-        start = partial(stack.enter_context, workers(address, count, memory_limit))
+        start = partial(stack.enter_context, workers(address, count, memory_limit, tls))
         yield start() if address or count else OnCall(start)
 
 

@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 import click
 
-from ranklake.commands.options import configuration, dask_option, json_option, lake_option, spool_option
+from ranklake.commands.options import cluster, configuration, dask_option, json_option, lake_option, spool_option
 from ranklake.commands.progress import progress_bar
 from ranklake.commands.tell import tell_damaged
 from ranklake.lake.contracts.envelope import MissingKeyError
@@ -40,7 +40,7 @@ def ingest(ctx: click.Context, lake: str, spool: str, dask: str | None, keep_day
     target = Lake.create(lake, config.storage, config.encryption_key).trusting(config.trust).limited(config.ingest)
     source = Spool(spool, config.storage, config.spool.writers, config.ingest)
     with (
-        on_call(dask or config.dask.address, config.dask.workers, config.dask.memory_limit) as crew,
+        on_call(*cluster(config, dask)) as crew,
         progress_bar("ingest") as progress,
     ):
         done = run_ingest(target, source, crew, keep_days=keep_days, progress=progress)

@@ -41,8 +41,13 @@ def spool_option(command: Command) -> Command:
 
 def dask_option(command: Command) -> Command:
     """Pass ``dask``: the scheduler's address, or None for the configured cluster or a local one."""
-    text = "Dask scheduler, such as tcp://host:8786; default: a local cluster."
+    text = "Dask scheduler, such as tls://host:8786; default: a local cluster."
     return click.option("--dask", metavar="ADDRESS", help=text)(command)
+
+
+def cluster(config: Config, dask: str | None) -> tuple[str, int, str, dict[str, str]]:
+    """Return the cluster that was named (``dask``) or is configured, as `ranklake.lake.workers.on_call` takes it."""
+    return dask or config.dask.address, config.dask.workers, config.dask.memory_limit, config.dask.tls
 
 
 def json_option(command: Command) -> Command:

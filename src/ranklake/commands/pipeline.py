@@ -33,6 +33,7 @@ def pipeline(ctx: click.Context, lake: str, spool: str, dask: str | None, *, as_
         config.contracts.overlay,
         config.encryption_key,
         config.cost.prices,
+        config.dask.tls,
         config.spool.prefixes,
         asdict(config.ingest),
     )

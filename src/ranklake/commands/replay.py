@@ -7,7 +7,7 @@ from datetime import date, datetime
 
 import click
 
-from ranklake.commands.options import configuration, dask_option, json_option, lake_option, spool_option
+from ranklake.commands.options import cluster, configuration, dask_option, json_option, lake_option, spool_option
 from ranklake.commands.progress import progress_bar
 from ranklake.lake.replay import replay as run_replay
 from ranklake.lake.spool import Spool
@@ -55,8 +55,7 @@ def replay(  # noqa: PLR0913 - one parameter an option
         with ExitStack() as stack:
             crew: Workers = InProcess()
             if done.segments:
-                dask_ = (dask or config.dask.address, config.dask.workers, config.dask.memory_limit)
-                crew = stack.enter_context(on_call(*dask_))
+                crew = stack.enter_context(on_call(*cluster(config, dask)))
             progress = stack.enter_context(progress_bar("replay"))
             done = run_replay(target, source, crew, table, days, progress=progress)
     if as_json:

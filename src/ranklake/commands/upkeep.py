@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import click
 
-from ranklake.commands.options import configuration, dask_option, json_option, lake_option
+from ranklake.commands.options import cluster, configuration, dask_option, json_option, lake_option
 from ranklake.commands.progress import progress_bar
 from ranklake.commands.tell import tell_damaged
 from ranklake.lake.store import Lake
@@ -47,7 +47,7 @@ def upkeep(
         done = run_upkeep(target, InProcess(), grace=grace, dry_run=True, with_scrub=scrub)
     else:
         with (
-            on_call(dask or config.dask.address, config.dask.workers, config.dask.memory_limit) as crew,
+            on_call(*cluster(config, dask)) as crew,
             progress_bar("upkeep") as progress,
         ):
             done = run_upkeep(target, crew, grace=grace, with_scrub=scrub, progress=progress)

@@ -1,0 +1,119 @@
+"""Dask clusters: nobody else gets into a local one, and one by address is spoken to as configuration says."""
+
+import json
+import os
+import socket
+import ssl
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from distributed import Client, Security
+
+from ranklake.config import load_config
+from ranklake.lake.workers import WorkersError, workers
+
+SCHEDULER = """
+import asyncio, json, sys
+from distributed import Scheduler, Security
+
+async def main():
+    security = Security(**json.loads(sys.argv[1]))
+    async with Scheduler(security=security, host="127.0.0.1", protocol="tls://", port=0, dashboard=False) as one:
+        print(one.address, flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+
+asyncio.run(main())
+"""
+
+
+def ours():
+    """Return this process and all below it."""
+    me = psutil.Process()
+    return [me, *me.children(recursive=True)]
+
+
+def listening(processes):
+    """Return the (address, port) pairs that some processes listen on, by their sockets and /proc/net/tcp."""
+    held = set()
+    for one in processes:
+        for handle in Path(f"/proc/{one.pid}/fd").iterdir():
+            with suppress(FileNotFoundError):  # closed meanwhile
+                held.add(os.readlink(handle))  # noqa: PTH115 - no path: socket:[inode]
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and f"socket:[{words[9]}]" in held:
+                address, port = words[1].split(":")
+                found.add((address, int(port, 16)))
+    return found
+
+
+def turns_strangers_away(port):
+    """Return whether a port answers TLS and turns away who shows no certificate."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
+        try:
+            with context.wrap_socket(plain) as one:
+                return one.recv(1) == b""
+        except ssl.SSLError as error:
+            return "CERTIFICATE_REQUIRED" in str(error)
+        except ConnectionResetError:
+            return True
+
+
+@pytest.mark.slow
+@pytest.mark.leaky("distributed keeps threads of its own for a while")
+def test_nobody_else_connects_to_a_local_cluster():
+    """All that the cluster's processes listen on is TLS of a key of its own; who lacks it runs no code there."""
+    before = listening([psutil.Process()])
+    with workers(count=1) as crew:
+        ports = listening(ours()) - before
+        assert {address for address, _ in ports} == {"0100007F"}
+        assert len(ports) == 3  # scheduler, nanny, worker
+        assert all(turns_strangers_away(port) for _, port in ports)
+        address = crew.client.scheduler.address
+        assert address.startswith("tls://")
+        for security in (Security(), Security.temporary()):
+            plain = address.replace("tls://", "tcp://") if not security.require_encryption else address
+            with (
+                pytest.raises(OSError, match=r"[Tt]imed out|closed|TLS|SSL"),
+                Client(plain, timeout="2s", security=security),
+            ):
+                pass
+        said = [one.cmdline() + list(one.environ().values()) for one in ours()]
+        assert "PRIVATE KEY" not in json.dumps(said)
+        assert crew.run(abs, [-1, 2]) == [1, 2]
+
+
+@pytest.mark.leaky("distributed keeps threads of its own for a while")
+def test_a_cluster_by_address_is_spoken_to_by_tls_where_configured(tmp_path, monkeypatch):
+    """`[dask]` names whom to trust and what to show; without it, or without a file, the command is told in one line."""
+    made = Security.temporary()
+    names = ("tls_ca_file", "tls_client_cert", "tls_client_key", "tls_scheduler_cert", "tls_scheduler_key")
+    for name in names:
+        (tmp_path / name).write_text(getattr(made, name))
+    lines = [f'{name} = "{tmp_path / name}"' for name in names[:3]]
+    (tmp_path / "ranklake.toml").write_text("\n".join(["[dask]", *lines]))
+    monkeypatch.chdir(tmp_path)
+    server = {"require_encryption": True, **{name: str(tmp_path / name) for name in (names[0], *names[3:])}}
+    command = [sys.executable, "-c", SCHEDULER, json.dumps(server)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        with workers(address, tls=load_config().dask.tls) as crew:
+            assert crew.room().tasks == 1
+        with (
+            pytest.raises(WorkersError, match="no Dask scheduler answers"),
+            workers(address.replace("tls", "tcp"), tls=load_config().dask.tls),
+        ):
+            pass
+        process.communicate("", timeout=30)
+    (tmp_path / "tls_client_key").unlink()
+    with pytest.raises(WorkersError, match="tls_client_key"), workers(address, tls=load_config().dask.tls):
+        pass
