@@ -1,4 +1,6 @@
 -- grain    one row per hour (UTC) and scope: cluster, pool, team, user, job, each by its name
+-- dates    any number in a row at once, from $date to $last: hours are counted from the first one's begin, $begin; each date comes
+--          out as it does alone
 -- inputs   pools of the date and the one before (a snapshot stands for the time after it); job_facts whose time goes over the
 --          date; gpu_hourly of the date; attempt_facts of attempts that began up to it, for the team, user and job of who held a device;
 --          facility
@@ -15,7 +17,7 @@ WITH once AS (
             PARTITION BY "cluster", pool, gpu_type, ts ORDER BY gpu_total DESC NULLS LAST, incarnation, segment, slot
         ) AS place
     FROM pools
-    WHERE date BETWEEN $date - 1 AND $date + 1
+    WHERE date BETWEEN $date - 1 AND $last + 1
 ),
 following AS (
     SELECT
@@ -30,12 +32,14 @@ standing AS (
         *,
         greatest(from_us, 0) AS begin_us,
         least(
+            -- a snapshot stands for its own date and the next
+            (CAST(CAST(date AS INT) - CAST($date AS INT) AS BIGINT) + 2) * 86400000000,
             CASE
                 WHEN interval_ns >= 0 THEN least(from_us + interval_ns / 1000, coalesce(next_us, from_us + interval_ns / 1000))
                 WHEN next_us - from_us <= $max_snapshot_s * 1000000 THEN next_us
                 ELSE from_us
             END,
-            86400000000
+            $days * 86400000000
         ) AS end_us
     FROM following
 ),
@@ -66,10 +70,15 @@ WITH scoped AS (
         unnest(make_array(CASE "cluster" WHEN '' THEN 'unnamed' ELSE "cluster" END, pool)) AS scope_name
     FROM snapshots
 ),
+apart AS (
+    SELECT hour_number, "cluster", scope, scope_name, ts, pool, sum(job_pending) AS pending
+    FROM scoped
+    GROUP BY hour_number, "cluster", scope, scope_name, ts, pool
+),
 together AS (
     -- what waits at a moment, over the pools that were seen at it
-    SELECT hour_number, "cluster", scope, scope_name, ts, sum(job_pending) AS pending, count(DISTINCT pool) AS pools
-    FROM scoped
+    SELECT hour_number, "cluster", scope, scope_name, ts, sum(pending) AS pending, count(*) AS pools
+    FROM apart
     GROUP BY hour_number, "cluster", scope, scope_name, ts
 ),
 deepest AS (
@@ -82,7 +91,6 @@ deepest AS (
 summed AS (
     SELECT
         hour_number, "cluster", scope, scope_name,
-        count(DISTINCT pool) AS pools,
         CASE WHEN count(total) = count(*) THEN sum(total * us) END AS total,
         CASE WHEN count(allocated) = count(*) AND count(total) = count(*) AND NOT bool_or(allocated > total)
              THEN sum(allocated * us) END AS allocated,
@@ -102,32 +110,36 @@ INNER JOIN deepest USING (hour_number, "cluster", scope, scope_name);
 -- into strange: days of clusters that look like an outage, or like a slip
 WITH daily AS (
     SELECT
-        "cluster", pool,
+        "cluster", pool, hour_number / 24 AS day_number,
         sum(us) AS us,
         max(allocated) AS most_allocated,
         count(*) - count(allocated) AS silent,
         max(total) AS most_total
     FROM snapshots
-    GROUP BY "cluster", pool
+    GROUP BY "cluster", pool, hour_number / 24
 ),
 moments AS (
-    SELECT "cluster", ts, count(DISTINCT pool) AS pools, max(total) AS most, sum(total) AS total
+    SELECT
+        "cluster", ts, hour_number / 24 AS day_number, hour_number,
+        count(DISTINCT pool) AS pools, max(total) AS most, sum(total) AS total
     FROM snapshots
     GROUP BY "cluster", ts, hour_number
 ),
 alone AS (
-    SELECT "cluster", bool_or(pools > 1 AND most > 0 AND most = total) AS is_in_one_pool FROM moments GROUP BY "cluster"
+    SELECT "cluster", day_number, bool_or(pools > 1 AND most > 0 AND most = total) AS is_in_one_pool
+    FROM moments
+    GROUP BY "cluster", day_number
 )
 SELECT
-    daily.cluster,
+    daily.cluster, daily.day_number,
     -- twenty hours of a day tell what it was like
     min(us) >= 72000000000 AND max(most_total) > 0 AND coalesce(max(most_allocated) = 0, FALSE) AND sum(silent) = 0 AS is_idle,
     bool_or(is_in_one_pool) AS is_in_one_pool
 FROM daily
-INNER JOIN alone ON alone.cluster = daily.cluster
-GROUP BY daily.cluster;
+INNER JOIN alone ON alone.cluster = daily.cluster AND alone.day_number = daily.day_number
+GROUP BY daily.cluster, daily.day_number;
 
--- into known_jobs: those whose time goes over the date
+-- into known_jobs: those whose time goes over the dates, and over which
 SELECT
     coalesce("cluster", '') AS "cluster", pool, team,
     CASE
@@ -140,10 +152,12 @@ SELECT
     CAST(end_ts AS BIGINT) - CAST($begin AS BIGINT) AS end_us,
     CAST(wait_until_ts AS BIGINT) - CAST($begin AS BIGINT) AS wait_until_us,
     CAST(held_until_ts AS BIGINT) - CAST($begin AS BIGINT) AS held_until_us,
-    queue_time_s
-FROM job_facts
-CROSS JOIN pseudonyms
-WHERE begin_ts < $begin + INTERVAL '24' HOUR AND until_ts >= $begin;
+    queue_time_s,
+    greatest(CAST(begin_ts AS BIGINT) - CAST($begin AS BIGINT), 0) / 86400000000 AS first_day,
+    least((CAST(until_ts AS BIGINT) - CAST($begin AS BIGINT)) / 86400000000, $days - 1) AS last_day
+FROM pseudonyms
+CROSS JOIN job_facts
+WHERE CAST(begin_ts AS BIGINT) - CAST($begin AS BIGINT) < $days * 86400000000 AND until_ts >= $begin;
 
 -- into job_hours: what each job did in each hour, for each scope that it belongs to
 WITH phases AS (
@@ -161,9 +175,10 @@ WITH phases AS (
 cut AS (
     SELECT
         *,
-        unnest(range(greatest(from_us, 0) / 3600000000, (least(until_us, 86400000000) - 1) / 3600000000 + 1)) AS hour_number
+        unnest(range(greatest(from_us, 0) / 3600000000, (least(until_us, $days * 86400000000) - 1) / 3600000000 + 1))
+            AS hour_number
     FROM phases
-    WHERE until_us > 0 AND from_us < 86400000000
+    WHERE until_us > 0 AND from_us < $days * 86400000000
 ),
 pieces AS (
     SELECT
@@ -171,6 +186,7 @@ pieces AS (
         greatest(from_us, hour_number * 3600000000) AS from_us,
         least(until_us, (hour_number + 1) * 3600000000) AS until_us
     FROM cut
+    WHERE hour_number / 24 BETWEEN first_day AND last_day
 )
 SELECT
     hour_number, "cluster", is_waiting, gpu_count, from_us, until_us,
@@ -219,10 +235,10 @@ LEFT JOIN deepest USING (hour_number, "cluster", scope, scope_name);
 -- into job_moments: starts and ends in their hours
 WITH happened AS (
     SELECT *, start_us / 3600000000 AS hour_number, TRUE AS is_start FROM known_jobs
-    WHERE start_us >= 0 AND start_us < 86400000000
+    WHERE start_us >= 0 AND start_us / 86400000000 BETWEEN first_day AND last_day
     UNION ALL
     SELECT *, end_us / 3600000000 AS hour_number, FALSE AS is_start FROM known_jobs
-    WHERE end_us >= 0 AND end_us < 86400000000 AND outcome IS NOT NULL
+    WHERE end_us >= 0 AND end_us / 86400000000 BETWEEN first_day AND last_day AND outcome IS NOT NULL
 ),
 scoped AS (
     SELECT
@@ -257,25 +273,25 @@ GROUP BY hour_number, "cluster", scope, scope_name;
 -- into placed: hours of devices and of MIG instances, and who held them
 WITH started AS (
     SELECT
-        run, attempt, "cluster", team, scheduler_job_id AS job_id,
+        run, attempt, date, "cluster", team, scheduler_job_id AS job_id,
         CASE
             WHEN inner_key IS NULL OR "user" IS NULL THEN "user"
             ELSE concat('u-', left(encode(sha256(concat(outer_key, encode(sha256(concat(inner_key, "user")), 'hex'))), 'hex'), 16))
         END AS "user"
-    FROM attempt_facts
-    CROSS JOIN pseudonyms
-    WHERE date <= $date
+    FROM pseudonyms
+    CROSS JOIN attempt_facts
+    WHERE date <= $last
 ),
 latest AS (
     -- a run may not know its cluster: then the job of its id, if there is but one such
     SELECT
-        job_id,
+        job_id, day_number,
         CASE WHEN count(DISTINCT "cluster") = 1 THEN min("cluster") END AS "cluster",
         last_value(pool ORDER BY begin_ts) AS pool,
         last_value(team ORDER BY begin_ts) AS team,
         last_value("user" ORDER BY begin_ts) AS "user"
-    FROM known_jobs
-    GROUP BY job_id
+    FROM (SELECT *, unnest(range(first_day, last_day + 1)) AS day_number FROM known_jobs)
+    GROUP BY job_id, day_number
 ),
 told AS (
     SELECT
@@ -297,18 +313,25 @@ told AS (
         CAST(round(energy_joules * 1e3) AS BIGINT) AS millijoules,
         CAST(round(CASE WHEN energy_joules IS NOT NULL THEN energy_observed_s END * 1e6) AS BIGINT) AS energy_us
     FROM gpu_hourly
-    LEFT JOIN started ON started.run = gpu_hourly.holder_run AND started.attempt = gpu_hourly.holder_attempt
-    LEFT JOIN latest ON latest.job_id = started.job_id
-    WHERE date = $date
+    LEFT JOIN started
+        ON started.run = gpu_hourly.holder_run AND started.attempt = gpu_hourly.holder_attempt
+        AND started.date <= gpu_hourly.date
+    LEFT JOIN latest
+        ON latest.job_id = started.job_id
+        AND latest.day_number = CAST(CAST(gpu_hourly.date AS INT) - CAST($date AS INT) AS BIGINT)
+    WHERE gpu_hourly.date BETWEEN $date AND $last
 ),
 homes AS (
     -- a host is in one cluster, also while nobody holds its devices
-    SELECT host AS home, min("cluster") AS home_cluster FROM told GROUP BY host HAVING count(DISTINCT "cluster") = 1
+    SELECT host AS home, hour_number / 24 AS home_day, min("cluster") AS home_cluster
+    FROM told
+    GROUP BY host, hour_number / 24
+    HAVING count(DISTINCT "cluster") = 1
 ),
 at_home AS (
     SELECT told.* EXCLUDE ("cluster"), coalesce("cluster", home_cluster, '') AS "cluster"
     FROM told
-    LEFT JOIN homes ON home = host
+    LEFT JOIN homes ON home = host AND home_day = hour_number / 24
 )
 SELECT
     *,
@@ -403,7 +426,7 @@ WITH places AS (
     SELECT hour_number, "cluster", scope, scope_name FROM instance_sums
 ),
 scheduled_clusters AS (
-    SELECT DISTINCT "cluster", TRUE AS has_jobs FROM known_jobs
+    SELECT DISTINCT "cluster", unnest(range(first_day, last_day + 1)) AS day_number, TRUE AS has_jobs FROM known_jobs
 ),
 joined AS (
     SELECT
@@ -435,8 +458,9 @@ joined AS (
     LEFT JOIN instance_sums
         ON instance_sums.hour_number = places.hour_number AND instance_sums."cluster" = places."cluster"
         AND instance_sums.scope = places.scope AND instance_sums.scope_name = places.scope_name
-    LEFT JOIN scheduled_clusters ON scheduled_clusters."cluster" = places."cluster"
-    LEFT JOIN strange ON strange."cluster" = places."cluster"
+    LEFT JOIN scheduled_clusters
+        ON scheduled_clusters."cluster" = places."cluster" AND scheduled_clusters.day_number = places.hour_number / 24
+    LEFT JOIN strange ON strange."cluster" = places."cluster" AND strange.day_number = places.hour_number / 24
 ),
 sourced AS (
     SELECT
@@ -528,6 +552,6 @@ SELECT
         CASE WHEN cancelled_unknown THEN '"gpu_cancelled_s": "devices or times of jobs are not known"' END,
         CASE WHEN failed_unknown THEN '"gpu_failed_s": "devices or times of jobs are not known"' END
     ), '}'), '{}') AS unavailable,
-    $date AS date
-FROM delivered
-CROSS JOIN facility
+    CAST(to_timestamp_micros(CAST($begin AS BIGINT) + hour_number * 3600000000) AS DATE) AS date
+FROM facility  -- first: a cross join makes a batch of each row of its left side
+CROSS JOIN delivered

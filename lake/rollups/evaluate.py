@@ -21,13 +21,14 @@ AFFECTED = "affected_runs"
 def evaluate_day(
     ctx: "SessionContext", rollup: "Rollup", day: date, pieces: Sequence[Range] = (WHOLE_RANGE,), at_once: int = 1
 ) -> pa.Table:
-    """Compute one date of a partition rollup, under its contract's Arrow schema.
+    """Compute one date of a partition rollup, under its contract's Arrow schema; `evaluate_days` computes several.
 
     `pieces` are ranges of the rollup's column `cut`, of which so many are computed `at_once`. Raises
     `ContractMismatchError` if the SQL does not give what the contract promises.
     """
-    begin = pa.scalar(datetime(day.year, day.month, day.day, tzinfo=UTC), pa.timestamp("us", tz="UTC"))
-    values = {"date": pa.scalar(day, pa.date32()), "begin": begin}
+    if rollup.in_a_row:
+        return evaluate_days(ctx, rollup, day, day)
+    values = _of_day(day)
     if not rollup.cut:
         return _evaluate(ctx, rollup, values)
 
@@ -36,6 +37,17 @@ def evaluate_day(
 
     with ThreadPoolExecutor(at_once) as pool:
         return pa.concat_tables(pool.map(piece, pieces))
+
+
+def evaluate_days(ctx: "SessionContext", rollup: "Rollup", first: date, last: date) -> pa.Table:
+    """Compute dates of a partition rollup whose SQL takes several in a row; as `evaluate_day` does."""
+    days = (last - first).days + 1
+    return _evaluate(ctx, rollup, {**_of_day(first), "last": pa.scalar(last, pa.date32()), "days": pa.scalar(days)})
+
+
+def _of_day(day: date) -> dict[str, Any]:
+    begin = pa.scalar(datetime(day.year, day.month, day.day, tzinfo=UTC), pa.timestamp("us", tz="UTC"))
+    return {"date": pa.scalar(day, pa.date32()), "begin": begin}
 
 
 def evaluate_runs(ctx: "SessionContext", rollup: "Rollup", runs: dict[str, date]) -> pa.Table:

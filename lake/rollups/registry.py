@@ -134,6 +134,8 @@ class Rollup:
     cut
         Integer column of the first input, part of the SQL's group key, by which large dates are computed in pieces,
         from ``$first`` to ``$last`` each; of a rollup that is one query, since pieces share a session.
+    in_a_row
+        Whether the SQL computes any number of dates at once, ``$days`` of them from ``$date`` to ``$last``.
     """
 
     name: str
@@ -143,6 +145,7 @@ class Rollup:
     lookups: Mapping[str, Callable[[], pa.Table]] = field(default_factory=dict)
     leads: int = 1
     cut: str = ""
+    in_a_row: bool = False
 
     @cached_property
     def sql(self) -> str:
@@ -274,6 +277,7 @@ ROLLUPS: Final = (
         {"max_snapshot_s": MAX_SNAPSHOT_S, "held_ratio": HELD_RATIO, "low_ratio": LOW_RATIO},
         lookups={"facility": _facility, "pseudonyms": pseudonym_table},
         leads=3,
+        in_a_row=True,
     ),
     Rollup(
         "cost",

@@ -15,7 +15,7 @@ from rollup_inputs import DAY, FLEET, NOON, OF_RUNS, append, rows, state
 from ranklake.lake.commit import files, number_of, replace_partitions, swap
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.read import read
-from ranklake.lake.rollups import runner
+from ranklake.lake.rollups import work
 from ranklake.lake.rollups.inputs import record, snapshot
 from ranklake.lake.rollups.registry import ROLLUPS, Input, UnknownRollupError, chosen
 from ranklake.lake.rollups.runner import run_rollups
@@ -321,7 +321,7 @@ def test_a_crash_before_lineage_does_no_harm(lake, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(runner, "record", dies)
+        patched.setattr(work, "record", dies)
         with pytest.raises(KeyboardInterrupt):
             run_rollups(lake, ["step_rollup"])
     once = read(lake, contract("step_rollup"))

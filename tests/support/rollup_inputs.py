@@ -11,7 +11,7 @@ from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.query import engine
 from ranklake.lake.read import read
-from ranklake.lake.rollups.evaluate import evaluate_day, evaluate_runs, replace_table
+from ranklake.lake.rollups.evaluate import evaluate_day, evaluate_days, evaluate_runs, replace_table
 from ranklake.lake.rollups.registry import ROLLUPS, chosen
 from ranklake.lake.tables import ensure_table
 
@@ -60,6 +60,8 @@ def computed(ctx, name, days=(DAY,), runs=None):
             replace_table(ctx, facts, computed(ctx, facts, runs=dict.fromkeys(sorted(named), DAY)))
     if rollup.scope == "run":
         return evaluate_runs(ctx, rollup, runs or {"r1": DAY})
+    if rollup.in_a_row and (max(days) - min(days)).days + 1 == len(days):
+        return evaluate_days(ctx, rollup, min(days), max(days))
     return pa.concat_tables([evaluate_day(ctx, rollup, day) for day in days])
 
 
