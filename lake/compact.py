@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ranklake.lake.batches import BATCH_SHARE, Loader, Rows
 from ranklake.lake.commit import append_files
@@ -41,6 +42,8 @@ from ranklake.lake.writers import NOT_ASKED, Authenticator
 PIECE_BYTES: Final = 256 * 2**20
 """Decoded rows that a task holds. With a sorted row group, the writer's pages and the libraries, a worker then stays
 below 1 GiB."""
+
+FUTURE: Final = "ts_future: ts lies after the time that it was taken in, by more than [ingest] future_hours"
 
 _STRETCH_ROWS: Final = 8192
 """Stretches of rows of this length and longer are worth keeping where they lie."""
@@ -208,6 +211,7 @@ class _Piece:
         self._bytes = self._rows = self._most_rows = 0
         self._seen: dict[SlotFile, Slots] = {}
         self._before = seen_before(group.segments)
+        self._last_us = group.limits.last_us(group.created)
 
     def add(self, rows: Rows) -> None:
         """Take rows in; where that makes a piece full, write it."""
@@ -236,7 +240,7 @@ class _Piece:
         parts.clear()  # what was joined is held once
         starts = np.cumsum(counts) - counts
         first = self._first(owners, rows, starts)
-        verdict = judge(self._target, rows)
+        verdict = _not_yet(judge(self._target, rows), rows, self._last_us)
         refused: Mask | None = None
         if verdict.null_count < len(verdict):
             refused = verdict.is_valid().to_numpy(zero_copy_only=False)
@@ -301,6 +305,16 @@ class _Piece:
             owner.rows_stored += int(one_a_key - rejected)
             owner.rows_rejected += int(rejected)
             owner.rows_duplicate += int(all_ - one_a_key)
+
+
+def _not_yet(verdict: pa.Array, rows: pa.Table, last_us: int) -> pa.Array:
+    """Return the verdict, with a reason for the rows whose time is still to come; nearly always there is none."""
+    moments = rows["ts"].cast(pa.int64())
+    latest = pc.max(moments).as_py()
+    if latest is None or latest <= last_us:
+        return verdict
+    late = pc.and_(pc.fill_null(pc.greater(moments, last_us), fill_value=False), pc.is_null(verdict))
+    return pc.if_else(late, pa.scalar(FUTURE), verdict).combine_chunks()
 
 
 def _joined(parts: list[pa.Table], target: Contract) -> pa.Table:

@@ -7,6 +7,7 @@ in quarantine, and ``ranklake replay`` has them after the bound was raised.
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ranklake.lake.contracts.segment import DATES_PER_SEGMENT, NotASegmentError
@@ -33,6 +34,12 @@ class Limits:
     """UTC dates that its rows fall on: each is a file of its own."""
     row_group_rows: int = 2**24
     """Rows of one row group."""
+    future_hours: int = 24
+    """Hours by which a row's ts may lie after the plan that takes it in; rows beyond go to quarantine."""
+
+    def last_us(self, taken_in: datetime) -> int:
+        """Return the last moment (microseconds since 1970) that rows may have which are taken in at a time."""
+        return int((taken_in.timestamp() + self.future_hours * 3600) * 1_000_000)
 
     def saying(self) -> dict[str, dict[str, int]]:
         """Return what a plan says of them: who carries it out a second time has to come to the same."""

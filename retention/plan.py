@@ -57,10 +57,22 @@ def due(
         if cutoff is None or handle is None:
             continue
         live = files(handle)
-        old = live.filter(pc.less(live["date"], pa.scalar(cutoff, pa.date32())))
+        old = live.filter(pc.is_in(live["date"], value_set=pa.array(_old(live, cutoff), pa.date32())))
         for day in sorted(set(old["date"].to_pylist())):
             partition = old.filter(pc.equal(old["date"], pa.scalar(day, pa.date32())))
             yield _item(contract, policy, cutoff, day, partition), partition
+
+
+def _old(live: pa.Table, cutoff: date) -> list[date]:
+    """Return the dates that lie before the cutoff, or all of whose rows were written before it.
+
+    Rows are as old as they say, or as the file that they lie in, whichever is more: who dates them in the future does
+    not keep them for ever.
+    """
+    newest = live.group_by("date").aggregate([("modification_time", "max")])
+    written = newest["modification_time_max"].cast(pa.int64()).cast(pa.timestamp("ms"))
+    bounds = zip(newest["date"].to_pylist(), written.to_pylist(), strict=True)
+    return [day for day, when in bounds if day is not None and (day < cutoff or when.date() < cutoff)]
 
 
 def _item(contract: "Contract", policy: "Policy", cutoff: date, day: date, partition: pa.Table) -> Item:

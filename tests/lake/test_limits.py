@@ -1,7 +1,7 @@
 """Bombs: what one segment may ask of ingest is bounded and told; what ranks and importers send passes."""
 
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -119,3 +119,16 @@ def test_a_plan_is_carried_out_under_the_limits_that_it_was_made_under(lake, spo
     assert Limits.said(Plan.from_json(plan.to_json(), "").body) == Limits()
     done = bring(lake.limited(Limits(decoded_bytes=1)), spool)
     assert (done.rows_stored, done.unreadable) == (2_000, 0)
+
+
+def test_rows_of_the_far_future_are_refused(lake, spool):
+    """A row dated beyond the tolerance goes to quarantine: it would be kept for ever. Of today, or of old, it stays."""
+    now = datetime.now(UTC)
+    put_segment(spool, step_rows(1, segment=0, start=now + timedelta(days=400)))
+    put_segment(spool, step_rows(1, segment=1, start=now + timedelta(hours=20)))
+    put_segment(spool, step_rows(1, segment=2, start=datetime(2003, 1, 1, tzinfo=UTC)))
+    done = bring(lake, spool)
+    assert (done.rows_stored, done.rows_rejected) == (2, 1)
+    (reason,) = read(lake, contract("rejects"), ["reason"])["reason"].to_pylist()
+    assert reason.startswith("ts_future: ")
+    adds_up(lake, spool)

@@ -1,7 +1,7 @@
 """Plan, approve, apply: exactly what is old goes, once, and only when somebody approved it."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pytest
@@ -9,7 +9,7 @@ from governed import Site, any_rows, die_before
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from retaining import APPROVER, CONTRACTS, POLICIES, TODAY, agree, bring_days, carry_out, days_ago, plan
-from segments import step_rows
+from segments import put_segment, step_rows
 
 from ranklake.lake import action_plan
 from ranklake.lake.audit import trail as audit
@@ -17,11 +17,15 @@ from ranklake.lake.audit.proof import verify
 from ranklake.lake.commit import replace_partitions
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
+from ranklake.lake.ingest import ingest
+from ranklake.lake.limits import Limits
 from ranklake.lake.plan import last_finished, read_plan
+from ranklake.lake.spool import Spool
 from ranklake.lake.tables import delta_table
 from ranklake.lake.upkeep.merge import merge_small
 from ranklake.lake.workers import InProcess
 from ranklake.retention.apply import NotApprovedError, VoidPlanError
+from ranklake.retention.plan import make_plan
 from ranklake.retention.register import UnknownPlanError, register
 
 
@@ -372,3 +376,15 @@ def test_rows_in_quarantine_have_a_period(site):
     assert site.rows("rejects") == []
     assert site.balances()["steps"].quarantined == 3
     assert contract("rejects").retention == "quarantine"
+
+
+def test_who_dates_rows_in_the_future_does_not_keep_them_for_ever(site):
+    """Rows that an older lake holds of a date to come go by when they were written: as old as they say, or are."""
+    ahead = datetime.now(UTC) + timedelta(days=3000)
+    put_segment(site.spool, step_rows(5, start=ahead))
+    any_time = site.lake.limited(Limits(future_hours=10**6))
+    assert ingest(any_time, Spool(str(site.spool)), InProcess()).rows_stored == 5
+    today = datetime.now(UTC).date()
+    assert make_plan(site.lake, CONTRACTS, POLICIES, today + timedelta(days=90)) is None
+    made = make_plan(site.lake, CONTRACTS, POLICIES, today + timedelta(days=91))
+    assert [(item.table, item.partition_date, item.rows) for item in made.items] == [("steps", ahead.date(), 5)]
