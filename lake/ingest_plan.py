@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import ranklake
 from ranklake.lake.admission import Candidate, candidates, plan_rows, undisputed
+from ranklake.lake.attempts import WHOLE, Attempts
+from ranklake.lake.careful import TRIES, Careful, attempted
 from ranklake.lake.commit import number_of, swap
-from ranklake.lake.compact import PIECE_BYTES, Compacted, Group, compact
+from ranklake.lake.compact import PIECE_BYTES, Compacted, Group
 from ranklake.lake.contracts.keys import has_key
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.gate import printable
@@ -161,13 +163,22 @@ def execute(lake: "Lake", plan: Plan, workers: "Workers", progress: Progress | N
     created = plan.created
     workers = workers.fitting(expected_cpu_s(plan.body["segments"]))
     authenticator = Authenticator(lake.encryption_key, lake.writers.restored(plan.body.get("rules", [])))
-    groups = list(_groups(lake, plan, authenticator, workers.room()))
+    attempts = Attempts(lake, plan.number)
+    tries = attempts.begun(WHOLE)
+    # What died often is cut as it was each time, whatever workers there are; in between as if nothing were wrong,
+    # since whoever kills drivers for being slow would never see an end.
+    is_deadly = tries >= TRIES and tries % 2 == TRIES % 2
+    groups = list(_groups(lake, plan, authenticator, ONE if is_deadly else workers.room()))
     counter = itertools.count(1)
     done: Callable[[], None] | None = None
     if progress is not None:
         progress(0, len(groups))
         done = lambda: progress(next(counter), len(groups))  # noqa: E731 - one line at its one place of use
-    results = workers.run(compact, groups, done)
+    careful = Careful(workers, attempts)
+    with attempts.at(WHOLE):
+        found = [None] * len(groups) if is_deadly else workers.run(attempted, groups, done, lost=lambda _: None)
+        pairs = zip(groups, found, strict=True)
+        results = [careful.carry_out(group) if one is None else one for group, one in pairs]
 
     by_table: dict[str, list[Compacted]] = {}
     for group, result in zip(groups, results, strict=True):
@@ -189,6 +200,7 @@ def execute(lake: "Lake", plan: Plan, workers: "Workers", progress: Progress | N
     recorded = sum(row["rows"] or 0 for row in outcomes)
     row = ledger_row(plan, per_table, segments=len(outcomes), rows_recorded=recorded, **sums)
     commit_rows(lake, LEDGER, [row], plan.number)
+    attempts.clear()
     return outcomes
 
 

@@ -54,9 +54,16 @@ class Workers(Protocol):
         """Return what there is for tasks now; more or less may be there later."""
 
     def run(
-        self, work: Callable[[Task], Result], tasks: Sequence[Task], done: Callable[[], None] | None = None
+        self,
+        work: Callable[[Task], Result],
+        tasks: Sequence[Task],
+        done: Callable[[], None] | None = None,
+        lost: Callable[[Task], Result] | None = None,
     ) -> list[Result]:
-        """Return results in the order of the tasks, calling `done` after each; the first error is raised."""
+        """Return results in the order of the tasks, calling `done` after each; the first error is raised.
+
+        What `lost` returns stands for the result of a task that took all memory, or killed whoever carried it out.
+        """
 
 
 class InProcess:
@@ -72,12 +79,21 @@ class InProcess:
         return ONE
 
     def run(
-        self, work: Callable[[Task], Result], tasks: Sequence[Task], done: Callable[[], None] | None = None
+        self,
+        work: Callable[[Task], Result],
+        tasks: Sequence[Task],
+        done: Callable[[], None] | None = None,
+        lost: Callable[[Task], Result] | None = None,
     ) -> list[Result]:
         """Run the tasks in order."""
         results = []
         for task in tasks:
-            results.append(work(task))
+            try:
+                results.append(work(task))
+            except MemoryError:
+                if lost is None:
+                    raise
+                results.append(lost(task))
             if done:
                 done()
         return results
@@ -101,16 +117,24 @@ class OnDask:
         return Room(max(1, sum(one["nthreads"] for one in found)), min(each, default=ONE.bytes_each))
 
     def run(
-        self, work: Callable[[Task], Result], tasks: Sequence[Task], done: Callable[[], None] | None = None
+        self,
+        work: Callable[[Task], Result],
+        tasks: Sequence[Task],
+        done: Callable[[], None] | None = None,
+        lost: Callable[[Task], Result] | None = None,
     ) -> list[Result]:
         """Submit all tasks and gather their results as they come; a task lost with its worker runs again."""
         from distributed import KilledWorker, as_completed
 
         # No retries of a task that fails: an outage is for whoever runs the whole, a mistake stays one.
         futures = self.client.map(work, list(tasks), pure=False)
+        dead = set()
         for future in as_completed(futures):
             if future.status == "error":
                 error = future.exception()
+                if lost is not None and isinstance(error, (KilledWorker, MemoryError)):
+                    dead.add(future.key)
+                    continue
                 self.client.cancel(futures)
                 if isinstance(error, KilledWorker):
                     mend = "give each worker more memory ([dask] memory_limit) or look at the workers' logs"
@@ -118,8 +142,9 @@ class OnDask:
                 raise error
             if done:
                 done()
-        results: list[Result] = self.client.gather(futures)
-        return results
+        found = iter(self.client.gather([future for future in futures if future.key not in dead]))
+        pairs = zip(futures, tasks, strict=True)
+        return [lost(task) if lost is not None and future.key in dead else next(found) for future, task in pairs]
 
 
 class OnCall:
@@ -143,10 +168,14 @@ class OnCall:
         return self._start().room()
 
     def run(
-        self, work: Callable[[Task], Result], tasks: Sequence[Task], done: Callable[[], None] | None = None
+        self,
+        work: Callable[[Task], Result],
+        tasks: Sequence[Task],
+        done: Callable[[], None] | None = None,
+        lost: Callable[[Task], Result] | None = None,
     ) -> list[Result]:
         """Run the tasks on the cluster."""
-        return self._start().run(work, tasks, done)
+        return self._start().run(work, tasks, done, lost)
 
 
 WORTH_CPU_S: Final = 4.0

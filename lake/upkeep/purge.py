@@ -24,6 +24,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from ranklake.errors import RanklakeError
+from ranklake.lake.attempts import FOLDER as ATTEMPTS
 from ranklake.lake.audit.heads import FOLDER as HEADS
 from ranklake.lake.commit import files
 from ranklake.lake.contracts.load import contract, table_names
@@ -87,6 +88,9 @@ def garbage(lake: "Lake", grace: timedelta = GRACE, now: datetime | None = None)
     for table in table_names():
         yield from _data_files(lake, table, finished, grace, before)
     yield from _scratch(lake, before)
+    for one in listed(lake.fs, lake.path(ATTEMPTS)):  # no plan is unfinished
+        if _is_older(one, before):
+            yield Garbage(one.path, one.size_bytes, "scratch")
     yield from _quarantined(lake, before)
 
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from bringing import adds_up, bring
 from packing import pack_up
-from segments import put_bytes, put_segment, segment_bytes, step_rows
+from segments import put_bytes, put_segment, step_rows
 
 from ranklake.lake import compact as compact_module
 from ranklake.lake import ingest_plan
@@ -353,23 +353,5 @@ def test_what_is_denied_waits_until_it_is_given(lake, spool, monkeypatch):
         assert (again.plans, again.held) == ([], {DENIED: 1})
     assert adds_up(lake, spool)["steps"].in_flight == 5
     monkeypatch.undo()
-    assert bring(lake, spool).rows_stored == 5
-    adds_up(lake, spool)
-
-
-def test_memory_that_is_not_there_is_no_damage(lake, spool, monkeypatch):
-    """A worker out of memory fails the task, and nothing is quarantined; with memory again all is stored."""
-    put_segment(spool, step_rows(5))
-    _, raw = segment_bytes(step_rows(5))
-    assert raw
-
-    def starved(*_, **__):
-        raise pa.ArrowMemoryError("malloc of size 1 failed")
-
-    monkeypatch.setattr(compact_module.Loader, "load", starved)
-    with pytest.raises(MemoryError):
-        bring(lake, spool)
-    monkeypatch.undo()
-    assert not Path(lake.path("quarantine")).exists()
     assert bring(lake, spool).rows_stored == 5
     adds_up(lake, spool)
