@@ -17,6 +17,7 @@ from ranklake.lake.limits import Limits
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.spool import Spool
 from ranklake.lake.store import Lake
+from ranklake.lake.trust import Trust
 from ranklake.lake.upkeep.run import upkeep
 from ranklake.lake.workers import on_call
 from ranklake.lake.writers import Prefix, Writers
@@ -56,6 +57,8 @@ class Settings:
         Who may write where in the spool.
     limits
         What one segment may ask of ingest, by the names of `ranklake.lake.limits.Limits`.
+    audit_witness, plans_key, require_signed_plans
+        What the lake is held against; see `ranklake.lake.trust`.
     """
 
     lake: str
@@ -70,6 +73,9 @@ class Settings:
     dask_tls: dict[str, str] = field(default_factory=dict)
     prefixes: tuple[Prefix, ...] = ()
     limits: dict[str, int] = field(default_factory=dict)
+    audit_witness: str = ""
+    plans_key: str = ""
+    require_signed_plans: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.storage, str):
@@ -78,6 +84,12 @@ class Settings:
             if redact_uri(getattr(self, name)) != getattr(self, name):
                 mend = "give credentials by storage, or by the environment of whoever runs the flow"
                 raise StorageReferenceError("a credential stands in a URI", where=name, mend=mend)
+
+    @property
+    def trust(self) -> Trust:
+        """What the lake is held against."""
+        spools = (self.spool,) if self.spool else ()
+        return Trust(self.audit_witness, self.plans_key, self.require_signed_plans, spools)
 
     @property
     def options(self) -> dict[str, str]:
@@ -103,6 +115,7 @@ def ingest_once(settings: Settings, progress: Progress | None = None) -> dict[st
     """Bring new segments into the lake; return what `ranklake.lake.ingest.Ingested` says."""
     limits = Limits(**settings.limits)
     lake = Lake.create(settings.lake, settings.options, settings.encryption_key).limited(limits)
+    lake = lake.trusting(settings.trust)
     spool = Spool(settings.spool, settings.options, Writers(settings.prefixes), limits)
     with on_call(settings.dask_address, settings.dask_workers, settings.dask_memory, settings.dask_tls) as crew:
         return asdict(ingest(lake, spool, crew, progress=progress))
@@ -111,7 +124,7 @@ def ingest_once(settings: Settings, progress: Progress | None = None) -> dict[st
 def check_once(settings: Settings, progress: Progress | None = None, kinds: Sequence[str] = KINDS) -> dict[str, Any]:
     """Check new partitions of tables of some kinds; return whether all passed and the results that did not."""
     overlay = Path(settings.contracts) if settings.contracts else None
-    lake = Lake.open(settings.lake, settings.options)
+    lake = Lake.open(settings.lake, settings.options).trusting(settings.trust)
     report = run_checks(lake, kinds=kinds, contracts_overlay=overlay, progress=progress)
     return report.summary()
 
@@ -125,7 +138,7 @@ def rollup_once(settings: Settings, progress: Progress | None = None) -> dict[st
 
 def upkeep_once(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
     """Merge small files, shorten the logs, purge; return what `ranklake.lake.upkeep.run.Upkept` says."""
-    lake = Lake.open(settings.lake, settings.options).limited(Limits(**settings.limits))
+    lake = Lake.open(settings.lake, settings.options).limited(Limits(**settings.limits)).trusting(settings.trust)
     with on_call(settings.dask_address, settings.dask_workers, settings.dask_memory, settings.dask_tls) as crew:
         return asdict(upkeep(lake, crew, progress=progress))
 

@@ -22,6 +22,7 @@ from ranklake.lake.listing import listed
 from ranklake.lake.parquet import DataFile, plan_of
 from ranklake.lake.plan import LEDGER, Plan
 from ranklake.lake.read import read_some
+from ranklake.lake.removal import delete
 from ranklake.lake.tables import delta_table, ensure_table, refuse_newer
 
 if TYPE_CHECKING:
@@ -152,10 +153,7 @@ def _purge(lake: "Lake", plan: Plan) -> None:
             spared = {path for owner, path in added if owner == table} | set(plan.body["kept"].get(table, []))
             paths |= _left_behind(lake, table, {path.rpartition("/")[0] for path in paths}, plan.number) - spared
         for path in paths:
-            try:
-                lake.fs.rm_file(lake.path("tables", table, path))
-            except FileNotFoundError:  # an earlier try came this far
-                continue
+            delete(lake, lake.path("tables", table, path))  # an earlier try may have come this far
 
 
 def purged_dates(plan: Plan) -> set[tuple[str, str]]:

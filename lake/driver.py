@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ranklake.lake import action_plan, ingest_plan
+from ranklake.lake.authority import authorise
 from ranklake.lake.plan import Plan, Progress, last_finished, propose_and_carry_out, read_plan
 
 if TYPE_CHECKING:
@@ -31,7 +33,10 @@ class Driven:
 def drive(
     lake: "Lake", compose: Callable[[int], Plan | None], workers: "Workers", progress: Progress | None = None
 ) -> Driven:
-    """Finish what is unfinished, compose the next plan, and carry it out."""
+    """Finish what is unfinished, compose the next plan, and carry it out.
+
+    Raises `ranklake.lake.plan.RefusedPlanError` where what is unfinished must not be carried out.
+    """
     outcomes: dict[int, list[dict[str, Any]]] = {}
 
     def carry_out(plan: Plan) -> None:
@@ -40,7 +45,7 @@ def drive(
         else:
             action_plan.execute(lake, plan)
 
-    plan = propose_and_carry_out(lake, compose, carry_out)
+    plan = propose_and_carry_out(lake, compose, carry_out, partial(authorise, lake))
     return Driven(plan, outcomes)
 
 

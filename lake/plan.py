@@ -8,13 +8,15 @@ last, carries its number.
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.commit import LostRaceError, number_of
 from ranklake.lake.contracts.load import contract
+from ranklake.lake.plan_rules import broken_rules
+from ranklake.lake.plan_seal import SEAL, seal
 from ranklake.lake.shape import fault
 from ranklake.lake.tables import latest, refuse_newer
 
@@ -56,10 +58,18 @@ KINDS: Final[dict[str, Any]] = {
 """What the body of each kind of plan must have, as `ranklake.lake.shape` says it."""
 
 _DIGEST: Final = "sha256"
+FORGED: Final = "nothing of it was carried out; find out who put the file there, then remove it"
 
 
 class DamagedPlanError(RanklakeError):
     """A plan file that cannot be read; nothing after it can go on."""
+
+
+class RefusedPlanError(DamagedPlanError):
+    """A plan file that no ranklake wrote, or whose writer cannot be told; nothing of it was carried out."""
+
+    def __init__(self, what: str, where: str, mend: str = FORGED) -> None:
+        super().__init__(what, where=where, mend=mend)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +103,14 @@ class Plan:
         """Name of the plan's file in the lake."""
         return f"plans/{self.number:010d}.json"
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the plan file says, but for its digest."""
+        return {"format": FORMAT, "plan": self.number, "kind": self.kind, "created_us": self.created_us, **self.body}
+
     def to_json(self) -> bytes:
         """Return the plan file's bytes."""
-        facts = {"format": FORMAT, "plan": self.number, "kind": self.kind, "created_us": self.created_us, **self.body}
-        return json.dumps({**facts, _DIGEST: _digest(facts)}, sort_keys=True).encode()
+        return json.dumps({**self.facts, _DIGEST: _digest(self.facts)}, sort_keys=True).encode()
 
     @classmethod
     def from_json(cls, raw: bytes, where: str) -> "Plan":
@@ -118,7 +132,17 @@ class Plan:
         wrong = fault(facts, KINDS[kind], "body")
         if wrong is not None:
             raise DamagedPlanError(f"the plan's {wrong}", where=where, mend=RESTORE)
+        broken = next(broken_rules(kind, facts), None)
+        if broken is not None:
+            raise RefusedPlanError(f"a plan of kind {kind} that nobody may carry out: {broken}", where)
         return cls(*head[1:], facts)
+
+
+def sealed(plan: Plan, keys: str) -> Plan:
+    """Return the plan with its seal, where keys are configured. Raises `MissingKeyError`."""
+    if not keys:
+        return plan
+    return replace(plan, body={**plan.body, SEAL: seal(plan.facts, keys)})
 
 
 def _digest(facts: dict[str, Any]) -> str:
@@ -147,7 +171,10 @@ def read_plan(lake: "Lake", number: int) -> Plan | None:
 
 
 def propose_and_carry_out(
-    lake: "Lake", compose: Callable[[int], Plan | None], carry_out: Callable[[Plan], None]
+    lake: "Lake",
+    compose: Callable[[int], Plan | None],
+    carry_out: Callable[[Plan], None],
+    authorise: Callable[[Plan], None],
 ) -> Plan | None:
     """Finish what is unfinished, then write the next plan and carry it out.
 
@@ -158,6 +185,8 @@ def propose_and_carry_out(
         to do.
     carry_out
         Must be repeatable: it is called again for a plan that a dead process, or one that still runs, left unfinished.
+    authorise
+        Called with a plan that was found, before it is carried out; raises where it must not be.
 
     Thread 1 and thread 2 (two drivers) may compose the same number: one file wins, the other driver finds the number
     taken, carries out the winner's plan beside it (every commit of it is a compare-and-swap) and composes anew.
@@ -168,12 +197,15 @@ def propose_and_carry_out(
         if mine is not None and finished >= mine.number:
             return mine
         number = finished + 1
-        waiting = read_plan(lake, number)
+        if mine is not None and mine.number == number:  # another driver carries it out beside this one
+            waiting: Plan | None = mine
+        elif (waiting := read_plan(lake, number)) is not None:
+            authorise(waiting)
         plan = waiting or compose(number)
         if plan is None:
             return None
         if waiting is None:
-            if not lake.put_if_absent(plan.name, plan.to_json()):
+            if not lake.put_if_absent(plan.name, sealed(plan, lake.trust.plans_key).to_json()):
                 continue
             mine = plan
         try:

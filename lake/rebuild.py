@@ -5,7 +5,6 @@ taken out later is taken out here: rows whose key lies in ``rejects``, and dates
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.parquet import DataFile, write_partition
 from ranklake.lake.read import read_files, read_some
+from ranklake.lake.removal import delete
 from ranklake.lake.store import Lake
 
 if TYPE_CHECKING:
@@ -72,8 +72,7 @@ def rebuild(task: Rebuild) -> Rebuilt:
 def discard(lake: Lake, files: Sequence[DataFile]) -> None:
     """Delete files that no commit names."""
     for file in files:
-        with suppress(FileNotFoundError):
-            lake.fs.rm_file(lake.path("tables", file.table, file.path))
+        delete(lake, lake.path("tables", file.table, file.path))
 
 
 def _without_rejected(lake: Lake, target: "Contract", files: list[DataFile], plan: int) -> list[DataFile]:

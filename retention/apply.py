@@ -8,18 +8,19 @@ Whoever dies on the way leaves what the next apply of the same plan finishes.
 """
 
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from ranklake.errors import RanklakeError
 from ranklake.lake import action_plan
+from ranklake.lake.approval import APPLIED, APPROVE, BEGIN, DIGEST, require
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.driver import drive
 from ranklake.lake.ledger import row_files
+from ranklake.lake.register import TABLE, Item, RetentionPlan, add, find, head_row, stamped
 from ranklake.lake.workers import InProcess
 from ranklake.retention.plan import KIND, due
-from ranklake.retention.register import TABLE, Item, RetentionPlan, add, find, head_row, stamped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,16 +54,25 @@ class VoidPlanError(RanklakeError):
         self.plan, self.item = plan, item
 
 
+class SameOperatorError(RanklakeError):
+    """Whoever applies a plan approved it, too. ``plan`` is its name."""
+
+    def __init__(self, plan: str) -> None:
+        mend = "have another person apply it, or say that there is one alone: --single-operator"
+        super().__init__("whoever approved this plan may not apply it, too", where=plan, mend=mend)
+        self.plan = plan
+
+
 def approve(lake: "Lake", name: str, by: str, reason: str | None = None) -> tuple[RetentionPlan, bool]:
     """Approve a plan; return it, and whether this call did it.
 
-    A plan that was approved or applied already is left as it is. Raises `ranklake.retention.register.UnknownPlanError`.
+    A plan that was approved or applied already is left as it is. Raises `ranklake.lake.register.UnknownPlanError`, and
+    `ranklake.lake.register.AlteredPlanError` for a plan whose items are not its own.
     """
     plan = find(lake, name)
     if plan.approved is not None:
         return plan, False
-    details = {"rows": plan.rows, "bytes": plan.bytes, "files": plan.files, "policy_sha256": plan.policy_sha256}
-    audit.record(lake, by, "retention.approve", name, reason, details, once=True)
+    audit.record(lake, by, APPROVE, name, reason, _details(plan), once=True)
     fresh = add(lake, plan, by, "approval")
     return find(lake, name), fresh
 
@@ -74,15 +84,24 @@ def apply(
     contracts: "Mapping[str, Contract]",
     policies: "Policies",
     today: date | None = None,
+    *,
+    single_operator: bool = False,
 ) -> tuple[RetentionPlan, bool]:
     """Remove what an approved plan names, bytes and all; return the plan, and whether this call did it.
 
     A plan that was applied already is left as it is.
 
+    Parameters
+    ----------
+    single_operator
+        Whether who approved the plan may apply it; the register and the trail then say so.
+
     Raises
     ------
-    UnknownPlanError, NotApprovedError
+    UnknownPlanError, AlteredPlanError, NotApprovedError, SameOperatorError
         Nothing was changed.
+    NoEvidenceError
+        The audit trail does not say that the plan was approved as it is. Nothing was changed.
     VoidPlanError
         A partition has other files than planned, or is not due (any more, or yet) under the policies of today. Nothing
         was changed.
@@ -91,16 +110,22 @@ def apply(
     if plan.applied is None:
         if plan.approved is None:
             raise NotApprovedError(name)
+        alone = _is_same(by, plan.approver)
+        if alone and not single_operator:
+            raise SameOperatorError(name)
+        require(lake, plan)
         day = today or datetime.now(UTC).date()
 
         def compose(number: int) -> "Plan | None":
-            return _compose(lake, plan, number, by, _checked(lake, plan, contracts, policies, day))
+            drop = _checked(lake, plan, contracts, policies, day)
+            return _compose(lake, plan, number, by, drop, alone=alone)
 
         drive(lake, compose, InProcess())
     done = find(lake, name)
     if done.applied is None:  # some other plan took its files between our look and our try
         raise VoidPlanError(name, plan.items[0], "the lake moved on")
-    audit.record(lake, by, "retention.applied", name, None, {"plan": done.plan, "rows": done.rows}, once=True)
+    details = {"plan": done.plan, "rows": done.rows, **_alone(done.single_operator)}
+    audit.record(lake, by, APPLIED, name, None, details, once=True)
     return done, plan.applied is None
 
 
@@ -123,13 +148,27 @@ def _checked(
 
 
 def _compose(
-    lake: "Lake", plan: RetentionPlan, number: int, by: str, drop: dict[str, pa.Table] | None
+    lake: "Lake", plan: RetentionPlan, number: int, by: str, drop: dict[str, pa.Table] | None, *, alone: bool
 ) -> "Plan | None":
     if drop is None:
         return None
-    details = {"rows": plan.rows, "bytes": plan.bytes, "files": plan.files, "policy_sha256": plan.policy_sha256}
-    audit.record(lake, by, "retention.apply", plan.name, None, details, once=True)
-    row = head_row(plan, "application", by, number)
+    audit.record(lake, by, BEGIN, plan.name, None, {**_details(plan), **_alone(alone)}, once=True)
+    row = head_row(plan, "application", by, number, single_operator=alone)
     done = row_files(lake, TABLE, stamped([row], datetime.now(UTC)), number)
     facts = {"retention_plan": plan.name}  # whole dates go, so what is dropped is all that is live there
     return action_plan.compose(number, KIND, add=done, remove=drop, live=drop, purge=True, facts=facts)
+
+
+def _details(plan: RetentionPlan) -> dict[str, Any]:
+    """Return what the trail says of a plan."""
+    sums = {"rows": plan.rows, "bytes": plan.bytes, "files": plan.files}
+    return {**sums, "policy_sha256": plan.policy_sha256, DIGEST: plan.items_sha256}
+
+
+def _alone(alone: bool) -> dict[str, bool]:
+    return {"single_operator": True} if alone else {}
+
+
+def _is_same(one: str, other: str | None) -> bool:
+    """Say whether two names are one, however they are spelt."""
+    return other is not None and "".join(one.split()).casefold() == "".join(other.split()).casefold()

@@ -1,8 +1,6 @@
 """What is due: partitions older than their class's period, as a plan whose name is a digest of what it would remove."""
 
-import hashlib
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import date
 from typing import TYPE_CHECKING, Final
 
@@ -11,9 +9,9 @@ import pyarrow.compute as pc
 
 from ranklake.lake.commit import files, fingerprint
 from ranklake.lake.driver import finish
+from ranklake.lake.register import Item, RetentionPlan, add, find, named
 from ranklake.lake.tables import delta_table
 from ranklake.lake.workers import InProcess
-from ranklake.retention.register import Item, RetentionPlan, add, find
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
@@ -89,12 +87,3 @@ def _item(contract: "Contract", policy: "Policy", cutoff: date, day: date, parti
         files_sha256=fingerprint(partition["path"].to_pylist()),
         reason=policy.reason,
     )
-
-
-def named(items: Iterable[Item]) -> str:
-    """Return the name of a plan with these items. The day it was planned for is no part of it."""
-    facts = [
-        [item.table, item.partition_date.isoformat(), item.retention_class, item.period_days, item.files_sha256]
-        for item in items
-    ]
-    return "rp-" + hashlib.sha256(json.dumps(sorted(facts)).encode()).hexdigest()[:16]

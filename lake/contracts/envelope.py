@@ -65,6 +65,11 @@ class Key:
         return hmac.digest(self.secret, _PURPOSE + purpose, "sha256")
 
     @property
+    def plan_secret(self) -> bytes:
+        """What plans' MACs are made with; see `ranklake.lake.plan_seal`."""
+        return self._derive(b"plan")
+
+    @property
     def signing_secret(self) -> bytes:
         """What segments' MACs are made with; see `ranklake.lake.contracts.signing`."""
         return self._derive(b"sign")

@@ -32,6 +32,7 @@ from ranklake.lake.listing import Listed, listed
 from ranklake.lake.parquet import plan_of
 from ranklake.lake.plan import last_finished, read_plan
 from ranklake.lake.read import read
+from ranklake.lake.removal import delete
 from ranklake.lake.spool import is_unread
 from ranklake.lake.tables import delta_table
 from ranklake.lake.unreachable import unreachable
@@ -95,12 +96,8 @@ def garbage(lake: "Lake", grace: timedelta = GRACE, now: datetime | None = None)
 
 
 def remove(lake: "Lake", some: Garbage) -> bool:
-    """Delete a file; return whether it was this call that did."""
-    try:
-        lake.fs.rm_file(some.path)
-    except FileNotFoundError:
-        return False
-    return True
+    """Delete a file; return whether it was this call that did. Raises `ranklake.lake.removal.OutsideError`."""
+    return delete(lake, some.path)
 
 
 def _data_files(lake: "Lake", table: str, finished: int, grace: timedelta, before: datetime) -> Iterator[Garbage]:

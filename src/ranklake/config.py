@@ -123,6 +123,17 @@ class AuditSection:
 
 
 @dataclass(frozen=True, slots=True)
+class PlansSection:
+    """Whether plans are sealed with a key that who writes the bucket need not have."""
+
+    key: str = ""
+    """Where the keys are: ``file:/path``, ``env:NAME`` or ``command:/path``; the first seals, all are believed;
+    overridden by ``RANKLAKE_PLANS_KEY``. Empty: plans are not sealed."""
+    require_signed_plans: bool = False
+    """Refuse a plan that is found without a seal."""
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """One section each; ``storage`` is handed to fsspec and delta-rs alike, key by key."""
 
@@ -136,6 +147,7 @@ class Config:
     audit: AuditSection = field(default_factory=AuditSection)
     ingest: Limits = field(default_factory=Limits)
     artifacts: ArtifactsSection = field(default_factory=ArtifactsSection)
+    plans: PlansSection = field(default_factory=PlansSection)
     capture: Settings = field(default_factory=Settings)
     storage: dict[str, str] = field(default_factory=dict)
     """Object-store options under delta-rs's names, such as ``aws_endpoint_url``; leave credentials to their chains."""
@@ -145,7 +157,12 @@ class Config:
     @property
     def trust(self) -> Trust:
         """What the lake is held against."""
-        return Trust(audit_witness=os.environ.get("RANKLAKE_AUDIT_WITNESS") or self.audit.witness)
+        return Trust(
+            audit_witness=os.environ.get("RANKLAKE_AUDIT_WITNESS") or self.audit.witness,
+            plans_key=os.environ.get("RANKLAKE_PLANS_KEY") or self.plans.key,
+            require_signed_plans=self.plans.require_signed_plans,
+            spools=(self.spool.uri,) if self.spool.uri else (),
+        )
 
     @property
     def encryption_key(self) -> str:
@@ -169,6 +186,7 @@ _SECTIONS = {
     "audit": AuditSection,
     "ingest": Limits,
     "artifacts": ArtifactsSection,
+    "plans": PlansSection,
     "capture": Settings,
 }
 
@@ -263,6 +281,7 @@ def _with_environment(config: Config) -> Config:
         cost=CostSection(os.environ.get("RANKLAKE_PRICES") or config.cost.prices),
         audit=config.audit,
         artifacts=config.artifacts,
+        plans=config.plans,
         capture=config.capture,
         storage=config.storage,
         file=config.file,

@@ -192,6 +192,7 @@ def test_what_came_after_the_scan_is_left_for_the_next_check(site):
         site.lake,
         lambda number: None if seen else quarantine.compose(site.lake, number, target, [part], report),
         lambda found: action_plan.execute(site.lake, found),
+        lambda _: None,
     )
     assert {row["segment"] for row in site.rows("rejects")} == {2}
     assert len(site.rows("steps")) == 7

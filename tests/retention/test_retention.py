@@ -20,13 +20,13 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest import ingest
 from ranklake.lake.limits import Limits
 from ranklake.lake.plan import last_finished, read_plan
+from ranklake.lake.register import UnknownPlanError, register
 from ranklake.lake.spool import Spool
 from ranklake.lake.tables import delta_table
 from ranklake.lake.upkeep.merge import merge_small
 from ranklake.lake.workers import InProcess
 from ranklake.retention.apply import NotApprovedError, VoidPlanError
 from ranklake.retention.plan import make_plan
-from ranklake.retention.register import UnknownPlanError, register
 
 
 def with_period(class_, days):

@@ -37,7 +37,8 @@ def ingest(ctx: click.Context, lake: str, spool: str, dask: str | None, keep_day
     segments wait for a key that is not at hand, or files that were to be merged are damaged.
     """
     config = configuration(ctx)
-    target = Lake.create(lake, config.storage, config.encryption_key).trusting(config.trust).limited(config.ingest)
+    opened = Lake.create(lake, config.storage, config.encryption_key)
+    target = opened.trusting(config.trust.reading(spool)).limited(config.ingest)
     source = Spool(spool, config.storage, config.spool.writers, config.ingest)
     with (
         on_call(*cluster(config, dask)) as crew,

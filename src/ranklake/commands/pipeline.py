@@ -36,6 +36,9 @@ def pipeline(ctx: click.Context, lake: str, spool: str, dask: str | None, *, as_
         config.dask.tls,
         config.spool.prefixes,
         asdict(config.ingest),
+        config.trust.audit_witness,
+        config.trust.plans_key,
+        config.trust.require_signed_plans,
     )
     done = pipeline_once(settings)
     if as_json:

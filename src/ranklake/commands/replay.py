@@ -45,7 +45,7 @@ def replay(  # noqa: PLR0913 - one parameter an option
     gone, or other rows would come out, nothing is changed.
     """
     config = configuration(ctx)
-    target = Lake.open(lake, config.storage, config.encryption_key).trusting(config.trust)
+    target = Lake.open(lake, config.storage, config.encryption_key).trusting(config.trust.reading(spool))
     target = target.priced(config.cost.prices).limited(config.ingest)
     source = Spool(spool, config.storage, config.spool.writers, config.ingest)
     days = (first.date(), last.date())

@@ -12,12 +12,12 @@ from ranklake.commands.options import configuration, json_option, lake_option
 from ranklake.config import Config
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.contracts.model import Contract
+from ranklake.lake.register import RetentionPlan, register
 from ranklake.lake.store import Lake
 from ranklake.retention.apply import apply as apply_plan
 from ranklake.retention.apply import approve as approve_plan
 from ranklake.retention.plan import make_plan
 from ranklake.retention.policy import Policies, load_policies
-from ranklake.retention.register import RetentionPlan, register
 
 _KILO = 1024
 
@@ -73,24 +73,28 @@ def approve(ctx: click.Context, name: str, lake: str, by: str, reason: str | Non
 @click.argument("name", metavar="PLAN")
 @lake_option
 @click.option("--by", metavar="NAME", help="Who applies it; default: the account that runs this.")
+@click.option(
+    "--single-operator", is_flag=True, help="Who approved it applies it, too; register, trail and outputs then say so."
+)
 @json_option
 @click.pass_context
-def apply(ctx: click.Context, name: str, lake: str, by: str | None, *, as_json: bool) -> None:
+def apply(ctx: click.Context, name: str, lake: str, by: str | None, *, single_operator: bool, as_json: bool) -> None:
     """Remove exactly what an approved plan names, bytes and all.
 
-    Refuses a plan that nobody approved, and one whose partitions are not as they were planned. If it is interrupted,
-    run it again.
+    Refuses a plan that nobody approved, one that whoever applies it approved, too, and one whose partitions are not as
+    they were planned. If it is interrupted, run it again.
     """
     config = configuration(ctx)
     contracts, policies = _law(config)
     actor = _named(by if by is not None else getpass.getuser())
-    found, fresh = apply_plan(Lake.open(lake, config.storage).trusting(config.trust), name, actor, contracts, policies)
+    target = Lake.open(lake, config.storage).trusting(config.trust)
+    found, fresh = apply_plan(target, name, actor, contracts, policies, single_operator=single_operator)
     if as_json:
         click.echo(json.dumps({"applied_now": fresh, **found.plain()}))
     elif fresh:
-        click.echo(f"{name}: removed {_sums(found)} by plan {found.plan}")
+        click.echo(f"{name}: removed {_sums(found)} by plan {found.plan}{_alone(found)}")
     else:
-        click.echo(f"{name}: applied already, by plan {found.plan}; nothing done")
+        click.echo(f"{name}: applied already, by plan {found.plan}{_alone(found)}; nothing done")
 
 
 @retain.command("list")
@@ -107,8 +111,8 @@ def list_(ctx: click.Context, lake: str, *, as_json: bool) -> None:
     if not plans:
         click.echo("no retention plans")
     for one in plans:
-        when = one.applied or one.approved or one.planned
-        click.echo(f"{one.name}  {one.state:<8}  {when:%Y-%m-%d %H:%M}  {_sums(one)}")
+        when = one.applied or one.approved or one.planned or datetime.fromtimestamp(0, UTC)
+        click.echo(f"{one.name}  {one.state:<8}  {when:%Y-%m-%d %H:%M}  {_sums(one)}{_alone(one)}")
 
 
 def _law(config: Config) -> tuple[Mapping[str, Contract], Policies]:
@@ -161,9 +165,14 @@ def _show(made: RetentionPlan) -> None:
     then = {
         "planned": f"nobody approved it yet: ranklake retain approve {made.name} --by NAME",
         "approved": f"approved: ranklake retain apply {made.name}",
-        "applied": "applied",
+        "applied": f"applied{_alone(made)}",
+        "altered": "its items were altered",
     }
     click.echo(f"plan {made.name}: {_sums(made)}; {then[made.state]}")
+
+
+def _alone(one: RetentionPlan) -> str:
+    return " (single operator: one person approved and applied it)" if one.single_operator else ""
 
 
 def _sums(one: RetentionPlan) -> str:

@@ -8,7 +8,11 @@ from itertools import groupby
 
 import click
 
+from ranklake.commands.audit import told
 from ranklake.commands.options import configuration, json_option, lake_option
+from ranklake.lake.audit.proof import Proof, prove
+from ranklake.lake.authority import authorise
+from ranklake.lake.contracts.envelope import MissingKeyError
 from ranklake.lake.gate import firsts
 from ranklake.lake.history import History
 from ranklake.lake.invariant import TableBalance, books
@@ -18,6 +22,7 @@ from ranklake.lake.plan import DamagedPlanError, last_finished, read_plan
 from ranklake.lake.spool import Spool
 from ranklake.lake.store import Lake
 from ranklake.lake.tables import delta_table
+from ranklake.retention.removals import unaccounted
 
 _COLUMNS = ("recorded", "stored", "quarantined", "gaps", "in_flight", "retired")
 
@@ -36,12 +41,13 @@ def status(ctx: click.Context, lake: str, spool: str | None, *, of_ranks: bool, 
     """Prove that every recorded row is stored, quarantined, counted as a gap, or in flight.
 
     Says which ranks of the last two days' runs are silent, missing, or hang. Exits 1 if the books of a table do not
-    add up.
+    add up, the audit trail is broken, a removal of rows lacks its plan, its approval or its rows in the trail, or the
+    plan that is to be carried out next is none that may be.
     """
     config = configuration(ctx)
     target = Lake.open(lake, config.storage).trusting(config.trust)
     uri = spool or config.spool.uri
-    number, hint = _unfinished(target)
+    number, hint, stopped = _unfinished(target)
     history = History(target, delta_table(target, "segments"))
     source = Spool(uri, config.storage, config.spool.writers, config.ingest) if uri else None
     spooled = source.listing(history.near) if source else []
@@ -53,12 +59,18 @@ def status(ctx: click.Context, lake: str, spool: str | None, *, of_ranks: bool, 
     ranks = liveness(target, waiting)
     wrong = [item for item in balances if not item.adds_up]
     refused = sum((Counter(item.refused) for item in balances), Counter[str]())
+    proof, removals = prove(target), unaccounted(target)
+    bad = bool(wrong or stopped or removals or not proof.whole)
     if as_json:
         rows = [{**asdict(item), "adds_up": item.adds_up} for item in balances]
+        trail = {"rows": proof.rows, "whole": proof.whole, "first_broken": proof.broken, "why": proof.why or None}
         facts = {
             "adds_up": not wrong,
             "tables": rows,
             "unfinished_plan": number,
+            "refused_plan": stopped or None,
+            "audit": trail,
+            "removals": removals,
             "refused": refused,
             "held": Counter(held.values()),
             "held_first": firsts(held),
@@ -74,21 +86,28 @@ def status(ctx: click.Context, lake: str, spool: str | None, *, of_ranks: bool, 
         for why, path in firsts(held).items():
             count = sum(1 for one in held.values() if one == why)
             click.echo(f"{count} files of the spool left alone ({why}); the first: {path}", err=True)
-        if hint:
-            click.echo(hint, err=True)
-    return 1 if wrong or (of_ranks and any(one.state in NEEDS_A_LOOK for one in ranks)) else 0
+        for line in filter(None, [*_trail(proof), *removals, hint, stopped]):
+            click.echo(line, err=True)
+    return 1 if bad or (of_ranks and any(one.state in NEEDS_A_LOOK for one in ranks)) else 0
 
 
-def _unfinished(lake: Lake) -> tuple[int | None, str]:
-    """Return the number of the plan that is not finished, if there is one, and what to say of it."""
+def _trail(proof: Proof) -> list[str]:
+    """Return what to say of the audit trail; nothing where all of it is there."""
+    return [] if proof.whole and not proof.lost else told(proof)
+
+
+def _unfinished(lake: Lake) -> tuple[int | None, str, str]:
+    """Return the number of the plan that is not finished, if there is one, what to say of it, and why it is refused."""
     number = last_finished(lake) + 1
     try:
         plan = read_plan(lake, number)
-    except DamagedPlanError as error:
-        return number, str(error)
-    if plan is None:
-        return None, ""
-    return number, f"plan {number} ({plan.kind}) is not finished: somebody is at it, or 'ranklake ingest' finishes it"
+        if plan is None:
+            return None, "", ""
+        authorise(lake, plan)
+    except (DamagedPlanError, MissingKeyError) as error:
+        return number, "", str(error)
+    hint = f"plan {number} ({plan.kind}) is not finished: somebody is at it, or 'ranklake ingest' finishes it"
+    return number, hint, ""
 
 
 def _lines(ranks: list[RankState], *, every: bool) -> Iterator[str]:

@@ -1,5 +1,11 @@
-"""The register: retention plans and what became of them, as rows of ``retention_plans``."""
+"""The register: retention plans and what became of them, as rows of ``retention_plans``.
 
+A plan's name is a digest of its items, and is reckoned again when it is read: who changes what a plan would remove
+makes another plan of it, which nobody approved.
+"""
+
+import hashlib
+import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime
@@ -22,6 +28,15 @@ class UnknownPlanError(RanklakeError):
 
     def __init__(self, plan: str, *, mend: str = "") -> None:
         super().__init__(f"no retention plan is called {plan!r}", mend=mend)
+        self.plan = plan
+
+
+class AlteredPlanError(RanklakeError):
+    """A plan whose items are not those that its name stands for. ``plan`` is its name."""
+
+    def __init__(self, plan: str) -> None:
+        mend = "nothing was removed; see 'ranklake audit list' for what was approved, and plan again"
+        super().__init__("the items of this retention plan were altered", where=plan, mend=mend)
         self.plan = plan
 
 
@@ -67,6 +82,10 @@ class RetentionPlan:
         When; None if not.
     plan
         Number of the lake's plan that applied it.
+    approver
+        Who approved it; pseudonymous data, which goes into no output.
+    single_operator
+        Whether whoever approved it applied it, too.
     """
 
     name: str
@@ -76,10 +95,25 @@ class RetentionPlan:
     approved: datetime | None = None
     applied: datetime | None = None
     plan: int | None = None
+    approver: str | None = None
+    single_operator: bool = False
+
+    @property
+    def intact(self) -> bool:
+        """Whether its items are those that its name stands for."""
+        return self.name == named(self.items)
+
+    @property
+    def items_sha256(self) -> str:
+        """Digest of all that its items say, for whoever approves them."""
+        facts = sorted(json.dumps(asdict(item), sort_keys=True, default=str) for item in self.items)
+        return hashlib.sha256("\n".join(facts).encode()).hexdigest()
 
     @property
     def state(self) -> str:
-        """planned, approved or applied."""
+        """altered, planned, approved or applied."""
+        if not self.intact:
+            return "altered"
         return "applied" if self.applied else "approved" if self.approved else "planned"
 
     @property
@@ -105,7 +139,8 @@ class RetentionPlan:
             for item in self.items
         ]
         sums = {"rows": self.rows, "bytes": self.bytes, "files": self.files}
-        return {"retention_plan": self.name, "state": self.state, **sums, "plan": self.plan, **times, "items": items}
+        head = {"retention_plan": self.name, "state": self.state, "single_operator": self.single_operator}
+        return {**head, **sums, "plan": self.plan, **times, "items": items}
 
 
 _TIMES: Final = ("planned", "approved", "applied")
@@ -122,26 +157,40 @@ def register(lake: "Lake") -> dict[str, RetentionPlan]:
     found: dict[str, RetentionPlan] = {}
     for row in sorted(rows, key=lambda row: (row["row_kind"] != "plan", row["ts"])):
         name = row["retention_plan"]
+        if name not in found and row["row_kind"] != "plan":  # whoever wrote it wrote no plan
+            found[name] = RetentionPlan(name, (), row["policy_sha256"] or "")
         if row["row_kind"] == "plan":
             found[name] = RetentionPlan(name, (), row["policy_sha256"], planned=row["ts"])
         elif row["row_kind"] == "item":
             item = Item(**{field: row[field] for field in Item.__dataclass_fields__})
             found[name] = replace(found[name], items=(*found[name].items, item))
         elif row["row_kind"] == "approval":
-            found[name] = replace(found[name], approved=row["ts"])
+            found[name] = replace(found[name], approved=row["ts"], approver=row["actor"])
         elif row["plan"] <= finished:
-            found[name] = replace(found[name], applied=row["ts"], plan=row["plan"])
+            alone = bool(row["single_operator"])
+            found[name] = replace(found[name], applied=row["ts"], plan=row["plan"], single_operator=alone)
     ordered = {
         name: sorted(one.items, key=lambda item: (item.table, item.partition_date)) for name, one in found.items()
     }
     return {name: replace(one, items=tuple(ordered[name])) for name, one in found.items()}
 
 
+def named(items: Iterable[Item]) -> str:
+    """Return the name of a plan with these items. The day it was planned for is no part of it."""
+    facts = [
+        [item.table, item.partition_date.isoformat(), item.retention_class, item.period_days, item.files_sha256]
+        for item in items
+    ]
+    return "rp-" + hashlib.sha256(json.dumps(sorted(facts)).encode()).hexdigest()[:16]
+
+
 def find(lake: "Lake", name: str) -> RetentionPlan:
-    """Return a plan. Raises `UnknownPlanError`."""
+    """Return a plan. Raises `UnknownPlanError`, and `AlteredPlanError` where its items are not its own."""
     known = register(lake)
     if name not in known:
         raise UnknownPlanError(name, mend=did_you_mean(name, known) or "make one with 'ranklake retain plan'")
+    if not known[name].intact:
+        raise AlteredPlanError(name)
     return known[name]
 
 
@@ -158,7 +207,9 @@ def add(lake: "Lake", plan: RetentionPlan, actor: str | None, kind: str) -> bool
     return append_own(lake, TABLE, compose) > 0
 
 
-def head_row(plan: RetentionPlan, kind: str, actor: str | None, number: int | None = None) -> dict[str, Any]:
+def head_row(
+    plan: RetentionPlan, kind: str, actor: str | None, number: int | None = None, *, single_operator: bool = False
+) -> dict[str, Any]:
     """Return the row of a plan, approval or application, without its time."""
     return {
         "retention_plan": plan.name,
@@ -169,6 +220,7 @@ def head_row(plan: RetentionPlan, kind: str, actor: str | None, number: int | No
         "actor": actor,
         "plan": number,
         "policy_sha256": plan.policy_sha256,
+        "single_operator": single_operator or None,
     }
 
 
