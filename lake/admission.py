@@ -95,6 +95,7 @@ def _precedence(one: Candidate) -> tuple[bool, datetime]:
 
 
 def plan_rows(
+    spool: "Spool",
     chosen: Sequence[Candidate],
     cuts: Mapping[SlotFile, Cuts],
     known: Mapping[int, Standing],
@@ -123,11 +124,22 @@ def plan_rows(
             "rows": item.name.rows if item.name else 0,
             "sha256": item.sha256,
             "seen": earlier.slots if earlier else "",
+            "earlier": _places(spool, earlier),
             "taken": False,
             "refused": refused,
             "rule": places.get(one.prefix, -1) if one.prefix is not None else -1,
             "sign": standing is not None and standing.signed,
         }
+
+
+def _places(spool: "Spool", earlier: Cuts | None) -> list[dict[str, Any]]:
+    """Return where segments of a slot file lie that were taken in; the table that tells is no word to leave a spool."""
+    places = earlier.places if earlier else ()
+    return [
+        {"path": path, "sha256": sha256, "signed": signed}
+        for path, sha256, signed in places
+        if spool.below(path) != path and ".." not in path.split("/")
+    ]
 
 
 def _against(one: Candidate, standing: Standing | None) -> str:

@@ -11,7 +11,7 @@ path ─▶ digest ─▶ shape known, footer as the name ─┬─▶ a batch: 
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -20,17 +20,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow._parquet import ParquetReader
 
+from ranklake.lake.claims import Contested, Said, disagree, only_new, precedence, said_by, together
 from ranklake.lake.contracts.envelope import decrypt
 from ranklake.lake.contracts.keys import find_key
 from ranklake.lake.contracts.model import Contract
+from ranklake.lake.gate import UnreadError
 from ranklake.lake.incoming import (
     PART_ROWS,
     Incoming,
     Opener,
+    examine,
     fits,
     footer_of,
     load,
     moments,
+    refuse,
     segment_name,
     with_dictionary,
     with_values,
@@ -39,7 +43,7 @@ from ranklake.lake.incoming import (
 from ranklake.lake.limits import decoded_bytes
 from ranklake.lake.packs import Reader
 from ranklake.lake.store import Lake
-from ranklake.lake.writers import Authenticator
+from ranklake.lake.writers import CONFLICT, Authenticator
 
 Counts = npt.NDArray[np.int64]
 
@@ -127,7 +131,14 @@ class Loader:
     def load(self, plan: Sequence[Mapping[str, Any]]) -> Iterator[Loaded]:
         """Load what rows of a plan name, in their order. Raises what `ranklake.lake.incoming.load` does."""
         batch = _Batch()
-        for row in plan:
+        contested = Contested(plan)
+        for rows in together(plan, contested):
+            row = rows[0]
+            if contested.has(row):
+                yield from self._finish(batch)
+                batch = _Batch()
+                yield from self._heard(rows)
+                continue
             opened = self._open(row, batch)
             full = batch.rows >= BATCH_ROWS or batch.size_bytes >= self._most_bytes
             if not opened or full or len(batch.plan) >= BATCH_SEGMENTS:
@@ -255,6 +266,53 @@ class Loader:
         self._raw.pop(row["path"], None)
         return Loaded([segment], self._parts(segment))
 
+    def _heard(self, claims: Sequence[Mapping[str, Any]]) -> Iterator[Loaded]:
+        """Load segments that claim one slot file; those that contradict what came before are set aside."""
+        target = self._target
+        accepted = [said for said in map(self._earlier, _earlier_of(claims)) if said is not None]
+        if len(claims) > 1:
+            order = [precedence(self._one(row, {})) for row in claims]
+            claims = [row for _, row in sorted(zip(order, claims, strict=True), key=lambda pair: pair[0])]
+        for row in claims:
+            raw: dict[str, bytes] = {}
+            segment = self._one(row, raw)
+            if target is None or segment.unreadable is not None:
+                yield Loaded([segment], iter(()))
+                continue
+            said = said_by(segment, target)
+            if any(disagree(said, other) for other in accepted):
+                refuse(self._lake, segment, raw[segment.path], CONFLICT)
+                yield Loaded([segment], iter(()))
+                continue
+            accepted.append(only_new(said, accepted))
+            count = said.rows.num_rows
+            yield Loaded([segment], iter([Rows([segment], [count], said.rows)] if count else []))
+
+    def _one(self, row: Mapping[str, Any], kept: dict[str, bytes]) -> Incoming:
+        """Load a segment, and keep its bytes by path."""
+
+        def read(path: str) -> bytes:
+            raw = kept[path] = self._reader.read_again(path)
+            return raw
+
+        return load(self._lake, read, self._opener, self._target, row, self._authenticator)
+
+    def _earlier(self, place: Mapping[str, Any]) -> Said | None:
+        """Return what a segment says that an earlier plan took in; None where it is not there to be asked any more."""
+        if self._target is None:
+            return None
+        try:
+            raw = self._reader.read_again(place["path"])
+        except (FileNotFoundError, UnreadError):
+            return None
+        segment = Incoming(place["path"], place["sha256"], len(raw), segment_name(place["path"]))
+        unasked = Authenticator(self._authenticator.encryption_key)
+        try:
+            examine(raw, segment, self._opener, self._target, {"taken": False}, unasked, self._lake.limits)
+        except Exception:  # noqa: BLE001 - it is not what it was, or its key is gone
+            return None
+        return replace(said_by(segment, self._target), signed=place["signed"])
+
     def _read(self, path: str) -> bytes:
         """Return bytes that were read before, or read them."""
         raw = self._raw.pop(path, None)
@@ -266,6 +324,11 @@ class Loader:
         for part in segment.parts(self._target):
             if part.num_rows:
                 yield Rows([segment], [part.num_rows], part)
+
+
+def _earlier_of(claims: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the segments of earlier plans that rows of a plan name, each once."""
+    return list({place["path"]: place for row in claims for place in row.get("earlier", ())}.values())
 
 
 def _reader(raw: bytes, metadata: pq.FileMetaData, texts: list[str]) -> ParquetReader:

@@ -179,7 +179,7 @@ def load(
             segment.unreadable = error.what
             continue
         try:
-            _read(raw, segment, opener, target, row, authenticator, lake.limits)
+            examine(raw, segment, opener, target, row, authenticator, lake.limits)
         except NotAuthenticError as error:
             segment.unreadable = error.what
         except (EncryptionError, MemoryError, ImportError):  # Arrow's own error of memory is one of Python's, too
@@ -212,6 +212,13 @@ def into_quarantine(lake: Lake, segment: Incoming, raw: bytes) -> None:
     lake.put_if_absent(f"quarantine/{segment.sha256}", raw)
 
 
+def refuse(lake: Lake, segment: Incoming, raw: bytes, why: str) -> None:
+    """Set a segment aside that was found sound; nothing that it says counts."""
+    segment.unreadable, segment.footer, segment.signed_by = why, None, None
+    segment.first = segment.last = None
+    into_quarantine(lake, segment, raw)
+
+
 def _steady(raw: bytes, path: str, segment: Incoming, again: Callable[[str], bytes]) -> bytes:
     """Return bytes as they are: those that the name promises, or others that came twice.
 
@@ -234,7 +241,7 @@ def segment_name(path: str) -> SegmentName | None:
         return None
 
 
-def _read(
+def examine(
     raw: bytes,
     segment: Incoming,
     opener: "Opener",

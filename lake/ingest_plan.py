@@ -100,7 +100,7 @@ def compose(
         **lake.limits.saying(),
         "left": len(new) - len(chosen) + unopened,
         "rules": [rule.facts() for rule in rules.values()],
-        "segments": list(plan_rows(chosen, earlier_cuts(known, files), recorded, list(rules))),
+        "segments": list(plan_rows(spool, chosen, earlier_cuts(known, files), recorded, list(rules))),
     }
     return Plan(number, KIND, time.time_ns() // 1000, body)
 

@@ -126,10 +126,15 @@ class _Lane:
     def said_rows(self) -> int:
         return max(self.said - self.said_gaps, self.named_rows)
 
+    @property
+    def missing(self) -> int:
+        """Rows that its recorder tells of, and nobody has."""
+        return max(0, self.said_rows - self.stored - self.rejected - self.in_flight)
+
     def fault(self) -> str | None:
+        if self.missing:
+            return f"{self.missing} rows are missing"
         accounted = self.stored + self.rejected + self.in_flight
-        if accounted < self.said_rows:
-            return f"{self.said_rows - accounted} rows are missing"
         if self.closed and accounted > self.said_rows:
             return f"{accounted - self.said_rows} rows too many"
         if self.said_gaps > MOST_GAPS:
@@ -140,6 +145,7 @@ class _Lane:
 def _lanes(told: Accounts, waiting: "Iterable[Spooled]") -> dict[tuple[str, Stream], _Lane]:
     lanes: dict[tuple[str, Stream], _Lane] = defaultdict(_Lane)
     ingested: dict[SlotFile, int] = defaultdict(int, told.held)
+    refused: dict[tuple[str, Stream], int] = defaultdict(int)
     for row in told.streams:
         lanes[row["table"], stream_of_row(row)].add(row)
     # Of a slot file that no sound copy brought one damaged copy counts, and what was gone only where there is none;
@@ -151,6 +157,8 @@ def _lanes(told: Accounts, waiting: "Iterable[Spooled]") -> dict[tuple[str, Stre
             lane = lanes[row["table"], NOBODY]
             lane.rejected += row["rows_rejected"]
             lane.named_rows += row["rows_rejected"]
+            if row["incarnation"] is not None:
+                refused[row["table"], stream] += max(0, row["rows_rejected"] - ingested.get(slot_file, 0))
             continue
         if row["incarnation"] is None or slot_file in ingested or row["unreadable"] == IRREGULAR:
             continue
@@ -166,7 +174,13 @@ def _lanes(told: Accounts, waiting: "Iterable[Spooled]") -> dict[tuple[str, Stre
             closing.said = max(closing.said, rows + gaps)
             closing.said_gaps = max(closing.said_gaps, gaps)
             closing.closed = True
-    # A slot file that is sent again brings only what none of its copies brought before.
+    _fly(lanes, ingested, waiting)
+    _give_back(lanes, refused)
+    return lanes
+
+
+def _fly(lanes: dict[tuple[str, Stream], _Lane], ingested: dict[SlotFile, int], waiting: "Iterable[Spooled]") -> None:
+    """Take in what waits in the spool: a slot file that is sent again brings only what none of its copies brought."""
     for item in waiting:
         if item.name is None:
             continue
@@ -176,7 +190,15 @@ def _lanes(told: Accounts, waiting: "Iterable[Spooled]") -> dict[tuple[str, Stre
         lane = lanes[item.table, stream]
         lane.in_flight += max(0, name.rows - ingested[slot_file])
         ingested[slot_file] = max(ingested[slot_file], name.rows)
-    return lanes
+
+
+def _give_back(lanes: dict[tuple[str, Stream], _Lane], refused: "Mapping[tuple[str, Stream], int]") -> None:
+    """Count among a stream's rows what its recorder tells of and nobody has, as far as it was refused in its name."""
+    for (table, stream), rows in refused.items():
+        own = min(rows, lanes[table, stream].missing)
+        lanes[table, stream].rejected += own
+        lanes[table, NOBODY].rejected -= own
+        lanes[table, NOBODY].named_rows -= own
 
 
 def _totals(text: str) -> "Iterator[tuple[str, int, int]]":

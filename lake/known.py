@@ -42,10 +42,13 @@ class Cuts:
         Whose it is: run, attempt, rank, incarnation. More than one only in lakes of long ago.
     slots
         Which slots came, as `ranklake.lake.repeats` says it.
+    places
+        Where the segments lay that brought them: path, digest, and whether it was signed.
     """
 
     streams: frozenset[Stream]
     slots: str
+    places: tuple[tuple[str, str, bool], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,21 +162,26 @@ def earlier_cuts(known: pa.Table, some: "Iterable[Spooled]") -> dict[SlotFile, C
     Parameters
     ----------
     known
-        Columns table, `STREAM`, segment, slots and unreadable of the table ``segments``.
+        Columns table, `STREAM`, segment, slots, uri_name, sha256, signed_by and unreadable of the table ``segments``.
     """
     wanted = {slot_file_of(item) for item in some if item.name is not None}
     near = known.filter(pc.is_null(known["unreadable"]))
     for place, name in ((1, "incarnation"), (2, "segment")):
         values = pa.array({slot_file[place] for slot_file in wanted}, near[name].type)
         near = near.filter(pc.is_in(near[name], value_set=values))
-    found: dict[SlotFile, list[tuple[Stream, str]]] = {}
-    for row in near.select(["table", *STREAM, "segment", "slots"]).to_pylist():
+    found: dict[SlotFile, list[Mapping[str, Any]]] = {}
+    columns = ["table", *STREAM, "segment", "slots", "uri_name", "sha256", "signed_by"]
+    for row in near.select(columns).to_pylist():
         slot_file = (row["table"], row["incarnation"], row["segment"])
         if slot_file in wanted:
-            found.setdefault(slot_file, []).append((stream_of_row(row), row["slots"] or ""))
+            found.setdefault(slot_file, []).append(row)
     return {
-        slot_file: Cuts(frozenset(stream for stream, _ in cuts), joined_slots(slots for _, slots in cuts))
-        for slot_file, cuts in found.items()
+        slot_file: Cuts(
+            frozenset(stream_of_row(row) for row in rows),
+            joined_slots(row["slots"] or "" for row in rows),
+            tuple((row["uri_name"], row["sha256"], row["signed_by"] is not None) for row in rows),
+        )
+        for slot_file, rows in found.items()
     }
 
 

@@ -18,8 +18,8 @@ DAY = datetime(2026, 3, 1, tzinfo=UTC)
 
 def step_rows(count, *, segment=0, rank=0, incarnation=7, run="r1", attempt=0, start=DAY, first_slot=0, seed=0):
     """Return rows of ``steps`` as a segment holds them: one a second, from `start`."""
-    rng = np.random.default_rng(seed + rank + segment)
-    slots = np.arange(first_slot, first_slot + count)
+    times, losses = (np.random.default_rng([seed + rank + segment, of]) for of in (0, 1))
+    slots = np.arange(first_slot, first_slot + count)  # a slot's values are the same in whatever cut of its file
     steps = segment * 1_000_000 + slots
     columns = {
         "run": [run] * count,
@@ -30,9 +30,9 @@ def step_rows(count, *, segment=0, rank=0, incarnation=7, run="r1", attempt=0, s
         "slot": slots.astype(np.int32),
         "ts": [start + timedelta(seconds=int(slot)) for slot in slots],
         "step": steps.astype(np.int64),
-        "step_time_s": rng.gamma(20, 0.05, count).astype(np.float32),
+        "step_time_s": times.gamma(20, 0.05, first_slot + count)[first_slot:].astype(np.float32),
         "tokens": np.full(count, 1024, np.int64),
-        "loss": rng.normal(3, 0.1, count).astype(np.float32),
+        "loss": losses.normal(3, 0.1, first_slot + count)[first_slot:].astype(np.float32),
     }
     schema = arrow_schema(contract("steps"), segment=True)
     arrays = [
