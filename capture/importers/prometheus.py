@@ -126,8 +126,6 @@ def _answer(source: "Source", recording: "Recording", table: dict[str, Mapped]) 
             recording.refuse("scalars", "a series without labels", json.dumps(one))
             continue
         name = str(labels.get("__name__", "query"))
-        if name.endswith("_total"):
-            page.types[name] = "counter"
         rest = {str(key): str(value) for key, value in labels.items() if key != "__name__"}
         for histogram in [*(one.get("histograms") or ()), *([one["histogram"]] if "histogram" in one else [])]:
             recording.refuse("scalars", "a native histogram, which is no number", json.dumps(histogram))

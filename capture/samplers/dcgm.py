@@ -38,11 +38,12 @@ _NUMBERS: Final = frozenset({"device_index", "mig_gpu_instance"})
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """What becomes of a metric: the column, and what its values are multiplied by."""
+    """What becomes of a metric: the column, what its values are multiplied by, and how they combine (DCGM's word)."""
 
     column: str
     factor: float
     unit: str
+    kind: str
 
     def value(self, found: float) -> Any:  # noqa: ANN401 - of the column's type
         """Return a value in the column's unit and type."""
@@ -58,7 +59,9 @@ def load_table() -> dict[str, Mapped]:
     """Return the table by the metrics' names; the exporter's own lists have names with a space behind them."""
     text = files("ranklake.capture.samplers").joinpath("dcgm.csv").read_text(encoding="utf-8")
     rows = csv.DictReader(text.splitlines())
-    return {row["metric"].strip(): Mapped(row["column"], float(row["factor"]), row["unit"]) for row in rows}
+    return {
+        row["metric"].strip(): Mapped(row["column"], float(row["factor"]), row["unit"], row["kind"]) for row in rows
+    }
 
 
 def readings(samples: list[Exposed], table: Mapping[str, Mapped]) -> Iterator[tuple[str, Reading]]:

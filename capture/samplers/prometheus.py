@@ -26,8 +26,6 @@ PREFIX: Final = "prometheus/"
 """Before the names of metrics that have no column."""
 MOST_SERIES: Final = 2000
 """Series of one page that become metrics."""
-_COUNTERS: Final = ("_count", "_ns", "energy_joules")
-_NO_COUNTERS: Final = ("retired_pages_pending_count",)
 _KEPT_LABELS: Final = frozenset({"gpu", "UUID", "GPU_I_ID"})
 
 
@@ -96,6 +94,7 @@ class PrometheusSampler:
     # ── devices ──
 
     def _devices(self, page: Page, at_ns: int) -> Iterator[Row]:
+        counters = self._counters(page)
         for key, reading in readings(page.samples, self._table):
             here = reading.columns.setdefault("host", self._host) == self._host
             reading.columns |= self._holding(reading) if here else {}
@@ -103,7 +102,13 @@ class PrometheusSampler:
             self._last_ns[key] = at_ns
             reading.columns["interval_ns"] = None if before is None else at_ns - before
             yield Row("gpu_samples", reading.row(), at_ns)
-            yield from self._changes(key, reading, at_ns)
+            yield from self._changes(key, reading, at_ns, counters)
+
+    def _counters(self, page: Page) -> set[str]:
+        """Return the columns that only grow: as the page declares their metrics, else as DCGM has them."""
+        there = {sample.name for sample in page.samples} & self._table.keys()
+        kinds = {name: page.kind(name) if name in page.types else self._table[name].kind for name in there}
+        return {self._table[name].column for name, kind in kinds.items() if kind == "counter"}
 
     def _holding(self, reading: Reading) -> dict[str, Any]:
         columns = reading.columns
@@ -111,13 +116,13 @@ class PrometheusSampler:
         ranks = by_environment(index, str(columns.get("device_uuid", "")), self._holders(), self._tree)
         return {} if ranks is None else held_by(ranks)
 
-    def _changes(self, key: str, reading: Reading, at_ns: int) -> Iterator[Row]:
+    def _changes(self, key: str, reading: Reading, at_ns: int, counters: set[str]) -> Iterator[Row]:
         """Yield an event for an XID that is new, and for counters that began again."""
         named = ("device_uuid", "device_index", "pci_bus_id", "holder_run", "holder_attempt", "holder_rank")
         about = {name: reading.columns[name] for name in named if name in reading.columns}
         again = []
         for column, value in reading.columns.items():
-            if column != "xid_last" and (not column.endswith(_COUNTERS) or column in _NO_COUNTERS):
+            if column != "xid_last" and column not in counters:
                 continue
             before = self._before.get((key, column))
             self._before[key, column] = value

@@ -162,6 +162,19 @@ def test_xids_are_events_when_they_change():
     assert events(pages.given(changed, 3)) == []
 
 
+def test_only_what_is_declared_a_counter_can_begin_again():
+    """Neither the time between scrapes, which ends in ``_ns``, nor what the page declares a gauge is a counter."""
+    pages = Pages()
+    page = DCGM.replace("# TYPE DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION counter", "")
+    for at, text in ((1, page), (10, page), (11, page)):
+        assert events(pages.given(text, at)) == []
+    gauge = "# TYPE DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION gauge\n" + page.replace("} 2000", "} 1000")
+    assert events(pages.given(gauge, 12)) == []
+    again = page.replace("} 2000", "} 500")
+    (row,) = events(pages.given(again, 13)) if events(pages.given(page, 12)) == [] else ()
+    assert row["attributes"]["columns"] == ["energy_joules"]
+
+
 def test_devices_of_this_host_are_attributed(tmp_path):
     """By the ranks' environment; another host's are not."""
     (tmp_path / "proc/7").mkdir(parents=True)
