@@ -90,14 +90,14 @@ class Step(Frame):
             self.number = run.step_number(raw)
         except Exception:  # noqa: BLE001 - counted when the step ends
             self.number = ABSENT
-        run.enter_step(self)
         stack = self._stack
         self.parent = stack.top
         self.step = self
         self.adds = True
-        self.inner = 0
+        self.inner = self.start = 0
         self.span_id = next(run.span_ids)
         stack.top = self
+        run.enter_step(self)  # behind that: a signal handler that has a step of its own puts this one back
         if len(run.waits):
             self._claim_waits()
         self.start = now()
@@ -216,22 +216,33 @@ class Step(Frame):
     def put(self, name: str, value: float) -> None:
         """Set one of the row's numbers; one that was set before is kept as a metric, so that nothing is lost."""
         if name in STEP_COUNTS:
-            before, self._counts[name] = self._counts[name], int(value)
+            count = int(value)
+            before, self._counts[name] = self._counts[name], count
             if before != ABSENT:
                 self._run.add_metric(METRIC_OF[name], float(before), self.number)
             return
-        if name in self._floats:
-            self._run.add_metric(METRIC_OF[name], self._floats[name], self.number)
-        self._floats[name] = value
+        floats, self._floats = self._floats, {}  # a signal handler that puts something meanwhile puts it there
+        replaced = floats.get(name)
+        floats[name] = value
+        self._give_back(floats)
+        if replaced is not None:
+            self._run.add_metric(METRIC_OF[name], replaced, self.number)
+
+    def _give_back(self, floats: dict[str, float]) -> None:
+        """Take numbers as the row's, and what was put meanwhile with them."""
+        meanwhile, self._floats = self._floats, floats
+        for name, value in meanwhile.items():
+            self.put(name, value)
 
     def fill(self, scalars: dict[Any, Any]) -> bool:
         """Set several of the row's floats that were not set before; False, and none is set, if that is not so plain."""
         if self._floats or not PLAIN.issuperset(map(type, scalars.values())):
             return False
         try:
-            self._floats = {name: float(value) for name, value in scalars.items()}
+            floats = {name: float(value) for name, value in scalars.items()}
         except OverflowError:
             return False
+        self._give_back(floats)
         return True
 
     def put_late(self, name: str, value: float) -> None:
