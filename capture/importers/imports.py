@@ -15,7 +15,7 @@ from ranklake.capture.importers.mapping import load_mapping
 from ranklake.capture.importers.recording import Identity, Recording, today
 from ranklake.capture.importers.shipping import Shipping, refuse_changed
 from ranklake.capture.importers.source import Source, SourceError, sources
-from ranklake.capture.provenance.launcher import clean
+from ranklake.capture.provenance.names import clean
 from ranklake.capture.sealing.keys import NO_KEYS, SealingKeys
 from ranklake.errors import did_you_mean
 from ranklake.lake.contracts.segment import RUN_NAME

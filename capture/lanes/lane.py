@@ -233,6 +233,15 @@ class Lane:
             self._refused = None
             self.drop_spare()
 
+    def leave(self, folder: Path) -> None:
+        """End the open file, used or not, if it is in a folder that nothing more is to be written to; so the spare."""
+        with self._lock:
+            if self._spare is not None and self._spare.path.parent == folder:
+                self.drop_spare()
+            if self._file is not None and self._file.path.parent == folder:
+                self._publish(None)
+                self._refused = None
+
     def drop_spare(self) -> None:
         """Remove the prepared file."""
         with self._lock:

@@ -117,6 +117,11 @@ class Shards:
             for lane in self._lanes:
                 lane.shut()
 
+    def leave(self, folder: Path) -> None:
+        """See `Lane.leave`."""
+        for lane in self._all():
+            lane.leave(folder)
+
     def drop_spare(self) -> None:
         """See `Lane.drop_spare`."""
         for lane in self._all():

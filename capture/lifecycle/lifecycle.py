@@ -43,7 +43,7 @@ class Lifecycle(Metrics):
     drains: list[Callable[[float], None]]
     each_second: list[Callable[[], None]]
     closers: list[Callable[[], None]]
-    _launch: Launch
+    launch: Launch
     _keeper: "Keeper | None"
 
     @property

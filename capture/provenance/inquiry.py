@@ -19,7 +19,8 @@ from ranklake.capture.common.values import json_text
 from ranklake.capture.lanes.records import OpenRow, RecordLane
 from ranklake.capture.provenance.determinism import flags, framework_facts, generator_states, topology
 from ranklake.capture.provenance.git import Git
-from ranklake.capture.provenance.provenance import framework_columns
+from ranklake.capture.provenance.launcher import Launch
+from ranklake.capture.provenance.provenance import framework_columns, launch_columns
 from ranklake.capture.provenance.repository import COLUMNS as GIT_COLUMNS
 from ranklake.capture.provenance.repository import repository_facts
 from ranklake.capture.provenance.surroundings import lockfile_sha256, packages
@@ -101,6 +102,21 @@ class Inquiry:
                 self._final = True
         self._git.stop()
         return True
+
+    def amend(self, launch: Launch) -> bool:
+        """Have the row say what is known of the launch by now; False if it is final."""
+        with self._lock:
+            if self._final:
+                return False
+            self._row |= {column: value for column, value in launch_columns(launch).items() if value is not None}
+            self._write()
+            return True
+
+    def leave(self) -> None:
+        """Write no more: the row is another's."""
+        with self._lock:
+            self._final = True
+        self._git.stop()
 
     def _find_out(self) -> None:
         try:

@@ -1,33 +1,15 @@
-"""Launcher: which rank of which run this process is, from what torchrun, SLURM or MPI put into the environment.
+"""Launcher: which rank of which run this process is.
 
-Arguments of `start` come first, then RANKLAKE_RUN and RANKLAKE_ATTEMPT, then the launcher's variables. All ranks of
-a run must come to the same name:
-
-    torchrun with a rendezvous id      that id
-    torchrun without, one node         job and what all local ranks share: the folder made for this launch
-    torchrun without, several nodes    SLURM's job and step if it runs below SLURM; else each node is a
-                                       run of its own, and a warning says to set RANKLAKE_RUN
-    SLURM, MPI                         the scheduler's job id
-    none                               job, time and a random number
+Who is asked for the rank, in this order: the arguments of `start`, torch.distributed once it is initialised (`group`),
+the variables of frameworks that start processes of their own, the launcher's.
 """
 
-import hashlib
-import os
-import re
-import secrets
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ranklake.capture.spool.owner import boot_id, start_ticks
-from ranklake.lake.contracts.redact import redact
-from ranklake.lake.contracts.segment import RUN_NAME
-
-SET_RUN: Final = "ranks of one run on several nodes cannot agree on its name: set RANKLAKE_RUN to the same text on all"
-_UNFIT: Final = re.compile(r"[^A-Za-z0-9._-]+")
-_LONGEST: Final = 128
-_LARGEST: Final = 999_999_999
+from ranklake.capture.provenance.group import Group, spawner
+from ranklake.capture.provenance.names import LARGEST, SET_RUN, number, run_name, shared_by_a_launch
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +23,22 @@ class Launch:
     world_size, local_rank, local_world_size
         Ranks in all; its number and their count on this host. The local ones are None if not known.
     launcher
-        ``torchrun``, ``slurm``, ``mpi`` or ``none``.
+        ``torchrun``, ``lightning``, ``multiprocessing``, ``horovod``, ``slurm``, ``mpi`` or ``none``.
     scheduler_job_id
         As the scheduler calls it; None without one.
     node_count
         Hosts; None if not known.
     warning
         Something the user should know, or empty.
+    is_certain
+        Whether the caller or torch.distributed said so: variables may be those of another process, or missing.
+    key
+        What the ranks of this launch on this host share, its restarts included, and no other launch has; empty where
+        there is no such thing, or the run's name is nobody else's.
+    is_named
+        Whether others may record a run of that name.
+    is_told
+        Whether the caller or RANKLAKE_ATTEMPT said which attempt it is.
     """
 
     run: str
@@ -60,6 +51,16 @@ class Launch:
     scheduler_job_id: str | None = None
     node_count: int | None = None
     warning: str = ""
+    is_certain: bool = True
+    key: str = ""
+    is_named: bool = False
+    is_told: bool = False
+
+    @property
+    def is_on_one_node(self) -> bool:
+        """Whether all ranks are on this host, as far as that is known."""
+        nodes = 1 if self.local_world_size == self.world_size else self.node_count
+        return nodes == 1 or (nodes is None and self.launcher in {"lightning", "multiprocessing"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,22 +78,35 @@ class _Dialect:
     """One of these must be set too."""
 
 
+_LIGHTNING: Final = _Dialect(
+    "lightning", rank=("LOCAL_RANK",), world_size=("WORLD_SIZE",), local_rank=("LOCAL_RANK",), also=("NODE_RANK",)
+)
+"""Of the processes that Lightning starts itself. Only on the first node is the rank on it the rank in all."""
+
 _DIALECTS: Final = (
     _Dialect(
         "torchrun",
         rank=("RANK",),
         world_size=("WORLD_SIZE",),
         local_rank=("LOCAL_RANK",),
-        local_world_size=("LOCAL_WORLD_SIZE",),
+        local_world_size=("LOCAL_WORLD_SIZE", "LOCAL_SIZE"),
         attempt=("TORCHELASTIC_RESTART_COUNT",),
-        node_count=("GROUP_WORLD_SIZE",),
+        node_count=("GROUP_WORLD_SIZE", "CROSS_SIZE"),
+    ),
+    _Dialect(
+        "horovod",
+        rank=("HOROVOD_RANK",),
+        world_size=("HOROVOD_SIZE",),
+        local_rank=("HOROVOD_LOCAL_RANK",),
+        local_world_size=("HOROVOD_LOCAL_SIZE",),
+        node_count=("HOROVOD_CROSS_SIZE",),
     ),
     _Dialect(
         "mpi",
-        rank=("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"),
-        world_size=("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"),
-        local_rank=("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"),
-        local_world_size=("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"),
+        rank=("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK"),
+        world_size=("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"),
+        local_rank=("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK"),
+        local_world_size=("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE"),
         attempt=("SLURM_RESTART_COUNT",),
         node_count=("SLURM_NNODES",),
     ),
@@ -116,24 +130,29 @@ def find_launch(
     rank: int | None = None,
     world_size: int | None = None,
     attempt: int | None = None,
+    group: Group | None = None,
 ) -> Launch:
-    """Return who this process is; what is given as an argument overrides what the environment says.
+    """Return who this process is; see above for who is asked first.
+
+    Parameters
+    ----------
+    group
+        What torch.distributed says.
 
     Numbers in the environment that are none are passed over. Raises `ValueError` for arguments out of range.
     """
-    dialect = next((known for known in _DIALECTS if _speaks(known, environ)), None)
-    found = {} if dialect is None else _numbers(dialect, environ)
-    launcher = "none" if dialect is None else dialect.launcher
+    launcher, found = _launcher(environ, group)
     own_rank = found.get("rank", 0) if rank is None else int(rank)
     own_world = max(found.get("world_size", 1), own_rank + 1) if world_size is None else int(world_size)
-    said = _number(environ, ("RANKLAKE_ATTEMPT",))
+    said = number(environ, ("RANKLAKE_ATTEMPT",))
     own_attempt = found.get("attempt", 0) if said is None else said
     own_attempt = own_attempt if attempt is None else int(attempt)
-    if not 0 <= own_rank < own_world or not 0 <= own_attempt <= _LARGEST or own_world > _LARGEST:
+    if not 0 <= own_rank < own_world or not 0 <= own_attempt <= LARGEST or own_world > LARGEST:
         raise ValueError(f"rank {own_rank} of {own_world}, attempt {own_attempt}")
-    name, warning = _name(job, environ, launcher, run, found.get("node_count"))
+    name, warning = run_name(job, environ, launcher, run, found.get("node_count"))
     if launcher == "none" and own_world > 1 and not (run or environ.get("RANKLAKE_RUN")):
         warning = SET_RUN
+    is_by_chance = launcher == "none" and not any((run, environ.get("RANKLAKE_RUN"), environ.get("SLURM_JOB_ID")))
     return Launch(
         run=name,
         attempt=own_attempt,
@@ -145,20 +164,36 @@ def find_launch(
         scheduler_job_id=environ.get("SLURM_JOB_ID") or environ.get("PBS_JOBID") or environ.get("LSB_JOBID") or None,
         node_count=found.get("node_count", 1 if own_world == 1 else None),
         warning=warning,
+        is_certain=rank is not None or group is not None,
+        key="" if is_by_chance else shared_by_a_launch(environ, launcher, own_world),
+        is_named=not is_by_chance,
+        is_told=attempt is not None or said is not None,
     )
 
 
-def clean(name: str) -> str:
-    """Return a run's name without credentials and what paths cannot hold; a changed one keeps apart by a hash."""
-    shown = str(redact(name))
-    if shown == name and RUN_NAME.fullmatch(name) and not name.startswith("."):
-        return name
-    plain = _UNFIT.sub("-", shown).strip("-.")[: _LONGEST - 9] or "run"
-    return f"{plain}-{_hash(name)}"
+def _launcher(environ: Mapping[str, str], group: Group | None) -> tuple[str, dict[str, int]]:
+    """Return what started this process, and its place among the others as far as that is known."""
+    is_lightnings = number(environ, ("RANK",)) is None and _speaks_lightning(environ)
+    told = {} if group is None else {"rank": group.rank, "world_size": group.world_size}
+    if is_lightnings and (told or (environ.get("NODE_RANK") == "0" and number(environ, ("WORLD_SIZE",)))):
+        return "lightning", _numbers(_LIGHTNING, environ) | told
+    dialect = next((known for known in _DIALECTS if _speaks(known, environ)), None)
+    found = {} if dialect is None else _numbers(dialect, environ)
+    if all(found.get(name) == value for name, value in told.items()):
+        return "none" if dialect is None else dialect.launcher, found
+    # The variables are another's: a node's, say, whose script has started a process for each of its GPUs.
+    kept = {name: found[name] for name in ("attempt",) if name in found}
+    first = {"local_rank": 0} if told["rank"] == 0 else {}
+    is_spawned = spawner() is not None and told["world_size"] > 1
+    return ("multiprocessing" if is_spawned else "none"), told | kept | first
+
+
+def _speaks_lightning(environ: Mapping[str, str]) -> bool:
+    return all(number(environ, (name,)) is not None for name in (*_LIGHTNING.rank, *_LIGHTNING.also))
 
 
 def _speaks(dialect: _Dialect, environ: Mapping[str, str]) -> bool:
-    if _number(environ, dialect.rank) is None or _number(environ, dialect.world_size) is None:
+    if number(environ, dialect.rank) is None or number(environ, dialect.world_size) is None:
         return False
     # A batch script sees SLURM_PROCID=0 and the job's SLURM_NTASKS, but is no task of a step.
     return not dialect.also or any(name in environ for name in dialect.also) or environ.get(dialect.rank[0]) != "0"
@@ -166,66 +201,5 @@ def _speaks(dialect: _Dialect, environ: Mapping[str, str]) -> bool:
 
 def _numbers(dialect: _Dialect, environ: Mapping[str, str]) -> dict[str, int]:
     wanted = ("rank", "world_size", "local_rank", "local_world_size", "attempt", "node_count")
-    found = {name: _number(environ, getattr(dialect, name)) for name in wanted}
+    found = {name: number(environ, getattr(dialect, name)) for name in wanted}
     return {name: value for name, value in found.items() if value is not None}
-
-
-def _number(environ: Mapping[str, str], names: tuple[str, ...]) -> int | None:
-    for name in names:
-        value = environ.get(name, "")
-        if value.isascii() and value.isdigit() and int(value) <= _LARGEST:
-            return int(value)
-    return None
-
-
-def _name(
-    job: str, environ: Mapping[str, str], launcher: str, run: str | None, node_count: int | None
-) -> tuple[str, str]:
-    """Return the run's name and a warning."""
-    given = run or environ.get("RANKLAKE_RUN", "")
-    rendezvous = environ.get("TORCHELASTIC_RUN_ID", "")
-    scheduled = ".".join(filter(None, [environ.get("SLURM_JOB_ID"), environ.get("SLURM_STEP_ID")]))
-    warning = ""
-    if given:
-        name = given
-    elif launcher == "torchrun" and rendezvous not in {"", "none"}:
-        name = rendezvous
-    elif launcher == "torchrun" and not _several_nodes(environ, node_count):
-        name = f"{job}-{_hash(_shared_by_local_ranks(environ))}"
-    elif scheduled or (launcher == "mpi" and _mpi_job(environ)):
-        name = f"{job}-{scheduled or _mpi_job(environ)}"
-    elif launcher != "none":
-        name, warning = f"{job}-{_hash(_shared_by_local_ranks(environ))}", SET_RUN
-    else:
-        moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-        name = f"{job}-{moment}-{secrets.token_hex(3)}"
-    return clean(name), warning
-
-
-def _mpi_job(environ: Mapping[str, str]) -> str:
-    names = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PBS_JOBID", "LSB_JOBID")
-    return next((environ[name] for name in names if environ.get(name)), "")
-
-
-def _several_nodes(environ: Mapping[str, str], node_count: int | None) -> bool:
-    if node_count is not None:
-        return node_count > 1
-    return _number(environ, ("WORLD_SIZE",)) != _number(environ, ("LOCAL_WORLD_SIZE",))
-
-
-def _shared_by_local_ranks(environ: Mapping[str, str]) -> str:
-    """Return a text that the ranks of one launch on this host share, its restarts included, and nobody else has.
-
-    torchrun makes a folder with a random name per launch and puts each rank's error file below it. Where it was
-    told not to, the launcher's process itself, the parent of its ranks, serves.
-    """
-    error_file = environ.get("TORCHELASTIC_ERROR_FILE", "")
-    folder, attempt, _ = error_file.partition("/attempt_")
-    if attempt:
-        return f"{boot_id()} {folder}"
-    parent = os.getppid()
-    return f"{boot_id()} {parent} {start_ticks(parent)}"
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:8]

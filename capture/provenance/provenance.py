@@ -71,11 +71,7 @@ def run_row(launch: Launch, job: str, told: Facts) -> Facts:
         "user": found("user", getpass.getuser),
         "host": os.uname().nodename,
         "pid": os.getpid(),
-        "world_size": launch.world_size,
-        "local_world_size": launch.local_world_size,
-        "launcher": launch.launcher,
-        "scheduler_job_id": launch.scheduler_job_id,
-        "node_count": launch.node_count,
+        **launch_columns(launch),
         "compute_dtype": told.get("compute_dtype"),
         "param_count": told.get("param_count"),
         **(found("framework_version", framework_columns) or {}),
@@ -101,6 +97,17 @@ def run_row(launch: Launch, job: str, told: Facts) -> Facts:
     unavailable |= {column: why for column in ("container_image", "container_image_digest") if column not in image}
     row["unavailable"] = json_text(unavailable)
     return {column: value for column, value in row.items() if value is not None}
+
+
+def launch_columns(launch: Launch) -> Facts:
+    """Return what is known of the ranks of a run."""
+    return {
+        "world_size": launch.world_size,
+        "local_world_size": launch.local_world_size,
+        "launcher": launch.launcher,
+        "scheduler_job_id": launch.scheduler_job_id,
+        "node_count": launch.node_count,
+    }
 
 
 def framework_columns() -> Facts:

@@ -17,15 +17,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
 from ranklake.capture.common.gaps import Gaps, RefusedError
 from ranklake.capture.common.layouts import SLOT_LANES
+from ranklake.capture.provenance.launcher import Launch
 from ranklake.capture.recording.budget import EVICTABLE
 from ranklake.capture.recording.recorder import Recorder
 from ranklake.capture.recording.spares import Spares
 from ranklake.capture.recording.syncer import Syncer
+from ranklake.capture.recording.turnover import finish as finish_stream
+from ranklake.capture.recording.turnover import turn_over
 from ranklake.capture.recording.wake import Wake
 from ranklake.capture.recover import Recovery, recover_stream
 from ranklake.capture.sealing.keys import SealingKeys
@@ -43,6 +47,16 @@ DEVICE_HOLD_NS: Final = 2_000_000_000
 _LATE_S: Final = 5.0
 _SETTLE_S: Final = 10.0
 _PATIENCE_S: Final = 1.0
+_TURN_S: Final = 5.0
+
+
+@dataclass
+class Turn:
+    """A turnover that another thread asked for, and waits for."""
+
+    launch: Launch
+    over: threading.Event = field(default_factory=threading.Event)
+    is_done: bool = False
 
 
 class Keeper:
@@ -75,6 +89,7 @@ class Keeper:
         self._expects_late_values, self._each_second = expects_late_values, each_second
         self._sealer_wakes, self._uploader_wakes = Wake(), threading.Event()
         self._flushes: deque[threading.Event] = deque()
+        self._turns: deque[Turn] = deque()
         self._look_again_s: float | None = None  # after which the uploader looks without being woken
         self._stopping = self._finished = False
         self._sealing_over = threading.Event()
@@ -154,6 +169,12 @@ class Keeper:
         self._uploader_wakes.set()
 
     def _tick(self) -> None:
+        while self._turns:
+            turn = self._turns.popleft()
+            try:
+                turn.is_done = self._turn_over(turn.launch)
+            finally:
+                turn.over.set()
         flushes = [self._flushes.popleft() for _ in range(len(self._flushes))]
         try:
             self._round(flush=bool(flushes))
@@ -172,6 +193,7 @@ class Keeper:
             self._guarded(stream.anchor, "noting the time")
             self._next["anchor"] = now + ANCHOR_EVERY_S
         self._guarded(self._each_second, "looking after the run")
+        stream = recorder.require()  # it may be another rank's by now
         recorder.flush_gaps()
         self._guarded(lambda: self._evict(stream), "making room")
         if flush or now >= self._next["seal"]:
@@ -232,6 +254,32 @@ class Keeper:
         finally:
             if known:
                 self._pushing.release()
+
+    def turn_over(self, launch: Launch) -> bool:
+        """Record for another run or rank from here on, see `ranklake.capture.recording.turnover`.
+
+        The sealer's thread does it; another waits for that. False, and nothing is done, while what was recorded is
+        being sent.
+        """
+        if threading.current_thread() is self._threads[0] or not self._threads[0].is_alive():
+            return self._turn_over(launch)
+        turn = Turn(launch)
+        self._turns.append(turn)
+        self._sealer_wakes.set()
+        turn.over.wait(_TURN_S)
+        return turn.is_done
+
+    def _turn_over(self, launch: Launch) -> bool:
+        if not self._pushing.acquire(timeout=self._patience_s()):
+            return False
+        try:
+            folder = turn_over(self._recorder, launch)
+            if folder is not None:
+                uploader = None if self._has_agent() else self._uploader
+                self._guarded(partial(finish_stream, folder, self._recorder.keys, uploader), f"sealing {folder}")
+        finally:
+            self._pushing.release()
+        return True
 
     def _patience_s(self) -> float:
         """Return how long the sealer may wait for a segment that is being sent."""

@@ -4,6 +4,7 @@ It is what `Run` writes into and what the sealer works on. A process has one str
 its own at its first write, and so does a process whose folder vanished.
 """
 
+import contextlib
 import itertools
 import os
 import sys
@@ -287,6 +288,36 @@ class Recorder:
             self.gaps.count(table, SPOOL_VANISHED, rows, str(stream.folder))
         self._write_gaps_again(stream)
         stream.close()
+
+    def turn_over(self, launch: Launch) -> Stream | None:
+        """Have what is recorded from here on go to a stream of another run or rank; the sealer's thread calls it.
+
+        Returns
+        -------
+        The stream that was, which nobody writes to any more, with files that are to be sealed; the row of ``runs`` is
+        taken out of it, for it says whose run this was taken to be. None if there was no stream.
+        """
+        with self._mutex:
+            stream, self.stream, self.launch = self.stream, None, launch
+        if stream is None:
+            return None
+        for records in self.records.values():
+            ended = records.cut()
+            if ended is not None and records.table == "runs":
+                ended[0].unlink(missing_ok=True)
+        for _ in range(_RETIRE_TRIES):  # a write that is just under way holds its file for microseconds
+            for lane in self.slots.values():
+                lane.leave(stream.folder)
+            self.collect()
+            if not any(file.path.parent == stream.folder for lane in self.slots.values() for file in lane.retired):
+                break
+            time.sleep(0.001)
+        with self._mutex:
+            self.unsealed = {file: rows for file, rows in self.unsealed.items() if file.path.parent != stream.folder}
+        with contextlib.suppress(OSError):  # those that were defined in between, of rows that still went here
+            for frame in self.series.frames():
+                stream.note(frame)
+        return stream
 
     def hand_over(self) -> None:
         """End the stream and leave it, unsealed, to whoever adopts streams; the next write opens another.

@@ -146,3 +146,4 @@ def begin(run: Run, root: Path, own: StreamName | None, launch: Launch) -> None:
         LOGGER.warning("ranklake: the node is not sampled: %s: %s", type(error).__name__, error)
         return
     run.closers.append(made.stop)
+    run.turns.append(lambda launch: None if samples_here(settings.samplers, launch) else made.stop())

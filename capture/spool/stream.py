@@ -25,7 +25,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -382,6 +382,25 @@ class Stream:
             self._lock_file.resign(self.owner)
         self._lock_file.release()
 
+    def give_to(self, name: StreamName, world_size: int) -> Path:
+        """Let go of the stream, which turned out to be another's; return its folder, for whoever seals it.
+
+        Nothing of it may be sealed yet. Raises `OSError`; the stream is let go of all the same.
+        """
+        before, self.owner = self.folder, replace(self.owner, world_size=world_size)
+        folder = name.folder(before.parents[2])
+        try:  # while it is locked: nobody may take it for the other's
+            if folder != before:
+                hidden = folder.with_name(NEW + folder.name)
+                _make(hidden)
+                before.rename(folder)
+                hidden.rmdir()
+                _remove_empty(before)
+                self.folder, self.name = folder, name
+        finally:
+            self.close()
+        return self.folder
+
     def discard(self) -> None:
         """Remove the stream, all of whose rows are safe elsewhere, and give up the lock."""
         discard(self.folder)
@@ -418,6 +437,10 @@ def discard(folder: Path) -> None:
     except OSError:
         return
     shutil.rmtree(gone, ignore_errors=True)
+    _remove_empty(folder)
+
+
+def _remove_empty(folder: Path) -> None:
     for parent in (folder.parent, folder.parent.parent):  # the last stream of an attempt, of a run
         try:
             parent.rmdir()

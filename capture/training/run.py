@@ -5,7 +5,7 @@ told once in a warning of the logger "ranklake".
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ranklake.capture.assets.assets import Assets
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ranklake.capture.recording.keeper import Keeper
     from ranklake.capture.recording.recorder import Recorder
     from ranklake.capture.steps.stack import Frame
+    from ranklake.capture.training.identity import Identity
 
 AnyPhase = Phase | DevicePhase
 _SEVERITIES: Final = frozenset({"info", "warning", "error"})
@@ -55,14 +56,25 @@ class Run(Watching, Logging, Assets):
         None for a run that records nothing.
     idle
         Counts what such a run is given; None where it is the user's wish that nothing is recorded.
+
+    Attributes
+    ----------
+    launch
+        Who this process is, as far as it is known.
+    identity
+        What finds that out.
+    turns
+        Called when it turns out to be another rank, or of another run.
     """
 
     def __init__(self, launch: Launch, recorder: "Recorder | None" = None, idle: Gaps | None = None) -> None:
         super().__init__(recorder, idle)
-        self._launch = launch
+        self.launch = launch
         self._keeper: Keeper | None = None
         self.ending: dict[str, Any] = {}
         self.drains, self.closers, self.each_second = [], [], []
+        self.turns: list[Callable[[Launch], object]] = []
+        self.identity: Identity | None = None
         self.on_device: dict[Frame, Passage] = {}
         self.mark: Mark = mark_cuda
 
@@ -71,22 +83,22 @@ class Run(Watching, Logging, Assets):
     @property
     def name(self) -> str:
         """The run's name, the same on all ranks."""
-        return self._launch.run
+        return self.launch.run
 
     @property
     def rank(self) -> int:
         """Global rank of this process."""
-        return self._launch.rank
+        return self.launch.rank
 
     @property
     def world_size(self) -> int:
         """Ranks in the run."""
-        return self._launch.world_size
+        return self.launch.world_size
 
     @property
     def attempt(self) -> int:
         """Restart number of the run."""
-        return self._launch.attempt
+        return self.launch.attempt
 
     def gaps(self) -> dict[str, dict[str, int]]:
         """Return what this process could not record so far: rows by table and reason."""
@@ -326,6 +338,8 @@ class Run(Watching, Logging, Assets):
             if self.sampler is not None:
                 self.sampler.close()
             self.stop_watching()
+            if self.identity is not None:
+                self.identity.close()
             self._record_end()
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
             self.trouble("ending the run", error)
@@ -348,11 +362,19 @@ class Run(Watching, Logging, Assets):
             return
         self._recorder.flush_gaps()
         self._recorder.tell_gaps()
-        if self._launch.rank == 0 and "signal" not in self.ending:  # what a signal ends has not come to its end
+        if self.launch.rank == 0 and "signal" not in self.ending:  # what a signal ends has not come to its end
             self.event("run_end")
         self.event("rank_end", **self.ending)
         with contextlib.suppress(RefusedError):
             self._recorder.note(ENDED)
+
+    def turn_over(self, launch: Launch) -> bool:
+        """Have what is recorded from here on be another run's or rank's; False where that cannot be done now."""
+        if self._keeper is None or not self._keeper.turn_over(launch):
+            return False
+        for told in self.turns:
+            told(launch)
+        return True
 
     def keep(self, keeper: "Keeper") -> None:
         """Have sealing and uploading looked after."""
@@ -387,6 +409,8 @@ class Run(Watching, Logging, Assets):
             self.sampler.after_fork()
         if self._recorder is not None:
             self._recorder.after_fork()
+        if self.identity is not None:
+            self.identity.after_fork()
         self.current = None
         frame = self.stack.top
         while frame is not None:
@@ -402,7 +426,7 @@ class Run(Watching, Logging, Assets):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as a run that records nothing: a checkpoint may hold a trainer that holds a run."""
         wanted = self._recorder is not None or self._idle is not None
-        return (_elsewhere if wanted else Run), (self._launch,)
+        return (_elsewhere if wanted else Run), (self.launch,)
 
 
 def _elsewhere(launch: Launch) -> Run:

@@ -2,22 +2,28 @@
 
 import atexit
 import os
+import sys
 import weakref
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 from ranklake.capture.common.gaps import LOGGER, NOWHERE, Gaps, RefusedError
 from ranklake.capture.common.settings import read_settings, read_storage
 from ranklake.capture.common.values import integer, redacted, text
 from ranklake.capture.lifecycle.failures import FAILURES
-from ranklake.capture.lifecycle.heartbeat import Heartbeat, interval_s
+from ranklake.capture.lifecycle.heartbeat import Heartbeat
 from ranklake.capture.lifecycle.preemption import PREEMPTION
 from ranklake.capture.provenance.determinism import SIZES
+from ranklake.capture.provenance.group import Group, group_of, spawner
 from ranklake.capture.provenance.inquiry import Inquiry
-from ranklake.capture.provenance.launcher import Launch, clean, find_launch
+from ranklake.capture.provenance.launcher import Launch, find_launch
+from ranklake.capture.provenance.names import clean
 from ranklake.capture.provenance.provenance import learn_secrets, run_row
 from ranklake.capture.recording.recorder import Recorder
+from ranklake.capture.spool.claims import Claims
 from ranklake.capture.spool.places import local_root, spool_uri
+from ranklake.capture.training.identity import Identity, numbered
 from ranklake.capture.training.run import Run
 
 _LARGEST_PATCH: Final = 1 << 17  # a row of `runs` must fit a frame, in which a character can take six bytes
@@ -99,10 +105,16 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
     try:
         learn_secrets(config)
         name = redacted(job, 256)
-        launch = find_launch(name, os.environ, run=run, rank=rank, world_size=world_size, attempt=attempt)
+
+        def find(group: Group | None) -> Launch:
+            given = partial(find_launch, run=run, rank=rank, world_size=world_size, attempt=attempt)
+            return given(name, os.environ, group=group)
+
+        launch, root = find(group_of()), local_root(local_dir)
+        launch = numbered(launch, Claims(root, launch.run), gaps)
         chosen = read_settings(settings, os.environ, gaps.warn)
         uri = spool_uri(spool)
-        recorder = Recorder(local_root(local_dir), launch, uri, chosen)
+        recorder = Recorder(root, launch, uri, chosen)
         options: dict[str, Any] = gaps.lenient("storage_options", dict, storage_options, {})
         if storage_options is None:
             options = read_storage(uri, os.environ, gaps.warn)
@@ -117,20 +129,20 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
                 for name, size in zip(SIZES, (dp_size, tp_size, pp_size, ep_size, cp_size), strict=True)
             },
         }
-        row = run_row(launch, name, told)
+
+        def inquire(launch: Launch) -> Inquiry:
+            row = run_row(launch, name, told)
+            return Inquiry(recorder.records["runs"], row, min(chosen.patch_bytes, _LARGEST_PATCH), mesh)
+
         begun = _begin(recorder, options)
     except Exception as error:  # noqa: BLE001 - telemetry never raises into training
         gaps.warn("start", f"nothing is recorded: {type(error).__name__}: {error}")
         return Run(launch, None, gaps)
     if launch.warning:
         gaps.warn("launch", launch.warning)
-    if launch.rank == 0:
-        with begun.recording("runs"):
-            inquiry = Inquiry(recorder.records["runs"], row, min(chosen.patch_bytes, _LARGEST_PATCH), mesh)
-            recorder.settle = inquiry.settle
-            inquiry.begin()
-        begun.event("run_start")
-    begun.event("rank_start", launcher=launch.launcher, world_size=launch.world_size, interval_s=interval_s(begun))
+    begun.identity = Identity(begun, recorder, find, inquire)
+    with begun.recording("events"):
+        begun.identity.begin()
     return begun
 
 
@@ -149,6 +161,9 @@ def _begin(recorder: Recorder, storage_options: dict[str, Any]) -> Run:
     run.keep(keeper)
     _runs.add(run)
     atexit.register(run.at_exit)
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None and spawner() is not None:  # a forked one of its children ends without the others being called
+        util.Finalize(None, run.at_exit, exitpriority=1)
     FAILURES.watch(run)
     if recorder.stream is not None:
         try:

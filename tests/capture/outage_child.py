@@ -171,7 +171,7 @@ def main(job):
         "steps": steps,
         "freed_at": freed_at,
         "scalars": steps * (ADDS + LOGGED),
-        "left": [str(path) for path in local.rglob("*") if path.is_file()],
+        "left": [str(path) for path in local.rglob("*") if path.is_file() and path.parent.name != ".claims"],
         "waiting_at_close": waiting,
         "puts": Store.puts,
         "failed": Store.failed,

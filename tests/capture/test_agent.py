@@ -199,7 +199,7 @@ def test_ranks_only_seal_and_the_agent_sends_them_in_one_pack(tmp_path):
         assert (done.alive, done.streams, done.packs, done.left, done.troubles) == (0, 3, 1, 0, ())
     assert alone(spool) == []
     assert len(packed(spool)) == 2
-    assert sorted(path.name for path in local.iterdir()) == ["agent.json"]
+    assert sorted(path.name for path in local.iterdir()) == [".claims", "agent.json"]
     check_books(spool)
     stored = check_lake(tmp_path)
     assert (stored["steps"], stored["scalars"]) == (60, 120)

@@ -7,7 +7,8 @@ import sys
 import pytest
 from recorded import rows
 
-from ranklake.capture.provenance.launcher import SET_RUN, clean, find_launch
+from ranklake.capture.provenance.launcher import find_launch
+from ranklake.capture.provenance.names import SET_RUN, clean
 from ranklake.lake.contracts.segment import RUN_NAME
 
 TORCHRUN = {
@@ -30,6 +31,10 @@ SLURM = {
     "SLURM_NNODES": "4",
 }
 OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
+LIGHTNING = {"LOCAL_RANK": "1", "NODE_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+DEEPSPEED = {"RANK": "3", "LOCAL_RANK": "1", "LOCAL_SIZE": "2", "WORLD_SIZE": "4", "CROSS_RANK": "1", "CROSS_SIZE": "2"}
+HOROVOD = {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "4", "HOROVOD_LOCAL_RANK": "1"}
+MVAPICH = {"MV2_COMM_WORLD_RANK": "2", "MV2_COMM_WORLD_SIZE": "4", "MV2_COMM_WORLD_LOCAL_RANK": "0"}
 BATCH = {"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "4711"}
 
 
@@ -49,6 +54,12 @@ def facts(launch):
         ({**OPEN_MPI, "RANKLAKE_RUN": "mine", "RANKLAKE_ATTEMPT": "4"}, ("mpi", "mine", 2, 4, 4, "")),
         ({**TORCHRUN, "RANKLAKE_RUN": "mine"}, ("torchrun", "mine", 5, 8, 3, "")),
         (BATCH, ("none", "gpt-4711", 0, 1, 0, "")),
+        ({**LIGHTNING, "RANKLAKE_RUN": "mine"}, ("lightning", "mine", 1, 2, 0, "")),
+        ({**BATCH, **LIGHTNING, "RANKLAKE_RUN": "mine"}, ("lightning", "mine", 1, 2, 0, "")),
+        ({**TORCHRUN, "NODE_RANK": "1"}, ("torchrun", "my-job", 5, 8, 3, "")),
+        ({**DEEPSPEED, "RANKLAKE_RUN": "mine"}, ("torchrun", "mine", 3, 4, 0, "")),
+        ({**HOROVOD, "RANKLAKE_RUN": "mine"}, ("horovod", "mine", 1, 4, 0, "")),
+        ({**MVAPICH, "RANKLAKE_RUN": "mine"}, ("mpi", "mine", 2, 4, 0, "")),
         ({"RANK": "x", "WORLD_SIZE": "8", "RANKLAKE_RUN": "mine"}, ("none", "mine", 0, 1, 0, "")),
     ],
     ids=[
@@ -60,6 +71,12 @@ def facts(launch):
         "named",
         "named torchrun",
         "batch",
+        "lightning",
+        "lightning in a batch script",
+        "lightning under torchrun",
+        "deepspeed",
+        "horovod",
+        "mvapich",
         "garbage",
     ],
 )

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from recorded import attributes, check_books, rows
+from recorded import attributes, check_books, left_in, rows
 
 from ranklake.capture.common.settings import Settings, read_settings
 from ranklake.capture.lifecycle import preemption
@@ -72,7 +72,7 @@ def test_sigterm_in_a_call_of_c_ends_the_process_as_ever(child):
     assert one.events("run_end") == []
     assert [row["step"] for row in rows(one.spool, "steps")] == [0, 1, 2]
     check_books(one.spool)
-    assert [path for path in one.local.rglob("*") if path.is_file()] == []
+    assert left_in(one.local) == []
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from recorded import check_books, gaps, rows, segments, totals
+from recorded import check_books, gaps, left_in, rows, segments, totals
 
 from ranklake.capture.common.layouts import WRITTEN
 from ranklake.capture.node.agent import Agent
@@ -88,7 +88,7 @@ def test_everything_acknowledged_is_recovered(local, tmp_path):
     assert done.rows == 300 + 900 + 600 + 3 + 1
     check_books(spool)
     assert len(totals(spool)) == 1
-    assert [path for path in local.rglob("*") if path.is_file()] == []
+    assert left_in(local) == []
     assert recover(local, spool).streams == 0
 
 

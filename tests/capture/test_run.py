@@ -10,7 +10,7 @@ import time
 import weakref
 
 import pytest
-from recorded import attributes, check_books, gaps, rows, segments, totals
+from recorded import attributes, check_books, gaps, left_in, rows, segments, totals
 
 from ranklake import capture
 from ranklake.capture.common.gaps import AFTER_CLOSE
@@ -321,7 +321,7 @@ def test_closing_is_final_and_harmless_twice(place):
     )
     (said,) = totals(place.spool).values()
     assert said == {"events": [4, 0], "runs": [1, 0], "scalars": [1, 0], "spans": [1, 0], "steps": [1, 0]}
-    assert [path for path in place.local.rglob("*") if path.is_file()] == []
+    assert left_in(place.local) == []
 
 
 def test_flush_brings_all_so_far_to_the_spool(place):

@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from recorded import check_books, rows
+from recorded import check_books, left_in, rows
 
 from ranklake.capture.logs.faults import FAULTS_FILE
 from ranklake.capture.logs.stderrlines import Grouping, columns_of
@@ -49,7 +49,7 @@ def test_what_a_segfault_leaves(tmp_path, mode):
     tick = timedelta(milliseconds=20)  # files' times are of the kernel's last tick
     assert row["ts"] >= rows(tmp_path / "spool", "steps")[0]["ts"] - tick
     check_books(tmp_path / "spool")
-    assert [path for path in (tmp_path / "local").rglob("*") if path.is_file()] == []
+    assert left_in(tmp_path / "local") == []
 
 
 def test_the_second_run_of_a_process_has_its_faults(tmp_path):

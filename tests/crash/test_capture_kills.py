@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from recorded import check_books, gaps, rows
+from recorded import check_books, gaps, left_in, rows
 
 KILLS = int(os.environ.get("RANKLAKE_KILLS", "30"))
 SEED = int(os.environ.get("RANKLAKE_SEED", str(random.SystemRandom().randrange(10**9))))
@@ -117,9 +117,7 @@ def check(place):
     assert sum(endings.values()) == (1 if rows(spool, "events") else 0), endings
     assert gaps(spool) == {}
     check_books(spool)
-    left = [
-        path for path in (place / "local").rglob("*") if path.is_file() and not path.parent.name.startswith(".new-")
-    ]
+    left = [path for path in left_in(place / "local") if not path.parent.name.startswith(".new-")]
     assert left == []  # but for streams that were never opened, which are swept after an hour
 
 

@@ -11,6 +11,7 @@ from pathlib import Path, PurePath
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ranklake.capture.spool.claims import FOLDER as CLAIMS
 from ranklake.lake.contracts.arrow import conform
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.segment import METADATA_KEY, SegmentFooter, SegmentName
@@ -72,6 +73,11 @@ def gaps(spool: Path) -> dict[str, dict[str, int]]:
         for reason, count in segment.footer.gaps.items():
             counts[segment.table][reason] += count
     return {table: dict(reasons) for table, reasons in counts.items()}
+
+
+def left_in(local: Path) -> list[Path]:
+    """Return the files that streams left in a local spool; what the node remembers of runs stays there."""
+    return [path for path in local.rglob("*") if path.is_file() and path.parent.name != CLAIMS]
 
 
 def totals(spool: Path) -> dict[int, dict[str, list[int]]]:

@@ -1,0 +1,178 @@
+"""Claims: which launches and ranks of a run this node has seen, so that none of them is recorded as another.
+
+    <local spool>/.claims/<run>.json    {"launches": {launch: its first attempt}, "ranks": {"attempt rank": who}}
+
+A file is read and written whole under a lock. What cannot be read or written is as if it were not there: then a name
+that is used again is not noticed here.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from ranklake.capture.spool.owner import boot_id, start_ticks
+
+FOLDER: Final = ".claims"
+_LOCK: Final = "lock"
+_FORGET_AFTER_S: Final = 90 * 86_400.0
+_PATIENCE_S: Final = 2.0
+_PAUSE_S: Final = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Who records as a rank: a process, and its stream's incarnation."""
+
+    pid: int
+    start_ticks: int
+    boot_id: str
+    incarnation: int
+
+    @classmethod
+    def of_this_process(cls, incarnation: int) -> "Claim":
+        """Return the claim of the process that asks."""
+        return cls(os.getpid(), start_ticks(os.getpid()), boot_id(), incarnation)
+
+    def lives(self) -> bool:
+        """Say whether that very process runs; False also where that cannot be known."""
+        return bool(self.start_ticks) and self.boot_id == boot_id() and start_ticks(self.pid) == self.start_ticks
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """The attempt of a launch, and whether another launch has recorded under the run's name."""
+
+    attempt: int
+    is_used_again: bool = False
+
+
+@dataclass
+class _Seen:
+    launches: dict[str, int] = field(default_factory=dict)
+    ranks: dict[str, list[Any]] = field(default_factory=dict)
+
+    def highest(self) -> int:
+        attempts = [int(key.split()[0]) for key in self.ranks]
+        return max([-1, *self.launches.values(), *attempts])
+
+
+class Claims:
+    """What one node has seen of one run.
+
+    Parameters
+    ----------
+    root
+        The local spool.
+    """
+
+    def __init__(self, root: Path, run: str) -> None:
+        self._folder, self._path = root / FOLDER, root / FOLDER / f"{run}.json"
+
+    def number(self, launch: str, restarts: int, *, advances: bool, alone: bool = False) -> Numbered:
+        """Return the attempt of a launch that has restarted so many times: behind those of earlier launches.
+
+        Parameters
+        ----------
+        launch
+            What all ranks of a launch on this node share, its restarts included, and no other launch has.
+        advances
+            False where ranks on other nodes could not come to the same number: then it is only said that the name was
+            used before.
+        alone
+            The launch is one process, which may have recorded the run before.
+        """
+        with self._locked() as seen:
+            others = {key for key in seen.launches if key != launch}
+            if launch not in seen.launches:
+                seen.launches[launch] = seen.highest() + 1 if advances else 0
+            attempt = seen.launches[launch] + restarts
+            holder = _claim(seen.ranks.get(f"{attempt} 0"))
+            is_again = alone and advances and holder is not None and not holder.lives()
+            if is_again:
+                attempt = seen.launches[launch] = seen.highest() + 1
+            return Numbered(attempt, is_again or bool(others))
+
+    def claim(self, attempt: int, rank: int, claim: Claim) -> Claim | None:
+        """Claim a rank of an attempt; return who has it, if that is another stream of a process that lives."""
+        with self._locked() as seen:
+            key = f"{attempt} {rank}"
+            holder = _claim(seen.ranks.get(key))
+            if holder is not None and holder.incarnation != claim.incarnation and holder.lives():
+                return holder
+            seen.ranks[key] = [claim.pid, claim.start_ticks, claim.boot_id, claim.incarnation]
+        return None
+
+    def release(self, attempt: int, rank: int, claim: Claim) -> None:
+        """Give a claim up: the process lives on, and no longer records as that rank."""
+        with self._locked() as seen:
+            key = f"{attempt} {rank}"
+            holder = _claim(seen.ranks.get(key))
+            if holder is not None and holder.incarnation == claim.incarnation:
+                seen.ranks[key] = [claim.pid, 0, claim.boot_id, claim.incarnation]
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[_Seen]:
+        """Give what was seen, and write it back; where that cannot be, nothing was seen and nothing is kept."""
+        lock = -1
+        try:
+            with contextlib.suppress(OSError):
+                self._folder.mkdir(mode=0o700, exist_ok=True)
+                lock = _lock(self._folder / _LOCK)
+            seen = self._read() if lock >= 0 else _Seen()
+            yield seen
+            if lock >= 0:
+                with contextlib.suppress(OSError):
+                    if not self._path.exists():
+                        self._forget_the_old()
+                    new = self._path.with_suffix(".new")  # not synced: a power failure ends all who are named in it
+                    new.write_text(json.dumps({"launches": seen.launches, "ranks": seen.ranks}))
+                    new.replace(self._path)
+        finally:
+            if lock >= 0:
+                os.close(lock)
+
+    def _read(self) -> _Seen:
+        try:
+            found = json.loads(self._path.read_bytes())
+            launches = {str(key): int(attempt) for key, attempt in found["launches"].items()}
+            return _Seen(launches, {str(key): list(who) for key, who in found["ranks"].items()})
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return _Seen()
+
+    def _forget_the_old(self) -> None:
+        for path in self._folder.glob("*.json"):
+            with contextlib.suppress(OSError):
+                if time.time() - path.stat().st_mtime > _FORGET_AFTER_S:
+                    path.unlink()
+
+
+def _claim(who: list[Any] | None) -> Claim | None:
+    try:
+        return None if who is None else Claim(int(who[0]), int(who[1]), str(who[2]), int(who[3]))
+    except (ValueError, TypeError, IndexError):
+        return None
+
+
+def _lock(path: Path) -> int:
+    """Return a descriptor that holds the lock. Raises `OSError` if there is none to be had soon."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                os.close(fd)
+                raise
+            time.sleep(_PAUSE_S)
+        except OSError:
+            os.close(fd)
+            raise
+        else:
+            return fd

@@ -1,0 +1,206 @@
+"""Identity: which rank of which run and attempt a process is. That may be known only once torch.distributed is in use.
+
+    start    what the arguments say, else torch.distributed, else variables of the environment
+    later    until torch.distributed has spoken: a look each second, when the first step begins, and at the close
+    known    what was recorded becomes that of the rank that it is (`ranklake.capture.recording.turnover`), and the rank
+             is claimed: of two processes that claim one at a time the later is told, and gets a run of its own
+
+So no rank is recorded as another because it began to record too soon (decision 057), and no life of a run as another
+because it has the same name (decision 058).
+"""
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from ranklake.capture.lifecycle.heartbeat import interval_s
+from ranklake.capture.provenance.group import Group, group_of
+from ranklake.capture.provenance.inquiry import Inquiry
+from ranklake.capture.provenance.launcher import Launch
+from ranklake.capture.provenance.names import PARENT_VARIABLE
+from ranklake.capture.recording.recorder import Recorder
+from ranklake.capture.spool.claims import Claim, Claims
+from ranklake.capture.steps.phases import now
+
+if TYPE_CHECKING:
+    from ranklake.capture.common.gaps import Gaps
+    from ranklake.capture.steps.steps import Step
+    from ranklake.capture.training.run import Run
+
+Find = Callable[[Group | None], Launch]
+_LONGEST: Final = 128 - len("-claim-00000000")
+
+
+def numbered(launch: Launch, claims: Claims, gaps: "Gaps") -> Launch:
+    """Return who a process is, with the attempt that it is where the run's name was used before on this node."""
+    if not launch.key:
+        return launch
+    here = launch.is_on_one_node
+    alone = launch.launcher == "none" and launch.world_size == 1
+    found = claims.number(launch.key, launch.attempt, advances=here and not launch.is_told, alone=alone)
+    if launch.is_told:
+        return launch
+    if found.is_used_again and here:
+        gaps.warn("attempt", f"run {launch.run!r} was recorded before on this node: this is attempt {found.attempt}")
+    elif found.is_used_again:
+        mend = "set RANKLAKE_ATTEMPT to the next number on all ranks, or RANKLAKE_RUN to another name"
+        gaps.warn("attempt", f"run {launch.run!r} was recorded before: its steps will be there twice; {mend}")
+    return replace(launch, attempt=found.attempt)
+
+
+class Identity:
+    """Who this process is, as far as it is known.
+
+    Parameters
+    ----------
+    find
+        Says who it is, given what torch.distributed says.
+    inquire
+        Makes what finds out the row of ``runs``, which rank 0 writes.
+    """
+
+    def __init__(self, run: "Run", recorder: Recorder, find: Find, inquire: Callable[[Launch], Inquiry]) -> None:
+        self._run, self._recorder, self._find, self._inquire = run, recorder, find, inquire
+        self._group: Group | None = None
+        self._trains = self._is_settled = self._is_announced = self._is_parents = False
+        self._claimed: tuple[Launch, Claim] | None = None
+        self._inquiry: Inquiry | None = None
+        self._no_inquiry = recorder.settle
+        self._lock = threading.RLock()
+        self._begun_ns = now()
+
+    @property
+    def launch(self) -> Launch:
+        """Who this process is taken to be."""
+        return self._recorder.launch
+
+    def begin(self) -> None:
+        """Write down who starts; called once, by `start`."""
+        self._introduce()
+        if self.launch.is_certain:
+            self._settle()
+        else:
+            self._run.each_second.insert(0, self.look)
+            self._run.__dict__["enter_step"] = self._enter_first_step
+        if self.launch.launcher == "none":
+            os.environ[PARENT_VARIABLE] = f"{os.getpid()} {self.launch.run}"
+
+    def look(self) -> None:
+        """Take note of what torch.distributed says by now. Called each second by the sealer's thread."""
+        if not self._lock.acquire(blocking=False):  # the run closes, and waits for this thread
+            return
+        try:
+            self._ask()
+            if self._trains or self.launch.is_certain:
+                self._settle()
+        finally:
+            self._lock.release()
+
+    def close(self) -> None:
+        """Take what is known for good: the run ends."""
+        with self._lock:
+            if self._is_parents:
+                return
+            self._ask()
+            self._settle()
+            if self._claimed is not None:
+                launch, claim = self._claimed
+                self._claims(launch).release(launch.attempt, launch.rank, claim)
+            if os.environ.get(PARENT_VARIABLE) == f"{os.getpid()} {self.launch.run}":
+                del os.environ[PARENT_VARIABLE]
+
+    def after_fork(self) -> None:
+        """In a forked child: it records as the rank that its parent is; all else is the parent's."""
+        self._lock = threading.RLock()
+        self._is_parents = True
+        self._run.__dict__.pop("enter_step", None)
+        group = self._group or group_of()
+        if group is not None and not self.launch.is_certain:
+            self._recorder.launch = self._run.launch = self._found(group)
+
+    # ── who it is ──
+
+    def _enter_first_step(self, step: "Step") -> None:
+        """Look for torch.distributed when training begins, as it may be gone again when a second has passed."""
+        self._run.__dict__.pop("enter_step", None)
+        self._trains = True
+        self._group = self._group or group_of()
+        if self._group is None:
+            self._announce()
+        self._run.enter_step(step)
+
+    def _ask(self) -> None:
+        self._group = self._group or group_of()
+        if self._group is not None and not self.launch.is_certain:
+            self._become(self._found(self._group))
+
+    def _found(self, group: Group) -> Launch:
+        before, found = self.launch, self._find(group)
+        if found.launcher == "none":  # then its name is made up, and was before
+            return replace(found, run=before.run, attempt=before.attempt)
+        return numbered(found, self._claims(found), self._recorder.gaps)
+
+    def _become(self, launch: Launch) -> None:
+        before, inquiry = self.launch, self._inquiry
+        whose = (launch.run, launch.attempt, launch.rank)
+        is_other = whose != (before.run, before.attempt, before.rank)
+        if is_other or (inquiry is not None and not inquiry.amend(launch)):
+            if not self._run.turn_over(launch):
+                return  # tried again in a second
+            if inquiry is not None:
+                inquiry.leave()
+            self._inquiry, self._recorder.settle = None, self._no_inquiry
+        self._recorder.launch = self._run.launch = launch
+        if launch.warning:
+            self._recorder.gaps.warn("launch", launch.warning)
+        self._introduce()
+
+    def _introduce(self) -> None:
+        """Write down who this process is: its row of ``runs``, if it is rank 0, and that the rank starts."""
+        run, launch = self._run, self.launch
+        if launch.rank == 0 and self._inquiry is None:
+            with run.recording("runs"):
+                self._inquiry = self._inquire(launch)
+                self._recorder.settle = self._inquiry.settle
+                self._inquiry.begin()
+        run.event("rank_start", launcher=launch.launcher, world_size=launch.world_size, interval_s=interval_s(run))
+
+    def _settle(self) -> None:
+        """Claim the rank, and announce the run if it is rank 0's; once."""
+        if self._is_settled:
+            return
+        self._is_settled = True
+        self._claim()
+        self._announce()
+
+    def _announce(self) -> None:
+        if self.launch.rank == 0 and not self._is_announced:
+            self._is_announced = True
+            self._run.record("events", {"event": "run_start", "severity": "info"}, self._begun_ns)
+
+    # ── who else is ──
+
+    def _claims(self, launch: Launch) -> Claims:
+        return Claims(self._recorder.root, launch.run)
+
+    def _claim(self) -> None:
+        launch, stream = self.launch, self._recorder.stream
+        if not launch.is_named or stream is None:
+            return
+        own = Claim.of_this_process(stream.name.incarnation)
+        other = self._claims(launch).claim(launch.attempt, launch.rank, own)
+        if other is None:
+            self._claimed = launch, own
+            return
+        apart = replace(launch, run=f"{launch.run[:_LONGEST]}-claim-{own.incarnation & 0xFFFFFFFF:08x}", is_named=False)
+        said = f"rank {launch.rank} of run {launch.run!r}, attempt {launch.attempt},"
+        mend = "give each process its rank (rank= and world_size=, or RANK and WORLD_SIZE), or its run another name"
+        line = f"{said} is recorded by process {other.pid} already; process {own.pid} is recorded as {apart.run!r}"
+        self._recorder.gaps.warn("claim", f"{line}: {mend}")
+        self._become(apart)
+        attributes = {"run": launch.run, "attempt": launch.attempt, "pids": [other.pid, own.pid]}
+        row = {"event": "rank_claimed_twice", "severity": "error", "message": f"{line}: {mend}"}
+        self._run.record("events", {**row, "attributes": json.dumps(attributes)})
