@@ -42,7 +42,11 @@ _CANCELLED: Final = re.compile(
     r"(?: DUE TO (?P<why>[A-Za-z ]*[A-Za-z]))?"
 )
 _SIGNS: Final[tuple[tuple["re.Pattern[str]", How, str], ...]] = (
-    (re.compile(r"after training is done\b|\bTraining completed\b"), "finished", "the trainer says that it is done"),
+    (
+        re.compile(r"after training is done\b|\bTraining (?:successfully )?completed\b"),
+        "finished",
+        "the trainer says that it is done",
+    ),
     (re.compile(r"\bexiting program (?:at|after)\b"), "preempted", "the trainer left before its last step, as asked"),
     (re.compile(r"\bDetected \d+ oom[-_]kill event"), "failed", "out of memory"),
     (re.compile(r"\bChildFailedError\b"), "failed", "a worker failed"),

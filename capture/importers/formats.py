@@ -5,7 +5,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.capture.importers import kineto, megatron, mlperf, prometheus, sacct, table, tensorboard, wandb
+from ranklake.capture.importers import (
+    kineto,
+    megatron,
+    mlperf,
+    prometheus,
+    sacct,
+    table,
+    tensorboard,
+    torchtitan,
+    wandb,
+)
 
 if TYPE_CHECKING:
     from ranklake.capture.importers.recording import Recording
@@ -22,10 +32,14 @@ class Format:
     ----------
     summary
         One line about it.
+    recognises
+        What of a file it knows, in words: a refusal says so.
     read
         Takes a source, what records it, and the mapping where the format has one.
     looks
         Matches the beginning of its files, as bytes; None where that tells nothing.
+    among
+        Whether its lines stand among whatever else was printed, so that a beginning without any says little.
     own_run
         Whether each file is a run of its own; else all files of one call go into one.
     maps
@@ -41,11 +55,13 @@ class Format:
     """
 
     summary: str
+    recognises: str
     read: Reader
     looks: re.Pattern[bytes] | None = None
     own_run: bool = True
     maps: bool = False
     inside: str = ""
+    among: bool = False
     by_name: bool = False
     by_folder: bool = False
     refuse_strangers: "Callable[[list[Source]], None] | None" = None
@@ -54,24 +70,53 @@ class Format:
 FORMATS: Final[dict[str, Format]] = {
     "table": Format(
         "CSV, JSON lines or Parquet, by a mapping",
+        "a header with separators, a JSON object a line, or Parquet",
         table.read,
         re.compile(rb"PAR1|\s*\{\s*\"[^\n]*\}\s*(?:\n|$)|[^\n,;\t]*[,;\t][^\n]*\n"),
         maps=True,
     ),
-    "mlperf": Format("MLPerf Training logs, :::MLLOG lines", mlperf.read, re.compile(rb":::MLLOG|:::SYSJSON")),
+    "mlperf": Format(
+        "MLPerf Training logs, :::MLLOG lines",
+        "lines with :::MLLOG and a JSON object",
+        mlperf.read,
+        re.compile(rb":::MLLOG|:::SYSJSON"),
+        among=True,
+    ),
     "sacct": Format(
-        "Slurm accounting, sacct --parsable2", sacct.read, re.compile(rb"^[^\n]*\bJobID[^\n|]*\|"), own_run=False
+        "Slurm accounting, sacct --parsable2",
+        "a header with JobID| and State|",
+        sacct.read,
+        re.compile(rb"^[^\n]*\bJobID[^\n|]*\|"),
+        own_run=False,
     ),
     "kineto": Format(
         "torch.profiler traces, .json or .json.gz, one file a rank",
+        "JSON with traceEvents",
         kineto.read,
         re.compile(rb"\"traceEvents\"|\"schemaVersion\"|\A\s*\[\s*\{"),
         own_run=False,
         refuse_strangers=kineto.refuse_strangers,
     ),
-    "megatron": Format("standard output of Megatron-LM and DeepSpeed", megatron.read),
+    "megatron": Format(
+        "standard output of Megatron-LM, DeepSpeed and AMD's Primus",
+        "lines such as 'iteration 10/ 500 | … elapsed time per iteration (ms): …|', or 'steps: 10 … iter time (s): …'",
+        megatron.read,
+        re.compile(
+            rb"\biteration\s+\d+/\s*\d+|\belapsed time per iteration|\busing world size:|\biter time \(s\)|"
+            rb"\[Rank \d+\] \(after \d+ iterations\)"
+        ),
+        among=True,
+    ),
+    "torchtitan": Format(
+        "standard output of torchtitan",
+        "lines such as 'step: 10  loss: 6.2  memory: …  tps: …' behind a time",
+        torchtitan.read,
+        re.compile(rb"\bstep:\s*\d+\s+loss:|\bTraining starts at step"),
+        among=True,
+    ),
     "prometheus": Format(
         "pages in Prometheus' text format, and answers of its query API",
+        "lines such as 'name{label=\"…\"} 1.5', or JSON with status and data",
         prometheus.read,
         re.compile(
             rb"\A\s*\{\s*\"(?:status|data)\"|^# (?:HELP|TYPE) |^[a-zA-Z_:][\w:]*(?:\{[^\n]*\})? +[-+.\dIiNn]",
@@ -82,13 +127,20 @@ FORMATS: Final[dict[str, Format]] = {
     ),
     "tensorboard": Format(
         "event files of TensorBoard",
+        "records of brain.Event",
         tensorboard.read,
         re.compile(rb"\A[\s\S]{8,24}brain\.Event:"),
         own_run=False,
         inside="**/*tfevents*",
         by_folder=True,
     ),
-    "wandb": Format("offline runs of wandb, .wandb", wandb.read, re.compile(rb"\A:W&B"), inside="*.wandb"),
+    "wandb": Format(
+        "offline runs of wandb, .wandb",
+        "records behind :W&B",
+        wandb.read,
+        re.compile(rb"\A:W&B"),
+        inside="*.wandb",
+    ),
 }
 
 
@@ -97,4 +149,26 @@ def likely(head: bytes) -> list[str]:
     return [name for name in _ORDER if name in FORMATS and (looks := FORMATS[name].looks) and looks.search(head)]
 
 
-_ORDER: Final = ("mlperf", "kineto", "sacct", "tensorboard", "wandb", "megatron", "prometheus", "table")
+def rather(name: str, head: bytes, *, whole: bool) -> str | None:
+    """Return of which other format a file rather is; None if it may be of this one.
+
+    Parameters
+    ----------
+    head
+        Its beginning.
+    whole
+        Whether that is all of it.
+    """
+    kind, head = FORMATS[name], _COLOURS.sub(b"", head)
+    if kind.looks is None or kind.looks.search(head):
+        return None
+    others = [other for other in likely(head) if other != name]
+    if kind.among and not whole:  # what comes later may be ours, whatever commas there are here
+        others = [other for other in others if other not in {"table", "prometheus"}]
+    if not others:
+        return None
+    return others[0]
+
+
+_COLOURS: Final = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
+_ORDER: Final = ("mlperf", "kineto", "sacct", "tensorboard", "wandb", "megatron", "torchtitan", "prometheus", "table")

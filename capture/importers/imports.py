@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from ranklake.capture.importers.formats import FORMATS, Format, likely
+from ranklake.capture.importers.formats import FORMATS, Format, rather
 from ranklake.capture.importers.mapping import Mapping as ColumnMapping
 from ranklake.capture.importers.mapping import load_mapping
 from ranklake.capture.importers.recording import Identity, Recording, today
 from ranklake.capture.importers.shipping import Shipping, refuse_changed
-from ranklake.capture.importers.source import Source, SourceError, sources
+from ranklake.capture.importers.source import HEAD_BYTES, Source, SourceError, sources
 from ranklake.capture.provenance.names import clean
 from ranklake.capture.sealing.keys import NO_KEYS, SealingKeys
 from ranklake.errors import did_you_mean
@@ -22,6 +22,8 @@ from ranklake.lake.contracts.segment import RUN_NAME
 from ranklake.lake.contracts.storage import fsspec_options
 
 _DIGITS: Final = 8
+_AMONG_BYTES: Final = 8 << 20
+"""How far lines are looked for that stand among others."""
 
 
 @dataclass
@@ -169,11 +171,16 @@ def _refuse_other(source: Source, name: str, kind: Format, columns: ColumnMappin
     if not head.strip():
         what = "the file is empty" if not source.size_bytes else "nothing can be read of the file"
         raise SourceError(what, where=source.name, mend="name one with rows")
-    if columns is not None or kind.looks is None or kind.looks.search(head):
+    if columns is not None:
         return
-    others = [other for other in likely(head) if other != name]
-    if others:
-        mend = f"it looks like {others[0]}: ranklake import {others[0]} {Path(source.path).name}"
+    whole = len(head) < HEAD_BYTES
+    if kind.among and not whole:
+        head = source.head(_AMONG_BYTES)
+        whole = len(head) < _AMONG_BYTES
+    if (other := rather(name, head, whole=whole)) is not None:
+        mend = (
+            f"it looks like {other}: ranklake import {other} {Path(source.path).name}; of {name} are {kind.recognises}"
+        )
         raise SourceError(f"nothing of {name} at its beginning", where=source.name, mend=mend)
 
 

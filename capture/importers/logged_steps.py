@@ -6,8 +6,9 @@ wants what was measured takes the rows where ``interval_end_step`` is NULL or th
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -19,21 +20,28 @@ _OF_THE_LAST: Final = frozenset({"loss", "grad_norm", "lr", "non_finite"})
 """Columns that only the interval's last step has: the trainer told its value, or one for all."""
 
 
-def usual_interval(gaps: "Counter[int]", stated: int | None) -> int:
+def usual_interval(lines: Iterable[Sequence[int]], stated: int | None) -> int:
     """Return for how many steps a line of a log stands.
 
     Parameters
     ----------
-    gaps
-        How often which distance between neighbouring lines' steps was met. A line that other output destroyed makes a
-        longer one, so the commonest says it, of equally common ones the shortest.
+    lines
+        Steps that lines were told at, in their order, of each rank that tells them. The commonest distance between
+        neighbours says it: a line that other output destroyed makes a longer one, and the first of a run a shorter one.
+        Of equally common ones it is that which most steps are multiples of, then the shortest.
     stated
         What the log says of it itself, taken where no two lines tell.
     """
-    if gaps:
-        most = max(gaps.values())
-        return min(gap for gap, count in gaps.items() if count == most)
-    return stated or 1
+    gaps: Counter[int] = Counter()
+    told: list[int] = []
+    for steps in lines:
+        gaps.update(after - before for before, after in pairwise(steps) if after > before)
+        told += steps
+    if not gaps:
+        return stated or 1
+    most = max(gaps.values())
+    common = [gap for gap, count in gaps.items() if count == most]
+    return min(common, key=lambda gap: (-sum(step % gap == 0 for step in told), gap)) if len(common) > 1 else common[0]
 
 
 def covered(step: int, before: int | None, interval: int, resumed: int | None) -> int:
@@ -95,17 +103,6 @@ def add_steps(recording: "Recording", line: LoggedStep, rank: int = 0, ranks: in
             more = {**more, "ranks": ranks}
         begin_ns = line.begin_ns + round(at * line.seconds * 1e9)
         recording.step(first + at, line.seconds, begin_ns, rank, samples=samples[at], tokens=tokens[at], **more)
-
-
-def gaps_of(steps: Iterable[int]) -> "Counter[int]":
-    """Return how often which distance forward lies between neighbours."""
-    gaps: Counter[int] = Counter()
-    before: int | None = None
-    for step in steps:
-        if before is not None and step > before:
-            gaps[step - before] += 1
-        before = step
-    return gaps
 
 
 def _shares(whole: int | None, parts: int) -> list[int | None]:

@@ -19,6 +19,7 @@ from ranklake.capture.importers import megatron_lines as lines
 from ranklake.capture.importers.endings import Ending, ending, surer, tell_ending
 from ranklake.capture.importers.logged_steps import LoggedStep, add_steps, covered
 from ranklake.capture.importers.megatron_log import Log, begin_ns, counted, pass_time, tell_facts, world
+from ranklake.capture.importers.moments import told_ns
 from ranklake.capture.importers.source import SourceError
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def read(source: "Source", recording: "Recording", mapping: "Mapping | None") ->
     log = Log(survey, [recording], survey.base_ns)
     for line in source.lines():
         text = lines.plain(line.text)
-        log.stamp = lines.told_ns(text)
+        log.stamp = told_ns(text)
         pieces = _pieces(text)
         if not any(lines.ITERATION.match(piece) or lines.DEEPSPEED.search(piece) for piece in pieces):
             pass_time(log)

@@ -8,8 +8,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from ranklake.capture.importers.logged_steps import covered, gaps_of, usual_interval
-from ranklake.capture.importers.moments import moment_ns
+from ranklake.capture.importers.logged_steps import covered, usual_interval
+from ranklake.capture.importers.moments import told_ns
 from ranklake.capture.importers.source import uncoloured
 
 if TYPE_CHECKING:
@@ -52,10 +52,6 @@ ACROSS: Final = re.compile(
 """A timer as Megatron-LM prints it since 2023: the least and the most that a rank needed, or the most alone."""
 _LABEL: Final = re.compile(r"^\s?(?:\d{1,6}: ?(?=\s|\[|[A-Za-z])|\[(?:default|rank)?\d{1,6}\]: ?)")
 _ELAPSED: Final = re.compile(r"elapsed time per iteration \((m?s)\)")
-_TOLD: Final = re.compile(
-    r"(?:datetime:\s*|^(?:\[[^\]]{0,60}\]\s*){0,2}\W{0,4})"
-    r"((?:\d{4}-\d\d-\d\d[ T]|\d{8} )\d\d:\d\d:\d\d(?:[.,]\d{1,6})?)"
-)
 _SIZE: Final = re.compile(r"([a-z\-]+?)[ -](?:model-)?parallel[ -]size:\s*(\d{1,8})")
 _WORLD: Final = re.compile(r"using world size:\s*(\d{1,8})")
 _SIZES: Final = {
@@ -71,18 +67,6 @@ _NS: Final = 10**9
 def plain(text: str) -> str:
     """Return a line without colours and without what a launcher put in front of it."""
     return _LABEL.sub("", uncoloured(text))
-
-
-def told_ns(text: str) -> tuple[int, bool] | None:
-    """Return the time that a line tells, ns since 1970, and whether in whole seconds; None if it tells none."""
-    found = _TOLD.search(text)
-    if found is None:
-        return None
-    stamp = found[1].replace(",", ".")
-    if stamp[4] != "-":
-        stamp = f"{stamp[:4]}-{stamp[4:6]}-{stamp[6:]}"
-    at_ns = moment_ns(stamp)
-    return None if at_ns is None else (at_ns, "." not in stamp)
 
 
 def own_ns(found: "re.Match[str]") -> tuple[int, bool] | None:
@@ -154,8 +138,8 @@ def survey(source: "Source") -> Survey:
         for line in source.lines():
             _glance(look, plain(line.text))
     stated = look.arguments.get("log_interval", "")
-    interval = usual_interval(gaps_of(look.steps), int(stated) if stated.isdecimal() and int(stated) else None)
-    engines = usual_interval(gaps_of(look.engines), None)
+    interval = usual_interval([look.steps], int(stated) if stated.isdecimal() and int(stated) else None)
+    engines = usual_interval([look.engines], None)
     if look.first_ns is None:
         return Survey(interval, engines)
     of = interval if look.steps else engines

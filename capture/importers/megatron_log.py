@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _COARSE_NS: Final = 10**9
 """What a stamp in whole seconds leaves open: a step that may have begun where the one before ended did so."""
+_TOKEN_RATES: Final = ("tokens per gpu (tokens/s/gpu)", "tokens per gpu per second (tgs)", "tokens/s/gpu")
 _ROUNDING_NS: Final = 50_000_000
 _ARGUMENT_SIZES: Final = {
     "world_size": "world_size", "data_parallel_size": "dp_size", "tensor_model_parallel_size": "tp_size",
@@ -31,7 +32,7 @@ class Log:
     now_ns
         The end of the last step, or a later time that was told.
     stamp
-        What the line at hand tells in front of all else, as `lines.told_ns` does.
+        What the line at hand tells in front of all else, as `told_ns` does.
     last, total
         The last iteration and its text, and the one that training is to end with.
     consumed
@@ -75,7 +76,7 @@ def counted(log: Log, fields: dict[str, float], steps: int, seconds: float) -> t
     if tokens is not None and tokens_before is not None and tokens > tokens_before:
         return count, tokens - tokens_before
     length = whole(fields.get("actual seqlen")) or whole(log.config.get("seq_length"))
-    rate, ranks = fields.get("tokens per gpu (tokens/s/gpu)"), world(log)
+    rate, ranks = next((fields[name] for name in _TOKEN_RATES if name in fields), None), world(log)
     if length is None and rate and ranks and batch:
         length = round(rate * ranks * seconds / batch)  # a sample has a whole number of tokens
     return count, count * length if count is not None and length else None

@@ -27,7 +27,7 @@ _GZIP: Final = b"\x1f\x8b"
 _GZIP_BITS: Final = 31  # zlib: a gzip header, and the largest window
 _UTF8_BOM: Final = b"\xef\xbb\xbf"
 _UTF16_BOMS: Final = (b"\xff\xfe", b"\xfe\xff")
-_HEAD_BYTES: Final = 1 << 16
+HEAD_BYTES: Final = 1 << 16
 
 _COLOURS: Final = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
@@ -134,7 +134,7 @@ class Source:
                 sha.update(block)
         return sha.hexdigest()
 
-    def head(self) -> bytes:
+    def head(self, most_bytes: int = HEAD_BYTES) -> bytes:
         """Return the first bytes, unpacked; fewer where the file is damaged.
 
         Raises `SourceError` for text in UTF-16, or `OSError`.
@@ -142,9 +142,9 @@ class Source:
         found = b""
         with self.fs.open(self.path, "rb") as raw:
             try:
-                for block in _unpacked(raw, _HEAD_BYTES):
+                for block in _unpacked(raw, HEAD_BYTES):
                     found += block
-                    if len(found) >= _HEAD_BYTES:
+                    if len(found) >= most_bytes:
                         break
             except _DamagedError:
                 pass

@@ -1,0 +1,218 @@
+"""Standard output of torchtitan: a line of metrics every so many steps, on one rank or on several.
+
+    [rank0]:[titan] 2025-06-16 22:31:04,970 - root - INFO - step: 210  loss:  6.0388  memory: 49.66GiB(52.28%)  tps: …
+
+No line says how long a step took: it is the time since the line before, or since training began, shared by the steps
+between. Where one rank alone logs, it speaks for all: their tokens are in its rows.
+"""
+
+import json
+import math
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.capture.importers.endings import Ending, ending, surer, tell_ending
+from ranklake.capture.importers.logged_steps import LoggedStep, add_steps, covered, usual_interval
+from ranklake.capture.importers.moments import told_ns
+from ranklake.capture.importers.source import SourceError, uncoloured
+
+if TYPE_CHECKING:
+    from ranklake.capture.importers.mapping import Mapping
+    from ranklake.capture.importers.recording import Recording
+    from ranklake.capture.importers.source import Source
+
+_NUMBER: Final = r"[-+]?(?:[\d,]+\.?\d*(?:[eE][-+]?\d+)?|nan|inf)"
+LINE: Final = re.compile(rf"\bstep:\s*(?P<step>\d{{1,15}})\s+(?P<rest>(?:\w+:\s*{_NUMBER}.*)?\bloss:\s*{_NUMBER}.*)")
+_FIELD: Final = re.compile(rf"\b([a-z_/]+):\s*({_NUMBER})([KMGT]i?B)?", re.IGNORECASE)
+_LABEL: Final = re.compile(r"^\s*\[?(?:rank|default)?(\d{1,8})\]?: ?")
+_PRIMUS: Final = re.compile(r"\[rank-(\d{1,8})/(\d{1,8})\]")
+_STARTS: Final = re.compile(r"\bTraining starts at step:?\s*(\d{1,15})")
+_BATCH: Final = re.compile(r"\bglobal batch size:?\s*(\d{1,9})")
+_LENGTH: Final = re.compile(r"\bsequence length:?\s*(\d{1,9})")
+_TOTAL: Final = re.compile(r"\btotal steps:?\s*(\d{1,15})")
+_MESH: Final = re.compile(r"\bBuilding \d+-D device mesh with (\[[^\]]*\]),? \[([\d, ]+)\]")
+_WORLD: Final = re.compile(r"\bworld[_ ]size[=: ]+(\d{1,8})")
+_DEVICE: Final = re.compile(r"\b(?:CUDA|GPU|XPU|HIP) capacity: (.+?) with [\d.]+\s*GiB")
+_PARAMS: Final = re.compile(r"\bsize: ([\d,]+) (?:total )?parameters")
+_SIZES: Final = {"tp": "tp_size", "pp": "pp_size", "cp": "cp_size", "ep": "ep_size"}
+_BYTES: Final = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_COLUMNS: Final = {"loss": "loss", "grad_norm": "grad_norm", "lr": "lr"}
+
+
+@dataclass
+class _Rank:
+    """What was read of a rank's lines so far.
+
+    Attributes
+    ----------
+    attempt
+        Which one its lines are of.
+    last, before
+        The last step told, and that of the attempt; what training began behind, while nothing was told.
+    now_ns
+        When the last line was written, or training began; None where nothing told it.
+    """
+
+    attempt: int = 0
+    last: int = -1
+    before: int | None = None
+    resumed: int | None = None
+    now_ns: int | None = None
+    is_begun_anew: bool = False
+
+
+@dataclass
+class _Log:
+    attempts: "list[Recording]"
+    interval: int
+    is_alone: bool
+    ranks: dict[int, _Rank] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    config: dict[str, int] = field(default_factory=dict)
+    ending: Ending | None = None
+    end_ns: int | None = None
+
+
+def read(source: "Source", recording: "Recording", mapping: "Mapping | None") -> None:
+    """Import a log. A step of which nothing tells when it began is refused; other lines are none of ours.
+
+    Raises
+    ------
+    SourceError
+        Nothing in the file is of torchtitan.
+    """
+    del mapping
+    with source.first_look():
+        told = [(rank, int(found["step"])) for rank, text in _lines(source) if (found := LINE.search(text))]
+    ranks = dict.fromkeys(rank for rank, _ in told)
+    interval = usual_interval([[step for other, step in told if other == rank] for rank in ranks], None)
+    log = _Log([recording], interval, is_alone=len(ranks) < 2)  # noqa: PLR2004 - one rank, or several
+    for rank, text in _lines(source):
+        one = log.ranks.setdefault(rank, _Rank())
+        stamp = told_ns(text)
+        if stamp is not None:
+            log.end_ns = stamp[0] if log.end_ns is None else max(log.end_ns, stamp[0])
+        if found := LINE.search(text):
+            _step(log, one, rank, found, None if stamp is None else stamp[0])
+        else:
+            _said(log, one, text, None if stamp is None else stamp[0])
+            log.ending = surer(log.ending, ending(text))
+    if source.cut:
+        recording.refuse("steps", source.cut, "")
+    if recording.is_empty:
+        raise SourceError(
+            "nothing of torchtitan is in the file", where=source.name, mend="name the run's standard output"
+        )
+    _end(log)
+    for attempt in log.attempts:
+        _facts(log, attempt)
+
+
+def _lines(source: "Source") -> "list[tuple[int, str]] | Any":  # noqa: ANN401 - an iterator
+    """Yield ranks and what they wrote, without colours and labels; without a label it is rank 0's."""
+    for line in source.lines():
+        text = uncoloured(line.text)
+        label = _LABEL.match(text)
+        named = _PRIMUS.search(text)
+        rank = int(label[1]) if label else int(named[1]) if named else 0
+        yield rank, text[label.end() :] if label else text
+
+
+def _step(log: _Log, one: _Rank, rank: int, found: "re.Match[str]", at_ns: int | None) -> None:
+    step = int(found["step"])
+    if step == one.last and not one.is_begun_anew:
+        log.attempts[-1].refuse("steps", "a step that stands in the log twice", found[0], rank=rank)
+        return
+    if one.last >= 0 and (step <= one.last or one.is_begun_anew):
+        _next_attempt(log, one, step)
+    recording = log.attempts[one.attempt]
+    fields = {name.lower(): (_number(value), unit) for name, value, unit in _FIELD.findall(found["rest"])}
+    steps = covered(step, one.before, log.interval, one.resumed)
+    since = max(steps, step - one.before) if one.before is not None else steps  # lines between may be lost
+    tokens, samples = _tokens(log), log.config.get("global_batch_size")
+    begin_ns = one.now_ns
+    if begin_ns is None and at_ns is not None and tokens and (speed := fields.get("tps", fields.get("wps"))):
+        speed_of_all = speed[0] * (log.facts.get("world_size") or math.inf)
+        begin_ns = at_ns - round(since * tokens / speed_of_all * 1e9) if speed_of_all < math.inf else None
+    one.last, one.before, one.is_begun_anew, log.ending = step, step, False, None
+    if at_ns is not None:
+        one.now_ns = at_ns
+    if at_ns is None or begin_ns is None or at_ns < begin_ns:
+        recording.refuse("steps", "a step of which nothing tells when it began", found[0], rank=rank)
+        return
+    world = log.facts.get("world_size")
+    share = 1 if log.is_alone else world
+    seconds = (at_ns - begin_ns) / since / 1e9
+    line = LoggedStep(step, steps, seconds, at_ns - round(steps * seconds * 1e9))
+    line.tokens = tokens * steps // share if tokens and share else None
+    line.samples = samples * steps // share if samples and share else None
+    line.columns = {target: fields.pop(name)[0] for name, target in _COLUMNS.items() if name in fields}
+    if "memory" in fields:
+        size, unit = fields.pop("memory")
+        line.columns["memory_reserved_bytes"] = round(size * _BYTES[unit[0].upper()]) if unit else None
+    add_steps(recording, line, rank, world if log.is_alone else None)
+    for name, (value, _) in fields.items():
+        metric = f"torchtitan/{name}"[:512]
+        recording.scalar(metric, value, at_ns, rank, step=step, kind="gauge", edge_flag="unregistered")
+
+
+def _next_attempt(log: _Log, one: _Rank, step: int) -> None:
+    """Go on as the next attempt, which another rank may have begun."""
+    one.attempt += 1
+    one.before = one.resumed if one.resumed is not None and one.resumed < step else None
+    if one.attempt == len(log.attempts):
+        _end(log)
+        log.attempts.append(log.attempts[0].beside(log.attempts[0].run, one.attempt))
+
+
+def _end(log: _Log) -> None:
+    """Write down how an attempt ended, if the log says so."""
+    last = max((one.last for one in log.ranks.values()), default=-1)
+    done = Ending("finished", "the last step was reached") if 0 < log.config.get("total_steps", -1) <= last else None
+    told, log.ending = surer(log.ending, done), None
+    if told is not None and log.end_ns is not None and last >= 0:
+        tell_ending(log.attempts[-1], told, log.end_ns, last)
+
+
+def _said(log: _Log, one: _Rank, text: str, at_ns: int | None) -> None:
+    """Take what the trainer says of itself."""
+    if starts := _STARTS.search(text):
+        one.is_begun_anew, one.resumed = one.last >= 0, int(starts[1]) - 1
+        one.before = one.resumed if one.last < 0 else one.before
+        one.now_ns = at_ns if at_ns is not None else one.now_ns
+    for name, pattern in (("global_batch_size", _BATCH), ("sequence_length", _LENGTH), ("total_steps", _TOTAL)):
+        if found := pattern.search(text):
+            log.config.setdefault(name, int(found[1]))
+    if mesh := _MESH.search(text):
+        names = re.findall(r"\w+", mesh[1])
+        sizes = [int(size) for size in re.findall(r"\d+", mesh[2])]
+        log.facts.setdefault("world_size", math.prod(sizes))
+        by_name = dict(zip(names, sizes, strict=False))
+        log.facts |= {column: by_name[name] for name, column in _SIZES.items() if name in by_name}
+        log.facts["dp_size"] = math.prod(size for name, size in by_name.items() if name.startswith("dp"))
+    elif world := _WORLD.search(text) or _PRIMUS.search(text):
+        log.facts.setdefault("world_size", int(world[world.lastindex or 1]))
+    if device := _DEVICE.search(text):
+        log.facts.setdefault("device_name", device[1].strip())
+        log.facts.setdefault("device_type", "cuda")
+    if params := _PARAMS.search(text):
+        log.facts.setdefault("param_count", int(params[1].replace(",", "")))
+
+
+def _tokens(log: _Log) -> int | None:
+    """Return the tokens of a step over all ranks; None where the log does not say."""
+    batch, length = log.config.get("global_batch_size"), log.config.get("sequence_length")
+    return batch * length if batch and length else None
+
+
+def _number(text: str) -> float:
+    return float(text.replace(",", ""))
+
+
+def _facts(log: _Log, recording: "Recording") -> None:
+    """Fill in the row of ``runs``; what the log does not say stays NULL."""
+    labels = {"times": "zone not stated, taken as UTC", "steps": "their times are means between the log's lines"}
+    recording.world_size = max(log.facts.get("world_size") or 1, max(log.ranks, default=0) + 1)
+    recording.facts = {"job": recording.run, "world_size": None, "framework": "torchtitan", **log.facts,
+                       "config": json.dumps(log.config, sort_keys=True), "labels": json.dumps(labels)}  # fmt: skip
