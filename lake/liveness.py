@@ -5,7 +5,6 @@ of any table while it trains, by a heartbeat while it does not. After `INTERVALS
 if it is heard of, and in as many no step and no phase began or ended, it hangs.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
+from ranklake.lake.contracts.json_text import facts_in
 from ranklake.lake.query import query
 
 if TYPE_CHECKING:
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from ranklake.lake.store import Lake
 
 INTERVALS: Final = 3
+MOST_RANKS: Final = 2**20
+"""A run that tells of more has no ranks that are missing: each would be a line."""
+_LONGEST_S: Final = 10 * 86_400.0
 LOOKS_BACK: Final = timedelta(days=2)
 NEEDS_A_LOOK: Final = frozenset({"silent", "hung", "missing", "abandoned"})
 """States that somebody should look into."""
@@ -93,7 +96,7 @@ def _sent(spooled: "Iterable[Spooled]") -> dict[Whose, datetime]:
 
 def _judged(row: Mapping[str, Any], now: datetime, sent: Mapping[Whose, datetime]) -> RankState:
     begun = row["start_ts"] or datetime.min.replace(tzinfo=UTC)
-    limit_s = INTERVALS * _said(row, "interval_s", 0.0)
+    limit_s = INTERVALS * _said(row, "interval_s", _LONGEST_S)
     heard = row["heard_ts"]
     unheard_s = max(0.0, (now - heard).total_seconds())
     still_s = _still_s(row)
@@ -132,16 +135,25 @@ def _still_s(row: Mapping[str, Any]) -> float | None:
     beat, progress = row["beat_ts"], row["progress_ts"]
     if beat is None or (progress is not None and progress > beat):
         return None
-    facts = json.loads(row["beat"])
-    return float(facts["still_s"]) if facts["begun"] else None
+    facts = facts_in(row["beat"])
+    return _number(facts, "still_s", _LONGEST_S) if facts.get("begun") else None
 
 
-def _said(row: Mapping[str, Any], name: str, otherwise: Any) -> Any:  # noqa: ANN401 - JSON
-    """Return what a rank says of itself when it starts, and with each heartbeat."""
+def _said(row: Mapping[str, Any], name: str, most: float) -> float:
+    """Return a number that a rank says of itself when it starts, and with each heartbeat; 0 where it says none."""
     for said in (row["beat"], row["start"]):
-        if said is not None and name in (facts := json.loads(said)):
-            return facts[name]
-    return otherwise
+        found = _number(facts_in(said), name, most)
+        if found is not None:
+            return found
+    return 0
+
+
+def _number(facts: Mapping[str, object], name: str, most: float) -> float | None:
+    """Return a number of foreign JSON, from 0 up to a bound; None where it is none."""
+    found = facts.get(name)
+    if isinstance(found, bool) or not isinstance(found, (int, float)):
+        return None
+    return found if 0 <= found <= most else None
 
 
 def _missing(rows: Iterable[Mapping[str, Any]], now: datetime) -> list[RankState]:
@@ -152,8 +164,8 @@ def _missing(rows: Iterable[Mapping[str, Any]], now: datetime) -> list[RankState
         by_run[row["run"], row["attempt"]].append(row)
     for (run, attempt), heard in by_run.items():
         begins = [row["start_ts"] for row in heard if row["start_ts"]]
-        limit_s = INTERVALS * max(_said(row, "interval_s", 0.0) for row in heard)
+        limit_s = INTERVALS * max(_said(row, "interval_s", _LONGEST_S) for row in heard)
         if begins and limit_s and (now - min(begins)).total_seconds() > limit_s:
-            expected = range(max(_said(row, "world_size", 0) for row in heard))
+            expected = range(int(max(_said(row, "world_size", MOST_RANKS) for row in heard)))
             found += [RankState(run, attempt, rank, "missing") for rank in set(expected) - {r["rank"] for r in heard}]
     return found

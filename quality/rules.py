@@ -4,7 +4,6 @@ The two ways are independent. Great Expectations judges; the Arrow masks count w
 yes or no (classified columns), and a test holds each against the other.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.contracts import edge
+from ranklake.lake.contracts.json_text import is_json
 from ranklake.lake.contracts.model import Check, Column
 
 Ranges = Mapping[str, tuple[float | None, float | None]]
@@ -84,16 +84,8 @@ def _misdated(check: Check, rows: pa.Table, ranges: Ranges) -> pa.ChunkedArray:
 def _not_json(check: Check, rows: pa.Table, ranges: Ranges) -> pa.ChunkedArray:
     del ranges
     found = rows[check.columns[0]].combine_chunks().dictionary_encode()
-    bad = pa.array([not _parses(text) for text in found.dictionary.to_pylist()], pa.bool_())
+    bad = pa.array([not is_json(text) for text in found.dictionary.to_pylist()], pa.bool_())
     return pa.chunked_array([pc.fill_null(bad.take(found.indices), fill_value=False)])
-
-
-def _parses(text: str) -> bool:
-    try:
-        json.loads(text)
-    except ValueError:
-        return False
-    return True
 
 
 def metric_ends(metrics: pa.Array | pa.ChunkedArray, ranges: Ranges) -> tuple[pa.Array, pa.Array]:

@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyarrow import compute as pc
 
 from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.json_text import is_json
 from ranklake.lake.contracts.model import FLOATS, Check, Contract
 from ranklake.lake.contracts.segment import REFUSED
 
@@ -18,10 +19,11 @@ Verdict = tuple[str, str, pa.ChunkedArray]  # check id, what is wrong, true wher
 def judge(contract: Contract, table: pa.Table) -> pa.Array:
     """Return for each row NULL if it is good, else ``check_id: what is wrong`` of the first thing that is.
 
-    First come required columns that are NULL (``required``) and floats that are NaN or infinite (``finite``), then the
-    row checks of the contract that quarantine, in its order. Columns that the table lacks are not judged, so that a
-    segment, which holds no ``date``, can be. Reasons hold no value of the row: those who read them may not see it.
-    What an importer refused (`ranklake.lake.contracts.segment.REFUSED`) has its reason already.
+    First come required columns that are NULL (``required``), floats that are NaN or infinite (``finite``) and text
+    that should be JSON and is not (``json``), then the row checks of the contract that quarantine, in its order.
+    Columns that the table lacks are not judged, so that a segment, which holds no ``date``, can be. Reasons hold no
+    value of the row: those who read them may not see it. What an importer refused
+    (`ranklake.lake.contracts.segment.REFUSED`) has its reason already.
 
     Parameters
     ----------
@@ -52,9 +54,25 @@ def verdicts(contract: Contract, table: pa.Table) -> Iterator[Verdict]:
         if column.type in FLOATS and column.name in present and not _all_finite(table.column(column.name)):
             finite = pc.fill_null(pc.is_finite(table.column(column.name)), fill_value=True)
             yield "finite", f"{column.name} is NaN or infinite", pc.invert(finite)
+    for column in contract.columns:
+        if (
+            column.format == "json"
+            and column.name in present
+            and (bad := _not_json(table.column(column.name))) is not None
+        ):
+            yield "json", f"{column.name} is no JSON that can be parsed", bad
     for check in contract.all_checks():
         if check.quarantines and present.issuperset(check.columns) and not _cleared(check, table):
             yield check.id, describe(check), failures(check, _typed(contract, table, check.columns))
+
+
+def _not_json(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
+    """Return a mask of the rows whose text is no JSON; None where there is none. Each distinct text is parsed once."""
+    if column.null_count == len(column):
+        return None
+    plain = column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
+    bad = [text for text in pc.unique(plain).to_pylist() if text is not None and not is_json(text)]
+    return pc.is_in(plain, value_set=pa.array(bad, pa.string())) if bad else None
 
 
 def _all_finite(column: pa.ChunkedArray) -> bool:

@@ -272,7 +272,7 @@ WITH xids AS (
         (CAST(ts AS BIGINT) - CAST($begin AS BIGINT)) / 3600000000 AS xid_hour, ts AS xid_ts,
         incarnation AS xid_incarnation, slot AS xid_slot, segment AS xid_segment,
         regexp_match(attributes, '"device_uuid": *"([^"]*)"')[1] AS xid_device,
-        coalesce(CAST(regexp_match(attributes, '"gpu_instance": *([0-9]+)')[1] AS INT), -1) AS xid_gpu
+        coalesce(TRY_CAST(regexp_match(attributes, '"gpu_instance": *([0-9]+)')[1] AS INT), -1) AS xid_gpu
     FROM events
     WHERE date = $date AND event = 'xid'
 ),

@@ -1,0 +1,52 @@
+"""JSON in columns of text: what of it every reader can parse."""
+
+import json
+from typing import Final
+
+NESTED: Final = 64
+"""Objects and lists in each other; capture writes at most ten, and readers of JSON follow some hundred."""
+
+
+def parsed(text: str | None) -> object:
+    """Return what JSON text says. Raises `ValueError` where it is none, or nested deeper than `NESTED`."""
+    if text is None:
+        raise ValueError("no text")
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+    if text.count("[") + text.count("{") > NESTED and _depth(found) > NESTED:
+        raise ValueError("nested too deep")
+    return found
+
+
+def is_json(text: str) -> bool:
+    """Say whether text is JSON that every reader can parse."""
+    try:
+        parsed(text)
+    except ValueError:
+        return False
+    return True
+
+
+def facts_in(text: str | None) -> dict[str, object]:
+    """Return the object that text is the JSON of; an empty one where it is none."""
+    try:
+        found = parsed(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _depth(value: object) -> int:
+    depth, level = 0, [value]
+    while level:
+        inner: list[object] = []
+        for one in level:
+            if isinstance(one, dict):
+                inner += one.values()
+            elif isinstance(one, list):
+                inner += one
+        depth += any(isinstance(one, (dict, list)) for one in level)
+        level = inner
+    return depth
