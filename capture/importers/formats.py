@@ -77,9 +77,9 @@ FORMATS: Final[dict[str, Format]] = {
     ),
     "mlperf": Format(
         "MLPerf Training logs, :::MLLOG lines",
-        "lines with :::MLLOG and a JSON object",
+        "lines with :::MLLOG and a JSON object, or :::MLPv0.5.0",
         mlperf.read,
-        re.compile(rb":::MLLOG|:::SYSJSON"),
+        re.compile(rb":::MLLOG|:::SYSJSON|:::MLPv0\."),
         among=True,
     ),
     "sacct": Format(
@@ -139,7 +139,7 @@ FORMATS: Final[dict[str, Format]] = {
         "records behind :W&B",
         wandb.read,
         re.compile(rb"\A:W&B"),
-        inside="*.wandb",
+        inside="**/*.wandb",
     ),
 }
 

@@ -1,6 +1,5 @@
 """Imports: files of a format become segments in a spool, file by file."""
 
-import posixpath
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -12,16 +11,16 @@ from typing import Any, Final
 from ranklake.capture.importers.formats import FORMATS, Format, rather
 from ranklake.capture.importers.mapping import Mapping as ColumnMapping
 from ranklake.capture.importers.mapping import load_mapping
+from ranklake.capture.importers.naming import known_as, named, of_before
 from ranklake.capture.importers.recording import Identity, Recording, today
 from ranklake.capture.importers.shipping import Shipping, refuse_changed
 from ranklake.capture.importers.source import HEAD_BYTES, Source, SourceError, sources
-from ranklake.capture.provenance.names import clean
 from ranklake.capture.sealing.keys import NO_KEYS, SealingKeys
 from ranklake.errors import did_you_mean
 from ranklake.lake.contracts.segment import RUN_NAME
 from ranklake.lake.contracts.storage import fsspec_options
 
-_DIGITS: Final = 8
+_SHOWN_REASONS: Final = 3
 _AMONG_BYTES: Final = 8 << 20
 """How far lines are looked for that stand among others."""
 
@@ -42,6 +41,8 @@ class Imported:
         Files that had been imported before: ingest stores nothing of them twice.
     cut
         What was wrong with the end of files, by name.
+    first_refused
+        Where the first reasons for refusing rows were met: file, line, reason.
     """
 
     format: str
@@ -52,10 +53,16 @@ class Imported:
     left_out: int = 0
     again: int = 0
     cut: dict[str, str] = field(default_factory=dict)
+    first_refused: list[str] = field(default_factory=list)
     segments: int = 0
     segment_bytes: int = 0
     objects: int = 0
     elapsed_s: float = 0.0
+
+    @property
+    def is_all_refused(self) -> bool:
+        """Whether nothing came of the files but rows for quarantine."""
+        return bool(self.refused) and not self.rows
 
 
 def import_files(
@@ -95,19 +102,7 @@ def import_files(
         The spool cannot be written. What was sent stays; the same import again completes it.
     """
     began = time.monotonic()
-    kind = _format(format_name)
-    if kind.maps and not mapping:
-        raise SourceError(
-            f"{format_name} needs a mapping",
-            mend="name one with --mapping: a file, helios, straggler-trace, worker-steps",
-        )
-    if mapping and not kind.maps:
-        raise SourceError(f"{format_name} takes no mapping", where="--mapping", mend="leave it out")
-    columns = load_mapping(mapping) if mapping else None
-    if run is not None and not RUN_NAME.fullmatch(run):
-        raise SourceError(
-            "not a run's name", where="--run", mend="letters, digits, dots, dashes and underscores, at most 128"
-        )
+    kind, columns = _asked(format_name, mapping, run)
     files = sources(paths, lambda uri: fsspec_options(uri, storage or {}), kind.inside)
     shipping = Shipping(spool, fsspec_options(spool, storage or {}))
     done = Imported(format_name, len(files))
@@ -125,9 +120,12 @@ def import_files(
     todo = []
     for source in files:
         _refuse_other(source, format_name, kind, columns)
-    for source, sha256, name in _named(files, run, columns, format_name, own_run=own_run):
-        before = shipping.remembered(format_name, source.path, name)
-        digest = columns.sha256 if columns else ""
+    memory = format_name if columns is None else f"{format_name}/{columns.contract.table}/{columns.name}"
+    digest = columns.sha256 if columns else ""
+    for source, sha256, fresh in named(files, run, columns, format_name, own_run=own_run):
+        name = known_as(shipping, memory, source, sha256, digest, run) if own_run else None
+        name = name or fresh
+        before = shipping.remembered(memory, source.path, name) or of_before(shipping, columns, source, name)
         refuse_changed(before, sha256, digest, where=source.name, run=name)
         done.again += before is not None
         todo.append((source, name, Identity(format_name, digest, source.name, sha256, by_name)))
@@ -147,16 +145,39 @@ def import_files(
             "mapping": identity.mapping,
         }
         facts |= {"file": source.name, "at": datetime.now(UTC).isoformat(timespec="seconds"), "rows": recording.rows}
-        shipping.remember(format_name, source.path, name, facts)
+        shipping.remember(memory, source.path, name, facts)
+        if run is None and own_run:
+            shipping.remember(memory, source.path, "", facts)
         done.runs += [run_ for run_ in recording.runs if run_ not in done.runs]
         done.rows = {t: done.rows.get(t, 0) + recording.rows.get(t, 0) for t in {*done.rows, *recording.rows}}
         refused.update(recording.refused)
+        done.first_refused += [one for one in recording.first_refused if len(done.first_refused) < _SHOWN_REASONS]
         done.left_out += recording.left_out
     done.rows = dict(sorted(done.rows.items()))
     done.refused = dict(refused.most_common())
     done.segments, done.segment_bytes, done.objects = shipping.segments, shipping.segment_bytes, shipping.objects
     done.elapsed_s = time.monotonic() - began
     return done
+
+
+def _asked(format_name: str, mapping: str | None, run: str | None) -> tuple[Format, ColumnMapping | None]:
+    """Return the format and the mapping. Raises `SourceError` and `MappingError` for what does not go together."""
+    kind = _format(format_name)
+    if kind.maps and not mapping:
+        raise SourceError(
+            f"{format_name} needs a mapping",
+            mend="name one with --mapping: a file, helios, straggler-trace, worker-steps",
+        )
+    if mapping and not kind.maps:
+        raise SourceError(f"{format_name} takes no mapping", where="--mapping", mend="leave it out")
+    columns = load_mapping(mapping) if mapping else None
+    if run is not None and columns is not None and columns.run_rule is not None:
+        raise SourceError("the mapping takes the run from a column", where="--run", mend="leave --run out")
+    if run is not None and not RUN_NAME.fullmatch(run):
+        raise SourceError(
+            "not a run's name", where="--run", mend="letters, digits, dots, dashes and underscores, at most 128"
+        )
+    return kind, columns
 
 
 def _format(name: str) -> Format:
@@ -182,50 +203,3 @@ def _refuse_other(source: Source, name: str, kind: Format, columns: ColumnMappin
             f"it looks like {other}: ranklake import {other} {Path(source.path).name}; of {name} are {kind.recognises}"
         )
         raise SourceError(f"nothing of {name} at its beginning", where=source.name, mend=mend)
-
-
-def _named(
-    files: list[Source], run: str | None, columns: ColumnMapping | None, kind: str, *, own_run: bool
-) -> list[tuple[Source, str, str]]:
-    """Return files with their digests and runs; where runs of different files would share a name, it says which.
-
-    Raises `SourceError` where files that would be one run say that they are not.
-    """
-    found = []
-    folders = {source.parent for source in files} if FORMATS[kind].by_folder else set()
-    for source in files:
-        sha256 = source.digest()
-        several = len(files) > 1
-        name = _run_name(run, source, sha256, several=several, own_run=own_run, columns=columns, kind=kind)
-        if run is not None and len(folders) > 1 and source.parent != (top := posixpath.commonpath(folders)):
-            name = clean("-".join([run, *source.parent.removeprefix(top).strip("/").split("/")]))[:128]
-        found.append((source, sha256, name))
-    if (refuse := FORMATS[kind].refuse_strangers) is not None:
-        for one in dict.fromkeys(name for *_, name in found):
-            refuse([source for source, _, name in found if name == one])
-    contents = {name: {sha256 for _, sha256, other in found if other == name} for _, _, name in found}
-    shared = {name for name, digests in contents.items() if own_run and len(digests) > 1}
-    return [
-        (source, sha256, f"{name[: 127 - _DIGITS]}-{sha256[:_DIGITS]}" if name in shared else name)
-        for source, sha256, name in found
-    ]
-
-
-def _run_name(
-    given: str | None,
-    source: Source,
-    sha256: str,
-    *,
-    several: bool,
-    own_run: bool,
-    columns: ColumnMapping | None,
-    kind: str,
-) -> str:
-    stem = clean(source.stem)
-    if given is not None:
-        return f"{given}-{stem}"[:128] if several and own_run else given
-    if not own_run:
-        if columns is not None and columns.run:
-            return columns.run
-        return clean("-".join(filter(None, source.folders)) or kind)[:128]  # files of one run lie side by side
-    return stem[:128] if columns is not None else f"{stem[: 127 - _DIGITS]}-{sha256[:_DIGITS]}"

@@ -24,7 +24,8 @@ from ranklake.lake.contracts.segment import RUN_NAME
 PACKAGED: Final = Path(__file__).parent / "mappings"
 EPOCHS: Final = {"epoch_s": 10**9, "epoch_ms": 10**6, "epoch_us": 10**3, "epoch_ns": 1}
 _TOP: Final = {
-    "table", "about", "source", "run", "time", "rank", "columns", "filters", "missing", "separator", "decimal", "melt",
+    "table", "about", "source", "run", "attempt", "time", "rank", "columns", "filters", "missing", "separator",
+    "decimal", "melt",
 }  # fmt: skip
 _COLUMN: Final = {
     "column", "value", "file", "row", "json", "unit", "scale", "offset", "values", "default", "missing", "format",
@@ -130,6 +131,8 @@ class Mapping:
         Of its text.
     run
         Name of the one run that all files go into; None where each file is a run.
+    run_rule, attempt
+        Where a row's run and attempt stand, in place of one run for all and attempt 0; None where they do not.
     """
 
     name: str
@@ -143,11 +146,18 @@ class Mapping:
     separator: str | None
     melt: Melt | None
     document: Document = field(repr=False)
+    run_rule: Rule | None = None
+    attempt: Rule | None = None
 
     @property
     def own_run(self) -> bool:
-        """Whether each file is a run of its own."""
+        """Whether each file is a run of its own, as far as its rows do not say whose they are."""
         return self.run is None
+
+    @property
+    def whose(self) -> tuple[Rule, ...]:
+        """Rules of columns that say whose a row is: its run, attempt and rank."""
+        return tuple(rule for rule in (self.run_rule, self.attempt, self.rank) if rule is not None)
 
     @property
     def by_name(self) -> bool:
@@ -157,7 +167,7 @@ class Mapping:
     @property
     def foreign(self) -> dict[str, KeyPath]:
         """Foreign columns that are read, and where the mapping names them."""
-        rules = [self.time, *([self.rank] if self.rank else []), *self.rules]
+        rules = [self.time, *self.whose, *self.rules]
         named = {item.column: item.at for item in self.filters}
         named |= {name: rule.at for rule in rules for name in rule.columns}
         if self.melt is not None:
@@ -225,8 +235,10 @@ class _Reading:
         if "time" not in top:
             self.fail((), "no time: when rows happened is not said", "add time: {column: …}")
         run = top.get("run")
-        if run is not None and not RUN_NAME.fullmatch(str(run)):
-            self.fail(("run",), "not a run's name", "letters, digits, dots, dashes and underscores")
+        by_row = isinstance(run, dict)
+        if run is not None and not by_row and not RUN_NAME.fullmatch(str(run)):
+            mend = "letters, digits, dots, dashes and underscores, or run: {column: …} for one that each row names"
+            self.fail(("run",), "not a run's name", mend)
         rank = self.rule(top["rank"], of.column("rank"), ("rank",)) if "rank" in top else None
         columns = top.get("columns") or {}
         if not isinstance(columns, dict):
@@ -245,9 +257,10 @@ class _Reading:
                 self.fail(("columns",), f"{of.table} needs a {column.name}", f"add {column.name}: …")
         filters = tuple(self.filter(item, ("filters", at)) for at, item in enumerate(top.get("filters") or []))
         return Mapping(
-            name, hashlib.sha256(raw).hexdigest(), of, None if run is None else str(run),
+            name, hashlib.sha256(raw).hexdigest(), of, None if run is None or by_row else str(run),
             self.rule(top["time"], None, ("time",)), rank, tuple(rules), filters, top.get("separator"),
-            self.melt(top), self.document,
+            self.melt(top), self.document, self.rule(run, of.column("run"), ("run",)) if by_row else None,
+            self.rule(top["attempt"], of.column("attempt"), ("attempt",)) if "attempt" in top else None,
         )  # fmt: skip
 
     def texts(self, top: dict[str, Any]) -> None:

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
+from ranklake.capture.importers import mlperf_v05
 from ranklake.capture.importers.endings import Ending, tell_ending
 from ranklake.capture.importers.logged_steps import add_steps
 from ranklake.capture.importers.mlperf_intervals import KINDS, Edge, Told, paired
@@ -62,6 +63,7 @@ class _Log:
     run_start: int | None = None
     progress: dict[int, Progress] = field(default_factory=lambda: defaultdict(Progress))
     labelled: bool = False
+    benchmark: str = ""
 
 
 def read(source: "Source", recording: "Recording", mapping: "Mapping | None") -> None:
@@ -76,16 +78,20 @@ def read(source: "Source", recording: "Recording", mapping: "Mapping | None") ->
     begins = _begins(source)
     names = [f"{recording.run[:120]}-{number}" for number in range(2, len(begins) + 2)]
     logs = [(_Log(), own) for own in (recording, *(recording.beside(name, recording.attempt) for name in names))]
+    seen: set[str] = set()
     for line in source.lines():
         for piece in _pieces(line):
             if isinstance(piece, str):
                 recording.refuse("events", line.flaw or "an MLLOG line that is not whole", piece, line.number)
-            else:
+            elif (text := piece[1].get("text", "")) not in seen:  # of v0.5, which many trainers write twice
+                seen.update({text} - {""})
                 _entry_of(logs, begins, *piece)
     if source.cut:
         recording.refuse("events", source.cut, "")
     if recording.is_empty:
-        raise SourceError("no line of the file begins with :::MLLOG", where=source.name, mend="name a result_….txt")
+        raise SourceError(
+            "no line of the file begins with :::MLLOG or :::MLPv0.5", where=source.name, mend="name a result_….txt"
+        )
     for log, own in logs:
         if log.last:
             _spans(log, own)
@@ -135,6 +141,8 @@ def _pieces(line: Line) -> Iterator[str | tuple[int | None, dict[str, Any]]]:
     label = -1
     if not marked and (system := _system(before)):
         yield None, system
+    if not marked and mlperf_v05.MARKER in before and line.flaw is None and (old := mlperf_v05.entry(before)):
+        yield -1, old
     for text in marked:
         found = _LABEL.match(before.rpartition("\r")[2])
         label = int(found[1]) if found else label
@@ -158,6 +166,7 @@ def _entry(text: str) -> tuple[dict[str, Any] | None, str]:
 
 def _take(log: _Log, recording: "Recording", entry: dict[str, Any], label: int | None) -> None:
     key, at, value = entry["key"], entry["time_ms"], entry.get("value")
+    log.benchmark = entry.get("benchmark") or log.benchmark
     metadata = entry["metadata"] if isinstance(entry.get("metadata"), dict) else {}
     log.last = max(log.last, at)
     rank = label or 0
@@ -275,7 +284,7 @@ def _facts(log: _Log, recording: "Recording") -> None:
     seed = log.config.get("seed")
     system = {name: str(value) for name, value in log.system.items() if value}
     recording.facts = {
-        "job": str(log.config.get("submission_benchmark") or recording.run),
+        "job": str(log.config.get("submission_benchmark") or log.benchmark or recording.run),
         "world_size": ranks, "node_count": nodes, "device_count": ranks,
         "cluster": system.get("system_name"), "device_name": system.get("accelerator_model_name") or platform[1],
         "device_type": "cuda" if is_cuda(system.get("accelerator_model_name") or platform[1] or "") else None,

@@ -33,6 +33,7 @@ SEGMENT_ROWS: Final = 200_000
 HELD_ROWS: Final = 1_000_000
 """Rows of all streams that wait to be sealed; beyond them the fullest is sealed."""
 _TEXT_CHARACTERS: Final = 4_096
+_SHOWN_REASONS: Final = 3
 _DAY_NS: Final = 86_400 * 10**9
 _WALL: Final = ((0, 0),)
 """Foreign times are wall times: the one anchor says that both clocks are the same."""
@@ -94,6 +95,8 @@ class Recording:
         Counted by table, and by reason.
     left_out
         Rows that a mapping's filters did not let through.
+    first_refused
+        Where the first few reasons were met first: file, line, reason.
     """
 
     identity: Identity
@@ -108,6 +111,7 @@ class Recording:
     rows: dict[str, int] = field(default_factory=dict)
     refused: dict[str, int] = field(default_factory=dict)
     left_out: int = 0
+    first_refused: list[str] = field(default_factory=list)
     _lanes: dict[tuple[int, str], _Lane] = field(default_factory=dict)
     _metas: dict[int, Meta] = field(default_factory=dict)
     _held: int = 0
@@ -119,7 +123,17 @@ class Recording:
         other = Recording(
             self.identity, run, attempt, self.shipped, self.day, self.keys, rows=self.rows, refused=self.refused
         )
+        other.first_refused = self.first_refused
         self._beside.append(other)
+        return other
+
+    def of(self, run: str, attempt: int) -> "Recording":
+        """Return the recording of a run and attempt that a row names: this one, or one beside it that says the same."""
+        for one in (self, *self._beside):
+            if (one.run, one.attempt) == (run, attempt):
+                return one
+        other = self.beside(run, attempt)
+        other.says_run, other.facts = self.says_run, dict(self.facts)
         return other
 
     @property
@@ -136,7 +150,7 @@ class Recording:
     @property
     def runs(self) -> list[str]:
         """Names of the runs that the file holds."""
-        return list(dict.fromkeys([self.run, *(other.run for other in self._beside)]))
+        return list(dict.fromkeys(one.run for one in (self, *self._beside) if not one.is_empty)) or [self.run]
 
     def row(self, table: str, ts_ns: int, rank: int = 0, **columns: Any) -> None:  # noqa: ANN401 - any column
         """Add a row.
@@ -202,6 +216,8 @@ class Recording:
         whole = json.dumps(place | {"text": redact(text[:_TEXT_CHARACTERS])}, ensure_ascii=False)
         lane = self._lane(rank, table)
         lane.refused.append((f"import: {reason}", whole))
+        if reason not in self.refused and len(self.first_refused) < _SHOWN_REASONS:
+            self.first_refused.append(f"{self.identity.name}{'' if line is None else f':{line}'}: {reason}")
         self.refused[reason] = self.refused.get(reason, 0) + 1
         self._held += 1
         if len(lane.refused) >= SEGMENT_ROWS:

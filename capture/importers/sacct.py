@@ -34,6 +34,13 @@ _STATES: Final = _FAILED | {
 _JOB_ID: Final = re.compile(r"(\d+)(?:_(?:\d+|\[[^\]]*\]))?(?:\+\d+)?(?:\.[\w.\-]+(?:\+\d+)?)?")
 
 
+COMMAND: Final = (
+    "sacct --parsable2 --allusers --format=JobID,JobName,User,Account,Partition,Cluster,State,ExitCode,Submit,Start,"
+    "End,Elapsed,NNodes,NCPUS,ReqTRES,AllocTRES"
+)
+"""Gives every column that something is made of."""
+
+
 class _UnfitError(ValueError):
     """A value that is none; the text names the column alone."""
 
@@ -70,10 +77,15 @@ def read(source: "Source", recording: "Recording", mapping: "Mapping | None") ->
 
 def _header(source: "Source", text: str) -> list[str]:
     names = [name.strip().partition("%")[0] for name in text.split("|")]
-    for name in ("JobID", "State"):
-        if name not in names:
-            mend = f"{did_you_mean(name, names)} print it with: sacct --parsable2 --format=JobID,State,…"
-            raise SourceError(f"the first line names no {name}", where=source.name, mend=mend)
+    missing = [name for name in ("JobID", "State") if name not in names]
+    if not {"End", "Start", "Submit"} & set(names):
+        missing += ["Submit", "Start", "End"]  # sacct's own choice of columns has no time
+    if missing:
+        near = " ".join(filter(None, (did_you_mean(name, names) for name in missing[:1] if len(names) > 1)))
+        what = (
+            "the columns are not separated by |" if len(names) == 1 else f"the first line names no {', '.join(missing)}"
+        )
+        raise SourceError(what, where=source.name, mend=f"{near} print it with: {COMMAND}".strip())
     return names
 
 

@@ -6,6 +6,7 @@ Nothing here holds a file in memory: a line has at most `LINE_BYTES`, a block as
 import codecs
 import hashlib
 import io
+import os
 import posixpath
 import re
 import zlib
@@ -33,6 +34,8 @@ _COLOURS: Final = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 Told = Callable[[int], None]
 """Is told how many bytes more were read of a file as it lies there."""
+
+_SLASHES: Final = re.compile("/{2,}")
 
 
 class SourceError(RanklakeError):
@@ -239,14 +242,20 @@ def sources(paths: Iterable[str], options: Callable[[str], dict[str, Any]], insi
         A path names nothing.
     """
     found: dict[str, Source] = {}
+    local = True
     for path in paths:
         fs, root = fsspec.url_to_fs(path, **options(path))
+        local = "file" in fs.protocol
+        root = _SLASHES.sub("/", root) if local else root  # a key of an object store may well have two in a row
         base = ""
         if inside and fs.isdir(root):
             base = root.rstrip("/")
             root = f"{base}/{inside}"
         there = fs.exists(root)
         names = [root] if there else sorted(fs.glob(root)) if any(mark in root for mark in "*?[") else []
+        if not names and base:
+            mend = f"files in it, or in folders in it, whose names match {inside.removeprefix('**/')}"
+            raise SourceError("nothing of this format is in the folder", where=path, mend=f"name one that has {mend}")
         if not names:
             parent = posixpath.dirname(root)
             beside = [posixpath.basename(str(name)) for name in fs.ls(parent, detail=False)] if fs.isdir(parent) else []
@@ -258,7 +267,8 @@ def sources(paths: Iterable[str], options: Callable[[str], dict[str, Any]], insi
                     raise SourceError("is a folder", where=path, mend=f"name its files: '{path.rstrip('/')}/*'")
                 continue
             found[name] = Source(fs, name, int(fs.info(name)["size"] or 0), base=base)
-    return [found[name] for name in sorted(found)]
+    by_place = {os.path.realpath(name) if local else name: name for name in sorted(found, reverse=True)}
+    return [found[name] for name in sorted(by_place.values())]  # a link to a run's folder is no other run
 
 
 def _line(number: int, raw: bytes, *, too_long: bool) -> Line:

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from ranklake.capture.common.arrays import Array, texts
 from ranklake.capture.importers.source import SourceError
 from ranklake.capture.importers.values import Mask, column_values, kept, moments
+from ranklake.lake.contracts.segment import RUN_NAME
 
 if TYPE_CHECKING:
     from ranklake.capture.importers.mapping import Mapping, Melt
@@ -24,6 +25,8 @@ _BLOCK_BYTES: Final = 8 << 20
 _BLOCK_ROWS: Final = 65_536
 _SHOWN_COLUMNS: Final = 64
 
+Owner = tuple[str | None, int, int]
+"""Run (None: the one of the import), attempt and rank."""
 Block = tuple[pa.Table, list[tuple[int | None, str, str]], Array]
 """Rows; what of the file was no row: line, reason, text; and the rows' lines, from 1."""
 
@@ -90,11 +93,8 @@ def _convert(
     reasons: list[tuple[Mask, str]] = []
     times, absent, bad = _times(mapping, rows)
     reasons += [(bad, "time: a time that is none"), (absent & ~bad, "time: there is none")]
-    ranks = np.zeros(count, np.int64)
-    if mapping.rank is not None:
-        found, bad, why = column_values(mapping.rank, rows, file, first)
-        ranks = found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-        reasons += [(bad, f"rank: {why}"), (~bad & (ranks < 0), "rank: there is none")]
+    whose, wrong_owners = _owners(mapping, rows, file, first)
+    reasons += wrong_owners
     columns = {}
     for rule in mapping.rules:
         assert rule.target is not None
@@ -112,14 +112,38 @@ def _convert(
         good[here] = False
         for at in here.tolist():
             recording.refuse(table, why, _shown(rows, at), int(lines[at]))
-    for rank in np.unique(ranks[good]).tolist():
-        mine = good & (ranks == rank)
-        recording.world_size = max(recording.world_size, rank + 1)
-        if mine.all():
-            recording.batch(table, times, columns, rank)
+    places: dict[Owner, list[int]] = {}
+    for at in np.flatnonzero(good).tolist():
+        places.setdefault(whose[at], []).append(at)
+    for run, attempt, rank in sorted(places, key=lambda key: (key[0] or "", *key[1:])):
+        mine = places[run, attempt, rank]
+        own = recording.of(run or recording.run, attempt)
+        own.world_size = max(own.world_size, rank + 1)
+        if len(mine) == count:
+            own.batch(table, times, columns, rank)
         else:
-            chosen = pa.array(np.flatnonzero(mine))
-            recording.batch(table, times[mine], {name: column.take(chosen) for name, column in columns.items()}, rank)
+            chosen = pa.array(mine)
+            own.batch(table, times[mine], {name: column.take(chosen) for name, column in columns.items()}, rank)
+
+
+def _owners(
+    mapping: "Mapping", rows: pa.Table, file: dict[str, str], first: int
+) -> tuple[list[Owner], list[tuple[Mask, str]]]:
+    """Return whose each row is, and which rows do not say so, with the reason."""
+    count = rows.num_rows
+    reasons: list[tuple[Mask, str]] = []
+    owners: dict[str, list[Any]] = {"run": [None] * count, "attempt": [0] * count, "rank": [0] * count}
+    for rule in mapping.whose:
+        assert rule.target is not None
+        name = rule.target.name
+        found, bad, why = column_values(rule, rows, file, first)
+        values = owners[name] = found.to_pylist()
+        none = np.array([value is None or (name != "run" and value < 0) for value in values], bool)
+        reasons += [(bad, f"{name}: {why}"), (~bad & none, f"{name}: there is none")]
+        if name == "run":
+            odd = np.array([value is not None and RUN_NAME.fullmatch(value) is None for value in values], bool)
+            reasons.append((~bad & odd, "run: not a run's name"))
+    return list(zip(*owners.values(), strict=True)), reasons
 
 
 def _said_by_hand(given: pa.Array, own: dict[str, str]) -> pa.Array:

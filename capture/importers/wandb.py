@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 _IDENTITY: Final = b":W&B\xe1\xbe"
 _HEADER, _BLOCK, _RECORD = 7, 32_768, 7
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
-_HISTORY, _CONFIG, _STATS, _RUN, _EXIT = 2, 5, 7, 17, 18
+_HISTORY, _SUMMARY, _CONFIG, _STATS, _RUN, _EXIT = 2, 3, 5, 7, 17, 18
 _KEY, _NESTED, _JSON = 1, 2, 16
+_SUMMARY_KEY = 1
 _LONGEST: Final = 500
 _LARGEST_S: Final = 1 << 32
 _WORDS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -33,7 +34,7 @@ _WORDS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 @dataclass
 class _Run:
-    """What was read of a run so far; times in seconds since 1970."""
+    """What was read of a run so far; times in seconds since 1970. `names` are those of the history."""
 
     start_s: float | None = None
     last_s: float | None = None
@@ -41,6 +42,8 @@ class _Run:
     facts: dict[str, Any] = field(default_factory=dict)
     others: int = 0
     exit_code: int | None = None
+    names: set[str] = field(default_factory=set)
+    summary: dict[str, Any] = field(default_factory=dict)
 
 
 def read(source: "Source", recording: "Recording", mapping: "Mapping | None") -> None:
@@ -65,6 +68,7 @@ def read(source: "Source", recording: "Recording", mapping: "Mapping | None") ->
                 recording.refuse("scalars", str(error), "")
     if source.cut:
         recording.refuse("scalars", source.cut, "")
+    _add_summary(run, recording)
     if run.last_s is not None and run.exit_code is not None:
         severity = "error" if run.exit_code else "info"
         about = json.dumps({"exit_code": run.exit_code})
@@ -121,6 +125,11 @@ def _take(record: Fields, run: _Run, recording: "Recording") -> None:
         for name, value in _items(stats, 3, run):
             if at is not None:
                 recording.scalar(f"system/{name}", value, _ns(at), kind="gauge", edge_flag="unregistered")
+    elif _SUMMARY in record:
+        summary = message(record, _SUMMARY)
+        run.summary |= {name: value for name, value in _values(summary, 1) if name}
+        for raw in summary.get(2, []):
+            run.summary.pop(text(fields(raw) if isinstance(raw, bytes) else {}, _SUMMARY_KEY), None)
     elif _CONFIG in record:
         _config(message(record, _CONFIG), run)
     elif _RUN in record:
@@ -132,6 +141,7 @@ def _take(record: Fields, run: _Run, recording: "Recording") -> None:
 
 def _history(history: Fields, run: _Run, recording: "Recording") -> None:
     found = dict(_items(history, 1, run))
+    run.names.update(found)
     at, ran = found.pop("_timestamp", None), found.pop("_runtime", None)
     if at is None and ran is not None and run.start_s is not None:
         at = run.start_s + ran
@@ -148,15 +158,38 @@ def _history(history: Fields, run: _Run, recording: "Recording") -> None:
         recording.scalar(name, value, _ns(at), step=step, kind="gauge", edge_flag="unregistered")
 
 
+def _add_summary(run: _Run, recording: "Recording") -> None:
+    """Add what stands in the summary alone: set once, at the end or in between, and in no row of the history."""
+    told = run.summary.get("_timestamp")
+    at = told if isinstance(told, int | float) and math.isfinite(told) and 0 < told < _LARGEST_S else None
+    at = at or run.last_s or run.start_s
+    for name, given in sorted(run.summary.items()):
+        if name in run.names or name.startswith("_"):
+            continue
+        value = _number(given)
+        if value is None or len(name) > _LONGEST:
+            run.others += 1
+        elif at is None:
+            recording.refuse("scalars", "a value of the summary without a time", json.dumps({name: given}))
+        else:
+            run.last_s = at if run.last_s is None else max(run.last_s, at)
+            recording.scalar(name, value, _ns(at), kind="gauge", edge_flag="unregistered")
+
+
+def _number(told: Any) -> float | None:  # noqa: ANN401 - JSON
+    value = _WORDS.get(told, told) if isinstance(told, str) else told
+    try:
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    except OverflowError:
+        return None
+
+
 def _items(of: Fields, number: int, run: _Run) -> Iterator[tuple[str, float]]:
     """Yield names and numbers of a list of items; what are no numbers is counted."""
     for name, told in _values(of, number):
-        value = _WORDS.get(told, told) if isinstance(told, str) else told
-        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < len(name) <= _LONGEST:
-            try:
-                yield name, float(value)
-            except OverflowError:
-                run.others += 1
+        value = _number(told)
+        if value is not None and 0 < len(name) <= _LONGEST:
+            yield name, value
         else:
             run.others += 1
 

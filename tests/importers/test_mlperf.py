@@ -213,7 +213,7 @@ def test_files_of_one_name(spool, tmp_path):
         (tmp_path / name / "result_0.txt").write_text(line("init_start", at))
     done = import_files("mlperf", [str(tmp_path / "*" / "result_0.txt")], str(spool), run="q")
     assert len(done.runs) == 2
-    assert all(name.startswith("q-result_0-") for name in done.runs)
+    assert done.runs == ["q-a-result_0", "q-b-result_0"]
 
 
 def test_labels_say_the_rank(lake, spool, tmp_path):
@@ -253,3 +253,28 @@ def test_broken_lines_are_counted(tmp_path_factory, pieces, chance):
     done = import_files("mlperf", [str(place / "log")], str(place / "spool"))
     marked = sum(":::MLLOG" in text for text in lines)
     assert done.rows["events"] + sum(done.refused.values()) == marked
+
+
+def test_lines_of_version_05(lake, spool, tmp_path):
+    """`:::MLPv0.5.0` lines are read like later ones, once though trainers wrote them twice, and known as MLPerf's."""
+    lines = [
+        "NCF_RAW_:::MLPv0.5.0 ncf 1579665500.000000000 (main.py:90) run_clear_caches",
+        ":::MLPv0.5.0 ncf 1579665501.250000000 (main.py:100) run_start",
+        ":::MLPv0.5.0 ncf 1579665502.000000000 (main.py:110) opt_learning_rate: 0.0005",
+        ":::MLPv0.5.0 ncf 1579665503.000000000 (main.py:120) train_epoch: 0",
+        "I0122 mlperf_log.py:136] NCF_RAW_:::MLPv0.5.0 ncf 1579665503.000000000 (main.py:120) train_epoch: 0",
+        ":::MLPv0.5.0 ncf 1579665510.000000000 (main.py:130) eval_start: 0",
+        ':::MLPv0.5.0 ncf 1579665511.000000000 (main.py:131) eval_accuracy: {"epoch": 0, "value": 0.6356}',
+        ":::MLPv0.5.0 ncf 1579665512.000000000 (main.py:132) eval_stop: 0",
+        ':::MLPv0.5.0 ncf 1579665514.874648094 (main.py:187) run_stop: {"success": true}',
+    ]
+    (tmp_path / "ncf.log").write_text("\n".join(lines) + "\n")
+    done = imported(lake, spool, "mlperf", tmp_path / "ncf.log", run="ncf")
+    assert (done.rows["events"], done.refused) == (8, {})
+    assert ask(lake, "SELECT metric, value FROM scalars") == [{"metric": "mlperf/eval_accuracy", "value": 0.6356}]
+    spans = {row["name"]: row["d"] for row in ask(lake, "SELECT name, duration_ns d FROM spans")}
+    assert spans["run"] == 13_625 * 10**6
+    assert spans["evaluation"] == 2 * 10**9
+    assert ask(lake, "SELECT job FROM runs") == [{"job": "ncf"}]
+    with pytest.raises(SourceError, match="it looks like mlperf"):
+        import_files("sacct", [str(tmp_path / "ncf.log")], str(spool))

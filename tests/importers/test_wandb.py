@@ -104,3 +104,35 @@ def test_damage_is_counted(tmp_path_factory, at, byte):
     (place / "r.wandb").write_bytes(whole)
     done = import_files("wandb", [str(place / "r.wandb")], str(place / "spool"), run="r")
     assert bool(done.refused) == damaged
+
+
+def test_values_of_the_summary_alone(lake, spool, tmp_path):
+    """What was set in the summary and never logged is a scalar at its time; texts and media there are counted."""
+    summary = {"loss": 1.5, "best_acc": 0.875, "_timestamp": BEGIN + 9, "note": "words", "gone": 1.0}
+    told = sub(3, b"".join(sub(1, item(key, value)) for key, value in summary.items()))
+    gone = sub(3, sub(1, item("test/f1", 0.5)) + sub(2, sub(1, b"gone")))
+    (tmp_path / "r.wandb").write_bytes(log(*RECORDS[:-1], told, gone, RECORDS[-1]))
+    imported(lake, spool, "wandb", tmp_path / "r.wandb", run="r")
+    found = ask(
+        lake, "SELECT metric, value, CAST(ts AS BIGINT) / 1000000 at FROM scalars WHERE step IS NULL ORDER BY metric"
+    )
+    assert [(row["metric"], row["value"], row["at"] - BEGIN) for row in found if row["metric"][:6] != "system"] == [
+        ("best_acc", 0.875, 9),
+        ("test/f1", 0.5, 9),
+    ]
+    (row,) = ask(lake, "SELECT labels FROM runs")
+    assert '"not_imported":"3 values that are no numbers"' in row["labels"]
+
+
+def test_the_folder_that_wandb_makes(tmp_path):
+    """`import wandb wandb/` finds the runs in it, each once though a link names the last; an empty one says so."""
+    for number in (1, 2):
+        folder = tmp_path / "wandb" / f"offline-run-{number}"
+        folder.mkdir(parents=True)
+        (folder / f"run-{number}.wandb").write_bytes(log(RUN, history(number, BEGIN + 1, loss=1.0)))
+    (tmp_path / "wandb" / "latest-run").symlink_to("offline-run-2")
+    done = import_files("wandb", [f"{tmp_path}/wandb/"], str(tmp_path / "spool"))
+    assert (done.files, done.rows["scalars"], len(done.runs)) == (2, 2, 2)
+    (tmp_path / "none").mkdir()
+    with pytest.raises(SourceError, match="nothing of this format is in the folder"):
+        import_files("wandb", [str(tmp_path / "none")], str(tmp_path / "spool"))

@@ -37,7 +37,8 @@ def import_(
     """Import telemetry of other tools into the spool, for ingest to bring in like any other.
 
     PATH is a file, a glob in quotes, or a URI; .gz is unpacked. Import the same file as often as you like: nothing is
-    stored twice. Rows that do not convert go to quarantine, counted. Exits 1 if a file was damaged at its end.
+    stored twice. Rows that do not convert go to quarantine, counted. Exits 1 if a file was damaged at its end, or
+    nothing was converted.
     """
     config = configuration(ctx)
     keys = SealingKeys(config.encryption_key, config.signing_key)
@@ -47,7 +48,7 @@ def import_(
             run=run, mapping=mapping, storage=config.storage, keys=keys, progress=progress,
         )  # fmt: skip
     click.echo(json.dumps(asdict(done)) if as_json else _told(done))
-    return 1 if done.cut else 0
+    return 1 if done.cut or done.is_all_refused else 0
 
 
 def _told(done: Imported) -> str:
@@ -55,6 +56,9 @@ def _told(done: Imported) -> str:
     lines = [f"{done.format}: {done.files} file{'s' * (done.files != 1)} into {runs}"]
     lines += [f"  {table:<13}{count:>14,} rows" for table, count in done.rows.items()]
     lines += [f"  {count:,} not converted ({reason}), to quarantine" for reason, count in done.refused.items()]
+    if done.is_all_refused:
+        lines[0] = f"{done.format}: nothing of {done.files} file{'s' * (done.files != 1)} was converted; first reasons:"
+        lines[1:1] = [f"  {reason}" for reason in done.first_refused]
     if done.left_out:
         lines.append(f"  {done.left_out:,} left out by filters")
     lines += [f"  {name}: {what}; what came before it is imported" for name, what in done.cut.items()]
