@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow._parquet import ParquetReader
 
-from ranklake.lake.claims import Contested, Said, disagree, only_new, precedence, said_by, together
+from ranklake.lake.claims import Said, disagree, only_new, precedence, said_by, together
 from ranklake.lake.contracts.envelope import decrypt
 from ranklake.lake.contracts.keys import find_key
 from ranklake.lake.contracts.model import Contract
@@ -131,10 +131,9 @@ class Loader:
     def load(self, plan: Sequence[Mapping[str, Any]]) -> Iterator[Loaded]:
         """Load what rows of a plan name, in their order. Raises what `ranklake.lake.incoming.load` does."""
         batch = _Batch()
-        contested = Contested(plan)
-        for rows in together(plan, contested):
+        for rows, contested in together(plan):
             row = rows[0]
-            if contested.has(row):
+            if contested:
                 yield from self._finish(batch)
                 batch = _Batch()
                 yield from self._heard(rows)

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from ranklake.lake.incoming import Incoming, segment_name
-
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.incoming import Incoming
 
 _TOLD_ANEW: Final = frozenset({"ts", "slot"})
 Row = Mapping[str, Any]
@@ -32,48 +31,39 @@ class Said:
     signed: bool
 
 
-class Contested:
-    """Which slot files of a task more than one segment claims, with those that came before."""
+def together(plan: Sequence[Row]) -> Iterator[tuple[list[Row], bool]]:
+    """Yield rows of a plan in their order, and whether more than one segment claims their slot file.
 
-    def __init__(self, plan: Sequence[Row]) -> None:
-        claims = Counter(place for row in plan if (place := slot_file_of(row)) is not None)
-        earlier = {place for row in plan if row.get("earlier") and (place := slot_file_of(row)) is not None}
-        self._places = {place for place, count in claims.items() if count > 1} | earlier
-
-    def has(self, row: Row) -> bool:
-        """Say whether others claim the slot file of a segment, too."""
-        return bool(self._places) and slot_file_of(row) in self._places
-
-
-def slot_file_of(row: Row) -> tuple[int, int] | None:
-    """Return incarnation and segment number that a row of a plan names; None for what claims no slots."""
-    name = segment_name(row["path"])
-    return None if name is None or row["taken"] or row.get("refused") else (name.incarnation, name.segment)
-
-
-def together(plan: Sequence[Row], contested: Contested) -> Iterator[list[Row]]:
-    """Yield rows of a plan in their order, those that contest one slot file together and each other one alone."""
+    Those that contest one slot file come together, each other one alone.
+    """
+    places = [_slot_file_of(row) for row in plan]
+    counts = Counter(places)
     held: list[Row] = []
-    for row in plan:
-        if held and slot_file_of(held[0]) != slot_file_of(row):
-            yield held
+    for place, row in zip(places, plan, strict=True):
+        if held and _slot_file_of(held[0]) != place:
+            yield held, True
             held = []
-        if contested.has(row):
+        if place and (counts[place] > 1 or row.get("earlier")):
             held.append(row)
         else:
-            yield [row]
+            yield [row], False
     if held:
-        yield held
+        yield held, True
 
 
-def precedence(segment: Incoming) -> int:
+def _slot_file_of(row: Row) -> str:
+    """Return what the name of a segment says before rows and digest; nothing of one that claims no slots."""
+    return "" if row["taken"] or row.get("refused") else row["path"].rpartition("/")[2].rsplit("~", 2)[0]
+
+
+def precedence(segment: "Incoming") -> int:
     """Return how early a sound segment is heard: the lower, the earlier."""
     if segment.signed_by is not None:
         return 0
     return 1 if segment.name is not None and segment.name.key_id else 2
 
 
-def said_by(segment: Incoming, target: "Contract") -> Said:
+def said_by(segment: "Incoming", target: "Contract") -> Said:
     """Return what a sound segment says; its rows are taken from it."""
     parts = list(segment.parts(target))
     rows = pa.concat_tables(parts, promote_options="default") if parts else pa.table({"slot": pa.array([], pa.int32())})
