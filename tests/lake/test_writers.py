@@ -1,6 +1,10 @@
 """Who wrote a segment: prefixes, teams, signatures; and that what nobody vouches for takes no genuine one's place."""
 
 import json
+import os
+import re
+import subprocess
+import sys
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
@@ -350,3 +354,23 @@ def test_a_wrong_rule_is_refused(tmp_path, monkeypatch, capsys, text, said):
     monkeypatch.chdir(tmp_path)
     assert run(["status", "--lake", "lake"]) != 0
     assert said in capsys.readouterr().err
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/signing.md"
+
+
+def test_the_pages_example_does_what_it_says(tmp_path):
+    """Its configuration and its commands, in order: one run is stored, the other is refused, and the books add up."""
+    fences = re.findall(r"^```(\w+)\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    (configuration,) = [text for language, text in fences if language == "toml"]
+    (tmp_path / "ranklake.toml").write_text(f'[lake]\nuri = "lake"\n[dask]\nworkers = 1\n{configuration}')
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RANKLAKE_")}
+    environment |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "RANKLAKE_LOCAL_SPOOL": "local"}
+    script = "set -e\n" + "".join(text for language, text in fences if language == "bash")
+    done = subprocess.run(
+        ["bash", "-c", script], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "refused: not signed" in done.stderr
+    told = [line.split() for line in done.stdout.splitlines() if line.startswith(("a-1", "a-2"))]
+    assert [(line[0], line[1]) for line in told] == [("a-1", "true"), ("a-2", "false")], done.stdout
