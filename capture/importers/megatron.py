@@ -138,6 +138,7 @@ def _take(log: Log, found: "re.Match[str]") -> bool:
     log.step.samples, log.step.tokens = counted(log, fields, steps, seconds)
     log.step.columns = {target: fields.pop(name) for name, target in _STEP.items() if name in fields}
     log.before, log.ending, log.is_begun_anew = step, None, False
+    log.interval_ns = round(log.survey.interval * seconds * 1e9)
     _scalars(log.attempts[-1], fields, log.step.end_ns, step)
     return True
 
@@ -170,8 +171,16 @@ def _end(log: Log) -> None:
     _flush(log)
     done = Ending("finished", "the last step was reached") if 0 < log.total <= log.last[0] else None
     told, log.ending = surer(log.ending, done), None
-    if told is not None and log.last[0] >= 0:
-        tell_ending(log.attempts[-1], told, log.now_ns, log.last[0])
+    if told is None or log.last[0] < 0:
+        return
+    recording = log.attempts[-1]
+    under_way = min((told.at_ns or 0) - log.now_ns, log.interval_ns)
+    if told.how != "finished" and under_way > 0:  # steps that no line tells any more
+        recording.row(
+            "spans", log.now_ns, name="unlogged", kind="phase", duration_ns=under_way, span_id=0,
+            attributes='{"unfinished":true}',
+        )  # fmt: skip
+    tell_ending(recording, told, log.now_ns, log.last[0])
 
 
 def _other(log: Log, text: str) -> None:

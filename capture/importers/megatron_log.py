@@ -37,6 +37,8 @@ class Log:
         The last iteration and its text, and the one that training is to end with.
     consumed
         Samples and tokens that the attempt had consumed at its last line.
+    interval_ns
+        How long the last line's steps took, or would have taken were they all of an interval's.
     is_begun_anew
         Whether the trainer said something behind the last step that it says before its first.
     """
@@ -54,6 +56,7 @@ class Log:
     before: int | None = None
     resumed: int | None = None
     consumed: tuple[int | None, int | None] = (None, None)
+    interval_ns: int = 0
     is_begun_anew: bool = False
     is_engines: bool = False
     engines_last: int = -1

@@ -17,8 +17,8 @@
 --          A run that tells its start by a span ``init`` (kind phase, outside of steps), as imported logs do, begins with
 --          that span and starts as long as it lasts; its spans ``train`` are productive, too. Such a run's own intervals go
 --          before what its steps' lengths let infer: kind 3 is that span, checkpoints and evaluations are kinds 1 and 2, and
---          steps are productive only where the run tells no spans ``train``. Spans ``evaluation`` of kind phase are those of
---          which only the end is known: they are
+--          steps are productive only where the run tells no spans ``train``. Evaluations of which only the end is known, and
+--          steps under way when a log ended that tells one line for several, are spans of kind phase, too, and
 --             12 unattributed               however long they are
 --          Then the pieces are cut at midnight (UTC) and where epochs begin. A step counts where it began. Whole days in
 --          which no piece begins or ends are quiet: of more than $quiet_days in a row all are one row, on the first of them.
@@ -54,7 +54,12 @@ SELECT
     CAST(spans.ts AS BIGINT) * 1000 + spans.duration_ns AS end_ns
 FROM spans
 INNER JOIN affected_runs ON affected_runs.run = spans.run
-WHERE spans.kind = 'phase' AND spans.name IN ('init', 'train', 'evaluation') AND spans.rank = 0 AND spans.step IS NULL;
+WHERE spans.kind = 'phase' AND spans.rank = 0 AND spans.step IS NULL
+  AND (
+      spans.name IN ('init', 'train')
+      OR (spans.name = 'evaluation' AND spans.attributes LIKE '%"begin":"not told"%')
+      OR (spans.name = 'unlogged' AND spans.attributes LIKE '%"unfinished":true%')
+  );
 
 -- into paused: checkpoints and evaluations that rank 0 tells as spans
 SELECT
@@ -205,7 +210,7 @@ WITH intervals AS (
         told.begin_ns, told.end_ns
     FROM told
     INNER JOIN attempts ON attempts.run = told.run AND attempts.attempt = told.attempt
-    WHERE attempts.init_end_ns IS NOT NULL
+    WHERE attempts.init_end_ns IS NOT NULL OR told.name = 'unlogged'
     UNION ALL
     SELECT run, attempt, CASE event WHEN 'checkpoint' THEN 7 ELSE 8 END, begin_ns, end_ns
     FROM happened

@@ -151,6 +151,18 @@ def test_how_it_ended(lake, spool, tmp_path):
     assert {state for _, state in states} == {"ended", "preempted", "failed"}
 
 
+def test_steps_under_way_at_the_end_are_no_stall(lake, spool, tmp_path):
+    """What a run did between its last line and its end is no stall while a line is not due; beyond that it is."""
+    cancelled = "slurmstepd: error: *** JOB 1 ON n CANCELLED AT 2024-06-01T12:0{}:00 DUE TO TIME LIMIT ***"
+    for minute in (5, 8):
+        lines = [line(10, 9.0, 90), line(20, 9.0, 180), cancelled.format(minute)]
+        written(tmp_path / f"log{minute}", *lines)
+    imported(lake, spool, "megatron", tmp_path / "log*", run="r")
+    run_rollups(lake, ["goodput"])
+    told = ask(lake, "SELECT stall_ns / 1e9 s, unattributed_ns / 1e9 u, wall_ns / 1e9 w FROM goodput ORDER BY run")
+    assert [list(row.values()) for row in told] == [[0.0, 120.0, 300.0], [210.0, 90.0, 480.0]]
+
+
 def test_the_last_step_is_an_end(lake, spool, tmp_path):
     """A run that reached the step that it was to end with is finished, whatever stands behind."""
     lines = [line(n, 1.0, n, total=20) for n in (10, 20)]
