@@ -40,7 +40,8 @@ GROUP BY "table", run, attempt, rank, incarnation, segment"""
 _CLOSINGS: Final = """
 SELECT "table", run, attempt, rank, incarnation, segment, totals FROM segments WHERE totals IS NOT NULL"""
 _ODD: Final = """
-SELECT "table", run, attempt, rank, incarnation, segment, sha256, unreadable, rows, rows_stored, rows_rejected
+SELECT "table", run, attempt, rank, incarnation, segment, sha256, unreadable, rows, rows_stored, rows_rejected,
+    plan, date
 FROM segments
 WHERE unreadable IS NOT NULL"""
 _HELD: Final = """

@@ -5,11 +5,12 @@ replace. Carrying it out is then nothing but commits, so anybody can do it, agai
 never written are orphans that no commit names.
 """
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import date
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.store import Lake
+
+
+QUARANTINED: Final = "quarantined"
+"""Among a plan's facts: digests of raw bytes that go with it, by ``quarantine/<table>`` and date."""
 
 
 def compose(
@@ -154,6 +159,9 @@ def _purge(lake: "Lake", plan: Plan) -> None:
             paths |= _left_behind(lake, table, {path.rpartition("/")[0] for path in paths}, plan.number) - spared
         for path in paths:
             delete(lake, lake.path("tables", table, path))  # an earlier try may have come this far
+    for days in (plan.body.get("facts") or {}).get(QUARANTINED, {}).values():
+        for sha256 in itertools.chain.from_iterable(days.values()):
+            delete(lake, lake.path("quarantine", sha256))
 
 
 def purged_dates(plan: Plan) -> set[tuple[str, str]]:

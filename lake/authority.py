@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ranklake.errors import RanklakeError
+from ranklake.lake.action_plan import QUARANTINED
 from ranklake.lake.approval import require
 from ranklake.lake.commit import PLAN_ID, files, fingerprint, number_of, said
 from ranklake.lake.contracts.load import contract, table_names
@@ -142,6 +143,8 @@ def _retention(lake: "Lake", plan: Plan) -> None:
         place: (sum(row["num_records"] for row in rows), fingerprint(row["path"] for row in rows))
         for place, rows in gone.items()
     }
+    for table, days in plan.body["facts"].get(QUARANTINED, {}).items():
+        told |= {(table, day): (0, fingerprint(some)) for day, some in days.items()}
     if told != agreed or approved.approved is None:
         raise _refuse(lake, plan, f"the plan would remove other rows than were approved: {name}")
     _application(lake, plan, name)

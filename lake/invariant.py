@@ -20,6 +20,8 @@ from ranklake.lake.history import not_taken_in
 from ranklake.lake.known import Stream, stream_of_row
 from ranklake.lake.plan import LEDGER
 from ranklake.lake.read import read
+from ranklake.lake.retired import RAW
+from ranklake.lake.retired import retired as retired_dates
 from ranklake.lake.set_aside import Claim
 from ranklake.lake.tables import delta_table
 from ranklake.lake.writers import REFUSED
@@ -277,8 +279,9 @@ def _refused(odd: "Iterable[Row]") -> dict[str, dict[str, int]]:
 
 
 def _quarantine(lake: "Lake", told: Accounts, moved: dict[str, int], retired: int) -> "Iterator[TableBalance]":
-    """Yield the balance of ``rejects`` where what was quarantined is not all there."""
+    """Yield the balance of ``rejects`` where what was quarantined, and retention did not take, is not all there."""
     faults = []
+    taken = retired_dates(lake)
     live = _live_rows(lake, "rejects")
     refused = sum(row["rows_rejected"] for row in told.streams)
     expected = refused + sum(moved.values()) - retired
@@ -286,7 +289,9 @@ def _quarantine(lake: "Lake", told: Accounts, moved: dict[str, int], retired: in
         faults.append(f"the table holds {live} rows, the plans say {expected}")
     faults += _file_faults(lake, "rejects")
     kept = {path.rpartition("/")[2] for path in lake.fs.find(lake.path("quarantine"))}
-    aside = {row["sha256"] for row in told.odd if row["unreadable"] not in UNREAD}
+    raw = [row for row in told.odd if row["unreadable"] not in UNREAD]
+    gone = {row["sha256"] for row in raw if taken.get(RAW + row["table"], {}).get(row["date"], 0) >= row["plan"]}
+    aside = {row["sha256"] for row in raw} - gone
     if aside - kept:
         faults.append(f"{len(aside - kept)} unreadable segments are not in the lake's quarantine folder any more")
     if faults:

@@ -149,8 +149,21 @@ def _retention(body: Body) -> Iterator[str]:
     name = (body.get("facts") or {}).get("retention_plan") if isinstance(body.get("facts"), dict) else None
     if not isinstance(name, str) or not _RETENTION_PLAN.fullmatch(name):
         yield "facts name no retention plan"
+    elif not _is_raw(body["facts"].get("quarantined", {})):
+        yield "facts name other raw bytes than digests"
     if [(row["table"], row["rows"]) for row in body["add"]] != [(_REGISTER, 1)]:
         yield "a retention brings rows"
+
+
+def _is_raw(found: object) -> bool:
+    """Say whether something is digests by table and date."""
+    if not isinstance(found, dict):
+        return False
+    lists = [some for days in found.values() for some in (days.values() if isinstance(days, dict) else [None])]
+    return all(
+        isinstance(some, list) and all(isinstance(one, str) and _DIGEST.fullmatch(one) for one in some)
+        for some in lists
+    )
 
 
 def _nothing(_: Body) -> Iterator[str]:

@@ -26,10 +26,11 @@ from ranklake.lake.compact import Group
 from ranklake.lake.contracts.load import contract, table_names
 from ranklake.lake.driver import drive
 from ranklake.lake.ingest_plan import expected_cpu_s
-from ranklake.lake.plan import LEDGER, last_finished, read_plan
+from ranklake.lake.plan import LEDGER, read_plan
 from ranklake.lake.read import read
 from ranklake.lake.rebuild import Rebuild, discard, rebuild
 from ranklake.lake.repeats import joined_slots
+from ranklake.lake.retired import is_over, retired
 from ranklake.lake.rollups.registry import ROLLUPS
 from ranklake.lake.rollups.runner import recompute
 from ranklake.lake.scan import live_files
@@ -262,12 +263,21 @@ class _Composer:
 
 def _choose(lake: "Lake", spool: "Spool", table: str, first: date, last: date) -> _Chosen:
     """Return what a replay of a fact table's dates takes. Raises `ReplayError`."""
-    taken = _retired(lake, table)
+    taken = retired(lake).get(table, {})
+    handle = delta_table(lake, table)
+    copies: dict[str, list[str]] = defaultdict(list)
+    for item in spool.listing():
+        if item.table == table:
+            copies[item.sha256].append(item.path)
     known = read(lake, contract("segments"), [*_FACTS, "unreadable", "rows_stored", "slots", "ts_min", "ts_max"])
     sound = pc.and_(pc.equal(known["table"], table), pc.is_null(known["unreadable"]))
     every = known.filter(sound).sort_by([(name, "ascending") for name in _ORDER]).to_pylist()
     seen = _seen(every)
-    rows = [row for row in every if row["rows_stored"] > 0]
+    there = set() if handle is None else set(files(handle)["date"].to_pylist())
+    # A segment all of whose rows retention took is wanted for nothing, and was swept from the spool.
+    lost = (row for row in every if row["sha256"] not in copies)
+    swept = {(row["sha256"], row["plan"]) for row in lost if is_over(row, taken, there)}
+    rows = [row for row in every if row["rows_stored"] > 0 and (row["sha256"], row["plan"]) not in swept]
     span = {first + timedelta(days=offset) for offset in range((last - first).days + 1)}
     wanted: list[tuple[dict[str, Any], frozenset[date]]] = []
     coming: set[date] = set()
@@ -276,16 +286,11 @@ def _choose(lake: "Lake", spool: "Spool", table: str, first: date, last: date) -
         if mine := {day for day in may if _spans(row, day)}:
             wanted.append((row, may))
             coming |= mine
-    handle = delta_table(lake, table)
     live = live_files(handle, span)
     held = set(live["date"].to_pylist())
     _refuse_changed(lake, table, held | coming)
     # A date that retention took, and of which nothing came later, has no rows and gets none.
     kept = {day for day in span if day in taken and day not in coming and day not in held}
-    copies: dict[str, list[str]] = defaultdict(list)
-    for item in spool.listing():
-        if item.table == table:
-            copies[item.sha256].append(item.path)
     gone = [row for row, _ in wanted if row["sha256"] not in copies]
     if gone:
         raise MissingSegmentsError(table, len(gone), {day for day in coming if any(_spans(row, day) for row in gone)})
@@ -342,24 +347,6 @@ def _groups(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
         held += row["rows"]
     if group:
         yield group
-
-
-def _retired(lake: "Lake", table: str) -> dict[date, int]:
-    """Return the dates of a table that retention took, each with the number of the last plan that did."""
-    finished = last_finished(lake)
-    columns = ["retention_plan", "row_kind", "table", "partition_date", "plan"]
-    rows = read(lake, contract("retention_plans"), columns).to_pylist()
-    applied = {
-        row["retention_plan"]: row["plan"]
-        for row in rows
-        if row["row_kind"] == "application" and row["plan"] <= finished
-    }
-    taken: dict[date, int] = {}
-    for row in rows:
-        if row["row_kind"] == "item" and row["table"] == table and row["retention_plan"] in applied:
-            day = row["partition_date"]
-            taken[day] = max(taken.get(day, 0), applied[row["retention_plan"]])
-    return taken
 
 
 def _refuse_changed(lake: "Lake", table: str, days: set[date]) -> None:

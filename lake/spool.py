@@ -317,7 +317,7 @@ class Spool:
             if not read and (item.path, item.size_bytes) in places and not is_rewritten(item, judged):
                 read = misread.get(item.path, item.sha256) == item.sha256 or not self._is_sound(item)
             may_go.setdefault(pack_of(item.path) or item.path, []).append(read)
-        return sum(self._delete(path) for path, reads in may_go.items() if all(reads))
+        return sum(self.delete(path) for path, reads in may_go.items() if all(reads))
 
     def is_readable(self, item: Spooled, why: str) -> bool:
         """Say whether a file that could not be read, and why, can be now."""
@@ -344,7 +344,8 @@ class Spool:
                     self.fs.pipe_file(item.path, raw)
         return True
 
-    def _delete(self, path: str) -> int:
+    def delete(self, path: str) -> int:
+        """Delete a file; return how many went. One that cannot be deleted is told in `passed_over`."""
         try:
             self.fs.rm_file(path)
         except FileNotFoundError:  # another driver was faster

@@ -11,14 +11,17 @@ from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ranklake.errors import RanklakeError
 from ranklake.lake import action_plan
+from ranklake.lake.action_plan import QUARANTINED
 from ranklake.lake.approval import APPLIED, APPROVE, BEGIN, DIGEST, require
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.driver import drive
 from ranklake.lake.ledger import row_files
 from ranklake.lake.register import TABLE, Item, RetentionPlan, add, find, head_row, stamped
+from ranklake.lake.retired import RAW
 from ranklake.lake.workers import InProcess
 from ranklake.retention.plan import KIND, due
 
@@ -153,10 +156,25 @@ def _compose(
     if drop is None:
         return None
     audit.record(lake, by, BEGIN, plan.name, None, {**_details(plan), **_alone(alone)}, once=True)
+    raw = {item.table: drop.pop(item.table) for item in plan.items if item.table in drop and item.table.startswith(RAW)}
     row = head_row(plan, "application", by, number, single_operator=alone)
     done = row_files(lake, TABLE, stamped([row], datetime.now(UTC)), number)
-    facts = {"retention_plan": plan.name}  # whole dates go, so what is dropped is all that is live there
+    facts = {
+        "retention_plan": plan.name,
+        QUARANTINED: _raw(plan, raw),
+    }  # whole dates go, so what is dropped is all that is live there
     return action_plan.compose(number, KIND, add=done, remove=drop, live=drop, purge=True, facts=facts)
+
+
+def _raw(plan: RetentionPlan, raw: "Mapping[str, pa.Table]") -> dict[str, dict[str, list[str]]]:
+    """Return the digests of raw bytes that go, by table and date."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for item in plan.items:
+        if item.table in raw:
+            rows = raw[item.table]
+            mine = rows.filter(pc.equal(rows["date"], pa.scalar(item.partition_date, pa.date32())))
+            found.setdefault(item.table, {})[item.partition_date.isoformat()] = mine["path"].to_pylist()
+    return found
 
 
 def _details(plan: RetentionPlan) -> dict[str, Any]:

@@ -10,8 +10,10 @@ import pyarrow.compute as pc
 from ranklake.lake.commit import files, fingerprint
 from ranklake.lake.driver import finish
 from ranklake.lake.register import Item, RetentionPlan, add, find, named
+from ranklake.lake.retired import RAW
 from ranklake.lake.tables import delta_table
 from ranklake.lake.workers import InProcess
+from ranklake.retention.raw import OF_NOBODY, raw_bytes
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
@@ -47,7 +49,10 @@ def make_plan(
 def due(
     lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Policies", as_of: date
 ) -> Iterator[tuple[Item, pa.Table]]:
-    """Yield the partitions that are due, by table and date, each with its files (rows of `commit.files`)."""
+    """Yield the partitions that are due, by table and date, each with its files (rows of `commit.files`).
+
+    After the tables come raw bytes in quarantine, whose files are digests.
+    """
     for contract in contracts.values():
         policy = policies.by_class[contract.retention]
         cutoff = policy.cutoff(as_of)
@@ -59,6 +64,34 @@ def due(
         for day in sorted(set(old["date"].to_pylist())):
             partition = old.filter(pc.equal(old["date"], pa.scalar(day, pa.date32())))
             yield _item(contract, policy, cutoff, day, partition), partition
+    yield from _due_raw(lake, contracts, policies, as_of)
+
+
+def _due_raw(
+    lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Policies", as_of: date
+) -> Iterator[tuple[Item, pa.Table]]:
+    """Yield the raw bytes in quarantine that are due, by the class of their table and the date they came."""
+    for table, day, some in raw_bytes(lake):
+        policy = policies.by_class.get(contracts[table].retention if table in contracts else OF_NOBODY)
+        cutoff = None if policy is None else policy.cutoff(as_of)
+        if policy is None or cutoff is None or day >= cutoff:
+            continue
+        assert policy.period_days is not None
+        yield (
+            Item(
+                table=f"{RAW}{table}",
+                partition_date=day,
+                retention_class=policy.retention_class,
+                period_days=policy.period_days,
+                cutoff_date=cutoff,
+                rows=0,
+                bytes=int(pc.sum(some["size_bytes"]).as_py() or 0),
+                files=some.num_rows,
+                files_sha256=fingerprint(some["path"].to_pylist()),
+                reason=policy.reason,
+            ),
+            some,
+        )
 
 
 def _old(live: pa.Table, cutoff: date) -> list[date]:

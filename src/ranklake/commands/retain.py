@@ -3,21 +3,25 @@
 import getpass
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import UTC, date, datetime
 from pathlib import Path
 
 import click
 
-from ranklake.commands.options import configuration, json_option, lake_option
+from ranklake.commands.options import configuration, json_option, lake_option, spool_option
 from ranklake.config import Config
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.register import RetentionPlan, register
+from ranklake.lake.spool import Spool
 from ranklake.lake.store import Lake
 from ranklake.retention.apply import apply as apply_plan
 from ranklake.retention.apply import approve as approve_plan
 from ranklake.retention.plan import make_plan
 from ranklake.retention.policy import Policies, load_policies
+from ranklake.retention.sweep import Swept
+from ranklake.retention.sweep import sweep as sweep_spool
 
 _KILO = 1024
 
@@ -76,25 +80,58 @@ def approve(ctx: click.Context, name: str, lake: str, by: str, reason: str | Non
 @click.option(
     "--single-operator", is_flag=True, help="Who approved it applies it, too; register, trail and outputs then say so."
 )
+@click.option("--spool", metavar="URI", help="Spool to sweep of what is all gone; default: the configured one.")
 @json_option
 @click.pass_context
-def apply(ctx: click.Context, name: str, lake: str, by: str | None, *, single_operator: bool, as_json: bool) -> None:
+def apply(
+    ctx: click.Context,
+    name: str,
+    lake: str,
+    by: str | None,
+    spool: str | None,
+    *,
+    single_operator: bool,
+    as_json: bool,
+) -> None:
     """Remove exactly what an approved plan names, bytes and all.
 
     Refuses a plan that nobody approved, one that whoever applies it approved, too, and one whose partitions are not as
-    they were planned. If it is interrupted, run it again.
+    they were planned. Then sweeps the spool of segments, kept for replay, whose rows are all gone. If it is
+    interrupted, run it again.
     """
     config = configuration(ctx)
     contracts, policies = _law(config)
     actor = _named(by if by is not None else getpass.getuser())
     target = Lake.open(lake, config.storage).trusting(config.trust)
     found, fresh = apply_plan(target, name, actor, contracts, policies, single_operator=single_operator)
+    uri = spool or config.spool.uri
+    swept = sweep_spool(target, _spool(config, uri), actor) if uri else None
     if as_json:
-        click.echo(json.dumps({"applied_now": fresh, **found.plain()}))
-    elif fresh:
+        done = None if swept is None else asdict(swept)
+        click.echo(json.dumps({"applied_now": fresh, "swept": done, **found.plain()}))
+        return
+    if fresh:
         click.echo(f"{name}: removed {_sums(found)} by plan {found.plan}{_alone(found)}")
     else:
         click.echo(f"{name}: applied already, by plan {found.plan}{_alone(found)}; nothing done")
+    if swept is not None:
+        click.echo(_told(swept))
+    else:
+        click.echo("no spool is configured: what it keeps for replay was not looked at", err=True)
+
+
+@retain.command()
+@lake_option
+@spool_option
+@click.option("--by", metavar="NAME", help="Who sweeps; default: the account that runs this.")
+@json_option
+@click.pass_context
+def sweep(ctx: click.Context, lake: str, spool: str, by: str | None, *, as_json: bool) -> None:
+    """Delete from the spool what holds only rows that applied plans removed."""
+    config = configuration(ctx)
+    target = Lake.open(lake, config.storage).trusting(config.trust)
+    done = sweep_spool(target, _spool(config, spool), _named(by if by is not None else getpass.getuser()))
+    click.echo(json.dumps(asdict(done)) if as_json else _told(done))
 
 
 @retain.command("list")
@@ -113,6 +150,15 @@ def list_(ctx: click.Context, lake: str, *, as_json: bool) -> None:
     for one in plans:
         when = one.applied or one.approved or one.planned or datetime.fromtimestamp(0, UTC)
         click.echo(f"{one.name}  {one.state:<8}  {when:%Y-%m-%d %H:%M}  {_sums(one)}{_alone(one)}")
+
+
+def _spool(config: Config, uri: str) -> Spool:
+    return Spool(uri, config.storage, config.spool.writers, config.ingest)
+
+
+def _told(swept: Swept) -> str:
+    stay = f"; {_counted(swept.in_packs, 'segment')} stay, in packs with others" if swept.in_packs else ""
+    return f"swept {_counted(swept.segments, 'segment')} from the spool, {swept.size_bytes:,} bytes{stay}"
 
 
 def _law(config: Config) -> tuple[Mapping[str, Contract], Policies]:

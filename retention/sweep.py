@@ -1,0 +1,86 @@
+"""The spool after a retention: segments that are kept for replay, and whose rows are all gone by now, go too."""
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from ranklake.lake.audit.trail import record
+from ranklake.lake.commit import files
+from ranklake.lake.packs import pack_of
+from ranklake.lake.query import session
+from ranklake.lake.retired import is_over, retired
+from ranklake.lake.tables import delta_table
+
+if TYPE_CHECKING:
+    from datetime import date
+
+    from ranklake.lake.spool import Spool
+    from ranklake.lake.store import Lake
+
+ACTION: Final = "retention.sweep"
+_TOLD: Final = """
+SELECT s."table", s.sha256, max(s.plan) AS plan, min(s.ts_min) AS ts_min, max(s.ts_max) AS ts_max
+FROM segments s JOIN spooled p ON s."table" = p."table" AND s.sha256 = p.sha256
+WHERE s.unreadable IS NULL
+GROUP BY s."table", s.sha256"""
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep of the spool did.
+
+    Attributes
+    ----------
+    files, size_bytes
+        That went: segments, and packs of which all members might go.
+    segments
+        In them.
+    in_packs
+        Segments whose rows are gone, and that stay because others of their pack are wanted.
+    """
+
+    files: int = 0
+    size_bytes: int = 0
+    segments: int = 0
+    in_packs: int = 0
+
+
+def sweep(lake: "Lake", spool: "Spool", by: str) -> Swept:
+    """Delete from the spool what holds only rows that approved retention plans took; say so in the audit trail before.
+
+    Killed on the way, the next sweep goes on. Raises what the stores raise.
+    """
+    taken = retired(lake)
+    items = [item for item in spool.listing() if item.name is not None and item.table in taken] if taken else []
+    if not items or delta_table(lake, "segments") is None:
+        return Swept()
+    context = session(lake, ["segments"], heavy=True)
+    names = sorted({(item.table, item.sha256) for item in items})
+    spooled = {"table": [table for table, _ in names], "sha256": [sha256 for _, sha256 in names]}
+    context.from_arrow(pa.table(spooled), name="spooled")
+    live: dict[str, set[date]] = {}
+    over: set[tuple[str, str]] = set()
+    for row in context.sql(_TOLD).to_arrow_table().to_pylist():
+        table = row["table"]
+        if table not in live:
+            handle = delta_table(lake, table)
+            live[table] = set() if handle is None else set(files(handle)["date"].to_pylist())
+        if is_over(row, taken[table], live[table]):
+            over.add((table, row["sha256"]))
+    if not over:
+        return Swept()
+    by_file: dict[str, list[bool]] = {}
+    sizes: dict[str, int] = {}
+    for item in spool.listing():
+        path = pack_of(item.path) or item.path
+        by_file.setdefault(path, []).append((item.table, item.sha256) in over)
+        sizes[path] = sizes.get(path, 0) + item.size_bytes
+    going = sorted(path for path, members in by_file.items() if all(members))
+    in_packs = sum(sum(members) for path, members in by_file.items() if not all(members))
+    done = Swept(len(going), sum(sizes[path] for path in going), sum(len(by_file[path]) for path in going), in_packs)
+    if going:
+        record(lake, by, ACTION, "spool", None, asdict(done))
+        for path in going:
+            spool.delete(path)
+    return done

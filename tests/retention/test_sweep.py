@@ -1,0 +1,173 @@
+"""What retention leaves behind in the spool and in quarantine: it goes, too, and the books say why."""
+
+import json
+from datetime import timedelta
+
+import pytest
+from packing import pack_up
+from retaining import APPROVER, TODAY, agree, bring_days, carry_out, days_ago, plan
+from segments import put_segment, step_rows
+
+from ranklake.cli import run
+from ranklake.lake.audit import trail as audit
+from ranklake.lake.ingest import ingest
+from ranklake.lake.replay import replay
+from ranklake.lake.spool import Spool
+from ranklake.lake.store import Lake
+from ranklake.lake.workers import InProcess
+from ranklake.retention.removals import unaccounted
+from ranklake.retention.sweep import sweep
+
+
+def applied(site, today=TODAY):
+    made = plan(site, today)
+    agree(site, made.name)
+    return carry_out(site, made.name, today)[0]
+
+
+def swept(site):
+    return sweep(site.lake, Spool(str(site.spool)), APPROVER)
+
+
+def segments(site):
+    return sorted(path.name for path in site.spool.rglob("*") if path.is_file())
+
+
+def test_segments_go_whose_rows_are_all_gone(site):
+    """One that reaches into a day that stays is kept, and so is one that nobody took in yet; the trail says so."""
+    bring_days(site, [0, 200])
+    site.bring(step_rows(10, incarnation=8, start=days_ago(90) - timedelta(seconds=5)))
+    put_segment(site.spool, step_rows(10, incarnation=9, start=days_ago(300)))
+    before = segments(site)
+    applied(site)
+    done = swept(site)
+    assert (done.files, done.segments, done.in_packs) == (1, 1, 0)
+    assert len(segments(site)) == len(before) - 1
+    assert site.balances()["steps"].in_flight == 10
+    rows = [row for row in audit.trail(site.lake) if row["action"] == "retention.sweep"]
+    assert [json.loads(row["details"])["segments"] for row in rows] == [1]
+    assert swept(site).files == 0
+    assert len(audit.trail(site.lake)) == 4
+
+
+def test_nothing_goes_without_an_applied_plan(site):
+    """Neither what is planned nor what is approved sweeps anything."""
+    bring_days(site, [200])
+    made = plan(site)
+    for _ in range(2):
+        assert swept(site).files == 0
+        agree(site, made.name)
+    assert len(segments(site)) == 1
+
+
+def test_a_pack_goes_when_all_in_it_is_gone(site):
+    """A member that is wanted keeps the others, and they are counted."""
+    for segment, age in enumerate((0, 200, 201)):
+        put_segment(site.spool, step_rows(10, segment=segment, start=days_ago(age)), rows_before=10 * segment)
+    pack_up(site.spool)
+    for segment in range(2):
+        put_segment(site.spool, step_rows(10, incarnation=8, segment=segment, start=days_ago(150)))
+    pack_up(site.spool)
+    ingest(site.lake, Spool(str(site.spool)), InProcess())
+    applied(site)
+    done = swept(site)
+    assert (done.files, done.segments, done.in_packs) == (1, 2, 2)
+    assert len(segments(site)) == 1
+
+
+def test_replay_wants_nothing_that_was_swept(site):
+    """Dates that retention took stay as they are, and the rest is rebuilt without them."""
+    bring_days(site, [0, 200, 120])
+    site.bring(step_rows(10, incarnation=8, start=days_ago(200) - timedelta(seconds=5)))
+    applied(site)
+    swept(site)
+    spool = Spool(str(site.spool))
+    old = (days_ago(202).date(), days_ago(110).date())
+    done = replay(site.lake, spool, InProcess(), "steps", old)
+    assert (done.plan, len(done.kept)) == (None, 3)
+    done = replay(site.lake, spool, InProcess(), "steps", (old[0], TODAY))
+    assert (done.rows, len(done.kept)) == (10, 3)
+    assert site.balances()["steps"].retired == 30
+
+
+def test_rows_that_came_later_keep_their_segment(site):
+    """A late segment of a date that retention took before it came is not swept."""
+    bring_days(site, [200])
+    applied(site)
+    site.bring(step_rows(5, incarnation=9, start=days_ago(200)))
+    assert swept(site).segments == 1
+    assert len(segments(site)) == 1
+    assert len(site.rows("steps")) == 5
+
+
+def damage(site):
+    """Bring a segment of steps that cannot be read; return the file in quarantine."""
+    path = put_segment(site.spool, step_rows(10, start=days_ago(3)))
+    raw = path.read_bytes()
+    path.write_bytes(raw[:200] + bytes(50) + raw[250:])
+    ingest(site.lake, Spool(str(site.spool)), InProcess())
+    (kept,) = (site.folder / "lake/quarantine").iterdir()
+    return kept
+
+
+LATER = TODAY + timedelta(days=92)
+
+
+def test_raw_bytes_go_by_the_class_of_their_table(site, capfd):
+    """They are items of a plan like partitions, and go when it is approved; the books add up, and status is green."""
+    kept = damage(site)
+    assert plan(site, TODAY + timedelta(days=90)) is None
+    (item,) = plan(site, LATER).items
+    assert (item.table, item.rows, item.files, item.partition_date) == ("quarantine/steps", 0, 1, TODAY)
+    assert (item.retention_class, item.bytes) == ("raw", kept.stat().st_size)
+    applied(site, LATER)
+    assert not kept.exists()
+    assert site.balances()["steps"].quarantined == 10
+    assert unaccounted(site.lake) == []
+    assert run(["status", "--lake", site.lake.uri]) == 0
+    assert capfd.readouterr().err == ""
+    assert plan(site, LATER) is None
+
+
+def test_raw_bytes_that_go_by_themselves_are_missed(site):
+    """Without a plan that took them they are a fault of the books, as ever."""
+    damage(site).unlink()
+    with pytest.raises(AssertionError, match="quarantine folder"):
+        site.balances()
+
+
+def test_an_application_that_dies_while_deleting_raw_bytes_goes_on(site, monkeypatch):
+    """Whoever comes next deletes the rest, once the plan that names them is held against the approval."""
+    kept = damage(site)
+    made = plan(site, LATER)
+    agree(site, made.name)
+    genuine = Lake.path
+
+    def dying(self, *parts):
+        if parts[0] == "quarantine" and len(parts) > 1:
+            raise SystemExit
+        return genuine(self, *parts)
+
+    monkeypatch.setattr(Lake, "path", dying)
+    with pytest.raises(SystemExit):
+        carry_out(site, made.name, LATER)
+    monkeypatch.undo()
+    assert kept.exists()
+    carry_out(site, made.name, LATER)
+    assert not kept.exists()
+    assert unaccounted(site.lake) == []
+
+
+def test_the_commands_sweep(site, capfd, monkeypatch):
+    """Applying sweeps the spool where one is known, and says where none is; sweeping can be done alone."""
+    monkeypatch.chdir(site.folder)
+    bring_days(site, [0, 200])
+    made = plan(site)
+    agree(site, made.name)
+    place = ["--lake", site.lake.uri]
+    assert run(["retain", "apply", made.name, "--by", "Otto", *place]) == 0
+    assert "no spool is configured" in capfd.readouterr().err
+    assert run(["retain", "apply", made.name, "--by", "Otto", "--spool", str(site.spool), *place]) == 0
+    assert "swept 1 segment from the spool" in capfd.readouterr().out
+    assert run(["retain", "sweep", "--by", "Otto", "--spool", str(site.spool), *place]) == 0
+    assert "swept 0 segments" in capfd.readouterr().out
