@@ -16,7 +16,8 @@ _DATA: Final = re.compile(r"date=(?P<date>\d{4,}-\d{2}-\d{2})/[A-Za-z0-9][A-Za-z
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _RETENTION_PLAN: Final = re.compile(r"rp-[0-9a-f]{16,64}")
 _DOTS: Final = frozenset({".", ".."})
-_RESULTS: Final = "quality_results"
+_SAYS: Final = frozenset({"quality_results", "disowned"})
+"""Tables in which a quarantine says why."""
 _REJECTS: Final = "rejects"
 _REGISTER: Final = "retention_plans"
 
@@ -138,7 +139,7 @@ def _quarantine(body: Body) -> Iterator[str]:
         yield "a quarantine brings rows"
     if -sum(body["account"].values()) != _added(body, _REJECTS):
         yield "a quarantine takes out other rows than it puts into rejects"
-    if {row["table"] for row in body["add"]} - {*body["remove"], _REJECTS, _RESULTS}:
+    if {row["table"] for row in body["add"]} - {*body["remove"], _REJECTS, *_SAYS}:
         yield "a quarantine brings rows to other tables"
     if body["purge"]:
         yield "a quarantine deletes files"
