@@ -29,7 +29,7 @@ from ranklake.lake.read import read
 from ranklake.lake.tables import ensure_table, latest, refuse_newer
 from ranklake.lake.unreachable import LakeError
 from ranklake.lake.workers import ONE, Room, Workers
-from ranklake.lake.writers import Authenticator
+from ranklake.lake.writers import NOT_ASKED, Authenticator
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -168,7 +168,7 @@ def execute(lake: "Lake", plan: Plan, workers: "Workers", progress: Progress | N
     # What died often is cut as it was each time, whatever workers there are; in between as if nothing were wrong,
     # since whoever kills drivers for being slow would never see an end.
     is_deadly = tries >= TRIES and tries % 2 == TRIES % 2
-    groups = list(_groups(lake, plan, authenticator, ONE if is_deadly else workers.room()))
+    groups = list(_groups(lake, plan, ONE if is_deadly else workers.room(), authenticator))
     counter = itertools.count(1)
     done: Callable[[], None] | None = None
     if progress is not None:
@@ -209,7 +209,7 @@ def expected_cpu_s(segments: list[dict[str, Any]]) -> float:
     return len(segments) * SEGMENT_CPU_S + float(sum(row["rows"] for row in segments)) * ROW_CPU_S
 
 
-def _groups(lake: "Lake", plan: Plan, authenticator: Authenticator, room: Room = ONE) -> Iterator[Group]:
+def _groups(lake: "Lake", plan: Plan, room: Room = ONE, authenticator: Authenticator = NOT_ASKED) -> Iterator[Group]:
     """Cut a plan into tasks: segments of one slot file stay together, so that their repeats meet.
 
     Each table is cut evenly, into a multiple of the tasks that run at a time where there are rows enough. Another try
