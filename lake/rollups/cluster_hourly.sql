@@ -51,14 +51,14 @@ cut AS (
 SELECT
     hour_number, coalesce("cluster", '') AS "cluster", pool, ts,
     least(end_us, (hour_number + 1) * 3600000000) - greatest(begin_us, hour_number * 3600000000) AS us,
-    CAST(round(gpu_total * 1e3) AS BIGINT) AS total,
-    CAST(round(gpu_allocated * 1e3) AS BIGINT) AS allocated,
-    CAST(round(CASE
+    TRY_CAST(round(gpu_total * 1e3) AS BIGINT) AS total,
+    TRY_CAST(round(gpu_allocated * 1e3) AS BIGINT) AS allocated,
+    TRY_CAST(round(CASE
         WHEN gpu_allocated + gpu_idle IS NOT NULL THEN gpu_allocated + gpu_idle
         ELSE gpu_total - gpu_unavailable
     END * 1e3) AS BIGINT) AS scheduled,
-    CAST(round(coalesce(gpu_idle, gpu_total - gpu_unavailable - gpu_allocated) * 1e3) AS BIGINT) AS free,
-    CAST(round(gpu_largest_free_block * 1e3) AS BIGINT) AS block,
+    TRY_CAST(round(coalesce(gpu_idle, gpu_total - gpu_unavailable - gpu_allocated) * 1e3) AS BIGINT) AS free,
+    TRY_CAST(round(gpu_largest_free_block * 1e3) AS BIGINT) AS block,
     job_pending
 FROM cut;
 
@@ -71,13 +71,13 @@ WITH scoped AS (
     FROM snapshots
 ),
 apart AS (
-    SELECT hour_number, "cluster", scope, scope_name, ts, pool, sum(job_pending) AS pending
+    SELECT hour_number, "cluster", scope, scope_name, ts, pool, exact_sum(job_pending) AS pending
     FROM scoped
     GROUP BY hour_number, "cluster", scope, scope_name, ts, pool
 ),
 together AS (
     -- what waits at a moment, over the pools that were seen at it
-    SELECT hour_number, "cluster", scope, scope_name, ts, sum(pending) AS pending, count(*) AS pools
+    SELECT hour_number, "cluster", scope, scope_name, ts, exact_sum(pending) AS pending, count(*) AS pools
     FROM apart
     GROUP BY hour_number, "cluster", scope, scope_name, ts
 ),
@@ -91,15 +91,15 @@ deepest AS (
 summed AS (
     SELECT
         hour_number, "cluster", scope, scope_name,
-        CASE WHEN count(total) = count(*) THEN sum(total * us) END AS total,
+        CASE WHEN count(total) = count(*) THEN exact_sum(total * us) END AS total,
         CASE WHEN count(allocated) = count(*) AND count(total) = count(*) AND NOT bool_or(allocated > total)
-             THEN sum(allocated * us) END AS allocated,
+             THEN exact_sum(allocated * us) END AS allocated,
         bool_or(allocated > total) AS is_over,
         count(allocated) AS allocated_told,
-        CASE WHEN count(scheduled) = count(*) AND NOT bool_or(scheduled > total) THEN sum(scheduled * us) END AS scheduled,
-        CASE WHEN count(free) = count(*) AND min(free) >= 0 THEN sum(free * us) END AS free,
-        CASE WHEN count(block) = count(*) AND count(free) = count(*) AND NOT bool_or(block > free) THEN sum(block * us) END AS block,
-        CASE WHEN count(job_pending) = count(*) THEN sum(job_pending * us) END AS pending
+        CASE WHEN count(scheduled) = count(*) AND NOT bool_or(scheduled > total) THEN exact_sum(scheduled * us) END AS scheduled,
+        CASE WHEN count(free) = count(*) AND min(free) >= 0 THEN exact_sum(free * us) END AS free,
+        CASE WHEN count(block) = count(*) AND count(free) = count(*) AND NOT bool_or(block > free) THEN exact_sum(block * us) END AS block,
+        CASE WHEN count(job_pending) = count(*) THEN exact_sum(job_pending * us) END AS pending
     FROM scoped
     GROUP BY hour_number, "cluster", scope, scope_name
 )
@@ -244,7 +244,7 @@ scoped AS (
     SELECT
         hour_number, "cluster", is_start, outcome,
         CASE WHEN is_start THEN queue_time_s END AS queue_s,
-        CAST(round(gpu_s * 1e6) AS BIGINT) AS gpu_us,
+        TRY_CAST(round(gpu_s * 1e6) AS BIGINT) AS gpu_us,
         unnest(make_array('cluster', 'pool', 'team', 'user', 'job')) AS scope,
         unnest(make_array(CASE "cluster" WHEN '' THEN 'unnamed' ELSE "cluster" END, pool, team, "user", job_id)) AS scope_name
     FROM happened
@@ -254,7 +254,7 @@ ended AS (
 )
 SELECT
     hour_number, "cluster", scope, scope_name,
-    sum(CAST(round(queue_s * 1e6) AS BIGINT)) AS queue_us,
+    sum(TRY_CAST(round(queue_s * 1e6) AS BIGINT)) AS queue_us,
     count(queue_s) AS queued,
     percentile_cont(0.5) WITHIN GROUP (ORDER BY queue_s) AS queue_p50_s,
     percentile_cont(0.9) WITHIN GROUP (ORDER BY queue_s) AS queue_p90_s,
@@ -302,16 +302,16 @@ told AS (
         coalesce(started.team, latest.team) AS team,
         coalesce(started."user", latest."user") AS "user",
         started.job_id,
-        CAST(round(observed_s * 1e6) AS BIGINT) AS us,
-        CAST(round(busy_s * 1e6) AS BIGINT) AS busy_us,
-        CAST(round(CASE WHEN busy_s IS NOT NULL THEN busy_observed_s END * 1e6) AS BIGINT) AS busy_known_us,
-        CAST(round(sm_active_s * 1e6) AS BIGINT) AS sm_us,
-        CAST(round(sm_active_observed_s * 1e6) AS BIGINT) AS sm_known_us,
-        CAST(round(allocated_s * 1e6) AS BIGINT) AS held_us,
-        CAST(round(idle_allocated_s * 1e6) AS BIGINT) AS idle_us,
-        CAST(round(allocated_observed_s * 1e6) AS BIGINT) AS held_known_us,
-        CAST(round(energy_joules * 1e3) AS BIGINT) AS millijoules,
-        CAST(round(CASE WHEN energy_joules IS NOT NULL THEN energy_observed_s END * 1e6) AS BIGINT) AS energy_us
+        TRY_CAST(round(observed_s * 1e6) AS BIGINT) AS us,
+        TRY_CAST(round(busy_s * 1e6) AS BIGINT) AS busy_us,
+        TRY_CAST(round(CASE WHEN busy_s IS NOT NULL THEN busy_observed_s END * 1e6) AS BIGINT) AS busy_known_us,
+        TRY_CAST(round(sm_active_s * 1e6) AS BIGINT) AS sm_us,
+        TRY_CAST(round(sm_active_observed_s * 1e6) AS BIGINT) AS sm_known_us,
+        TRY_CAST(round(allocated_s * 1e6) AS BIGINT) AS held_us,
+        TRY_CAST(round(idle_allocated_s * 1e6) AS BIGINT) AS idle_us,
+        TRY_CAST(round(allocated_observed_s * 1e6) AS BIGINT) AS held_known_us,
+        TRY_CAST(round(energy_joules * 1e3) AS BIGINT) AS millijoules,
+        TRY_CAST(round(CASE WHEN energy_joules IS NOT NULL THEN energy_observed_s END * 1e6) AS BIGINT) AS energy_us
     FROM gpu_hourly
     LEFT JOIN started
         ON started.run = gpu_hourly.holder_run AND started.attempt = gpu_hourly.holder_attempt

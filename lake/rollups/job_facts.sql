@@ -31,7 +31,7 @@ ranked AS (
 last_known AS (
     SELECT
         *,
-        CAST(round((elapsed_s + coalesce(suspended_s, 0)) * 1e6) AS BIGINT) AS ran_us,
+        TRY_CAST(round((elapsed_s + coalesce(suspended_s, 0)) * 1e6) AS BIGINT) AS ran_us,
         CASE
             WHEN gpu_count >= 0 THEN gpu_count
             -- schedulers leave out what a job has none of, but only if they count it at all

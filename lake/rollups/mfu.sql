@@ -17,9 +17,10 @@ WITH worked AS (
         count(*) AS steps,
         sum(coalesce(ranks, 1)) AS rank_steps,
         max(coalesce(ranks, 1)) AS ranks,
-        sum(tokens) AS tokens,
+        exact_sum(tokens) AS tokens,
         count(tokens) AS steps_with_tokens,
-        sum(CAST(round(least(step_time_s, 1e6) * 1e9) AS BIGINT) * coalesce(ranks, 1)) AS step_time_ns
+        CASE WHEN sum(least(step_time_s, 1e6) * 1e9 * coalesce(ranks, 1)) < 9.2e18
+             THEN sum(CAST(round(least(step_time_s, 1e6) * 1e9) AS BIGINT) * coalesce(ranks, 1)) END AS step_time_ns
     FROM steps
     WHERE date = $date
     GROUP BY run, attempt, rank, (CAST(ts AS BIGINT) - CAST($begin AS BIGINT)) / 3600000000
@@ -100,8 +101,8 @@ summed AS (
         run, attempt, hour_number,
         sum(ranks) AS ranks,
         sum(rank_steps) AS rank_steps,
-        sum(tokens) AS tokens,
-        sum(step_time_ns) AS step_time_ns,
+        exact_sum(tokens) AS tokens,
+        exact_sum(step_time_ns) AS step_time_ns,
         CASE WHEN count(model_flops) = count(*)
              THEN CAST(sum(CAST(round(model_flops) AS DECIMAL(38, 0))) AS DOUBLE) END AS model_flops,
         sum(CASE WHEN model_flops IS NULL THEN ranks ELSE 0 END) AS ranks_without_flops,

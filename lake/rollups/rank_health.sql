@@ -20,8 +20,8 @@
 SELECT
     run, attempt, rank, step, ts,
     CAST(round(least(step_time_s, 1e6) * 1e9) AS BIGINT)
-    - CAST(round(least(coalesce(collective_time_s, 0), 1e6) * 1e9) AS BIGINT) AS self_ns,
-    CAST(round(least(coalesce(data_time_s, 0), 1e6) * 1e9) AS BIGINT) AS data_ns,
+    - CAST(round(greatest(least(coalesce(collective_time_s, 0), 1e6), 0) * 1e9) AS BIGINT) AS self_ns,
+    CAST(round(greatest(least(coalesce(data_time_s, 0), 1e6), 0) * 1e9) AS BIGINT) AS data_ns,
     CAST(collective_time_s IS NOT NULL AS INT) AS has_collective
 FROM steps
 WHERE date BETWEEN $date - 1 AND $date + 1
@@ -40,10 +40,10 @@ FROM (
         min(ts) AS ts,
         count(*) AS ranks,
         sum(has_collective) AS collectives,
-        sum(self_ns) AS all_self_ns,
+        exact_sum(self_ns) AS all_self_ns,
         max(self_ns) AS max_self_ns,
         median(CAST(self_ns AS DOUBLE)) AS middle_ns,
-        sum(data_ns) AS all_data_ns
+        exact_sum(data_ns) AS all_data_ns
     FROM own
     GROUP BY run, attempt, step
 )
@@ -81,8 +81,8 @@ SELECT
     count(excess) AS steps_compared,
     median(CAST(self_ns AS DOUBLE)) / 1e9 AS self_time_median_s,
     median(excess) AS excess_ratio,
-    sum(excess_ns) AS sum_excess_ns,
-    sum(data_excess_ns) AS sum_data_excess_ns,
+    exact_sum(excess_ns) AS sum_excess_ns,
+    exact_sum(data_excess_ns) AS sum_data_excess_ns,
     count(*) FILTER (WHERE excess > 0) AS steps_slower,
     count(*) FILTER (WHERE excess IS NOT NULL AND is_slowest) AS steps_slowest,
     bool_or(collectives NOT IN (0, ranks)) AS is_mixed,
@@ -118,8 +118,8 @@ SELECT
     count(*) AS steps_beyond,
     count(*) FILTER (WHERE since IS NULL OR since > $burst_gap_steps) AS episodes,
     median(excess) AS burst_ratio,
-    sum(excess_ns) AS burst_excess_ns,
-    sum(data_excess_ns) AS burst_data_excess_ns
+    exact_sum(excess_ns) AS burst_excess_ns,
+    exact_sum(data_excess_ns) AS burst_data_excess_ns
 FROM (
     SELECT
         compared.run, compared.attempt, compared.rank, compared.excess - usual.excess_ratio AS excess,

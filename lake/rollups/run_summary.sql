@@ -25,9 +25,9 @@ stepped AS (
         sum(CAST(ranks AS BIGINT)) AS rank_steps,
         min(step) AS first_step,
         max(step) AS last_step,
-        sum(tokens) AS tokens,
-        sum(sum_step_time_ns) AS sum_step_time_ns,
-        sum(sum_step_time_ns / ranks) AS stepping_ns,
+        exact_sum(tokens) AS tokens,
+        exact_sum(sum_step_time_ns) AS sum_step_time_ns,
+        exact_sum(sum_step_time_ns / ranks) AS stepping_ns,
         first_value(mean_loss ORDER BY step, ts) FILTER (WHERE mean_loss IS NOT NULL) AS first_loss,
         last_value(mean_loss ORDER BY step, ts) FILTER (WHERE mean_loss IS NOT NULL) AS last_loss,
         count(*) FILTER (WHERE non_finite_ranks > 0) AS non_finite_steps

@@ -14,12 +14,12 @@ WITH ranked AS (
         CAST(least(step_time_s, 1e6) * 1e9 + 0.5 AS BIGINT) AS step_ns,
         greatest(
             CAST(least(step_time_s, 1e6) * 1e9 + 0.5 AS BIGINT)
-            - CAST(least(coalesce(collective_time_s, 0), 1e6) * 1e9 + 0.5 AS BIGINT),
+            - CAST(greatest(least(coalesce(collective_time_s, 0), 1e6), 0) * 1e9 + 0.5 AS BIGINT),
             0
         ) AS self_ns,
-        CASE WHEN checkpoint_time_s IS NOT NULL THEN CAST(least(checkpoint_time_s, 1e6) * 1e9 + 0.5 AS BIGINT) END
+        CASE WHEN checkpoint_time_s IS NOT NULL THEN CAST(greatest(least(checkpoint_time_s, 1e6), 0) * 1e9 + 0.5 AS BIGINT) END
             AS checkpoint_ns,
-        CASE WHEN evaluation_time_s IS NOT NULL THEN CAST(least(evaluation_time_s, 1e6) * 1e9 + 0.5 AS BIGINT) END
+        CASE WHEN evaluation_time_s IS NOT NULL THEN CAST(greatest(least(evaluation_time_s, 1e6), 0) * 1e9 + 0.5 AS BIGINT) END
             AS evaluation_ns
     FROM steps
     WHERE date BETWEEN $date - 1 AND $date + 1
@@ -61,8 +61,8 @@ stepped AS (
         max(checkpoint_time_s) AS max_checkpoint_time_s,
         avg(evaluation_time_s) AS mean_evaluation_time_s,
         max(evaluation_time_s) AS max_evaluation_time_s,
-        sum(tokens) AS tokens,
-        sum(samples) AS samples,
+        exact_sum(tokens) AS tokens,
+        exact_sum(samples) AS samples,
         avg(loss) AS mean_loss,
         count(loss) AS loss_ranks,
         max(grad_norm) AS max_grad_norm,

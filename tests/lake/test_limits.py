@@ -132,3 +132,14 @@ def test_rows_of_the_far_future_are_refused(lake, spool):
     (reason,) = read(lake, contract("rejects"), ["reason"])["reason"].to_pylist()
     assert reason.startswith("ts_future: ")
     adds_up(lake, spool)
+
+
+def test_counts_that_no_rank_can_have_are_refused(lake, spool):
+    """A row that says 2**63 - 1 tokens goes to quarantine: sums over it would wrap round."""
+    rows = step_rows(3)
+    place = rows.schema.get_field_index("tokens")
+    put_segment(
+        spool, rows.set_column(place, rows.schema.field(place), pa.array([2**63 - 1, 2**62, 10**12], pa.int64()))
+    )
+    done = bring(lake, spool)
+    assert (done.rows_stored, done.rows_rejected) == (1, 2)

@@ -173,3 +173,27 @@ def test_steps_add_up_to_any_coarser_figure(seed, ranks, steps):
         assert weighted / len(losses) == pytest.approx(np.mean(losses), rel=1e-5, abs=1e-6)
     mean_s = sum(row["mean_step_time_s"] * row["ranks"] for row in found) / len(facts)
     assert mean_s == pytest.approx(np.mean(times) / 1e9, rel=1e-6)
+
+
+def test_sums_that_64_bits_do_not_hold_are_unknown():
+    """Counts that rows of an older lake may hold do not wrap round to a negative or a small sum: it is NULL."""
+    facts = [
+        {"rank": rank, "step": step, "step_time_s": 0.5, "ts": NOON + timedelta(seconds=step), "tokens": tokens}
+        for step, tokens in enumerate((2**63 - 1, 2**62, 5))
+        for rank in range(4)
+    ]
+    found = computed(context(steps=facts), "step_rollup").sort_by("step").to_pylist()
+    assert [row["tokens"] for row in found] == [None, None, 20]
+    assert all(row["tokens"] is None for row in computed(context(steps=facts), "mfu").to_pylist())
+
+
+@pytest.mark.parametrize("phase", ["collective", "data", "checkpoint", "evaluation"])
+def test_a_time_that_no_integer_holds_stops_nobody(phase):
+    """A phase of minus ten to the 38 seconds, which its contract lets pass, is none: the day is rolled up."""
+    facts = [
+        {"rank": rank, "step": 1, "step_time_s": 0.5, "ts": NOON, f"{phase}_time_s": -1e38 if rank else 0.1}
+        for rank in range(2)
+    ]
+    (row,) = computed(context(steps=facts), "step_rollup").to_pylist()
+    assert row["sum_self_time_ns"] <= row["sum_step_time_ns"] == 10**9
+    assert computed(context(steps=facts), "rank_health").num_rows == 2
