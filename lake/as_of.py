@@ -85,7 +85,10 @@ def _time(text: str) -> datetime:
         found = datetime.fromisoformat(text)
     except ValueError as error:
         raise QueryError(f"{text!r} is no version and no time", where="--as-of", mend=_MEND) from error
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
+    try:
+        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    except OverflowError as error:
+        raise QueryError(f"{text!r} is before or after all times", where="--as-of", mend=_MEND) from error
 
 
 def _at_version(lake: "Lake", table: str, newest: DeltaTable | None, version: int) -> DeltaTable:
@@ -95,7 +98,7 @@ def _at_version(lake: "Lake", table: str, newest: DeltaTable | None, version: in
         raise QueryError(f"{table} has no version {version}", where="--as-of", mend=mend)
     try:
         return DeltaTable(lake.table_uri(table), version=version, storage_options=lake.storage)
-    except (DeltaError, OSError):
+    except (DeltaError, OSError, ValueError):
         raise _too_old(table, f"version {version}") from None
 
 
@@ -120,7 +123,7 @@ def _at_time(lake: "Lake", table: DeltaTable, name: str, time: datetime) -> Delt
         raise _too_old(name, time.isoformat())
     try:
         table.load_as_version(version)
-    except (DeltaError, OSError):
+    except (DeltaError, OSError, ValueError):
         raise _too_old(name, time.isoformat()) from None
     return table
 
@@ -131,7 +134,7 @@ def _committed_ms(lake: "Lake", table: str, version: int) -> int | None:
         entry = lake.fs.cat_file(lake.path("tables", table, "_delta_log", f"{version:020}.json"))
         actions = [json.loads(line) for line in entry.splitlines() if line.strip()]
         return int(next(action["commitInfo"]["timestamp"] for action in actions if "commitInfo" in action))
-    except (FileNotFoundError, ValueError, KeyError, TypeError, StopIteration):
+    except (FileNotFoundError, ValueError, KeyError, TypeError, StopIteration, RecursionError):
         return None
 
 

@@ -1,7 +1,7 @@
 """What tables and columns weigh: sizes and dates from the Delta log, columns' costs from the footers of data files."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ranklake.lake.commit import files
+from ranklake.lake.integrity import reading
 from ranklake.lake.tables import delta_table
 
 if TYPE_CHECKING:
@@ -186,7 +187,7 @@ def column_sizes(lake: "Lake", contract: "Contract", some: pa.Table) -> Sizes:
     nulls: Counter[str] = Counter()
     untold: set[str] = set()
     encodings: defaultdict[str, set[str]] = defaultdict(set)
-    for name, chunk in _chunks(lake, contract.table, some["path"].to_pylist()):
+    for name, chunk in _chunks(lake, contract.table, some.select(["path", "date"]).to_pylist()):
         stored[name] += chunk.total_compressed_size
         plain[name] += chunk.total_uncompressed_size
         counts[name] += chunk.num_values
@@ -208,10 +209,10 @@ def column_sizes(lake: "Lake", contract: "Contract", some: pa.Table) -> Sizes:
     return Sizes(contract.table, rows, some.num_rows, size, tuple(columns))
 
 
-def _chunks(lake: "Lake", table: str, paths: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """Yield each column chunk's column and metadata."""
-    for path in paths:
-        with lake.fs.open(lake.path("tables", table, path), "rb") as source:
+def _chunks(lake: "Lake", table: str, some: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Yield each column chunk's column and metadata. Raises `ranklake.lake.integrity.DamagedFileError`."""
+    for row in some:
+        with lake.fs.open(lake.path("tables", table, row["path"]), "rb") as source, reading(table, row):
             footer = pq.read_metadata(source)
             for group in range(footer.num_row_groups):
                 of = footer.row_group(group)

@@ -23,7 +23,7 @@ from deltalake.transaction import AddAction, CommitProperties, PostCommitHookPro
 from ranklake.errors import RanklakeError
 from ranklake.lake.parquet import DataFile, write_partition
 from ranklake.lake.tables import ensure_table
-from ranklake.lake.unreachable import unreachable
+from ranklake.lake.unreachable import LakeError, unreachable
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 APP_ID: Final = "lake"
 PLAN_ID: Final = "plan"
+MOST: Final = 2**40
+"""Rows, and bytes, of one data file: what a log may say at most, so that sums over all files hold."""
+
 _SUM_DIGITS: Final = 64
 _SUMS: Final = 16**_SUM_DIGITS
 _MERGED: Final = re.compile(rf"~(?P<sum>[0-9a-f]{{{_SUM_DIGITS}}})\.parquet$")
@@ -38,6 +41,15 @@ _MERGED: Final = re.compile(rf"~(?P<sum>[0-9a-f]{{{_SUM_DIGITS}}})\.parquet$")
 
 class LostRaceError(RanklakeError):
     """Another process committed to the table first; nothing was changed by this one."""
+
+
+class DamagedLogError(LakeError):
+    """A Delta log that says of a file what cannot be."""
+
+
+def _damaged_log(table: DeltaTable, what: str) -> DamagedLogError:
+    mend = "restore its _delta_log from a backup"
+    return DamagedLogError(f"the log is damaged: {what}", where=table.table_uri, mend=mend)
 
 
 def number_of(table: DeltaTable) -> int:
@@ -133,14 +145,27 @@ def swap_plan(
 
 
 def files(table: DeltaTable, partitions: Sequence[date] | None = None) -> pa.Table:
-    """Return the table's live files: path, size_bytes, num_records, date (``date32``), and flat statistics."""
-    actions = pa.table(table.get_add_actions(flatten=True))
+    """Return the table's live files: path, size_bytes, num_records, date (``date32``), and flat statistics.
+
+    Raises `DamagedLogError` where the log says of a file what cannot be: nobody has to look again.
+    """
+    try:
+        actions = pa.table(table.get_add_actions(flatten=True))
+    except (ValueError, DeltaError) as error:  # NULL in a partition column that has none, by the table's own schema
+        raise _damaged_log(table, "a file has no date") from error
+    for name in ("size_bytes", "num_records"):
+        if actions.num_rows and name in actions.column_names:
+            told = pc.min_max(actions[name]).as_py()
+            if not 0 <= (told["min"] or 0) <= (told["max"] or 0) <= MOST:
+                raise _damaged_log(table, f"the {name} of a file cannot be")
     name = "partition.date"
     if name not in actions.column_names:
         dates = pa.nulls(actions.num_rows, pa.date32())
     else:
         dates = actions[name].cast(pa.date32())
         actions = actions.drop_columns([name])
+        if dates.null_count:
+            raise _damaged_log(table, "a file has no date")
     actions = actions.append_column("date", dates)
     if partitions is not None:
         actions = actions.filter(pc.is_in(actions["date"], value_set=pa.array(partitions, pa.date32())))

@@ -120,7 +120,7 @@ class Plan:
             said = facts.pop(_DIGEST, None)
             whole = said is None or said == _digest(facts)
             head = (facts.pop("format"), int(facts.pop("plan")), str(facts.pop("kind")), int(facts.pop("created_us")))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DamagedPlanError("the plan cannot be read", where=where, mend=RESTORE) from error
         if head[0] != FORMAT:
             raise DamagedPlanError(f"plan format {head[0]} is not {FORMAT}", where=where, mend="upgrade ranklake")

@@ -61,7 +61,7 @@ class Rounds:
         rounds = cls(f"{FOLDER}/{hashlib.sha256(spool.encode()).hexdigest()[:16]}.json")
         try:
             facts = json.loads(lake.fs.cat_file(lake.path(rounds.name)))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return rounds
         if fault(facts, _SHAPE, "rounds") is None:
             rounds.days = {day: Seen(one["listed_s"], one["news_s"]) for day, one in facts["days"].items()}

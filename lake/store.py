@@ -230,7 +230,7 @@ def _read_marker(lake: Lake) -> bytes:
         raise unreachable(uri, error, lake.storage) from None
     try:
         found = int(json.loads(raw)["format"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         mend = "restore ranklake.json from a backup"
         raise NotALakeError("ranklake.json is damaged", where=uri, mend=mend) from error
     if found != FORMAT:

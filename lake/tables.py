@@ -51,7 +51,7 @@ def delta_table(lake: "Lake", name: str) -> DeltaTable | None:
         return DeltaTable(lake.table_uri(name), storage_options=lake.storage)
     except TableNotFoundError:
         return None
-    except (DeltaError, OSError) as error:
+    except (DeltaError, OSError, ValueError) as error:  # ValueError: a partition without its value
         what, mend = (
             f"table {name} cannot be opened",
             "check your rights there; restore a damaged _delta_log from a backup",
@@ -74,7 +74,7 @@ def latest(lake: "Lake", name: str) -> DeltaTable | None:
                 handle.update_incremental()
             else:
                 handle = None
-        except (DeltaError, OSError):  # whatever it is, opening it anew meets it, and says so
+        except (DeltaError, OSError, ValueError):  # whatever it is, opening it anew meets it, and says so
             handle = None
     handle = handle or delta_table(lake, name)
     if handle is not None:

@@ -84,7 +84,7 @@ class Heads:
         try:
             facts = json.loads(self._place.fs.cat_file(where))
             head = Head(int(facts["rows"]), str(facts["sha256"]))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise HeadError("the head record cannot be read", where=where, mend=_MEND) from error
         if not name.endswith(f"{head.rows:010d}.json"):
             raise HeadError("the head record is another's", where=where, mend=_MEND)

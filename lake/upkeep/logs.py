@@ -20,7 +20,7 @@ def commits_since_checkpoint(lake: "Lake", table: str, handle: DeltaTable) -> in
         last = int(json.loads(pointer)["version"])
     except FileNotFoundError:
         last = -1
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         last = -1
     return handle.version() - last
 

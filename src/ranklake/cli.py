@@ -15,6 +15,7 @@ import click
 
 import ranklake
 from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.terminal import guarded, printable
 
 _COMMANDS = {
     "demo": "Train a small real model on two ranks, then everything below, embedded.",
@@ -91,6 +92,11 @@ def main(args: Sequence[str] | None = None) -> None:
 
 def run(args: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code. Unexpected errors keep their traceback: they are bugs."""
+    with guarded():
+        return _run(args)
+
+
+def _run(args: Sequence[str] | None) -> int:
     try:
         result = cli.main(args, prog_name="ranklake", standalone_mode=False)
     except BrokenPipeError:  # the reader of our output (head, less) left; nobody is there to tell
@@ -102,7 +108,7 @@ def run(args: Sequence[str] | None = None) -> int:
     except (RanklakeError, click.ClickException, click.Abort, KeyboardInterrupt, ModuleNotFoundError, OSError) as error:
         line, code = _explain(error)
         redact = importlib.import_module("ranklake.lake.contracts.redact").redact
-        click.echo(f"ranklake: {redact(' '.join(line.split()))}", err=True)
+        click.echo(f"ranklake: {printable(redact(' '.join(line.split())))}", err=True)
         return code
     return result if isinstance(result, int) else 0
 

@@ -7,7 +7,7 @@ import click
 
 from ranklake.commands.options import cluster, configuration, dask_option, json_option, lake_option, spool_option
 from ranklake.commands.progress import progress_bar
-from ranklake.commands.tell import tell_damaged
+from ranklake.commands.tell import tell, tell_damaged
 from ranklake.lake.contracts.envelope import MissingKeyError
 from ranklake.lake.contracts.keys import read_keyring
 from ranklake.lake.ingest import ingest as run_ingest
@@ -59,15 +59,15 @@ def ingest(ctx: click.Context, lake: str, spool: str, dask: str | None, keep_day
             why = "SELECT uri_name, unreadable FROM segments WHERE unreadable IS NOT NULL"
             click.echo(f'{done.unreadable} segments could not be read; see why: ranklake sql "{why}"')
         for reason, count in done.refused.items():
-            click.echo(f"{count} of them refused: {reason}", err=True)
+            tell(f"{count} of them refused: {reason}", err=True)
     for why, count in done.held.items():
-        click.echo(f"{count} files of the spool left alone ({why}); the first: {done.held_first[why]}", err=True)
+        tell(f"{count} files of the spool left alone ({why}); the first: {done.held_first[why]}", err=True)
     for key_id, count in done.waiting.items():
         if key_id.startswith("of the prefix"):
-            click.echo(f"{count} segments wait for the keys {key_id}", err=True)
+            tell(f"{count} segments wait for the keys {key_id}", err=True)
             continue
         mend = "name its source by encryption_key under [capture] in ranklake.toml"
-        click.echo(f"{count} segments wait for the key {key_id}; {_why(target.encryption_key) or mend}", err=True)
+        tell(f"{count} segments wait for the key {key_id}; {_why(target.encryption_key) or mend}", err=True)
     tell_damaged(done.damaged)
     return 1 if done.waiting or done.damaged else 0
 

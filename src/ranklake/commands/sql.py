@@ -1,6 +1,8 @@
 """``ranklake sql``."""
 
+import math
 import os
+import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -21,6 +23,8 @@ from ranklake.lake.store import Lake
 _FORMATS: Final[Mapping[str, Callable[[pa.Table], str]]] = MappingProxyType(
     {"table": as_table, "csv": as_csv, "json": as_json}
 )
+_DIGITS: Final = re.compile(r"[-+]?\d[\d_]*")
+_MOST_DIGITS: Final = 20
 _SUFFIXES: Final = {".csv": "csv", ".json": "json", ".parquet": "parquet", ".pq": "parquet"}
 
 
@@ -29,14 +33,29 @@ def _bool(text: str) -> bool:
     return ("false", "true").index(text.lower()) == 1
 
 
+def _int(text: str) -> int:
+    """Return a whole number, whatever its length. Raises `ValueError`, and `OverflowError` beyond 64 bits."""
+    if _DIGITS.fullmatch(text.strip()) and len(text) > _MOST_DIGITS:  # Python refuses thousands of them as no number
+        raise OverflowError
+    return int(text)
+
+
+def _float(text: str) -> float:
+    """Return a number. Raises `ValueError`, and `OverflowError` for one that would become infinite."""
+    found = float(text)
+    if math.isinf(found) and "inf" not in text.lower():
+        raise OverflowError
+    return found
+
+
 def _timestamp(text: str) -> datetime:
-    """Return an ISO 8601 time, UTC where it names no zone. Raises `ValueError`."""
+    """Return an ISO 8601 time as UTC, which it is where it names no zone. Raises `ValueError`, `OverflowError`."""
     found = datetime.fromisoformat(text)
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 
 _TYPES: Final[Mapping[str, Callable[[str], Any]]] = MappingProxyType(
-    {"int": int, "float": float, "text": str, "bool": _bool, "date": date.fromisoformat, "timestamp": _timestamp}
+    {"int": _int, "float": _float, "text": str, "bool": _bool, "date": date.fromisoformat, "timestamp": _timestamp}
 )
 _EXAMPLE: Final = 'Example: ranklake sql "SELECT rank, count(*) n, avg(step_time_s) FROM steps GROUP BY rank"'
 
@@ -92,7 +111,7 @@ def sql(  # noqa: PLR0913, PLR0917 - one parameter an option
     there = Lake.open(lake, config.storage)
     rows = query(there, text, values, limit, overlay=overlay, as_of=as_of, role=seen_by, verify=verify)
     if output is None:
-        click.echo(_FORMATS[kind](rows))
+        click.echo(_FORMATS[kind](rows), color=True)  # else click takes what looks like colours out of values
         return
     data = as_parquet(rows) if kind == "parquet" else f"{_FORMATS[kind](rows)}\n".encode()
     _write(output, data)
@@ -117,6 +136,9 @@ def _param(item: str) -> tuple[str, pa.Scalar]:
     for candidate in [kind] if kind else ["int", "float", "text"]:
         try:
             return name, pa.scalar(_TYPES[candidate](value))
+        except OverflowError as error:
+            mend = f"write --param {name}:text=… if it is no {candidate}"
+            raise RanklakeError("the value is larger than 64 bits hold", where=f"--param {name}", mend=mend) from error
         except ValueError:
             continue
     raise RanklakeError(f"the value is no {kind}", where=f"--param {name}", mend=f"write a {kind}, or another type")

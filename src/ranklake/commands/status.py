@@ -10,6 +10,7 @@ import click
 
 from ranklake.commands.audit import told
 from ranklake.commands.options import configuration, json_option, lake_option
+from ranklake.commands.tell import tell
 from ranklake.lake.audit.proof import Proof, prove
 from ranklake.lake.authority import authorise
 from ranklake.lake.contracts.envelope import MissingKeyError
@@ -23,6 +24,7 @@ from ranklake.lake.spool import Spool
 from ranklake.lake.store import Lake
 from ranklake.lake.tables import delta_table
 from ranklake.retention.removals import unaccounted
+from ranklake.terminal import printable
 
 _COLUMNS = ("recorded", "stored", "quarantined", "gaps", "in_flight", "retired")
 
@@ -79,15 +81,12 @@ def status(ctx: click.Context, lake: str, spool: str | None, *, of_ranks: bool, 
         click.echo(json.dumps(facts, default=str))
     else:
         _print(balances)
-        for line in _lines(ranks, every=of_ranks):
-            click.echo(line)
-        for reason, count in sorted(refused.items()):
-            click.echo(f"{count} segments refused: {reason}", err=True)
+        tell(*_lines(ranks, every=of_ranks))
+        tell(*(f"{count} segments refused: {reason}" for reason, count in sorted(refused.items())), err=True)
         for why, path in firsts(held).items():
             count = sum(1 for one in held.values() if one == why)
-            click.echo(f"{count} files of the spool left alone ({why}); the first: {path}", err=True)
-        for line in filter(None, [*_trail(proof), *removals, hint, stopped]):
-            click.echo(line, err=True)
+            tell(f"{count} files of the spool left alone ({why}); the first: {path}", err=True)
+        tell(*filter(None, [*_trail(proof), *removals, hint, stopped]), err=True)
     return 1 if bad or (of_ranks and any(one.state in NEEDS_A_LOOK for one in ranks)) else 0
 
 
@@ -142,7 +141,6 @@ def _print(balances: list[TableBalance]) -> None:
     click.echo(f"{'table':<16}" + "".join(f"{name.replace('_', ' '):>14}" for name in _COLUMNS) + "  adds up")
     for item in balances:
         cells = "".join(f"{getattr(item, name):>14,}" for name in _COLUMNS)
-        click.echo(f"{item.table:<16}{cells}  {'yes' if item.adds_up else 'NO'}")
+        tell(f"{printable(item.table):<16}{cells}  {'yes' if item.adds_up else 'NO'}")
     for item in balances:
-        for fault in item.faults:
-            click.echo(f"{item.table}: {fault}", err=True)
+        tell(*(f"{item.table}: {fault}" for fault in item.faults), err=True)

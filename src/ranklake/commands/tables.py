@@ -12,15 +12,20 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ranklake.terminal import printable
+
 
 def as_table(rows: pa.Table) -> str:
-    """Return an aligned table: numbers to the right, floats with six significant digits, NULL as NULL."""
+    """Return an aligned table: numbers to the right, floats with six significant digits, NULL as NULL.
+
+    Control characters stand as escapes: a cell is one line, and moves no cursor.
+    """
     columns = [[_cell(value) for value in column.to_pylist()] for column in rows.columns]
     right = [
         pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
         for kind in rows.schema.types
     ]
-    names = rows.column_names
+    names = [printable(name) for name in rows.column_names]
     widths = [max([len(name), *map(len, cells)]) for name, cells in zip(names, columns, strict=True)]
     lines = [_line(names, widths, right), "-+-".join("-" * width for width in widths)]
     lines += [_line(list(cells), widths, right) for cells in zip(*columns, strict=True)]
@@ -67,7 +72,7 @@ def _cell(value: Any) -> str:  # noqa: ANN401 - whatever Arrow holds
         return f"{value:.6g}"
     if isinstance(value, datetime):
         return value.isoformat(sep=" ").replace("+00:00", "Z")
-    return " ".join(str(value).split("\n"))
+    return printable(" ".join(str(value).split("\n")))
 
 
 def _plain_rows(rows: pa.Table) -> Iterator[dict[str, Any]]:

@@ -5,9 +5,15 @@ from collections.abc import Iterable
 import click
 
 from ranklake.lake.integrity import Damage
+from ranklake.terminal import printable
+
+
+def tell(*lines: object, err: bool = False) -> None:
+    """Print each as one line, whatever it holds: names of folders and runs are somebody else's, and forge none."""
+    for line in lines:
+        click.echo(printable(str(line)), err=err)
 
 
 def tell_damaged(found: Iterable[Damage]) -> None:
     """Name damaged data files on stderr, a line each."""
-    for one in found:
-        click.echo(f"damaged: {one}", err=True)
+    tell(*(f"damaged: {one}" for one in found), err=True)

@@ -1,0 +1,94 @@
+"""Terminals: what is shown is text; escape sequences and newlines in data are seen, and do nothing."""
+
+import io
+import os
+import sys
+from contextlib import contextmanager
+
+import pytest
+from governed import Site, any_rows
+
+from ranklake.cli import run
+from ranklake.commands.tell import tell
+from ranklake.terminal import guarded, printable
+
+EVIL = "\x1b]52;c;cm0gLXJm\x07\x1b[2J\x9b1mfine\r\nsteps  yes\u202e\x7f\udc9b"
+ASK = ["sql", "SELECT message FROM events", "--format"]
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory):
+    """Give a lake with a message that would clear a terminal, set its clipboard and forge a line."""
+    site = Site(tmp_path_factory.mktemp("lake"))
+    site.bring(any_rows("events", 1, event=["log"], message=[EVIL.replace("\udc9b", "")]), "events")
+    return site.lake.uri
+
+
+@contextmanager
+def terminal():
+    """Put a pseudo-terminal in place of standard output and error; give what reads what came."""
+    end, inner = os.openpty()
+    os.set_blocking(end, False)
+    with os.fdopen(inner, "w", encoding="utf-8") as stream, pytest.MonkeyPatch.context() as patched:
+        for name in ("stdout", "stderr"):
+            patched.setattr(sys, name, stream)
+
+        def shown():
+            stream.flush()
+            return os.read(end, 2**16).decode().replace("\r\n", "\n")  # a terminal makes CR and LF of a newline
+
+        yield shown
+    os.close(end)
+
+
+def harmless(text):
+    return all(one in "\n\t" or (one.isprintable() and one not in "\u202e\x9b") for one in text)
+
+
+@pytest.mark.parametrize("form", ["table", "csv", "json"])
+def test_data_on_a_terminal_is_text(lake, form):
+    """However rows are shown on a terminal, nothing of them but text gets there."""
+    with terminal() as told:
+        assert run([*ASK, form, "--lake", lake]) == 0
+        shown = told()
+    assert "fine" in shown
+    assert harmless(shown), shown
+
+
+def test_errors_on_a_terminal_are_text():
+    """Nor does what an error quotes."""
+    with terminal() as told:
+        assert run(["status", "--lake", f"/nowhere/{EVIL[:20]}"]) != 0
+        assert harmless(told())
+
+
+def test_csv_for_a_file_is_what_is_stored(lake, capsys):
+    """What goes to a program is not changed."""
+    assert run([*ASK, "csv", "--lake", lake]) == 0
+    assert "\x1b[2J" in capsys.readouterr().out
+
+
+def test_a_name_forges_no_line(capsys):
+    """A line that is told is one line, whatever the names in it hold."""
+    tell(f"table {EVIL}", err=True)
+    assert capsys.readouterr().err.count("\n") == 1
+    assert printable("a\nb\tc\x1b\udc9b") == "a\\nb\\tc\\x1b\\udc9b"
+
+
+def test_what_draws_on_purpose_may(monkeypatch):
+    """A progress bar reaches the terminal behind the guard, which is gone afterwards."""
+
+    class Fake(io.StringIO):
+        def isatty(self):
+            return True
+
+    stream = Fake()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with guarded():
+        from rich.console import Console
+
+        assert Console(stderr=True).file is stream
+        assert sys.stderr is not stream
+        print("\x1b[1m", file=sys.stderr)
+    assert sys.stderr is stream
+    assert stream.getvalue() == "\\x1b[1m\n"
