@@ -147,7 +147,7 @@ def replay(
     if not target.envelope:
         what = f"a {target.kind} table that is made neither of segments nor by a rollup"
         raise ReplayError(what, where=table, mend="name a table that ranks record, or a rollup")
-    composer = _Composer(lake, spool, workers, table, (first, last), progress)
+    composer = _Composer(lake.guarded(spool.writers), spool, workers, table, (first, last), progress)
     if dry_run:
         chosen = _choose(lake, spool, table, first, last)
         return composer.result(None, chosen, chosen.live, began)

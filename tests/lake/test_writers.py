@@ -15,7 +15,7 @@ from ciphered import ONE, THREE, TWO, encrypt_segment, source_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from packing import pack_up
-from segments import put_segment, segment_name, step_rows
+from segments import DAY, put_segment, segment_name, step_rows
 from signed import footer_of, sign_segment
 
 from ranklake.cli import run
@@ -26,6 +26,7 @@ from ranklake.lake.contracts.signing import is_signed_by
 from ranklake.lake.ingest import ingest
 from ranklake.lake.invariant import balance
 from ranklake.lake.read import read
+from ranklake.lake.replay import replay
 from ranklake.lake.spool import Spool
 from ranklake.lake.store import Lake
 from ranklake.lake.workers import InProcess
@@ -354,6 +355,22 @@ def test_a_wrong_rule_is_refused(tmp_path, monkeypatch, capsys, text, said):
     monkeypatch.chdir(tmp_path)
     assert run(["status", "--lake", "lake"]) != 0
     assert said in capsys.readouterr().err
+
+
+def test_segments_of_prefixes_are_replayed_and_leave_the_spool(lake, spool, writers):
+    """What came by a prefix is found again for a replay, and goes from the spool when its days are over."""
+    genuine(spool, 0)
+    genuine(spool, 0, THREE, "team-b", "b-1", incarnation=8)
+    bring(lake, spool, writers)
+    before = read(lake, contract("steps")).sort_by([("incarnation", "ascending"), ("slot", "ascending")])
+    source = Spool(str(spool), None, writers)
+    done = replay(lake, source, InProcess(), "steps", (DAY.date(), DAY.date()))
+    assert (done.segments, done.rows) == (2, 20)
+    after = read(lake, contract("steps")).sort_by([("incarnation", "ascending"), ("slot", "ascending")])
+    assert after.equals(before)
+    assert ingest(lake, source, InProcess(), keep_days=-1).purged == 2
+    assert source.listing() == []
+    adds_up(lake, spool, writers)
 
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/signing.md"
