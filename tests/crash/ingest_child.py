@@ -1,4 +1,4 @@
-"""One ingest and one upkeep that die by SIGKILL, for `test_ingest_kills.py`.
+"""One ingest, rows of the audit trail, and one upkeep that die by SIGKILL, for `test_ingest_kills.py`.
 
     python ingest_child.py LAKE SPOOL MODE NUMBER
 
@@ -16,9 +16,11 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
+from ranklake.lake.audit import trail
 from ranklake.lake.ingest import ingest
 from ranklake.lake.spool import Spool
 from ranklake.lake.store import Lake
+from ranklake.lake.trust import Trust
 from ranklake.lake.upkeep.run import upkeep
 from ranklake.lake.workers import InProcess
 
@@ -48,8 +50,10 @@ if __name__ == "__main__":
         threading.Thread(target=die_later, daemon=True).start()
     else:
         sys.setprofile(watch)
-    lake = Lake.create(LAKE)
+    lake = Lake.create(LAKE).trusting(Trust(audit_witness=f"file:{LAKE}-witness"))
     ingest(lake, Spool(SPOOL), InProcess())
+    trail.record(lake, "child", "test.act", "ingest")
+    trail.record_all(lake, [trail.Entry("child", "test.once", f"{number}", once=True) for number in range(3)])
     # Nobody else is at work, so nothing need be kept for anybody: a file too many that goes is a row lost.
     upkeep(lake, InProcess(), grace=timedelta(0))
     sys.setprofile(None)

@@ -1,4 +1,4 @@
-"""Ingest and upkeep under SIGKILL: whenever they die, running them again stores every row once and leaves no litter."""
+"""Ingest, audit and upkeep under SIGKILL: run again they store each row once, keep the trail whole, leave no litter."""
 
 import os
 import random
@@ -13,6 +13,8 @@ import pyarrow as pa
 import pytest
 from segments import put_segment, step_rows
 
+from ranklake.lake.audit.proof import prove
+from ranklake.lake.audit.trail import trail
 from ranklake.lake.commit import files
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.invariant import balance
@@ -21,6 +23,7 @@ from ranklake.lake.read import read
 from ranklake.lake.spool import Spool
 from ranklake.lake.store import Lake
 from ranklake.lake.tables import delta_table
+from ranklake.lake.trust import Trust
 from ranklake.lake.upkeep.merge import FAN_IN
 from ranklake.lake.upkeep.purge import garbage
 
@@ -83,6 +86,9 @@ def test_killed_ingest_and_upkeep_lose_and_repeat_nothing(tmp_path, capsys):
     assert refused == Counter(bad)
     faults = [fault for item in balance(opened, Spool(str(spool)).listing()) for fault in item.faults]
     assert faults == []
+    proof = prove(opened.trusting(Trust(audit_witness=f"file:{lake}-witness")))
+    assert (proof.why, set(proof.witnessed.values())) == ("", {proof.rows})
+    assert Counter(row["action"] for row in trail(opened))["test.once"] == 3
     with capsys.disabled():
         print(f"\n  ingest: {kills} kills, seed {SEED}, {segment} segments, 0 rows lost, 0 rows twice")
 
