@@ -88,6 +88,10 @@ def _counts(body: Body) -> Iterator[str]:
         yield "a removed file counts below zero"
     if len({(table, row["path"]) for table, rows in body["remove"].items() for row in rows}) < len(gone):
         yield "a file is removed twice"
+    coming = [(row["table"], row["path"]) for row in body["add"]]
+    going = {(table, row["path"]) for table, rows in body["remove"].items() for row in rows}
+    if len(set(coming)) < len(coming) or going & set(coming):
+        yield "a file is added twice, or is what it replaces"
     if dict(body["account"]) != {table: _added(body, table) - _removed(body, table) for table in body["remove"]}:
         yield "account is not what its files come to"
 

@@ -100,6 +100,9 @@ BY_THEMSELVES = {
     "statistics that count otherwise": body("compaction", add=[new(stats=9)], remove={"steps": [gone()]}),
     "rows below zero": body("compaction", add=[new(rows=-1)], remove={"steps": [gone(rows=-1)]}),
     "a file twice": body("compaction", add=[new(rows=20)], remove={"steps": [gone(), gone()]}),
+    "a file that replaces itself": body(
+        "compaction", add=[new("date=2026-03-01/a.parquet")], remove={"steps": [gone()]}
+    ),
     "an account that lies": body("retention", remove={"steps": [gone()]}, account={"steps": 0}),
     "a merge that loses rows": body("compaction", add=[new(rows=9)], remove={"steps": [gone()]}),
     "a merge that brings rows": body("compaction", add=[new(rows=11)], remove={"steps": [gone()]}),
