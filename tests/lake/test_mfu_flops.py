@@ -235,3 +235,48 @@ def test_numbers_that_are_none(capsys, options):
     """Neither what is no number, nor more active parameters than there are, gives an MFU."""
     assert cli.run(["mfu", *options, "--tokens-per-s", "1e5", "--convention", "6N", "--device", "A100 SXM"]) == 2
     assert capsys.readouterr().out == ""
+
+
+def test_rows_need_what_their_convention_uses(tmp_path):
+    """By equation 3 no parameters; for a count neither layers nor width; speed in any of three ways."""
+    by_shape = "nlayers,nhidden,vocab_size,seq_len,n_gpus,gbs,sec_per_iter,peak_flops_per_gpu\n"
+    counted = "flops_per_token,gpus,tokens_per_s_per_gpu,peak_flops_per_gpu\n6e9,4,25000,3e14\n"
+    shape = {"layers": 10, "d_model": 1024, "seq_len": 2048, "vocab": 50_000}
+    (tmp_path / "a.csv").write_text(f"{by_shape}10,1024,50000,2048,8,64,2,3e14\n")
+    (tmp_path / "b.csv").write_text(counted)
+    (row,) = asked(tmp_path / "a.csv", "--convention", "narayanan")
+    one = token_flops(Model(**shape), convention("narayanan"))
+    assert row["mfu_pct"] == pytest.approx(100 * one.model * 64 * 2048 / 2 / 8 / 3e14, abs=1e-4)
+    (row,) = asked(tmp_path / "b.csv", "--convention", "counted")
+    assert (row["mfu_pct"], row["model_tflops_per_gpu"]) == (50, 150)
+    (tmp_path / "c.csv").write_text("n_layers,d_model,seq_len,n_gpus\n10,1024,2048,8\n")
+    done = CliRunner().invoke(mfu, ["--rows", str(tmp_path / "c.csv"), "--convention", "narayanan"])
+    assert "no column 'vocab'" in str(done.exception)
+
+
+def asked(path, *options):
+    """Return the rows that the command gives of a file."""
+    done = CliRunner().invoke(mfu, ["--rows", str(path), "--format", "json", *map(str, options)])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_rows_that_are_not_what_they_say(tmp_path):
+    """A stated figure is compared, absolutely or as a share; rows that disagree are flagged, and its column is kept."""
+    rows = "flops_per_token,n_gpus,tokens_per_s,peak_flops_per_gpu,mfu_pct\n"
+    path = tmp_path / "rows.csv"
+    path.write_text(rows + "".join(f"6e9,1,25000,3e14,{cell}\n" for cell in ("50.00", "50.4", "", "51")))
+    found = asked(path, "--convention", "counted", "--published", "mfu_pct", "--tolerance", "0.5")
+    words = ["within tolerance", "within tolerance", "not computed", "inconsistent as published"]
+    assert [row["published_verdict"] for row in found] == words
+    assert [row["published_difference"] for row in found] == [0, pytest.approx(-0.4), None, -1]
+    assert ([row["mfu_pct"] for row in found], found[3]["given_mfu_pct"]) == ([50] * 4, "51")
+    found = asked(path, "--convention", "counted", "--published", "mfu_pct", "--tolerance", "0.5%")
+    assert [row["published_verdict"] for row in found] == [words[0], words[3], words[2], words[3]]
+    done = CliRunner().invoke(
+        mfu, ["--rows", str(path), "--convention", "counted", "--published", "mfu_pct", "--tolerance", "0.5"]
+    )
+    assert "row 4: inconsistent as published: mfu_pct is 50.0, -1 of what is stated" in done.stderr
+    assert "1 of 4 rows are inconsistent as published" in done.stderr
+    done = CliRunner().invoke(mfu, ["--rows", str(path), "--convention", "counted", "--published", "mfu_ptc"])
+    assert "did you mean 'mfu_pct'?" in str(done.exception)

@@ -122,3 +122,25 @@ def test_links_lead_somewhere():
         for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
+
+
+def test_the_guide_of_imported_runs_ends_with_its_figures(tmp_path):
+    """Followed from the first command to the last, the guide gives MFU, devices and a price to a run that had none."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RANKLAKE_")}
+    environment |= {"RANKLAKE_LAKE": str(tmp_path / "lake"), "RANKLAKE_SPOOL": str(tmp_path / "spool")}
+    page = (ROOT / "docs/imported-runs.md").read_text(encoding="utf-8")
+    commands = [line for language, text in FENCE.findall(page) if language == "sh" for line in text.splitlines()]
+    said = {}
+    for command in commands:
+        if command.startswith("printf"):
+            subprocess.run(["bash", "-c", command], cwd=tmp_path, check=True, capture_output=True)
+            continue
+        status, out, error = run_here(command, tmp_path, environment)
+        assert status == 0, f"{command}\n{out}{error}"
+        said[command] = out
+    summary, cost = list(said.values())[-2:]
+    assert "NVIDIA H100 80GB HBM3" in summary
+    device_s = 256 * 10
+    assert f"{device_s}" in cost.replace(",", "")
+    assert "1.7777" in cost
+    assert "0.035" in summary, "1.767e14 of 989.4e12 x 5 s"

@@ -14,6 +14,8 @@ import published_lakes as lakes
 import published_mfu as mfu
 from published_data import table
 
+from ranklake.lake.mfu.rows import INCONSISTENT
+
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
@@ -169,11 +171,13 @@ def _mfu_foundry(data):
 
 def _mfu_bigscience(data):
     source = "mfu/bigscience_tr11_176b_steptime_tflops.csv"
-    for row in table(data / source):
+    for row in mfu.bigscience(data / source):
+        verdict = row["published_verdict"]
         yield Figure(
             group="MFU, BigScience", name=f"line {row['source_line']}: TFLOP/s a GPU", source=source,
             published=float(row["published_tflops_per_gpu"]), tolerance=0.02,
-            compute=lambda row=row: mfu.bigscience_tflops(row), inconsistent=row["note"],
+            compute=lambda row=row: row["hardware_tflops_per_gpu"],
+            inconsistent=f"the calculator's word; {row['note']}" if verdict == INCONSISTENT else "",
         )  # fmt: skip
 
 

@@ -10,15 +10,9 @@ import click
 
 from ranklake.commands.options import json_option
 from ranklake.errors import RanklakeError
-from ranklake.lake.mfu.calculate import (
-    GivenPeak,
-    Utilization,
-    named_peak,
-    rows_with_utilization,
-    utilization,
-    write_csv,
-)
+from ranklake.lake.mfu.calculate import GivenPeak, Utilization, named_peak, utilization
 from ranklake.lake.mfu.flops import CONVENTIONS, N_CONVENTIONS, RECOMPUTE, Model, convention, token_flops
+from ranklake.lake.mfu.rows import COMPARED, INCONSISTENT, Published, rows_with_utilization, write_csv
 
 
 class _Positive(click.FloatRange):
@@ -75,7 +69,14 @@ _COUNT = click.IntRange(min=1)
 @click.option(
     "--rows",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="CSV of runs, in place of the options above; mfu_pct and hfu_pct are appended.",
+    help="CSV of runs, in place of the options above (columns: docs/mfu.md); mfu_pct, hfu_pct and more are appended.",
+)
+@click.option("--published", metavar="COLUMN", help="Of --rows: figures to compare; rows that disagree are flagged.")
+@click.option(
+    "--published-as", type=click.Choice(COMPARED), default="mfu_pct", show_default=True, help="What they are."
+)
+@click.option(
+    "--tolerance", default="0.01", show_default=True, metavar="X", help="How far they may be off; 2% of the figure."
 )
 @click.option("--format", "row_format", type=click.Choice(["csv", "json"]), default="csv", help="Of --rows.")
 @json_option
@@ -85,8 +86,11 @@ def mfu(*, convention_name: str, n_convention: str, rows: Path | None, **given: 
     The convention and the peak's source stand with every number; an unknown device gives no ratio and a warning.
     """
     if rows is not None:
-        _print_rows(rows, convention_name, n_convention, as_json=given["as_json"] or given["row_format"] == "json")
+        as_json = given["as_json"] or given["row_format"] == "json"
+        _print_rows(rows, convention_name, n_convention, given["recompute"], _published(given), as_json=as_json)
         return
+    if given["published"] is not None:
+        raise RanklakeError("--published names a column of a file", mend="give it with --rows FILE.csv")
     if given["tokens_per_s"] is None:
         raise RanklakeError("--tokens-per-s is missing", mend="give it, or --rows FILE.csv")
     heads, head_dim = given["heads"], given["head_dim"]
@@ -165,10 +169,33 @@ def _percent(ratio: float | None) -> str:
     return "unknown" if ratio is None else f"{100 * ratio:.2f} %"
 
 
-def _print_rows(path: Path, convention_name: str, n_convention: str, *, as_json: bool) -> None:
+def _published(given: dict[str, Any]) -> Published | None:
+    if given["published"] is None:
+        return None
+    text = str(given["tolerance"]).strip()
+    try:
+        number = float(text.removesuffix("%"))
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise RanklakeError(f"{text!r} is no tolerance", where="--tolerance", mend="such as 0.01, or 2%")
+    is_relative = text.endswith("%")
+    return Published(given["published"], given["published_as"], number / 100 if is_relative else number, is_relative)
+
+
+def _print_rows(
+    path: Path,
+    convention_name: str,
+    n_convention: str,
+    recompute: str | None,
+    published: Published | None,
+    *,
+    as_json: bool,
+) -> None:
     try:
         with path.open(encoding="utf-8-sig", newline="") as source:
-            rows = list(rows_with_utilization(source, str(path), convention(convention_name), n_convention))
+            chosen = convention(convention_name)
+            rows = list(rows_with_utilization(source, str(path), chosen, n_convention, recompute, published))
     except UnicodeDecodeError as error:
         raise RanklakeError("not UTF-8", where=str(path), mend="convert it: iconv -t UTF-8") from error
     if not rows:
@@ -176,6 +203,13 @@ def _print_rows(path: Path, convention_name: str, n_convention: str, *, as_json:
     for number, row in enumerate(rows, start=1):
         if row["mfu_pct"] is None:
             click.echo(f"warning: {path}: row {number}: {row['mfu_reason']}", err=True)
+    verdicts = [row.get("published_verdict") for row in rows]
+    for number, (row, verdict) in enumerate(zip(rows, verdicts, strict=True), start=1):
+        if published is not None and verdict == INCONSISTENT:
+            off = f"{published.of} is {row[published.of]}, {row['published_difference']:+g} of what is stated"
+            click.echo(f"warning: {path}: row {number}: {INCONSISTENT}: {off}", err=True)
+    if published is not None:
+        click.echo(f"{verdicts.count(INCONSISTENT)} of {len(rows)} rows are {INCONSISTENT}", err=True)
     if as_json:
         click.echo(json.dumps(rows))
     else:
