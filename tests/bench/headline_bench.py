@@ -166,29 +166,32 @@ def table(found: Measured) -> str:
             for name, spent in cpu_s.items()
         ),
         f"    and {before_s:,.1f} before the first row: {total_s:,.0f} CPU-s",
-        f"    {total_s:,.0f} CPU-s on {CORES} cores = {total_s / CORES / 60:,.1f} min",
         # where others use the machine it is theirs, too
-        *([f"    wall as in this run: {wall_s:,.1f} s more x {factor:,.2f} = {wall_s * factor / 60:,.1f} min"] * quiet),
+        *(
+            [f"    wall time: {wall_s:,.1f} s more x {factor:,.2f} = {wall_s * factor / 60:,.1f} min on {CORES} cores"]
+            * quiet
+        ),
         "",
-        *_kept_up(found, more / sum(cpu_s.values())),
+        *_kept_up(found, more / sum(cpu_s.values()), more / wall_s),
     ]
     return "\n".join(lines)
 
 
-def _kept_up(found: Measured, rate: float) -> list[str]:
+def _kept_up(found: Measured, rate: float, rows_a_second: float) -> list[str]:
     """Return what a day of a cluster comes to, and how large a cluster `CORES` cores keep up with."""
     gpus, hours = DAY_GPUS, 24
     rows = gpus * hours * SECONDS * EVENTS
     share = gpus * hours * SECONDS / (found.generated["gpus"] * found.generated["seconds"])
     lake = sum(found.lake_bytes[name] for name in found.generated["rows"])
     objects, sent = found.generated["objects"], found.generated["object_bytes"]
+    kept_up = rows_a_second / EVENTS
     return [
         f"{gpus} GPUs x {hours} h, by the same multiplication:",
         "",
         f"    {rows:,} rows / {rate:,.0f} rows a CPU-s = {rows / rate / 60:,.0f} CPU-minutes",
         f"    {objects:,} objects x {share:,.0f} = {objects * share:,.0f}",
         f"    {sent * share / 2**30:,.1f} GiB in the spool, {lake * share / 2**30:,.1f} GiB in the lake",
-        f"    {CORES} cores keep up with {CORES} x {rate:,.0f} / {EVENTS} = {CORES * rate / EVENTS:,.0f} GPUs",
+        f"    {CORES} cores keep up with {rows_a_second:,.0f} rows a second / {EVENTS} = {kept_up:,.0f} GPUs",
     ]
 
 

@@ -1,5 +1,6 @@
 """The headline: its page is word for word what was measured once."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -22,3 +23,7 @@ def test_the_page_shows_what_was_measured(name):
     told = bench("--of", str(BENCH.with_name(name))).strip()
     assert told in (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
     assert "10,000 GPUs x 3,600 s x 42 rows = 1,512,000,000 rows" in told
+    (minutes,) = re.findall(r"wall time: .* = ([\d.]+) min on 2 cores", told)
+    said = re.sub(r"\s+", " ", (ROOT / "README.md").read_text(encoding="utf-8"))
+    of = "some {} minutes on the wall" if "300" not in name else "{} where ranks seal each five minutes"
+    assert of.format(round(float(minutes))) in said, "the README states wall time"
