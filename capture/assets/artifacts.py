@@ -89,8 +89,9 @@ class Artifacts(Lifecycle):
             with run.checkpoint("out/step-100.pt", step=100, tag="best-val-loss", tag_value=loss) as place:
                 torch.save(model.state_dict(), place)
 
-        The place does not exist yet: make a file or a folder of it. If the block raises, what it wrote is removed and
-        `path` is as it was. Its digest is found out in the background. This works in a run that records nothing, too.
+        The place does not exist yet: make a file or a folder of it; the folder above it does. If the block raises, what
+        it wrote is removed and `path` is as it was; so it is if the block wrote nothing, which is told. The digest is
+        found out in the background. This works in a run that records nothing, too.
 
         Raises
         ------
@@ -111,6 +112,9 @@ class Artifacts(Lifecycle):
         except BaseException:
             writing.abandon()
             raise
+        if writing.is_empty():  # by one of many ranks, say: to raise would end the training of those that wrote none
+            self._gaps.warn("checkpoint", f"nothing was written to {shown_place(writing.temporary)}: no checkpoint")
+            return
         writing.commit()
         spent_ns = time.monotonic_ns() - writing.began_ns
         with self.recording("artifacts"):

@@ -23,11 +23,13 @@ class AtomicWrite:
     Attributes
     ----------
     temporary
-        Does not exist yet: make a file or a folder of it.
+        Does not exist yet: make a file or a folder of it. The folder that it is in does.
     """
 
     def __init__(self, target: Path) -> None:
         self.target = target
+        with contextlib.suppress(OSError):  # whoever writes there is told
+            target.parent.mkdir(parents=True, exist_ok=True)
         self.temporary = target.with_name(f".{target.name[:128]}.{secrets.token_hex(4)}{SUFFIX}")
         self.began_ns = time.monotonic_ns()
 
@@ -59,6 +61,10 @@ class AtomicWrite:
             self.abandon()
             raise
         sync_folder(self.target.parent)
+
+    def is_empty(self) -> bool:
+        """Say whether nothing was written."""
+        return not os.path.lexists(self.temporary)
 
     def abandon(self) -> None:
         """Remove what was written."""

@@ -17,6 +17,8 @@ from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.contracts.storage import fsspec_options
 
 CONFIG_VARIABLE: Final = "RANKLAKE_CONFIG"
+SPOOL_KEYS: Final = ("uri", "local")
+"""What ``[spool]`` may say."""
 _UNUSABLE: Final = "unusable"
 """Source of a key where one was asked for in a way that is not understood: then nothing may leave without."""
 _KEYS: Final = ("encryption_key", "signing_key")
@@ -188,6 +190,23 @@ def read_storage(uri: str, environment: Mapping[str, str], tell: Tell) -> dict[s
     except (OSError, ValueError, AttributeError, RanklakeError) as error:
         tell("storage", f"[storage] of {file} cannot be used ({type(error).__name__}: {error}) and is left out")
         return {}
+
+
+def read_spool(environment: Mapping[str, str], tell: Tell) -> dict[str, str]:
+    """Return what ``[spool]`` in ``ranklake.toml`` says (``uri``, ``local``); what is wrong goes to `tell`."""
+    file = _file(environment)
+    try:
+        section = tomllib.loads(file.read_text(encoding="utf-8")).get("spool", {}) if file.is_file() else {}
+        told = {str(name): value for name, value in section.items()}
+    except (OSError, ValueError, AttributeError):  # `read_settings` tells of it
+        return {}
+    for name in sorted(told):
+        if name not in SPOOL_KEYS:
+            hint = did_you_mean(name, SPOOL_KEYS)
+            tell(f"[spool].{name}", f"unknown setting {name!r} in [spool] of {file}{hint and f' ({hint})'}; left out")
+        elif not isinstance(told[name], str):
+            tell(f"[spool].{name}", f"{name} in [spool] of {file} is not text and left out")
+    return {name: value for name, value in told.items() if name in SPOOL_KEYS and isinstance(value, str)}
 
 
 def _file(environment: Mapping[str, str]) -> Path:

@@ -7,6 +7,7 @@ does not look at, and are renamed when they are all there.
 """
 
 import contextlib
+import importlib.util
 import os
 import posixpath
 import secrets
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     import fsspec
 
 _OBJECT_STORES: Final = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci", "r2"})
+_EXTRAS: Final = {"s3": "s3", "s3a": "s3"}
+"""Extras of ours that bring what opens a protocol."""
 _BUSY: Final = frozenset({429, 503})
 
 
@@ -41,6 +44,26 @@ class Pushed:
     segments: int = 0
     rows: int = 0
     left: int = 0
+
+
+def missing_package(uri: str) -> str:
+    """Return what is missing for a spool's URI to be opened, and how to get it; empty if nothing is."""
+    protocol, has_scheme, _ = uri.partition("://")
+    if not has_scheme or "::" in uri:
+        return ""
+    from fsspec.registry import known_implementations, registry  # not before there is a spool
+
+    if protocol in registry:
+        return ""
+    known = known_implementations.get(protocol)
+    if known is None:
+        return f"no file system is called {protocol!r}"
+    module = known["class"].partition(".")[0]
+    if importlib.util.find_spec(module) is not None:
+        return ""
+    extra = _EXTRAS.get(protocol)
+    wanted = f"'ranklake[{extra}]'" if extra else module
+    return f"pip install {wanted}"
 
 
 class Uploader:

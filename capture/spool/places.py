@@ -16,19 +16,19 @@ class LocalSpoolError(RanklakeError):
     """The local spool cannot be used."""
 
 
-def local_root(given: str | os.PathLike[str] | None = None) -> Path:
+def local_root(given: str | os.PathLike[str] | None = None, configured: str = "") -> Path:
     """Return the local spool's folder, made if that is possible now.
 
-    What is given comes first, then RANKLAKE_LOCAL_SPOOL, then /var/tmp/ranklake-<uid>: a disk that outlives a
-    reboot, unlike /tmp. There a folder of somebody else's, or a link, is refused: whoever made it could read or
-    replace what training records.
+    What is given comes first, then RANKLAKE_LOCAL_SPOOL, what is configured (``local`` in ``[spool]``), and then
+    /var/tmp/ranklake-<uid>: a disk that outlives a reboot, unlike /tmp. There a folder of somebody else's, or a link,
+    is refused: whoever made it could read or replace what training records.
 
     Raises
     ------
     LocalSpoolError
         The default folder cannot be made, or belongs to somebody else.
     """
-    named = os.fspath(given) if given else os.environ.get(LOCAL_VARIABLE, "")
+    named = os.fspath(given) if given else os.environ.get(LOCAL_VARIABLE) or configured
     if named:
         path = Path(named).expanduser().absolute()
         with contextlib.suppress(OSError):
@@ -48,12 +48,12 @@ def local_root(given: str | os.PathLike[str] | None = None) -> Path:
     return path
 
 
-def spool_uri(given: str | os.PathLike[str] | None = None) -> str:
-    """Return the spool's URI, what is given coming before RANKLAKE_SPOOL; empty if there is none.
+def spool_uri(given: str | os.PathLike[str] | None = None, configured: str = "") -> str:
+    """Return the spool's URI: what is given, RANKLAKE_SPOOL, or what is configured; empty if there is none.
 
     A plain path is made absolute: whoever recovers a stream may run in another folder.
     """
-    uri = os.fspath(given) if given else os.environ.get(SPOOL_VARIABLE, "")
+    uri = os.fspath(given) if given else os.environ.get(SPOOL_VARIABLE) or configured
     if not uri or "://" in uri or "::" in uri:
         return uri.rstrip("/")
     return str(Path(uri).expanduser().absolute())

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 from ranklake.capture.common.gaps import LOGGER, NOWHERE, Gaps, RefusedError
-from ranklake.capture.common.settings import read_settings, read_storage
+from ranklake.capture.common.settings import read_settings, read_spool, read_storage
 from ranklake.capture.common.values import integer, redacted, text
 from ranklake.capture.lifecycle.failures import FAILURES
 from ranklake.capture.lifecycle.heartbeat import Heartbeat
@@ -21,10 +21,12 @@ from ranklake.capture.provenance.launcher import Launch, find_launch
 from ranklake.capture.provenance.names import clean
 from ranklake.capture.provenance.provenance import learn_secrets, run_row
 from ranklake.capture.recording.recorder import Recorder
+from ranklake.capture.sending.upload import missing_package
 from ranklake.capture.spool.claims import Claims
 from ranklake.capture.spool.places import local_root, spool_uri
 from ranklake.capture.training.identity import Identity, numbered
 from ranklake.capture.training.run import Run
+from ranklake.lake.contracts.redact import redact_uri
 
 _LARGEST_PATCH: Final = 1 << 17  # a row of `runs` must fit a frame, in which a character can take six bytes
 _runs: "weakref.WeakSet[Run]" = weakref.WeakSet()
@@ -64,10 +66,11 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
         Name of the run, the same on all ranks; by default RANKLAKE_RUN, else what the launcher says (see
         `ranklake.capture.provenance.launcher`).
     spool
-        Folder or fsspec URI that segments are uploaded to; by default RANKLAKE_SPOOL. Without one they wait in the
-        local spool for ``ranklake agent``.
+        Folder or fsspec URI that segments are uploaded to; by default RANKLAKE_SPOOL, else ``uri`` under ``[spool]``
+        in ``ranklake.toml``. Without one they wait in the local spool for ``ranklake agent``.
     local_dir
-        Folder on a local disk; by default RANKLAKE_LOCAL_SPOOL, else /var/tmp/ranklake-<uid>.
+        Folder on a local disk; by default RANKLAKE_LOCAL_SPOOL, else ``local`` under ``[spool]``, else
+        /var/tmp/ranklake-<uid>.
     rank, world_size, attempt
         By default as the launcher says; RANKLAKE_ATTEMPT sets the attempt.
     config
@@ -99,10 +102,11 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
     A run. Nothing is raised: if the recording cannot begin, the run records nothing, and a warning says why.
     """
     gaps = Gaps()
-    launch = Launch(run=clean(text(run or "run")))
+    launch = Launch(run="run" if run is None else clean(text(run) or "run"))
     if not enabled:
         return Run(launch)
     try:
+        run = launch.run if run else None
         learn_secrets(config)
         name = redacted(job, 256)
 
@@ -110,10 +114,11 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
             given = partial(find_launch, run=run, rank=rank, world_size=world_size, attempt=attempt)
             return given(name, os.environ, group=group)
 
-        launch, root = find(group_of()), local_root(local_dir)
+        configured = read_spool(os.environ, gaps.warn)
+        launch, root = find(group_of()), local_root(local_dir, configured.get("local", ""))
         launch = numbered(launch, Claims(root, launch.run), gaps)
         chosen = read_settings(settings, os.environ, gaps.warn)
-        uri = spool_uri(spool)
+        uri = spool_uri(spool, configured.get("uri", ""))
         recorder = Recorder(root, launch, uri, chosen)
         options: dict[str, Any] = gaps.lenient("storage_options", dict, storage_options, {})
         if storage_options is None:
@@ -140,6 +145,9 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
         return Run(launch, None, gaps)
     if launch.warning:
         gaps.warn("launch", launch.warning)
+    missing = missing_package(uri)
+    if missing:
+        gaps.warn("spool", f"nothing can be sent to {redact_uri(uri)}: {missing}; it waits in {recorder.root}")
     begun.identity = Identity(begun, recorder, find, inquire)
     with begun.recording("events"):
         begun.identity.begin()

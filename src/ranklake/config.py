@@ -36,6 +36,8 @@ class SpoolSection:
 
     uri: str = ""
     """Folder or object-store URI of the spool; overridden by ``RANKLAKE_SPOOL`` and ``--spool``."""
+    local: str = ""
+    """Folder on a node's own disk that ranks record into; ``RANKLAKE_LOCAL_SPOOL`` wins. Empty: below /var/tmp."""
     prefixes: tuple[Prefix, ...] = ()
     """Who may write where, each as a table ``[[spool.prefixes]]``; see `ranklake.lake.writers.Prefix`."""
 

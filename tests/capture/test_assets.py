@@ -116,8 +116,8 @@ def test_a_checkpoint_that_fails_leaves_what_was_there(place, tmp_path):
 
     with pytest.raises(RuntimeError, match="boom"):
         save()
-    with pytest.raises(FileNotFoundError), run.checkpoint(target):
-        pass
+    with run.checkpoint(target):
+        pass  # nothing is written: told, and no reason to end the training
     assert target.read_bytes() == b"old"
     assert [file.name for file in tmp_path.iterdir() if SUFFIX in file.name] == []
     run.close()

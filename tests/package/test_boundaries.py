@@ -33,7 +33,9 @@ CAPTURE = {  # what each folder of capture imports when it is imported; a module
     "logs": {"common", "lifecycle", "spool", "steps"},
     "recover": {"common", "logs", "sealing", "sending", "spool"},
     "recording": {"common", "lanes", "metrics", "provenance", "recover", "sealing", "sending", "spool"},
-    "training": {"assets", "common", "lifecycle", "logs", "metrics", "provenance", "recording", "spool", "steps"},
+    "training": {
+        *("assets", "common", "lifecycle", "logs", "metrics", "provenance", "recording", "sending", "spool", "steps")
+    },
     "node": {"common", "lanes", "provenance", "recording", "sealing", "sending", "spool", "training"},
     "serving": {"common", "steps", "training"},
     "frameworks": {"assets", "common", "steps", "training"},

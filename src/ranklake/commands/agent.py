@@ -136,7 +136,19 @@ def agent(  # noqa: PLR0913, PLR0917 - click passes options by name
     stop = threading.Event()
     keys = config.encryption_key, config.signing_key
     sources = Sources(sample, sample_interval_s, scrape, scrape_interval_s)
-    duty = Duty(local_root(local_dir), uri, options, interval_s, pack_s, metrics_port, as_json, *keys, sources, stop)
+    root = local_root(local_dir, config.spool.local)
+    duty = Duty(
+        root,
+        uri,
+        options,
+        interval_s,
+        pack_s,
+        metrics_port,
+        as_json,
+        *keys,
+        sources,
+        stop,
+    )
     if once:
         return _once(duty)
     troubled = False
