@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 _STEP_FLOATS: Final = frozenset(STEP_FLOATS)
 _TEXT: Final = frozenset({str})
+_BEYOND: Final = 1 << 63
+_MISUSES: Final = "ranklake/misuses"
 _pack_scalar: Final = SCALARS.packer.pack_into
 
 
@@ -83,6 +85,7 @@ class Metrics:
             self._mappings = Mappings(recorder)
             self._recent = self._mappings.recent
             self._meters = Meters(recorder, self)
+            recorder.misuses.counted = self._count_misuses
             if recorder.settings.sampling:
                 self.sampler = Sampler(recorder, self, self._meters.failed("scalars"))
             if MODULE is not None:
@@ -369,9 +372,23 @@ class Metrics:
 
     def step_number(self, raw: object) -> int:
         """Return a step's number; None is one more than the last. Raises what `integer` raises."""
+        if type(raw) is int and 0 <= raw < _BEYOND:
+            return raw
         if raw is None:
             return 0 if self._latest == ABSENT else self._latest + 1
-        return integer(raw)
+        whole = integer(raw)
+        if whole < 0:
+            self.misuse("step below 0", f"step {whole} is below 0: its row will be refused when it is ingested")
+        return whole
+
+    def _count_misuses(self, count: int) -> None:
+        if not self._closed and self._recorder is not None and self._recorder.series.has(_MISUSES):
+            self.add_metric(_MISUSES, float(count), self._at)
+
+    def misuse(self, topic: str, line: str) -> None:
+        """Tell, once by topic, of what is recorded otherwise than its caller may have meant; and count it."""
+        if self._recorder is not None:
+            self._recorder.misuses.tell(topic, line)
 
     def enter_step(self, step: Step) -> None:
         """Take note that a step begins: values logged from here on are its; values from devices may have arrived."""

@@ -18,10 +18,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from ranklake.capture.common.gaps import TOO_MANY_SERIES, UNREGISTERED, WRONG_KIND, WRONG_UNIT, RefusedError
+from ranklake.capture.common.misuse import near
 from ranklake.capture.common.settings import Settings
 from ranklake.capture.common.values import text
+from ranklake.capture.steps.steps import STEP_NAMES
 from ranklake.lake.contracts.load import load_metrics
 from ranklake.lake.contracts.model import Metric
+from ranklake.lake.contracts.units import is_unit
 
 KINDS: Final = frozenset({"gauge", "counter", "delta", "ratio"})
 OVERFLOW: Final = "ranklake/over_max_series"
@@ -106,6 +109,9 @@ class Policies:
         if metric is None:
             if due_kind or due_unit:
                 self._declared[name] = due_kind, due_unit
+            if unit is not None and not is_unit(unit):
+                mend = "write it as UCUM does, such as 's' or 'By', and what is counted in braces, such as '{token}'"
+                self._tell_once(f"{name} unit", f"unit {text(unit, 80)!r} of metric {name!r} is not known; {mend}")
         elif metric.replaced_by:
             self._tell_once(name, f"metric {name!r} is deprecated; use {metric.replaced_by!r}")
         facts: dict[str, Any] = {"kind": kind if kind in KINDS else due_kind or "gauge"}
@@ -136,8 +142,9 @@ class Policies:
         if self._compared >= _MOST_COMPARED:  # a tenth of a millisecond each, in the training's thread
             return ""
         self._compared += 1
-        near = difflib.get_close_matches(name, self._registry, n=1, cutoff=_NEAR)
-        return f"did you mean {near[0]!r}?" if near else ""
+        of_step = "" if "/" in name else near(name, STEP_NAMES)
+        found = [of_step] if of_step else difflib.get_close_matches(name, self._registry, n=1, cutoff=_NEAR)
+        return f"did you mean {found[0]!r}?" if found else ""
 
     def _tell_once(self, topic: str, line: str) -> None:
         if topic not in self._told and len(self._told) < _MOST_TOLD:

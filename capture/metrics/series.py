@@ -74,6 +74,10 @@ class Series:
             known = self._overflow if full else self._metrics
             return self._define("metric", known, OVERFLOW if full else key, self._max_metrics, facts)
 
+    def has(self, name: str) -> bool:
+        """Say whether a metric has a number of its own, or there is room for one."""
+        return name in self._metrics or len(self._metrics) < self._max_metrics - 1
+
     def schema(self, metrics: tuple[int, ...]) -> int:
         """Return the number of a mapping's metrics in their order."""
         found = self._schemas.get(metrics)

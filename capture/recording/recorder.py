@@ -25,6 +25,7 @@ from ranklake.capture.common.gaps import (
     RefusedError,
 )
 from ranklake.capture.common.layouts import FRAME_LANES, ROWS, SCALARS, SLOT_LANES, STEPS, WRITTEN, Layout
+from ranklake.capture.common.misuse import Misuses
 from ranklake.capture.common.settings import Settings
 from ranklake.capture.common.values import json_text
 from ranklake.capture.lanes.lane import RETRY_NS, Lane
@@ -78,6 +79,8 @@ class Recorder:
         Files that nobody writes to any more, and their rows.
     untold
         Gaps that no event tells of yet.
+    misuses
+        What callers may have meant otherwise.
     settle
         Makes the row of ``runs`` final; see `ranklake.capture.provenance.inquiry.Inquiry.settle`.
     """
@@ -94,8 +97,9 @@ class Recorder:
         self.settings = settings or Settings()
         self.gaps = Gaps()
         self.keys = SealingKeys(self.settings.encryption_key, self.settings.signing_key)
+        self.misuses = Misuses(self.gaps.warn)
         policy, registry = registry_of(self.settings, self.gaps.warn)
-        self.series = Series(self.note, Policies(policy, registry, self.gaps.warn), policy.max_series)
+        self.series = Series(self.note, Policies(policy, registry, self.misuses.tell), policy.max_series)
         self.closed = False
         self.stream: Stream | None = None
         self.unsealed: dict[OpenFile, int] = {}
@@ -380,6 +384,7 @@ class Recorder:
         self._mutex = threading.RLock()
         self.gaps.after_fork()
         self.gaps.at_once = self._flush_gaps_of_worker
+        self.misuses.after_fork()
         self.series.after_fork()
         self.budget.after_fork()
         self._folding.after_fork()

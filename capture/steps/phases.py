@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from ranklake.capture.common.gaps import BEGUN_BEFORE_FORK, NOT_BEGUN
 from ranklake.capture.common.layouts import ABSENT, MARK, PHASES, SPANS
+from ranklake.capture.common.misuse import near
 from ranklake.capture.common.native import MODULE
 from ranklake.capture.steps.stack import Frame
 
@@ -122,6 +123,11 @@ def phase_handle(run: "Run", name: int, column: int, size: int = ABSENT, microba
     slow = partial(run.spans.put, _pack_span)
     made: Phase = MODULE.Phase(run, run.stack, run.spans, slow, run.span_ids.__next__, name, column, size, microbatch)
     return made
+
+
+def misspelt(name: str) -> str:
+    """Return the phase with a column that a name may be a misspelling of; empty if there is none."""
+    return "" if name in _PHASE_OF else near(name, _PHASE_OF)
 
 
 def phase_column(name: str) -> tuple[int, str]:

@@ -20,6 +20,7 @@ from ranklake.capture.common.values import (
     plain,
     redacted,
     repr_of,
+    text,
 )
 from ranklake.capture.lifecycle.failures import FAILURES
 from ranklake.capture.lifecycle.preemption import PREEMPTION
@@ -29,7 +30,7 @@ from ranklake.capture.provenance.launcher import Launch
 from ranklake.capture.spool.meta import ENDED
 from ranklake.capture.steps.device_phases import DevicePhase, Mark, Passage, cuda_in_use, mark_cuda
 from ranklake.capture.steps.flops import PEAK_MEASURED, FlopCount, measure_cpu_peak
-from ranklake.capture.steps.phases import Phase, now, phase_column, phase_handle
+from ranklake.capture.steps.phases import Phase, misspelt, now, phase_column, phase_handle
 from ranklake.capture.steps.steps import NOTHING, Missed, Nothing, Step
 from ranklake.capture.steps.waits import Waits
 from ranklake.capture.training.watching import Watching
@@ -43,6 +44,11 @@ if TYPE_CHECKING:
 
 AnyPhase = Phase | DevicePhase
 _SEVERITIES: Final = frozenset({"info", "warning", "error"})
+_SEVERITY_OF: Final = {
+    "warn": "warning",
+    **dict.fromkeys(("err", "critical", "fatal", "emergency", "alert", "catastrophe", "catastrophic"), "error"),
+}
+"""What others say for them."""
 
 
 class Run(Watching, Logging, Assets):
@@ -184,6 +190,8 @@ class Run(Watching, Logging, Assets):
         assert self._recorder is not None
         name = checked(name)
         column, kind = phase_column(name)
+        if column < 0 and (meant := misspelt(name)):
+            self.misuse(f"phase {name}", f"phase {name!r} adds to no column of the step; did you mean {meant!r}?")
         where = self.coordinates_of_spans
         number = self._recorder.series.span(name, kind, **where)
         size = ABSENT if size_bytes is None else integer(size_bytes)
@@ -243,13 +251,23 @@ class Run(Watching, Logging, Assets):
                 attributes["excess"] = excess
             columns: dict[str, Any] = {
                 "event": checked(name)[:256],
-                "severity": severity if severity in _SEVERITIES else "info",
+                "severity": self._severity(severity),
                 "message": None if message is None else redacted(message, 8192),
                 "step": None if at == ABSENT else at,
                 "duration_ns": None if duration_s is None else max(0, round(number(duration_s) * 1e9)),
                 "attributes": json_text(redact(plain(attributes))),
             }
             self.record("events", columns, moment)
+
+    def _severity(self, given: object) -> str:
+        """Return a severity that the contract has; of another, the nearest, and it is told."""
+        if isinstance(given, str) and given in _SEVERITIES:
+            return given
+        word = text(given, 80)
+        severity = _SEVERITY_OF.get(word.lower(), "info")
+        known = "info, warning or error"
+        self.misuse(f"severity {word}", f"severity {word!r} is not {known}; it is recorded as {severity!r}")
+        return severity
 
     def record(self, table: str, columns: Mapping[str, Any], at_ns: int | None = None) -> bool:
         """Write a row of one of `ranklake.capture.common.layouts.FRAME_LANES`; False if it was counted as a gap.

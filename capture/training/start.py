@@ -102,11 +102,12 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
     A run. Nothing is raised: if the recording cannot begin, the run records nothing, and a warning says why.
     """
     gaps = Gaps()
-    launch = Launch(run="run" if run is None else clean(text(run) or "run"))
+    given_run = "" if run is None else text(run)
+    launch = Launch(run=clean(given_run or "run"))
     if not enabled:
         return Run(launch)
     try:
-        run = launch.run if run else None
+        run = launch.run if given_run else None
         learn_secrets(config)
         name = redacted(job, 256)
 
@@ -145,6 +146,10 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
         return Run(launch, None, gaps)
     if launch.warning:
         gaps.warn("launch", launch.warning)
+    asked = given_run or os.environ.get("RANKLAKE_RUN", "")
+    if asked and clean(asked) != asked:
+        kept = "letters, digits, '.', '_' and '-', and nothing that looks like a credential"
+        begun.misuse("run", f"run {text(asked, 200)!r} is recorded as {clean(asked)!r}: a name has {kept}")
     missing = missing_package(uri)
     if missing:
         gaps.warn("spool", f"nothing can be sent to {redact_uri(uri)}: {missing}; it waits in {recorder.root}")

@@ -12,6 +12,7 @@ from typing import Final
 from ranklake.lake.contracts.delta import statistics_columns
 from ranklake.lake.contracts.load import PACKAGED
 from ranklake.lake.contracts.model import OVERLAY_IDS, Contract, Metric
+from ranklake.lake.contracts.units import is_known_unit
 
 ENVELOPE_IDS: Final = 20  # ids below are the envelope's
 TABLE: Final = "table"  # the item of a lint about the whole contract
@@ -29,10 +30,6 @@ SUFFIX_UNITS: Final[Mapping[str, tuple[str, ...]]] = {
     "_joules": ("J",),
     "_celsius": ("Cel",),
 }
-UNITS: Final = frozenset(
-    {"s", "ns", "By", "By/s", "Hz", "W", "J", "Cel", "FLOP", "FLOP/s", "ratio", "1", "metric", "none"}
-)
-_COUNTED: Final = re.compile(r"\{[a-z_]+\}(/(?:[sh]|kW\.h))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,11 +186,6 @@ LINTS: Final[Mapping[str, Callable[[Contract], Iterator[tuple[str, str]]]]] = {
     "RL011": _versions,
     "RL012": _ranges,
 }
-
-
-def is_known_unit(unit: str) -> bool:
-    """Say whether a unit is SI, dimensionless, or a counted thing."""
-    return unit in UNITS or _COUNTED.fullmatch(unit) is not None
 
 
 def _words(text: str) -> set[str]:
