@@ -26,6 +26,7 @@ _KNOWN: Final = re.compile(
     r"(?<![0-9A-Za-z])(?:"
     r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"  # UUID
     r"|(?:[0-9a-f]{7,32}|[0-9A-F]{7,32}|[0-9a-f]{40}|[0-9a-f]{48}|[0-9a-f]{56}|[0-9a-f]{64}|[0-9a-f]{96}|[0-9a-f]{128})"
+    r"|(?<=[-+.])g[0-9a-f]{7,40}"  # as ``git describe`` has a commit
     r"|0[xX][0-9a-fA-F]+"
     r"|_ZN[0-9A-Za-z_]+"  # a symbol of C++, as in stack traces
     r"|[0-9]{8}T[0-9]{4,12}Z?"  # a time, as in names of runs and folders
@@ -34,6 +35,17 @@ _KNOWN: Final = re.compile(
     r")(?![0-9A-Za-z])"
 )
 """Digests, commits, UUIDs, addresses, times, alphabets: no secrets, unless a name says so."""
+_HARDWARE: Final = re.compile(
+    r"(?<![0-9A-Za-z])(?:[0-9]{1,3}x)?(?:"
+    r"[ABHV][1-9]00|A30|A40|P100|T4|L4|L40S?|GB?[23]00|GH200|MI[0-9]{3}[AX]?|RTX|Gaudi[0-9]?|TPU|DGX|HGX"
+    r"|SXM[0-9]?|PCI[eE]|NVL[0-9]{0,3}|HBM[0-9]?|EPYC|Xeon|TRT|(?:NV|MX)?FP[0-9]{1,2}|BF16|INT[48]|[0-9]{1,4}(?:GB|GiB|TB)"
+    r"|NVIDIA|AMD|Intel|Samsung|Micron|KIOXIA|Solidigm|Mellanox|ConnectX"
+    r")(?:x[0-9]{1,4})?(?![0-9A-Za-z])"
+)
+"""What names of machines and of what ran on them are put together from; by itself between two marks, as no chance has
+it in a token."""
+_PART: Final = re.compile(r"(?<![0-9A-Za-z])(?:[0-9]{1,3}x)?[A-Z0-9]{1,16}(?:x[0-9]{1,4})?(?![0-9A-Za-z])")
+"""Numbers of models, in a name that has such a word."""
 _EDGE: Final = re.compile(r"[/.~]")
 _REST: Final = 12
 """What is left of a run beside a random stretch, if it is shorter than that, may as well be a part of the secret."""
@@ -75,6 +87,8 @@ def random_stretches(text: str) -> list[tuple[int, int]]:
 def _stretch(run: str) -> tuple[int, int] | None:
     """Return the most random stretch of a run of characters, widened to its edges; None if it is no secret."""
     known = [match.span() for match in _KNOWN.finditer(run)]
+    if _HARDWARE.search(run):
+        known = sorted(known + [match.span() for match in _PART.finditer(run)])
     symbols = run.encode("ascii").translate(_SYMBOL)
     best = current = begin = 0
     span = (0, 0)

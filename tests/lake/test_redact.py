@@ -393,3 +393,27 @@ def test_of_secrets_not_more_are_known_than_can_be_looked_for(nothing_known):
     for _ in range(20):
         redact(text)
     assert time.process_time() - before < 1
+
+
+NAMES = (Path(__file__).parents[1] / "support" / "innocent_names.txt").read_text(encoding="utf-8").splitlines()
+INNOCENT = [name for name in NAMES if name and not name.startswith("#")]
+
+
+def test_names_that_people_gave_stay():
+    """Of systems, models, files, devices, containers and commits: by themselves, in a sentence, under a plain key."""
+    assert len(INNOCENT) > 100
+    assert [name for name in INNOCENT if redact(name) != name] == []
+    told = [f"run {name} of 8, see {name}.log" for name in INNOCENT]
+    assert [line for line in told if redact(line) != line] == []
+    assert redact({"system": dict.fromkeys(INNOCENT, INNOCENT)}) == {"system": dict.fromkeys(INNOCENT, INNOCENT)}
+
+
+def test_no_name_hides_a_secret():
+    """A token of each shape goes from behind, before and within each of these names; most often the name stays."""
+    random = randomness.Random(7)
+    for name in INNOCENT:
+        for shape in SHAPES.values():
+            token = drawn(random, shape)
+            for text in (f"{name} {token}", f"{name}/{token}", f"{token}_{name}", f"{name}={token}"):
+                assert token not in redact(text), text
+            assert redact(f"{name} {token}").startswith(name)
