@@ -8,7 +8,8 @@ LAKE and SPOOL are empty places: folders, or URIs of an object store with --stor
 answers that are lost (one request in fifteen). A segment counts as acknowledged when it is whole in the spool.
 
 Exits 0 if at the end, after one undisturbed ingest, every acknowledged row is in its table or in quarantine exactly
-once, the books add up, and purging all that nobody can want any more changes neither.
+once, the books add up, and purging all that nobody can want any more changes neither. In a local spool each segment
+comes with a hostile object (`mutations.py`), whose own lies may be named, and nothing else.
 """
 
 import argparse
@@ -29,10 +30,12 @@ from pathlib import Path
 import chaos_child
 import pyarrow as pa
 from distributed import LocalCluster
+from mutations import faults_of_others, poison
 from radosgw import radosgw
 from segments import segment_bytes, step_rows
 from stores import Proxy, s3_storage
 
+from ranklake.lake.audit.proof import verify
 from ranklake.lake.commit import files
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest import ingest
@@ -56,9 +59,14 @@ def bad_rows(slot):
 class Source:
     """What capture would be: puts whole segments into the spool, and remembers what it acknowledged."""
 
-    def __init__(self, spool):
-        self.spool = spool
+    def __init__(self, spool, rng):
+        self.spool, self.rng = spool, rng
         self.segments = 0
+        self.folder = Path(spool.root) if "file" in spool.fs.protocol else None
+        if self.folder:
+            self.outside = self.folder.with_name("outside")
+            self.outside.mkdir()
+            (self.outside / "canary").write_bytes(b"nobody's business")
 
     def put(self):
         """Put one segment; every third is sent a second time, with a longer cut."""
@@ -71,10 +79,12 @@ class Source:
             self._send(rows.slice(0, ROWS // 2), number)
         self._send(rows, number)
         self.segments += 1
+        if self.folder:
+            poison(self.rng, number, self.folder, self.outside)
 
     def _send(self, rows, number):
         path, raw = segment_bytes(rows, rows_before=ROWS * number)
-        target = f"{self.spool.root}/2026-03-0{1 + number % 3}/{path}"
+        target = f"{self.spool.root}/segments/2026-03-0{1 + number % 3}/{path}"
         fs = self.spool.fs
         if "file" in fs.protocol:  # whole or not at all, as an object store does it
             scratch = Path(f"{target}.tmp")
@@ -143,7 +153,8 @@ class Crew:
 def keys(lake, table):
     """Count the rows of a table by key."""
     rows = read(lake, contract(table), ["incarnation", "segment", "slot"])
-    return Counter(zip(*(rows[name].to_pylist() for name in rows.column_names), strict=True))
+    every = zip(*(rows[name].to_pylist() for name in rows.column_names), strict=True)
+    return Counter(key for key in every if key[0] == 7)
 
 
 def judge(lake, spool, source):
@@ -155,7 +166,10 @@ def judge(lake, spool, source):
         missing, excess = (wanted - have).total(), (have - wanted).total()
         if missing or excess:
             found.append(f"{table}: {missing} rows lost, {excess} too many")
-    found += [f"{item.table}: {fault}" for item in balance(lake, spool.listing()) for fault in item.faults]
+    faults = [f"{item.table}: {fault}" for item in balance(lake, spool.listing()) for fault in item.faults]
+    found += faults_of_others(faults)
+    if verify(lake) is not None:
+        found.append("the audit trail is broken")
     if read_plan(lake, last_finished(lake) + 1) is not None:
         found.append("a plan is unfinished")
     return found
@@ -174,7 +188,7 @@ def campaign(lake_uri, spool_uri, storage, flapping, kills, seed):
     """Run the campaign; return the findings and a line for people. Who dies reaches the store by `flapping`."""
     rng = random.Random(seed)
     lake, spool = Lake.create(lake_uri, storage), Spool(spool_uri, storage)
-    source = Source(spool)
+    source = Source(spool, rng)
     began = time.monotonic()
     source.put()
     ingest(lake, spool, InProcess())

@@ -10,6 +10,7 @@ import ingest_child
 from distributed.comm.core import CommClosedError
 
 from ranklake.errors import RanklakeError
+from ranklake.lake.audit.trail import record
 from ranklake.lake.ingest import ingest
 from ranklake.lake.spool import Spool
 from ranklake.lake.store import Lake
@@ -39,7 +40,9 @@ def keep_up(lake, spool, storage, address, seed):
     _arm(seed)
 
     def once():
-        upkeep(Lake.create(lake, storage), InProcess(), grace=GRACE)
+        opened = Lake.create(lake, storage)
+        record(opened, "child", "test.upkeep", f"{random.random()}")
+        upkeep(opened, InProcess(), grace=GRACE)
         time.sleep(0.2)
 
     _for_ever(once)

@@ -479,3 +479,18 @@ KINDS = {
     "sparse file": (files_sparse, 1),
 }
 """What puts hostile objects, by name, and how often."""
+
+_NOT_BESIDE_KILLS = {"sparse file", "dates"}
+"""What takes long, so that little else would be killed."""
+
+
+def poison(rng: random.Random, number: int, spool: Path, outside: Path) -> None:
+    """Put one hostile object into a spool, beside what others put there."""
+    kinds = {kind: put for kind, (put, _) in KINDS.items() if kind not in _NOT_BESIDE_KILLS}
+    chosen = rng.choices(list(kinds), [KINDS[kind][1] for kind in kinds])[0]
+    kinds[chosen](Case(number, random.Random(rng.random()), spool, outside))
+
+
+def faults_of_others(faults: list[str]) -> list[str]:
+    """Return what does not add up of streams that are no case's: a case's own lies are named, and that is all."""
+    return [fault for fault in faults if "run fuzz-" not in fault and "more streams do not add up" not in fault]
