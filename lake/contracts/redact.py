@@ -3,6 +3,7 @@
     a text under a telling name            password, AWS_SECRET_ACCESS_KEY, apiKey        `secret_names`
     a telling name with its value in text  token=…, "password": "…", --api-key …
     a text of a telling shape              such as a web token or a private key           `secret_shapes`
+    what commands take by short options    curl -u USER:…, mysql -p…, lines of a netrc    `secret_commands`
     user and password of a URL, and what signs it
     what looks drawn at random             20 characters and more                         `randomness`
     what this process knows for a secret   values of its variables, options, settings     `known_secrets`
@@ -16,6 +17,7 @@ from typing import Any, Final
 
 from ranklake.lake.contracts.known_secrets import without_known
 from ranklake.lake.contracts.randomness import random_stretches
+from ranklake.lake.contracts.secret_commands import hide_arguments, hide_in_text
 from ranklake.lake.contracts.secret_names import tells
 from ranklake.lake.contracts.secret_shapes import LITERALS, SHAPES
 
@@ -77,6 +79,8 @@ def redact(value: Any) -> Any:  # noqa: ANN401 - JSON
             for key, item in value.items()
         }
     if isinstance(value, list):
+        if all(isinstance(item, str) for item in value):
+            value = hide_arguments(value, REDACTED)
         return [
             _hidden(item) if _takes_a_secret(before) and isinstance(item, str) and item[:2] != "--" else redact(item)
             for before, item in zip([None, *value], value, strict=False)
@@ -93,11 +97,12 @@ def redact_arguments(arguments: Sequence[str]) -> list[str]:
     """Return a command line's arguments with credentials replaced: values of options of telling names, telling texts.
 
     ``--api-key X`` and ``--api-key=X`` lose their X, as does ``db.password=X``; so does what looks like a credential
-    by itself. What a short option such as ``-p`` means is not known: its value stays unless it looks like one.
+    by itself. What a short option such as ``-p`` means is known of a few commands alone (`secret_commands`); of
+    others its value stays unless it looks like one.
     """
     shown: list[str] = []
     hide_next = False
-    for argument in arguments:
+    for argument in hide_arguments(arguments, REDACTED):
         name, sign, value = argument.partition("=")
         telling = tells(name.lstrip("-+")) > 0
         if hide_next and not argument.startswith("--"):
@@ -146,6 +151,7 @@ def _text(text: str) -> str:
     text = without_known(text, REDACTED)
     if any(map(text.__contains__, LITERALS)):
         text = SHAPES.sub(REDACTED, text)
+    text = hide_in_text(text, REDACTED)
     if "@" in text and "://" in text:
         text = _WEB_USER.sub(REDACTED, _LONG_USER.sub(REDACTED, _without_users(text)))
     small = text.lower()

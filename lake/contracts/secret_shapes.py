@@ -19,6 +19,12 @@ _TABLE: Final = (
     (("wandb",), r"wandb[^\n]{0,64}?(?<![0-9a-f])[0-9a-f]{40}(?![0-9a-f])"),  # W&B's looks like a commit
     (("dapi",), r"dapi[0-9a-f]{32}"),  # Databricks
     (("do",), r"do[opr]_v1_[a-f0-9]{40,}"),  # DigitalOcean
+    (("lsv2_",), r"lsv2_[a-z]{2}_[0-9a-fA-F]{20,}(?:_[0-9a-fA-F]+)?"),  # LangSmith
+    (("sbp_",), r"sbp_[0-9a-fA-F]{32,}"),  # Supabase
+    (("shp",), r"shp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}"),  # Shopify
+    (("PMAK-",), r"PMAK-[0-9a-f]{24}-[0-9a-f]{34}"),  # Postman
+    (("glsa_",), r"glsa_[A-Za-z0-9]{32}_[0-9a-f]{8}"),  # Grafana
+    (("dckr_pat_",), r"dckr_pat_[A-Za-z0-9_\-]{20,}"),  # Docker
     (("npm_",), r"npm_[A-Za-z0-9]{20,}"),
     (("pypi-",), r"pypi-[A-Za-z0-9_\-]{32,}"),
     (("k_live_", "k_test_"), r"[rs]k_(?:live|test)_[A-Za-z0-9]{16,}"),  # Stripe

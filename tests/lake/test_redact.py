@@ -97,6 +97,9 @@ SHAPES = {
     "databricks": ("0123456789abcdef", 32, "dapi"),
     "web_token": (BASE62, 30, "eyJhbGciOiJIUzI1NiJ9.eyJ"),
     "npm": (BASE62, 36, "npm_"),
+    "langsmith": ("0123456789abcdef", 32, "lsv2_pt_"),
+    "supabase": ("0123456789abcdef", 40, "sbp_"),
+    "shopify": ("0123456789abcdef", 32, "shpat_"),
 }
 """Found wherever they stand: alphabet, length, what comes before."""
 
@@ -269,6 +272,66 @@ def test_time_grows_with_the_text_and_no_faster(unit):
 def test_users_of_urls_among_others(text, shown):
     """A password may hold what else ends it; a port is none."""
     assert redact(text) == shown
+
+
+COMMANDS = [
+    ["curl", "-u", "alice:{0}", "https://example.org"],
+    ["/usr/bin/curl", "-sSualice:{0}", "https://example.org"],
+    ["curl", "--user", "alice:{0}", "--proxy-user", "bob:{0}", "https://example.org/?a=1&b=2"],
+    ["curl", "--user=alice:{0}", "https://example.org"],
+    ["mysql", "-u", "root", "-p{0}", "db"],
+    ["mysqldump", "-p{0}"],
+    ["sshpass", "-p", "{0}", "ssh", "host"],
+    ["redis-cli", "-a", "{0}", "get", "x"],
+]
+
+
+@pytest.mark.parametrize("secret", ["s3cret", "hunter", "pass:word", "0123456789abcdef"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_commands_take_by_short_options_goes(command, secret):
+    """As a list of arguments, as a line, as a line quoted and broken, in a log: the secret goes, the user stays."""
+    arguments = [one.format(secret) for one in command]
+    line = " ".join(arguments)
+    quoted = " \\\n  ".join(f"'{one}'" if secret in one and ":" in one else one for one in arguments)
+    for shown in (redact_arguments(arguments), redact(arguments), redact(f"run: {line} && true"), redact(quoted)):
+        assert secret not in str(shown)
+        assert command[0] in str(shown)
+        assert ("alice" in line) == ("alice" in str(shown))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "machine api.wandb.ai login user password {0}",
+        "machine api.wandb.ai\n  login user\n  password {0}\n",
+        "default login me account x password {0}",
+        "login user password {0}1",
+    ],
+)
+@pytest.mark.parametrize("secret", ["hunter", "0123456789abcdef0123456789abcdef01234567"])
+def test_lines_of_a_netrc_lose_their_password(text, secret):
+    """On one line or three."""
+    assert secret not in redact(text.format(secret))
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        "mysql -p db",
+        "mkdir -p build && python -u train.py",
+        "ssh -p 2222 host",
+        "docker run -u 1000:1000 image",
+        "curl -sSL https://example.org -o out",
+        "curl x && docker run -u 1000:1000 image",
+        "login with password authentication",
+        "the mysql server listens on -p its port",
+        "sort -u a:b",
+    ],
+)
+def test_short_options_that_are_no_secrets_stay(harmless):
+    """The same letters mean other things elsewhere."""
+    assert redact(harmless) == harmless
+    assert redact(harmless.split()) == harmless.split()
 
 
 def test_a_key_of_weights_and_biases_is_no_commit():
