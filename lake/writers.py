@@ -61,8 +61,8 @@ class Prefix:
     keys: str = ""
 
     def __post_init__(self) -> None:
-        if self.prefix != self.prefix.strip("/") or ".." in self.prefix.split("/"):
-            raise ValueError("prefix must be a folder below the spool, without slashes at its ends")
+        if self.prefix != self.prefix.strip("/") or not {"..", "segments"}.isdisjoint(self.prefix.split("/")):
+            raise ValueError("prefix must be a folder below the spool, without slashes at its ends or segments in it")
 
     def has(self, run: str) -> bool:
         """Say whether a run is one of those that its patterns name."""

@@ -108,7 +108,7 @@ def test_a_link_with_a_segments_name_is_not_sent(local, tmp_path):
     assert not any(b"secret" in path.read_bytes() for path in (tmp_path / "spool").rglob("*") if path.is_file())
 
 
-@pytest.mark.parametrize("name", [OWNER_FILE, META_FILE, "steps-000000.open", "faults.txt", "a-fifo"])
+@pytest.mark.parametrize("name", [OWNER_FILE, META_FILE, "steps-000000.open", "faults.txt"])
 def test_a_fifo_holds_nobody_up(local, tmp_path, name):
     """Whatever name it has, nobody waits for its other end: the look comes to an end, by a process with a deadline."""
     path = stream_of(local) / name

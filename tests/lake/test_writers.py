@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections import Counter
@@ -342,6 +343,7 @@ def test_the_commands_say_what_was_refused(spool, tmp_path, monkeypatch, capsys)
     [
         ("prefix = 'a/'", "prefix must be a folder below the spool"),
         ("prefix = '../b'", "prefix must be a folder below the spool"),
+        ("prefix = 'a/segments'", "prefix must be a folder below the spool"),
         ("require_signed = true", "has require_signed and no keys"),
         ("require_signed = 'yes'", "require_signed must be bool, not str"),
         ("runs = 'a-*'", "runs must be list, not str"),
@@ -376,18 +378,22 @@ def test_segments_of_prefixes_are_replayed_and_leave_the_spool(lake, spool, writ
 PAGE = Path(__file__).resolve().parents[2] / "docs/signing.md"
 
 
-def test_the_pages_example_does_what_it_says(tmp_path):
+def test_the_pages_example_does_what_it_says(tmp_path, monkeypatch, capsys):
     """Its configuration and its commands, in order: one run is stored, the other is refused, and the books add up."""
     fences = re.findall(r"^```(\w+)\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     (configuration,) = [text for language, text in fences if language == "toml"]
     (tmp_path / "ranklake.toml").write_text(f'[lake]\nuri = "lake"\n[dask]\nworkers = 1\n{configuration}')
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RANKLAKE_")}
-    environment |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "RANKLAKE_LOCAL_SPOOL": "local"}
-    script = "set -e\n" + "".join(text for language, text in fences if language == "bash")
-    done = subprocess.run(
-        ["bash", "-c", script], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "refused: not signed" in done.stderr
-    told = [re.split(r"\s+\| ", line)[:3] for line in done.stdout.splitlines() if line.startswith("a-")]
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("RANKLAKE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    script, _, asked = "".join(text for language, text in fences if language == "bash").partition("ranklake ingest\n")
+    environment = os.environ | {"RANKLAKE_LOCAL_SPOOL": "local"}
+    subprocess.run(["bash", "-ec", script], env=environment, capture_output=True, timeout=120, check=True)
+    monkeypatch.setattr("ranklake.commands.ingest.on_call", lambda *_: nullcontext(InProcess()))
+    for command in ("ranklake ingest", *asked.splitlines()):
+        assert run(shlex.split(command)[1:]) == 0
+    said = capsys.readouterr()
+    assert "refused: not signed" in said.err
+    told = [re.split(r"\s+\| ", line)[:3] for line in said.out.splitlines() if line.startswith("a-")]
     assert told == [["a-1", "true", "NULL"], ["a-2", "false", NOT_SIGNED]]
