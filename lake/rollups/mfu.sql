@@ -19,8 +19,10 @@ WITH worked AS (
         max(coalesce(ranks, 1)) AS ranks,
         exact_sum(tokens) AS tokens,
         count(tokens) AS steps_with_tokens,
+        CASE WHEN sum(least(step_time_s, 1e6) * 1e9) < 9.2e18
+             THEN sum(CAST(round(least(step_time_s, 1e6) * 1e9) AS BIGINT)) END AS step_time_ns,
         CASE WHEN sum(least(step_time_s, 1e6) * 1e9 * coalesce(ranks, 1)) < 9.2e18
-             THEN sum(CAST(round(least(step_time_s, 1e6) * 1e9) AS BIGINT) * coalesce(ranks, 1)) END AS step_time_ns
+             THEN sum(CAST(round(least(step_time_s, 1e6) * 1e9) AS BIGINT) * coalesce(ranks, 1)) END AS all_step_time_ns
     FROM steps
     WHERE date = $date
     GROUP BY run, attempt, rank, (CAST(ts AS BIGINT) - CAST($begin AS BIGINT)) / 3600000000
@@ -69,7 +71,7 @@ run_said AS (
 joined AS (
     SELECT
         worked.run, worked.attempt, worked.rank, worked.hour_number,
-        worked.rank_steps, worked.ranks, worked.tokens, worked.step_time_ns,
+        worked.rank_steps, worked.ranks, worked.tokens, worked.step_time_ns, worked.all_step_time_ns,
         started.device_type, started.device_name, started.compute_dtype, started.dtype, started.has_dtypes,
         started.run AS known_run,
         coalesce(
@@ -111,7 +113,7 @@ summed AS (
         CASE WHEN count(coalesce(table_peak, measured_peak)) = count(*)
              THEN CAST(sum(
                  CAST(round(coalesce(table_peak, measured_peak)) AS DECIMAL(19, 0))
-                 * CAST(step_time_ns AS DECIMAL(19, 0))
+                 * CAST(all_step_time_ns AS DECIMAL(19, 0))
              ) AS DOUBLE) / 1e9 END AS peak_flops,
         min(table_source) AS table_source,
         min(device_type) AS device_type,

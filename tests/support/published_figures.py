@@ -1,12 +1,15 @@
 """Every published figure: what it is, where it stands, how the software gives it, and how close it has to be.
 
-`FIGURES` are written out. Figures that stand in a table of the data, row by row, are read from there, so
-that another table of the same columns is run in the same way.
+`FIGURES` are written out, and hold for the very files that they were published of (`OF`). Figures that stand in a table
+of the data, row by row, and those that a log tells itself are read from there, so that another folder of the same kinds
+(`RANKLAKE_PUBLISHED_DATA`) is run in the same way, with whatever of it is there.
 """
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -129,33 +132,54 @@ FIGURES = [
     ),
 ]  # fmt: skip
 
-LISTED_TOLERANCE = {
-    "nanogpt-flops-seq": 0.0,
-    "nanogpt-mfu": 0.005,
-    "narayanan21": 0.6,
-    "korthikanti22": 0.2,
-    "palm": 0.06,
-    "llama3": 1.0,
-    "torchtitan": 1.0,
-    "megatron": 0.78,  # 0.1 % of 780
-    "maxtext-llama3.1-8B-v6e": 0.05,
-    "maxtext-llama2-70B-v6e": 0.3,
+OF = {
+    "helios/vc*.csv.gz": "7a2d27a98981eb43196ceb7a233d187f134903aa8b719c23e237a5bf8f301b2f",
+    "helios/Earth_gpu_number.csv": "70cc27a03aed1449e0ee92e997c6132b461bb4f89499dfbff609a75530dcff86",
+    "helios/helios_cluster_summary.csv": "dbce7c52950f837151a4cced019647f25e9f613d9d05cbe332c6588791c5e61d",
+    lakes.GPT3: "c4b9432d468849a88657246676d70c9db1edb936b5b0dc6f0a277f1b3d3128f1",
+    f"{lakes.LORA}/result_*.txt.gz": "941623ed803514bd36f9884bc24881e71db38a35258e4e083dbe065a296b170f",
+    "worker_steps/job_*_norm.csv": "d93b7a2c8b715308529eeb7a5a9d657c5914f17244b2803a890535122e5f288c",
 }
-"""What published_mfu_rows.json says in words, by the id or its first word."""
+"""SHA-256 of the files' digests, in the order of their names, by the source of the figures that are written out."""
 
 LISTED_UNKNOWN = {
     "params": "parameters are an input of an MFU here: nothing counts them from a model's shape",
     "params_B": "parameters are an input of an MFU here: nothing counts them from a model's shape",
     "speedup_pct": "the row does not give the time that it compares with",
 }
-EXACT_CONTAINERS = {"26.02 NeMo Container", "26.02.01 NeMo Container", "26.04 NeMo Container"}
+_TOLERANCE = re.compile(r"(?:(\w+)\s+)?±\s*([\d.]+)\s*(%|pp|B)?")
 
 
 def figures(data: Path) -> Iterator[Figure]:
-    """Yield all figures, those that tables of the data hold among them."""
-    for part in (_mfu_foundry, _mfu_bigscience, _mfu_bridge, _mfu_listed, _kineto, _stragglers, _megatron):
-        yield from part(data)
-    yield from FIGURES
+    """Yield the figures of what is there: those that tables of the data hold, that logs tell, and those written out."""
+    for source, part in (
+        ("mfu/llm_foundry_mpt_benchmarks.csv", _mfu_foundry),
+        ("mfu/bigscience_tr11_176b_steptime_tflops.csv", _mfu_bigscience),
+        ("mfu/megatron_bridge_llama_perf.csv", _mfu_bridge), ("mfu/published_mfu_rows.json", _mfu_listed),
+        ("kineto/per_step_reference.csv", _kineto), ("stragglers", _stragglers), ("megatron_logs", _megatron),
+        ("mlperf", _mlperf),
+    ):  # fmt: skip
+        if (data / source).exists():
+            yield from part(data)
+    for figure in FIGURES:
+        if files := sorted(data.glob(figure.source)):
+            same = digest_of(files) == OF[figure.source]
+            yield figure if same else replace(figure, unknown="it was published of other files than these")
+
+
+def digest_of(files: Iterable[Path]) -> str:
+    """Return the SHA-256 of files' digests."""
+    return sha256("".join(sha256(file.read_bytes()).hexdigest() for file in files).encode()).hexdigest()
+
+
+def tolerance_of(text: str, what: str) -> tuple[float, bool]:
+    """Return how far a figure may be off, and whether as a share, as a row says it: ``params ±0.05B; pct ±0.6``."""
+    clauses = _TOLERANCE.findall(text)
+    own = [one for one in clauses if one[0] and what.startswith(one[0])] or [one for one in clauses if not one[0]]
+    if not own:
+        return 0.0, False
+    _, number, unit = own[0]
+    return (float(number) / 100, True) if unit == "%" else (float(number), False)
 
 
 def _mfu_foundry(data):
@@ -188,7 +212,8 @@ def _mfu_bridge(data):
             container = row["container"].removesuffix(" NeMo Container")
             yield Figure(
                 group="MFU, Megatron-Bridge", source=source, published=float(row["published_model_tflops_per_gpu"]),
-                tolerance=0.0015 if row["container"] in EXACT_CONTAINERS else 0.023, relative=True,
+                # as published a row may be off its own formula, and says by how much
+                tolerance=max(0.0015, abs(float(row.get("rel_err_pct") or 0)) / 100 + 5e-5), relative=True,
                 name=f"line {number}: {row['model']} {row['system']} {row['precision']} ({container}), TFLOP/s a GPU",
                 compute=lambda row=row: mfu.bridge_tflops(row),
             )  # fmt: skip
@@ -199,12 +224,11 @@ def _mfu_listed(data):
     for row in json.loads((data / source).read_text(encoding="utf-8")):
         kind = row["id"].split("-")[0]
         for what, published in row["published"].items():
-            aggregate = what == "aggregate_pflops"
-            tolerance = LISTED_TOLERANCE.get(row["id"], LISTED_TOLERANCE.get(kind, 0.0))
+            tolerance, relative = tolerance_of(row["tolerance"], what)
+            unknown = "" if kind in mfu.LISTED else f"no formula is known of rows {kind}-…"
             yield Figure(
                 group="MFU, papers and projects", name=f"{row['id']}: {what}", source=source, published=published,
-                tolerance={"aggregate_pflops": 0.004, "params_B": 0.05}.get(what, tolerance),
-                relative=aggregate, unknown=LISTED_UNKNOWN.get(what, ""),
+                tolerance=tolerance, relative=relative, unknown=LISTED_UNKNOWN.get(what, unknown),
                 compute=lambda row=row, kind=kind, what=what: mfu.LISTED[kind](row["inputs"])[what],
             )  # fmt: skip
 
@@ -212,10 +236,11 @@ def _mfu_listed(data):
 def _kineto(data):
     source = "kineto/per_step_reference.csv"
     for row in table(data / source):
-        for what in ("step_us", "gpu_busy_us", "compute_us", "nccl_us", "overlap_us"):
+        absent = "" if (data / "kineto" / row["file"]).is_file() else "the trace is not there"
+        for what in lakes.STEP_PARTS:
             yield Figure(
-                group="Kineto", name=f"rank {row['rank']}, step {row['step']}: {what}", source=source,
-                published=float(row[what]), of=lakes.kineto, key=f"{row['rank']}/{row['step']}/{what}",
+                group="Kineto", name=f"{row['file']}, step {row['step']}: {what}", source=source, tolerance=0.0005,
+                published=float(row[what]), of=lakes.kineto, key=f"{row['file']}/{row['step']}/{what}", unknown=absent,
             )  # fmt: skip
 
 
@@ -242,13 +267,24 @@ def _stragglers(data):
 
 
 def _megatron(data):
-    for file in sorted((data / "megatron_logs").glob("*.out.gz")):
+    for file in lakes.logs(data / "megatron_logs"):
         told = lakes.told_iterations(file)
+        each = lakes.usual_gap([step for step, _ in told])
         for name, key, published, tolerance in (
-            ("iterations told", "n", len(told), 0),
-            ("their time, s", "s", sum(ms for _, ms in told) / 1000, 1e-4),
+            ("iterations told", "n", len(told) * each, 0),
+            ("their time, s", "s", sum(ms for _, ms in told) * each / 1000, 1e-4 * each),
         ):
             yield Figure(
-                group="Megatron-LM", name=f"{file.name.removesuffix('.out.gz')}: {name}", published=published,
-                source=f"megatron_logs/{file.name}", tolerance=tolerance, of=lakes.megatron, key=f"{file.name}/{key}",
+                group="Megatron-LM", name=f"{lakes.stem(file)}: {name}", published=published, tolerance=tolerance,
+                source=f"megatron_logs/{file.name}", of=lakes.megatron, key=f"{file.name}/{key}",
+            )  # fmt: skip
+
+
+def _mlperf(data):
+    for file in lakes.logs(data / "mlperf"):
+        place = file.relative_to(data / "mlperf").as_posix()
+        for what, published in lakes.told_intervals(file).items():
+            yield Figure(
+                group="MLPerf, what logs tell", name=f"{place}: {what}", source=f"mlperf/{place}", published=published,
+                of=lakes.mlperf, key=f"{place}/{what}",
             )  # fmt: skip

@@ -6,13 +6,17 @@ Each takes the folder of the data, an empty lake and an empty spool.
 import gzip
 import json
 import re
+from collections import Counter
 from datetime import date
+from itertools import pairwise
 from statistics import fmean, median
 
 from click.testing import CliRunner
 from importing import ask, imported
+from published_data import table
 from published_mfu import utilization_of
 
+from ranklake.capture.provenance.names import clean
 from ranklake.cli import cli
 from ranklake.lake.rollups.runner import run_rollups
 
@@ -135,13 +139,11 @@ def precision(data, lake, spool):
     for dtype in ("fp8", "bf16"):
         run = f"gpt3-{dtype}"
         imported(lake, spool, "mlperf", data / GPT3, run=run)
-        for table, columns in BESIDE.items():
-            facts = spool.parent / f"{dtype}-{table}.csv"
+        for to, columns in BESIDE.items():
+            facts = spool.parent / f"{dtype}-{to}.csv"
             facts.write_text(f"device,dtype,flops\nNVIDIA H100 80GB HBM3,{dtype},{flops / 512}\n")
-            mapping = spool.parent / f"{dtype}-{table}.yaml"
-            mapping.write_text(
-                f"table: {table}\nrun: {run}\ntime: {{value: 2024-10-02T19:12:00Z}}\ncolumns: {columns}\n"
-            )
+            mapping = spool.parent / f"{dtype}-{to}.yaml"
+            mapping.write_text(f"table: {to}\nrun: {run}\ntime: {{value: 2024-10-02T19:12:00Z}}\ncolumns: {columns}\n")
             imported(lake, spool, "table", facts, mapping=str(mapping))
         run_rollups(lake, ["mfu"])
         # The hours are weighed by their steps' times; the published figure is of the median step.
@@ -176,10 +178,16 @@ def union(intervals):
     return total
 
 
+STEP_PARTS = ("step_us", "gpu_busy_us", "compute_us", "nccl_us", "overlap_us")
+
+
 def kineto(data, lake, spool):
-    """Step, busy, compute, communication and overlap of each rank and step, in µs, clipped to the step."""
-    imported(lake, spool, "kineto", data / "kineto" / "sampled_rank-*.json.gz", run="r")
-    ns = "SELECT rank, kind, step, device_time, attributes, start_ns b, duration_ns d FROM spans"
+    """Step, busy, compute, communication and overlap of each file and step, in µs, clipped to the step."""
+    files = {row["file"] for row in table(data / "kineto" / "per_step_reference.csv")}
+    of = {clean(name): name for name in files if (data / "kineto" / name).is_file()}
+    for run, name in of.items():
+        imported(lake, spool, "kineto", data / "kineto" / name, run=run)
+    ns = "SELECT run, kind, step, device_time, attributes, start_ns b, duration_ns d FROM spans"
     spans = ask(lake, ns)
     found = {}
     for step in (one for one in spans if one["kind"] == "step"):
@@ -187,7 +195,7 @@ def kineto(data, lake, spool):
         device = [
             (max(one["b"], begin), min(one["b"] + one["d"], end), one["kind"] == "collective", one["attributes"] or "")
             for one in spans
-            if one["rank"] == step["rank"] and one["device_time"] and one["b"] < end and one["b"] + one["d"] > begin
+            if one["run"] == step["run"] and one["device_time"] and one["b"] < end and one["b"] + one["d"] > begin
         ]
         nccl = [(b, e) for b, e, collective, _ in device if collective]
         # the reference counts kernels alone, not copies
@@ -199,7 +207,7 @@ def kineto(data, lake, spool):
             "nccl_us": union(nccl),
             "overlap_us": union(compute) + union(nccl) - union(compute + nccl),
         }
-        found |= {f"{step['rank']}/{step['step']}/{name}": value / 1000 for name, value in lengths.items()}
+        found |= {f"{of[step['run']]}/{step['step']}/{name}": value / 1000 for name, value in lengths.items()}
     return found
 
 
@@ -226,19 +234,84 @@ def stragglers(data, lake, spool):
     return found
 
 
+def logs(folder):
+    """Return the logs below a folder: whatever is neither a licence nor JSON, packed or not."""
+    files = [file for file in sorted(folder.rglob("*")) if file.is_file()]
+    return [file for file in files if file.suffix != ".json" and not file.name.startswith(("LICENSE", "README"))]
+
+
+def stem(file):
+    """Return a log's name without what says that it is one."""
+    return file.name.removesuffix(".gz").removesuffix(".out").removesuffix(".log").removesuffix(".txt")
+
+
+def text_of(file):
+    """Return a log's text."""
+    raw = file.read_bytes()
+    return (gzip.decompress(raw) if file.suffix == ".gz" else raw).decode(errors="replace")
+
+
 def told_iterations(file):
     """Return (step, milliseconds) of each iteration that a log of Megatron-LM tells, by its text alone."""
-    text = gzip.decompress(file.read_bytes()).decode(errors="replace")
-    told = re.findall(r"iteration +(\d+)/ +\d+ \|.*?elapsed time per iteration \(ms\): ([\d.]+)", text)
+    told = re.findall(r"iteration +(\d+)/ +\d+ \|.*?elapsed time per iteration \(ms\): ([\d.]+)", text_of(file))
     return sorted((int(step), float(ms)) for step, ms in told)
+
+
+def usual_gap(steps):
+    """Return the commonest distance between neighbours."""
+    gaps = Counter(after - before for before, after in pairwise(steps) if after > before)
+    return gaps.most_common(1)[0][0] if gaps else 1
 
 
 def megatron(data, lake, spool):
     """Count iterations, and sum their times, by log."""
-    for file in sorted((data / "megatron_logs").glob("*.out.gz")):
+    for file in logs(data / "megatron_logs"):
         imported(lake, spool, "megatron", file, run=file.name)
     found = ask(lake, "SELECT run, count(*) n, sum(step_time_s) s FROM steps GROUP BY run")
     return {f"{row['run']}/{name}": row[name] for row in found for name in ("n", "s")}
+
+
+def told_intervals(file):
+    """Return the lengths in s that an MLPerf log tells by begin and end, by its text alone."""
+    entries = [json.loads(one) for one in re.findall(r":::MLLOG (\{.*\})", text_of(file))]
+    at = {
+        key: sorted(one["time_ms"] for one in entries if one["key"] == key) for key in {one["key"] for one in entries}
+    }
+    if not ({"init_start", "run_start", "run_stop"} <= at.keys() and len(at["run_start"]) == 1):
+        return {}
+    begin, end = at["run_start"][0], at["run_stop"][0]
+    told = {"init, s": (begin - at["init_start"][0]) / 1000, "run, s": (end - begin) / 1000}
+    pairs = {
+        what: [
+            (max(a, begin), min(b, end))
+            for a, b in zip(at[f"{what}_start"], at[f"{what}_stop"], strict=True)
+            if a < end
+        ]
+        for what in ("eval", "block")
+        if f"{what}_start" in at and len(at[f"{what}_start"]) == len(at.get(f"{what}_stop", []))
+    }
+    if "eval" in pairs:
+        told["evaluation, s"] = union(pairs["eval"]) / 1000
+    if len(pairs) > 1:
+        told["train, s"] = (union(pairs["eval"] + pairs["block"]) - union(pairs["eval"])) / 1000
+    return told
+
+
+def mlperf(data, lake, spool):
+    """Lengths of each log's intervals, as goodput has them, in s."""
+    of = {}
+    for number, file in enumerate(logs(data / "mlperf")):
+        of[f"log-{number}"] = file.relative_to(data / "mlperf").as_posix()
+        imported(lake, spool, "mlperf", file, run=f"log-{number}")
+    run_rollups(lake, ["goodput"])
+    found = {}
+    for row in ask(lake, "SELECT * FROM goodput WHERE attempt = 0"):
+        parts = {"init, s": row["init_ns"], "run, s": row["wall_ns"] - row["init_ns"], "train, s": row["productive_ns"],
+                 "evaluation, s": row["evaluation_ns"]}  # fmt: skip
+        found |= {
+            f"{of[row['run']]}/{name}": ns / 1e9 for name, ns in parts.items() if ns is not None and row["run"] in of
+        }
+    return found
 
 
 def worker_steps(data, lake, spool):
