@@ -33,7 +33,6 @@ from ranklake.lake.spool import Spool
 from ranklake.lake.store import Lake, LakeError, LakeUnreachableError
 from ranklake.lake.tables import delta_table
 from ranklake.lake.workers import WorkersError, on_call, workers
-from ranklake.lake.writers import NOT_ASKED
 
 
 def faults(lake, spool):
@@ -539,7 +538,7 @@ def test_a_worker_elsewhere_finds_a_lake_named_by_a_relative_folder(tmp_path, sp
     lake = Lake.create("lake")
     plan = ingest_plan.compose(lake, Spool("spool"), 1)
     assert plan.body["spool"] == str(spool)
-    (group,) = ingest_plan._groups(lake, plan, NOT_ASKED)
+    (group,) = ingest_plan._groups(lake, plan)
     assert group.lake_uri == str(tmp_path / "lake")
 
 
