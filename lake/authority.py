@@ -18,7 +18,9 @@ from ranklake.lake.action_plan import QUARANTINED
 from ranklake.lake.approval import require
 from ranklake.lake.commit import PLAN_ID, files, fingerprint, number_of, said
 from ranklake.lake.contracts.load import contract, table_names
+from ranklake.lake.incoming import segment_name
 from ranklake.lake.plan import FORGED, LEDGER, RESTORE, Plan, RefusedPlanError
+from ranklake.lake.plan_rules import segment_paths
 from ranklake.lake.plan_seal import SEAL, is_sealed
 from ranklake.lake.register import TABLE, find
 from ranklake.lake.spool import Spool
@@ -61,9 +63,36 @@ def _ingest(lake: "Lake", plan: Plan) -> None:
         raise _refuse(lake, plan, f"the plan reads another spool: {uri}", mend)
     inside = f"{_root(lake, plan.body['spool'])}/"
     for row in plan.body["segments"]:
-        for path in (row["path"], *row["others"]):
+        for path in segment_paths(row):
             if not path.startswith(inside):
                 raise _refuse(lake, plan, f"the plan reads what is not in its spool: {path}")
+        if not row.get("refused"):
+            _vouched(lake, plan, row, inside)
+
+
+def _vouched(lake: "Lake", plan: Plan, row: Mapping[str, Any], inside: str) -> None:
+    """Look whether the plan asks of a segment what the operator asks of its prefix."""
+    below = row["path"].removeprefix(inside)
+    own, name = lake.writers.of(below), segment_name(row["path"])
+    against = lake.writers.against(below, name) if name is not None else ""
+    asked = own is not None and _asks(plan.body.get("rules"), row.get("rule"), own.prefix)
+    if against or (own is not None and own.require_signed and not asked):
+        mend = "if it is your own, finish it under the [[spool.prefixes]] that it was made under; else remove the file"
+        what = against or "the plan asks for no signature where one is required"
+        raise _refuse(lake, plan, f"{what}: {row['path']}", mend)
+
+
+def _asks(rules: object, place: object, prefix: str) -> bool:
+    """Say whether a plan's rule at a place asks for signatures of a prefix."""
+    if not isinstance(rules, list) or not isinstance(place, int) or not 0 <= place < len(rules):
+        return False
+    rule = rules[place]
+    return (
+        isinstance(rule, dict)
+        and rule.get("prefix") == prefix
+        and rule.get("signed") is True
+        and bool(rule.get("keys"))
+    )
 
 
 def _root(lake: "Lake", uri: str) -> str:

@@ -47,10 +47,19 @@ def is_spool_path(path: str) -> bool:
     return "\0" not in path and not _DOTS & set(parts) and "segments" in parts
 
 
+def segment_paths(row: Mapping[str, Any]) -> Iterator[str]:
+    """Yield all paths that a segment of an ingest plan would have read; what is none counts as an empty one."""
+    yield from (row["path"], *row["others"])
+    earlier = row.get("earlier", [])
+    for one in earlier if isinstance(earlier, list) else [None]:
+        found = one.get("path") if isinstance(one, dict) else None
+        yield found if isinstance(found, str) else ""
+
+
 def _segments(body: Body) -> Iterator[str]:
     """Yield what is wrong with the segments of an ingest plan."""
     for place, row in enumerate(body["segments"]):
-        for path in (row["path"], *row["others"]):
+        for path in segment_paths(row):
             if not is_spool_path(path):
                 yield f"segments[{place}] lies outside the spool"
         if not row["table"] or "/" in row["table"] or row["table"] in _DOTS:

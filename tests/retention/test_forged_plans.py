@@ -11,10 +11,12 @@ import pytest
 from governed import Site, any_rows
 from retaining import agree, bring_days, carry_out, days_ago, plan
 from segments import put_segment, step_rows
+from signed import sign_segment
 
 from ranklake.cli import run
 from ranklake.lake import action_plan, ingest_plan
 from ranklake.lake.commit import append_files, files
+from ranklake.lake.contracts.envelope import Key
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.driver import drive
 from ranklake.lake.ledger import row_files
@@ -27,6 +29,7 @@ from ranklake.lake.tables import delta_table
 from ranklake.lake.trust import Trust
 from ranklake.lake.upkeep.merge import merge_small
 from ranklake.lake.workers import InProcess
+from ranklake.lake.writers import Prefix, Writers
 
 ACTION = {"writer": "w", "add": [], "remove": {}, "purge": False, "kept": {}, "account": {}, "facts": {}}
 SHA = "0" * 64
@@ -127,6 +130,8 @@ BY_THEMSELVES = {
     "a segment outside the spool": segment(path="/x/segments/../../etc/passwd"),
     "a segment that is a system's file": segment(path="/etc/passwd"),
     "another copy outside": segment(others=["/etc/passwd"]),
+    "an earlier copy outside": segment(earlier=[{"path": "/etc/passwd", "sha256": SHA, "signed": False}]),
+    "an earlier copy that is none": segment(earlier=[7]),
     "a folder for a segment's table": segment(table="../steps"),
     "a folder for a digest": segment(sha256="../../../victim"),
     "a segment of another root": segment(path="/y/segments/a"),
@@ -289,6 +294,25 @@ def test_a_plan_of_another_spool_is_refused(site):
         drive(own, lambda _: None, InProcess())
     drive(own.trusting(own.trust.reading(f"file://{site.folder}/other")), lambda _: None, InProcess())
     assert len(site.rows("steps")) == 10
+
+
+@pytest.mark.parametrize("forged", [False, True])
+def test_a_plan_that_asks_for_no_signature_is_refused(site, forged):
+    """Where a prefix of the spool requires signatures, a plan that a stranger wrote cannot leave them out."""
+    writers = Writers((Prefix(require_signed=True, keys=keyring(site, ONE)),))
+    sign_segment(put_segment(site.spool, step_rows(10)), Key(bytes.fromhex(ONE)))
+    made = ingest_plan.compose(site.lake, Spool(str(site.spool), writers=writers), 1)
+    if forged:
+        rows = [{**row, "rule": -1} for row in made.body["segments"]]
+        made = replace(made, body={**made.body, "rules": [], "segments": rows})
+    site.lake.put_if_absent(made.name, made.to_json())
+    lake = site.lake.guarded(writers)
+    if forged:
+        with pytest.raises(RefusedPlanError, match="asks for no signature"):
+            drive(lake, lambda _: None, InProcess())
+    else:
+        drive(lake, lambda _: None, InProcess())
+    assert len(site.rows("steps")) == (0 if forged else 10)
 
 
 @pytest.mark.parametrize("how", ["link to a file", "link to a folder", "dots", "outside"])
