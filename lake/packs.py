@@ -13,7 +13,7 @@ import pyarrow as pa
 from fsspec import AbstractFileSystem
 
 from ranklake.lake.contracts.pack import FOLDER, Member, NotAPackError, PackName, read_directory, salvage
-from ranklake.lake.gate import UnreadError, fetch, forget
+from ranklake.lake.gate import TOO_LARGE, UnreadError, fetch, forget
 from ranklake.lake.limits import DEFAULT
 
 _PATH: Final = re.compile(
@@ -76,8 +76,9 @@ def look_into(
 
     Raises what the store raises where it gives nothing at all.
     """
-    found: dict[str, Contents] = {}
-    for chosen in _some(packs):
+    vast = {path for path in packs if min(packs[path], _name(path).directory_bytes) > _DIRECTORIES_BYTES}
+    found = {path: Contents([], whole=True, unread=TOO_LARGE) for path in vast}
+    for chosen in _some({path: size for path, size in packs.items() if path not in vast}):
         ends = [packs[path] for path in chosen]
         begins = [max(0, packs[path] - _name(path).directory_bytes) for path in chosen]
         tails = fs.cat_ranges(chosen, begins, ends, on_error="return")

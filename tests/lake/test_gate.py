@@ -14,7 +14,7 @@ from packing import pack_up
 from segments import put_bytes, put_segment, step_rows
 
 from ranklake.lake import compact as compact_module
-from ranklake.lake import ingest_plan
+from ranklake.lake import ingest_plan, spool_folder
 from ranklake.lake.contracts.edge import judge
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.segment import METADATA_KEY, NotASegmentError, SegmentFooter, SegmentName
@@ -354,4 +354,21 @@ def test_what_is_denied_waits_until_it_is_given(lake, spool, monkeypatch):
     assert adds_up(lake, spool)["steps"].in_flight == 5
     monkeypatch.undo()
     assert bring(lake, spool).rows_stored == 5
+    adds_up(lake, spool)
+
+
+def test_a_pack_may_not_have_its_looker_read_for_ever(lake, spool, monkeypatch):
+    """A directory of a gigabyte, and a pack of a hundred without one that can be read, are told and not read."""
+    put_segment(spool, step_rows(5))
+    folder = spool / "segments/2026-03-01/packs"
+    folder.mkdir()
+    for name in (f"9999999~3~999999999~{'1' * 64}.zip", f"3~3~900~{'0' * 64}.zip"):
+        (folder / name).touch()
+        os.truncate(folder / name, 100 * 2**30)
+    asked = []
+    plain = spool_folder._read
+    monkeypatch.setattr(spool_folder, "_read", lambda file, begin, size: asked.append(size) or plain(file, begin, size))
+    done = bring(lake, spool)
+    assert (done.segments, done.rows_stored, done.held) == (1, 5, {TOO_LARGE: 2})
+    assert max(asked) < 2**20
     adds_up(lake, spool)
