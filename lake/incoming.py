@@ -171,7 +171,7 @@ def load(
         segment = Incoming(path, row["sha256"], row["bytes"], segment_name(path))
         tried.append(segment)
         try:
-            raw = _steady(read(within(row, lake.limits, path)), path, segment, again or read)
+            raw, is_whole = _steady(read(within(row, lake.limits, path)), path, segment, again or read)
         except FileNotFoundError:
             segment.unreadable = GONE
             continue
@@ -179,7 +179,7 @@ def load(
             segment.unreadable = error.what
             continue
         try:
-            examine(raw, segment, opener, target, row, authenticator, lake.limits)
+            examine(raw, segment, opener, target, row, authenticator, lake.limits, is_whole=is_whole)
         except NotAuthenticError as error:
             segment.unreadable = error.what
         except (EncryptionError, MemoryError, ImportError):  # Arrow's own error of memory is one of Python's, too
@@ -219,17 +219,17 @@ def refuse(lake: Lake, segment: Incoming, raw: bytes, why: str) -> None:
     into_quarantine(lake, segment, raw)
 
 
-def _steady(raw: bytes, path: str, segment: Incoming, again: Callable[[str], bytes]) -> bytes:
-    """Return bytes as they are: those that the name promises, or others that came twice.
+def _steady(raw: bytes, path: str, segment: Incoming, again: Callable[[str], bytes]) -> tuple[bytes, bool]:
+    """Return bytes as they are, and whether the name promises them; others have to come twice.
 
     Raises `UnreadError` where each read gives others, and what reading raises.
     """
     for _ in range(_READS):
         if segment.name is None or hashlib.sha256(raw).hexdigest() == segment.sha256:
-            return raw
+            return raw, True
         before, raw = raw, again(path)
         if raw == before:
-            return raw
+            return raw, False
     raise UnreadError(UNSTEADY)
 
 
@@ -249,8 +249,10 @@ def examine(
     row: Mapping[str, Any],
     authenticator: Authenticator,
     limits: Limits,
+    *,
+    is_whole: bool | None = None,
 ) -> None:
-    """Check all of it, and fill in footer and rows.
+    """Check all of it, and fill in footer and rows; `is_whole` where somebody has looked at the digest already.
 
     Raises `NotASegmentError`, an Arrow error, or `EncryptionError` if it is encrypted and cannot be opened; nothing of
     the segment is changed then.
@@ -262,7 +264,7 @@ def examine(
         raise NotASegmentError("not a segment's name")
     if target is None:
         raise NotASegmentError("no table of this name is recorded by ranks")
-    if hashlib.sha256(raw).hexdigest() != segment.sha256:
+    if not (hashlib.sha256(raw).hexdigest() == segment.sha256 if is_whole is None else is_whole):
         raise NotASegmentError("the bytes do not have the digest in the name")
     if name.key_id:
         raw = decrypt(find_key(authenticator.encryption_key, name.key_id), raw, name.bond(target.table))
