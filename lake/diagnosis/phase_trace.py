@@ -147,13 +147,18 @@ def phase_trace(rows: pa.Table, notes: tuple[str, ...] = ()) -> Trace:
     )
 
 
+def need_phases(rows: pa.Table) -> None:
+    """Raise `WhatIfError` where no span tells what a rank did in a step: no other rank's spans would change that."""
+    if not pc.any(pc.equal(rows["kind"], "phase")).as_py():
+        mend = "record phases of the steps, run.phase('forward'), or the operations of a pipeline"
+        raise WhatIfError("no phases and no operations of a pipeline in any step", where="spans", mend=mend)
+
+
 def _usable(rows: pa.Table) -> pa.Table:
     """Return the phases and collectives of steps; those timed on a device in place of the host's of the same name."""
     in_step = pc.and_(pc.is_valid(rows["step"]), pc.is_in(rows["kind"], pa.array(_KINDS)))
     rows = rows.filter(in_step)
-    if not pc.any(pc.not_equal(rows["kind"], "collective")).as_py():
-        mend = "record phases of the steps, run.phase('forward'), or the operations of a pipeline"
-        raise WhatIfError("no phases and no operations of a pipeline in any step", where="spans", mend=mend)
+    need_phases(rows)
     if integers(rows, "pp_rank").any():
         mend = "name computes forward-compute and backward-compute, and record forward-send, forward-recv, …"
         stages = int(integers(rows, "pp_rank").max()) + 1

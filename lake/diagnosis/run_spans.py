@@ -9,7 +9,7 @@ from ranklake.errors import did_you_mean
 from ranklake.lake.diagnosis.clocks import aligned, clock_offsets
 from ranklake.lake.diagnosis.graph import WhatIfError
 from ranklake.lake.diagnosis.operations import OPERATIONS
-from ranklake.lake.diagnosis.phase_trace import phase_trace
+from ranklake.lake.diagnosis.phase_trace import need_phases, phase_trace
 from ranklake.lake.diagnosis.pipeline_trace import pipeline_trace
 from ranklake.lake.diagnosis.place import place
 from ranklake.lake.diagnosis.simulate import Trace
@@ -59,6 +59,8 @@ def read_spans(
     said = query(lake, _SIZES, {"run": run, "attempt": chosen}, overlay=overlay).to_pylist()[0]
     rows, clocks = one_clock(rows, said["world_size"], said["local_world_size"])
     rows, notes = place(rows)
+    if not _has_operations(rows):
+        need_phases(rows)
     _all_there(said, rows, run)
     others = len(found) - 1
     told = () if attempt is not None or not others else (f"attempt {chosen}, the last of {others + 1} with spans",)
@@ -104,10 +106,15 @@ def trace_of(rows: pa.Table, notes: tuple[str, ...] = ()) -> Trace:
     WhatIfError
         As `pipeline_trace` and `phase_trace`.
     """
-    computes = pa.array([name for name, one in OPERATIONS.items() if one.stream == "compute"])
-    if rows.num_rows and pc.any(pc.is_in(rows["name"], computes)).as_py():
+    if _has_operations(rows):
         return pipeline_trace(operations_of(rows), notes)
     return phase_trace(rows, notes)
+
+
+def _has_operations(rows: pa.Table) -> bool:
+    """Say whether there are computes of a pipeline."""
+    computes = pa.array([name for name, one in OPERATIONS.items() if one.stream == "compute"])
+    return bool(rows.num_rows and pc.any(pc.is_in(rows["name"], computes)).as_py())
 
 
 def _all_there(said: dict[str, int | None], rows: pa.Table, run: str) -> None:

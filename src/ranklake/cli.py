@@ -122,7 +122,9 @@ def _explain(error: BaseException) -> tuple[str, int]:
         case click.ClickException():
             return error.format_message(), 2
         case ModuleNotFoundError() if (error.name or "").split(".")[0] in _PIPELINE:
-            return f"{error.name} is not installed; pip install 'ranklake[pipeline,torch]'", 2
+            missing = (error.name or "").split(".")[0]
+            extra = "torch" if missing == "torch" else "pipeline"
+            return f"{missing} is not installed; pip install 'ranklake[{extra}]'", 2
         case ModuleNotFoundError():
             raise error
         case OSError():  # a full disk, a read-only place, a store that went away: the world's fault, not a bug

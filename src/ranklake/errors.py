@@ -1,6 +1,7 @@
 """The one base class of every error that a caller or the command line may show as a single line."""
 
 import difflib
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -43,11 +44,23 @@ def _rebuild(kind: type[RanklakeError], args: tuple[str, ...], facts: dict[str, 
     return error
 
 
+_SHOWN = 12
+
+
+def _likeness(name: str, other: str) -> float:
+    """Return how like two names are: one that holds the other, or begins a word of it, more than any that does not."""
+    words = re.split(r"[^a-z0-9]+", other)
+    begins = any(word.startswith(name) or (word and name.startswith(word)) for word in words)
+    return 2.0 * (name in other) + begins + difflib.SequenceMatcher(None, name, other).ratio()
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ``did you mean 'x'?`` for the nearest known name, else the (short) list of known names."""
+    """Return ``did you mean 'x'?`` for the nearest known name, else known names: all, or the nearest few."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     if near:
         return f"did you mean {near[0]!r}?"
-    shown = ", ".join(names[:12])
-    return f"known: {shown}{', …' if len(names) > len(names[:12]) else ''}" if names else ""
+    if len(names) > _SHOWN:  # what is cut off is least like it; a list that is whole is easier to read in its order
+        names.sort(key=lambda one: -_likeness(name.lower(), one.lower()))
+    shown = ", ".join(names[:_SHOWN])
+    return f"known: {shown}{', …' if len(names) > _SHOWN else ''}" if names else ""

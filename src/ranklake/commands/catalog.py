@@ -11,12 +11,19 @@ import click
 
 from ranklake.commands.catalog_parts import export, overlay_option, refresh, size_text, sizes
 from ranklake.commands.options import configuration, json_option
-from ranklake.lake.catalog import find, promise, span
+from ranklake.errors import did_you_mean
+from ranklake.lake.catalog import UnknownNameError, find, promise, span
 from ranklake.lake.catalog_sizes import TableSize, live_files, table_size
 from ranklake.lake.contracts import Column, Contract, Metric, load_contracts, load_metrics
+from ranklake.lake.query import query
 from ranklake.lake.store import Lake, NotALakeError
 
 _WIDTH = 100
+_OF_METRIC = (
+    'SELECT count(*) AS "rows", count(DISTINCT run) AS runs, min(ts) AS first, max(ts) AS last FROM scalars '
+    "WHERE metric = $name"
+)
+_NAMES = "SELECT metric FROM catalog_metrics WHERE status = 'unregistered'"
 
 
 class _ShowByDefault(click.Group):
@@ -55,13 +62,42 @@ def show(ctx: click.Context, name: str | None, overlay: Path | None, lake: str |
         else:
             click.echo("\n".join(_listing(tables.values(), len(metrics), held)))
         return
-    found = find(name, overlay)
+    try:
+        found = find(name, overlay)
+    except UnknownNameError:
+        seen = _recorded(target, name, overlay)
+        click.echo(json.dumps(seen, default=str) if as_json else "\n".join(_unregistered(seen)))
+        return
     size = _size(target, found.table) if target and isinstance(found, Contract) else None
     if as_json:
         facts = _table_facts(found) | _held(size) if isinstance(found, Contract) else asdict(found)
         click.echo(json.dumps(facts, default=str))
     else:
         click.echo("\n".join(_table(found, size) if isinstance(found, Contract) else _metric(found)))
+
+
+def _recorded(target: Lake | None, name: str, overlay: Path | None) -> dict[str, Any]:
+    """Return what the lake has of a metric that nobody registered. Raises `UnknownNameError` with names like it."""
+    if target is not None:
+        (row,) = query(target, _OF_METRIC, {"name": name}, overlay=overlay).to_pylist()
+        if row["rows"]:
+            return {"metric": name, "status": "unregistered", "stored_in": "scalars.value", **row}
+    known = [*load_contracts(overlay), *load_metrics(overlay)]
+    if target is not None:
+        noted = query(target, _NAMES, {}, overlay=overlay)["metric"].to_pylist()
+        known += (
+            noted or query(target, "SELECT DISTINCT metric FROM scalars", {}, overlay=overlay)["metric"].to_pylist()
+        )
+    raise UnknownNameError(name, mend=did_you_mean(name, {one for one in known if one}))
+
+
+def _unregistered(seen: Mapping[str, Any]) -> Iterator[str]:
+    name = seen["metric"]
+    yield f"{name}: recorded, and not registered: its unit and its bounds are not known"
+    yield f"  values         {seen['rows']:,} in {seen['runs']:,} run{'s' * (seen['runs'] != 1)}"
+    yield f"  recorded       {seen['first']:%Y-%m-%d %H:%M:%SZ} to {seen['last']:%Y-%m-%d %H:%M:%SZ}"
+    yield f"  stored in      {seen['stored_in']}"
+    yield f"`ranklake request-signal {name} --unit … --why … --owner … --contracts DIR` asks for it to be registered"
 
 
 for _part in (sizes, refresh, export):

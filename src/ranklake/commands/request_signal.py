@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from ranklake.commands.catalog_parts import overlay_option
-from ranklake.commands.options import json_option
+from ranklake.commands.options import configuration, json_option
 from ranklake.config import ConfigError
 from ranklake.lake.contracts.model import Metric
 from ranklake.lake.contracts.redact import redact
@@ -30,8 +30,18 @@ _MEND = "pass --contracts DIR or write overlay under [contracts] in ranklake.tom
 )
 @overlay_option
 @json_option
-def request_signal(
-    name: str, unit: str, why: str, owner: str, kind: str, sampling: str, overlay: Path | None, *, as_json: bool
+@click.pass_context
+def request_signal(  # noqa: PLR0913 - one parameter an option
+    ctx: click.Context,
+    name: str,
+    unit: str,
+    why: str,
+    owner: str,
+    kind: str,
+    sampling: str,
+    overlay: Path | None,
+    *,
+    as_json: bool,
 ) -> None:
     """File a request for a metric into your overlay's registry, where the catalog shows it as requested.
 
@@ -40,11 +50,19 @@ def request_signal(
     if overlay is None:
         raise ConfigError("no folder of your own contracts is named", mend=_MEND)
     wanted = Metric(name, unit, kind, redact(owner), sampling, redact(why.strip()), status="requested")
+    configured = configuration(ctx).contracts.overlay
     filed = file_request(overlay, wanted)
     if as_json:
         facts = {"metric": name, "path": str(filed.path), "new": filed.is_new, "near": filed.near}
         click.echo(json.dumps(facts))
         return
     click.echo(f"{name} {'is requested' if filed.is_new else 'was requested already'}: {filed.path}")
+    shows = f"ranklake catalog {name}"
+    if not configured or overlay.resolve() != Path(configured).resolve():
+        shows += f" --contracts {overlay}"
+        mend = f'without --contracts it is where ranklake.toml says overlay = "{overlay}" under [contracts]'
+        click.echo(f"`{shows}` shows it; {mend}")
+    else:
+        click.echo(f"`{shows}` shows it")
     if filed.near:
         click.echo(f"{filed.near} has a similar name; `ranklake catalog {filed.near}` shows it", err=True)

@@ -25,7 +25,7 @@ _FORMATS: Final[Mapping[str, Callable[[pa.Table], str]]] = MappingProxyType(
 )
 _DIGITS: Final = re.compile(r"[-+]?\d[\d_]*")
 _MOST_DIGITS: Final = 20
-_SUFFIXES: Final = {".csv": "csv", ".json": "json", ".parquet": "parquet", ".pq": "parquet"}
+_SUFFIXES: Final = {".txt": "table", ".csv": "csv", ".json": "json", ".parquet": "parquet", ".pq": "parquet"}
 
 
 def _bool(text: str) -> bool:
@@ -102,7 +102,7 @@ def sql(  # noqa: PLR0913, PLR0917 - one parameter an option
 ) -> None:
     """Ask the tables in SQL (DataFusion's, close to PostgreSQL's). Nothing can be changed this way."""
     config = configuration(ctx)
-    kind = chosen or (_SUFFIXES.get(output.suffix, "table") if output else "table")
+    kind = chosen or _by_ending(output)
     if kind == "parquet" and output is None:
         raise RanklakeError("Parquet is not for a terminal", where="--format", mend="name a file with --output")
     overlay = Path(config.contracts.overlay) if config.contracts.overlay else None
@@ -116,6 +116,17 @@ def sql(  # noqa: PLR0913, PLR0917 - one parameter an option
     data = as_parquet(rows) if kind == "parquet" else f"{_FORMATS[kind](rows)}\n".encode()
     _write(output, data)
     click.echo(f"{rows.num_rows:,} rows written to {output}", err=True)
+
+
+def _by_ending(output: Path | None) -> str:
+    """Return the format that a file's ending says. Raises `RanklakeError` for one that says none."""
+    if output is None:
+        return "table"
+    kind = _SUFFIXES.get(output.suffix.lower())
+    if kind is None:
+        mend = f"end it in {', '.join(_SUFFIXES)}, or say --format"
+        raise RanklakeError(f"cannot write {output.suffix or 'a file without an ending'}", where="--output", mend=mend)
+    return kind
 
 
 def _role(name: str, file: str, overlay: Path | None) -> Role:
