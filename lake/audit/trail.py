@@ -210,10 +210,12 @@ def _there(lake: "Lake", handle: "DeltaTable", entries: Sequence[Entry]) -> list
     marks: set[str] = set()
     found = []
     for entry in entries:
-        known = (entry.action, entry.subject) in old or said(handle, entry.mark) is not None or entry.mark in marks
-        found.append(entry.once and known)
-        if entry.once:
-            marks.add(entry.mark)
+        if not entry.once:
+            found.append(False)
+            continue
+        known = entry.mark in marks or (entry.action, entry.subject) in old or said(handle, entry.mark) is not None
+        found.append(known)
+        marks.add(entry.mark)
     return found
 
 

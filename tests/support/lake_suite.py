@@ -11,7 +11,8 @@ from retaining import APPROVER, CONTRACTS, POLICIES, TODAY, days_ago
 from segments import put_segment, step_rows
 from stores import sent
 
-from ranklake.lake import commit
+from ranklake.lake import commit, ingest_plan
+from ranklake.lake.audit.proof import prove
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest import ingest
 from ranklake.lake.query import query
@@ -20,10 +21,13 @@ from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.spool import Spool
 from ranklake.lake.store import MARKER, Lake, LakeError, NotALakeError
 from ranklake.lake.tables import delta_table, ensure_table
+from ranklake.lake.trust import Trust
 from ranklake.lake.workers import InProcess
 from ranklake.quality.check import run_checks
 from ranklake.retention.apply import apply, approve
 from ranklake.retention.plan import make_plan
+from ranklake.retention.removals import unaccounted
+from ranklake.retention.sweep import sweep
 
 RACERS = 8
 AWKWARD = "my lake ü+#1? 100%"
@@ -57,7 +61,10 @@ class LakeSuite:
             step_rows(50, start=days_ago(3)),
             step_rows(50, run="old", incarnation=8, start=days_ago(900)),
         )
-        lake = Lake.create(f"{place.uri}/lake", place.storage)
+        trust = Trust(audit_witness=f"{place.uri}/witness", spools=(spool.uri,))
+        lake = Lake.create(f"{place.uri}/lake", place.storage).trusting(trust)
+        left = ingest_plan.compose(lake, spool, 1)
+        lake.put_if_absent(left.name, left.to_json())  # somebody who died before anything was done
         assert ingest(lake, spool, InProcess()).rows_stored == 100
         assert ingest(lake, spool, InProcess()).plans == []
         assert run_checks(lake).summary()["passed"] is not None
@@ -69,6 +76,10 @@ class LakeSuite:
         apply(lake, plan.name, "Otto Operator", CONTRACTS, POLICIES, TODAY)
         found = adds_up(lake, spool)["steps"]
         assert (found.recorded, found.stored, found.retired) == (100, 50, 50)
+        assert sweep(lake, spool, "Otto Operator").segments == 1
+        proof = prove(lake)
+        assert (proof.why, proof.rows, set(proof.witnessed.values())) == ("", 4, {4})
+        assert unaccounted(lake) == []
 
     def test_one_writer_of_a_name_wins(self, place):
         """Of many that write a name at once if it is absent, one does, and its bytes are there."""
