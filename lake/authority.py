@@ -197,6 +197,7 @@ _LOOKS: Final[Mapping[str, Callable[["Lake", Plan], None]]] = {
     "compaction": _rows,
     "quarantine": _rows,
     "replay": _rows,
+    "renumber": _rows,
     "retention": _retention,
     "migration": _nobody,
     "erasure": _nobody,

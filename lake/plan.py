@@ -53,7 +53,7 @@ _ACTIONS: Final = {
 }
 KINDS: Final[dict[str, Any]] = {
     "ingest": {"spool": str, "writer": str, "versions": {...: int}, "segments": [_SEGMENT]},
-    **dict.fromkeys(("quarantine", "retention", "compaction", "migration", "erasure", "replay"), _ACTIONS),
+    **dict.fromkeys(("quarantine", "retention", "compaction", "migration", "erasure", "replay", "renumber"), _ACTIONS),
 }
 """What the body of each kind of plan must have, as `ranklake.lake.shape` says it."""
 

@@ -33,6 +33,7 @@ _COMMANDS = {
     "request-signal": "Ask for a metric that nobody records yet.",
     "retain": "Plan, approve and apply retention.",
     "disown": "Set aside a segment or stream whose word cannot be, so that the books hold.",
+    "renumber": "Make attempts of the lives of a run that was recorded again under one name.",
     "mfu": "Compute model FLOP/s utilization from its inputs.",
     "what-if": "Say how much faster a run had been without stragglers, and what made it slow.",
     "audit": "Read and verify the audit trail.",

@@ -61,6 +61,18 @@ def _print(report: CheckReport) -> None:
     if report.standing:
         click.echo("still failing since an earlier check:")
         _table(report.standing)
+    _mend(report)
+
+
+def _mend(report: CheckReport) -> None:
+    """Say what to do about failures that no later data mends."""
+    failing = [*report.unsound, *report.standing]
+    if any(one.check_id == "steps_unique" and one.status == "failed" for one in failing):
+        click.echo(
+            "steps are there twice where a run's name was used again, or two processes recorded one rank: "
+            "'SELECT run, attempt, rank, step FROM steps GROUP BY 1, 2, 3, 4 HAVING count(*) > 1' finds the runs, and "
+            "'ranklake renumber RUN' makes attempts of their lives"
+        )
 
 
 def _table(results: Iterable[CheckResult]) -> None:

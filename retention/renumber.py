@@ -1,0 +1,192 @@
+"""Renumbering: lives of a run that were recorded under one attempt become attempts of their own.
+
+A run whose name was used again has its steps twice under one (run, attempt, rank), and fails the check ``steps_unique``
+for ever. Its lives are told apart by the incarnations of their ranks:
+
+    audit row (begun) ─▶ one numbered plan: the rows of later lives with a number of their own ─▶ audit row
+
+No row goes and none comes; a replay of the dates is refused from then on, for it would undo this. Lives whose steps do
+not repeat, such as those of an elastic launch that goes on where it was, stay together.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.errors import RanklakeError
+from ranklake.lake import action_plan
+from ranklake.lake.audit import trail as audit
+from ranklake.lake.commit import append_files
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.driver import drive
+from ranklake.lake.query import query
+from ranklake.lake.read import read
+from ranklake.lake.workers import InProcess
+
+if TYPE_CHECKING:
+    from ranklake.lake.parquet import DataFile
+    from ranklake.lake.plan import Plan
+    from ranklake.lake.store import Lake
+
+KIND: Final = "renumber"
+_REPEATED: Final = """
+SELECT DISTINCT attempt FROM (
+    SELECT attempt, rank, step FROM steps WHERE run = $run GROUP BY attempt, rank, step HAVING count(*) > 1
+)
+"""
+
+
+class NoRepeatError(RanklakeError):
+    """No step of the run was recorded twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Renumbered:
+    """What was done: the plan, the new attempts by incarnation, and how many rows have them."""
+
+    run: str
+    plan: int
+    attempts: Mapping[int, int]
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """What one process recorded of a rank: from its first row to its last; whether it has steps."""
+
+    attempt: int
+    rank: int
+    incarnation: int
+    first: datetime
+    last: datetime
+    steps: bool
+
+
+def renumber(lake: "Lake", run: str, by: str) -> Renumbered:
+    """Give later lives of a run, where steps repeat, the attempts behind its highest.
+
+    Raises `NoRepeatError`, and what the trail and the store raise; nothing was changed then.
+    """
+    done: list[Renumbered] = []
+
+    def compose(number: int) -> "Plan | None":
+        plan, made = _compose(lake, run, number, by)
+        done[:] = [made]
+        return plan
+
+    drive(lake, compose, InProcess())
+    (made,) = done
+    shown = {f"{incarnation:016x}": attempt for incarnation, attempt in made.attempts.items()}
+    audit.record(lake, by, "renumbered", f"{run} by plan {made.plan}", None, {"rows": made.rows, **shown}, once=True)
+    return made
+
+
+def attempts_of(lives: Iterable[Life], repeated: Iterable[int]) -> dict[int, int]:
+    """Return the new attempts of incarnations, those of later lives of the attempts in which steps repeat.
+
+    A rank's first process with steps is of the first life, its second of the second, and so on; every other process,
+    such as that of a rank that joined later, is of the life that it overlaps longest, for ranks of one life are not
+    split.
+    """
+    found: dict[int, int] = {}
+    everything = list(lives)
+    highest = max(life.attempt for life in everything)
+    for attempt in sorted(repeated):
+        mine = [life for life in everything if life.attempt == attempt]
+        by_rank: dict[int, list[Life]] = defaultdict(list)
+        for life in sorted((life for life in mine if life.steps), key=lambda one: (one.first, one.incarnation)):
+            by_rank[life.rank].append(life)
+        count = max(map(len, by_rank.values()))
+        order = {life: at for same in by_rank.values() if len(same) == count for at, life in enumerate(same)}
+        spans = [_span(life for life, at in order.items() if at == number) for number in range(count)]
+        for life in mine:
+            at = order.get(life)
+            if at is None:
+                at = max(range(count), key=lambda number: _overlap_s(life, spans[number]))
+            if at:
+                found[life.incarnation] = highest + at
+        highest += count - 1
+    return found
+
+
+def _span(lives: Iterable[Life]) -> tuple[datetime, datetime]:
+    some = list(lives)
+    return min(life.first for life in some), max(life.last for life in some)
+
+
+def _overlap_s(life: Life, span: tuple[datetime, datetime]) -> float:
+    """Return for how long a process was there in a span of time; less than 0 is how far it is away."""
+    return (min(life.last, span[1]) - max(life.first, span[0])).total_seconds()
+
+
+def _lives(segments: list[dict[str, Any]]) -> list[Life]:
+    found: dict[tuple[int, int, int], list[dict[str, Any]]] = defaultdict(list)
+    for row in segments:
+        found[row["attempt"], row["rank"], row["incarnation"]].append(row)
+    return [
+        Life(
+            *key,
+            min(row["ts_min"] for row in rows),
+            max(row["ts_max"] for row in rows),
+            any(row["table"] == "steps" for row in rows),
+        )
+        for key, rows in found.items()
+    ]
+
+
+def _compose(lake: "Lake", run: str, number: int, by: str) -> "tuple[Plan | None, Renumbered]":
+    repeated = [row["attempt"] for row in query(lake, _REPEATED, {"run": run}).to_pylist()]
+    if not repeated:
+        mend = "what else fails a check, 'ranklake check' says"
+        raise NoRepeatError("no step of the run was recorded twice", where=run, mend=mend)
+    names = ["table", "run", "attempt", "rank", "incarnation", "ts_min", "ts_max", "rows_stored"]
+    known = read(lake, contract("segments"), names)
+    segments = [row for row in known.filter(pc.equal(known["run"], run)).to_pylist() if row["ts_min"] is not None]
+    new = attempts_of(_lives(segments), repeated)
+    audit.record(lake, by, "renumber", run, None, {"incarnations": len(new)}, once=True)
+    added: list[DataFile] = []
+    gone: dict[str, pa.Table] = {}
+    moved = 0
+    by_table: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in segments:
+        if row["incarnation"] in new and row["rows_stored"]:
+            by_table[row["table"]].append(row)
+    for table, rows in sorted(by_table.items()):
+        target = contract(table)
+        live = action_plan.live_files(lake, table, _days(rows))
+        dropped = []
+        mine = partial(_of, run=run, new=new)
+        for drop, files, taken in action_plan.take_rows_out(lake, target, number, live, mine):
+            dropped.append(drop)
+            added += [*files, *append_files(lake, target, _with_attempts(taken, new), number)]
+            moved += taken.num_rows
+        if dropped:
+            gone[table] = pa.concat_tables(dropped)
+    plan = action_plan.compose(number, KIND, add=added, remove=gone, facts={"run": run}) if gone else None
+    return plan, Renumbered(run, number, new, moved)
+
+
+def _days(rows: Iterable[Mapping[str, Any]]) -> list[Any]:
+    """Return the dates between the first and the last row of segments."""
+    days = set()
+    for row in rows:
+        first, last = row["ts_min"].date().toordinal(), row["ts_max"].date().toordinal()
+        days |= {row["ts_min"].date().fromordinal(day) for day in range(first, last + 1)}
+    return sorted(days)
+
+
+def _of(rows: pa.Table, run: str, new: Mapping[int, int]) -> pa.ChunkedArray:
+    mine = pc.is_in(rows["incarnation"], value_set=pa.array(list(new), pa.int64()))
+    return pc.fill_null(pc.and_(mine, pc.equal(rows["run"], run)), fill_value=False)
+
+
+def _with_attempts(rows: pa.Table, new: Mapping[int, int]) -> pa.Table:
+    at = rows.schema.get_field_index("attempt")
+    numbers = [new[incarnation] for incarnation in rows["incarnation"].to_pylist()]
+    return rows.set_column(at, rows.schema.field(at), pa.array(numbers, rows.schema.field(at).type))
