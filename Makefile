@@ -106,6 +106,9 @@ chaos-s3: .venv/.test .stores/.ceph ## the same on a real Ceph radosgw that flap
 fuzz: .venv/.test ## hostile names, footers, pages, packs, plans and log entries against every command (RANKLAKE_FUZZ_CASES, default 10000; FUZZ='--seed N --case K' for one)
 	@PYTHONPATH=tests/support $(BIN)/python tests/fuzz/campaign.py $(or $(FUZZ),--cases $${RANKLAKE_FUZZ_CASES:-10000})
 
+bitflips: .venv/.test ## turn bits of data files, one at a time (RANKLAKE_FLIPS, default 1000): what rewrites or rolls up finds each, scrub finds all
+	@RANKLAKE_FLIPS=$${RANKLAKE_FLIPS:-1000} $(BIN)/python -m pytest -q tests/lake/test_damage.py --timeout 3600
+
 crash-capture: .venv/.test ## the same for capture alone
 	@RANKLAKE_KILLS=$${RANKLAKE_KILLS:-1000} $(BIN)/python -m pytest -m crash tests/crash/test_capture_kills.py --timeout 3600
 

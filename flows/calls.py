@@ -13,6 +13,7 @@ from ranklake.flows.storage import MEND, StorageReferenceError, storage_options
 from ranklake.lake.catalog_refresh import refresh
 from ranklake.lake.contracts.redact import redact_uri
 from ranklake.lake.ingest import ingest
+from ranklake.lake.integrity import Damage, DamagedFileError
 from ranklake.lake.limits import Limits
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.spool import Spool
@@ -111,6 +112,27 @@ class ChecksFailedError(RanklakeError):
         self.done = done
 
 
+class DamageError(DamagedFileError):
+    """Data files are damaged, and nothing was made from them; `done` is what was done with the others."""
+
+    def __init__(self, done: dict[str, Any], damage: Sequence[Damage]) -> None:
+        super().__init__(damage)
+        self.done = done
+
+
+def damage_in(done: dict[str, Any]) -> list[Damage]:
+    """Return the damaged files that a call of one of the functions below tells of, each once."""
+    told = [done, *done.get("rollups", []), done.get("ingest", {}), *done.get("rollup", {}).get("rollups", [])]
+    return list(dict.fromkeys(Damage(**one) for some in told for one in some.get("damaged", [])))
+
+
+def refuse_damage(done: dict[str, Any]) -> dict[str, Any]:
+    """Return what was done. Raises `DamageError` where it tells of damaged files, so that a flow ends Failed."""
+    if found := damage_in(done):
+        raise DamageError(done, found)
+    return done
+
+
 def ingest_once(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
     """Bring new segments into the lake; return what `ranklake.lake.ingest.Ingested` says."""
     limits = Limits(**settings.limits)
@@ -136,11 +158,11 @@ def rollup_once(settings: Settings, progress: Progress | None = None) -> dict[st
     return {"rollups": [asdict(result) for result in results]}
 
 
-def upkeep_once(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
+def upkeep_once(settings: Settings, progress: Progress | None = None, *, with_scrub: bool = False) -> dict[str, Any]:
     """Merge small files, shorten the logs, purge; return what `ranklake.lake.upkeep.run.Upkept` says."""
     lake = Lake.open(settings.lake, settings.options).limited(Limits(**settings.limits)).trusting(settings.trust)
     with on_call(settings.dask_address, settings.dask_workers, settings.dask_memory, settings.dask_tls) as crew:
-        return asdict(upkeep(lake, crew, progress=progress))
+        return asdict(upkeep(lake, crew, with_scrub=with_scrub, progress=progress))
 
 
 def catalog_once(settings: Settings) -> dict[str, Any]:

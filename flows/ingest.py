@@ -5,7 +5,7 @@ from typing import Any
 
 from prefect import flow, task
 
-from ranklake.flows.calls import Settings, ingest_once
+from ranklake.flows.calls import Settings, ingest_once, refuse_damage
 from ranklake.flows.retrying import RETRIES
 
 
@@ -17,5 +17,8 @@ async def ingest_task(settings: Settings) -> dict[str, Any]:
 
 @flow(name="ranklake-ingest")
 async def ingest_flow(settings: Settings) -> dict[str, Any]:
-    """Bring new segments from the spool into the lake, exactly once."""
-    return await ingest_task(settings)
+    """Bring new segments from the spool into the lake, exactly once.
+
+    Raises `ranklake.flows.calls.DamageError`, so that the flow ends Failed, where the command exits 1.
+    """
+    return refuse_damage(await ingest_task(settings))

@@ -5,7 +5,7 @@ from typing import Any
 
 from prefect import flow, task
 
-from ranklake.flows.calls import Settings, rollup_once
+from ranklake.flows.calls import Settings, refuse_damage, rollup_once
 from ranklake.flows.retrying import RETRIES
 
 
@@ -17,5 +17,8 @@ async def rollup_task(settings: Settings) -> dict[str, Any]:
 
 @flow(name="ranklake-rollup")
 async def rollup_flow(settings: Settings) -> dict[str, Any]:
-    """Recompute the rollups whose inputs changed."""
-    return await rollup_task(settings)
+    """Recompute the rollups whose inputs changed.
+
+    Raises `ranklake.flows.calls.DamageError`, so that the flow ends Failed, where the command exits 1.
+    """
+    return refuse_damage(await rollup_task(settings))

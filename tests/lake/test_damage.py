@@ -14,6 +14,7 @@ from governed import Site
 from segments import DAY, put_segment, step_rows
 
 from ranklake.cli import cli, run
+from ranklake.flows.calls import DamageError, Settings, pipeline_once, refuse_damage, rollup_once, upkeep_once
 from ranklake.lake import action_plan
 from ranklake.lake.commit import append_files, files, number_of, swap
 from ranklake.lake.contracts.load import contract
@@ -223,3 +224,21 @@ def test_a_right_that_lacks_is_no_damage(site, monkeypatch):
         monkeypatch.setattr("ranklake.lake.integrity._examine", refuse)
         with pytest.raises(type(error)):
             damaged(Lake.open(site.lake.uri), "steps", live(site))
+
+
+def test_what_a_schedule_calls_fails_for_damage(site):
+    """A flow does all that it can and then fails, naming the file, where the command exits 1."""
+    path = data_files(site)[0]
+    flip_middle(path)
+    settings = Settings(site.lake.uri, str(site.spool))
+    for done in (
+        rollup_once(settings),
+        upkeep_once(settings),
+        upkeep_once(settings, with_scrub=True),
+        pipeline_once(settings),
+    ):
+        with pytest.raises(DamageError, match=path.name) as caught:
+            refuse_damage(done)
+        assert caught.value.done is done
+        assert [one.table for one in caught.value.damage] == ["steps"]
+    assert len(live(site)) == 2, "the damaged one, and what became of the others"

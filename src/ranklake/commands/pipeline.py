@@ -7,8 +7,7 @@ import click
 
 from ranklake.commands.options import configuration, dask_option, json_option, lake_option, spool_option
 from ranklake.commands.tell import tell_damaged
-from ranklake.flows.calls import Settings, pipeline_once
-from ranklake.lake.integrity import Damage
+from ranklake.flows.calls import Settings, damage_in, pipeline_once
 
 
 @click.command()
@@ -52,7 +51,6 @@ def pipeline(ctx: click.Context, lake: str, spool: str, dask: str | None, *, as_
             click.echo(f"        {count} segments refused: {reason}", err=True)
         click.echo(f"check   {outcomes or 'nothing new'}")
         click.echo(f"rollup  {written:,} partitions written")
-    damaged = [*done["ingest"]["damaged"], *(one for result in done["rollup"]["rollups"] for one in result["damaged"])]
-    found = {one["path"]: Damage(**one) for one in damaged}
-    tell_damaged(found.values())
+    found = damage_in(done)
+    tell_damaged(found)
     return 0 if done["check"]["passed"] and not found else 1
