@@ -28,9 +28,9 @@ from pathlib import Path
 import damages
 import mutations
 
-BATCH = 120
-PATIENCE_S = 60.0
-"""What one step may take: a command, with all that lies in the spool."""
+BATCH = 60
+PATIENCE_S = 150.0
+"""What one step may take: a command, with all that lies in the spool, on a machine that others use, too."""
 DAMAGED = 0.06
 """The part of the cases that damage a lake's own files: each takes a lake of its own."""
 CHILD = Path(__file__).with_name("fuzz_child.py")
