@@ -2,6 +2,7 @@
 
 import random
 import time
+from urllib.parse import unquote
 
 import pytest
 from bringing import adds_up, books
@@ -168,3 +169,21 @@ def test_the_commands_take_uris(place, tmp_path, monkeypatch, capfd):
     assert run(["sql", "SELECT count(*) AS n FROM steps", "--format", "csv", *lake]) == 0
     assert run(["sql", "SELECT ts FROM steps WHERE run = 'nobody' ORDER BY ts", *lake]) == 0
     assert "20" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("status", [403, 400])
+def test_one_key_that_is_not_given(status, through, proxy, tmp_path):
+    """A key that is denied, or cannot be decrypted, waits and is told; the others come in, and it when it is given."""
+    spool = spooled(through, tmp_path, *(step_rows(5, segment=number) for number in range(3)))
+    lake = Lake.create(f"{through.uri}/lake", through.storage)
+    closed = "spool/segments/2026-03-01/steps/r1~a0~r00000~0000000000000007~000001~"
+    proxy.rule = lambda one: status if one.method == "GET" and closed in unquote(one.path) else None
+    done = ingest(lake, spool, InProcess())
+    assert (done.rows_stored, done.unreadable) == (10, 1)
+    again = ingest(lake, spool, InProcess())
+    assert (again.plans, sum(again.held.values())) == ([], 1)
+    assert books(lake, spool)["steps"].in_flight == 5
+    proxy.rule = None
+    assert not [name for name in through.contents() if "/quarantine/" in name]
+    assert ingest(lake, spool, InProcess()).rows_stored == 5
+    adds_up(lake, spool)
