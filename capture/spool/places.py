@@ -16,6 +16,13 @@ class LocalSpoolError(RanklakeError):
     """The local spool cannot be used."""
 
 
+def existing_root(configured: str = "") -> Path | None:
+    """Return the local spool of this node if there is one; makes nothing."""
+    named = os.environ.get(LOCAL_VARIABLE) or configured
+    path = Path(named).expanduser().absolute() if named else Path(f"/var/tmp/ranklake-{os.getuid()}")  # noqa: S108
+    return path if path.is_dir() else None
+
+
 def local_root(given: str | os.PathLike[str] | None = None, configured: str = "") -> Path:
     """Return the local spool's folder, made if that is possible now.
 

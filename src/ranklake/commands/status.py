@@ -8,6 +8,8 @@ from itertools import groupby
 
 import click
 
+from ranklake.capture.spool.places import existing_root
+from ranklake.capture.spool.waiting import waiting as waiting_in
 from ranklake.commands.audit import told
 from ranklake.commands.options import configuration, json_option, lake_option
 from ranklake.commands.tell import tell
@@ -23,6 +25,7 @@ from ranklake.lake.plan import DamagedPlanError, last_finished, read_plan
 from ranklake.lake.spool import Spool
 from ranklake.lake.store import Lake
 from ranklake.lake.tables import delta_table
+from ranklake.lake.twins import twins
 from ranklake.retention.removals import unaccounted
 from ranklake.terminal import printable
 
@@ -59,6 +62,8 @@ def status(ctx: click.Context, lake: str, spool: str | None, *, of_ranks: bool, 
     held = sort_out(news, known, config.ingest)[1] | (source.passed_over if source else {})
     balances = books(target, waiting)
     ranks = liveness(target, waiting)
+    doubled, root = twins(target), existing_root(config.spool.local)
+    here = None if root is None else waiting_in(root)
     wrong = [item for item in balances if not item.adds_up]
     refused = sum((Counter(item.refused) for item in balances), Counter[str]())
     proof, removals = prove(target), unaccounted(target)
@@ -73,6 +78,8 @@ def status(ctx: click.Context, lake: str, spool: str | None, *, of_ranks: bool, 
             "refused_plan": stopped or None,
             "audit": trail,
             "removals": removals,
+            "recorded_twice": [asdict(one) for one in doubled],
+            "waiting_on_this_node": None if here is None else asdict(here),
             "refused": refused,
             "held": Counter(held.values()),
             "held_first": firsts(held),
@@ -81,7 +88,10 @@ def status(ctx: click.Context, lake: str, spool: str | None, *, of_ranks: bool, 
         click.echo(json.dumps(facts, default=str))
     else:
         _print(balances)
-        tell(*_lines(ranks, every=of_ranks))
+        tell(*_lines(ranks, every=of_ranks), *map(str, doubled))
+        if here is not None and (here.segments or here.unsealed):
+            those = f"{here.rows:,} rows in {here.segments:,} segments that wait to be sent"
+            tell(f"in {root}, and in no book yet: {those}, and {here.unsealed:,} files that are not sealed")
         tell(*(f"{count} segments refused: {reason}" for reason, count in sorted(refused.items())), err=True)
         for why, path in firsts(held).items():
             count = sum(1 for one in held.values() if one == why)
