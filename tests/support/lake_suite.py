@@ -13,15 +13,19 @@ from stores import sent
 
 from ranklake.lake import commit, ingest_plan
 from ranklake.lake.audit.proof import prove
+from ranklake.lake.commit import files
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest import ingest
+from ranklake.lake.integrity import DamagedFileError
 from ranklake.lake.query import query
 from ranklake.lake.read import read
-from ranklake.lake.rollups.runner import run_rollups
+from ranklake.lake.replay import replay
+from ranklake.lake.rollups.runner import recompute, run_rollups
 from ranklake.lake.spool import Spool
 from ranklake.lake.store import MARKER, Lake, LakeError, NotALakeError
 from ranklake.lake.tables import delta_table, ensure_table
 from ranklake.lake.trust import Trust
+from ranklake.lake.upkeep.scrub import scrub
 from ranklake.lake.workers import InProcess
 from ranklake.quality.check import run_checks
 from ranklake.retention.apply import apply, approve
@@ -80,6 +84,26 @@ class LakeSuite:
         proof = prove(lake)
         assert (proof.why, proof.rows, set(proof.witnessed.values())) == ("", 4, {4})
         assert unaccounted(lake) == []
+
+    def test_a_damaged_object_is_found_and_mended(self, place, tmp_path):
+        """A bit that turned in a data file keeps its date out of the rollups, until a replay wrote it anew."""
+        day = days_ago(3).date()
+        spool = spooled(place, tmp_path, step_rows(50, start=days_ago(3)))
+        lake = Lake.create(f"{place.uri}/lake", place.storage)
+        ingest(lake, spool, InProcess())
+        (row,) = files(delta_table(lake, "steps")).to_pylist()
+        path = lake.path("tables", "steps", row["path"])
+        raw = bytearray(lake.fs.cat_file(path))
+        raw[len(raw) // 2] ^= 16
+        lake.fs.pipe_file(path, bytes(raw))
+        assert [one.path for one in scrub(lake, InProcess()).damaged] == [row["path"]]
+        with pytest.raises(DamagedFileError):
+            query(lake, "SELECT sum(loss) FROM steps", verify=True)
+        with pytest.raises(DamagedFileError):
+            recompute(lake, "step_rollup", [day])
+        replay(lake, spool, InProcess(), "steps", (day, day))
+        assert recompute(lake, "step_rollup", [day])[0] == [day]
+        assert scrub(lake, InProcess()).damaged == []
 
     def test_one_writer_of_a_name_wins(self, place):
         """Of many that write a name at once if it is absent, one does, and its bytes are there."""
