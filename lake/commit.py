@@ -154,9 +154,11 @@ def files(table: DeltaTable, partitions: Sequence[date] | None = None) -> pa.Tab
     except (ValueError, DeltaError) as error:  # NULL in a partition column that has none, by the table's own schema
         raise _damaged_log(table, "a file has no date") from error
     for name in ("size_bytes", "num_records"):
-        if actions.num_rows and name in actions.column_names:
+        if actions.num_rows:
+            if name not in actions.column_names or actions[name].null_count:
+                raise _damaged_log(table, f"the {name} of a file is not told")
             told = pc.min_max(actions[name]).as_py()
-            if not 0 <= (told["min"] or 0) <= (told["max"] or 0) <= MOST:
+            if not 0 <= told["min"] <= told["max"] <= MOST:
                 raise _damaged_log(table, f"the {name} of a file cannot be")
     name = "partition.date"
     if name not in actions.column_names:

@@ -18,6 +18,7 @@ from packing import pack_up
 from segments import DAY, put_bytes, put_segment, step_rows
 
 from ranklake.lake import compact, ingest_plan
+from ranklake.lake.commit import DamagedLogError
 from ranklake.lake.contracts.arrow import arrow_schema, conform
 from ranklake.lake.contracts.errors import ContractMismatchError
 from ranklake.lake.contracts.load import contract
@@ -32,7 +33,8 @@ from ranklake.lake.read import read, read_files
 from ranklake.lake.spool import Spool
 from ranklake.lake.store import Lake, LakeError, LakeUnreachableError
 from ranklake.lake.tables import delta_table
-from ranklake.lake.workers import WorkersError, on_call, workers
+from ranklake.lake.upkeep.run import upkeep
+from ranklake.lake.workers import InProcess, WorkersError, on_call, workers
 
 
 def faults(lake, spool):
@@ -545,3 +547,18 @@ def test_a_worker_elsewhere_finds_a_lake_named_by_a_relative_folder(tmp_path, sp
 def test_segment_schema_is_the_contract_s():
     """The rows these tests are made of are rows as a segment holds them."""
     assert step_rows(1).schema.equals(arrow_schema(contract("steps"), segment=True))
+
+
+@pytest.mark.parametrize("stats", ["{}", '{"numRecords": -5}'])
+def test_a_log_that_counts_no_rows_is_refused_in_one_line(lake, spool, stats):
+    """Where a log does not say how many rows a file has, or says what cannot be, it is named, and nothing is merged."""
+    put_segment(spool, step_rows(5))
+    bring(lake, spool, merge=False)
+    for entry in Path(lake.path("tables", "steps", "_delta_log")).glob("*.json"):
+        lines = [json.loads(line) for line in entry.read_text().splitlines()]
+        for line in lines:
+            if "add" in line:
+                line["add"]["stats"] = stats
+        entry.write_text("\n".join(map(json.dumps, lines)))
+    with pytest.raises(DamagedLogError, match="num_records of a file"):
+        upkeep(Lake.open(lake.uri), InProcess())
