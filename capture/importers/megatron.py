@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from ranklake.capture.importers.source import Source
 
 _HALVES: Final = 20
+_RANKS_APART_S: Final = 2.0
+"""How far apart ranks write the same iteration's line."""
 _STEP: Final = {"lm loss": "loss", "loss": "loss", "grad norm": "grad_norm", "learning rate": "lr"}
 _SCALARS: Final = {
     "loss scale": ("train/loss_scale", "gauge"), "global batch size": ("train/batch_size", "gauge"),
@@ -121,7 +123,7 @@ def _take(log: Log, found: "re.Match[str]") -> bool:
     if seconds is None:
         return False
     step = int(found["step"])
-    if (step, found[0]) == log.last or (step == log.last[0] and not log.is_begun_anew):
+    if _is_repeated(log, found, seconds):
         log.attempts[-1].refuse("steps", "an iteration that stands in the log twice", found[0])
         return True
     same = log.step if log.is_engines and log.step is not None and log.step.step == step > log.last[0] else None
@@ -141,6 +143,17 @@ def _take(log: Log, found: "re.Match[str]") -> bool:
     log.interval_ns = round(log.survey.interval * seconds * 1e9)
     _scalars(log.attempts[-1], fields, log.step.end_ns, step)
     return True
+
+
+def _is_repeated(log: Log, found: "re.Match[str]", seconds: float) -> bool:
+    """Return whether an iteration was told before: by another rank, unless the run ended or began anew since."""
+    step = int(found["step"])
+    if (step, found[0]) == log.last:
+        return True
+    if step != log.last[0] or log.is_begun_anew or log.ending is not None:
+        return False
+    told = lines.own_ns(found) or log.stamp
+    return told is None or log.step is None or told[0] - log.step.end_ns < max(seconds / 2, _RANKS_APART_S) * 1e9
 
 
 def _next_attempt(log: Log) -> None:

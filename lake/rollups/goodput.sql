@@ -3,14 +3,16 @@
 --          (affected_runs)
 -- formula  sums over goodput_daily. Checkpoints saved: what rank 0 tells of them as events, as spans, or as time in steps,
 --          whichever is most.
--- status   failed: a failure event of a main thread; else preempted: every rank was told to end; else finished: a run_end;
---          else abandoned: an abandoned event, a rank that ended of a signal, or a later attempt; else imported: no rank of
---          it ever ran beside capture, and the files that it came from say nothing of its end; else running, as far as known
+-- status   failed: a failure event of a main thread, or a run_end that is an error; else preempted: every rank was told to
+--          end; else finished: a run_end; else abandoned: an abandoned event, a rank that ended of a signal, or a later
+--          attempt; else imported: no rank of it ever ran beside capture, and the files that it came from say nothing of
+--          its end; else running, as far as known
 WITH told AS (
     SELECT
         events.run, events.attempt,
         count(*) FILTER (
-            WHERE event = 'failure' AND coalesce(attributes, '') NOT LIKE '%"thread":%'
+            WHERE (event = 'failure' AND coalesce(attributes, '') NOT LIKE '%"thread":%')
+               OR (event = 'run_end' AND severity = 'error')
         ) AS failures,
         count(*) FILTER (WHERE event = 'run_end') AS ends,
         count(*) FILTER (

@@ -127,6 +127,24 @@ def test_a_log_that_goes_back_is_a_restart(lake, spool, tmp_path):
     assert [(row["attempt"], row["step"]) for row in told] == [(0, 1), (0, 2), (0, 3), (1, 2)]
 
 
+def test_lines_of_several_ranks(lake, spool, tmp_path):
+    """An iteration that another rank tells, too, is one; one that comes again much later is a restart's."""
+    other = stamped(3, 6).replace("1500.0", "1500.1")
+    done = run(lake, spool, tmp_path / "log", "\n".join([stamped(2, 4), stamped(3, 6), other, stamped(3, 40)]))
+    assert done.refused == {"an iteration that stands in the log twice": 1}
+    told = ask(lake, "SELECT attempt, step FROM steps ORDER BY attempt, step")
+    assert [(row["attempt"], row["step"]) for row in told] == [(0, 2), (0, 3), (1, 3)]
+
+
+def test_flops_and_parameters(lake, spool, tmp_path):
+    """Forks tell effective TFLOP/s and parameters behind an iteration: a scalar of its step, and the run's."""
+    told = "time (ms) | forward: 5.5 | batch: 1.00 Effective Tera Flops per GPU: 45.25 and total parameters 6.65 B"
+    run(lake, spool, tmp_path / "log", "\n".join([stamped(1, 2), told]))
+    flops = ask(lake, "SELECT step, value FROM scalars WHERE metric = 'megatron/effective_tera_flops_per_gpu'")
+    assert flops == [{"step": 1, "value": 45.25}]
+    assert ask(lake, "SELECT param_count n FROM runs") == [{"n": 6_650_000_000}]
+
+
 def test_deepspeed_tells_a_step_too(lake, spool, tmp_path):
     """A step that both tell is one; one that DeepSpeed tells without its time is refused."""
     told = "steps: {} loss: 2.5 iter time (s): {} samples/sec: 61.2"

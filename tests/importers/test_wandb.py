@@ -11,6 +11,7 @@ from importing import ask, imported
 
 from ranklake.capture.importers.imports import import_files
 from ranklake.capture.importers.source import SourceError
+from ranklake.lake.rollups.runner import run_rollups
 
 BEGIN = 1_700_000_000
 
@@ -83,6 +84,8 @@ def test_a_run(lake, spool, tmp_path):
     ]  # fmt: skip
     assert ask(lake, "SELECT job, config FROM runs") == [{"job": "project", "config": '{"lr": 0.5}'}]
     assert ask(lake, "SELECT event, severity FROM events") == [{"event": "run_end", "severity": "error"}]
+    run_rollups(lake, ["goodput"])
+    assert ask(lake, "SELECT status FROM goodput") == [{"status": "failed"}]
 
 
 def test_not_wandb(spool, tmp_path):
