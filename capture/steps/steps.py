@@ -224,13 +224,14 @@ class Step(Frame):
         floats, self._floats = self._floats, {}  # a signal handler that puts something meanwhile puts it there
         replaced = floats.get(name)
         floats[name] = value
-        self._give_back(floats)
+        meanwhile, self._floats = self._floats, floats
+        if meanwhile:
+            self._put_again(meanwhile)
         if replaced is not None:
             self._run.add_metric(METRIC_OF[name], replaced, self.number)
 
-    def _give_back(self, floats: dict[str, float]) -> None:
-        """Take numbers as the row's, and what was put meanwhile with them."""
-        meanwhile, self._floats = self._floats, floats
+    def _put_again(self, meanwhile: dict[str, float]) -> None:
+        """Put what a signal handler has put while the row's numbers were elsewhere."""
         for name, value in meanwhile.items():
             self.put(name, value)
 
@@ -242,7 +243,9 @@ class Step(Frame):
             floats = {name: float(value) for name, value in scalars.items()}
         except OverflowError:
             return False
-        self._give_back(floats)
+        meanwhile, self._floats = self._floats, floats
+        if meanwhile:
+            self._put_again(meanwhile)
         return True
 
     def put_late(self, name: str, value: float) -> None:
