@@ -257,22 +257,26 @@ changes AS (
         run, attempt,
         unnest(make_array(begin_ns, end_ns)) AS at_ns,
         unnest(make_array(weight, -weight)) AS change,
-        CAST(NULL AS INT) AS epoch
+        CAST(NULL AS INT) AS epoch,
+        CAST(NULL AS BIGINT) AS said_ns
     FROM clipped
     INNER JOIN weights ON weights.kind = clipped.kind
     UNION ALL
     -- cuts that change nothing: the attempt's own start, epochs
-    SELECT run, attempt, own_begin_ns, CAST(0 AS DECIMAL(38, 0)), NULL
+    SELECT run, attempt, own_begin_ns, CAST(0 AS DECIMAL(38, 0)), NULL, NULL
     FROM attempts
     WHERE own_begin_ns > begin_ns AND own_begin_ns < end_ns
     UNION ALL
-    SELECT epochs.run, epochs.attempt, greatest(epochs.begin_ns, attempts.begin_ns), CAST(0 AS DECIMAL(38, 0)), epoch
+    SELECT epochs.run, epochs.attempt, greatest(epochs.begin_ns, attempts.begin_ns), CAST(0 AS DECIMAL(38, 0)), epoch,
+        epochs.begin_ns
     FROM epochs
     INNER JOIN attempts ON attempts.run = epochs.run AND attempts.attempt = epochs.attempt
     WHERE epochs.begin_ns < attempts.end_ns
 ),
 boundaries AS (
-    SELECT run, attempt, at_ns, sum(change) AS change, max(epoch) AS epoch
+    SELECT run, attempt, at_ns, sum(change) AS change,
+        -- of epochs that began before the attempt's account does, the last one
+        last_value(epoch ORDER BY said_ns, epoch) FILTER (WHERE epoch IS NOT NULL) AS epoch
     FROM changes
     GROUP BY run, attempt, at_ns
 ),
