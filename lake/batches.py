@@ -26,6 +26,7 @@ from ranklake.lake.contracts.keys import find_key
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.gate import UnreadError
 from ranklake.lake.incoming import (
+    PART_BYTES,
     PART_ROWS,
     Incoming,
     Opener,
@@ -213,7 +214,7 @@ class Loader:
         limits = self._lake.limits
         if metadata.num_row_groups != 1 or metadata.num_rows != count or count > limits.row_group_rows:
             return False
-        most = min(self._most_bytes, limits.decoded_bytes)
+        most = min(PART_BYTES, limits.decoded_bytes)  # as much as the careful way decodes at once
         return metadata.num_columns <= limits.columns and decoded_bytes(metadata) <= most
 
     def _finish(self, batch: _Batch) -> Iterator[Loaded]:
