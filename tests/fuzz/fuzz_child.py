@@ -103,7 +103,7 @@ class Place:
         code, said, wrong = command(name, *arguments, "--lake", str(self.lake))
         if wrong:
             self.findings.append(wrong)
-        elif code not in allowed:
+        elif code not in allowed and not (code == 1 and "wait for the key" in said):  # a name that asks for a key
             last = (said.strip().splitlines() or [""])[-1][:160]
             self.findings.append(f"{name}: exit {code}: {last}")
         return said
