@@ -22,6 +22,7 @@ from deltalake.transaction import AddAction, CommitProperties, PostCommitHookPro
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.parquet import DataFile, write_partition
+from ranklake.lake.plan_rules import DATA_PATH
 from ranklake.lake.tables import ensure_table
 from ranklake.lake.unreachable import LakeError, unreachable
 
@@ -162,16 +163,25 @@ def files(table: DeltaTable, partitions: Sequence[date] | None = None) -> pa.Tab
                 raise _damaged_log(table, f"the {name} of a file cannot be")
     name = "partition.date"
     if name not in actions.column_names:
-        dates = pa.nulls(actions.num_rows, pa.date32())
+        dates = pa.chunked_array([pa.nulls(actions.num_rows, pa.date32())])
     else:
         dates = actions[name].cast(pa.date32())
         actions = actions.drop_columns([name])
-        if dates.null_count:
-            raise _damaged_log(table, "a file has no date")
+    if dates.null_count:
+        raise _damaged_log(table, "a file has no date")
+    if not _lie_in(actions["path"], dates):
+        raise _damaged_log(table, "the path of a file leads out of its partition")
     actions = actions.append_column("date", dates)
     if partitions is not None:
         actions = actions.filter(pc.is_in(actions["date"], value_set=pa.array(partitions, pa.date32())))
     return actions
+
+
+def _lie_in(paths: pa.ChunkedArray, dates: pa.ChunkedArray) -> bool:
+    """Say whether data files lie in their dates' folders, as ranklake names them: a log may name any place at all."""
+    named = pc.match_substring_regex(paths, f"^(?:{DATA_PATH})$")
+    days = pc.replace_substring_regex(paths, "^date=([^/]*)/.*$", r"\1")
+    return bool(pc.all(pc.and_(named, pc.equal(days, dates.cast(pa.string()))), min_count=0).as_py())
 
 
 def fingerprint(paths: Iterable[str]) -> str:

@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 _TABLE: Final = re.compile(r"[a-z][a-z0-9_]*")
-_DATA: Final = re.compile(r"date=(?P<date>\d{4,}-\d{2}-\d{2})/[A-Za-z0-9][A-Za-z0-9._~-]*\.parquet")
+DATA_PATH: Final = r"date=[0-9]{4,}-[0-9]{2}-[0-9]{2}/[A-Za-z0-9][A-Za-z0-9._~-]*\.parquet"
+"""Pattern of a data file's path, relative to its table's folder: nothing in it leads elsewhere, nor is an escape."""
+_DATA: Final = re.compile(DATA_PATH)
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _RETENTION_PLAN: Final = re.compile(r"rp-[0-9a-f]{16,64}")
 _DOTS: Final = frozenset({".", ".."})
@@ -37,8 +39,7 @@ def broken_rules(kind: str, body: Body) -> Iterator[str]:
 
 def is_data_path(path: str, day: str | None = None) -> bool:
     """Say whether a path can be a data file's, relative to its table's folder, of a date (ISO) or of any."""
-    found = _DATA.fullmatch(path)
-    return found is not None and day in {None, found["date"]}
+    return _DATA.fullmatch(path) is not None and (day is None or path.startswith(f"date={day}/"))
 
 
 def is_spool_path(path: str) -> bool:

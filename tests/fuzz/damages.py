@@ -90,6 +90,33 @@ def log_values(rng, lake, outside):
     path.write_text("\n".join(json.dumps(line) for line in lines))
 
 
+def log_paths(rng, lake, outside):
+    """Leave a log entry whose data file lies elsewhere: by dots, a whole path, an address, escapes, another date."""
+    entries = [path for path in _logs(lake) if path.suffix == ".json" and '"add"' in path.read_text()]
+    path = rng.choice(entries)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    body = rng.choice([line["add"] for line in lines if "add" in line])
+    day, name = body["path"].split("/")
+    out = f"{outside.name}/canary"
+    body["path"] = rng.choice(
+        [
+            f"../../../{out}",
+            f"{day}/../../../../{out}",
+            f"{day}/..%2f..%2f..%2f../{out}",
+            f"{day}/%2e%2e/%2e%2e/%2e%2e/%2e%2e/{out}",
+            str(outside / "canary"),
+            (outside / "canary").as_uri(),
+            f"https://example.org/{name}",
+            f"../../../{lake.name}/tables/{path.parts[-3]}/{day}/{name}",
+            f"date=1999-01-01/{name}",
+            f"{day}/\n{name}",
+            f"{day}/{name}\0",
+            name,
+        ]
+    )
+    path.write_text("\n".join(json.dumps(line) for line in lines))
+
+
 def log_gone(rng, lake, outside):
     """Leave a log entry that is gone, that is another's, or that stands twice."""
     path, other = rng.sample([path for path in _logs(lake) if path.suffix == ".json"], 2)
@@ -146,6 +173,7 @@ KINDS = {
     "plan forged": (plan_forged, 5),
     "log bytes": (log_bytes, 4),
     "log values": (log_values, 6),
+    "log paths": (log_paths, 3),
     "log gone": (log_gone, 2),
     "hints": (hints, 2),
 }

@@ -22,6 +22,13 @@ def made(tmp_path_factory):
     return Path(site.lake.uri)
 
 
+@pytest.fixture(scope="module")
+def outside(made):
+    """Put a sound data file beside the lake, under a name that a log entry could lead to."""
+    (file,) = (made / "tables" / "steps").glob("date=*/*.parquet")
+    return shutil.copy(file, made.parent / "outside.parquet")
+
+
 def lied_to(made, place, change):
     """Copy the lake and change what its log says of the file of steps."""
     lake = shutil.copytree(made, place / "lake")
@@ -52,6 +59,52 @@ def test_a_log_that_says_what_cannot_be(made, tmp_path, capsys, change, why):
     for command in COMMANDS:
         assert run([*command, "--lake", lake]) == 2, command
         assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../../../outside.parquet",
+        "{day}/../../../../outside.parquet",
+        "{outside}",
+        "file://{outside}",
+        "https://example.org/{name}",
+        "{day}/..%2f..%2f..%2f../outside.parquet",
+        "{day}/%2e%2e/%2e%2e/%2e%2e/%2e%2e/outside.parquet",
+        "{day}/../{day}/{name}",
+        "date=2020-01-01/{name}",
+        "{name}",
+        "_delta_log/00000000000000000000.json",
+        "{day}/a\nb.parquet",
+        "",
+    ],
+)
+def test_a_log_that_leads_out_of_its_table(made, outside, tmp_path, capsys, path):
+    """A data file that does not lie in its date's folder is a damaged log for every command: nothing of it is read."""
+    (there,) = (made / "tables" / "steps").glob("date=*/*.parquet")
+    lake = tmp_path / "lake"
+    shutil.copy(outside, tmp_path / "outside.parquet")
+    forged = path.format(outside=tmp_path / "outside.parquet", day=there.parent.name, name=there.name)
+    lied_to(made, tmp_path, lambda add, _: add.update(path=forged))
+    for command in COMMANDS:
+        assert run([*command, "--lake", str(lake)]) == 2, command
+        told = capsys.readouterr().err.strip()
+        assert "the path of a file leads out of its partition" in told
+        assert "\n" not in told
+
+
+def test_names_of_older_lakes_are_read_on(made, tmp_path, capsys):
+    """Data files of names without a digest, or of other writers' names, are read as long as they lie in their dates."""
+    for name in ("p0000000001-{hex}.parquet", "part-00000-{hex}-c000.snappy.parquet"):
+        lake = tmp_path / name / "lake"
+        new = f"{{day}}/{name.format(hex=32 * 'a')}"
+        (there,) = (made / "tables" / "steps").glob("date=*/*.parquet")
+        new = new.format(day=there.parent.name)
+        lied_to(made, tmp_path / name, lambda add, _, new=new: add.update(path=new))
+        steps = lake / "tables" / "steps"
+        (steps / there.parent.name / there.name).rename(steps / new)
+        assert run(["sql", "SELECT count(*) n FROM steps", "--format", "csv", "--lake", str(lake)]) == 0
+        assert capsys.readouterr().out.split() == ["n", "50"]
 
 
 @pytest.mark.parametrize(
