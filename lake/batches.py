@@ -166,7 +166,7 @@ class Loader:
             signed_by = self._authenticator.signer_of(raw, footer, name, row)
         except Exception:  # noqa: BLE001 - whatever foreign bytes raise
             return False  # the careful way finds the same, and says what it is
-        if rows is None:
+        if rows is None or footer.ranks:  # of several ranks: an import's, of which there are few
             return False
         batch.plan.append(row)
         batch.segments.append(Incoming(path, row["sha256"], row["bytes"], name, footer, signed_by=signed_by))

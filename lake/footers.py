@@ -36,6 +36,7 @@ _OPTIONAL: Final[dict[str, Any]] = {
     "totals": UpTo(1000, {_TABLE: (_COUNT, _COUNT)}),
     "writer": str,
     "key_id": str,
+    "ranks": (_INT32, _INT32),
     "format": int,
 }
 

@@ -273,7 +273,7 @@ def examine(
     signed_by = authenticator.signer_of(raw, footer, name, row)
     rows, size = file.metadata.num_rows, decoded_bytes(file.metadata)
     if rows <= PART_ROWS and size <= PART_BYTES:
-        whole = _checked(file.read(use_threads=False), name, target)
+        whole = _checked(file.read(use_threads=False), name, footer, target)
         limits.check_decoded(whole.nbytes)
         extent = _extent(whole)
         if not limits.spans_few_dates(extent):
@@ -281,19 +281,19 @@ def examine(
         segment._whole = whole  # noqa: SLF001 - the rest of how a segment comes to be
     else:
         segment._part_rows = max(1, min(PART_ROWS, rows * PART_BYTES // size))  # noqa: SLF001 - likewise
-        extent = _looked_through(file, segment._part_rows, name, target, limits)  # noqa: SLF001 - likewise
+        extent = _looked_through(file, segment._part_rows, name, footer, target, limits)  # noqa: SLF001 - likewise
         segment._file = file  # noqa: SLF001 - likewise
     segment.footer, segment.signed_by = footer, signed_by
     segment.first, segment.last = moments(extent)
 
 
 def _looked_through(
-    file: pq.ParquetFile, part_rows: int, name: SegmentName, target: Contract, limits: Limits
+    file: pq.ParquetFile, part_rows: int, name: SegmentName, footer: SegmentFooter, target: Contract, limits: Limits
 ) -> tuple[int, int] | None:
     """Check all rows, a part at a time, and hold none; return their extent."""
     extents, days, size = [], set[int](), 0
     for batch in file.iter_batches(part_rows, use_threads=False):
-        part = _checked(pa.table(batch), name, target)
+        part = _checked(pa.table(batch), name, footer, target)
         size += part.nbytes
         limits.check_decoded(size)
         if extent := _extent(part):
@@ -354,6 +354,8 @@ def footer_of(metadata: pq.FileMetaData, name: SegmentName, target: Contract) ->
     meant = (target.table, name.run, name.attempt, name.rank, name.incarnation, name.segment, metadata.num_rows)
     if said != meant or name.rows != footer.rows or name.key_id != footer.key_id:
         raise NotASegmentError("name, footer and contents disagree")
+    if footer.ranks and name.rank:
+        raise NotASegmentError("rows of several ranks under the name of one")
     if footer.contract_version > target.version:
         raise NotASegmentError(
             f"written under contract version {footer.contract_version}, known up to {target.version}"
@@ -385,7 +387,7 @@ def moments(extent: tuple[int, int] | None) -> tuple[datetime | None, datetime |
         return None, None
 
 
-def _checked(stored: pa.Table, name: SegmentName, target: Contract) -> pa.Table:
+def _checked(stored: pa.Table, name: SegmentName, footer: SegmentFooter, target: Contract) -> pa.Table:
     """Return rows under the contract's types; columns without any value are left out, dictionaries of text kept.
 
     Raises
@@ -400,8 +402,9 @@ def _checked(stored: pa.Table, name: SegmentName, target: Contract) -> pa.Table:
             column.validate(full=True)
     rows = _conformed(stored, target)
     same = _is_text(rows["run"], name.run)
-    for column_name in ("attempt", "rank", "incarnation", "segment"):
+    for column_name in ("attempt", "incarnation", "segment"):
         same &= _is_number(rows[column_name], getattr(name, column_name))
+    same &= _is_within(rows["rank"], *footer.ranks) if footer.ranks else _is_number(rows["rank"], name.rank)
     if not same:
         raise NotASegmentError("name, footer and contents disagree")
     return rows
@@ -441,6 +444,11 @@ def _meant(target: Contract) -> tuple[dict[str, pa.DataType], frozenset[str]]:
 def _is_number(column: pa.ChunkedArray, number: int) -> bool:
     values = (column.drop_null() if column.null_count else column).to_numpy()
     return bool((values == number).all())
+
+
+def _is_within(column: pa.ChunkedArray, low: int, high: int) -> bool:
+    values = (column.drop_null() if column.null_count else column).to_numpy()
+    return bool(((values >= low) & (values <= high)).all())
 
 
 def _is_text(column: pa.ChunkedArray, text: str) -> bool:

@@ -13,7 +13,7 @@ from ranklake.capture.importers.mapping import Mapping as ColumnMapping
 from ranklake.capture.importers.mapping import load_mapping
 from ranklake.capture.importers.naming import known_as, named, of_before
 from ranklake.capture.importers.recording import Identity, Recording, today
-from ranklake.capture.importers.shipping import Shipping, refuse_changed
+from ranklake.capture.importers.shipping import TOGETHER, Shipping, refuse_changed
 from ranklake.capture.importers.source import HEAD_BYTES, Source, SourceError, sources
 from ranklake.capture.sealing.keys import NO_KEYS, SealingKeys
 from ranklake.errors import did_you_mean
@@ -128,10 +128,14 @@ def import_files(
         before = shipping.remembered(memory, source.path, name) or of_before(shipping, columns, source, name)
         refuse_changed(before, sha256, digest, where=source.name, run=name)
         done.again += before is not None
-        todo.append((source, name, Identity(format_name, digest, source.name, sha256, by_name)))
+        before = before or shipping.elsewhere(format_name, sha256, digest, name)
+        rank_by_rank = before is not None and not before.get(TOGETHER)
+        todo.append((source, name, Identity(format_name, digest, source.name, sha256, by_name), rank_by_rank))
     active = keys.active() if keys is not None else NO_KEYS
-    for source, name, identity in todo:
-        recording = Recording(identity, name, 0, shipping.take, today(), active, says_run=name not in done.runs)
+    for source, name, identity, rank_by_rank in todo:
+        recording = Recording(
+            identity, name, 0, shipping.take, today(), active, says_run=name not in done.runs, rank_by_rank=rank_by_rank
+        )
         source.told = told
         kind.read(source, recording, columns)
         if source.cut:
@@ -145,6 +149,7 @@ def import_files(
             "mapping": identity.mapping,
         }
         facts |= {"file": source.name, "at": datetime.now(UTC).isoformat(timespec="seconds"), "rows": recording.rows}
+        facts |= {} if rank_by_rank else {TOGETHER: True}
         shipping.remember(memory, source.path, name, facts)
         if run is None and own_run:
             shipping.remember(memory, source.path, "", facts)

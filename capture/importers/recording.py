@@ -2,13 +2,16 @@
 
 A stream's incarnation is made from what is imported (`Identity`), and slots are positions in the file's order. So
 the same file gives the same keys, whoever imports it and however often, and ingest stores nothing twice.
+
+A file may speak of thousands of ranks in a row or two each. So what waits of a table is sealed as one segment: in the
+stream of its rank where it is of one, else in a stream of the file's, whose footers say of which ranks (decision 064).
 """
 
 import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 import ranklake
-from ranklake.capture.common.arrays import Array, plain, texts
+from ranklake.capture.common.arrays import Array, numbers, plain, texts
 from ranklake.capture.sealing.keys import NO_KEYS, ActiveKeys
 from ranklake.capture.sealing.rows import FLAGS, NO_ROWS, Columns, Rows
 from ranklake.capture.sealing.seal import Origin, segment_bytes
@@ -35,6 +38,8 @@ HELD_ROWS: Final = 1_000_000
 _TEXT_CHARACTERS: Final = 4_096
 _SHOWN_REASONS: Final = 3
 _DAY_NS: Final = 86_400 * 10**9
+_SEVERAL: Final = -1
+"""Where a rank stands: that of the stream for rows of several."""
 _WALL: Final = ((0, 0),)
 """Foreign times are wall times: the one anchor says that both clocks are the same."""
 
@@ -62,20 +67,22 @@ class Identity:
     by_name: bool = False
 
     def incarnation(self, run: str, attempt: int, rank: int) -> int:
-        """Return the positive 63-bit number that stands for the import of a rank."""
+        """Return the positive 63-bit number that stands for the import of a rank, or of `_SEVERAL`."""
         own = (self.name,) if self.by_name else ()
-        of = "\0".join((self.format, self.mapping, self.sha256, run, str(attempt), str(rank), *own))
+        whose = "ranks" if rank == _SEVERAL else str(rank)
+        of = "\0".join((self.format, self.mapping, self.sha256, run, str(attempt), whose, *own))
         return (int.from_bytes(hashlib.sha256(of.encode()).digest()[:8], "big") >> 2) + 1
 
 
 @dataclass
 class _Lane:
-    """Rows of one stream and table that wait to be sealed."""
+    """Rows of one table that wait to be sealed: of one rank, or of all."""
 
     times: list[int] = field(default_factory=list)
     rows: list[Mapping[str, Any]] = field(default_factory=list)
-    batches: list[tuple[Array, Columns]] = field(default_factory=list)
-    refused: list[tuple[str, str]] = field(default_factory=list)
+    ranks: list[int] = field(default_factory=list)
+    batches: list[tuple[Array, Columns, Array]] = field(default_factory=list)
+    refused: list[tuple[str, str, int]] = field(default_factory=list)
     held: int = 0
 
 
@@ -91,6 +98,8 @@ class Recording:
         Columns of the row of ``runs`` that `close` adds, dated to the earliest row.
     says_run
         Whether there is such a row.
+    rank_by_rank
+        Whether each rank has segments of its own, as earlier versions made them.
     rows, refused
         Counted by table, and by reason.
     left_out
@@ -107,6 +116,7 @@ class Recording:
     keys: ActiveKeys = NO_KEYS
     world_size: int = 1
     says_run: bool = True
+    rank_by_rank: bool = False
     facts: dict[str, Any] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
     refused: dict[str, int] = field(default_factory=dict)
@@ -114,6 +124,7 @@ class Recording:
     first_refused: list[str] = field(default_factory=list)
     _lanes: dict[tuple[int, str], _Lane] = field(default_factory=dict)
     _metas: dict[int, Meta] = field(default_factory=dict)
+    _told: set[int] = field(default_factory=set)
     _held: int = 0
     _first_ns: int | None = None
     _beside: list["Recording"] = field(default_factory=list)
@@ -123,6 +134,7 @@ class Recording:
         other = Recording(
             self.identity, run, attempt, self.shipped, self.day, self.keys, rows=self.rows, refused=self.refused
         )
+        other.rank_by_rank = self.rank_by_rank
         other.first_refused = self.first_refused
         self._beside.append(other)
         return other
@@ -167,16 +179,25 @@ class Recording:
             self._seal(rank, table)
         lane.times.append(ts_ns)
         lane.rows.append(columns)
+        lane.ranks.append(rank)
         self._took(rank, table, ts_ns, 1)
 
-    def batch(self, table: str, ts_ns: Array, columns: Columns, rank: int = 0) -> None:
-        """Add rows by columns of the contract's types, all finite."""
+    def batch(self, table: str, ts_ns: Array, columns: Columns, ranks: Array | int = 0) -> None:
+        """Add rows by columns of the contract's types, all finite; `ranks` is that of all rows, or of each."""
         if not len(ts_ns):
             return
+        of_each = np.broadcast_to(np.asarray(ranks, np.int64), len(ts_ns))
+        if self.rank_by_rank and (of_each != of_each[0]).any():
+            for rank in np.unique(of_each):
+                mine = np.flatnonzero(of_each == rank)
+                chosen = {name: column.take(pa.array(mine)) for name, column in columns.items()}
+                self.batch(table, ts_ns[mine], chosen, int(rank))
+            return
+        rank = int(of_each[0])
         lane = self._lane(rank, table)
         if lane.rows:
             self._seal(rank, table)
-        lane.batches.append((ts_ns, columns))
+        lane.batches.append((ts_ns, columns, of_each))
         self._took(rank, table, int(ts_ns.min()), len(ts_ns))
 
     def scalar(self, metric: str, value: float, ts_ns: int, rank: int = 0, **more: Any) -> None:  # noqa: ANN401
@@ -215,13 +236,13 @@ class Recording:
         place = {"file": self.identity.name} | ({} if line is None else {"line": line})
         whole = json.dumps(place | {"text": redact(text[:_TEXT_CHARACTERS])}, ensure_ascii=False)
         lane = self._lane(rank, table)
-        lane.refused.append((f"import: {reason}", whole))
+        lane.refused.append((f"import: {reason}", whole, rank))
         if reason not in self.refused and len(self.first_refused) < _SHOWN_REASONS:
             self.first_refused.append(f"{self.identity.name}{'' if line is None else f':{line}'}: {reason}")
         self.refused[reason] = self.refused.get(reason, 0) + 1
         self._held += 1
         if len(lane.refused) >= SEGMENT_ROWS:
-            self._seal_refused(rank, table, lane)
+            self._seal_refused(table, lane)
 
     def close(self) -> None:
         """Seal what is left: the row of ``runs``, and for each stream a last segment that says how much there was."""
@@ -234,22 +255,29 @@ class Recording:
                 "ranklake_version": ranklake.__version__,
             } | self.facts
             self.row("runs", self._first_ns, labels=_compact(self.labels | said), **facts)
-        tables: dict[int, list[str]] = {rank: [] for rank in self._metas}
+        tables: dict[int, list[str]] = {}
         for rank, table in self._lanes:
             tables.setdefault(rank, []).append(table)
         for rank in sorted(tables):
             for table in sorted(set(tables[rank]) - {"events"}):
                 self._seal(rank, table, final=True)
-            self._seal(rank, "events", final=True)
+            if "events" in tables[rank]:
+                self._seal(rank, "events", final=True)
+        for stream in sorted(self._metas.keys() - self._told):
+            self._write(stream, "events", NO_ROWS, final=True)
 
     def _lane(self, rank: int, table: str) -> _Lane:
-        lane = self._lanes.get((rank, table))
+        key = self._key(rank, table)
+        lane = self._lanes.get(key)
         if lane is None:
-            lane = self._lanes[rank, table] = _Lane()
+            lane = self._lanes[key] = _Lane()
         return lane
 
+    def _key(self, rank: int, table: str) -> tuple[int, str]:
+        return (rank if self.rank_by_rank else _SEVERAL, table)
+
     def _took(self, rank: int, table: str, ts_ns: int, count: int) -> None:
-        lane = self._lanes[rank, table]
+        lane = self._lane(rank, table)
         lane.held += count
         self._held += count
         if self._first_ns is None or ts_ns < self._first_ns:
@@ -262,54 +290,77 @@ class Recording:
     def _seal(self, rank: int, table: str, *, final: bool = False) -> None:
         lane = self._lane(rank, table)
         if lane.rows:
-            times, given = lane.times, lane.rows
-            lane.times, lane.rows = [], []
-            rows = self._typed(rank, table, times, given)
+            times, given, ranks = lane.times, lane.rows, lane.ranks
+            lane.times, lane.rows, lane.ranks = [], [], []
+            rows = self._typed(table, times, given, ranks)
         else:
             rows = _joined(table, lane.batches)
             lane.batches = []
         self._held -= lane.held
         lane.held = 0
-        self._seal_refused(rank, table, lane)
-        parts = _cuts(rows) or ([rows] if final and table == "events" else [])
+        self._seal_refused(table, lane)
+        stream, rows = _stream_of(rows)
+        parts = _cuts(rows)
         for part in parts:
-            self._write(rank, table, part, final=final and part is parts[-1])
+            self._write(stream, table, part, final=final and part is parts[-1])
 
-    def _seal_refused(self, rank: int, table: str, lane: _Lane) -> None:
+    def _seal_refused(self, table: str, lane: _Lane) -> None:
         if lane.refused:
-            reasons, wholes = zip(*lane.refused, strict=True)
+            reasons, wholes, ranks = zip(*lane.refused, strict=True)
             self._held -= len(lane.refused)
             lane.refused = []
             zeros = np.zeros(len(reasons), np.int64)
-            columns = {REFUSED: texts(reasons), REFUSED_ROW: texts(wholes)}
-            self._write(rank, table, Rows(zeros, np.arange(len(reasons)), columns, 0), final=False)
+            columns = {REFUSED: texts(reasons), REFUSED_ROW: texts(wholes), _RANK: numbers(np.array(ranks), pa.int32())}
+            stream, rows = _stream_of(Rows(zeros, np.arange(len(reasons)), columns, 0))
+            self._write(stream, table, rows, final=False)
 
-    def _typed(self, rank: int, table: str, times: list[int], given: list[Mapping[str, Any]]) -> Rows:
+    def _typed(self, table: str, times: list[int], given: list[Mapping[str, Any]], ranks: list[int]) -> Rows:
         """Return rows as columns; those that do not fit are refused, one by one."""
         fields = _fields(table)
         columns = _columns(table, given, fields)
         if columns is None or not _fit(times):
             kept = []
-            for ts_ns, row in zip(times, given, strict=True):
+            for ts_ns, row, rank in zip(times, given, ranks, strict=True):
                 if _fit([ts_ns]) and _columns(table, [row], fields) is not None:
-                    kept.append((ts_ns, row))
+                    kept.append((ts_ns, row, rank))
                 else:
                     self.refuse(table, "a value does not fit its column", _compact(row), rank=rank)
-            times, given = [ts_ns for ts_ns, _ in kept], [row for _, row in kept]
+            times, given, ranks = [one for one, *_ in kept], [one for _, one, _ in kept], [one for *_, one in kept]
             columns = (_columns(table, given, fields) or {}) if given else {}
-        return Rows(np.array(times, np.int64), np.arange(len(times)), columns, 0) if given else NO_ROWS
+        if not given:
+            return NO_ROWS
+        columns[_RANK] = numbers(np.array(ranks), pa.int32())
+        return Rows(np.array(times, np.int64), np.arange(len(times)), columns, 0)
 
-    def _write(self, rank: int, table: str, rows: Rows, *, final: bool) -> None:
-        meta = self._metas.setdefault(rank, Meta())
-        name = StreamName(self.run, self.attempt, rank, self.identity.incarnation(self.run, self.attempt, rank))
+    def _write(self, stream: int, table: str, rows: Rows, *, final: bool) -> None:
+        """Seal rows as the next segment of a stream: a rank's, or that of `_SEVERAL`, whose rows say their ranks."""
+        meta = self._metas.setdefault(stream, Meta())
+        incarnation = self.identity.incarnation(self.run, self.attempt, stream)
+        name = StreamName(self.run, self.attempt, max(stream, 0), incarnation)
         number = meta.highest.get(table, -1) + 1
-        origin = Origin(name, self.world_size, "")
+        origin = Origin(name, self.world_size, "", ranks=_extent(rows) if stream == _SEVERAL else ())
         raw, footer = segment_bytes(origin, meta, table, number, rows, _WALL, final=final, keys=self.keys)
+        if final and table == "events":
+            self._told.add(stream)
         meta.add_sealed(table, number, len(rows), footer.gaps, final=final)
         if len(rows) and REFUSED not in rows.columns:
             self.rows[table] = self.rows.get(table, 0) + len(rows)
         digest = hashlib.sha256(raw).hexdigest()
         self.shipped(SealedFile(Path(), table, number, self.day, len(rows), digest, footer.key_id), name, raw)
+
+
+def _stream_of(rows: Rows) -> tuple[int, Rows]:
+    """Return the stream that rows go into, and the rows as they go there: with their ranks only where they differ."""
+    low, high = _extent(rows) or (0, 0)
+    if low != high:
+        return _SEVERAL, rows
+    return low, replace(rows, columns={name: column for name, column in rows.columns.items() if name != _RANK})
+
+
+def _extent(rows: Rows) -> tuple[int, ...]:
+    """Return the least and the greatest rank; nothing where there is no row."""
+    ranks = rows.columns[_RANK].to_numpy() if len(rows) else NO_ROWS.slots
+    return (int(ranks.min()), int(ranks.max())) if len(ranks) else ()
 
 
 def _cuts(rows: Rows) -> list[Rows]:
@@ -332,6 +383,7 @@ def today() -> str:
 
 
 _FIELDS: dict[str, list[pa.Field]] = {}
+_RANK: Final = "rank"
 _ENVELOPE: Final = frozenset({"run", "attempt", "rank", "incarnation", "segment", "slot", "ts"})
 
 
@@ -361,14 +413,14 @@ def _columns(table: str, given: list[Mapping[str, Any]], fields: list[pa.Field])
     return columns
 
 
-def _joined(table: str, batches: list[tuple[Array, Columns]]) -> Rows:
+def _joined(table: str, batches: list[tuple[Array, Columns, Array]]) -> Rows:
     if not batches:
         return NO_ROWS
-    times = np.concatenate([times for times, _ in batches])
-    columns: Columns = {}
+    times = np.concatenate([times for times, *_ in batches])
+    columns: Columns = {_RANK: numbers(np.concatenate([ranks for *_, ranks in batches]), pa.int32())}
     for item in _fields(table):
-        if any(item.name in some for _, some in batches):
-            parts = [some[item.name] if item.name in some else pa.nulls(len(at), item.type) for at, some in batches]
+        if any(item.name in some for _, some, _ in batches):
+            parts = [some[item.name] if item.name in some else pa.nulls(len(at), item.type) for at, some, _ in batches]
             columns[item.name] = pa.concat_arrays(parts)
     return Rows(times, np.arange(len(times)), columns, 0)
 

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,6 +17,8 @@ from ranklake.lake.contracts.pack import pack
 
 FOLDER: Final = "imports"
 """Below the spool: one small file for each run and file that was imported into it."""
+TOGETHER: Final = "ranks_together"
+"""Noted of an import that put rows of several ranks into one segment; earlier versions made a segment of each rank."""
 _PATIENCE_S: Final = 60.0
 
 
@@ -38,6 +40,7 @@ class Shipping:
     _uploader: Uploader = field(init=False, repr=False)
     _waiting: dict[str, bytes] = field(default_factory=dict, repr=False)
     _bytes: int = 0
+    _notes: list[dict[str, Any]] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         self._uploader = Uploader(self.spool, self.options)
@@ -62,21 +65,49 @@ class Shipping:
 
     def remembered(self, format_: str, path: str, run: str) -> dict[str, Any] | None:
         """Return what was noted when a file of this path was last imported into a run; None if it never was."""
-        fs, root = fsspec.url_to_fs(self.spool, **{k: v for k, v in self.options.items() if k != "put"})
+        fs, root = self._spool()
         try:
             found: dict[str, Any] = json.loads(fs.cat_file(f"{root}/{_name(format_, path, run)}"))
         except (FileNotFoundError, ValueError):
             return None
         return found
 
+    def elsewhere(self, format_: str, sha256: str, mapping: str, run: str) -> dict[str, Any] | None:
+        """Return what was noted when the same content was imported into a run from any path; None if it never was.
+
+        All notes of the spool are read for it, once.
+        """
+        if self._notes is None:
+            fs, root = self._spool()
+            try:
+                paths = [path for path in fs.ls(f"{root}/{FOLDER}", detail=False) if path.endswith(".json")]
+            except FileNotFoundError:
+                paths = []
+            self._notes = [*_objects(fs.cat(paths, on_error="omit").values())] if paths else []
+        wanted = {"format": format_, "sha256": sha256, "mapping": mapping, "run": run}
+        return next((note for note in self._notes if wanted.items() <= note.items()), None)
+
     def remember(self, format_: str, path: str, run: str, facts: Mapping[str, Any]) -> None:
         """Note that a file is imported. Raises `UploadError`."""
         self._put(_name(format_, path, run), json.dumps(dict(facts), sort_keys=True).encode())
+
+    def _spool(self) -> tuple[Any, str]:
+        return fsspec.url_to_fs(self.spool, **{k: v for k, v in self.options.items() if k != "put"})  # type: ignore[no-any-return]
 
     def _put(self, path: str, raw: bytes) -> None:
         if not self._uploader.send(path, raw, time.monotonic() + _PATIENCE_S):
             mend = "mend that and import again: nothing is stored twice"
             raise UploadError(f"the spool cannot be written ({self._uploader.last_error})", where=self.spool, mend=mend)
+
+
+def _objects(raws: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    for raw in raws:
+        try:
+            found = json.loads(raw)
+        except ValueError:
+            continue
+        if isinstance(found, dict):
+            yield found
 
 
 def refuse_changed(before: Mapping[str, Any] | None, sha256: str, mapping: str, *, where: str, run: str) -> None:

@@ -112,18 +112,19 @@ def _convert(
         good[here] = False
         for at in here.tolist():
             recording.refuse(table, why, _shown(rows, at), int(lines[at]))
-    places: dict[Owner, list[int]] = {}
+    places: dict[tuple[str | None, int], list[int]] = {}
     for at in np.flatnonzero(good).tolist():
-        places.setdefault(whose[at], []).append(at)
-    for run, attempt, rank in sorted(places, key=lambda key: (key[0] or "", *key[1:])):
-        mine = places[run, attempt, rank]
+        places.setdefault(whose[at][:2], []).append(at)
+    for run, attempt in sorted(places, key=lambda key: (key[0] or "", key[1])):
+        mine = places[run, attempt]
         own = recording.of(run or recording.run, attempt)
-        own.world_size = max(own.world_size, rank + 1)
+        ranks = np.array([whose[at][2] for at in mine], np.int64)
+        own.world_size = max(own.world_size, int(ranks.max()) + 1)
         if len(mine) == count:
-            own.batch(table, times, columns, rank)
+            own.batch(table, times, columns, ranks)
         else:
             chosen = pa.array(mine)
-            own.batch(table, times[mine], {name: column.take(chosen) for name, column in columns.items()}, rank)
+            own.batch(table, times[mine], {name: column.take(chosen) for name, column in columns.items()}, ranks)
 
 
 def _owners(

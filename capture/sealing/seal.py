@@ -75,11 +75,14 @@ class Origin:
         The stream.
     boot_id
         The kernel's id of the boot that it was recorded on; empty if it is not known.
+    ranks
+        The least and the greatest rank, where the rows are of several and have a column that says of which.
     """
 
     name: StreamName
     world_size: int
     boot_id: str
+    ranks: tuple[int, ...] = dataclasses.field(default=(), kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,6 +328,7 @@ def segment_bytes(
         key_id=key.id if key else "",
         signer=signer.id if signer else "",
         mac=BLANK if signer else "",
+        ranks=list(origin.ranks),
     )
     bond = _name(name, segment, len(rows)).bond(table)
     raw = parquet_bytes(arrow_table(rows, table, name, segment, straight), footer, times_repeat=rows.times_repeat)

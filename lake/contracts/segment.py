@@ -140,6 +140,9 @@ class SegmentFooter:
         The contract the rows were written under.
     run, attempt, rank, world_size, incarnation, segment
         Whose rows these are; as in the name.
+    ranks
+        The least and the greatest rank of the rows, where an import put rows of several ranks together: the rank of
+        the name is then 0, and `incarnation` is the file's. Empty, and not in the JSON, where all rows are `rank`'s.
     rows, gaps
         Rows in this segment; rows that were due in it but could not be recorded, counted by reason.
     rows_before, gaps_before
@@ -186,6 +189,7 @@ class SegmentFooter:
     key_id: str = ""
     signer: str = ""
     mac: str = ""
+    ranks: list[int] = field(default_factory=list)
     format: int = FORMAT
 
     def clock_readings(self) -> list[ClockReading]:
@@ -197,6 +201,8 @@ class SegmentFooter:
         facts = {name: getattr(self, name) for name in self.__dataclass_fields__}
         if not self.signer:
             del facts["signer"], facts["mac"]
+        if not self.ranks:
+            del facts["ranks"]
         return json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()
 
     @classmethod

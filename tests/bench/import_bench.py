@@ -5,7 +5,7 @@
 The log is made here, after those of MLPerf Training: an ``init_start`` of every rank, a ``cache_clear`` of every node
 of eight, and the steps, blocks and evaluations of one rank, as its benchmarks write them.
 
-    ranklake    the command ``ranklake import mlperf``, whole: its start, the rows, two segments a rank, the spool
+    ranklake    the command ``ranklake import mlperf``, whole: its start, the rows, a segment or two a table, the spool
     limit       Python's decoder line by line, and as many bare Parquet files of one row of `events` by pyarrow
 
 each in a process of its own, in turns; of the rounds the least. CPU seconds are user and system, of all threads.

@@ -1,8 +1,10 @@
 """MLPerf logs: every marked line is an event, and the intervals add up to the millisecond."""
 
 import json
+import shutil
 
 import pytest
+from bringing import bring
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from importing import ask, imported
@@ -234,12 +236,37 @@ def test_another_format_is_named(spool, tmp_path):
         import_files("mlperf", [str(file)], str(spool))
 
 
-def test_many_ranks(spool, tmp_path):
-    """Each rank is a stream of its own; a thousand of them are one object in the spool."""
+def test_many_ranks(lake, spool, tmp_path):
+    """Rows of a thousand ranks are one segment of their table, and each is stored under its own rank."""
     file = tmp_path / "log"
     file.write_text("\n".join(line("init_start", at) for at in range(1_000)))
-    done = import_files("mlperf", [str(file)], str(spool))
-    assert (done.rows["events"], done.segments, done.objects) == (1_000, 1_002, 1)
+    done = imported(lake, spool, "mlperf", file)
+    assert (done.rows["events"], done.objects) == (1_000, 1)
+    assert done.segments <= 2 * len(done.rows)
+    told = "count(*) n, count(DISTINCT rank) r, min(rank) a, max(rank) b"
+    assert ask(lake, f"SELECT {told} FROM events WHERE event = 'init_start'") == [
+        {"n": 1_000, "r": 1_000, "a": 0, "b": 999}
+    ]
+
+
+def test_what_an_earlier_version_imported_is_stored_once(lake, spool, tmp_path):
+    """Earlier versions made segments of each rank: a log that one imported keeps their keys, from any path."""
+    file, other = tmp_path / "a" / "log", tmp_path / "b" / "log"
+    for path in (file, other):
+        path.parent.mkdir()
+        path.write_text("\n".join(line("init_start", at) for at in range(20)))
+    done = import_files("mlperf", [str(file)], str(spool), run="r")
+    (note,) = (spool / "imports").iterdir()
+    facts = json.loads(note.read_text())
+    del facts["ranks_together"]  # as earlier versions noted it
+    note.write_text(json.dumps(facts))
+    shutil.rmtree(spool / "segments")
+    before = imported(lake, spool, "mlperf", file, run="r")
+    assert before.segments >= 20 > done.segments
+    for path in (file, other):
+        assert import_files("mlperf", [str(path)], str(spool), run="r").segments == before.segments
+        bring(lake, spool)
+        assert ask(lake, "SELECT count(*) n FROM events WHERE event = 'init_start'") == [{"n": 20}]
 
 
 @settings(max_examples=15, deadline=None)

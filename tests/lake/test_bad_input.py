@@ -209,3 +209,32 @@ def test_a_plan_file_is_json_with_its_own_digest(lake, spool):
     bring(lake, spool)
     facts = json.loads(Path(lake.path("plans/0000000001.json")).read_bytes())
     assert len(facts["sha256"]) == 64
+
+
+def of_ranks(ranks):
+    """Return rows of steps, each of a rank of its own."""
+    rows = step_rows(len(ranks))
+    return rows.set_column(rows.schema.get_field_index("rank"), rows.schema.field("rank"), pa.array(ranks, pa.int32()))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "footer", "why"),
+    [
+        ([5, 0, 9], {"rank": 0, "ranks": [0, 9]}, None),
+        ([5, 0, 9], {"rank": 0, "ranks": [0, 8]}, "name, footer and contents disagree"),
+        ([5, 2, 9], {"rank": 0, "ranks": [3, 9]}, "name, footer and contents disagree"),
+        ([5, 0, 9], {"rank": 0}, "name, footer and contents disagree"),
+        ([5, 0, 9], {"rank": 5, "ranks": [0, 9]}, "rows of several ranks under the name of one"),
+        ([5, 0, 9], {"rank": 0, "ranks": [0]}, "the footer.ranks has not 2 members"),
+        ([5, 0, 9], {"rank": 0, "ranks": [-1, 9]}, "the footer.ranks[0] is not within 0 to 2147483647"),
+    ],
+)
+def test_rows_of_several_ranks(lake, spool, ranks, footer, why):
+    """An import's rows may be of several ranks, of those that the footer names and no others."""
+    put_segment(spool, of_ranks(ranks), **footer)
+    bring(lake, spool)
+    assert read(lake, contract("segments"), ["unreadable"])["unreadable"].to_pylist() == [why]
+    if why is None:
+        stored = read(lake, contract("steps"), ["rank", "slot"]).sort_by("slot")
+        assert stored["rank"].to_pylist() == ranks
+    adds_up(lake, spool)
