@@ -8,7 +8,7 @@ PARALLEL := -n 2 --dist loadfile
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo native test test-s3 test-stores test-frameworks test-frameworks-light published lint types format catalog snapshots chaos chaos-s3 crash fuzz crash-capture bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-import bench-sql bench-lake bench-lake-more bench-rollup bench-straggler package clean
+.PHONY: help demo native test test-s3 test-stores test-frameworks test-frameworks-light published lint types format catalog snapshots chaos chaos-s3 crash faults fuzz crash-capture bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-import bench-sql bench-lake bench-lake-more bench-rollup bench-straggler package clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -102,6 +102,10 @@ chaos: .venv/.test ## 3 drivers, upkeep and 4 Dask workers killed at random (RAN
 
 chaos-s3: .venv/.test .stores/.ceph ## the same on a real Ceph radosgw that flaps
 	@PYTHONPATH=tests/support $(BIN)/python tests/crash/chaos.py --radosgw --kills $${RANKLAKE_KILLS:-200}
+
+# FAULTS='--seed N --case K' runs one case again, and those of its lake before it.
+faults: .venv/.test ## operations of the disk that fail in every command, poison in the spool (RANKLAKE_FAULTS, default 900)
+	@PYTHONPATH=tests/support $(BIN)/python tests/crash/faults.py $(or $(FAULTS),--faults $${RANKLAKE_FAULTS:-900})
 
 fuzz: .venv/.test ## hostile names, footers, pages, packs, plans and log entries against every command (RANKLAKE_FUZZ_CASES, default 10000; FUZZ='--seed N --case K' for one)
 	@PYTHONPATH=tests/support $(BIN)/python tests/fuzz/campaign.py $(or $(FUZZ),--cases $${RANKLAKE_FUZZ_CASES:-10000})
