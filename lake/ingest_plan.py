@@ -1,8 +1,8 @@
 """The plan of kind ``ingest``: which segments, and how they become rows.
 
 The driver hands a plan's groups to workers and commits: fact tables, then ``rejects``, then ``segments``, and
-``ingest_plans`` last. It can die anywhere: the next driver finds the plan unfinished and carries it out again; tables
-that have the plan's number are counted again but not written again.
+``ingest_plans`` last. It can die anywhere: before the first commit the next driver carries the plan out again, after it
+the next one commits what the first commit names (`ranklake.lake.foretold`), whatever became of the segments.
 """
 
 import itertools
@@ -15,14 +15,16 @@ import ranklake
 from ranklake.lake.admission import Candidate, candidates, plan_rows, undisputed
 from ranklake.lake.attempts import WHOLE, Attempts
 from ranklake.lake.careful import TRIES, Careful, attempted
-from ranklake.lake.commit import number_of, swap
-from ranklake.lake.compact import PIECE_BYTES, Compacted, Group
+from ranklake.lake.commit import LostRaceError, number_of, swap
+from ranklake.lake.compact import PIECE_BYTES, Group
 from ranklake.lake.contracts.keys import has_key
 from ranklake.lake.contracts.load import contract
+from ranklake.lake.foretold import foretold, in_order, saying
+from ranklake.lake.foretold import outcomes as outcomes_in
 from ranklake.lake.gate import printable
 from ranklake.lake.history import History
 from ranklake.lake.known import damaged_when, earlier_cuts, sort_out, standings, unknown
-from ranklake.lake.ledger import commit_rows, ledger_row
+from ranklake.lake.ledger import commit_rows, ledger_row, row_files
 from ranklake.lake.limits import Limits
 from ranklake.lake.plan import LEDGER, Plan, Progress
 from ranklake.lake.read import read
@@ -160,14 +162,36 @@ def execute(lake: "Lake", plan: Plan, workers: "Workers", progress: Progress | N
     Raises `ranklake.lake.commit.LostRaceError` where another driver carries out the same plan and won; whoever asked
     then looks again which plan is unfinished.
     """
-    created = plan.created
+    attempts = Attempts(lake, plan.number)
+    files = foretold(lake, plan, (row["table"] for row in plan.body["segments"]))
+    if files is not None:
+        for table, some in in_order(files).items():
+            swap(ensure_table(lake, contract(table)), plan.number, add=some, metadata=_metadata(plan))
+        outcomes = outcomes_in(lake, files)
+    else:
+        outcomes = _carry_out(lake, plan, workers, attempts, progress)
+    per_table: dict[str, int] = {}
+    for row in outcomes:
+        per_table[row["table"]] = per_table.get(row["table"], 0) + row["rows_stored"]
+    sums = {name: sum(row[name] for row in outcomes) for name in ("rows_stored", "rows_rejected", "rows_duplicate")}
+    recorded = sum(row["rows"] or 0 for row in outcomes)
+    row = ledger_row(plan, per_table, segments=len(outcomes), rows_recorded=recorded, **sums)
+    commit_rows(lake, LEDGER, [row], plan.number)
+    attempts.clear()
+    return outcomes
+
+
+def _carry_out(
+    lake: "Lake", plan: Plan, workers: "Workers", attempts: Attempts, progress: Progress | None
+) -> list[dict[str, Any]]:
+    """Write all files of a plan, then commit them but for the ledger's; return the account of its segments."""
     workers = workers.fitting(expected_cpu_s(plan.body["segments"]))
     authenticator = Authenticator(lake.encryption_key, lake.writers.restored(plan.body.get("rules", [])))
-    attempts = Attempts(lake, plan.number)
     tries = attempts.begun(WHOLE)
     # What died often is cut as it was each time, whatever workers there are; in between as if nothing were wrong,
     # since whoever kills drivers for being slow would never see an end.
     is_deadly = tries >= TRIES and tries % 2 == TRIES % 2
+    told = _number(lake, "segments") >= plan.number
     groups = list(_groups(lake, plan, ONE if is_deadly else workers.room(), authenticator))
     counter = itertools.count(1)
     done: Callable[[], None] | None = None
@@ -180,28 +204,22 @@ def execute(lake: "Lake", plan: Plan, workers: "Workers", progress: Progress | N
         pairs = zip(groups, found, strict=True)
         results = [careful.carry_out(group) if one is None else one for group, one in pairs]
 
-    by_table: dict[str, list[Compacted]] = {}
-    for group, result in zip(groups, results, strict=True):
-        by_table.setdefault(group.table, []).append(result)
-    metadata = {"ranklake.plan": str(plan.number), "ranklake.kind": plan.kind}
-    for table, parts in by_table.items():
-        new = [file for part in parts for file in part.files]
-        if new:
-            swap(ensure_table(lake, contract(table)), plan.number, add=new, metadata=metadata)
-    rejected = [file for part in results for file in part.rejects]
-    if rejected:
-        swap(ensure_table(lake, contract("rejects")), plan.number, add=rejected, metadata=metadata)
-    outcomes = [{**row, "plan": plan.number, "date": created.date()} for part in results for row in part.outcomes]
-    commit_rows(lake, "segments", outcomes, plan.number)
-    per_table: dict[str, int] = {}
-    for row in outcomes:
-        per_table[row["table"]] = per_table.get(row["table"], 0) + row["rows_stored"]
-    sums = {name: sum(row[name] for row in outcomes) for name in ("rows_stored", "rows_rejected", "rows_duplicate")}
-    recorded = sum(row["rows"] or 0 for row in outcomes)
-    row = ledger_row(plan, per_table, segments=len(outcomes), rows_recorded=recorded, **sums)
-    commit_rows(lake, LEDGER, [row], plan.number)
-    attempts.clear()
+    files = [file for part in results for file in (*part.files, *part.rejects)]
+    outcomes = [{**row, "plan": plan.number, "date": plan.created.date()} for part in results for row in part.outcomes]
+    if not told:
+        files += row_files(lake, "segments", outcomes, plan.number)
+    more = saying(files)
+    for table, some in in_order(files).items():
+        handle = ensure_table(lake, contract(table))
+        if not swap(handle, plan.number, add=some, metadata=_metadata(plan) | more):
+            # What that one wrote down is true of its rows; what was found here may be another truth by now.
+            raise LostRaceError(f"another driver carried out plan {plan.number}", where=lake.uri, mend="run it again")
+        more = {}
     return outcomes
+
+
+def _metadata(plan: Plan) -> dict[str, str]:
+    return {"ranklake.plan": str(plan.number), "ranklake.kind": plan.kind}
 
 
 def expected_cpu_s(segments: list[dict[str, Any]]) -> float:
