@@ -153,6 +153,8 @@ def register(lake: "Lake") -> dict[str, RetentionPlan]:
     A plan is applied when the lake's plan that applies it is finished, not when its row appears.
     """
     rows = read(lake, contract(TABLE)).to_pylist()
+    if not rows:  # then a ledger of newer software need not be understood
+        return {}
     finished = last_finished(lake)
     found: dict[str, RetentionPlan] = {}
     for row in sorted(rows, key=lambda row: (row["row_kind"] != "plan", row["ts"])):

@@ -4,6 +4,7 @@ The fast ways write one slot. Whatever goes wrong in them (a full file, a value 
 ends in the slow ways, which put right what can be and count the rest.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -29,6 +30,7 @@ from ranklake.capture.metrics.deferred import Deferred
 from ranklake.capture.metrics.handles import BadStepError, Unrecorded, step_of
 from ranklake.capture.metrics.mappings import Mappings, Plan
 from ranklake.capture.metrics.meters import Meters
+from ranklake.capture.metrics.policies import MISUSES
 from ranklake.capture.metrics.sampling import Sampler
 from ranklake.capture.metrics.scalar import Scalar, adder, no_scalar
 from ranklake.capture.metrics.series import checked
@@ -45,7 +47,6 @@ if TYPE_CHECKING:
 _STEP_FLOATS: Final = frozenset(STEP_FLOATS)
 _TEXT: Final = frozenset({str})
 _BEYOND: Final = 1 << 63
-_MISUSES: Final = "ranklake/misuses"
 _pack_scalar: Final = SCALARS.packer.pack_into
 
 
@@ -382,8 +383,9 @@ class Metrics:
         return whole
 
     def _count_misuses(self, count: int) -> None:
-        if not self._closed and self._recorder is not None and self._recorder.series.has(_MISUSES):
-            self.add_metric(_MISUSES, float(count), self._at)
+        if not self._closed and self._recorder is not None:
+            with contextlib.suppress(RefusedError):
+                self._put_scalar(now(), self._at, float(count), self._recorder.series.metric(MISUSES))
 
     def misuse(self, topic: str, line: str) -> None:
         """Tell, once by topic, of what is recorded otherwise than its caller may have meant; and count it."""

@@ -29,6 +29,9 @@ from ranklake.lake.contracts.units import is_unit
 KINDS: Final = frozenset({"gauge", "counter", "delta", "ratio"})
 OVERFLOW: Final = "ranklake/over_max_series"
 """The metric that values of all series beyond the limit share, unless they are dropped."""
+MISUSES: Final = "ranklake/misuses"
+SELF_METRICS: Final = frozenset({MISUSES})
+"""What ranklake records of itself among a run's metrics: none takes the place of one of the user's, nor is sampled."""
 
 OUT_OF_RANGE_FLAG: Final = "out_of_range"
 _OVER_FLAG: Final = "over_max_series"

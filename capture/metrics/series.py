@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ranklake.capture.common.gaps import BAD_NAME, TOO_LARGE, TOO_MANY_SERIES, RefusedError
 from ranklake.capture.common.values import repr_of, text
-from ranklake.capture.metrics.policies import OVERFLOW, Policies
+from ranklake.capture.metrics.policies import OVERFLOW, SELF_METRICS, Policies
 from ranklake.lake.contracts.redact import redact
 
 MAX_NAME: Final = 512
@@ -67,16 +67,17 @@ class Series:
 
     def _new_metric(self, key: object, name: str, kind: str | None, unit: str | None, weight: float | None) -> int:
         with self._lock:
-            full = len(self._metrics) >= self._max_metrics
+            full = name not in SELF_METRICS and self._counted() >= self._max_metrics
             facts = self._policies.overflow(name) if full else {"n": name, **self._policies.judge(name, kind, unit)}
             if weight is not None and not full:
                 facts["w"] = weight
             known = self._overflow if full else self._metrics
-            return self._define("metric", known, OVERFLOW if full else key, self._max_metrics, facts)
+            limit = self._max_metrics + len(SELF_METRICS)
+            return self._define("metric", known, OVERFLOW if full else key, limit, facts)
 
-    def has(self, name: str) -> bool:
-        """Say whether a metric has a number of its own, or there is room for one."""
-        return name in self._metrics or len(self._metrics) < self._max_metrics - 1
+    def _counted(self) -> int:
+        """Return how many metrics there are of the user's."""
+        return len(self._metrics) - sum(name in self._metrics for name in SELF_METRICS)
 
     def schema(self, metrics: tuple[int, ...]) -> int:
         """Return the number of a mapping's metrics in their order."""

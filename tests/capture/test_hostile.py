@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from recorded import check_books, gaps, segments
 
 from ranklake import capture
+from ranklake.capture.metrics.policies import SELF_METRICS
 
 ANSWERS = ("raise", "recurse", "lie")
 ASKED = [
@@ -179,7 +180,7 @@ def found_rows(spool):
     found = Counter()
     for segment in segments(spool):
         for row in segment.rows.to_pylist():
-            if segment.table == "events" and row["event"] in OWN_EVENTS:
+            if row.get("event") in OWN_EVENTS or row.get("metric") in SELF_METRICS:
                 continue
             if segment.table == "distributions":
                 found["distributions"] += row["count"] + row["nan_count"] + row["infinite_count"]

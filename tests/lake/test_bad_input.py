@@ -24,6 +24,7 @@ from ranklake.lake.tables import CONTRACT_VERSION, NewerTableError, delta_table
 from ranklake.lake.upkeep.merge import merge_small
 from ranklake.lake.upkeep.run import upkeep
 from ranklake.lake.workers import InProcess
+from ranklake.lake.writers import CONFLICT
 
 INGEST = {"spool": "s", "writer": "w", "versions": {"steps": 1}, "segments": []}
 ACTION = {"writer": "w", "add": [], "remove": {}, "purge": False, "kept": {}, "account": {}}
@@ -141,9 +142,12 @@ def test_whatever_lies_in_the_spool_the_good_rows_are_stored(lake, spool):
     reasons = read(lake, contract("segments"), ["unreadable"])["unreadable"].drop_null().to_pylist()
     assert any("contract version 99" in reason for reason in reasons)
     for segment in range(2):  # the same rows under new names: other bytes, so another digest
-        put_segment(spool, step_rows(10, segment=segment), day="2026-03-04", rows_before=10 * segment, gaps={})
+        again = {"rows_before": 10 * segment, "boot_id": "b"}
+        put_segment(spool, step_rows(10, segment=segment), day="2026-03-04", **again)
         put_segment(spool, step_rows(10, segment=segment, seed=5), day="2026-03-05", rows_before=10 * segment)
-    assert bring(lake, spool).rows_duplicate == 20
+    done = bring(lake, spool)
+    contradictions = {CONFLICT.removeprefix("refused: "): 2}
+    assert (done.rows_duplicate, done.refused) == (20, contradictions)
     assert upkeep(lake, InProcess(), grace=timedelta(0)).purged.keys() <= {"removed", "orphan"}
     slots = read(lake, contract("steps"), ["segment", "slot"]).to_pylist()
     assert Counter(row["segment"] for row in slots) == {0: 10, 1: 10, 2: 10}

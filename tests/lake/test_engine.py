@@ -20,6 +20,7 @@ from ranklake.lake import compact, incoming, ingest_plan, parquet
 from ranklake.lake import order as order_module
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.edge import describe, failures, judge
+from ranklake.lake.contracts.json_text import is_json
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.segment import SegmentName
 from ranklake.lake.order import sort_names, sort_order, taken
@@ -112,6 +113,11 @@ def test_what_is_taken_is_what_arrow_takes(data):
     assert found.null_count == found.to_pylist().count(None)
 
 
+def bad_json(column):
+    """Return for each row whether its text is no JSON; NULL is none that is bad."""
+    return pa.array([text is not None and not is_json(text) for text in column.to_pylist()])
+
+
 def plain_judge(table, rows):
     """Judge each row by each check, as text says it."""
     reasons = [None] * rows.num_rows
@@ -124,6 +130,11 @@ def plain_judge(table, rows):
         if column.type.startswith("float") and column.name in rows.column_names:
             finite = pc.fill_null(pc.is_finite(rows[column.name]), fill_value=True)
             verdicts.append(("finite", f"{column.name} is NaN or infinite", pc.invert(finite)))
+    verdicts += [
+        ("json", f"{column.name} is no JSON that can be parsed", bad_json(rows[column.name]))
+        for column in table.columns
+        if column.format == "json" and column.name in rows.column_names
+    ]
     verdicts += [
         (check.id, describe(check), failures(check, rows))
         for check in table.all_checks()
@@ -240,12 +251,14 @@ def test_every_row_has_the_fate_of_a_plain_walk(tmp_path_factory, monkeypatch, r
     place = tmp_path_factory.mktemp("lake")
     lake, spool = Lake.create(str(place / "lake")), place / "spool"
     seen, stored, refused, names = set(), Counter(), Counter(), set()
+    wrong = {}
     for number, segments in enumerate(rounds):
         made = []
         for number_in_round, (segment, slots, rises, bad, hours) in enumerate(segments):
             chosen = sorted(set(slots)) if rises else slots
             rows = step_rows(13, segment=segment, start=DAY + timedelta(hours=hours)).take(pa.array(chosen))
-            times = [-1.0 if slot in bad else 0.5 for slot in chosen]
+            refusing = wrong.setdefault(segment, bad)  # one row a slot, in whichever cut
+            times = [-1.0 if slot in refusing else 0.5 for slot in chosen]
             at = rows.schema.get_field_index("step_time_s")
             rows = rows.set_column(at, rows.schema.field(at), pa.array(times, pa.float32()))
             before = 100 * number + number_in_round
