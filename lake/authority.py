@@ -1,7 +1,7 @@
 """Whether a plan that was found may be carried out: what it says is held against the lake before anything is done.
 
     seal (where keys are configured) ─▶ spool (ingest) ─▶ rows by the log and by footers (all others)
-        ─▶ approval, as it stands in the audit trail (retention)
+        ─▶ approval, as it stands in the audit trail (retention; whatever disowns)
 
 A plan that this process composed itself needs none of it. `ranklake.lake.plan_rules` has looked already at what a plan
 says by itself.
@@ -16,13 +16,18 @@ import pyarrow.parquet as pq
 from ranklake.errors import RanklakeError
 from ranklake.lake.action_plan import QUARANTINED
 from ranklake.lake.approval import require
+from ranklake.lake.audit.proof import prove
+from ranklake.lake.audit.trail import trail
 from ranklake.lake.commit import PLAN_ID, files, fingerprint, number_of, said
 from ranklake.lake.contracts.load import contract, table_names
+from ranklake.lake.gate import printable
 from ranklake.lake.incoming import segment_name
 from ranklake.lake.plan import FORGED, LEDGER, RESTORE, Plan, RefusedPlanError
 from ranklake.lake.plan_rules import segment_paths
 from ranklake.lake.plan_seal import SEAL, is_sealed
 from ranklake.lake.register import TABLE, find
+from ranklake.lake.set_aside import COLUMNS, DISOWN, claim_of
+from ranklake.lake.set_aside import TABLE as DISOWNED
 from ranklake.lake.spool import Spool
 from ranklake.lake.tables import delta_table
 
@@ -40,10 +45,16 @@ def authorise(lake: "Lake", plan: Plan) -> None:
     """
     _sealed(lake, plan)
     _LOOKS[plan.kind](lake, plan)
+    if plan.kind not in {"ingest", "compaction"}:  # the one writes nothing there, the other only what was there
+        _disowning(lake, plan)
 
 
 def _refuse(lake: "Lake", plan: Plan, what: str, mend: str = FORGED) -> RefusedPlanError:
     return RefusedPlanError(what, lake.path(plan.name), mend)
+
+
+def _no_file(lake: "Lake", plan: Plan, path: str) -> RefusedPlanError:
+    return _refuse(lake, plan, f"the plan adds a file that is not there, or is none: {path}", RESTORE)
 
 
 def _sealed(lake: "Lake", plan: Plan) -> None:
@@ -134,7 +145,7 @@ def _held(lake: "Lake", plan: Plan, table: str, row: Mapping[str, Any]) -> None:
         with lake.open_file(path, row["size_bytes"]) as source:
             rows, size = pq.read_metadata(source).num_rows, source.size()
     except (FileNotFoundError, pa.ArrowInvalid):
-        raise _refuse(lake, plan, f"the plan adds a file that is not there, or is none: {path}", RESTORE) from None
+        raise _no_file(lake, plan, path) from None
     if (rows, size) != (row["rows"], row["size_bytes"]):
         raise _refuse(lake, plan, f"the plan says of a file what is not true, {row['rows']} rows for {rows}: {path}")
 
@@ -186,6 +197,40 @@ def _application(lake: "Lake", plan: Plan, name: str) -> None:
         (entry,) = pq.read_table(source, columns=["retention_plan", "row_kind", "plan"]).to_pylist()
     if entry != {"retention_plan": name, "row_kind": "application", "plan": plan.number}:
         raise _refuse(lake, plan, "the plan would write another row into the register than its own")
+
+
+def _disowning(lake: "Lake", plan: Plan) -> None:
+    """Look whether somebody answers for each claim that the plan would set aside."""
+    claims: list[str] = []
+    for row in plan.body["add"]:
+        if row["table"] == DISOWNED:
+            path = lake.path("tables", DISOWNED, row["path"])
+            try:
+                with lake.open_file(path, row["size_bytes"]) as source:
+                    said = pq.read_table(source).to_pylist()
+            except (FileNotFoundError, pa.ArrowInvalid):
+                raise _refuse(
+                    lake, plan, f"the plan adds a file that is not there, or is none: {path}", RESTORE
+                ) from None
+            claims += [_claim(lake, plan, one) for one in said]
+    if not claims:
+        return
+    proof = prove(lake)
+    if not proof.whole:
+        raise _refuse(lake, plan, f"the plan would disown, and the audit trail is broken: {proof.why}")
+    answered = {row["subject"] for row in trail(lake) if row["action"] == DISOWN}
+    for claim in claims:
+        if claim not in answered:
+            what = f"the plan would disown what nobody answers for in the audit trail: {printable(claim)}"
+            raise _refuse(lake, plan, what)
+
+
+def _claim(lake: "Lake", plan: Plan, row: Mapping[str, Any]) -> str:
+    """Return a claim as the trail names it; columns without a value are not written."""
+    try:
+        return str(claim_of({**dict.fromkeys(COLUMNS), **row}))
+    except (TypeError, ValueError):
+        raise _refuse(lake, plan, "the plan would disown what names no stream") from None
 
 
 def _nobody(lake: "Lake", plan: Plan) -> None:

@@ -1,7 +1,8 @@
 """What was disowned: segments and streams whose claims do not count, as the table ``disowned`` says."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.load import contract
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from ranklake.lake.store import Lake
 
 TABLE: Final = "disowned"
+DISOWN: Final = "disown"
+"""What the audit trail calls it, before it is done; the subject is the claim."""
+COLUMNS: Final = ("table", "run", "attempt", "rank", "incarnation", "segment")
 _HOW: Final = "name it like steps/r1~a0~r00000~0123456789abcdef~000002, or without table or segment for more"
 
 
@@ -65,8 +69,9 @@ class Claim:
 
 def set_aside(lake: "Lake") -> list[Claim]:
     """Return what was disowned."""
-    rows = read(lake, contract(TABLE), ["table", "run", "attempt", "rank", "incarnation", "segment"]).to_pylist()
-    return [
-        Claim(row["table"], (row["run"], row["attempt"], row["rank"], row["incarnation"]), row["segment"])
-        for row in rows
-    ]
+    return [claim_of(row) for row in read(lake, contract(TABLE), COLUMNS).to_pylist()]
+
+
+def claim_of(row: Mapping[str, Any]) -> Claim:
+    """Return the claim of a row of the table `TABLE`, which has `COLUMNS`."""
+    return Claim(row["table"], (row["run"], row["attempt"], row["rank"], row["incarnation"]), row["segment"])

@@ -23,7 +23,7 @@ from ranklake.lake.driver import drive
 from ranklake.lake.ledger import row_files
 from ranklake.lake.read import read
 from ranklake.lake.rejected import REJECTED_ROWS, reject_rows
-from ranklake.lake.set_aside import TABLE, Claim, set_aside
+from ranklake.lake.set_aside import DISOWN, TABLE, Claim, claim_of, set_aside
 from ranklake.lake.tables import delta_table, refuse_newer
 from ranklake.lake.workers import InProcess
 
@@ -64,14 +64,11 @@ def disown(lake: "Lake", claim: Claim, by: str, reason: str) -> Disowned:
         return _compose(lake, claim, number, by, reason)
 
     fresh = drive(lake, compose, InProcess()).plan is not None
-    row = max((row for row in read(lake, contract(TABLE)).to_pylist() if _is(row, claim)), key=lambda row: row["plan"])
+    row = max(
+        (row for row in read(lake, contract(TABLE)).to_pylist() if claim_of(row) == claim), key=lambda row: row["plan"]
+    )
     audit.record(lake, by, "disowned", f"{claim} by plan {row['plan']}", None, {"rows": row["rows"]}, once=True)
     return Disowned(claim, row["plan"], row["rows"], fresh)
-
-
-def _is(row: dict[str, Any], claim: Claim) -> bool:
-    stream = (row["run"], row["attempt"], row["rank"], row["incarnation"])
-    return (row["table"], stream, row["segment"]) == (claim.table, claim.stream, claim.segment)
 
 
 def _segments(lake: "Lake", claim: Claim) -> list[dict[str, Any]]:
@@ -104,7 +101,7 @@ def _compose(lake: "Lake", claim: Claim, number: int, by: str, reason: str) -> "
     for row in _segments(lake, claim):
         by_table.setdefault(row["table"], []).append(row)
     if not begun:
-        audit.record(lake, by, "disown", str(claim), reason, {"segments": sum(map(len, by_table.values()))}, once=True)
+        audit.record(lake, by, DISOWN, str(claim), reason, {"segments": sum(map(len, by_table.values()))}, once=True)
     for table, rows in sorted(by_table.items()):
         if not any(row["rows_stored"] for row in rows):
             continue

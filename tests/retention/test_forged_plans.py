@@ -213,6 +213,20 @@ def unknown_table(site, number):
     return made.kind, {**made.body, "remove": {"stepz": []}, "account": {"stepz": 0}}
 
 
+def disowning(kind):
+    """Return what forges a plan of a kind that disowns a stream for which nobody answers."""
+
+    def forge(site, number):
+        stream = {"run": "r1", "attempt": 0, "rank": 0, "incarnation": 11, "segment": None}
+        row = {"plan": number, "table": None, **stream, "rows": 0, "actor": "x", "reason": "x"}
+        add = row_files(site.lake, "disowned", [{**row, "ts": days_ago(0), "date": days_ago(0).date()}], number)
+        remove = {"disowned": live(site).slice(0, 0)} if kind == "replay" else {}
+        made = action_plan.compose(number, kind, add=add, remove=remove)
+        return made.kind, made.body
+
+    return forge
+
+
 AGAINST_THE_LAKE = {
     "a merge whose file has fewer rows": (hidden_loss, "what is not true"),
     "a merge of files with other rows": (lower_removed, "one with other rows"),
@@ -222,6 +236,8 @@ AGAINST_THE_LAKE = {
     "a retention that nobody began": (lambda site, n: retired(site, n, some=approved_files(site)), "was begun"),
     "a retention of other files": (other_files, "knows no such file"),
     "an erasure": (erasure, "nothing says who approved"),
+    "a quarantine that disowns": (disowning("quarantine"), "nobody answers for"),
+    "a replay that disowns": (disowning("replay"), "nobody answers for"),
     "a table of nobody": (unknown_table, "not known"),
 }
 """What a plan says of the lake that is not so, and what is said of it."""
