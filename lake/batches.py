@@ -200,7 +200,7 @@ class Loader:
             if not rows.schema.equals(shape.schema):
                 shape = next((one for one in self._shapes if rows.schema.equals(one.schema)), None)
         if shape is None:
-            texts = with_dictionary(metadata)
+            texts = with_dictionary(raw, metadata)
             rows = _reader(raw, metadata, texts).read_all(use_threads=False)
             if not fits(rows.schema, target):
                 return None, metadata

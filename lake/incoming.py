@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow._parquet import ParquetReader
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.arrow import arrow_schema, conform
@@ -330,16 +331,21 @@ class Opener:
                     return file
         metadata = pq.read_metadata(source)
         self._limits.check(metadata)
-        texts = with_dictionary(metadata)
+        texts = with_dictionary(raw, metadata)
         if metadata.num_row_groups:
             self._names, self._texts = metadata.schema.names, texts
         return pq.ParquetFile(source, metadata=metadata, read_dictionary=texts)
 
 
-def with_dictionary(metadata: pq.FileMetaData) -> list[str]:
-    """Return the columns of text that are stored with a dictionary."""
+def with_dictionary(raw: bytes, metadata: pq.FileMetaData) -> list[str]:
+    """Return the columns of text that are stored with a dictionary. Raises an Arrow error where the file is damaged."""
     if not metadata.num_row_groups:
         return []
+    # What pyarrow throws at a footer's lies about a column ends the process where metadata is asked for that column,
+    # and is an error like others where rows are: so they are asked for first, one will do.
+    reader = ParquetReader()
+    reader.open(pa.BufferReader(raw), metadata=metadata)
+    next(reader.iter_batches(1, row_groups=[0], use_threads=False), None)
     group = metadata.row_group(0)
     columns = [(metadata.schema.column(index), group.column(index)) for index in range(metadata.num_columns)]
     return [

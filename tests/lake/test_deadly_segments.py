@@ -9,11 +9,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from bringing import adds_up, bring
-from segments import put_segment, step_rows
+from segments import put_bytes, put_segment, segment_bytes, step_rows
 
 from ranklake.lake import careful, compact, expendable, ingest_plan
 from ranklake.lake.attempts import WHOLE, Attempts, named
 from ranklake.lake.contracts.load import contract
+from ranklake.lake.contracts.segment import SegmentFooter, SegmentName
 from ranklake.lake.read import read
 from ranklake.lake.spool import Spool
 from ranklake.lake.workers import InProcess, WorkersError
@@ -79,6 +80,22 @@ ingest(Lake.open({lake.uri!r}), Spool({str(spool)!r}), InProcess())
     assert list(Path(lake.path("attempts")).iterdir()) == []
     adds_up(lake, spool)
     assert bring(lake, spool).plans == []
+
+
+def test_a_footer_at_which_pyarrow_ends_the_process_is_damage(lake, spool):
+    """One that says of a column's levels what its chunks deny is set aside like others: nobody dies of it."""
+    plain = step_rows(5, rank=3, incarnation=4)
+    name, raw = segment_bytes(plain)
+    as_it_is, required = (bytes([0x25, repeated, 0x18, len("loss")]) + b"loss" for repeated in (2, 0))
+    assert raw.count(as_it_is) == 1
+    said = SegmentName.parse(name.rpartition("/")[2])
+    owner = {field: getattr(said, field) for field in ("run", "attempt", "rank", "incarnation", "segment", "rows")}
+    put_bytes(spool, raw.replace(as_it_is, required), SegmentFooter("steps", 1, world_size=1, **owner))
+    put_segment(spool, step_rows(5, rank=2, incarnation=3))
+    assert bring(lake, spool).rows_stored == 5
+    assert unreadable(lake) == {3: "not readable as Parquet (OSError)"}
+    assert list(Path(lake.path("attempts")).iterdir()) == []
+    adds_up(lake, spool)
 
 
 def test_memory_that_is_not_there_is_no_damage(lake, spool, monkeypatch):
