@@ -23,7 +23,7 @@ from deltalake.transaction import AddAction, CommitProperties, PostCommitHookPro
 from ranklake.errors import RanklakeError
 from ranklake.lake.parquet import DataFile, write_partition
 from ranklake.lake.plan_rules import DATA_PATH
-from ranklake.lake.tables import ensure_table
+from ranklake.lake.tables import asking, ensure_table
 from ranklake.lake.unreachable import LakeError, unreachable
 
 if TYPE_CHECKING:
@@ -54,14 +54,15 @@ def _damaged_log(table: DeltaTable, what: str) -> DamagedLogError:
 
 
 def number_of(table: DeltaTable) -> int:
-    """Return the table's transaction number on this handle; 0 before the first."""
-    found = table.transaction_version(APP_ID)
-    return 0 if found is None else int(found)
+    """Return the table's transaction number on this handle; 0 before the first. Raises `LakeUnreachableError`."""
+    found = said(table, APP_ID)
+    return 0 if found is None else found
 
 
 def said(table: DeltaTable, application: str) -> int | None:
-    """Return the number that an application committed last, see `swap`; None if it never did."""
-    found = table.transaction_version(application)
+    """Return the number that an application committed last, see `swap`; None if it never did. Raises likewise."""
+    with asking(table):
+        found = table.transaction_version(application)
     return None if found is None else int(found)
 
 
@@ -148,11 +149,13 @@ def swap_plan(
 def files(table: DeltaTable, partitions: Sequence[date] | None = None) -> pa.Table:
     """Return the table's live files: path, size_bytes, num_records, date (``date32``), and flat statistics.
 
-    Raises `DamagedLogError` where the log says of a file what cannot be: nobody has to look again.
+    Raises `DamagedLogError` where the log says of a file what cannot be: nobody has to look again; and
+    `LakeUnreachableError` where it cannot be read.
     """
     try:
-        actions = pa.table(table.get_add_actions(flatten=True))
-    except (ValueError, DeltaError) as error:  # NULL in a partition column that has none, by the table's own schema
+        with asking(table):
+            actions = pa.table(table.get_add_actions(flatten=True))
+    except ValueError as error:  # NULL in a partition column that has none, by the table's own schema
         raise _damaged_log(table, "a file has no date") from error
     for name in ("size_bytes", "num_records"):
         if actions.num_rows:
@@ -221,7 +224,8 @@ def replace_partitions(
     if outside:
         raise ValueError(f"rows outside the partitions to replace: {sorted(outside)}")
     swap(table, number, add=new, remove=files(table, partitions), metadata=metadata)
-    table.update_incremental()  # a write transaction leaves its handle at the version that was read
+    with asking(table):
+        table.update_incremental()  # a write transaction leaves its handle at the version that was read
     return table.version()
 
 

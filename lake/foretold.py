@@ -13,14 +13,13 @@ from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from deltalake.exceptions import DeltaError
 
 from ranklake.lake.commit import number_of
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.parquet import DataFile
 from ranklake.lake.plan_rules import is_data_path
 from ranklake.lake.read import read_some
-from ranklake.lake.tables import latest
+from ranklake.lake.tables import asking, latest
 from ranklake.lake.unreachable import unreachable
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def foretold(lake: "Lake", plan: "Plan", tables: Iterable[str]) -> list[DataFile
         handle = latest(lake, name)
         if handle is None or number_of(handle) < plan.number:
             continue
-        said = _said(lake, handle, plan)
+        said = _said(handle, plan)
         if said is not None:
             return said if all(_is_there(lake, file, names) for file in said) else None
     return None
@@ -82,11 +81,9 @@ def outcomes(lake: "Lake", files: Iterable[DataFile]) -> list[dict[str, Any]]:
     return [row for _, rows in read_some(lake, contract("segments"), some, verify=True) for row in rows.to_pylist()]
 
 
-def _said(lake: "Lake", handle: "DeltaTable", plan: "Plan") -> list[DataFile] | None:
-    try:
+def _said(handle: "DeltaTable", plan: "Plan") -> list[DataFile] | None:
+    with asking(handle):
         commits = handle.history()
-    except (DeltaError, OSError) as error:
-        raise unreachable(lake.uri, error, lake.storage) from None
     for commit in commits:
         if commit.get("ranklake.plan") == str(plan.number) and _KEY in commit:
             try:

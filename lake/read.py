@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 from ranklake.lake.commit import files
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.integrity import reading, refuse_damaged
-from ranklake.lake.tables import delta_table
+from ranklake.lake.tables import asking, delta_table
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
@@ -67,7 +67,8 @@ def read_files(
     if table is None:
         return
     if version is not None:
-        table = DeltaTable(lake.table_uri(contract.table), version=version, storage_options=lake.storage)
+        with asking(table):
+            table = DeltaTable(lake.table_uri(contract.table), version=version, storage_options=lake.storage)
     yield from read_some(lake, contract, files(table, partitions), columns)
 
 

@@ -1,5 +1,7 @@
 """Delta tables of a lake: opening them, and making them from their contracts."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from deltalake import DeltaTable
@@ -32,6 +34,19 @@ class NewerTableError(LakeError):
             f"table {table} has contract version {found}, known up to {known}", where=where, mend="upgrade ranklake"
         )
         self.table, self.found, self.known = table, found, known
+
+
+@contextmanager
+def asking(handle: DeltaTable) -> Iterator[None]:
+    """Raise `LakeUnreachableError` for what delta-rs raises in the block.
+
+    A handle reads the log again for much of what it is asked, so the disk or the store can fail at each of that.
+    """
+    try:
+        yield
+    except (DeltaError, OSError) as error:
+        mend = "check your rights there and run it again; restore a damaged _delta_log from a backup"
+        raise unreachable(handle.table_uri, error, {}, what="its log cannot be read", mend=mend) from None
 
 
 def refuse_newer(handle: DeltaTable, contract: "Contract") -> DeltaTable:

@@ -2,10 +2,12 @@
 
 import pickle
 import shutil
+from pathlib import Path
 
 import pytest
 from segments import put_segment, step_rows
 
+from ranklake.lake.commit import number_of
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest import ingest
 from ranklake.lake.spool import Spool
@@ -73,3 +75,13 @@ def test_the_kept_handle_of_a_table_that_is_gone_is_none(lake, tmp_path):
     shutil.rmtree(table)
     assert ensure_table(lake, contract("steps")).version() == 0
     assert latest(lake, "steps").version() == 0
+
+
+def test_a_log_that_fails_after_it_was_opened_is_said_in_one_line(lake):
+    """A handle reads the log's checkpoint when it is asked; what the disk says of it then is no traceback."""
+    delta_table(lake, "steps").create_checkpoint()
+    handle = delta_table(lake, "steps")
+    (checkpoint,) = Path(lake.path("tables", "steps", "_delta_log")).glob("*.checkpoint.parquet")
+    checkpoint.write_bytes(b"PAR1" * 40)
+    with pytest.raises(LakeUnreachableError, match="its log cannot be read"):
+        number_of(handle)
