@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from ranklake.lake.contracts.segment import SAMPLED_OUT
 from ranklake.lake.known import Stream, stream_of_row
 from ranklake.lake.query import session
 from ranklake.lake.set_aside import Claim, set_aside
@@ -37,6 +38,16 @@ SELECT "table", run, attempt, rank, incarnation, segment,
 FROM segments
 WHERE unreadable IS NULL AND incarnation IN (SELECT incarnation FROM doubted)
 GROUP BY "table", run, attempt, rank, incarnation, segment"""
+_SAMPLED_OUT: Final = f"""
+SELECT "table", run, attempt, rank, incarnation, sum(rows) AS rows
+FROM (
+    SELECT "table", run, attempt, rank, incarnation, segment,
+        max(CAST(regexp_match(gaps, '"{SAMPLED_OUT}": ([0-9]+)')[1] AS DECIMAL(38, 0))) AS rows
+    FROM segments
+    WHERE unreadable IS NULL AND gap_rows > 0 AND gaps LIKE '%"{SAMPLED_OUT}": %'
+    GROUP BY "table", run, attempt, rank, incarnation, segment
+)
+GROUP BY "table", run, attempt, rank, incarnation"""  # noqa: S608 - a constant
 _CLOSINGS: Final = """
 SELECT "table", run, attempt, rank, incarnation, segment, totals FROM segments WHERE totals IS NOT NULL"""
 _ODD: Final = """
@@ -60,6 +71,8 @@ class Accounts:
     streams
         Of the sound segments of each table and stream: rows stored and rejected; ``said`` and ``said_gaps``, the most
         rows (with gaps) and the most gaps that their recorder told of.
+    sampled_out
+        Of each table and stream, how many of its gaps were wanted: sampling left them out.
     closings
         What recorders said when they closed: whose, and ``totals`` as JSON.
     odd
@@ -71,6 +84,7 @@ class Accounts:
     """
 
     streams: list[Row]
+    sampled_out: dict[tuple[str, Stream], int]
     closings: list[Row]
     odd: list[Row]
     held: dict[SlotFile, int]
@@ -107,7 +121,11 @@ def read_accounts(lake: "Lake", incarnations: Collection[int]) -> Accounts:
         ]
         closings = [row for row in closings if not _is_disowned(row, aside)]
         odd = [row for row in odd if not _is_disowned(row, aside)]
-    return Accounts(streams, closings, odd, held, aside)
+    sampled_out = {
+        (row["table"], stream_of_row(row)): int(row["rows"] or 0)
+        for row in context.sql(_SAMPLED_OUT).to_arrow_table().to_pylist()
+    }
+    return Accounts(streams, sampled_out, closings, odd, held, aside)
 
 
 _NOTHING: Final = {"said": 0, "said_gaps": 0}

@@ -1,4 +1,4 @@
-"""The invariant: rows recorded = rows stored + quarantined + counted gaps + in flight (+ retired by retention).
+"""The invariant: rows recorded = stored + quarantined + sampled out + gaps + in flight (+ retired by retention).
 
 What was recorded is read from what the recorders say of themselves (cumulative counts in segment footers, totals at
 closing), what is stored from the Delta logs' own row counts and the files that they name; the table ``segments`` ties
@@ -48,7 +48,9 @@ class TableBalance:
     Attributes
     ----------
     recorded
-        What the recorders say they recorded or counted as lost: rows plus gaps.
+        What the recorders say they recorded, sampled out or counted as lost: rows plus gaps.
+    sampled_out
+        Counted by the recorder as left out, as its user wants it: weights of what was kept stand for it.
     stored, quarantined, gaps, in_flight, retired
         Live in Delta; refused by ingest or moved out by checks; counted by the recorder as not recorded; in the
         spool, not yet ingested; removed by retention.
@@ -67,6 +69,7 @@ class TableBalance:
     retired: int = 0
     refused: dict[str, int] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
+    sampled_out: int = 0
 
     @property
     def adds_up(self) -> bool:
@@ -111,6 +114,7 @@ class _Lane:
 
     said: int = 0
     said_gaps: int = 0
+    sampled_out: int = 0
     named_rows: int = 0
     stored: int = 0
     rejected: int = 0
@@ -176,6 +180,8 @@ def _lanes(told: Accounts, waiting: "Iterable[Spooled]") -> dict[tuple[str, Stre
             closing.said = max(closing.said, rows + gaps)
             closing.said_gaps = max(closing.said_gaps, gaps)
             closing.closed = True
+    for place, rows in told.sampled_out.items():
+        lanes[place].sampled_out = min(rows, lanes[place].said_gaps)
     _fly(lanes, ingested, waiting)
     _give_back(lanes, refused)
     return lanes
@@ -246,9 +252,13 @@ def _balance(
         faults.append(f"the table holds {live} rows, the plans say {expected}")
     faults += _file_faults(lake, table)
     gaps = sum(lane.said_gaps for lane in mine.values())
+    sampled_out = sum(lane.sampled_out for lane in mine.values())
     accounted = {stream: lane.stored + lane.rejected + lane.in_flight for stream, lane in mine.items()}
     recorded = gaps + sum(max(lane.said_rows, accounted[stream]) for stream, lane in mine.items())
-    return TableBalance(table, recorded, live, quarantined, gaps, in_flight, retired[table], refused, faults)
+    lost = gaps - sampled_out
+    return TableBalance(
+        table, recorded, live, quarantined, lost, in_flight, retired[table], refused, faults, sampled_out
+    )
 
 
 def _stream_faults(lake: "Lake", table: str, lanes: "Mapping[Stream, _Lane]") -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from ranklake.lake.contracts.redact import redact
+from ranklake.lake.contracts.segment import SAMPLED_OUT
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -57,9 +58,8 @@ UNEXPECTED: Final = "unexpected error"
 LOG_QUEUE_FULL: Final = "log queue full"
 FOUND_WHEN_SEALING: Final = frozenset({DAMAGED, OUT_OF_RANGE})
 """These are in footers without having been noted in meta.frames before."""
-SAMPLED_OUT: Final = "sampled out"
 DELIBERATE: Final = frozenset({SAMPLED_OUT})
-"""What the user wants left out: counted like all else, and no reason to warn."""
+"""What the user wants left out: counted beside what is lost, and no reason to warn or to tell of it in an event."""
 
 
 class RefusedError(Exception):

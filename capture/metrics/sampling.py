@@ -7,7 +7,7 @@ values, and the sum of weights their number, without bias:
     NaN, infinite                               always kept                          weight 1
     in a step that was slow or failed           always kept                          weight 1
     otherwise, and the hash says so             kept with probability = ratio        weight 1/ratio
-    otherwise                                   counted as a gap, "sampled out"
+    otherwise                                   counted as "sampled out"
 
 Whether a step is slow shows when it ends. Until then values that the hash refuses are held in memory, and chosen ones
 are written at once, with weight 1/ratio, which is put right in their slot when the step proves slow. Where the slot's

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from ranklake.capture.common.gaps import FOUND_WHEN_SEALING
+from ranklake.capture.common.gaps import DELIBERATE, FOUND_WHEN_SEALING
 from ranklake.capture.spool import frames
 from ranklake.capture.spool.ownership import open_regular
 from ranklake.capture.spool.stream import META_FILE
@@ -88,7 +88,7 @@ class GapCount:
     Attributes
     ----------
     rows
-        Gaps by (table, reason).
+        Gaps by (table, reason), without what was sampled out.
     read
         How far each stream was read, in bytes.
     """
@@ -112,7 +112,8 @@ class GapCount:
         try:
             if frame.get("k") == "gaps":
                 for table, reason, rows in frame["n"]:
-                    self.rows[str(table), str(reason)] += int(rows)
+                    if reason not in DELIBERATE:
+                        self.rows[str(table), str(reason)] += int(rows)
             elif frame.get("k") == "sealed":
                 for reason in FOUND_WHEN_SEALING.intersection(frame["g"]):
                     self.rows[str(frame["t"]), reason] += int(frame["g"][reason])

@@ -195,13 +195,15 @@ class Recorder:
             self.untold.update({(table, reason): rows for reason, rows in found.items()})
 
     def tell_gaps(self) -> None:
-        """Make new gaps visible as events, one for each table and reason."""
+        """Make new gaps visible as events, one for each table and reason; what was sampled out is none."""
         with self._mutex:
             told, self.untold = self.untold, Counter()
         for (table, reason), rows in sorted(told.items()):
+            if reason in DELIBERATE:
+                continue
             row = {
                 "event": "gap",
-                "severity": "info" if reason in DELIBERATE else "warning",
+                "severity": "warning",
                 "message": f"{rows} rows of {table} were not recorded: {reason}",
                 "attributes": json_text({"table": table, "reason": reason, "rows": rows}),
             }

@@ -16,6 +16,8 @@ METADATA_KEY: Final = b"ranklake"
 REFUSED, REFUSED_ROW = "refused", "refused_row"
 """Columns beside the contract's, in segments of rows that an importer could not convert: why, as a reason of the table
 ``rejects``, and the foreign row as text. Ingest sends such rows there; their other columns may be NULL or missing."""
+SAMPLED_OUT: Final = "sampled out"
+"""Reason, in the gaps of a footer, of rows that their user wants left out: they are counted there, and are not lost."""
 DATES_PER_SEGMENT: Final = 1_000
 """The most UTC dates that an importer puts into one segment, and that ingest takes from one unless told otherwise."""
 RUN_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")

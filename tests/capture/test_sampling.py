@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 
 import pytest
+from bringing import adds_up, bring
 from hypothesis import given
 from hypothesis import strategies as st
 from recorded import check_books, gaps, rows
@@ -15,6 +16,8 @@ from recorded import check_books, gaps, rows
 from ranklake.capture.common.gaps import SAMPLED_OUT
 from ranklake.capture.common.ratios import chosen, parse_rules, ratio_of, seed_of, threshold_of
 from ranklake.capture.metrics.sampling import FEWEST_STEPS, MOST_HELD
+from ranklake.cli import run as cli
+from ranklake.lake.store import Lake
 
 
 def scalars(place, metric):
@@ -107,9 +110,29 @@ def test_a_share_is_kept_with_its_weight_and_the_rest_is_counted(place, warnings
     assert gaps(place.spool) == {"scalars": {SAMPLED_OUT: 800 - kept}}
     assert run.gaps() == {"scalars": {SAMPLED_OUT: 800 - kept}}
     assert warnings_told.text == ""
-    told = [r for r in rows(place.spool, "events") if r["event"] == "gap"]
-    assert {r["severity"] for r in told} <= {"info"}
+    assert [r for r in rows(place.spool, "events") if r["event"] == "gap"] == []
     check_books(place.spool)
+
+
+def test_what_sampling_leaves_out_is_no_gap_in_the_books(place, tmp_path, capsys):
+    """Status has a column of its own for it; only what is lost beside it is a gap."""
+    run = place.start()
+    kept = run.scalar("eval/kept", keep=0.25)
+    for n in range(400):
+        kept.add(float(n), n)
+    run.log({"": 1.0})
+    run.close()
+    lake = Lake.create(str(tmp_path / "lake"))
+    bring(lake, place.spool)
+    books = adds_up(lake, place.spool)["scalars"]
+    stored = len(rows(place.spool, "scalars"))
+    assert (books.sampled_out, books.gaps) == (400 - len(scalars(place, "eval/kept")), 1)
+    assert books.recorded == stored + books.sampled_out + books.gaps
+    assert cli(["status", "--lake", str(tmp_path / "lake"), "--spool", str(place.spool)]) == 0
+    heading, *lines = capsys.readouterr().out.splitlines()
+    assert "sampled out" in heading
+    (line,) = (line for line in lines if line.startswith("scalars"))
+    assert line.split()[1:6] == [f"{n:,}" for n in (books.recorded, stored, 0, books.sampled_out, 1)]
 
 
 def test_all_ranks_keep_the_same_steps(place):

@@ -151,6 +151,17 @@ def test_lost_tail_shows(lake, spool):
     assert (steps.gaps, steps.recorded) == (4, 17)
 
 
+def test_rows_that_sampling_left_out_are_no_gaps(lake, spool):
+    """They are counted apart, once however often a slot file was sealed, and never more than all gaps of a stream."""
+    gaps = {"sampled out": 30, "spool full": 3, 'x"sampled out': 2}
+    put_segment(spool, step_rows(10), gaps=gaps)
+    put_segment(spool, step_rows(12), gaps=gaps)
+    put_segment(spool, step_rows(5, segment=1), rows_before=12, gaps={"sampled out": 4}, gaps_before=35)
+    bring(lake, spool)
+    steps = adds_up(lake, spool)["steps"]
+    assert (steps.recorded, steps.stored, steps.sampled_out, steps.gaps) == (56, 17, 34, 5)
+
+
 def test_in_flight_is_read_from_names(lake, spool):
     """Rows in the spool count as in flight until they are ingested."""
     put_segment(spool, step_rows(10))

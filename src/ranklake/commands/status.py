@@ -29,7 +29,7 @@ from ranklake.lake.twins import twins
 from ranklake.retention.removals import unaccounted
 from ranklake.terminal import printable
 
-_COLUMNS = ("recorded", "stored", "quarantined", "gaps", "in_flight", "retired")
+_COLUMNS = ("recorded", "stored", "quarantined", "sampled_out", "gaps", "in_flight", "retired")
 
 
 @click.command()
@@ -43,7 +43,7 @@ _COLUMNS = ("recorded", "stored", "quarantined", "gaps", "in_flight", "retired")
 @json_option
 @click.pass_context
 def status(ctx: click.Context, lake: str, spool: str | None, *, of_ranks: bool, as_json: bool) -> int:
-    """Prove that every recorded row is stored, quarantined, counted as a gap, or in flight.
+    """Prove that every recorded row is stored, quarantined, sampled out, counted as a gap, or in flight.
 
     Says which ranks of the last two days' runs are silent, missing, or hang. Exits 1 if the books of a table do not
     add up, the audit trail is broken, a removal of rows lacks its plan, its approval or its rows in the trail, or the

@@ -168,7 +168,7 @@ def _stragglers(facts: Facts) -> list[str]:
 def _books(facts: Facts) -> list[str]:
     total = {
         name: sum(getattr(item, name) for item in facts.balances)
-        for name in ("recorded", "stored", "quarantined", "gaps", "in_flight")
+        for name in ("recorded", "stored", "quarantined", "sampled_out", "gaps", "in_flight")
     }
     verdict = "the books add up" if facts.books_add_up else "THE BOOKS DO NOT ADD UP"
     fates = " + ".join(f"{total[name]:,} {name.replace('_', ' ')}" for name in total if name != "recorded")
