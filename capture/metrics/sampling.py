@@ -23,7 +23,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.capture.common.gaps import SAMPLED_OUT, RefusedError
+from ranklake.capture.common.gaps import RefusedError
 from ranklake.capture.common.layouts import ABSENT, SCALARS
 from ranklake.capture.common.ratios import chosen, parse_rules, ratio_of, seed_of, threshold_of
 from ranklake.capture.common.values import number
@@ -31,6 +31,7 @@ from ranklake.capture.lanes.slots import SHUT, Place, released
 from ranklake.capture.metrics.handles import Failed, step_of
 from ranklake.capture.metrics.series import checked, word
 from ranklake.capture.steps.phases import now
+from ranklake.lake.contracts.segment import SAMPLED_OUT
 
 if TYPE_CHECKING:
     from ranklake.capture.metrics.metrics import Metrics

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
-from ranklake.capture.common.gaps import SAMPLED_OUT, Gaps
+from ranklake.capture.common.gaps import Gaps
 from ranklake.capture.common.ratios import checked_ratio, chosen, seed_of, threshold_of
 from ranklake.capture.common.values import integer, json_text, number, redacted, text
 from ranklake.capture.serving.buckets import Buckets, bucket_of, buckets
@@ -34,6 +34,7 @@ from ranklake.capture.training.start import running, start
 from ranklake.lake.contracts.envelope import EncryptionError
 from ranklake.lake.contracts.keys import read_keyring
 from ranklake.lake.contracts.redact import redact_uri
+from ranklake.lake.contracts.segment import SAMPLED_OUT
 
 if TYPE_CHECKING:
     from ranklake.capture.training.run import Run
