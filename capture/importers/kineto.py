@@ -59,8 +59,8 @@ class _Trace:
         What its times count from.
     begins, steps
         When steps began, ns as the trace counts, and their numbers and ends, in order.
-    end_ns
-        When its last event ended.
+    begin_ns, end_ns
+        When the first event that is a span began, and the last one ended, ns since 1970; None where there is none.
     told
         Steps that are rows already: several threads may mark one.
     """
@@ -69,7 +69,8 @@ class _Trace:
     base_ns: int = 0
     begins: list[int] = field(default_factory=list)
     steps: list[tuple[int, int]] = field(default_factory=list)
-    end_ns: int = 0
+    begin_ns: int | None = None
+    end_ns: int | None = None
     timeless: bool = False
     told: set[int] = field(default_factory=set)
 
@@ -104,6 +105,10 @@ def read(source: "Source", recording: "Recording", mapping: "Mapping | None") ->
             recording.refuse("spans", "no event of a trace", json.dumps(event, default=float), rank=rank)
         elif event["ph"] == "X" and event.get("cat") != "Trace":
             number += _span(event, trace, recording, rank, number)
+    if trace.begin_ns is not None and trace.end_ns is not None:
+        # what goodput takes for when the trace began and ended: its steps, if it has any, are only a part of it
+        lasted = trace.end_ns - trace.begin_ns
+        recording.row("events", trace.end_ns, rank, event="profiler_trace", severity="info", duration_ns=lasted)
     if source.cut:
         recording.refuse("spans", source.cut, "", rank=rank)
     source.cut = source.cut or damage or None
@@ -148,7 +153,6 @@ def _first_look(source: "Source") -> _Trace:
             continue
         begin, length = _ns(event["ts"]), _ns(event["dur"]) if _is_number(event.get("dur")) else 0
         earliest = begin if earliest is None else min(earliest, begin)
-        trace.end_ns = max(trace.end_ns, begin + length)
         step = _STEP.fullmatch(str(event.get("name")))
         if step and _is_number(event.get("dur")) and event.get("cat") not in _DEVICE | {"gpu_user_annotation"}:
             found.append((begin, length, int(step[1])))
@@ -242,6 +246,9 @@ def _span(event: dict[str, Any], trace: _Trace, recording: "Recording", rank: in
         attributes=whole if len(whole) <= _ATTRIBUTES else json.dumps({"cat": category}),
         **_collective(args),
     )  # fmt: skip
+    end_ns = begin_ns + _ns(length)
+    trace.begin_ns = begin_ns if trace.begin_ns is None else min(trace.begin_ns, begin_ns)
+    trace.end_ns = end_ns if trace.end_ns is None else max(trace.end_ns, end_ns)
     if own and int(own[1]) not in trace.told:
         trace.told.add(int(own[1]))
         recording.step(int(own[1]), float(length) / 1e6, begin_ns, rank)

@@ -20,6 +20,8 @@
 --          steps are productive only where the run tells no spans ``train``. Evaluations of which only the end is known, and
 --          steps under way when a log ended that tells one line for several, are spans of kind phase, too, and
 --             12 unattributed               however long they are
+--          An imported profiler trace (event ``profiler_trace``) shows a part of a run: it begins and ends with its events, and
+--          what its steps do not cover is unattributed, not a start.
 --          Then the pieces are cut at midnight (UTC) and where epochs begin. A step counts where it began. Whole days in
 --          which no piece begins or ends are quiet: of more than $quiet_days in a row all are one row, on the first of them.
 --
@@ -112,6 +114,9 @@ inits AS (
     WHERE name = 'init'
     GROUP BY run, attempt
 ),
+traced AS (
+    SELECT DISTINCT run, attempt FROM happened WHERE event = 'profiler_trace'
+),
 trained AS (
     SELECT DISTINCT run, attempt FROM told WHERE name = 'train'
 ),
@@ -142,6 +147,7 @@ SELECT
     coalesce(stepped.steps, 0) AS steps, stepped.first_ns, stepped.typical_ns, inits.end_ns AS init_end_ns,
     inits.begin_ns AS init_begin_ns,
     inits.run IS NOT NULL AND trained.run IS NOT NULL AS is_told,
+    traced.run IS NOT NULL AS is_traced,
     -- the step that the attempts after this one went back to
     min(stepped.first_step) OVER (
         PARTITION BY bounded.run ORDER BY bounded.attempt ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING
@@ -149,6 +155,7 @@ SELECT
 FROM bounded
 LEFT JOIN stepped ON stepped.run = bounded.run AND stepped.attempt = bounded.attempt
 LEFT JOIN inits ON inits.run = bounded.run AND inits.attempt = bounded.attempt
+LEFT JOIN traced ON traced.run = bounded.run AND traced.attempt = bounded.attempt
 LEFT JOIN trained ON trained.run = bounded.run AND trained.attempt = bounded.attempt
 WINDOW following AS (PARTITION BY bounded.run ORDER BY bounded.attempt);
 
@@ -224,7 +231,7 @@ WITH intervals AS (
     INNER JOIN attempts ON attempts.run = paused.run AND attempts.attempt = paused.attempt
     UNION ALL
     -- without any step all of the attempt was a start
-    SELECT run, attempt, 9, begin_ns, coalesce(init_end_ns, first_ns, end_ns) FROM attempts
+    SELECT run, attempt, 9, begin_ns, coalesce(init_end_ns, first_ns, end_ns) FROM attempts WHERE NOT is_traced
     UNION ALL
     SELECT run, attempt, 11, begin_ns, end_ns FROM attempts
 ),

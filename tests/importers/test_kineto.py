@@ -10,6 +10,7 @@ from importing import ask, imported
 
 from ranklake.capture.importers.imports import import_files
 from ranklake.capture.importers.source import SourceError
+from ranklake.lake.rollups.runner import run_rollups
 
 BASE = 1_700_000_000_000_000_000
 
@@ -46,7 +47,7 @@ def test_spans_and_steps(lake, spool, tmp_path):
     more = {"baseTimeNanoseconds": BASE, "deviceProperties": [{"id": 0, "name": "NVIDIA H100"}]}
     file.write_bytes(gzip.compress(json.dumps(trace(EVENTS, **more)).encode()))
     done = imported(lake, spool, "kineto", file, run="r")
-    assert (done.rows, done.refused) == ({"runs": 1, "spans": 6, "steps": 1}, {})
+    assert (done.rows, done.refused) == ({"events": 1, "runs": 1, "spans": 6, "steps": 1}, {})
     assert ask(lake, "SELECT rank, step, step_time_s s FROM steps") == [
         {"rank": 3, "step": 551, "s": pytest.approx(1e-3)}
     ]
@@ -59,6 +60,20 @@ def test_spans_and_steps(lake, spool, tmp_path):
     assert spans[4]["bytes"] == 64
     assert str(spans[1]["ts"]) == "2023-11-14 22:13:20.001000+00:00"
     assert ask(lake, "SELECT world_size w, device_name d FROM runs") == [{"w": 16, "d": "NVIDIA H100"}]
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_trace_ends_where_it_ends(lake, spool, tmp_path, steps):
+    """Wall time goes from the first event to the end of the last; what no step covers is unattributed, and no start."""
+    file = tmp_path / "a.json"
+    events = [one for one in EVENTS if steps or not one["name"].startswith("ProfilerStep")]
+    events.append(event("aten::mm", 900, 50, "cpu_op"))
+    file.write_text(json.dumps(trace(events, baseTimeNanoseconds=BASE)))
+    imported(lake, spool, "kineto", file, run="r")
+    run_rollups(lake, ["goodput"])
+    (said,) = ask(lake, "SELECT wall_ns w, productive_ns p, init_ns i, unattributed_ns u, status FROM goodput")
+    wall, stepped = 1_601_000, 1_000_000 * steps
+    assert said == {"w": wall, "p": stepped, "i": 0, "u": wall - stepped, "status": "imported"}
 
 
 @pytest.mark.parametrize("base", [0, BASE])
