@@ -8,6 +8,10 @@
 --          put into order (again). A day is regular if each process that sampled the device did so in its turn and told the
 --          time since its last sample, and if the energy grew. A counter that starts again within an hour falls below the
 --          hour's first value, unless that was less than $max_watts draw in $max_interval_s: then the day is irregular, too.
+--          No sum leaves 64 bits. A regular day tells at most 25 hours, and an irregular one the time between its samples:
+--          9*10^10 us times 10^6 millionths, or times 10^3 * $max_watts / 10^3 uJ. Counters end at 10^12 J (kilowatts for
+--          thirty years) and 10^9 errors; a regular one only grows, and what an irregular one grows by between two samples
+--          is at most $max_interval_s * $max_watts J, or 10^9 errors: billions of samples of an hour would be needed.
 --
 -- view read: samples in whole numbers; what cannot be is not known
 SELECT
@@ -24,13 +28,14 @@ SELECT
     CASE WHEN tensor_active_ratio BETWEEN 0 AND 1 THEN CAST(tensor_active_ratio * 1e6 + 0.5 AS BIGINT) END AS tensor,
     CASE WHEN dram_active_ratio BETWEEN 0 AND 1 THEN CAST(dram_active_ratio * 1e6 + 0.5 AS BIGINT) END AS dram,
     CASE WHEN power_watts BETWEEN 0 AND $max_watts THEN CAST(power_watts * 1e3 + 0.5 AS BIGINT) END AS milliwatts,
-    CASE WHEN energy_joules >= 0 THEN energy_joules END AS energy,
+    CASE WHEN energy_joules BETWEEN 0 AND 1e12 THEN energy_joules END AS energy,
     CASE
         WHEN clock_event_reasons LIKE '%power%' OR clock_event_reasons LIKE '%thermal%'
             OR clock_event_reasons LIKE '%hw_slowdown%' THEN 1
         WHEN clock_event_reasons IS NOT NULL THEN 0
     END AS throttled,
-    power_watts, temperature_celsius, memory_used_bytes, ecc_uncorrected_volatile_count AS ecc
+    power_watts, temperature_celsius, memory_used_bytes,
+    CASE WHEN ecc_uncorrected_volatile_count BETWEEN 0 AND 1000000000 THEN ecc_uncorrected_volatile_count END AS ecc
 FROM gpu_samples
 WHERE date = $date;
 
@@ -105,7 +110,7 @@ WITH judged AS (
             OR min_energy < before_energy
             OR min_ecc < max_ecc
             OR min_ecc <> before_ecc
-        ) AS is_irregular
+        ) OR sum(us) > 90000000000 AS is_irregular
     FROM following
     GROUP BY device, gpu_instance, compute_instance, source
 )
@@ -136,8 +141,8 @@ placed AS (
             WHEN since_us <= $max_interval_s * 1000000 THEN since_us
             ELSE 0
         END AS us,
-        CASE WHEN grown >= 0 AND since_us <= $max_interval_s * 1000000 THEN since_us END AS energy_us,
-        CASE WHEN grown >= 0 AND since_us <= $max_interval_s * 1000000
+        CASE WHEN grown BETWEEN 0 AND $max_interval_s * $max_watts AND since_us <= $max_interval_s * 1000000 THEN since_us END AS energy_us,
+        CASE WHEN grown BETWEEN 0 AND $max_interval_s * $max_watts AND since_us <= $max_interval_s * 1000000
              THEN CAST(round(grown * 1e3) AS BIGINT) END AS millijoules,
         -- a counter that starts again has counted since
         CASE WHEN ecc_grown >= 0 THEN ecc_grown WHEN ecc_grown < 0 THEN ecc END AS errors

@@ -71,6 +71,9 @@ stepped AS (
         count(non_finite) AS non_finite_ranks
     FROM ranked
     GROUP BY run, attempt, step
+    -- 64 bits hold the times, of at most 10^15 ns each, of 9,223 ranks that all took that long: a step of which they do
+    -- not hold the sum was never taken, and has no row rather than a sum that wrapped round
+    HAVING sum(1e0 * step_ns) < 9.2e18
 )
 SELECT
     run, attempt, step, ts, $date AS date, ranks,
@@ -86,7 +89,8 @@ SELECT
     max_self_ns / 1e9 AS max_self_time_s,
     CASE WHEN ranks > 1 THEN 1048575 - slowest % 1048576 END AS slowest_rank,
     CASE WHEN ranks > 1
-         THEN (CAST(ranks AS BIGINT) * max_self_ns - sum_self_time_ns) / CAST(ranks - 1 AS DOUBLE) / 1e9
+         THEN CAST(CAST(ranks AS DECIMAL(19, 0)) * CAST(max_self_ns AS DECIMAL(19, 0)) - sum_self_time_ns AS DOUBLE)
+              / CAST(ranks - 1 AS DOUBLE) / 1e9
     END AS slowest_excess_s,
     mean_data_time_s, max_data_time_s, mean_forward_time_s, max_forward_time_s,
     mean_backward_time_s, max_backward_time_s, mean_optimizer_time_s, max_optimizer_time_s,

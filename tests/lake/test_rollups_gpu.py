@@ -288,3 +288,24 @@ def test_the_holder_tells_pool_and_cluster():
     idle, held = sorted(hours(facts, runs=runs), key=lambda row: row["allocated_s"])
     assert (held["cluster"], held["pool"], idle["cluster"], idle["pool"]) == ("c", "p", None, None)
     assert (idle["allocated_s"], idle["idle_allocated_s"]) == (0.0, None)
+
+
+@pytest.mark.parametrize("liar", ["told time", "energy", "energy up and down", "errors"])
+def test_sums_of_samples_that_lie_stay_within_their_day(liar):
+    """More time than a day has, and counters of 10^300 J or 2^63 errors, wrap no sum and stop nobody."""
+    count = 40_000 if liar == "told time" else 100
+    told = samples(count, every_s=0.05, gpu_utilization_ratio=1.0, sm_active_ratio=1.0)
+    for n, row in enumerate(told):
+        if liar == "told time":
+            row["interval_ns"] = 300 * 10**9
+        elif liar == "energy":
+            row["energy_joules"] = 1e300 * n
+        elif liar == "energy up and down":
+            row["energy_joules"] = 9e15 * (n % 2)
+        else:
+            row["ecc_uncorrected_volatile_count"] = (2**63 - 1) * (n % 2)
+    (row,) = hours(told)
+    assert 0 <= row["busy_s"] == pytest.approx(row["observed_s"])
+    assert row["observed_s"] <= 3600
+    assert row["energy_joules"] is None or 0 <= row["energy_joules"] <= 3600 * 5000
+    assert row["ecc_uncorrected_count"] in ({0} if liar == "errors" else {None})

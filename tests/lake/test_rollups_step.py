@@ -187,6 +187,21 @@ def test_sums_that_64_bits_do_not_hold_are_unknown():
     assert all(row["tokens"] is None for row in computed(context(steps=facts), "mfu").to_pylist())
 
 
+def test_step_times_that_64_bits_do_not_sum_make_no_row():
+    """Ranks that all claim a step of eleven days are summed as long as 64 bits hold it; beyond, the step has no row."""
+    facts = [
+        {"rank": rank, "step": step, "step_time_s": 1e6, "ts": NOON}
+        for step, ranks in enumerate((4, 9_199, 9_300, 18_500))
+        for rank in range(ranks)
+    ]
+    facts += [{"rank": rank, "step": 9, "step_time_s": 1e9 * (rank == 0), "ts": NOON} for rank in range(9_300)]
+    found = computed(context(steps=facts), "step_rollup").sort_by("step").to_pylist()
+    assert [row["step"] for row in found] == [0, 1, 9]
+    assert [row["sum_step_time_ns"] for row in found] == [4 * 10**15, 9_199 * 10**15, 10**15]
+    assert [row["sum_self_time_ns"] for row in found] == [4 * 10**15, 9_199 * 10**15, 10**15]
+    assert found[2]["slowest_excess_s"] == pytest.approx(1e6)
+
+
 @pytest.mark.parametrize("phase", ["collective", "data", "checkpoint", "evaluation"])
 def test_a_time_that_no_integer_holds_stops_nobody(phase):
     """A phase of minus ten to the 38 seconds, which its contract lets pass, is none: the day is rolled up."""
