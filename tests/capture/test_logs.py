@@ -3,19 +3,26 @@
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import structlog
+from bringing import bring
 from recorded import check_books, rows
 
 from ranklake.capture.logs.limits import MOST_TEMPLATES, Limits
 from ranklake.capture.logs.loglines import shape_of
 from ranklake.capture.logs.logs import below_its_package, severity_number
+from ranklake.lake.query import query
+from ranklake.lake.store import Lake
+
+DOCUMENTED = Path(__file__).parents[2] / "docs" / "logs.md"
 
 SECRET = "hf_abcdefghijklmnopqrstuvwxyz"
 
@@ -110,6 +117,26 @@ def test_a_flood_is_limited_and_every_line_is_counted(place, logger):
     assert (found[-1]["suppressed_count"], found[-1]["weight"]) == (4980, 0.0)
     assert len([row for row in lines(place) if row["template"].startswith("another")]) == 10
     assert run.gaps() == {}
+
+
+def test_the_documented_formula_counts_lines(place, logger, tmp_path):
+    """What docs/logs.md sums up, over kept, suppressed and sampled rows, is the number of lines in SQL, never NULL."""
+    (formula,) = re.findall(r"So `(sum\(.+?\))` is the number of lines", DOCUMENTED.read_text())
+    run = place.start(log_burst=20, log_rate_per_s=0)
+    logger.addHandler(run.log_handler())
+    logger.info("alone")
+    run.close()
+    counts = f"SELECT {formula} AS lines FROM logs"
+    lake = Lake.create(str(tmp_path / "lake"))
+    bring(lake, place.spool)
+    assert query(lake, counts, {}).to_pylist() == [{"lines": 1}]
+    run = place.start(log_burst=20, log_rate_per_s=0, run="flood")
+    logger.addHandler(run.log_handler())
+    for number in range(500):
+        logger.info("retry %d", number)
+    run.close()
+    bring(lake, place.spool)
+    assert query(lake, f"{counts} WHERE run = 'flood'", {}).to_pylist() == [{"lines": 500}]
 
 
 def test_the_next_line_tells_of_those_before_it():
