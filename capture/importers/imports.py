@@ -1,5 +1,6 @@
 """Imports: files of a format become segments in a spool, file by file."""
 
+import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -95,7 +96,8 @@ def import_files(
     Raises
     ------
     SourceError
-        No such format or file, a file of another format, or one that changed since its run was imported.
+        No such format or file, a file of another format, one that changed since its run was imported, or one that is
+        another run than that of its name in the spool.
     MappingError
         The mapping is none.
     UploadError
@@ -127,10 +129,10 @@ def import_files(
         name = name or fresh
         before = shipping.remembered(memory, source.path, name) or of_before(shipping, columns, source, name)
         refuse_changed(before, sha256, digest, where=source.name, run=name)
+        identity = Identity(format_name, digest, source.name, sha256, by_name)
         done.again += before is not None
-        before = before or shipping.elsewhere(format_name, sha256, digest, name)
-        rank_by_rank = before is not None and not before.get(TOGETHER)
-        todo.append((source, name, Identity(format_name, digest, source.name, sha256, by_name), rank_by_rank))
+        before = before or _elsewhere(shipping, kind, source, identity, name)
+        todo.append((source, name, identity, before is not None and not before.get(TOGETHER)))
     active = keys.active() if keys is not None else NO_KEYS
     for source, name, identity, rank_by_rank in todo:
         recording = Recording(
@@ -149,7 +151,7 @@ def import_files(
             "mapping": identity.mapping,
         }
         facts |= {"file": source.name, "at": datetime.now(UTC).isoformat(timespec="seconds"), "rows": recording.rows}
-        facts |= {} if rank_by_rank else {TOGETHER: True}
+        facts |= ({} if rank_by_rank else {TOGETHER: True}) | ({"folder": _folder(source)} if kind.by_folder else {})
         shipping.remember(memory, source.path, name, facts)
         if run is None and own_run:
             shipping.remember(memory, source.path, "", facts)
@@ -183,6 +185,22 @@ def _asked(format_name: str, mapping: str | None, run: str | None) -> tuple[Form
             "not a run's name", where="--run", mend="letters, digits, dots, dashes and underscores, at most 128"
         )
     return kind, columns
+
+
+def _elsewhere(shipping: Shipping, kind: Format, source: Source, identity: Identity, run: str) -> dict[str, Any] | None:
+    """Return what was noted of the same content at another path.
+
+    Raises `SourceError` where the run has rows of another file, and each file, or folder, is a run of its own.
+    """
+    if not kind.maps and (kind.own_run or kind.by_folder):
+        folder = "" if kind.own_run else _folder(source)
+        shipping.refuse_merged(identity.format, identity.sha256, run, folder, where=source.name)
+    return shipping.elsewhere(identity.format, identity.sha256, identity.mapping, run)
+
+
+def _folder(source: Source) -> str:
+    """Return what stands for a file's folder in notes: two are told apart, and no path is told."""
+    return hashlib.sha256(source.parent.encode()).hexdigest()[:16]
 
 
 def _format(name: str) -> Format:

@@ -77,6 +77,30 @@ class Shipping:
 
         All notes of the spool are read for it, once.
         """
+        wanted = {"format": format_, "sha256": sha256, "mapping": mapping, "run": run}
+        return next((note for note in self._all_notes() if wanted.items() <= note.items()), None)
+
+    def refuse_merged(self, format_: str, sha256: str, run: str, folder: str, *, where: str) -> None:
+        """Raise `SourceError` where a run has rows of another file, each of which is a run of its own.
+
+        Parameters
+        ----------
+        folder
+            What stands for the file's folder, of formats whose runs are folders: files of one go together. Else empty.
+        """
+        for note in self._all_notes():
+            if (note.get("format"), note.get("run")) != (format_, run) or note.get("sha256") == sha256:
+                continue
+            if folder and note.get("folder", folder) == folder:
+                continue
+            file, day = str(note.get("file", "")), str(note.get("at", ""))[:10]
+            raise SourceError(
+                f"run {run} has rows of another run since {day}, of {file}",
+                where=where,
+                mend="import it into a run of its own with --run NAME",
+            )
+
+    def _all_notes(self) -> list[dict[str, Any]]:
         if self._notes is None:
             fs, root = self._spool()
             try:
@@ -84,8 +108,7 @@ class Shipping:
             except FileNotFoundError:
                 paths = []
             self._notes = [*_objects(fs.cat(paths, on_error="omit").values())] if paths else []
-        wanted = {"format": format_, "sha256": sha256, "mapping": mapping, "run": run}
-        return next((note for note in self._notes if wanted.items() <= note.items()), None)
+        return self._notes
 
     def remember(self, format_: str, path: str, run: str, facts: Mapping[str, Any]) -> None:
         """Note that a file is imported. Raises `UploadError`."""

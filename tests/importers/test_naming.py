@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from importing import ask, imported
+from importing import ask, imported, refused_as_another_run
 
 from ranklake.capture.importers.imports import import_files
 from ranklake.capture.importers.mapping import MappingError
@@ -54,6 +54,12 @@ def test_a_file_keeps_its_run_whatever_is_beside_it(tmp_path):
     assert both.again == 1
     again = import_files("mlperf", [f"{place}/b/result_0.txt"], str(tmp_path / "spool"))
     assert (again.again, again.runs) == (1, [name for name in both.runs if name != alone])
+
+
+def test_two_logs_do_not_become_one_run_in_two_commands(tmp_path):
+    """A run that has rows of one log takes no other: as runs of one command are kept apart, so are those of two."""
+    folders(tmp_path, "a", "b")
+    refused_as_another_run("mlperf", [tmp_path / name / "result_0.txt" for name in "ab"], tmp_path / "spool")
 
 
 def test_one_file_of_facts_for_many_runs_and_tables(lake, spool, tmp_path):

@@ -5,7 +5,7 @@ import struct
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from importing import ask, imported
+from importing import ask, imported, refused_as_another_run
 
 from ranklake.capture.importers.imports import import_files
 from ranklake.capture.importers.source import SourceError
@@ -62,6 +62,16 @@ def test_scalars(lake, spool, tmp_path):
         ("lr", 1, 0.5), ("train/loss", 1, 2.5), ("bad", 2, None), ("train/loss", 2, 1.25),
     ]  # fmt: skip
     assert str(rows[0]["ts"]) == "2023-11-14 22:13:21.250000+00:00"
+
+
+def test_two_folders_do_not_become_one_run(tmp_path):
+    """Files of one folder go into one run, also by several commands; those of another folder do not."""
+    files = [tmp_path / place for place in ("a/tfevents.1", "b/tfevents.1", "a/tfevents.2")]
+    for file, more in zip(files, (EVENTS[:1], EVENTS[1:], EVENTS), strict=True):
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(HEAD + b"".join(more))
+    refused_as_another_run("tensorboard", files[:2], tmp_path / "spool")
+    assert import_files("tensorboard", [str(files[2])], str(tmp_path / "spool"), run="r").runs == ["r"]
 
 
 def test_no_event_file(spool, tmp_path):

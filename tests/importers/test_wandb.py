@@ -7,7 +7,7 @@ import zlib
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from importing import ask, imported
+from importing import ask, imported, refused_as_another_run
 
 from ranklake.capture.importers.imports import import_files
 from ranklake.capture.importers.source import SourceError
@@ -125,6 +125,14 @@ def test_values_of_the_summary_alone(lake, spool, tmp_path):
     ]
     (row,) = ask(lake, "SELECT labels FROM runs")
     assert '"not_imported":"3 values that are no numbers"' in row["labels"]
+
+
+def test_two_runs_do_not_become_one(tmp_path):
+    """A run that has rows of one `.wandb` takes no other, by another command either."""
+    files = [tmp_path / f"run-{name}.wandb" for name in "ab"]
+    for step, file in enumerate(files):
+        file.write_bytes(log(RUN, history(step, BEGIN + 0.5, loss=2.5)))
+    refused_as_another_run("wandb", files, tmp_path / "spool")
 
 
 def test_the_folder_that_wandb_makes(tmp_path):

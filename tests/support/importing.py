@@ -1,8 +1,10 @@
 """Importing into a lake, and asking what it holds."""
 
+import pytest
 from bringing import adds_up, bring
 
 from ranklake.capture.importers.imports import import_files
+from ranklake.capture.importers.source import SourceError
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.query import query
 from ranklake.lake.read import read
@@ -27,3 +29,12 @@ def ask(lake, sql):
 def rejects(lake):
     """Return reason and row of what is in quarantine."""
     return read(lake, contract("rejects"), ["reason", "row", "table", "run"]).to_pylist()
+
+
+def refused_as_another_run(kind, files, spool):
+    """Assert that a run which has rows of the first file takes it again, and not the second."""
+    import_files(kind, [str(files[0])], str(spool), run="r")
+    with pytest.raises(SourceError, match=r"run r has rows of another run since .* of its own with --run"):
+        import_files(kind, [str(files[1])], str(spool), run="r")
+    assert import_files(kind, [str(files[0])], str(spool), run="r").again == 1
+    assert import_files(kind, [str(files[1])], str(spool), run="s").runs == ["s"]
