@@ -10,25 +10,30 @@ the trail is whole, no file is damaged, and nothing outside was touched. Each la
 process of its own (`faults_child.py`).
 
 Faults come between the process and libc (`faulty.c`, preloaded), so what Python, Arrow and delta-rs do all goes through
-them; only calls on what lies below the lake, its witness and the spool count. Threads of delta-rs take turns as they
-like, so a case that is run again may strike a neighbour of the operation that it struck. Not covered: what goes round
-libc, object stores (`make chaos-s3` has those), and a page that the disk loses after fsync said that it is there.
+them; only calls on what lies below the lake, its witness and the spool count. Every tenth lake lies in an object store
+behind a proxy that refuses requests, cuts connections, or keeps an answer to itself. Threads of delta-rs take turns as
+they like, so a case that is run again may strike a neighbour of the operation that it struck. Not covered: what goes
+round libc, a store's own inconsistencies (`make chaos-s3` has a real one), and a page that the disk loses after fsync
+said that it is there.
 
 Exits 1 if anything was found.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import random
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass
 from errno import EACCES, EIO, EMFILE, ENOSPC, ESTALE, ETIMEDOUT
 from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from stores import moto_server
 
 LAKE = 30
 """Cases of one lake."""
@@ -67,6 +72,15 @@ KINDS = {
 }
 """Which operations, what is done to them, with which error, and how often it is drawn."""
 
+ANSWERS_OF_STORES = {
+    "answer 403": (403, 3),
+    "answer 500": (500, 3),
+    "answer 503": (503, 3),
+    "connection cut": ("reset", 3),
+    "request done, answer 500": ("late", 4),
+}
+"""What a store's proxy does to a request, and how often it is drawn."""
+
 COMMANDS = {
     "ingest": 10,
     "check": 3,
@@ -81,6 +95,11 @@ COMMANDS = {
 """What is disturbed, and how often it is drawn."""
 
 
+def is_in_store(number: int) -> bool:
+    """Say whether a case's lake lies in an object store: every tenth, since that takes five times as long."""
+    return number // LAKE % 10 == 5
+
+
 @dataclass(frozen=True)
 class Case:
     """A command, what goes wrong in it, where (a part of all its operations), and for how many operations."""
@@ -92,30 +111,41 @@ class Case:
     length: int
     rng: random.Random
 
+    @property
+    def mask(self) -> int:
+        """Classes of operations that it strikes; of a store's requests, all."""
+        return KINDS[self.kind][0] if self.kind in KINDS else 0
+
     @classmethod
     def drawn(cls, seed: int, number: int) -> "Case":
         """Return a case of a seed."""
         rng = random.Random(f"{seed}/{number}")
         command = rng.choices(list(COMMANDS), list(COMMANDS.values()))[0]
-        kind = rng.choices(list(KINDS), [often for *_, often in KINDS.values()])[0]
-        length = rng.choice([1, 1, 1, rng.randint(2, 30), 10**9])
+        kinds = ANSWERS_OF_STORES if is_in_store(number) else KINDS
+        kind = rng.choices(list(kinds), [often for *_, often in kinds.values()])[0]
+        longest = rng.randint(2, 6) if is_in_store(number) else rng.choice([rng.randint(2, 30), 10**9])
+        length = rng.choice([1, 1, longest])
         return cls(number, command, kind, rng.random(), length, rng)
 
 
-def build(folder: Path) -> Path:
+def build(target: Path) -> None:
     """Compile what fails."""
-    target = folder / "faulty.so"
     command = ["cc", "-O2", "-fPIC", "-shared", "-U_FORTIFY_SOURCE", "-std=gnu11", "-o", str(target)]
     subprocess.run([*command, str(HERE / "faulty.c"), "-ldl"], check=True)
-    return target
 
 
-def lake_of(shim: Path, seed: int, numbers: range) -> list[dict]:
+def lake_of(folder: Path, seed: int, numbers: range) -> list[dict]:
     """Run the cases of one lake; return a fact a case, and one for each thing found between them."""
+    shim = folder / "faulty.so"
+    if not shim.exists():
+        build(shim)
     paths = [str(HERE), str(HERE.parent / "support"), *filter(None, [os.environ.get("PYTHONPATH")])]
     more = {"LD_PRELOAD": str(shim), "PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, str(HERE / "faults_child.py"), str(seed), str(numbers.start), str(numbers.stop)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **more})
+    with contextlib.ExitStack() as stack:
+        if is_in_store(numbers.start):
+            command.append(stack.enter_context(moto_server(Path(stack.enter_context(TemporaryDirectory())))))
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **more})
     facts = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode:
         at = facts[-1]["case"] if facts else numbers.start
@@ -128,11 +158,14 @@ def table(outcomes: Counter) -> str:
     """Return lines that say how often each fault met each command, and how that ended: went on/refused, missed."""
     commands = list(COMMANDS)
     lines = [f"{'fault':<31}" + "".join(f"{name:>14}" for name in commands)]
-    for kind in KINDS:
+    for kind in (*KINDS, *ANSWERS_OF_STORES):
         cells = [[outcomes[kind, name, how] for how in ("went on", "refused", "missed")] for name in commands]
         lines.append(f"{kind:<31}" + "".join(f"{'{}/{} {}'.format(*cell):>14}" for cell in cells))
     sums = [
-        [sum(outcomes[kind, name, how] for kind in KINDS) for how in ("went on", "refused", "missed")]
+        [
+            sum(outcomes[kind, name, how] for kind in (*KINDS, *ANSWERS_OF_STORES))
+            for how in ("went on", "refused", "missed")
+        ]
         for name in commands
     ]
     lines.append(f"{'all':<31}" + "".join(f"{'{}/{} {}'.format(*cell):>14}" for cell in sums))
@@ -144,10 +177,9 @@ def campaign(faults: int, seed: int) -> list[str]:
     outcomes: Counter = Counter()
     found: list[str] = []
     began, number, struck = time.monotonic(), 0, 0
-    with tempfile.TemporaryDirectory(prefix="ranklake-faults-") as scratch:
-        shim = build(Path(scratch))
+    with TemporaryDirectory(prefix="ranklake-faults-") as scratch:
         while struck < faults:
-            for fact in lake_of(shim, seed, range(number, number + min(LAKE, faults - struck))):
+            for fact in lake_of(Path(scratch), seed, range(number, number + min(LAKE, faults - struck))):
                 if "found" in fact:
                     found.append(f"case {fact['case']}: {fact['found']}")
                     print(found[-1], file=sys.stderr, flush=True)
@@ -171,9 +203,9 @@ def main() -> int:
     given = parser.parse_args()
     if given.case is None:
         return 1 if campaign(given.faults, given.seed) else 0
-    with tempfile.TemporaryDirectory(prefix="ranklake-faults-") as scratch:
+    with TemporaryDirectory(prefix="ranklake-faults-") as scratch:
         start = given.case // LAKE * LAKE
-        facts = lake_of(build(Path(scratch)), given.seed, range(start, given.case + 1))
+        facts = lake_of(Path(scratch), given.seed, range(start, given.case + 1))
     print("\n".join(json.dumps(fact) for fact in facts))
     return 1 if any("found" in fact for fact in facts) else 0
 

@@ -1,6 +1,8 @@
 """One lake and its cases, for `faults.py`, which preloads what fails: a line of JSON a case, and for what was found.
 
-python faults_child.py SEED FIRST STOP
+python faults_child.py SEED FIRST STOP [URL]
+
+With the URL of a server of S3's protocol, lake and spool lie there, and the command reaches it by a proxy that meddles.
 """
 
 import contextlib
@@ -17,9 +19,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
-from faults import KINDS, PATIENCE_S, Case
+from faults import ANSWERS_OF_STORES, KINDS, PATIENCE_S, Case
 from mutations import faults_of_others, poison
 from segments import put_segment, step_rows
+from stores import Proxy, Store, s3_storage
 
 from ranklake import cli
 from ranklake.lake.audit.proof import prove
@@ -58,9 +61,9 @@ class Place:
 
     def __init__(self, root):
         self.root, self.lake, self.spool, self.outside = root, root / "lake", root / "spool", root / "outside"
+        self.lake_uri, self.spool_uri, self.storage = str(self.lake), str(self.spool), {}
         self.witness = root / "lake-witness"
-        self.config = root / "ranklake.toml"
-        self.config.write_text(f'[audit]\nwitness = "file:{self.witness}"\n')
+        self.configure()
         self.outside.mkdir()
         (self.outside / "canary").write_bytes(CANARY)
         self.segments = self.aged = 0
@@ -69,9 +72,47 @@ class Place:
         for path in (self.lake, self.spool, self.witness):
             SHIM.faulty_root(os.fsencode(path))
 
+    def configure(self):
+        """Write the configuration that commands read."""
+        lines = ["[audit]", f'witness = "file:{self.witness}"', "[storage]"]
+        lines += [f'{name} = "{value}"' for name, value in self.storage.items()]
+        config = self.root / "ranklake.toml"
+        config.write_text("\n".join(lines))
+        os.environ["RANKLAKE_CONFIG"] = str(config)
+
     def opened(self):
         """Open the lake anew, as a process does."""
-        return Lake.create(str(self.lake)).trusting(Trust(audit_witness=f"file:{self.witness}"))
+        return Lake.create(self.lake_uri, self.storage).trusting(Trust(audit_witness=f"file:{self.witness}"))
+
+    def spooled(self):
+        """Open the spool."""
+        return Spool(self.spool_uri, self.storage)
+
+    def sent(self):
+        """Have what was put be where commands look for it."""
+
+    def arm(self, case):
+        """Have the command that comes meet its fault."""
+        mask, action, error, _ = KINDS[case.kind]
+        SHIM.faulty_arm(mask, self.first(case), case.length, action, error)
+
+    def disarm(self, case):
+        """Have nothing fail any more; return how many operations failed."""
+        fired = SHIM.faulty_fired()
+        self.note(case, SHIM.faulty_disarm())
+        return fired
+
+    def first(self, case):
+        """Return which operation fails first: of as many as there were the last time, and a tenth more."""
+        return 1 + int(case.where * self.operations.get((case.command, case.mask), 40) * 1.1)
+
+    def note(self, case, operations):
+        """Remember how many operations there were."""
+        self.operations[case.command, case.mask] = max(1, operations)
+
+    def lake_holds(self, raw):
+        """Say whether bytes are anywhere in the lake."""
+        return any(path.is_file() and raw in path.read_bytes() for path in self.lake.rglob("*"))
 
     def bring(self, case):
         """Put segments, now and then one that is sealed twice, and mostly a hostile object."""
@@ -102,16 +143,63 @@ class Place:
         return Counter(every - bad), Counter(bad | disowned)
 
 
+class StorePlace(Place):
+    """The same in an object store: commands go by a proxy, what is put does not."""
+
+    def __init__(self, root, url, proxy, name):
+        super().__init__(root)
+        self.proxy, self.there = proxy, set()
+        self.direct = Store(f"s3://bucket/{name}", s3_storage(url))
+        self.storage = s3_storage(proxy.url)
+        self.lake_uri, self.spool_uri = f"{self.direct.uri}/lake", f"{self.direct.uri}/spool"
+        self.configure()
+
+    def sent(self):
+        """Send what was put since, but for what an object cannot be."""
+        fs, root = self.direct.connect()
+        for path in self.spool.rglob("*"):
+            if path not in self.there and path.is_file() and not path.is_symlink():
+                self.there.add(path)
+                with contextlib.suppress(Exception):  # a name that no object has
+                    fs.pipe_file(f"{root}/spool/{path.relative_to(self.spool)}", path.read_bytes())
+
+    def arm(self, case):
+        """Have the proxy meddle."""
+        first = self.first(case)
+        self.proxy.seen.clear()
+        due = range(first, first + case.length)
+        self.fired = 0
+
+        def rule(_):
+            if len(self.proxy.seen) not in due:
+                return None
+            self.fired += 1
+            return ANSWERS_OF_STORES[case.kind][0]
+
+        self.proxy.rule = rule
+
+    def disarm(self, case):
+        """Have the proxy hand all on."""
+        self.proxy.rule = None
+        self.note(case, len(self.proxy.seen))
+        return self.fired
+
+    def lake_holds(self, raw):
+        """Say whether bytes are anywhere in the lake."""
+        return any(raw in one for one in self.direct.below("lake").contents().values())
+
+
 def _is_bad(slot):
     return slot % 50 == 7
 
 
 def _command(place, *words):
-    return cli.run([*words, "--lake", str(place.lake)])
+    return cli.run([*words, "--lake", place.lake_uri])
 
 
 def _ingest(place):
-    return lambda: _command(place, "ingest", "--spool", str(place.spool))
+    place.sent()
+    return lambda: _command(place, "ingest", "--spool", place.spool_uri)
 
 
 def _retain(place):
@@ -121,7 +209,7 @@ def _retain(place):
     _command(place, "retain", "plan")
     name = max(register(place.opened()).values(), key=lambda one: one.planned).name
     _command(place, "retain", "approve", name, "--by", "Ada", "--reason", "as agreed")
-    return lambda: _command(place, "retain", "apply", name, "--by", "Otto", "--spool", str(place.spool))
+    return lambda: _command(place, "retain", "apply", name, "--by", "Otto", "--spool", place.spool_uri)
 
 
 def _disown(place, number):
@@ -179,10 +267,10 @@ def prepared(place, case):
         "disown": lambda: _disown(place, case.number),
         "replay": lambda: (
             lambda: _command(
-                place, "replay", "--table", "steps", "--from", day, "--to", day, "--spool", str(place.spool)
+                place, "replay", "--table", "steps", "--from", day, "--to", day, "--spool", place.spool_uri
             )
         ),
-        "status": lambda: lambda: _command(place, "status", "--spool", str(place.spool)),
+        "status": lambda: lambda: _command(place, "status", "--spool", place.spool_uri),
     }
     return works[case.command]()
 
@@ -208,19 +296,15 @@ def carried_out(work, patience_s=PATIENCE_S):
 def struck(place, case):
     """Carry out a case; tell how it ended."""
     place.bring(case)
-    _, said, wrong = 0, "", ""
+    place.sent()
     holder = []
     _, said, wrong = carried_out(lambda: holder.append(prepared(place, case)))
     if wrong:
         tell(case=case.number, found=f"preparing {case.command}: {wrong}")
         return
-    mask, action, error, _ = KINDS[case.kind]
-    # As many operations as the last time, a tenth more: so the last of a command that grew are struck, too.
-    most = place.operations.get((case.command, mask), 40)
-    SHIM.faulty_arm(mask, 1 + int(case.where * most * 1.1), case.length, action, error)
+    place.arm(case)
     code, said, wrong = carried_out(holder[0])
-    fired = SHIM.faulty_fired()
-    place.operations[case.command, mask] = max(1, SHIM.faulty_disarm())
+    fired = place.disarm(case)
     how = "missed" if not fired else "refused" if code else "went on"
     line = said.splitlines()[-1][:200] if said else ""
     tell(case=case.number, command=case.command, kind=case.kind, how=how, said=line if code else "")
@@ -240,11 +324,12 @@ def settled(place):
     done = [("ingest", _ingest(place)), *((f"disown {n}", _again(place, n)) for n in place.liars)]
     done += [(f"record {n}", _once(place, n)) for n in place.entries]
     done += [("check", lambda: _command(place, "check")), ("rollup", lambda: _command(place, "rollup"))]
-    done += [("upkeep", _upkeep(place)), ("status", lambda: _command(place, "status", "--spool", str(place.spool)))]
+    done += [("upkeep", _upkeep(place)), ("status", lambda: _command(place, "status", "--spool", place.spool_uri))]
     for name, work in done:
         code, said, wrong = carried_out(work)
         bad = (1, 2, 3, None) if name not in {"check", "status"} else (2, 3, None)
-        if wrong or code in bad:
+        waits = code == 1 and "wait for the key" in said  # a hostile name asks for one
+        if wrong or (code in bad and not waits):
             yield f"undisturbed {name}: {wrong or f'exit {code}: {said[-300:]}'}"
     lake = place.opened()
     stored, refused = place.expected()
@@ -254,9 +339,7 @@ def settled(place):
         if missing or excess:
             first = [*missing, *excess][0]
             yield f"{table}: {missing.total()} rows lost, {excess.total()} too many, such as {first}"
-    faults = [
-        f"{one.table}: {fault}" for one in balance(lake, Spool(str(place.spool)).listing()) for fault in one.faults
-    ]
+    faults = [f"{one.table}: {fault}" for one in balance(lake, place.spooled().listing()) for fault in one.faults]
     yield from (fault for fault in faults_of_others(faults) if "run liar " not in fault)
     if read_plan(lake, last_finished(lake) + 1) is not None:
         yield "a plan is unfinished"
@@ -268,7 +351,7 @@ def settled(place):
         yield f"entries of the trail: {once} is not {place.entries}"
     if sorted(os.listdir(place.outside)) != ["canary"] or (place.outside / "canary").read_bytes() != CANARY:  # noqa: PTH208
         yield "the folder outside was changed"
-    if any(path.is_file() and CANARY in path.read_bytes() for path in place.lake.rglob("*")):
+    if place.lake_holds(CANARY):
         yield "what lies outside is in the lake"
 
 
@@ -287,11 +370,15 @@ def _once(place, number):
 
 def main():
     """Run the cases."""
-    seed, first, stop = map(int, sys.argv[1:])
+    seed, first, stop = map(int, sys.argv[1:4])
     faulthandler.enable()
-    with tempfile.TemporaryDirectory(prefix="ranklake-faults-") as scratch:
-        place = Place(Path(scratch))
-        os.environ["RANKLAKE_CONFIG"] = str(place.config)
+    with contextlib.ExitStack() as stack:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ranklake-faults-")))
+        if sys.argv[4:]:
+            proxy = stack.enter_context(Proxy(sys.argv[4]))
+            place = StorePlace(root, sys.argv[4], proxy, f"{seed}-{first}")
+        else:
+            place = Place(root)
         for number in range(first, stop):
             struck(place, Case.drawn(seed, number))
             if (number + 1) % EVERY_CASES == 0 or number == stop - 1:
