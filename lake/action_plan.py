@@ -24,7 +24,8 @@ from ranklake.lake.parquet import DataFile, plan_of
 from ranklake.lake.plan import LEDGER, Plan
 from ranklake.lake.read import read_some
 from ranklake.lake.removal import delete
-from ranklake.lake.tables import delta_table, ensure_table, refuse_newer
+from ranklake.lake.tables import delta_table, ensure_table, last_table, refuse_newer
+from ranklake.lake.unreachable import LakeUnreachableError
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -173,7 +174,9 @@ def purged_dates(plan: Plan) -> set[tuple[str, str]]:
 def _left_behind(lake: "Lake", table: str, folders: set[str], number: int) -> set[str]:
     root = lake.path("tables", table)
     there = {one.path.removeprefix(f"{root}/") for folder in folders for one in listed(lake.fs, f"{root}/{folder}")}
-    handle = delta_table(lake, table)
+    handle = last_table(lake, table)
+    if handle is not None and number_of(handle) < number:  # the plan's own commit is not to be seen for now
+        raise LakeUnreachableError(f"the log lacks plan {number}", where=handle.table_uri, mend="run it again")
     live = set() if handle is None else set(files(handle)["path"].to_pylist())
     return {path for path in there - live if (plan := plan_of(path)) is not None and plan <= number}
 

@@ -9,7 +9,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.delta import table_configuration
-from ranklake.lake.unreachable import LakeError, unreachable
+from ranklake.lake.unreachable import LakeError, LakeUnreachableError, unreachable
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 CONTRACT_VERSION: Final = "ranklake.contractVersion"
 """Property of a table: version of the contract that it was made from, or last migrated to."""
+
+
+_LOOKS: Final = 3
+"""Others may commit between a listing and the look for what comes next, so both are done again, a few times."""
 
 
 class NewerTableError(LakeError):
@@ -72,6 +76,28 @@ def delta_table(lake: "Lake", name: str) -> DeltaTable | None:
             "check your rights there; restore a damaged _delta_log from a backup",
         )
         raise unreachable(lake.uri, error, lake.storage, what=what, mend=mend) from None
+
+
+def last_table(lake: "Lake", name: str) -> DeltaTable | None:
+    """Return a fresh handle on the newest version there is, or None where the table was never written.
+
+    For who deletes what a log does not name. delta-rs goes by a listing of the log, and a listing can lack what was
+    written last (a network file system's is cached): so the next commit is asked for by its name. Raises
+    `LakeUnreachableError`, too, where it is there and the listing goes on without it.
+    """
+    for _ in range(_LOOKS):
+        handle = delta_table(lake, name)
+        if handle is None:
+            return None
+        commit = lake.path("tables", name, "_delta_log", f"{handle.version() + 1:020}.json")
+        try:
+            lake.fs.info(commit)
+        except FileNotFoundError:
+            return handle
+        except OSError as error:
+            raise unreachable(lake.uri, error, lake.storage, what=f"table {name} cannot be looked at") from None
+    what = "a listing of its log lacks the newest commits"
+    raise LakeUnreachableError(what, where=lake.table_uri(name), mend="run it again later")
 
 
 def latest(lake: "Lake", name: str) -> DeltaTable | None:

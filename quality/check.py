@@ -14,6 +14,7 @@ from ranklake.lake.contracts.load import load_contracts, load_metrics
 from ranklake.lake.driver import drive, finish
 from ranklake.lake.ledger import append_own
 from ranklake.lake.tables import delta_table
+from ranklake.lake.unreachable import LakeError
 from ranklake.lake.workers import InProcess
 from ranklake.quality import quarantine
 from ranklake.quality.engine import Judge
@@ -118,7 +119,8 @@ def _done(last: Standing | None, suite: Suite, part: Partition) -> bool:
 def _as_stored(lake: "Lake", contract: "Contract") -> "Contract":
     """Return the contract with the columns that the table has: it may be older than its contract."""
     handle = delta_table(lake, contract.table)
-    assert handle is not None
+    if handle is None:  # a listing that lacks what a moment ago was there
+        raise LakeError(f"table {contract.table} is gone", where=lake.uri, mend="run it again")
     stored = {column.name for column in handle.schema().fields}
     checks = tuple(check for check in contract.checks if stored.issuperset(check.columns))
     return replace(contract, columns=tuple(one for one in contract.columns if one.name in stored), checks=checks)

@@ -6,6 +6,8 @@ A data file goes if all of this is true:
   (so whoever reads an older version, or asks as of a time in the grace period, finds all its files);
 - no plan is unfinished, and its plan (its name says which) is no later than the last finished one: so no worker of a
   plan under way wrote it, and no plan that is about to be written names it;
+- its plan, or commit, is no later than the last that the table's log knows of: a log whose newest commit is not to be
+  seen for now (a listing that lacks it, a network file system's cache) must not make garbage of what that one named;
 - the store says that it is older than the grace period: so no driver that is still at work on something that has no
   plan (a rollup, or a merge that is ready for its plan) wrote it.
 
@@ -26,15 +28,15 @@ from deltalake.exceptions import DeltaError
 from ranklake.errors import RanklakeError
 from ranklake.lake.attempts import FOLDER as ATTEMPTS
 from ranklake.lake.audit.heads import FOLDER as HEADS
-from ranklake.lake.commit import files
+from ranklake.lake.commit import files, number_of
 from ranklake.lake.contracts.load import contract, table_names
 from ranklake.lake.listing import Listed, listed
 from ranklake.lake.parquet import plan_of
-from ranklake.lake.plan import last_finished, read_plan
+from ranklake.lake.plan import LEDGER, last_finished, read_plan
 from ranklake.lake.read import read
 from ranklake.lake.removal import delete
 from ranklake.lake.spool import is_unread
-from ranklake.lake.tables import delta_table
+from ranklake.lake.tables import last_table
 from ranklake.lake.unreachable import unreachable
 
 if TYPE_CHECKING:
@@ -103,16 +105,17 @@ def remove(lake: "Lake", some: Garbage) -> bool:
 def _data_files(lake: "Lake", table: str, finished: int, grace: timedelta, before: datetime) -> Iterator[Garbage]:
     root = lake.path("tables", table)
     there = listed(lake.fs, root)
-    handle = delta_table(lake, table)  # after the listing: what was committed meanwhile is live
+    handle = last_table(lake, table)  # after the listing: what was committed meanwhile is live
     if handle is None:  # never written, or its log is lost and may be restored
         return
     wanted, removed = _wanted(lake, handle, grace)
+    committed = number_of(handle)
     for one in there:
         name = one.path.removeprefix(f"{root}/")
         plan = plan_of(name)
         if plan is None or name in wanted or not _is_older(one, before):
             continue
-        if contract(table).kind != "derived" and plan > finished:
+        if plan > committed or (contract(table).kind != "derived" and plan > finished):
             continue
         yield Garbage(one.path, one.size_bytes, "removed" if name in removed else "orphan")
 
@@ -144,7 +147,12 @@ def _scratch(lake: "Lake", before: datetime) -> Iterator[Garbage]:
 def _quarantined(lake: "Lake", before: datetime) -> Iterator[Garbage]:
     """Yield unreadable segments without a row in ``segments``: it is retired, or their plan never came so far."""
     there = [one for one in listed(lake.fs, lake.path(QUARANTINE)) if _DIGEST.fullmatch(one.path.rpartition("/")[2])]
-    if not there or delta_table(lake, "segments") is None:
+    handle = last_table(lake, "segments") if there else None
+    if handle is None:
+        return
+    plans = read(lake, contract(LEDGER), ["plan", "kind"])
+    ingests = plans.filter(pc.equal(plans["kind"], "ingest"))["plan"].to_pylist()
+    if max(ingests, default=0) > number_of(handle):  # its newest commit is not to be seen for now
         return
     known = read(lake, contract("segments"), ["sha256", "unreadable"])
     aside = known.filter(pc.and_(pc.is_valid(known["unreadable"]), pc.invert(is_unread(known["unreadable"]))))

@@ -27,7 +27,7 @@ from ranklake.lake.plan import last_finished
 from ranklake.lake.read import read
 from ranklake.lake.rollups.inputs import snapshot
 from ranklake.lake.spool import Spool
-from ranklake.lake.store import Lake
+from ranklake.lake.store import Lake, LakeUnreachableError
 from ranklake.lake.tables import delta_table
 from ranklake.lake.upkeep import logs, merge
 from ranklake.lake.upkeep.merge import FAN_IN, TIERS, due, merge_small
@@ -309,3 +309,23 @@ def test_half_written_files_and_unclaimed_quarantine_go(lake, spool):
     assert not any(path.exists() for path in unclaimed)
     assert len(list(Path(lake.path("quarantine")).iterdir())) == 1
     adds_up(lake, spool)
+
+
+@pytest.mark.parametrize("seen_by_name", [True, False])
+def test_a_commit_that_is_not_to_be_seen_for_now_makes_no_garbage(lake, spool, seen_by_name, monkeypatch):
+    """While a listing lacks a log's newest commit, or the commit is away, the files that it named stay."""
+    put_bytes(spool, b"junk", SegmentFooter("steps", 1, "r9", 0, 0, 1, 8, 0, rows=4))
+    bring_minutes(lake, spool, 1)
+    age(lake, [path for path in Path(lake.root).rglob("*") if path.is_file()])
+    for table in ("steps", "segments"):
+        newest = max(Path(lake.path("tables", table, "_delta_log")).glob("*.json"))
+        newest.rename(newest.with_suffix(".away"))
+        if seen_by_name:
+            real = type(lake.fs).info
+            monkeypatch.setattr(
+                type(lake.fs), "info", lambda fs, path, real=real, at=str(newest): {} if path == at else real(fs, path)
+            )
+    found = []
+    with contextlib.suppress(LakeUnreachableError):
+        found += garbage(lake, timedelta(0))
+    assert found == []

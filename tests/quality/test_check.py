@@ -18,6 +18,8 @@ from ranklake.lake.contracts.errors import UnknownTableError
 from ranklake.lake.contracts.load import contract, load_metrics
 from ranklake.lake.plan import last_finished
 from ranklake.lake.tables import delta_table
+from ranklake.lake.unreachable import LakeError
+from ranklake.quality import check
 from ranklake.quality import scan as scanning
 from ranklake.quality.check import NotCheckedError, run_checks
 from ranklake.quality.scan import Partition, scan
@@ -238,3 +240,9 @@ def test_json_and_text_columns_of_captured_tables(site, monkeypatch):
         site.bring(any_rows("runs", 3, labels=["{}", "{oops", None], world_size=[1, 1, 1]), "runs")
     found = by_id(run_checks(site.lake), "runs")["json:labels"]
     assert (found.status, found.rows_checked, found.rows_failed, found.observed) == ("failed", 2, 1, None)
+
+
+def test_a_table_that_is_gone_while_it_is_checked_is_said_in_one_line(site):
+    """Where a listing of the log finds nothing any more, checking ends in words."""
+    with pytest.raises(LakeError, match="table steps is gone"):
+        check._as_stored(site.lake, contract("steps"))
