@@ -201,6 +201,8 @@ class Loader:
                 shape = next((one for one in self._shapes if rows.schema.equals(one.schema)), None)
         if shape is None:
             texts = with_dictionary(raw, metadata)
+            if texts is None:
+                return None, metadata
             rows = _reader(raw, metadata, texts).read_all(use_threads=False)
             if not fits(rows.schema, target):
                 return None, metadata
@@ -264,7 +266,7 @@ class Loader:
         again = self._reader.read_again
         segment = load(self._lake, self._read, self._opener, self._target, row, self._authenticator, again)
         self._raw.pop(row["path"], None)
-        return Loaded([segment], self._parts(segment))
+        return Loaded([segment, *segment.copies], self._parts(segment))
 
     def _heard(self, claims: Sequence[Mapping[str, Any]]) -> Iterator[Loaded]:
         """Load segments that claim one slot file; those that contradict what came before are set aside."""
@@ -277,7 +279,7 @@ class Loader:
             raw: dict[str, bytes] = {}
             segment = self._one(row, raw)
             if target is None or segment.unreadable is not None:
-                yield Loaded([segment], iter(()))
+                yield Loaded([segment, *segment.copies], iter(()))
                 continue
             said = said_by(segment, target)
             if any(disagree(said, other) for other in accepted):

@@ -65,6 +65,8 @@ class Incoming:
         The least and the greatest moment of them.
     signed_by
         Id of the key whose signature on it held.
+    copies
+        Other files that claim its digest, found damaged like it: each is settled, or it would be news for ever.
     """
 
     path: str
@@ -80,6 +82,7 @@ class Incoming:
     first: datetime | None = None
     last: datetime | None = None
     signed_by: str | None = None
+    copies: "list[Incoming]" = field(default_factory=list)
     _file: pq.ParquetFile | None = None
     _part_rows: int = PART_ROWS
     _whole: pa.Table | None = field(default=None, repr=False)
@@ -192,7 +195,9 @@ def load(
         else:
             return segment
         into_quarantine(lake, segment, raw)
-    return min(tried, key=lambda segment: segment.unreadable in UNREAD)
+    first = min(tried, key=lambda segment: segment.unreadable in UNREAD)
+    first.copies = [one for one in tried if one is not first and one.unreadable not in UNREAD]
+    return first
 
 
 def within(row: Mapping[str, Any], limits: Limits, path: str = "") -> str:
@@ -332,20 +337,25 @@ class Opener:
         metadata = pq.read_metadata(source)
         self._limits.check(metadata)
         texts = with_dictionary(raw, metadata)
-        if metadata.num_row_groups:
+        if metadata.num_row_groups and texts is not None:
             self._names, self._texts = metadata.schema.names, texts
         return pq.ParquetFile(source, metadata=metadata, read_dictionary=texts)
 
 
-def with_dictionary(raw: bytes, metadata: pq.FileMetaData) -> list[str]:
-    """Return the columns of text that are stored with a dictionary. Raises an Arrow error where the file is damaged."""
+def with_dictionary(raw: bytes, metadata: pq.FileMetaData) -> list[str] | None:
+    """Return the columns of text that are stored with a dictionary; None where it is damaged: reading will say how."""
     if not metadata.num_row_groups:
         return []
     # What pyarrow throws at a footer's lies about a column ends the process where metadata is asked for that column,
     # and is an error like others where rows are: so they are asked for first, one will do.
-    reader = ParquetReader()
-    reader.open(pa.BufferReader(raw), metadata=metadata)
-    next(reader.iter_batches(1, row_groups=[0], use_threads=False), None)
+    try:
+        reader = ParquetReader()
+        reader.open(pa.BufferReader(raw), metadata=metadata)
+        next(reader.iter_batches(1, row_groups=[0], use_threads=False), None)
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001 - whatever foreign bytes raise
+        return None
     group = metadata.row_group(0)
     columns = [(metadata.schema.column(index), group.column(index)) for index in range(metadata.num_columns)]
     return [

@@ -27,6 +27,7 @@ from ranklake.lake.history import History
 from ranklake.lake.ingest import ingest
 from ranklake.lake.invariant import balance
 from ranklake.lake.known import damaged_when
+from ranklake.lake.packs import Reader
 from ranklake.lake.parquet import write_partition
 from ranklake.lake.plan import DamagedPlanError
 from ranklake.lake.read import read, read_files
@@ -208,6 +209,25 @@ def test_damaged_segments_are_not_in_flight(lake, spool):
     bring(lake, spool)
     assert (books(lake, spool)["steps"].stored, books(lake, spool)["steps"].quarantined) == (12, 0)
     assert faults(lake, spool) == []
+
+
+def test_damaged_copies_of_one_digest_are_settled_together(lake, spool, monkeypatch):
+    """However many folders hold a damaged file of one name, one plan settles all, and each is read as one alone is."""
+    read, reads = Reader.read, []
+    monkeypatch.setattr(Reader, "read", lambda self, path: reads.append(path) or read(self, path))
+    path = put_segment(spool, step_rows(10))
+    wreck = path.read_bytes()[:-9]
+    places = [spool / "segments" / f"2026-03-{day:02}" / "steps" / path.name for day in range(1, 13)]
+    for place in places:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(wreck)
+    done = bring(lake, spool)
+    assert (done.unreadable, len(done.plans), len(reads)) == (12, 1, 12)
+    assert bring(lake, spool).plans == []
+    assert (books(lake, spool)["steps"].quarantined, faults(lake, spool)) == (10, [])
+    assert repeated_segments(lake) == (12, 0)
+    places[3].write_bytes(wreck + b"another damage")
+    assert bring(lake, spool).unreadable == 1
 
 
 def test_a_damaged_segment_is_replaced_by_a_sound_one_of_its_size(lake, spool):
