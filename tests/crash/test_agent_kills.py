@@ -97,7 +97,7 @@ def test_killed_agents_lose_and_repeat_nothing(tmp_path, nursery, capsys):
             _, count = nursery.run(place, "beside", seed=rng.random(), most=most)
             kills["beside"] += count
         nursery.run(place, "agent")
-        assert [path.name for path in (place / "local").iterdir()] == ["agent.json"]
+        assert sorted(path.name for path in (place / "local").iterdir()) == [".claims", "agent.json"]
     lake, spool = Lake.create(str(tmp_path / "lake")), Spool(str(nursery.spool))
     done = ingest(lake, spool, InProcess())
     assert (done.unreadable, done.rows_rejected) == (0, 0)
