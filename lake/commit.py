@@ -97,7 +97,8 @@ def swap(
         Whether to look for old commits that may go: it lists the log, and upkeep does it anyway.
 
     Returns whether this call committed; False means that the number is there already. Raises `LostRaceError` if another
-    process won; the new files then stay behind, named by no commit.
+    process won; the new files then stay behind, named by no commit. Raises `LakeUnreachableError` where the store
+    refuses the commit and shows none that won.
     """
     if number_of(table) >= number:
         return False
@@ -116,6 +117,12 @@ def swap(
             post_commithook_properties=hooks,
         )
     except CommitFailedError as error:
+        before = table.version()
+        with asking(table):
+            table.update_incremental()
+        if table.version() <= before:  # who tries again until he wins would never end
+            what, mend = "the commit was refused, and no other is to be seen", "run it again later"
+            raise unreachable(table.table_uri, error, {}, what=what, mend=mend) from None
         raise LostRaceError(
             f"another process committed {number} first", where=table.table_uri, mend="run it again"
         ) from error

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from segments import put_segment, step_rows
 
-from ranklake.lake.commit import number_of
+from ranklake.lake.commit import number_of, swap
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest import ingest
 from ranklake.lake.spool import Spool
@@ -85,3 +85,17 @@ def test_a_log_that_fails_after_it_was_opened_is_said_in_one_line(lake):
     checkpoint.write_bytes(b"PAR1" * 40)
     with pytest.raises(LakeUnreachableError, match="its log cannot be read"):
         number_of(handle)
+
+
+def test_a_commit_that_is_refused_while_none_is_seen_to_win_ends(lake):
+    """Where a listing hides the commit that won, nobody tries for ever: it is said in one line."""
+    log = Path(lake.path("tables", "steps", "_delta_log"))
+    newest = max(log.glob("*.json"))
+    raw = newest.read_bytes()
+    newest.unlink()
+    handle = delta_table(lake, "steps")
+    newest.mkdir()  # taken, and no commit
+    with pytest.raises(LakeUnreachableError):
+        swap(handle, 99, add=[])
+    newest.rmdir()
+    newest.write_bytes(raw)
