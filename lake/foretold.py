@@ -19,7 +19,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.parquet import DataFile
 from ranklake.lake.plan_rules import is_data_path
 from ranklake.lake.read import read_some
-from ranklake.lake.tables import asking, latest
+from ranklake.lake.tables import latest
 from ranklake.lake.unreachable import unreachable
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 AFTER: Final = ("rejects", "segments")
 """Tables that a plan changes after those of its rows, in this order."""
 _KEY: Final = "ranklake.files"
+_LOOKED_AT: Final = 50
+"""Commits that are looked through for the plan's."""
 
 
 def in_order(files: Iterable[DataFile]) -> dict[str, list[DataFile]]:
@@ -61,7 +63,7 @@ def foretold(lake: "Lake", plan: "Plan", tables: Iterable[str]) -> list[DataFile
         handle = latest(lake, name)
         if handle is None or number_of(handle) < plan.number:
             continue
-        said = _said(handle, plan)
+        said = _said(lake, handle, name, plan)
         if said is not None:
             return said if all(_is_there(lake, file, names) for file in said) else None
     return None
@@ -81,16 +83,27 @@ def outcomes(lake: "Lake", files: Iterable[DataFile]) -> list[dict[str, Any]]:
     return [row for _, rows in read_some(lake, contract("segments"), some, verify=True) for row in rows.to_pylist()]
 
 
-def _said(handle: "DeltaTable", plan: "Plan") -> list[DataFile] | None:
-    with asking(handle):
-        commits = handle.history()
-    for commit in commits:
-        if commit.get("ranklake.plan") == str(plan.number) and _KEY in commit:
-            try:
-                rows = json.loads(commit[_KEY])
-                return [DataFile(**{**row, "partition": date.fromisoformat(row["partition"])}) for row in rows]
-            except (ValueError, TypeError, KeyError, RecursionError):
-                return None
+def _said(lake: "Lake", handle: "DeltaTable", table: str, plan: "Plan") -> list[DataFile] | None:
+    """Return what the plan's commit of a table says; it is among the last, since no later plan was begun.
+
+    Read by the lake's own client: delta-rs's history keeps Python's other threads waiting for the store.
+    """
+    newest = handle.version()
+    for version in range(newest, max(-1, newest - _LOOKED_AT), -1):
+        try:
+            raw = lake.fs.cat_file(lake.path("tables", table, "_delta_log", f"{version:020}.json"))
+            actions = [json.loads(line) for line in raw.splitlines() if line.strip()]
+            commit = next(action["commitInfo"] for action in actions if "commitInfo" in action)
+            if commit.get("ranklake.plan") != str(plan.number) or _KEY not in commit:
+                continue
+            rows = json.loads(commit[_KEY])
+            return [DataFile(**{**row, "partition": date.fromisoformat(row["partition"])}) for row in rows]
+        except FileNotFoundError:  # older commits went with a checkpoint
+            return None
+        except OSError as error:
+            raise unreachable(lake.uri, error, lake.storage) from None
+        except (ValueError, TypeError, KeyError, AttributeError, StopIteration, RecursionError):
+            return None
     return None
 
 
