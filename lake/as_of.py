@@ -1,6 +1,5 @@
 """Which version of a table a query reads: the newest, one by number, or the one that stood at a time."""
 
-import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from ranklake.lake.query_error import QueryError
-from ranklake.lake.tables import delta_table
+from ranklake.lake.tables import commit_info, delta_table
 
 if TYPE_CHECKING:
     from ranklake.lake.store import Lake
@@ -131,9 +130,7 @@ def _at_time(lake: "Lake", table: DeltaTable, name: str, time: datetime) -> Delt
 def _committed_ms(lake: "Lake", table: str, version: int) -> int | None:
     """Return when a version was committed, in milliseconds since 1970; None where the log no longer says."""
     try:
-        entry = lake.fs.cat_file(lake.path("tables", table, "_delta_log", f"{version:020}.json"))
-        actions = [json.loads(line) for line in entry.splitlines() if line.strip()]
-        return int(next(action["commitInfo"]["timestamp"] for action in actions if "commitInfo" in action))
+        return int(commit_info(lake, table, version)["timestamp"])
     except (FileNotFoundError, ValueError, KeyError, TypeError, StopIteration, RecursionError):
         return None
 

@@ -19,7 +19,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.parquet import DataFile
 from ranklake.lake.plan_rules import is_data_path
 from ranklake.lake.read import read_some
-from ranklake.lake.tables import latest
+from ranklake.lake.tables import commit_info, latest
 from ranklake.lake.unreachable import unreachable
 
 if TYPE_CHECKING:
@@ -91,9 +91,7 @@ def _said(lake: "Lake", handle: "DeltaTable", table: str, plan: "Plan") -> list[
     newest = handle.version()
     for version in range(newest, max(-1, newest - _LOOKED_AT), -1):
         try:
-            raw = lake.fs.cat_file(lake.path("tables", table, "_delta_log", f"{version:020}.json"))
-            actions = [json.loads(line) for line in raw.splitlines() if line.strip()]
-            commit = next(action["commitInfo"] for action in actions if "commitInfo" in action)
+            commit = commit_info(lake, table, version)
             if commit.get("ranklake.plan") != str(plan.number) or _KEY not in commit:
                 continue
             rows = json.loads(commit[_KEY])

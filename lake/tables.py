@@ -1,8 +1,9 @@
 """Delta tables of a lake: opening them, and making them from their contracts."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -151,3 +152,15 @@ def ensure_table(lake: "Lake", contract: "Contract") -> DeltaTable:
             return found
         what = f"table {contract.table} cannot be made"
         raise unreachable(lake.uri, error, lake.storage, what=what, mend="check space and rights there") from None
+
+
+def commit_info(lake: "Lake", table: str, version: int) -> dict[str, Any]:
+    """Return what a commit says of itself.
+
+    Raises `FileNotFoundError` where the log no longer has it, what the store raises, and `ValueError`, `TypeError`,
+    `StopIteration` or `RecursionError` where it is damaged.
+    """
+    raw = lake.fs.cat_file(lake.path("tables", table, "_delta_log", f"{version:020}.json"))
+    actions = [json.loads(line) for line in raw.splitlines() if line.strip()]
+    found: dict[str, Any] = next(action["commitInfo"] for action in actions if "commitInfo" in action)
+    return found
