@@ -24,6 +24,7 @@ from ranklake.capture.common.layouts import MARK, Layout
 from ranklake.capture.lanes.lane import Lane
 from ranklake.capture.lanes.records import refusal
 from ranklake.capture.lanes.slots import Pair, Place, SlotFile
+from ranklake.capture.spool.files import sync_open_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -135,11 +136,7 @@ class RecordFile(SlotFile):
 
         Raises `OSError`.
         """
-        try:
-            os.fdatasync(self._fd)
-        except OSError:
-            if self._fd >= 0:
-                raise
+        sync_open_file(self._fd)
 
     def retire(self, weigh: Callable[[SlotFile], int] | None) -> int | None:
         """Make further writes impossible; see `SlotFile.retire`."""

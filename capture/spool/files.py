@@ -1,6 +1,7 @@
 """Files: written whole or not at all, and on the disk when they appear."""
 
 import contextlib
+import errno
 import os
 from pathlib import Path
 from typing import Final
@@ -32,6 +33,21 @@ def sync_folder(folder: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def sync_open_file(fd: int) -> None:
+    """Bring an open file's bytes to the disk itself; one that another thread closed meanwhile is left alone.
+
+    Its owner sets the descriptor to -1 before closing it, and its bytes go by its path from then on (`sync_file`).
+    Raises `OSError`.
+    """
+    if fd < 0:
+        return
+    try:
+        os.fdatasync(fd)
+    except OSError as error:
+        if error.errno != errno.EBADF:
+            raise
 
 
 def sync_file(path: Path) -> None:

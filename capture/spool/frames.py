@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from ranklake.capture.spool.files import sync_open_file
 from ranklake.capture.spool.ownership import open_regular, read_regular
 
 Frame = dict[str, Any]
@@ -121,7 +122,7 @@ class FrameFile:
         """Bring what was written to the disk itself, if anything was since the last time. Raises `OSError`."""
         size = self._size
         if size != self._synced_size:
-            os.fdatasync(self._fd)
+            sync_open_file(self._fd)
             self._synced_size = size
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
+from ranklake.capture.spool.files import sync_open_file
 from ranklake.capture.spool.ownership import open_regular, read_regular
 
 OWNER_FILE: Final = "owner.json"
@@ -200,7 +201,7 @@ class OwnerLock:
 
     def sync(self) -> None:
         """Bring ``owner.json`` to the disk. Raises `OSError`."""
-        os.fsync(self._fd)
+        sync_open_file(self._fd)
 
     def release(self) -> None:
         """Give the lock up. In a child that inherited the descriptor this closes it and nothing more."""

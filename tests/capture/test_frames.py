@@ -6,6 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ranklake.capture.common.layouts import SCALARS
+from ranklake.capture.lanes.written import RecordFile
+from ranklake.capture.spool.files import sync_open_file
 from ranklake.capture.spool.frames import MAX_BYTES, FrameFile, FrameTooLargeError, pack, read, scan
 
 FACTS = st.dictionaries(st.text(min_size=1, max_size=8), st.integers() | st.text(max_size=20), min_size=1, max_size=4)
@@ -76,6 +79,19 @@ def test_nan_is_no_json():
 def test_an_absent_file_is_empty(tmp_path):
     """There is nothing in a file that is not there."""
     assert read(tmp_path / "absent").frames == []
+
+
+def test_a_file_that_was_closed_meanwhile_is_not_synced(tmp_path):
+    """The syncer may come to a file that a lane or a stream has just closed: nothing is left to do, or to tell."""
+    frames, records = FrameFile(tmp_path / "f"), RecordFile(tmp_path / "r", SCALARS, 4096)
+    frames.append({"a": 1})
+    frames.close()
+    frames.sync()
+    records.retire(None)
+    records.sync()
+    gone = os.open(tmp_path / "f", os.O_RDONLY)
+    os.close(gone)
+    sync_open_file(gone)
 
 
 def test_a_closed_file_raises_for_its_callers_to_count(tmp_path):

@@ -150,7 +150,7 @@ def test_names_that_no_plan_can_hold_are_passed_over(lake, spool):
     adds_up(lake, spool)
 
 
-def test_what_is_no_regular_file_is_passed_over(lake, spool, tmp_path):
+def test_what_is_no_regular_file_is_passed_over(lake, spool, tmp_path, monkeypatch):
     """Folders with segments' names, FIFOs, sockets, devices and links are not opened, nor what links lead to."""
     path = put_segment(spool, step_rows(5))
     secret = tmp_path / "secret"
@@ -162,8 +162,9 @@ def test_what_is_no_regular_file_is_passed_over(lake, spool, tmp_path):
     (here / names[1]).symlink_to(secret / "key.parquet")
     (here / names[2]).symlink_to("/nonexistent")
     (here / names[3]).mkdir()
+    monkeypatch.chdir(here)  # a socket's path may have 107 characters
     with socket.socket(socket.AF_UNIX) as end:
-        end.bind(os.path.relpath(here / "s"))
+        end.bind("s")
     (here.parent / "scalars").symlink_to(secret)
     (here.parent.parent / "2026-03-02").symlink_to(secret)
     done = bring(lake, spool)
