@@ -6,8 +6,9 @@
 --          millionths and millijoules are added up, so that no order of the rows changes a digit.
 --          Ordering a day's samples costs several times what adding them up does, so only devices whose day is irregular are
 --          put into order (again). A day is regular if each process that sampled the device did so in its turn and told the
---          time since its last sample, and if the energy grew. A counter that starts again within an hour falls below the
---          hour's first value, unless that was less than $max_watts draw in $max_interval_s: then the day is irregular, too.
+--          time since its last sample, if these times leave no gap between first and last, and if the energy grew. A counter
+--          that starts again within an hour falls below the hour's first value, unless that was less than $max_watts draw
+--          in $max_interval_s: then the day is irregular, too.
 --          No sum leaves 64 bits. A regular day tells at most 25 hours, and an irregular one the time between its samples:
 --          9*10^10 us times 10^6 millionths, or times 10^3 * $max_watts / 10^3 uJ. Counters end at 10^12 J (kilowatts for
 --          thirty years) and 10^9 errors; a regular one only grows, and what an irregular one grows by between two samples
@@ -103,6 +104,9 @@ WITH judged AS (
             OR min_interval_ns <= 0
             OR max_interval_ns > $max_interval_s * 1000000000
             OR first_ts <= before_ts
+            -- samples were lost: as much time is told by none as a gap of $max_interval_s leaves, less what the sample after
+            -- it and the first one tell, and a tenth for clocks
+            OR CAST(last_ts AS BIGINT) - CAST(first_ts AS BIGINT) + 2 * max_interval_ns / 1000 > us + $max_interval_s * 900000
             OR energies BETWEEN 1 AND samples - 1
             OR first_energy > min_energy
             OR last_energy < max_energy

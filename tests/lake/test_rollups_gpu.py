@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rollup_inputs import DAY, NOON, computed, context, rows
 
@@ -181,6 +181,7 @@ def expected_row(one):
 
 @settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 2**32), devices=st.integers(1, 6))
+@example(seed=3600, devices=4)
 def test_each_column_is_what_plain_loops_give(seed, devices):
     """Whatever happens to devices and samplers, the sums are those of each sample with the one before it."""
     facts = random_day(seed, devices)
@@ -222,12 +223,13 @@ def test_a_reset_that_hides_above_the_hours_first_value():
     assert (row["energy_joules"], row["energy_observed_s"]) == (9_000.0, 18.0)
 
 
-def test_a_gap_is_nobodys_time():
-    """Ten minutes without samples are neither idle nor busy, and their energy is not counted."""
-    after = samples(10, start=NOON + timedelta(minutes=15), joules=9e6)
-    after[0]["interval_ns"] = 14 * 60 * 10**9
+@pytest.mark.parametrize(("told_s", "observed_s"), [(14 * 60, 18.0), (1, 19.0)])
+def test_a_gap_is_nobodys_time(told_s, observed_s):
+    """Minutes without samples are neither idle nor busy, and their energy is not counted: taken late, or lost."""
+    after = samples(10, start=NOON + timedelta(minutes=15), joules=9e6, slot=99)
+    after[0]["interval_ns"] = told_s * 10**9
     (row,) = hours(samples(10) + after)
-    assert (row["observed_s"], row["busy_s"], row["energy_observed_s"]) == (18.0, 9.0, 18.0)
+    assert (row["observed_s"], row["busy_s"], row["energy_observed_s"]) == (observed_s, observed_s / 2, 18.0)
 
 
 def test_two_samplers_of_a_device_count_once():
