@@ -188,11 +188,13 @@ def set_aside(group: Group, why: str) -> Compacted:
         segment = Incoming(row["path"], row["sha256"], row["bytes"], segment_name(row["path"]), unreadable=why)
         reader = Reader(spool.fs, [row["path"]], spool.root)
         try:
-            into_quarantine(lake, segment, reader.read(within(row, group.limits)))
+            raw = reader.read(within(row, group.limits))
         except FileNotFoundError:
             segment.unreadable = GONE
         except UnreadError as error:
             segment.unreadable = error.what
+        else:
+            into_quarantine(lake, segment, raw)
         outcomes.append(segment.outcome(group.table))
     return Compacted([], [], outcomes)
 

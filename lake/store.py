@@ -196,6 +196,7 @@ class Lake:
         """Write a whole file unless the name is taken; return whether this call wrote it.
 
         A reader sees all of the file or none. Killed half-way, it leaves a stray temporary file on a local disk.
+        Raises `LakeUnreachableError`.
         """
         target = self.path(name)
         if not self.is_local:
@@ -207,15 +208,25 @@ class Lake:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            os.link(scratch, target)  # a link fails if the name is taken; a rename would not
-        except FileExistsError:
-            return False
+            return _linked(scratch, target)
         except OSError as error:
             raise cannot_write(target, error) from error
         finally:
             with suppress(OSError):  # it may never have been opened
                 os.unlink(scratch)  # noqa: PTH108 - likewise
-        return True
+
+
+def _linked(scratch: str, target: str) -> bool:
+    """Give a file its name, and return True; False where the name is taken: a rename would not say so.
+
+    Of all that writing a file calls, only this may say that its name is taken. Making its folder raises
+    `FileExistsError`, too, where something else has the folder's name, or the folder is not to be seen just then.
+    """
+    try:
+        os.link(scratch, target)
+    except FileExistsError:
+        return False
+    return True
 
 
 def _read_marker(lake: Lake) -> bytes:

@@ -294,6 +294,29 @@ def test_lost_quarantine_shows(lake, spool):
     ]
 
 
+def test_a_segment_is_set_aside_only_once_its_bytes_are_kept(lake, spool):
+    """Where quarantine takes no bytes, nothing is told of a damaged segment; later it is, and they are there."""
+    put_segment(spool, step_rows(10))
+    put_bytes(spool, b"junk", SegmentFooter("steps", 1, "r2", 0, 0, 2, 8, 1, rows=4))
+    in_the_way = Path(lake.path("quarantine"))
+    in_the_way.write_bytes(b"")
+    with pytest.raises(LakeUnreachableError, match="cannot be written"):
+        bring(lake, spool)
+    assert read(lake, contract("segments")).num_rows == 0
+    in_the_way.unlink()
+    assert (bring(lake, spool).unreadable, faults(lake, spool)) == (1, [])
+    assert [path.read_bytes() for path in in_the_way.iterdir()] == [b"junk"]
+
+
+@pytest.mark.timeout(20)
+def test_what_has_the_name_of_a_folder_takes_no_file_s_name(lake, spool):
+    """A file in place of a folder is said in one line; nobody tries one free name after the other for ever."""
+    put_segment(spool, step_rows(10))
+    Path(lake.path("attempts")).write_bytes(b"")
+    with pytest.raises(LakeUnreachableError, match="cannot be written"):
+        bring(lake, spool)
+
+
 def test_the_lost_account_of_segments_is_no_licence_to_store_twice(lake, spool):
     """Without the table that tells what was ingested, ingest refuses, and the books do not add up."""
     put_segment(spool, step_rows(10))
