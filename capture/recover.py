@@ -47,7 +47,7 @@ from ranklake.capture.spool.stream import (
     streams,
     sweep,
 )
-from ranklake.lake.contracts.envelope import EncryptionError
+from ranklake.segments.envelope import EncryptionError
 
 _ENDINGS: Final = frozenset({"rank_end", "abandoned"})
 

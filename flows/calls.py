@@ -10,20 +10,20 @@ from typing import Any, Final
 
 from ranklake.errors import RanklakeError
 from ranklake.flows.storage import MEND, StorageReferenceError, storage_options
-from ranklake.lake.catalog_refresh import refresh
-from ranklake.lake.contracts.redact import redact_uri
-from ranklake.lake.ingest import ingest
-from ranklake.lake.integrity import Damage, DamagedFileError
-from ranklake.lake.limits import Limits
+from ranklake.lake.catalog.refresh import refresh
+from ranklake.lake.delta.integrity import Damage, DamagedFileError
+from ranklake.lake.ingest.run import ingest
+from ranklake.lake.maintenance.run import upkeep
+from ranklake.lake.plans.workers import on_call
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.spool import Spool
-from ranklake.lake.store import Lake
-from ranklake.lake.trust import Trust
-from ranklake.lake.upkeep.run import upkeep
-from ranklake.lake.workers import on_call
-from ranklake.lake.writers import Prefix, Writers
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.storage.store import Lake
+from ranklake.lake.trust.limits import Limits
+from ranklake.lake.trust.operator import Trust
+from ranklake.lake.trust.writers import Prefix, Writers
 from ranklake.quality.check import KINDS, run_checks
 from ranklake.quality.results import together
+from ranklake.redaction.redact import redact_uri
 
 Progress = Callable[[int, int], None]
 FACTS: Final = ("fact",)
@@ -47,19 +47,19 @@ class Settings:
     dask_address, dask_workers, dask_memory
         The cluster, or the size of a local one.
     dask_tls
-        Paths of PEM files for the cluster at the address; see `ranklake.lake.workers.workers`.
+        Paths of PEM files for the cluster at the address; see `ranklake.lake.plans.workers.workers`.
     contracts
         Overlay folder, or empty.
     encryption_key
-        Where the keys of encrypted segments are, never a key; see `ranklake.lake.contracts.keys`.
+        Where the keys of encrypted segments are, never a key; see `ranklake.segments.keys`.
     prices
         The operator's price table, or empty.
     prefixes
         Who may write where in the spool.
     limits
-        What one segment may ask of ingest, by the names of `ranklake.lake.limits.Limits`.
+        What one segment may ask of ingest, by the names of `ranklake.lake.trust.limits.Limits`.
     audit_witness, plans_key, require_signed_plans
-        What the lake is held against; see `ranklake.lake.trust`.
+        What the lake is held against; see `ranklake.lake.trust.operator`.
     """
 
     lake: str
@@ -134,7 +134,7 @@ def refuse_damage(done: dict[str, Any]) -> dict[str, Any]:
 
 
 def ingest_once(settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
-    """Bring new segments into the lake; return what `ranklake.lake.ingest.Ingested` says."""
+    """Bring new segments into the lake; return what `ranklake.lake.ingest.run.Ingested` says."""
     limits = Limits(**settings.limits)
     lake = Lake.create(settings.lake, settings.options, settings.encryption_key).limited(limits)
     lake = lake.trusting(settings.trust)
@@ -159,7 +159,7 @@ def rollup_once(settings: Settings, progress: Progress | None = None) -> dict[st
 
 
 def upkeep_once(settings: Settings, progress: Progress | None = None, *, with_scrub: bool = False) -> dict[str, Any]:
-    """Merge small files, shorten the logs, purge; return what `ranklake.lake.upkeep.run.Upkept` says."""
+    """Merge small files, shorten the logs, purge; return what `ranklake.lake.maintenance.run.Upkept` says."""
     lake = Lake.open(settings.lake, settings.options).limited(Limits(**settings.limits)).trusting(settings.trust)
     with on_call(settings.dask_address, settings.dask_workers, settings.dask_memory, settings.dask_tls) as crew:
         return asdict(upkeep(lake, crew, with_scrub=with_scrub, progress=progress))

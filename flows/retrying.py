@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.store import LakeUnreachableError
+from ranklake.lake.storage.store import LakeUnreachableError
 
 
 async def may_pass(task: Any, run: Any, state: Any) -> bool:  # noqa: ANN401 - Prefect hands over objects of its own

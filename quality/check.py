@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.errors import RanklakeError, did_you_mean
-from ranklake.lake.commit import files, fingerprint
 from ranklake.lake.contracts.errors import UnknownTableError
 from ranklake.lake.contracts.load import load_contracts, load_metrics
-from ranklake.lake.driver import drive, finish
-from ranklake.lake.ledger import append_own
-from ranklake.lake.tables import delta_table
-from ranklake.lake.unreachable import LakeError
-from ranklake.lake.workers import InProcess
+from ranklake.lake.delta.commit import files, fingerprint
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.plans.driver import drive, finish
+from ranklake.lake.plans.ledger import append_own
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.storage.reachability import LakeError
 from ranklake.quality import quarantine
 from ranklake.quality.engine import Judge
 from ranklake.quality.results import RESULTS, CheckReport, CheckResult, Standing, standing
@@ -24,8 +24,8 @@ from ranklake.quality.suite import Expectation, Suite, compile_suite
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.plan import Plan, Progress
-    from ranklake.lake.store import Lake
+    from ranklake.lake.plans.plan import Plan, Progress
+    from ranklake.lake.storage.store import Lake
 
 KINDS: Final = ("fact", "derived")
 """Kinds of tables that are checked: what was recorded, before it is rolled up, and what came of it."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store import Lake
+    from ranklake.lake.storage.store import Lake
 
 MEMORY_BYTES: Final = 512 * 2**20
 HELD_BYTES: Final = 128 * 2**20

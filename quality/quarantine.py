@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake import action_plan
-from ranklake.lake.commit import append_files, fingerprint
 from ranklake.lake.contracts import edge
 from ranklake.lake.contracts.load import contract as contract_of
-from ranklake.lake.ledger import row_files
-from ranklake.lake.rejected import reject_rows
+from ranklake.lake.delta.commit import append_files, fingerprint
+from ranklake.lake.ingest.rejects import reject_rows
+from ranklake.lake.plans import action_plan
+from ranklake.lake.plans.ledger import row_files
 from ranklake.quality.results import RESULTS
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.parquet import DataFile
-    from ranklake.lake.plan import Plan
-    from ranklake.lake.store import Lake
+    from ranklake.lake.delta.parquet import DataFile
+    from ranklake.lake.plans.plan import Plan
+    from ranklake.lake.storage.store import Lake
     from ranklake.quality.scan import Partition
 
 KIND: Final = "quarantine"

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.read import read
+from ranklake.lake.delta.read import read
 
 if TYPE_CHECKING:
-    from ranklake.lake.store import Lake
+    from ranklake.lake.storage.store import Lake
 
 RESULTS: Final = "quality_results"
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.contracts.arrow import arrow_schema
-from ranklake.lake.integrity import DamagedFileError
-from ranklake.lake.read import read_batches
+from ranklake.lake.delta.integrity import DamagedFileError
+from ranklake.lake.delta.read import read_batches
 from ranklake.quality.frame import frame
 from ranklake.quality.keys import Hashes, repeated
 from ranklake.quality.rules import RULES, checked, failures
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ranklake.lake.contracts.model import Check, Contract
-    from ranklake.lake.store import Lake
+    from ranklake.lake.storage.store import Lake
     from ranklake.quality.engine import Judge
     from ranklake.quality.suite import Expectation, Suite
 
@@ -60,7 +60,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition as it was found: its files (rows of `ranklake.lake.commit.files`) at a version of the table."""
+    """A partition as it was found: its files (rows of `ranklake.lake.delta.commit.files`) at a version of the table."""
 
     day: date
     version: int

@@ -14,23 +14,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.errors import RanklakeError
-from ranklake.lake import action_plan
-from ranklake.lake.action_plan import QUARANTINED
-from ranklake.lake.approval import APPLIED, APPROVE, BEGIN, DIGEST, require
 from ranklake.lake.audit import trail as audit
-from ranklake.lake.driver import drive
-from ranklake.lake.ledger import row_files
-from ranklake.lake.register import TABLE, Item, RetentionPlan, add, find, head_row, stamped
-from ranklake.lake.retired import RAW
-from ranklake.lake.workers import InProcess
+from ranklake.lake.governance.approval import APPLIED, APPROVE, BEGIN, DIGEST, require
+from ranklake.lake.governance.register import TABLE, Item, RetentionPlan, add, find, head_row, stamped
+from ranklake.lake.governance.retired import RAW
+from ranklake.lake.plans import action_plan
+from ranklake.lake.plans.action_plan import QUARANTINED
+from ranklake.lake.plans.driver import drive
+from ranklake.lake.plans.ledger import row_files
+from ranklake.lake.plans.workers import InProcess
 from ranklake.retention.plan import KIND, due
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.plan import Plan
-    from ranklake.lake.store import Lake
+    from ranklake.lake.plans.plan import Plan
+    from ranklake.lake.storage.store import Lake
     from ranklake.retention.policy import Policies
 
 
@@ -69,8 +69,9 @@ class SameOperatorError(RanklakeError):
 def approve(lake: "Lake", name: str, by: str, reason: str | None = None) -> tuple[RetentionPlan, bool]:
     """Approve a plan; return it, and whether this call did it.
 
-    A plan that was approved or applied already is left as it is. Raises `ranklake.lake.register.UnknownPlanError`, and
-    `ranklake.lake.register.AlteredPlanError` for a plan whose items are not its own.
+    A plan that was approved or applied already is left as it is. Raises
+    `ranklake.lake.governance.register.UnknownPlanError`, and `ranklake.lake.governance.register.AlteredPlanError` for a
+    plan whose items are not its own.
     """
     plan = find(lake, name)
     if plan.approved is not None:

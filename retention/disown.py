@@ -2,9 +2,9 @@
 
     audit row (begun) ─▶ one numbered plan: rows from the table to ``rejects``, a row of ``disowned`` ─▶ audit row
 
-From then on its claims do not count in the books (`ranklake.lake.invariant`). Whoever dies before the plan is written
-leaves files that no commit names; whoever dies later leaves a plan that the next driver finishes, and the next call of
-the same writes the row that is missing in the trail.
+From then on its claims do not count in the books (`ranklake.lake.status.reconciliation`). Whoever dies before the plan
+is written leaves files that no commit names; whoever dies later leaves a plan that the next driver finishes, and the
+next call of the same writes the row that is missing in the trail.
 """
 
 from dataclasses import dataclass
@@ -15,23 +15,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.errors import RanklakeError
-from ranklake.lake import action_plan
 from ranklake.lake.audit import trail as audit
-from ranklake.lake.commit import append_files, files
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.driver import drive
-from ranklake.lake.ledger import row_files
-from ranklake.lake.read import read
-from ranklake.lake.rejected import REJECTED_ROWS, reject_rows
-from ranklake.lake.set_aside import DISOWN, TABLE, Claim, claim_of, set_aside
-from ranklake.lake.tables import delta_table, refuse_newer
-from ranklake.lake.workers import InProcess
+from ranklake.lake.delta.commit import append_files, files
+from ranklake.lake.delta.read import read
+from ranklake.lake.delta.tables import delta_table, refuse_newer
+from ranklake.lake.ingest.disowned import DISOWN, TABLE, Claim, claim_of, set_aside
+from ranklake.lake.ingest.rejects import REJECTED_ROWS, reject_rows
+from ranklake.lake.plans import action_plan
+from ranklake.lake.plans.driver import drive
+from ranklake.lake.plans.ledger import row_files
+from ranklake.lake.plans.workers import InProcess
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.parquet import DataFile
-    from ranklake.lake.plan import Plan
-    from ranklake.lake.store import Lake
+    from ranklake.lake.delta.parquet import DataFile
+    from ranklake.lake.plans.plan import Plan
+    from ranklake.lake.storage.store import Lake
 
 KIND: Final = "quarantine"
 REASON: Final = "disowned: set aside by hand"

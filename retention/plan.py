@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.commit import files, fingerprint
-from ranklake.lake.driver import finish
-from ranklake.lake.register import Item, RetentionPlan, add, find, named
-from ranklake.lake.retired import RAW
-from ranklake.lake.tables import delta_table
-from ranklake.lake.workers import InProcess
+from ranklake.lake.delta.commit import files, fingerprint
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.governance.register import Item, RetentionPlan, add, find, named
+from ranklake.lake.governance.retired import RAW
+from ranklake.lake.plans.driver import finish
+from ranklake.lake.plans.workers import InProcess
 from ranklake.retention.raw import OF_NOBODY, raw_bytes
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store import Lake
+    from ranklake.lake.storage.store import Lake
     from ranklake.retention.policy import Policies, Policy
 
 KIND: Final = "retention"

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from ranklake.lake.gate import UNREAD
-from ranklake.lake.listing import listed
-from ranklake.lake.query import session
-from ranklake.lake.tables import delta_table
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.query.sql import session
+from ranklake.lake.spool.gate import UNREAD
+from ranklake.lake.storage.listing import listed
 
 if TYPE_CHECKING:
-    from ranklake.lake.store import Lake
+    from ranklake.lake.storage.store import Lake
 
 OF_NOBODY: Final = "quarantine"
 """Class of bytes that belong to no table that is known."""

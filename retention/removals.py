@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.compute as pc
 
-from ranklake.lake.approval import APPLIED, BEGIN, Told, lacking, told
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.plan import LEDGER, DamagedPlanError, last_finished, read_plan
-from ranklake.lake.read import read
-from ranklake.lake.register import register
+from ranklake.lake.delta.read import read
+from ranklake.lake.governance.approval import APPLIED, BEGIN, Told, lacking, told
+from ranklake.lake.governance.register import register
+from ranklake.lake.plans.plan import LEDGER, DamagedPlanError, last_finished, read_plan
 from ranklake.retention.plan import KIND
 
 if TYPE_CHECKING:
-    from ranklake.lake.register import RetentionPlan
-    from ranklake.lake.store import Lake
+    from ranklake.lake.governance.register import RetentionPlan
+    from ranklake.lake.storage.store import Lake
 
 _KEEPS: Final = frozenset({"ingest", "compaction", "replay"})
 _MOVES: Final = "quarantine"  # what it takes out is in rejects, which the books hold it against

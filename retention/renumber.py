@@ -20,19 +20,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.errors import RanklakeError
-from ranklake.lake import action_plan
 from ranklake.lake.audit import trail as audit
-from ranklake.lake.commit import append_files
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.driver import drive
-from ranklake.lake.query import query
-from ranklake.lake.read import read
-from ranklake.lake.workers import InProcess
+from ranklake.lake.delta.commit import append_files
+from ranklake.lake.delta.read import read
+from ranklake.lake.plans import action_plan
+from ranklake.lake.plans.driver import drive
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.query.sql import query
 
 if TYPE_CHECKING:
-    from ranklake.lake.parquet import DataFile
-    from ranklake.lake.plan import Plan
-    from ranklake.lake.store import Lake
+    from ranklake.lake.delta.parquet import DataFile
+    from ranklake.lake.plans.plan import Plan
+    from ranklake.lake.storage.store import Lake
 
 KIND: Final = "renumber"
 _REPEATED: Final = """

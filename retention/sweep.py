@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from ranklake.lake.audit.trail import record
-from ranklake.lake.commit import files
-from ranklake.lake.packs import pack_of
-from ranklake.lake.query import session
-from ranklake.lake.retired import is_over, retired
-from ranklake.lake.tables import delta_table
+from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.governance.retired import is_over, retired
+from ranklake.lake.query.sql import session
+from ranklake.lake.spool.packs import pack_of
 
 if TYPE_CHECKING:
     from datetime import date
 
-    from ranklake.lake.spool import Spool
-    from ranklake.lake.store import Lake
+    from ranklake.lake.spool.spool import Spool
+    from ranklake.lake.storage.store import Lake
 
 ACTION: Final = "retention.sweep"
 _TOLD: Final = """

@@ -17,7 +17,7 @@ from ranklake.capture.lifecycle.lifecycle import Lifecycle
 from ranklake.capture.metrics.series import checked
 from ranklake.capture.steps.phases import now
 from ranklake.errors import RanklakeError
-from ranklake.lake.contracts.redact import redact, redact_uri
+from ranklake.redaction.redact import redact, redact_uri
 
 Columns = dict[str, Any]
 Place = str | os.PathLike[str]

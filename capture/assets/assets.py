@@ -10,7 +10,7 @@ from ranklake.capture.assets.artifacts import Artifacts, Columns, Place, short_t
 from ranklake.capture.assets.fingerprint import METHOD, fingerprint
 from ranklake.capture.common.values import integer, json_text, plain, text
 from ranklake.capture.metrics.series import checked
-from ranklake.lake.contracts.redact import redact
+from ranklake.redaction.redact import redact
 
 _ROLES: Final = {
     "train": "train",

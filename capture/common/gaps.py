@@ -7,8 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from ranklake.lake.contracts.redact import redact
-from ranklake.lake.contracts.segment import SAMPLED_OUT
+from ranklake.redaction.redact import redact
+from ranklake.segments.segment import SAMPLED_OUT
 
 T = TypeVar("T")
 D = TypeVar("D")

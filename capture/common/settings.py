@@ -14,7 +14,7 @@ from typing import Any, Final
 from ranklake.capture.common.ratios import checked_ratio, parse_rules
 from ranklake.capture.common.values import text
 from ranklake.errors import RanklakeError, did_you_mean
-from ranklake.lake.contracts.storage import fsspec_options
+from ranklake.segments.storage_options import fsspec_options
 
 CONFIG_VARIABLE: Final = "RANKLAKE_CONFIG"
 SPOOL_KEYS: Final = ("uri", "local")

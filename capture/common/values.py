@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, Final
 
-from ranklake.lake.contracts.redact import redact
+from ranklake.redaction.redact import redact
 
 PLAIN: Final = frozenset({float, int, bool})
 """Types whose conversion to a number runs no foreign code."""

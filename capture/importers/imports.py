@@ -18,8 +18,8 @@ from ranklake.capture.importers.shipping import TOGETHER, Shipping, refuse_chang
 from ranklake.capture.importers.source import HEAD_BYTES, Source, SourceError, sources
 from ranklake.capture.sealing.keys import NO_KEYS, SealingKeys
 from ranklake.errors import did_you_mean
-from ranklake.lake.contracts.segment import RUN_NAME
-from ranklake.lake.contracts.storage import fsspec_options
+from ranklake.segments.segment import RUN_NAME
+from ranklake.segments.storage_options import fsspec_options
 
 _SHOWN_REASONS: Final = 3
 _AMONG_BYTES: Final = 8 << 20

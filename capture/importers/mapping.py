@@ -19,7 +19,7 @@ from ranklake.lake.contracts.document import Document, KeyPath
 from ranklake.lake.contracts.errors import ContractError, UnknownTableError
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.model import Column, Contract
-from ranklake.lake.contracts.segment import RUN_NAME
+from ranklake.segments.segment import RUN_NAME
 
 PACKAGED: Final = Path(__file__).parent / "mappings"
 EPOCHS: Final = {"epoch_s": 10**9, "epoch_ms": 10**6, "epoch_us": 10**3, "epoch_ns": 1}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from ranklake.capture.importers import megatron_lines as lines
 from ranklake.capture.importers.endings import Ending
 from ranklake.capture.importers.logged_steps import LoggedStep
-from ranklake.lake.contracts.redact import redact
+from ranklake.redaction.redact import redact
 
 if TYPE_CHECKING:
     from ranklake.capture.importers.recording import Recording

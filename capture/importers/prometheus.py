@@ -15,7 +15,7 @@ from ranklake.capture.importers.source import SourceError
 from ranklake.capture.samplers.dcgm import Mapped, load_table, readings
 from ranklake.capture.samplers.exposition import Exposed, NotExpositionError, Page, parse
 from ranklake.capture.samplers.prometheus import metric_name
-from ranklake.lake.contracts.redact import redact
+from ranklake.redaction.redact import redact
 
 if TYPE_CHECKING:
     from ranklake.capture.importers.mapping import Mapping

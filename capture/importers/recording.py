@@ -28,8 +28,8 @@ from ranklake.capture.spool.meta import Meta
 from ranklake.capture.spool.stream import SealedFile, StreamName
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.contracts.redact import redact
-from ranklake.lake.contracts.segment import DATES_PER_SEGMENT, REFUSED, REFUSED_ROW
+from ranklake.redaction.redact import redact
+from ranklake.segments.segment import DATES_PER_SEGMENT, REFUSED, REFUSED_ROW
 
 SEGMENT_ROWS: Final = 200_000
 """Rows of a stream and table that are sealed together."""

@@ -13,7 +13,7 @@ from ranklake.capture.importers.source import SourceError
 from ranklake.capture.sending.packing import PACK_BYTES, PACK_MEMBERS
 from ranklake.capture.sending.upload import Uploader, UploadError
 from ranklake.capture.spool.stream import SealedFile, StreamName
-from ranklake.lake.contracts.pack import pack
+from ranklake.segments.pack import pack
 
 FOLDER: Final = "imports"
 """Below the spool: one small file for each run and file that was imported into it."""

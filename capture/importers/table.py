@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from ranklake.capture.common.arrays import Array, texts
 from ranklake.capture.importers.source import SourceError
 from ranklake.capture.importers.values import Mask, column_values, kept, moments
-from ranklake.lake.contracts.segment import RUN_NAME
+from ranklake.segments.segment import RUN_NAME
 
 if TYPE_CHECKING:
     from ranklake.capture.importers.mapping import Mapping, Melt

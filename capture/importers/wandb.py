@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from ranklake.capture.importers.source import SourceError
 from ranklake.capture.importers.wire import MOST_BYTES, DamagedError, Fields, fields, message, text
-from ranklake.lake.contracts.redact import redact, redact_uri
+from ranklake.redaction.redact import redact, redact_uri
 
 if TYPE_CHECKING:
     from ranklake.capture.importers.mapping import Mapping

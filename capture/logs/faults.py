@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from ranklake.capture.spool import frames
 from ranklake.capture.spool.files import write_whole
 from ranklake.capture.spool.ownership import read_regular
-from ranklake.lake.contracts.redact import redact
+from ranklake.redaction.redact import redact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

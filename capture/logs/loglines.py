@@ -19,7 +19,7 @@ from ranklake.capture.common.layouts import ABSENT
 from ranklake.capture.common.values import json_text, plain, text
 from ranklake.capture.logs.limits import Limits
 from ranklake.capture.steps.phases import now
-from ranklake.lake.contracts.redact import redact
+from ranklake.redaction.redact import redact
 
 if TYPE_CHECKING:
     from ranklake.capture.logs.logs import Logging

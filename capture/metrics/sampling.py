@@ -31,7 +31,7 @@ from ranklake.capture.lanes.slots import SHUT, Place, released
 from ranklake.capture.metrics.handles import Failed, step_of
 from ranklake.capture.metrics.series import checked, word
 from ranklake.capture.steps.phases import now
-from ranklake.lake.contracts.segment import SAMPLED_OUT
+from ranklake.segments.segment import SAMPLED_OUT
 
 if TYPE_CHECKING:
     from ranklake.capture.metrics.metrics import Metrics

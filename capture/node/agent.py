@@ -26,8 +26,8 @@ from ranklake.capture.sending.upload import Uploader
 from ranklake.capture.spool.owner import HELD, Owner, is_orphan
 from ranklake.capture.spool.ownership import is_mine, may_serve, with_rights_of
 from ranklake.capture.spool.stream import SealedFile, StreamName, ready_files, streams, sweep
-from ranklake.lake.contracts.envelope import EncryptionError
-from ranklake.lake.contracts.pack import pack
+from ranklake.segments.envelope import EncryptionError
+from ranklake.segments.pack import pack
 
 if TYPE_CHECKING:
     from ranklake.capture.recover import Orphan

@@ -22,8 +22,8 @@ from typing import Final
 
 from ranklake.capture.provenance.group import spawner
 from ranklake.capture.spool.owner import boot_id, start_ticks
-from ranklake.lake.contracts.redact import redact
-from ranklake.lake.contracts.segment import RUN_NAME
+from ranklake.redaction.redact import redact
+from ranklake.segments.segment import RUN_NAME
 
 SET_RUN: Final = "ranks of one run on several nodes cannot agree on its name: set RANKLAKE_RUN to the same text on all"
 PARENT_VARIABLE: Final = "RANKLAKE_PARENT_RUN"

@@ -19,8 +19,8 @@ from ranklake.capture.provenance.determinism import SIZES
 from ranklake.capture.provenance.launcher import Launch
 from ranklake.capture.provenance.submitted import NotSubmittedError, submitted_us
 from ranklake.capture.provenance.surroundings import allowed_variables, container, os_description, scheduler_facts
-from ranklake.lake.contracts.known_secrets import learn_arguments, learn_settings, learn_variables
-from ranklake.lake.contracts.redact import redact, redact_arguments
+from ranklake.redaction.known_secrets import learn_arguments, learn_settings, learn_variables
+from ranklake.redaction.redact import redact, redact_arguments
 
 _FRAMEWORKS: Final = ("torch", "jax", "tensorflow", "mlx")
 _LONGEST_CONFIG: Final = 1 << 17

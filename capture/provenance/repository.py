@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ranklake.capture.provenance.git import LONGEST_LINE_BYTES, Git, GitError, GitTooLongError
-from ranklake.lake.contracts.redact import redact, redact_uri
+from ranklake.redaction.redact import redact, redact_uri
 
 COLUMNS: Final = (
     *("git_commit", "git_branch", "git_remote", "git_dirty", "git_diff_summary"),

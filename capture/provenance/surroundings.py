@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from ranklake.lake.contracts.redact import redact, redact_uri
+from ranklake.redaction.redact import redact, redact_uri
 
 _METADATA: Final = re.compile(
     r"(?P<name>[^-]+(?:-[^-]+)*?)(?:-(?P<version>\d[^-]*))?(?:-py[\d.]+.*)?\.(?:dist|egg)-info"

@@ -38,7 +38,7 @@ from ranklake.capture.sending.upload import Uploader
 from ranklake.capture.spool.eviction import evict, finish
 from ranklake.capture.spool.leader import leader
 from ranklake.capture.spool.stream import SealedFile, Stream, open_files, sealed_files
-from ranklake.lake.contracts.envelope import EncryptionError
+from ranklake.segments.envelope import EncryptionError
 
 ANCHOR_EVERY_S: Final = 10.0
 ADOPT_EVERY_S: Final = 5.0

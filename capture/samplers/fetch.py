@@ -8,7 +8,7 @@ import urllib.request
 from typing import Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
-from ranklake.lake.contracts.redact import redact
+from ranklake.redaction.redact import redact
 
 MOST_BYTES: Final = 16 << 20
 TIMEOUT_S: Final = 10.0

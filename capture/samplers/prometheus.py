@@ -20,7 +20,7 @@ from ranklake.capture.samplers.fetch import TIMEOUT_S, FetchError, fetch, shown
 from ranklake.capture.samplers.holding import by_environment, held_by
 from ranklake.capture.samplers.reading import Reading, Tree
 from ranklake.capture.samplers.sample import Holders, Row, Sample, Told, Value, event
-from ranklake.lake.contracts.redact import redact
+from ranklake.redaction.redact import redact
 
 PREFIX: Final = "prometheus/"
 """Before the names of metrics that have no column."""

@@ -8,8 +8,8 @@ import threading
 import time
 from typing import Final, NamedTuple
 
-from ranklake.lake.contracts.envelope import EncryptionError, Key, MissingKeyError
-from ranklake.lake.contracts.keys import MEND, find_key, read_keyring
+from ranklake.segments.envelope import EncryptionError, Key, MissingKeyError
+from ranklake.segments.keys import MEND, find_key, read_keyring
 
 TRY_AGAIN_S: Final = 10.0
 
@@ -30,7 +30,7 @@ class SealingKeys:
     Parameters
     ----------
     encryption, signing
-        Sources as `ranklake.lake.contracts.keys` reads them; empty: segments are not encrypted, or not signed.
+        Sources as `ranklake.segments.keys` reads them; empty: segments are not encrypted, or not signed.
     """
 
     def __init__(self, encryption: str = "", signing: str = "") -> None:

@@ -33,10 +33,10 @@ from ranklake.capture.spool.files import write_whole
 from ranklake.capture.spool.meta import Meta, aside_frame, read_meta, sealed_frame
 from ranklake.capture.spool.ownership import read_regular
 from ranklake.capture.spool.stream import DAMAGED_FOLDER, OpenFile, SealedFile, StreamName, sealed_files
-from ranklake.lake.contracts.envelope import EncryptionError, decrypt, encrypt
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.contracts.segment import METADATA_KEY, NotASegmentError, SegmentFooter, SegmentName
-from ranklake.lake.contracts.signing import BLANK, sign
+from ranklake.segments.envelope import EncryptionError, decrypt, encrypt
+from ranklake.segments.segment import METADATA_KEY, NotASegmentError, SegmentFooter, SegmentName
+from ranklake.segments.signing import BLANK, sign
 
 WRITER: Final = f"ranklake {ranklake.__version__}"
 _LAST: Final = "events"  # sealed last: its final segment says how much of every table there is

@@ -23,7 +23,7 @@ from ranklake.capture.spool.meta import Meta
 from ranklake.capture.spool.stream import StreamName
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.contracts.segment import REFUSED, REFUSED_ROW
+from ranklake.segments.segment import REFUSED, REFUSED_ROW
 
 
 def read_rows(lane: str, raw: bytes, meta: Meta, straight: Sequence[Anchor]) -> Rows:
@@ -55,7 +55,7 @@ def _slots_of(lane: str, raw: bytes) -> tuple[Array, int]:
 def arrow_table(rows: Rows, table: str, name: StreamName, segment: int, straight: Sequence[Anchor]) -> pa.Table:
     """Return the rows with their envelope under the contract's segment schema.
 
-    Rows that an importer refused have no time, and two columns more (`ranklake.lake.contracts.segment.REFUSED`).
+    Rows that an importer refused have no time, and two columns more (`ranklake.segments.segment.REFUSED`).
     """
     schema = arrow_schema(contract(table), segment=True)
     refused = REFUSED in rows.columns

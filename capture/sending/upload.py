@@ -21,8 +21,8 @@ from ranklake.capture.sending.breaker import Breaker
 from ranklake.capture.spool.files import sync_folder
 from ranklake.capture.spool.stream import SealedFile, StreamName, ready_files
 from ranklake.errors import RanklakeError
-from ranklake.lake.contracts.redact import secrets_in, without
-from ranklake.lake.contracts.storage import PUT
+from ranklake.redaction.redact import secrets_in, without
+from ranklake.segments.storage_options import PUT
 
 if TYPE_CHECKING:
     import fsspec

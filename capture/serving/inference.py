@@ -31,10 +31,10 @@ from ranklake.capture.serving.buckets import Buckets, bucket_of, buckets
 from ranklake.capture.serving.fingerprints import digest, fingerprint
 from ranklake.capture.steps.phases import now
 from ranklake.capture.training.start import running, start
-from ranklake.lake.contracts.envelope import EncryptionError
-from ranklake.lake.contracts.keys import read_keyring
-from ranklake.lake.contracts.redact import redact_uri
-from ranklake.lake.contracts.segment import SAMPLED_OUT
+from ranklake.redaction.redact import redact_uri
+from ranklake.segments.envelope import EncryptionError
+from ranklake.segments.keys import read_keyring
+from ranklake.segments.segment import SAMPLED_OUT
 
 if TYPE_CHECKING:
     from ranklake.capture.training.run import Run

@@ -10,7 +10,7 @@ from ranklake.capture.common.gaps import FOUND_WHEN_SEALING, UNSEALABLE
 from ranklake.capture.spool import frames
 from ranklake.capture.spool.clock import Anchor
 from ranklake.capture.spool.stream import META_FILE
-from ranklake.lake.contracts.segment import ClockReading
+from ranklake.segments.segment import ClockReading
 
 T = TypeVar("T")
 

@@ -4,7 +4,7 @@ import ctypes
 import time
 from typing import Final
 
-from ranklake.lake.contracts.segment import ClockReading
+from ranklake.segments.segment import ClockReading
 
 _UNSYNCHRONISED: Final = 0x40  # STA_UNSYNC
 _NANOSECONDS: Final = 0x2000  # STA_NANO: the offset is in ns, not in µs

@@ -36,7 +36,7 @@ from ranklake.capture.spool.frames import FrameFile, Scan
 from ranklake.capture.spool.ntp import read_clock
 from ranklake.capture.spool.owner import HELD, Owner, OwnerLock, boot_id, start_ticks
 from ranklake.capture.spool.ownership import is_mine, open_regular, regular_files, with_rights_of
-from ranklake.lake.contracts.segment import RUN_NAME, ClockReading, SegmentName
+from ranklake.segments.segment import RUN_NAME, ClockReading, SegmentName
 
 META_FILE: Final = "meta.frames"
 OPEN, SPARE, SEALED, ACKED, DROPPED = ".open", ".spare", ".sealed", ".acked", ".dropped"

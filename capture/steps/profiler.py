@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ranklake.capture.common.layouts import ABSENT, SPANS
 from ranklake.capture.common.ratios import chosen, seed_of, threshold_of
 from ranklake.capture.steps.phases import now
-from ranklake.lake.contracts.redact import redact
+from ranklake.redaction.redact import redact
 
 if TYPE_CHECKING:
     from ranklake.capture.steps.steps import Step

@@ -34,7 +34,7 @@ from ranklake.capture.steps.phases import Phase, misspelt, now, phase_column, ph
 from ranklake.capture.steps.steps import NOTHING, Missed, Nothing, Step
 from ranklake.capture.steps.waits import Waits
 from ranklake.capture.training.watching import Watching
-from ranklake.lake.contracts.redact import redact
+from ranklake.redaction.redact import redact
 
 if TYPE_CHECKING:
     from ranklake.capture.recording.keeper import Keeper

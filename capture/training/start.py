@@ -26,7 +26,7 @@ from ranklake.capture.spool.claims import Claims
 from ranklake.capture.spool.places import local_root, spool_uri
 from ranklake.capture.training.identity import Identity, numbered
 from ranklake.capture.training.run import Run
-from ranklake.lake.contracts.redact import redact_uri
+from ranklake.redaction.redact import redact_uri
 
 _LARGEST_PATCH: Final = 1 << 17  # a row of `runs` must fit a frame, in which a character can take six bytes
 _runs: "weakref.WeakSet[Run]" = weakref.WeakSet()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.audit.chain import Head
-from ranklake.lake.store import Lake
+from ranklake.lake.storage.store import Lake
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

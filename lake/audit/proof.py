@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 from ranklake.lake.audit.chain import GENESIS, Chain, follow
 from ranklake.lake.audit.heads import every
 from ranklake.lake.audit.trail import ROWS, TABLE, trail
-from ranklake.lake.commit import PLAN_ID, number_of, said
-from ranklake.lake.tables import delta_table
+from ranklake.lake.delta.commit import PLAN_ID, number_of, said
+from ranklake.lake.delta.tables import delta_table
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from ranklake.lake.audit.chain import Head
-    from ranklake.lake.store import Lake
+    from ranklake.lake.storage.store import Lake
 
 
 @dataclass(frozen=True, slots=True)

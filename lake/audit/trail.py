@@ -20,16 +20,16 @@ import pyarrow.compute as pc
 from ranklake.errors import RanklakeError
 from ranklake.lake.audit.chain import RESUME, Head, digest
 from ranklake.lake.audit.heads import Heads, every
-from ranklake.lake.commit import LostRaceError, files, number_of, said, swap
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.ledger import row_files
-from ranklake.lake.read import read, read_some
-from ranklake.lake.tables import ensure_table
+from ranklake.lake.delta.commit import LostRaceError, files, number_of, said, swap
+from ranklake.lake.delta.read import read, read_some
+from ranklake.lake.delta.tables import ensure_table
+from ranklake.lake.plans.ledger import row_files
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from ranklake.lake.store import Lake
+    from ranklake.lake.storage.store import Lake
 
 TABLE: Final = "audit"
 ROWS: Final = "rows"

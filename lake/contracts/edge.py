@@ -11,7 +11,7 @@ from pyarrow import compute as pc
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.json_text import is_json
 from ranklake.lake.contracts.model import FLOATS, Check, Contract
-from ranklake.lake.contracts.segment import REFUSED
+from ranklake.segments.segment import REFUSED
 
 Verdict = tuple[str, str, pa.ChunkedArray]  # check id, what is wrong, true where a row fails
 
@@ -23,7 +23,7 @@ def judge(contract: Contract, table: pa.Table) -> pa.Array:
     that should be JSON and is not (``json``), then the row checks of the contract that quarantine, in its order.
     Columns that the table lacks are not judged, so that a segment, which holds no ``date``, can be. Reasons hold no
     value of the row: those who read them may not see it. What an importer refused
-    (`ranklake.lake.contracts.segment.REFUSED`) has its reason already.
+    (`ranklake.segments.segment.REFUSED`) has its reason already.
 
     Parameters
     ----------

@@ -14,10 +14,10 @@ from typing import Any, Final
 import click
 
 from ranklake.lake.contracts.diff import diff
-from ranklake.lake.contracts.load import PACKAGED, load_contracts
+from ranklake.lake.contracts.load import ROOM, load_contracts
 from ranklake.lake.contracts.model import Column, Contract, Tombstone
 
-SNAPSHOTS: Final = PACKAGED / "snapshots"
+SNAPSHOTS: Final = ROOM / "snapshots"
 _TABLE_FACTS: Final = ("table", "version", "kind", "envelope")
 _COLUMN_FACTS: Final = ("id", "name", "type", "unit", "class_", "mask", "required", "format")
 

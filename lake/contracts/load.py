@@ -18,7 +18,8 @@ from ranklake.lake.contracts.errors import ContractError, UnknownMetricError, Un
 from ranklake.lake.contracts.model import OVERLAY_IDS, Check, Column, Contract, Metric
 from ranklake.lake.contracts.schema import validate
 
-PACKAGED: Final = Path(__file__).parent
+ROOM: Final = Path(__file__).parent
+PACKAGED: Final = ROOM / "tables"
 _METRICS: Final = "metrics.yaml"
 
 
@@ -170,7 +171,7 @@ def _by_id(old: tuple[Check, ...], new: tuple[Check, ...]) -> tuple[Check, ...]:
 
 @cache
 def _registry(overlay: Path | None) -> Mapping[str, Metric]:
-    found = _metrics_of(PACKAGED / _METRICS)
+    found = _metrics_of(ROOM / _METRICS)
     if overlay is not None and (overlay / _METRICS).exists():
         added = _metrics_of(overlay / _METRICS)
         for name in added:

@@ -14,8 +14,8 @@ from ranklake.lake.diagnosis.pipeline_trace import pipeline_trace
 from ranklake.lake.diagnosis.place import place
 from ranklake.lake.diagnosis.simulate import Trace
 from ranklake.lake.diagnosis.spans import COLUMNS, counted, operations_of
-from ranklake.lake.query import query
-from ranklake.lake.store import Lake
+from ranklake.lake.query.sql import query
+from ranklake.lake.storage.store import Lake
 
 _ATTEMPTS = "SELECT attempt, count(*) AS n FROM spans WHERE run = $run AND step IS NOT NULL GROUP BY attempt"
 _RUNS = "SELECT DISTINCT run FROM spans UNION SELECT DISTINCT run FROM runs UNION SELECT DISTINCT run FROM steps"

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from ranklake.lake.integrity import refuse_damaged
-from ranklake.lake.query import session
+from ranklake.lake.delta.integrity import refuse_damaged
+from ranklake.lake.query.sql import session
 from ranklake.lake.rollups.evaluate import AFFECTED, replace_table
 from ranklake.lake.rollups.inputs import NOTHING, WHOLE, Key, Recorded, Snapshot, State, combined, day_of, partition
 from ranklake.lake.rollups.registry import MAX_DAYS
 
 if TYPE_CHECKING:
-    from ranklake.lake.engine import SessionContext
+    from ranklake.lake.query.engine import SessionContext
     from ranklake.lake.rollups.registry import Input, Rollup
-    from ranklake.lake.store import Lake
+    from ranklake.lake.storage.store import Lake
 
 _DAY = timedelta(days=1)
 
@@ -116,8 +116,8 @@ def due_runs(
     None if nothing changed. Arguments as for `due_days`. A run that retention took inputs of is computed again from
     what is left if new rows of it arrive, but not for new code nor merely to have everything computed.
 
-    Raises `ranklake.lake.integrity.DamagedFileError` where a file of a changed partition is damaged, or one that may
-    hold rows of a run that is due.
+    Raises `ranklake.lake.delta.integrity.DamagedFileError` where a file of a changed partition is damaged, or one that
+    may hold rows of a run that is due.
     """
     was = _still_read(state.get(WHOLE, {}), inputs)
     now = {(name, partition(day)): digest for name, one in inputs.items() for day, digest in one.fingerprints.items()}

@@ -12,7 +12,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.rollups.pieces import WHOLE_RANGE, Range
 
 if TYPE_CHECKING:
-    from ranklake.lake.engine import SessionContext
+    from ranklake.lake.query.engine import SessionContext
     from ranklake.lake.rollups.registry import Rollup
 
 AFFECTED = "affected_runs"

@@ -19,19 +19,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.commit import files, fingerprint
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.ledger import append_own
-from ranklake.lake.read import read, read_some
-from ranklake.lake.scan import live_files
-from ranklake.lake.tables import delta_table
+from ranklake.lake.delta.commit import files, fingerprint
+from ranklake.lake.delta.read import read, read_some
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.plans.ledger import append_own
+from ranklake.lake.query.scan import live_files
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from ranklake.lake.rollups.registry import Rollup
-    from ranklake.lake.store import Lake
+    from ranklake.lake.storage.store import Lake
 
 WHOLE: Final = ""
 NOTHING: Final = ""
@@ -55,7 +55,7 @@ class Snapshot:
     fingerprints
         Of every date that has files.
     live
-        A row a file, with the log's statistics, as `ranklake.lake.commit.files` gives them.
+        A row a file, with the log's statistics, as `ranklake.lake.delta.commit.files` gives them.
     """
 
     table: str
@@ -65,7 +65,7 @@ class Snapshot:
     live: pa.Table | None = None
 
     def files(self, days: Collection[date] | None = None) -> pa.Table:
-        """Return the live files of some dates or all, as `ranklake.lake.scan.live_files` gives them."""
+        """Return the live files of some dates or all, as `ranklake.lake.query.scan.live_files` gives them."""
         if self.live is None:
             return live_files(None)
         if days is None:
@@ -94,7 +94,7 @@ class Snapshot:
     ) -> pa.Table:
         """Return rows of the table as of this version, under its contract's Arrow types; by default all.
 
-        `verify` is for rows that are written anew, see `ranklake.lake.read`.
+        `verify` is for rows that are written anew, see `ranklake.lake.delta.read`.
         """
         known = contract(self.table)
         empty = arrow_schema(known).empty_table()

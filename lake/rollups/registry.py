@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.mfu.peaks import DTYPES, name_key, peak_rows
-from ranklake.lake.prices import price_table
-from ranklake.lake.pseudonyms import pseudonym_table
+from ranklake.lake.rollups.prices import price_table
+from ranklake.lake.rollups.pseudonyms import pseudonym_table
 
 WARMUP_STEPS: Final = 10
 """First steps of a day that are not compared: caches fill, kernels are chosen, allocators grow."""

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.integrity import Damage, DamagedFileError, damaged
+from ranklake.lake.delta.integrity import Damage, DamagedFileError, damaged
 from ranklake.lake.rollups.due import Due, due_days, due_runs, reaches
 from ranklake.lake.rollups.inputs import ABSENT, Key, Snapshot, Tables, partition
 from ranklake.lake.rollups.registry import Rollup, chosen
 from ranklake.lake.rollups.work import Work
 
 if TYPE_CHECKING:
-    from ranklake.lake.store import Lake
+    from ranklake.lake.storage.store import Lake
 
 
 @dataclass(frozen=True, slots=True)

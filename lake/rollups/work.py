@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.commit import replace_partitions
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.integrity import Damage, DamagedFileError, damaged
-from ranklake.lake.query import session
+from ranklake.lake.delta.commit import replace_partitions
+from ranklake.lake.delta.integrity import Damage, DamagedFileError, damaged
+from ranklake.lake.query.sql import session
 from ranklake.lake.rollups.due import Due
 from ranklake.lake.rollups.evaluate import evaluate_day, evaluate_days, evaluate_runs
 from ranklake.lake.rollups.inputs import ABSENT, Key, Snapshot, day_of, partition, record
@@ -20,7 +20,7 @@ from ranklake.lake.rollups.pieces import AT_ONCE, WHOLE_RANGE, Range, ranges
 from ranklake.lake.rollups.registry import Rollup
 
 if TYPE_CHECKING:
-    from ranklake.lake.store import Lake
+    from ranklake.lake.storage.store import Lake
 
 BATCH_ROWS: Final = 2_000_000
 """Rows after which computed dates are committed, so that memory does not grow with the number of dates."""

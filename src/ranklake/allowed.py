@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.contracts.redact import redact_uri
+from ranklake.redaction.redact import redact_uri
 
 _SAME: Final = {"s3a": "s3", "gcs": "gs", "abfs": "az", "abfss": "az", "adl": "az"}
 

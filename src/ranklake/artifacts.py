@@ -8,10 +8,10 @@ from ranklake.allowed import Allowed
 from ranklake.capture.assets.fingerprint import Fingerprint, fingerprint
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.audit import trail as audit
-from ranklake.lake.contracts.redact import redact_uri
-from ranklake.lake.contracts.storage import fsspec_options
-from ranklake.lake.query import query
-from ranklake.lake.store import Lake
+from ranklake.lake.query.sql import query
+from ranklake.lake.storage.store import Lake
+from ranklake.redaction.redact import redact_uri
+from ranklake.segments.storage_options import fsspec_options
 
 if TYPE_CHECKING:
     from ranklake.capture.assets.fingerprint import Progress

@@ -108,7 +108,7 @@ def _run(args: Sequence[str] | None) -> int:
         return error.exit_code
     except (RanklakeError, click.ClickException, click.Abort, KeyboardInterrupt, ModuleNotFoundError, OSError) as error:
         line, code = _explain(error)
-        redact = importlib.import_module("ranklake.lake.contracts.redact").redact
+        redact = importlib.import_module("ranklake.redaction.redact").redact
         click.echo(f"ranklake: {printable(redact(' '.join(line.split())))}", err=True)
         return code
     return result if isinstance(result, int) else 0

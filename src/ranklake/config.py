@@ -13,9 +13,9 @@ from typing import Any
 
 from ranklake.capture.common.settings import PREFIX, Settings
 from ranklake.errors import RanklakeError, did_you_mean
-from ranklake.lake.limits import Limits
-from ranklake.lake.trust import Trust
-from ranklake.lake.writers import Prefix, Writers
+from ranklake.lake.trust.limits import Limits
+from ranklake.lake.trust.operator import Trust
+from ranklake.lake.trust.writers import Prefix, Writers
 
 
 class ConfigError(RanklakeError):
@@ -39,7 +39,7 @@ class SpoolSection:
     local: str = ""
     """Folder on a node's own disk that ranks record into; ``RANKLAKE_LOCAL_SPOOL`` wins. Empty: below /var/tmp."""
     prefixes: tuple[Prefix, ...] = ()
-    """Who may write where, each as a table ``[[spool.prefixes]]``; see `ranklake.lake.writers.Prefix`."""
+    """Who may write where, each as a table ``[[spool.prefixes]]``; see `ranklake.lake.trust.writers.Prefix`."""
 
     def __post_init__(self) -> None:
         Writers(self.prefixes)  # raises `ValueError`
@@ -69,7 +69,7 @@ class DaskSection:
 
     @property
     def tls(self) -> dict[str, str]:
-        """Those of the three that are named, as `ranklake.lake.workers.workers` takes them."""
+        """Those of the three that are named, as `ranklake.lake.plans.workers.workers` takes them."""
         said = {name: getattr(self, name) for name in ("tls_ca_file", "tls_client_cert", "tls_client_key")}
         return {name: path for name, path in said.items() if path}
 
@@ -87,7 +87,7 @@ class SqlSection:
     """Who may ask what."""
 
     roles: str = ""
-    """Role file, for ``ranklake sql --role``; see `ranklake.lake.roles`. Empty: there are no roles."""
+    """Role file, for ``ranklake sql --role``; see `ranklake.lake.query.roles`. Empty: there are no roles."""
 
 
 @dataclass(frozen=True, slots=True)

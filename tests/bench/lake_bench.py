@@ -38,17 +38,17 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 import telemetry
 
-from ranklake.lake import ingest_plan
-from ranklake.lake.compact import compact
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.encodings import writer_options
-from ranklake.lake.ingest import ingest
-from ranklake.lake.parquet import ROW_GROUP_ROWS
-from ranklake.lake.read import read_files
-from ranklake.lake.spool import Spool
-from ranklake.lake.store import Lake
-from ranklake.lake.workers import InProcess, workers
+from ranklake.lake.delta.encodings import writer_options
+from ranklake.lake.delta.parquet import ROW_GROUP_ROWS
+from ranklake.lake.delta.read import read_files
+from ranklake.lake.ingest import ingest_plan
+from ranklake.lake.ingest.run import ingest
+from ranklake.lake.ingest.task import compact
+from ranklake.lake.plans.workers import InProcess, workers
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.storage.store import Lake
 
 KEY = ("incarnation", "segment", "slot")
 LIMIT_ROWS = 2_000_000

@@ -2,7 +2,7 @@
 
     lake       about `--rows` rows of made-up scalars in real Delta tables (`sql_lake.py`)
     questions  one run's one metric over one hour; aggregates over everything
-    ranklake   `ranklake.lake.query.query`: opens the log, chooses files, plans, reads, every time anew
+    ranklake   `ranklake.lake.query.sql.query`: opens the log, chooses files, plans, reads, every time anew
     others     are handed the live files, and open them anew every time, too
 
 Engines take turns within each round; each figure is the least of the rounds, since what disturbs only adds. CPU seconds
@@ -31,10 +31,10 @@ import pyarrow as pa  # noqa: E402
 from datafusion import SessionConfig, SessionContext  # noqa: E402
 from sql_lake import METRIC, fill  # noqa: E402
 
-from ranklake.lake.commit import files  # noqa: E402
-from ranklake.lake.query import query  # noqa: E402
-from ranklake.lake.store import Lake  # noqa: E402
-from ranklake.lake.tables import delta_table  # noqa: E402
+from ranklake.lake.delta.commit import files  # noqa: E402
+from ranklake.lake.delta.tables import delta_table  # noqa: E402
+from ranklake.lake.query.sql import query  # noqa: E402
+from ranklake.lake.storage.store import Lake  # noqa: E402
 
 QUESTIONS = {
     "one hour": f"""

@@ -15,9 +15,9 @@ from ranklake.bench.job import Job
 from ranklake.bench.nodes import LOST_ROWS, Node
 from ranklake.bench.ranks import SPANS_PER_STEP
 from ranklake.cli import cli
-from ranklake.lake.query import query
+from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.store import Lake
+from ranklake.lake.storage.store import Lake
 from ranklake.quality.check import run_checks
 
 pytestmark = pytest.mark.bench

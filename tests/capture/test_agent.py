@@ -28,11 +28,11 @@ from ranklake.capture.spool import frames
 from ranklake.capture.spool.leader import Leadership, leader
 from ranklake.capture.spool.stream import META_FILE, SealedFile, ready_files, sealed_files, streams
 from ranklake.lake.contracts.load import load_metrics
-from ranklake.lake.ingest import ingest
-from ranklake.lake.invariant import balance
-from ranklake.lake.spool import Spool
-from ranklake.lake.store import Lake
-from ranklake.lake.workers import InProcess
+from ranklake.lake.ingest.run import ingest
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.status.reconciliation import balance
+from ranklake.lake.storage.store import Lake
 
 KILLED = """
 import os, signal, sys

@@ -21,8 +21,8 @@ from ranklake.cli import run as ranklake
 from ranklake.errors import RanklakeError
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.audit.proof import prove
-from ranklake.lake.query import query
-from ranklake.lake.store import Lake
+from ranklake.lake.query.sql import query
+from ranklake.lake.storage.store import Lake
 from tests.support.bringing import adds_up, bring
 from tests.support.recorded import check_books, rows
 

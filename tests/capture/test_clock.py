@@ -14,7 +14,7 @@ from ranklake.capture.recover import recover
 from ranklake.capture.spool.clock import bracket, read_anchor, straighten, wall_ns
 from ranklake.capture.spool.ntp import read_clock
 from ranklake.capture.spool.owner import boot_id
-from ranklake.lake.contracts.segment import SegmentFooter
+from ranklake.segments.segment import SegmentFooter
 
 S = 10**9
 ANCHORS = st.lists(st.tuples(st.integers(0, 1000 * S), st.integers(0, 2000 * S)), min_size=1, max_size=8)

@@ -16,7 +16,7 @@ from ranklake.capture.node.agent import Agent
 from ranklake.capture.recover import recover
 from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.spool.stream import SealedFile, sealed_files, streams
-from ranklake.lake.contracts.segment import METADATA_KEY, SegmentFooter
+from ranklake.segments.segment import METADATA_KEY, SegmentFooter
 
 # A process that records 40 steps with an encryption key, seals half of them, and is killed.
 KILLED = """

@@ -15,13 +15,13 @@ from ranklake.capture.histogram import FINEST, Buckets, Histogram, histogram_of,
 from ranklake.capture.metrics import deferred
 from ranklake.capture.metrics.deferred import MOST_BYTES
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.ingest import ingest
-from ranklake.lake.invariant import balance
-from ranklake.lake.query import query
-from ranklake.lake.read import read
-from ranklake.lake.spool import Spool
-from ranklake.lake.store import Lake
-from ranklake.lake.workers import InProcess
+from ranklake.lake.delta.read import read
+from ranklake.lake.ingest.run import ingest
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.query.sql import query
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.status.reconciliation import balance
+from ranklake.lake.storage.store import Lake
 
 torch = pytest.importorskip("torch")
 

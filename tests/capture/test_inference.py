@@ -15,7 +15,7 @@ from recorded import check_books, rows
 from ranklake import capture
 from ranklake.capture.serving.buckets import bucket_of, buckets
 from ranklake.capture.serving.fingerprints import fingerprint
-from ranklake.lake.contracts.segment import SAMPLED_OUT
+from ranklake.segments.segment import SAMPLED_OUT
 
 KEY = "9f" * 32
 PLANTED = "the secret question of ann@example.org"

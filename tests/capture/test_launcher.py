@@ -9,7 +9,7 @@ from recorded import rows
 
 from ranklake.capture.provenance.launcher import find_launch
 from ranklake.capture.provenance.names import SET_RUN, clean
-from ranklake.lake.contracts.segment import RUN_NAME
+from ranklake.segments.segment import RUN_NAME
 
 TORCHRUN = {
     "RANK": "5",

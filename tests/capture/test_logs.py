@@ -19,8 +19,8 @@ from recorded import check_books, rows
 from ranklake.capture.logs.limits import MOST_TEMPLATES, Limits
 from ranklake.capture.logs.loglines import shape_of
 from ranklake.capture.logs.logs import below_its_package, severity_number
-from ranklake.lake.query import query
-from ranklake.lake.store import Lake
+from ranklake.lake.query.sql import query
+from ranklake.lake.storage.store import Lake
 
 DOCUMENTED = Path(__file__).parents[2] / "docs" / "logs.md"
 

@@ -18,11 +18,11 @@ from ranklake.capture.samplers.sample import Row, Value
 from ranklake.capture.samplers.sampling import Sampling
 from ranklake.capture.sending.breaker import Breaker, Standing
 from ranklake.capture.spool.stream import streams
-from ranklake.lake.ingest import ingest
-from ranklake.lake.invariant import balance
-from ranklake.lake.spool import Spool
-from ranklake.lake.store import Lake
-from ranklake.lake.workers import InProcess
+from ranklake.lake.ingest.run import ingest
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.status.reconciliation import balance
+from ranklake.lake.storage.store import Lake
 
 NODE = """
 import os, signal, sys

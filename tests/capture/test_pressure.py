@@ -16,11 +16,11 @@ from ranklake.capture.spool.eviction import evict, finish
 from ranklake.capture.spool.frames import FrameFile
 from ranklake.capture.spool.meta import read_meta
 from ranklake.capture.spool.stream import DROPPED, META_FILE, sealed_files, streams
-from ranklake.lake.ingest import ingest
-from ranklake.lake.invariant import balance
-from ranklake.lake.spool import Spool
-from ranklake.lake.store import Lake
-from ranklake.lake.workers import InProcess
+from ranklake.lake.ingest.run import ingest
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.status.reconciliation import balance
+from ranklake.lake.storage.store import Lake
 
 BUDGET = 1 << 20
 STEPS, EACH = 400, 300

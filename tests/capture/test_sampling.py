@@ -16,8 +16,8 @@ from recorded import check_books, gaps, rows
 from ranklake.capture.common.ratios import chosen, parse_rules, ratio_of, seed_of, threshold_of
 from ranklake.capture.metrics.sampling import FEWEST_STEPS, MOST_HELD
 from ranklake.cli import run as cli
-from ranklake.lake.contracts.segment import SAMPLED_OUT
-from ranklake.lake.store import Lake
+from ranklake.lake.storage.store import Lake
+from ranklake.segments.segment import SAMPLED_OUT
 
 
 def scalars(place, metric):

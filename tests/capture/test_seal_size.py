@@ -10,7 +10,7 @@ from ranklake import capture
 from ranklake.capture.sealing.seal import parquet_bytes
 from ranklake.lake.contracts.arrow import conform
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.contracts.segment import METADATA_KEY, SegmentFooter
+from ranklake.segments.segment import METADATA_KEY, SegmentFooter
 
 torch = pytest.importorskip("torch")
 

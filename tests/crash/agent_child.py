@@ -21,7 +21,7 @@ from ranklake.capture.common.layouts import SLOT_LANES
 from ranklake.capture.node.agent import Agent
 from ranklake.capture.recover import recover
 from ranklake.capture.spool.leader import Leadership
-from ranklake.lake.contracts import pack
+from ranklake.segments import pack
 
 STEPS = 60
 FILES = {

@@ -36,17 +36,17 @@ from segments import segment_bytes, step_rows
 from stores import Proxy, s3_storage
 
 from ranklake.lake.audit.proof import verify
-from ranklake.lake.commit import files
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.ingest import ingest
-from ranklake.lake.invariant import balance
-from ranklake.lake.plan import last_finished, read_plan
-from ranklake.lake.read import read
-from ranklake.lake.spool import Spool
-from ranklake.lake.store import Lake
-from ranklake.lake.tables import delta_table
-from ranklake.lake.upkeep.run import upkeep
-from ranklake.lake.workers import InProcess
+from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.read import read
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.ingest.run import ingest
+from ranklake.lake.maintenance.run import upkeep
+from ranklake.lake.plans.plan import last_finished, read_plan
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.status.reconciliation import balance
+from ranklake.lake.storage.store import Lake
 
 DRIVERS, WORKERS, ROWS = 3, 4, 100
 

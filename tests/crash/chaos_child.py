@@ -11,11 +11,11 @@ from distributed.comm.core import CommClosedError
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.audit.trail import record
-from ranklake.lake.ingest import ingest
-from ranklake.lake.spool import Spool
-from ranklake.lake.store import Lake
-from ranklake.lake.upkeep.run import upkeep
-from ranklake.lake.workers import InProcess, workers
+from ranklake.lake.ingest.run import ingest
+from ranklake.lake.maintenance.run import upkeep
+from ranklake.lake.plans.workers import InProcess, workers
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.storage.store import Lake
 
 GRACE = timedelta(minutes=2)
 """Longer than any driver here lives; much shorter than a campaign."""

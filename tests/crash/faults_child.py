@@ -28,15 +28,15 @@ from ranklake import cli
 from ranklake.lake.audit.proof import prove
 from ranklake.lake.audit.trail import record, trail
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.invariant import balance
-from ranklake.lake.plan import last_finished, read_plan
-from ranklake.lake.read import read
-from ranklake.lake.register import register
-from ranklake.lake.spool import Spool
-from ranklake.lake.store import Lake
-from ranklake.lake.trust import Trust
-from ranklake.lake.upkeep.run import upkeep
-from ranklake.lake.workers import InProcess
+from ranklake.lake.delta.read import read
+from ranklake.lake.governance.register import register
+from ranklake.lake.maintenance.run import upkeep
+from ranklake.lake.plans.plan import last_finished, read_plan
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.status.reconciliation import balance
+from ranklake.lake.storage.store import Lake
+from ranklake.lake.trust.operator import Trust
 
 ROWS = 60
 EVERY_CASES = 10

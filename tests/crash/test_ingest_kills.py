@@ -16,17 +16,17 @@ from segments import put_segment, step_rows
 
 from ranklake.lake.audit.proof import prove
 from ranklake.lake.audit.trail import trail
-from ranklake.lake.commit import files
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.invariant import balance
-from ranklake.lake.plan import last_finished, read_plan
-from ranklake.lake.read import read
-from ranklake.lake.spool import Spool
-from ranklake.lake.store import Lake
-from ranklake.lake.tables import delta_table
-from ranklake.lake.trust import Trust
-from ranklake.lake.upkeep.merge import FAN_IN
-from ranklake.lake.upkeep.purge import garbage
+from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.read import read
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.maintenance.compaction import FAN_IN
+from ranklake.lake.maintenance.vacuum import garbage
+from ranklake.lake.plans.plan import last_finished, read_plan
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.status.reconciliation import balance
+from ranklake.lake.storage.store import Lake
+from ranklake.lake.trust.operator import Trust
 
 KILLS = int(os.environ.get("RANKLAKE_KILLS", "20"))
 SEED = int(os.environ.get("RANKLAKE_SEED", "20261120"))

@@ -13,8 +13,8 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable
 
-from ranklake.lake.query import query
-from ranklake.lake.store import Lake
+from ranklake.lake.query.sql import query
+from ranklake.lake.storage.store import Lake
 
 STEPS = 80
 

@@ -7,12 +7,12 @@ import pytest
 from ranklake import capture
 from ranklake.capture.metrics.policies import OVERFLOW, SELF_METRICS
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.ingest import ingest
-from ranklake.lake.invariant import balance
-from ranklake.lake.read import read
-from ranklake.lake.spool import Spool
-from ranklake.lake.store import Lake
-from ranklake.lake.workers import InProcess
+from ranklake.lake.delta.read import read
+from ranklake.lake.ingest.run import ingest
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.status.reconciliation import balance
+from ranklake.lake.storage.store import Lake
 
 
 @pytest.fixture

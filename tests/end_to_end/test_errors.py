@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from segments import put_segment, step_rows
 
-from ranklake.lake.ingest import ingest
-from ranklake.lake.spool import Spool
-from ranklake.lake.store import Lake
-from ranklake.lake.workers import InProcess
+from ranklake.lake.ingest.run import ingest
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.storage.store import Lake
 
 
 @pytest.fixture(scope="module")

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from ranklake.lake.ingest import ingest
-from ranklake.lake.query import query
+from ranklake.lake.ingest.run import ingest
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.spool import Spool
-from ranklake.lake.store import Lake
-from ranklake.lake.workers import InProcess
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.storage.store import Lake
 
 CHILD = Path(__file__).with_name("goodput_child.py")
 KINDS = ("init", "productive", "checkpoint", "evaluation", "restart", "lost_work", "stall", "unattributed")

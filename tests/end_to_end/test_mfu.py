@@ -12,13 +12,13 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from ranklake import capture
-from ranklake.lake.ingest import ingest
+from ranklake.lake.ingest.run import ingest
 from ranklake.lake.mfu.flops import Model, convention, token_flops
-from ranklake.lake.query import query
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.spool import Spool
-from ranklake.lake.store import Lake
-from ranklake.lake.workers import InProcess
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.storage.store import Lake
 
 B, L, H, S, V = 2, 3, 64, 32, 128
 HEADS, EXPERTS, CHOSEN = 4, 8, 2

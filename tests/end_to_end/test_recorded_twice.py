@@ -6,8 +6,8 @@ import pytest
 from bringing import bring
 
 from ranklake import capture, cli
-from ranklake.lake.store import Lake
-from ranklake.lake.twins import twins
+from ranklake.lake.status.duplicate_ranks import twins
+from ranklake.lake.storage.store import Lake
 
 
 def run_command(capsys, *arguments):

@@ -14,9 +14,9 @@ from ranklake.flows.calls import Settings, ingest_once, pipeline_once
 from ranklake.flows.retrying import may_pass
 from ranklake.flows.storage import StorageReferenceError, storage_options
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.read import read
+from ranklake.lake.delta.read import read
 from ranklake.lake.rollups.registry import ROLLUPS
-from ranklake.lake.store import Lake, LakeUnreachableError, NotALakeError
+from ranklake.lake.storage.store import Lake, LakeUnreachableError, NotALakeError
 from ranklake.quality.check import run_checks
 
 EMBEDDED = """

@@ -14,8 +14,8 @@ from importing import ask, imported, rejects
 from ranklake.capture.importers.imports import import_files
 from ranklake.capture.importers.mapping import MappingError, load_mapping
 from ranklake.capture.importers.source import SourceError
-from ranklake.lake.limits import Limits
-from ranklake.lake.store import Lake
+from ranklake.lake.storage.store import Lake
+from ranklake.lake.trust.limits import Limits
 
 MAPPING = """
 table: pools

@@ -12,19 +12,20 @@ import pytest
 from bringing import adds_up, bring
 from segments import put_bytes, put_segment, segment_bytes, step_rows
 
-from ranklake.lake import action_plan, ingest_plan
-from ranklake.lake.commit import number_of
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.contracts.segment import SegmentFooter
-from ranklake.lake.plan import DamagedPlanError, Plan, last_finished
-from ranklake.lake.read import read
-from ranklake.lake.spool import Spool
-from ranklake.lake.store import LakeUnreachableError
-from ranklake.lake.tables import CONTRACT_VERSION, NewerTableError, delta_table
-from ranklake.lake.upkeep.merge import merge_small
-from ranklake.lake.upkeep.run import upkeep
-from ranklake.lake.workers import InProcess
-from ranklake.lake.writers import CONFLICT
+from ranklake.lake.delta.commit import number_of
+from ranklake.lake.delta.read import read
+from ranklake.lake.delta.tables import CONTRACT_VERSION, NewerTableError, delta_table
+from ranklake.lake.ingest import ingest_plan
+from ranklake.lake.maintenance.compaction import merge_small
+from ranklake.lake.maintenance.run import upkeep
+from ranklake.lake.plans import action_plan
+from ranklake.lake.plans.plan import DamagedPlanError, Plan, last_finished
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.storage.store import LakeUnreachableError
+from ranklake.lake.trust.writers import CONFLICT
+from ranklake.segments.segment import SegmentFooter
 
 INGEST = {"spool": "s", "writer": "w", "versions": {"steps": 1}, "segments": []}
 ACTION = {"writer": "w", "add": [], "remove": {}, "purge": False, "kept": {}, "account": {}}

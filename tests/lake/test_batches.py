@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from segments import put_bytes
 
 from ranklake.capture.sealing.seal import parquet_bytes
-from ranklake.lake import batches
-from ranklake.lake.batches import Loader
 from ranklake.lake.contracts.arrow import conform
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.contracts.segment import METADATA_KEY, SegmentFooter
-from ranklake.lake.incoming import Opener, load
-from ranklake.lake.limits import DEFAULT
-from ranklake.lake.packs import Reader
-from ranklake.lake.spool import Spool
-from ranklake.lake.writers import NOT_ASKED
+from ranklake.lake.ingest import batches
+from ranklake.lake.ingest.batches import Loader
+from ranklake.lake.ingest.segment_reading import Opener, load
+from ranklake.lake.spool.packs import Reader
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.trust.limits import DEFAULT
+from ranklake.lake.trust.writers import NOT_ASKED
+from ranklake.segments.segment import METADATA_KEY, SegmentFooter
 
 SCALARS = contract("scalars")
 OWNER = ("run", "attempt", "rank", "incarnation", "segment")

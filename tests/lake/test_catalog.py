@@ -9,7 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from ranklake.commands.catalog import catalog
-from ranklake.lake.catalog import UnknownNameError, find, main, pages, stale, write
+from ranklake.lake.catalog.catalog import UnknownNameError, find, pages, stale, write
+from ranklake.lake.catalog.command import main
 from ranklake.lake.contracts import Contract, ContractError, Metric, load, load_contracts, load_metrics
 
 DOCS = Path(__file__).parents[2] / "docs" / "catalog"

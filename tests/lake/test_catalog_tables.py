@@ -18,13 +18,13 @@ from ranklake.bench.job import Job
 from ranklake.cli import cli
 from ranklake.errors import RanklakeError
 from ranklake.flows.calls import Settings, catalog_once
-from ranklake.lake.catalog_refresh import refresh
-from ranklake.lake.catalog_sizes import column_sizes, live_files, newest, table_size
+from ranklake.lake.catalog.refresh import refresh
+from ranklake.lake.catalog.sizes import column_sizes, live_files, newest, table_size
 from ranklake.lake.contracts import contract, load_contracts, load_metrics
 from ranklake.lake.contracts.odcs import document
-from ranklake.lake.limits import Limits
-from ranklake.lake.query import query
-from ranklake.lake.store import Lake
+from ranklake.lake.query.sql import query
+from ranklake.lake.storage.store import Lake
+from ranklake.lake.trust.limits import Limits
 
 ODCS = json.loads((Path(__file__).parent / "odcs-json-schema-v3.1.0.json").read_text(encoding="utf-8"))
 NOON = datetime(2026, 3, 9, 12, tzinfo=UTC)

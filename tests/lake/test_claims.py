@@ -11,15 +11,15 @@ from packing import pack_up
 from segments import DAY, put_segment, step_rows
 from signed import sign_segment
 
-from ranklake.lake.claims import Said, disagree, only_new
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.ingest import ingest
-from ranklake.lake.invariant import balance
-from ranklake.lake.read import read
-from ranklake.lake.spool import Spool
-from ranklake.lake.store import Lake
-from ranklake.lake.workers import InProcess
-from ranklake.lake.writers import ANYBODY, CONFLICT, NOT_SIGNED, Prefix, Writers
+from ranklake.lake.delta.read import read
+from ranklake.lake.ingest.claims import Said, disagree, only_new
+from ranklake.lake.ingest.run import ingest
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.status.reconciliation import balance
+from ranklake.lake.storage.store import Lake
+from ranklake.lake.trust.writers import ANYBODY, CONFLICT, NOT_SIGNED, Prefix, Writers
 
 
 def bring(lake, spool, writers=ANYBODY):

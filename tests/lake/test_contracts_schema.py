@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ranklake.lake.contracts.document import Document
-from ranklake.lake.contracts.load import PACKAGED
+from ranklake.lake.contracts.load import PACKAGED, ROOM
 from ranklake.lake.contracts.schema import problems, schema
 
-WHOLE = json.loads((PACKAGED / "schema.json").read_text(encoding="utf-8"))
+WHOLE = json.loads((ROOM / "schema.json").read_text(encoding="utf-8"))
 READ = {
     "$ref", "type", "enum", "pattern", "minLength", "minimum", "minItems", "items", "properties", "required",
     "additionalProperties",
 }  # fmt: skip
-FILES = {path.stem: Document(path).content for path in sorted(PACKAGED.glob("*.yaml"))}
+FILES = {path.stem: Document(path).content for path in sorted([*PACKAGED.glob("*.yaml"), ROOM / "metrics.yaml"])}
 
 
 def definition_of(stem):

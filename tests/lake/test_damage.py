@@ -15,22 +15,22 @@ from segments import DAY, put_segment, step_rows
 
 from ranklake.cli import cli, run
 from ranklake.flows.calls import DamageError, Settings, pipeline_once, refuse_damage, rollup_once, upkeep_once
-from ranklake.lake import action_plan
-from ranklake.lake.commit import append_files, files, number_of, swap
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.ingest import ingest
-from ranklake.lake.integrity import DamagedFileError, damaged
-from ranklake.lake.parquet import DataFile, digest_of
-from ranklake.lake.query import query
-from ranklake.lake.read import read
+from ranklake.lake.delta.commit import append_files, files, number_of, swap
+from ranklake.lake.delta.integrity import DamagedFileError, damaged
+from ranklake.lake.delta.parquet import DataFile, digest_of
+from ranklake.lake.delta.read import read
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.ingest.run import ingest
+from ranklake.lake.maintenance import compaction
+from ranklake.lake.maintenance.run import upkeep
+from ranklake.lake.maintenance.scrub import scrub
+from ranklake.lake.plans import action_plan
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.runner import recompute, run_rollups
-from ranklake.lake.spool import Spool
-from ranklake.lake.store import Lake
-from ranklake.lake.tables import delta_table
-from ranklake.lake.upkeep import merge
-from ranklake.lake.upkeep.run import upkeep
-from ranklake.lake.upkeep.scrub import scrub
-from ranklake.lake.workers import InProcess
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.storage.store import Lake
 
 FLIPS = int(os.environ.get("RANKLAKE_FLIPS", "40"))
 FILES = 4
@@ -99,14 +99,14 @@ def test_every_flipped_bit_is_found(site):
     """Wherever one bit turns in a data file: merge, rollup, rewriting, SQL with --verify and a scrub each name it."""
     chance = random.Random(13)
     target, number = contract("steps"), 99
-    (task,) = merge.planned(site.lake, ["steps"], number, thorough=True, today=DAY.date() + timedelta(9))
+    (task,) = compaction.planned(site.lake, ["steps"], number, thorough=True, today=DAY.date() + timedelta(9))
     paths = data_files(site)
     for _ in range(FLIPS):
         path = chance.choice(paths)
         bit = chance.randrange(8 * path.stat().st_size)
         flip(path, bit)
         lake = Lake.open(site.lake.uri)
-        (bad,) = merge.merge(task).damaged
+        (bad,) = compaction.merge(task).damaged
         assert path.name in bad.path
         with pytest.raises(DamagedFileError, match=path.name):
             recompute(lake, "step_rollup", [DAY.date()])
@@ -221,7 +221,7 @@ def test_a_right_that_lacks_is_no_damage(site, monkeypatch):
         def refuse(*_, error=error):
             raise error
 
-        monkeypatch.setattr("ranklake.lake.integrity._examine", refuse)
+        monkeypatch.setattr("ranklake.lake.delta.integrity._examine", refuse)
         with pytest.raises(type(error)):
             damaged(Lake.open(site.lake.uri), "steps", live(site))
 

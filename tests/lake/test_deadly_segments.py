@@ -11,13 +11,14 @@ import pytest
 from bringing import adds_up, bring
 from segments import put_bytes, put_segment, segment_bytes, step_rows
 
-from ranklake.lake import careful, compact, expendable, ingest_plan
-from ranklake.lake.attempts import WHOLE, Attempts, named
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.contracts.segment import SegmentFooter, SegmentName
-from ranklake.lake.read import read
-from ranklake.lake.spool import Spool
-from ranklake.lake.workers import InProcess, WorkersError
+from ranklake.lake.delta.read import read
+from ranklake.lake.ingest import ingest_plan, isolation, task
+from ranklake.lake.plans import subprocess_workers
+from ranklake.lake.plans.attempts import WHOLE, Attempts, named
+from ranklake.lake.plans.workers import InProcess, WorkersError
+from ranklake.lake.spool.spool import Spool
+from ranklake.segments.segment import SegmentFooter, SegmentName
 
 KILLER = """
 import os, signal, sys
@@ -40,7 +41,7 @@ def deadly(tmp_path, monkeypatch):
     place.mkdir()
     (place / "killer.py").write_text(KILLER.format(path=sys.path))
     monkeypatch.syspath_prepend(str(place))
-    monkeypatch.setattr(expendable, "_SERVE", f"import killer; {expendable._SERVE}")
+    monkeypatch.setattr(subprocess_workers, "_SERVE", f"import killer; {subprocess_workers._SERVE}")
     return "import killer\n"
 
 
@@ -62,10 +63,10 @@ def test_a_segment_that_kills_is_set_aside(lake, spool, deadly, monkeypatch):
     """Ingests that are killed by a segment are followed by one that finds it, keeps its bytes and goes on."""
     segments(spool)
     script = f"""{deadly}
-from ranklake.lake.ingest import ingest
-from ranklake.lake.spool import Spool
-from ranklake.lake.store import Lake
-from ranklake.lake.workers import InProcess
+from ranklake.lake.ingest.run import ingest
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.storage.store import Lake
+from ranklake.lake.plans.workers import InProcess
 ingest(Lake.open({lake.uri!r}), Spool({str(spool)!r}), InProcess())
 """
     path = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -73,9 +74,9 @@ ingest(Lake.open({lake.uri!r}), Spool({str(spool)!r}), InProcess())
     assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
     assert Attempts(lake, 1).begun(WHOLE) == 1
     monkeypatch.setattr(ingest_plan, "TRIES", 1)
-    monkeypatch.setattr(careful, "TRIES", 1)
+    monkeypatch.setattr(isolation, "TRIES", 1)
     done = bring(lake, spool)
-    assert (done.rows_stored, unreadable(lake)) == (5, {3: careful.DEADLY})
+    assert (done.rows_stored, unreadable(lake)) == (5, {3: isolation.DEADLY})
     assert len(list(Path(lake.path("quarantine")).iterdir())) == 1
     assert list(Path(lake.path("attempts")).iterdir()) == []
     adds_up(lake, spool)
@@ -101,7 +102,7 @@ def test_a_footer_at_which_pyarrow_ends_the_process_is_damage(lake, spool):
 def test_memory_that_is_not_there_is_no_damage(lake, spool, monkeypatch):
     """A task that runs out of memory is tried again by itself, and nothing is in quarantine."""
     segments(spool)
-    plain, calls = compact._compact, []
+    plain, calls = task._compact, []
 
     def starved(group):
         calls.append(len(group.segments))
@@ -109,7 +110,7 @@ def test_memory_that_is_not_there_is_no_damage(lake, spool, monkeypatch):
             raise pa.ArrowMemoryError("malloc of size 1 failed")
         return plain(group)
 
-    monkeypatch.setattr(compact, "_compact", starved)
+    monkeypatch.setattr(task, "_compact", starved)
     assert bring(lake, spool).rows_stored == 10
     assert calls == [2]
     assert not Path(lake.path("quarantine")).exists()
@@ -122,22 +123,22 @@ def test_tries_are_counted_across_drivers(lake, spool, deadly):
     _, third = segments(spool)
     plan = ingest_plan.compose(lake, Spool(str(spool)), 1)
     lake.put_if_absent(plan.name, plan.to_json())
-    mark(lake, WHOLE, "begun", careful.TRIES)
+    mark(lake, WHOLE, "begun", isolation.TRIES)
     mark(lake, named(plan.body["segments"]), "begun", 1)
-    mark(lake, named([{"path": str(third)}]), "died", careful.TRIES - 1)
+    mark(lake, named([{"path": str(third)}]), "died", isolation.TRIES - 1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(careful, "set_aside", _interrupt)
+        patch.setattr(isolation, "set_aside", _interrupt)
         with pytest.raises(KeyboardInterrupt):
             bring(lake, spool)
-    assert Attempts(lake, 1).died(named([{"path": str(third)}])) == careful.TRIES
-    assert Attempts(lake, 1).begun(WHOLE) == careful.TRIES, "an interrupt is no death"
+    assert Attempts(lake, 1).died(named([{"path": str(third)}])) == isolation.TRIES
+    assert Attempts(lake, 1).begun(WHOLE) == isolation.TRIES, "an interrupt is no death"
     started = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(careful, "attempted", lambda group: started.append(group) or compact.compact(group))
-        patch.setattr(careful, "Expendable", InProcess)
+        patch.setattr(isolation, "attempted", lambda group: started.append(group) or task.compact(group))
+        patch.setattr(isolation, "Expendable", InProcess)
         assert bring(lake, spool).rows_stored == 5
     assert [str(third) in str(group.segments) for group in started] == [False, False], "it was tried again"
-    assert unreadable(lake) == {3: careful.DEADLY}
+    assert unreadable(lake) == {3: isolation.DEADLY}
     adds_up(lake, spool)
 
 
@@ -149,8 +150,8 @@ def test_workers_that_die_at_nothing_blame_no_segment(lake, spool, monkeypatch):
     """Where processes die whatever they do, nothing is set aside, and the error says so."""
     segments(spool)
     killing = "import os; os.write(int(__import__('sys').argv[1]), b'R'); os._exit(9)"
-    monkeypatch.setattr(expendable, "_SERVE", killing)
-    monkeypatch.setattr(compact, "_compact", lambda _: (_ for _ in ()).throw(MemoryError()))
+    monkeypatch.setattr(subprocess_workers, "_SERVE", killing)
+    monkeypatch.setattr(task, "_compact", lambda _: (_ for _ in ()).throw(MemoryError()))
     with pytest.raises(WorkersError, match="empty task"):
         bring(lake, spool)
     monkeypatch.undo()

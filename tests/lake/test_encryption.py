@@ -16,17 +16,17 @@ from packing import pack_up
 from segments import put_segment, step_rows
 
 from ranklake.cli import run
-from ranklake.lake.contracts import keys
-from ranklake.lake.contracts.envelope import EncryptionError, Key, MissingKeyError, NotAuthenticError, decrypt, encrypt
-from ranklake.lake.contracts.keys import Keyring, find_key, read_keyring
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.contracts.segment import NotASegmentError, SegmentName
-from ranklake.lake.ingest import ingest
-from ranklake.lake.invariant import balance
-from ranklake.lake.read import read
-from ranklake.lake.spool import Spool
-from ranklake.lake.store import Lake
-from ranklake.lake.workers import InProcess
+from ranklake.lake.delta.read import read
+from ranklake.lake.ingest.run import ingest
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.status.reconciliation import balance
+from ranklake.lake.storage.store import Lake
+from ranklake.segments import keys
+from ranklake.segments.envelope import EncryptionError, Key, MissingKeyError, NotAuthenticError, decrypt, encrypt
+from ranklake.segments.keys import Keyring, find_key, read_keyring
+from ranklake.segments.segment import NotASegmentError, SegmentName
 
 texts = st.binary(max_size=200)
 

@@ -16,18 +16,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from segments import DAY, put_segment, step_rows
 
-from ranklake.lake import compact, incoming, ingest_plan, parquet
-from ranklake.lake import order as order_module
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.edge import describe, failures, judge
 from ranklake.lake.contracts.json_text import is_json
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.contracts.segment import SegmentName
-from ranklake.lake.order import sort_names, sort_order, taken
-from ranklake.lake.read import read
-from ranklake.lake.repeats import first_of_key, joined_slots, seen_before, slot_texts
-from ranklake.lake.store import Lake
-from ranklake.lake.tables import ensure_table
+from ranklake.lake.delta import order as order_module
+from ranklake.lake.delta import parquet
+from ranklake.lake.delta.order import sort_names, sort_order, taken
+from ranklake.lake.delta.read import read
+from ranklake.lake.delta.tables import ensure_table
+from ranklake.lake.ingest import ingest_plan, segment_reading, task
+from ranklake.lake.ingest.deduplication import first_of_key, joined_slots, seen_before, slot_texts
+from ranklake.lake.storage.store import Lake
+from ranklake.segments.segment import SegmentName
 
 STEPS = contract("steps")
 
@@ -245,9 +246,9 @@ def test_every_row_has_the_fate_of_a_plain_walk(tmp_path_factory, monkeypatch, r
     filtered.
     """
     monkeypatch.setattr(ingest_plan, "PIECE_BYTES", piece)
-    monkeypatch.setattr(incoming, "PART_ROWS", 5 if piece < 10**9 else 10**6)
+    monkeypatch.setattr(segment_reading, "PART_ROWS", 5 if piece < 10**9 else 10**6)
     monkeypatch.setattr(parquet, "ROW_GROUP_ROWS", 4)
-    monkeypatch.setattr(compact, "_STRETCH_ROWS", stretch)
+    monkeypatch.setattr(task, "_STRETCH_ROWS", stretch)
     place = tmp_path_factory.mktemp("lake")
     lake, spool = Lake.create(str(place / "lake")), place / "spool"
     seen, stored, refused, names = set(), Counter(), Counter(), set()
@@ -295,7 +296,7 @@ def test_columns_without_a_value_are_not_written(lake, spool):
 
 def test_a_large_segment_that_is_damaged_at_its_end_stores_nothing(lake, spool, monkeypatch):
     """A segment that is read in parts is checked to its end before the first part is stored."""
-    monkeypatch.setattr(incoming, "PART_ROWS", 16)
+    monkeypatch.setattr(segment_reading, "PART_ROWS", 16)
     monkeypatch.setattr(ingest_plan, "PIECE_BYTES", 1)
     rows = step_rows(100)
     theirs = pa.array([7] * 99 + [8], pa.int64())

@@ -13,17 +13,18 @@ from bringing import adds_up, bring
 from packing import pack_up
 from segments import put_bytes, put_segment, step_rows
 
-from ranklake.lake import compact as compact_module
-from ranklake.lake import ingest_plan, spool_folder
 from ranklake.lake.contracts.edge import judge
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.contracts.segment import METADATA_KEY, NotASegmentError, SegmentFooter, SegmentName
-from ranklake.lake.gate import DENIED, IRREGULAR, MEMBER_LIKE, TOO_LARGE, UNPRINTABLE, UNSTEADY, UnreadError
-from ranklake.lake.limits import DEFAULT, Limits
-from ranklake.lake.plan import Plan
-from ranklake.lake.read import read
-from ranklake.lake.spool import Spool
-from ranklake.lake.spool_folder import SpoolFolder
+from ranklake.lake.delta.read import read
+from ranklake.lake.ingest import ingest_plan
+from ranklake.lake.ingest import task as compact_module
+from ranklake.lake.plans.plan import Plan
+from ranklake.lake.spool import local_folder
+from ranklake.lake.spool.gate import DENIED, IRREGULAR, MEMBER_LIKE, TOO_LARGE, UNPRINTABLE, UNSTEADY, UnreadError
+from ranklake.lake.spool.local_folder import SpoolFolder
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.trust.limits import DEFAULT, Limits
+from ranklake.segments.segment import METADATA_KEY, NotASegmentError, SegmentFooter, SegmentName
 
 SAID = SegmentFooter("steps", 1, "evil", 0, 0, 1, 66, 0, rows=3)
 NAME = str(SegmentName("r1", 0, 0, 7, 0, 3, "0" * 64))
@@ -366,8 +367,8 @@ def test_a_pack_may_not_have_its_looker_read_for_ever(lake, spool, monkeypatch):
         (folder / name).touch()
         os.truncate(folder / name, 100 * 2**30)
     asked = []
-    plain = spool_folder._read
-    monkeypatch.setattr(spool_folder, "_read", lambda file, begin, size: asked.append(size) or plain(file, begin, size))
+    plain = local_folder._read
+    monkeypatch.setattr(local_folder, "_read", lambda file, begin, size: asked.append(size) or plain(file, begin, size))
     done = bring(lake, spool)
     assert (done.segments, done.rows_stored, done.held) == (1, 5, {TOO_LARGE: 2})
     assert max(asked) < 2**20

@@ -15,15 +15,17 @@ from hypothesis import strategies as st
 from segments import DAY, put_bytes, put_segment, step_rows
 
 from ranklake.commands.status import status
-from ranklake.lake import commit, ingest_plan, ledger
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.contracts.segment import SegmentFooter
-from ranklake.lake.invariant import balance
-from ranklake.lake.plan import last_finished, read_plan
-from ranklake.lake.read import read
-from ranklake.lake.spool import Spool
-from ranklake.lake.store import Lake
-from ranklake.lake.tables import delta_table
+from ranklake.lake.delta import commit
+from ranklake.lake.delta.read import read
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.ingest import ingest_plan
+from ranklake.lake.plans import ledger
+from ranklake.lake.plans.plan import last_finished, read_plan
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.status.reconciliation import balance
+from ranklake.lake.storage.store import Lake
+from ranklake.segments.segment import SegmentFooter
 
 
 def keys(lake, table="steps"):

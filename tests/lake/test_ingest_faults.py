@@ -17,25 +17,25 @@ from bringing import books, bring
 from packing import pack_up
 from segments import DAY, put_bytes, put_segment, step_rows
 
-from ranklake.lake import compact, ingest_plan
-from ranklake.lake.commit import DamagedLogError
 from ranklake.lake.contracts.arrow import arrow_schema, conform
 from ranklake.lake.contracts.errors import ContractMismatchError
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.contracts.segment import METADATA_KEY, SegmentFooter
-from ranklake.lake.history import History
-from ranklake.lake.ingest import ingest
-from ranklake.lake.invariant import balance
-from ranklake.lake.known import damaged_when
-from ranklake.lake.packs import Reader
-from ranklake.lake.parquet import write_partition
-from ranklake.lake.plan import DamagedPlanError
-from ranklake.lake.read import read, read_files
-from ranklake.lake.spool import Spool
-from ranklake.lake.store import Lake, LakeError, LakeUnreachableError
-from ranklake.lake.tables import delta_table
-from ranklake.lake.upkeep.run import upkeep
-from ranklake.lake.workers import InProcess, WorkersError, on_call, workers
+from ranklake.lake.delta.commit import DamagedLogError
+from ranklake.lake.delta.parquet import write_partition
+from ranklake.lake.delta.read import read, read_files
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.ingest import ingest_plan, task
+from ranklake.lake.ingest.index_summary import History
+from ranklake.lake.ingest.ingestion_index import damaged_when
+from ranklake.lake.ingest.run import ingest
+from ranklake.lake.maintenance.run import upkeep
+from ranklake.lake.plans.plan import DamagedPlanError
+from ranklake.lake.plans.workers import InProcess, WorkersError, on_call, workers
+from ranklake.lake.spool.packs import Reader
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.status.reconciliation import balance
+from ranklake.lake.storage.store import Lake, LakeError, LakeUnreachableError
+from ranklake.segments.segment import METADATA_KEY, SegmentFooter
 
 
 def faults(lake, spool):
@@ -389,7 +389,7 @@ def test_what_was_written_anew_is_not_purged_unread(lake, spool, packed):
 
 def test_many_refused_rows_are_written_some_at_a_time(lake, spool, monkeypatch):
     """Each refused row goes along with its reason and its segment's digest, however few are written at a time."""
-    monkeypatch.setattr(compact, "REJECTED_ROWS", 3)
+    monkeypatch.setattr(task, "REJECTED_ROWS", 3)
     paths = [
         put_segment(spool, with_column(step_rows(5, segment=number), "step_time_s", [-1.0, 1.0, -1.0, 1.0, -1.0]))
         for number in range(3)

@@ -10,12 +10,12 @@ from bringing import adds_up, bring
 from segments import DAY, put_bytes, put_segment, step_rows
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.contracts.segment import METADATA_KEY, SegmentFooter
-from ranklake.lake.ingest_plan import compose
-from ranklake.lake.limits import Limits
-from ranklake.lake.plan import Plan
-from ranklake.lake.read import read
-from ranklake.lake.spool import Spool
+from ranklake.lake.delta.read import read
+from ranklake.lake.ingest.ingest_plan import compose
+from ranklake.lake.plans.plan import Plan
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.trust.limits import Limits
+from ranklake.segments.segment import METADATA_KEY, SegmentFooter
 
 
 def sealed(rows, said, **options):
@@ -96,8 +96,8 @@ def test_a_bomb_of_rows_is_refused_before_it_is_decoded(lake, spool):
 
 def test_a_large_segment_is_taken_in_parts(lake, spool, monkeypatch):
     """What is more than a part is decoded part by part, and stored whole."""
-    monkeypatch.setattr("ranklake.lake.incoming.PART_BYTES", 100_000)
-    monkeypatch.setattr("ranklake.lake.batches.PART_ROWS", 1_000)
+    monkeypatch.setattr("ranklake.lake.ingest.segment_reading.PART_BYTES", 100_000)
+    monkeypatch.setattr("ranklake.lake.ingest.batches.PART_ROWS", 1_000)
     put_segment(spool, step_rows(5_000))
     assert bring(lake, spool).rows_stored == 5_000
     adds_up(lake, spool)

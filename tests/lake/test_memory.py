@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import telemetry
 
-from ranklake.lake import ingest_plan
-from ranklake.lake.commit import swap
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.ingest import ingest
-from ranklake.lake.parquet import write_days
-from ranklake.lake.spool import Spool
-from ranklake.lake.tables import ensure_table
-from ranklake.lake.workers import ONE, InProcess, Room, workers
+from ranklake.lake.delta.commit import swap
+from ranklake.lake.delta.parquet import write_days
+from ranklake.lake.delta.tables import ensure_table
+from ranklake.lake.ingest import ingest_plan
+from ranklake.lake.ingest.run import ingest
+from ranklake.lake.plans.workers import ONE, InProcess, Room, workers
+from ranklake.lake.spool.spool import Spool
 
 LIMIT_BYTES = 768 * 2**20
 
@@ -60,7 +60,7 @@ def test_tasks_are_even(tasks):
 LOADED = """
 import os
 before = dict(os.environ)
-import ranklake.lake.scan
+import ranklake.lake.query.scan
 assert dict(os.environ) == before
 """
 
@@ -77,8 +77,8 @@ def test_datafusion_keeps_freed_memory_for_a_second(said, kept_ms):
 READS_MANY_FILES = """
 import sys
 from pathlib import Path
-from ranklake.lake.query import session
-from ranklake.lake.store import Lake
+from ranklake.lake.query.sql import session
+from ranklake.lake.storage.store import Lake
 
 def threads():
     return len(list(Path("/proc/self/task").iterdir()))

@@ -14,18 +14,19 @@ from hypothesis import strategies as st
 from packing import pack_up
 from segments import put_segment, step_rows
 
-from ranklake.lake import ingest_plan, packs
-from ranklake.lake import spool as spool_module
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.contracts.pack import NotAPackError, PackName, pack, read_directory, salvage
-from ranklake.lake.history import History
-from ranklake.lake.ingest import ingest
-from ranklake.lake.packs import Reader
-from ranklake.lake.read import read
-from ranklake.lake.spool import Spool
-from ranklake.lake.store import Lake
-from ranklake.lake.tables import delta_table
-from ranklake.lake.workers import InProcess
+from ranklake.lake.delta.read import read
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.ingest import ingest_plan
+from ranklake.lake.ingest.index_summary import History
+from ranklake.lake.ingest.run import ingest
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.spool import packs
+from ranklake.lake.spool import spool as spool_module
+from ranklake.lake.spool.packs import Reader
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.storage.store import Lake
+from ranklake.segments.pack import NotAPackError, PackName, pack, read_directory, salvage
 
 
 def stored_slots(lake):

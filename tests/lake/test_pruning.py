@@ -10,9 +10,9 @@ from rollup_inputs import NOON, append
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.query import query, session
-from ranklake.lake.scan import MissingFileError
-from ranklake.lake.store import Lake
+from ranklake.lake.query.scan import MissingFileError
+from ranklake.lake.query.sql import query, session
+from ranklake.lake.storage.store import Lake
 
 ROWS = 300_000  # more than a row group holds
 RUNS = ("alpha", "beta", "gamma")

@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 from rollup_inputs import NOON, append
 
-from ranklake.lake.commit import files
 from ranklake.lake.contracts.load import load_contracts
-from ranklake.lake.query import query
-from ranklake.lake.store import Lake
-from ranklake.lake.tables import delta_table, ensure_table
+from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.tables import delta_table, ensure_table
+from ranklake.lake.query.sql import query
+from ranklake.lake.storage.store import Lake
 
 RECIPES = Path(__file__).resolve().parents[2] / "docs" / "recipes.md"
 BLOCKS = dict(

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ranklake.lake.contracts import known_secrets
-from ranklake.lake.contracts.randomness import _stretch_of
-from ranklake.lake.contracts.redact import REDACTED, redact, redact_arguments, redact_uri
+from ranklake.redaction import known_secrets
+from ranklake.redaction.randomness import _stretch_of
+from ranklake.redaction.redact import REDACTED, redact, redact_arguments, redact_uri
 
 
 @pytest.mark.parametrize(

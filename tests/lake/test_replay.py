@@ -15,21 +15,21 @@ from retaining import plan as retain
 from segments import DAY, put_segment, step_rows
 
 from ranklake.commands.replay import replay as command
-from ranklake.lake import action_plan
-from ranklake.lake.commit import files, number_of, swap
 from ranklake.lake.contracts.load import contract, load_contracts
-from ranklake.lake.driver import drive
-from ranklake.lake.ingest import ingest
-from ranklake.lake.invariant import balance
-from ranklake.lake.plan import last_finished
-from ranklake.lake.query import query
-from ranklake.lake.read import read
-from ranklake.lake.replay import MissingSegmentsError, ReplayError, replay
+from ranklake.lake.delta.commit import files, number_of, swap
+from ranklake.lake.delta.read import read
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.ingest.run import ingest
+from ranklake.lake.plans import action_plan
+from ranklake.lake.plans.driver import drive
+from ranklake.lake.plans.plan import last_finished
+from ranklake.lake.plans.workers import InProcess, workers
+from ranklake.lake.query.scan import MissingFileError
+from ranklake.lake.query.sql import query
+from ranklake.lake.replay.run import MissingSegmentsError, ReplayError, replay
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.scan import MissingFileError
-from ranklake.lake.spool import Spool
-from ranklake.lake.tables import delta_table
-from ranklake.lake.workers import InProcess, workers
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.status.reconciliation import balance
 from ranklake.quality.check import run_checks
 
 MARCH = (date(2026, 3, 1), date(2026, 3, 3))

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from rollup_inputs import DAY, NOON, append, computed, context
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.prices import COLUMNS, PriceError, price_table, read_prices
-from ranklake.lake.read import read
+from ranklake.lake.delta.read import read
 from ranklake.lake.rollups.evaluate import replace_table
+from ranklake.lake.rollups.prices import COLUMNS, PriceError, price_table, read_prices
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.store import Lake
+from ranklake.lake.storage.store import Lake
 
 HOUR = 3600 * 10**9
 NEXT = DAY + timedelta(days=1)

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from rollup_inputs import DAY, NOON, append, computed, context, rows
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.commit import files, number_of, swap
 from ranklake.lake.contracts.arrow import arrow_schema
-from ranklake.lake.contracts.keys import read_keyring
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.pseudonyms import pseudonym
-from ranklake.lake.read import read
+from ranklake.lake.delta.commit import files, number_of, swap
+from ranklake.lake.delta.read import read
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.rollups.pseudonyms import pseudonym
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.store import Lake
-from ranklake.lake.tables import delta_table
+from ranklake.lake.storage.store import Lake
+from ranklake.segments.keys import read_keyring
 
 MIDNIGHT = datetime(DAY.year, DAY.month, DAY.day, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -12,15 +12,15 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from rollup_inputs import DAY, FLEET, NOON, OF_RUNS, append, rows, state
 
-from ranklake.lake.commit import files, number_of, replace_partitions, swap
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.read import read
+from ranklake.lake.delta.commit import files, number_of, replace_partitions, swap
+from ranklake.lake.delta.read import read
+from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.rollups import work
 from ranklake.lake.rollups.inputs import record, snapshot
 from ranklake.lake.rollups.registry import ROLLUPS, Input, UnknownRollupError, chosen
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.store import Lake
-from ranklake.lake.tables import delta_table
+from ranklake.lake.storage.store import Lake
 
 NEXT = DAY + timedelta(days=1)
 SOME = chosen(["goodput", "rank_health"])

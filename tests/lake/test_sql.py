@@ -19,13 +19,13 @@ import ranklake.lake
 from ranklake.commands.rollup import rollup
 from ranklake.commands.sql import sql
 from ranklake.errors import RanklakeError
-from ranklake.lake.commit import files
 from ranklake.lake.contracts.arrow import ARROW_TYPES
 from ranklake.lake.contracts.load import contract, load_contracts
-from ranklake.lake.query import NotReadOnlyError, QueryError, engine, query, session
-from ranklake.lake.read import read
-from ranklake.lake.store import Lake
-from ranklake.lake.tables import delta_table
+from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.read import read
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.query.sql import NotReadOnlyError, QueryError, engine, query, session
+from ranklake.lake.storage.store import Lake
 
 COUNT = "SELECT rank, count(*) AS n, sum(tokens) AS tokens FROM steps GROUP BY rank ORDER BY rank"
 

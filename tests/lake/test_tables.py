@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from segments import put_segment, step_rows
 
-from ranklake.lake.commit import number_of, swap
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.ingest import ingest
-from ranklake.lake.spool import Spool
-from ranklake.lake.store import Lake, LakeUnreachableError
-from ranklake.lake.tables import delta_table, ensure_table, latest
-from ranklake.lake.workers import InProcess
+from ranklake.lake.delta.commit import number_of, swap
+from ranklake.lake.delta.tables import delta_table, ensure_table, latest
+from ranklake.lake.ingest.run import ingest
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.storage.store import Lake, LakeUnreachableError
 
 
 def test_a_damaged_log_is_said_in_one_line(tmp_path):

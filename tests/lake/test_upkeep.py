@@ -17,23 +17,24 @@ from segments import DAY, put_bytes, put_segment, step_rows
 
 from ranklake.cli import run
 from ranklake.commands import upkeep as upkeep_command
-from ranklake.lake import action_plan, ingest_plan
-from ranklake.lake.commit import append_files, files, fingerprint
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.contracts.segment import SegmentFooter
-from ranklake.lake.driver import drive
-from ranklake.lake.ingest import ingest
-from ranklake.lake.plan import last_finished
-from ranklake.lake.read import read
+from ranklake.lake.delta.commit import append_files, files, fingerprint
+from ranklake.lake.delta.read import read
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.ingest import ingest_plan
+from ranklake.lake.ingest.run import ingest
+from ranklake.lake.maintenance import compaction, log
+from ranklake.lake.maintenance.compaction import FAN_IN, TIERS, due, merge_small
+from ranklake.lake.maintenance.run import upkeep
+from ranklake.lake.maintenance.vacuum import GRACE, GraceError, garbage
+from ranklake.lake.plans import action_plan
+from ranklake.lake.plans.driver import drive
+from ranklake.lake.plans.plan import last_finished
+from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.inputs import snapshot
-from ranklake.lake.spool import Spool
-from ranklake.lake.store import Lake, LakeUnreachableError
-from ranklake.lake.tables import delta_table
-from ranklake.lake.upkeep import logs, merge
-from ranklake.lake.upkeep.merge import FAN_IN, TIERS, due, merge_small
-from ranklake.lake.upkeep.purge import GRACE, GraceError, garbage
-from ranklake.lake.upkeep.run import upkeep
-from ranklake.lake.workers import InProcess
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.storage.store import Lake, LakeUnreachableError
+from ranklake.segments.segment import SegmentFooter
 
 TODAY = datetime.now(UTC).date()
 KEY = ["incarnation", "segment", "slot"]
@@ -119,20 +120,20 @@ def test_which_files_are_merged():
 @pytest.mark.parametrize("repeated", [False, True])
 def test_long_text_is_merged_within_memory(lake, monkeypatch, repeated):
     """What files hold, not how small they are, says how many are merged; a long word of many rows is held once."""
-    monkeypatch.setattr(merge, "MEMORY_BYTES", 2 * 2**20)
+    monkeypatch.setattr(compaction, "MEMORY_BYTES", 2 * 2**20)
     for number in range(9):
         count = 400 if repeated else 60
         words = [f"{0 if repeated else 60 * number + row:>10} " + "long " * 2000 for row in range(count)]
         append(lake, "events", [{"ts": DAY, "event": "failure", "message": word, "rank": number} for word in words])
     read_rows = read(lake, contract("events")).sort_by([("rank", "ascending"), ("slot", "ascending")])
-    assert read_rows.nbytes > 2 * merge.MEMORY_BYTES
+    assert read_rows.nbytes > 2 * compaction.MEMORY_BYTES
     pool, old = pa.proxy_memory_pool(pa.default_memory_pool()), pa.default_memory_pool()
     pa.set_memory_pool(pool)
     try:
         merge_small(lake, InProcess(), ["events"], thorough=True)
     finally:
         pa.set_memory_pool(old)
-    assert pool.max_memory() < 4 * merge.MEMORY_BYTES
+    assert pool.max_memory() < 4 * compaction.MEMORY_BYTES
     files_ = files(delta_table(lake, "events"))
     assert files_.num_rows == (1 if repeated else 3)
     again = read(lake, contract("events")).sort_by([("rank", "ascending"), ("slot", "ascending")])
@@ -192,12 +193,12 @@ def test_a_slow_driver_of_a_plan_deletes_nothing_of_later_ones(lake, spool):
 def test_what_was_merged_before_a_purge_is_merged_again(lake, spool):
     """A merge that waits for its plan is given up where a plan that purges its date came first."""
     bring_minutes(lake, spool, 9)
-    composer = merge._Composer(lake, InProcess(), ["steps"], thorough=True, progress=None)
+    composer = compaction._Composer(lake, InProcess(), ["steps"], thorough=True, progress=None)
     number = last_finished(lake) + 1
     plan, before = drop_one_file(lake, number)
-    (task,) = merge.planned(lake, ["steps"], number, thorough=True, today=TODAY)
+    (task,) = compaction.planned(lake, ["steps"], number, thorough=True, today=TODAY)
     without = replace(task, files=[row for row in task.files if row["path"] != before[0]])
-    made = merge.merge(without)
+    made = compaction.merge(without)
     composer._ready = [(time.monotonic(), made.task, made.file)]
     assert composer._still_good(number + 1), "else the test shows nothing"
     lake.put_if_absent(plan.name, plan.to_json())
@@ -257,7 +258,7 @@ def test_a_grace_period_beyond_what_logs_remember(lake):
 
 def test_a_log_gets_checkpoints(lake, spool, monkeypatch):
     """After many commits a checkpoint is written, once; the table reads the same."""
-    monkeypatch.setattr(logs, "CHECKPOINT_EVERY", 4)
+    monkeypatch.setattr(log, "CHECKPOINT_EVERY", 4)
     bring_minutes(lake, spool, 5, rows=2)
     done = upkeep(lake, InProcess())
     assert {"steps", "segments", "ingest_plans"} <= set(done.checkpoints)

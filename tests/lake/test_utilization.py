@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from rollup_inputs import DAY, append
 
-from ranklake.lake.query import query
+from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.store import Lake
+from ranklake.lake.storage.store import Lake
 from ranklake.quality.check import run_checks
 
 DOC = (Path(__file__).resolve().parents[2] / "docs" / "utilization.md").read_text()

@@ -14,7 +14,7 @@ import pytest
 from distributed import Client, Security
 
 from ranklake.config import load_config
-from ranklake.lake.workers import WorkersError, workers
+from ranklake.lake.plans.workers import WorkersError, workers
 
 SCHEDULER = """
 import asyncio, json, sys

@@ -20,18 +20,15 @@ from segments import DAY, put_segment, segment_name, step_rows
 from signed import footer_of, sign_segment
 
 from ranklake.cli import run
-from ranklake.lake.contracts.envelope import MissingKeyError
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.contracts.segment import SegmentName
-from ranklake.lake.contracts.signing import is_signed_by
-from ranklake.lake.ingest import ingest
-from ranklake.lake.invariant import balance
-from ranklake.lake.read import read
-from ranklake.lake.replay import replay
-from ranklake.lake.spool import Spool
-from ranklake.lake.store import Lake
-from ranklake.lake.workers import InProcess
-from ranklake.lake.writers import (
+from ranklake.lake.delta.read import read
+from ranklake.lake.ingest.run import ingest
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.replay.run import replay
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.status.reconciliation import balance
+from ranklake.lake.storage.store import Lake
+from ranklake.lake.trust.writers import (
     FORGED,
     NOT_ENCRYPTED,
     NOT_SIGNED,
@@ -42,6 +39,9 @@ from ranklake.lake.writers import (
     Prefix,
     Writers,
 )
+from ranklake.segments.envelope import MissingKeyError
+from ranklake.segments.segment import SegmentName
+from ranklake.segments.signing import is_signed_by
 
 
 @pytest.fixture

@@ -11,14 +11,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from segments import DAY, step_rows
 
-from ranklake.lake.commit import files, replace_partitions
 from ranklake.lake.contracts import edge
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.errors import UnknownTableError
 from ranklake.lake.contracts.load import contract, load_metrics
-from ranklake.lake.plan import last_finished
-from ranklake.lake.tables import delta_table
-from ranklake.lake.unreachable import LakeError
+from ranklake.lake.delta.commit import files, replace_partitions
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.plans.plan import last_finished
+from ranklake.lake.storage.reachability import LakeError
 from ranklake.quality import check
 from ranklake.quality import scan as scanning
 from ranklake.quality.check import NotCheckedError, run_checks

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from segments import put_bytes, put_segment, step_rows
 
 from ranklake.cli import run
-from ranklake.lake.contracts.segment import METADATA_KEY, SegmentFooter
+from ranklake.segments.segment import METADATA_KEY, SegmentFooter
 
 SAID = SegmentFooter("steps", 1, "evil", 0, 0, 1, 66, 0, rows=3)
 FACTS = [

@@ -10,13 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from segments import DAY, step_rows
 
-from ranklake.lake import action_plan, plan
-from ranklake.lake.commit import files
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.plan import last_finished, read_plan
-from ranklake.lake.tables import delta_table
-from ranklake.lake.upkeep.merge import merge_small
-from ranklake.lake.workers import InProcess
+from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.maintenance.compaction import merge_small
+from ranklake.lake.plans import action_plan, plan
+from ranklake.lake.plans.plan import last_finished, read_plan
+from ranklake.lake.plans.workers import InProcess
 from ranklake.quality import check, quarantine
 from ranklake.quality.check import run_checks
 from ranklake.quality.scan import Partition

@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from segments import step_rows
 
-from ranklake.lake.commit import files, replace_partitions
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract, load_metrics
-from ranklake.lake.tables import delta_table
+from ranklake.lake.delta.commit import files, replace_partitions
+from ranklake.lake.delta.tables import delta_table
 from ranklake.quality import scan as scanning
 from ranklake.quality.frame import frame
 from ranklake.quality.keys import Hashes

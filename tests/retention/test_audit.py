@@ -16,15 +16,15 @@ from ranklake.lake.audit.chain import GENESIS, digest
 from ranklake.lake.audit.heads import Heads
 from ranklake.lake.audit.proof import prove, verify
 from ranklake.lake.audit.trail import BrokenTrailError, Entry, record, record_all, resume, trail
-from ranklake.lake.commit import append_files, files, number_of, swap
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.ledger import append_own
-from ranklake.lake.tables import delta_table
-from ranklake.lake.trust import Trust
-from ranklake.lake.upkeep.merge import FAN_IN
-from ranklake.lake.upkeep.run import upkeep
-from ranklake.lake.workers import InProcess
+from ranklake.lake.delta.commit import append_files, files, number_of, swap
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.maintenance.compaction import FAN_IN
+from ranklake.lake.maintenance.run import upkeep
+from ranklake.lake.plans.ledger import append_own
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.trust.operator import Trust
 
 ACTOR = "Zacharias.Zebra"
 
@@ -40,7 +40,7 @@ def rewrite(site, change):
     rows = pa.Table.from_pylist(change(trail(site.lake)), schema=arrow_schema(contract("audit")))
     number = number_of(handle)
     new = append_files(site.lake, contract("audit"), rows, number)
-    from ranklake.lake import commit
+    from ranklake.lake.delta import commit
 
     genuine, commit.number_of = commit.number_of, lambda _: -1
     try:

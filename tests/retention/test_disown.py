@@ -9,11 +9,11 @@ from ranklake.lake.audit.proof import verify
 from ranklake.lake.audit.trail import trail
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.ingest import ingest
-from ranklake.lake.invariant import MOST_TOLD, balance
-from ranklake.lake.set_aside import Claim, NotAClaimError
-from ranklake.lake.spool import Spool
-from ranklake.lake.workers import InProcess
+from ranklake.lake.ingest.disowned import Claim, NotAClaimError
+from ranklake.lake.ingest.run import ingest
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.status.reconciliation import MOST_TOLD, balance
 from ranklake.retention.disown import disown
 
 LIAR = "steps/liar~a0~r00000~0000000000000063"
@@ -104,7 +104,7 @@ def test_who_dies_on_the_way_is_finished_by_the_next(site, monkeypatch):
     """Killed after the plan was written, the next command carries it out, and the same call ends the trail."""
     site.bring(liar(), rows_before=50)
     with monkeypatch.context() as patched:
-        patched.setattr("ranklake.lake.action_plan.execute", _die)
+        patched.setattr("ranklake.lake.plans.action_plan.execute", _die)
         with pytest.raises(KeyboardInterrupt):
             disown(site.lake, Claim.parse(LIAR), "ann", "not ours")
     assert [row["action"] for row in trail(site.lake)] == ["disown"]

@@ -14,22 +14,23 @@ from segments import put_segment, step_rows
 from signed import sign_segment
 
 from ranklake.cli import run
-from ranklake.lake import action_plan, ingest_plan
-from ranklake.lake.commit import append_files, files
-from ranklake.lake.contracts.envelope import Key
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.driver import drive
-from ranklake.lake.ledger import row_files
-from ranklake.lake.plan import DamagedPlanError, Plan, RefusedPlanError, last_finished, sealed
-from ranklake.lake.read import read
-from ranklake.lake.register import head_row, stamped
-from ranklake.lake.removal import OutsideError, delete
-from ranklake.lake.spool import Spool
-from ranklake.lake.tables import delta_table
-from ranklake.lake.trust import Trust
-from ranklake.lake.upkeep.merge import merge_small
-from ranklake.lake.workers import InProcess
-from ranklake.lake.writers import Prefix, Writers
+from ranklake.lake.delta.commit import append_files, files
+from ranklake.lake.delta.read import read
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.governance.register import head_row, stamped
+from ranklake.lake.ingest import ingest_plan
+from ranklake.lake.maintenance.compaction import merge_small
+from ranklake.lake.plans import action_plan
+from ranklake.lake.plans.driver import drive
+from ranklake.lake.plans.ledger import row_files
+from ranklake.lake.plans.plan import DamagedPlanError, Plan, RefusedPlanError, last_finished, sealed
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.storage.removal import OutsideError, delete
+from ranklake.lake.trust.operator import Trust
+from ranklake.lake.trust.writers import Prefix, Writers
+from ranklake.segments.envelope import Key
 
 ACTION = {"writer": "w", "add": [], "remove": {}, "purge": False, "kept": {}, "account": {}, "facts": {}}
 SHA = "0" * 64

@@ -10,16 +10,16 @@ from governed import Site
 from retaining import APPROVER, agree, bring_days, carry_out, plan
 
 from ranklake.cli import run
-from ranklake.lake import commit
-from ranklake.lake.approval import NoEvidenceError
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.audit.chain import GENESIS, digest
-from ranklake.lake.commit import append_files, files, number_of, swap
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.plan import Plan
-from ranklake.lake.register import AlteredPlanError, register
-from ranklake.lake.tables import delta_table
+from ranklake.lake.delta import commit
+from ranklake.lake.delta.commit import append_files, files, number_of, swap
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.governance.approval import NoEvidenceError
+from ranklake.lake.governance.register import AlteredPlanError, register
+from ranklake.lake.plans.plan import Plan
 from ranklake.retention.removals import unaccounted
 
 

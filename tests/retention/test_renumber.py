@@ -8,9 +8,9 @@ from segments import DAY, step_rows
 from ranklake import cli
 from ranklake.lake.audit.proof import verify
 from ranklake.lake.audit.trail import trail
-from ranklake.lake.invariant import balance
-from ranklake.lake.query import query
-from ranklake.lake.spool import Spool
+from ranklake.lake.query.sql import query
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.status.reconciliation import balance
 from ranklake.quality.check import run_checks
 from ranklake.retention.renumber import NoRepeatError, renumber
 

@@ -11,20 +11,20 @@ from hypothesis import strategies as st
 from retaining import APPROVER, CONTRACTS, POLICIES, TODAY, agree, bring_days, carry_out, days_ago, plan
 from segments import put_segment, step_rows
 
-from ranklake.lake import action_plan
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.audit.proof import verify
-from ranklake.lake.commit import replace_partitions
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.ingest import ingest
-from ranklake.lake.limits import Limits
-from ranklake.lake.plan import last_finished, read_plan
-from ranklake.lake.register import UnknownPlanError, register
-from ranklake.lake.spool import Spool
-from ranklake.lake.tables import delta_table
-from ranklake.lake.upkeep.merge import merge_small
-from ranklake.lake.workers import InProcess
+from ranklake.lake.delta.commit import replace_partitions
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.governance.register import UnknownPlanError, register
+from ranklake.lake.ingest.run import ingest
+from ranklake.lake.maintenance.compaction import merge_small
+from ranklake.lake.plans import action_plan
+from ranklake.lake.plans.plan import last_finished, read_plan
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.trust.limits import Limits
 from ranklake.retention.apply import NotApprovedError, VoidPlanError
 from ranklake.retention.plan import make_plan
 

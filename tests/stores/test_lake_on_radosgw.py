@@ -12,10 +12,10 @@ from store_suite import StoreSuite
 from stores import Proxy, Store, s3_storage
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.ingest import ingest
-from ranklake.lake.plan import last_finished
-from ranklake.lake.store import Lake
-from ranklake.lake.workers import InProcess
+from ranklake.lake.ingest.run import ingest
+from ranklake.lake.plans.plan import last_finished
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.storage.store import Lake
 
 pytestmark = pytest.mark.radosgw
 SEGMENTS, DRIVERS = 12, 3

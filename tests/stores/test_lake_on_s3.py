@@ -12,11 +12,11 @@ from stores import SECRET, Proxy, Store, moto_server, s3_server, s3_storage
 
 from ranklake.cli import run
 from ranklake.errors import RanklakeError
-from ranklake.lake.contracts.storage import StorageOptionError
-from ranklake.lake.ingest import ingest
-from ranklake.lake.spool import Spool
-from ranklake.lake.store import Lake, LakeUnreachableError, UnsafeStoreError
-from ranklake.lake.workers import InProcess
+from ranklake.lake.ingest.run import ingest
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.storage.store import Lake, LakeUnreachableError, UnsafeStoreError
+from ranklake.segments.storage_options import StorageOptionError
 
 SEGMENTS = 6
 

@@ -1,9 +1,9 @@
 """Bringing segments into a lake, and asking whether the books add up."""
 
-from ranklake.lake.ingest import ingest
-from ranklake.lake.invariant import balance
-from ranklake.lake.spool import Spool
-from ranklake.lake.workers import InProcess
+from ranklake.lake.ingest.run import ingest
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.status.reconciliation import balance
 
 
 def bring(lake, spool, **options):

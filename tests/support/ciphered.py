@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ranklake.lake.contracts.envelope import Key, decrypt, encrypt
-from ranklake.lake.contracts.segment import METADATA_KEY, SegmentFooter, SegmentName
+from ranklake.segments.envelope import Key, decrypt, encrypt
+from ranklake.segments.segment import METADATA_KEY, SegmentFooter, SegmentName
 
 ONE, TWO, THREE = (Key(bytes([number]) * 32) for number in (1, 2, 3))
 

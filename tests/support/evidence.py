@@ -1,4 +1,4 @@
-"""Count pairs of characters in source code, for `ranklake.lake.contracts.randomness`.
+"""Count pairs of characters in source code, for `ranklake.redaction.randomness`.
 
     python tests/support/evidence.py SITE_PACKAGES > table
 

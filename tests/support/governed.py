@@ -8,16 +8,18 @@ import numpy as np
 import pyarrow as pa
 from segments import put_segment
 
-from ranklake.lake import action_plan, commit, ingest_plan, ledger
 from ranklake.lake.audit import trail
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.ingest import ingest
-from ranklake.lake.invariant import balance
-from ranklake.lake.read import read
-from ranklake.lake.spool import Spool
-from ranklake.lake.store import Lake
-from ranklake.lake.workers import InProcess
+from ranklake.lake.delta import commit
+from ranklake.lake.delta.read import read
+from ranklake.lake.ingest import ingest_plan
+from ranklake.lake.ingest.run import ingest
+from ranklake.lake.plans import action_plan, ledger
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.status.reconciliation import balance
+from ranklake.lake.storage.store import Lake
 
 
 class Site:

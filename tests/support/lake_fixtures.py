@@ -2,7 +2,7 @@
 
 import pytest
 
-from ranklake.lake.store import Lake
+from ranklake.lake.storage.store import Lake
 
 
 @pytest.fixture

@@ -11,22 +11,23 @@ from retaining import APPROVER, CONTRACTS, POLICIES, TODAY, days_ago
 from segments import put_segment, step_rows
 from stores import sent
 
-from ranklake.lake import commit, ingest_plan
 from ranklake.lake.audit.proof import prove
-from ranklake.lake.commit import files
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.ingest import ingest
-from ranklake.lake.integrity import DamagedFileError
-from ranklake.lake.query import query
-from ranklake.lake.read import read
-from ranklake.lake.replay import replay
+from ranklake.lake.delta import commit
+from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.integrity import DamagedFileError
+from ranklake.lake.delta.read import read
+from ranklake.lake.delta.tables import delta_table, ensure_table
+from ranklake.lake.ingest import ingest_plan
+from ranklake.lake.ingest.run import ingest
+from ranklake.lake.maintenance.scrub import scrub
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.query.sql import query
+from ranklake.lake.replay.run import replay
 from ranklake.lake.rollups.runner import recompute, run_rollups
-from ranklake.lake.spool import Spool
-from ranklake.lake.store import MARKER, Lake, LakeError, NotALakeError
-from ranklake.lake.tables import delta_table, ensure_table
-from ranklake.lake.trust import Trust
-from ranklake.lake.upkeep.scrub import scrub
-from ranklake.lake.workers import InProcess
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.storage.store import MARKER, Lake, LakeError, NotALakeError
+from ranklake.lake.trust.operator import Trust
 from ranklake.quality.check import run_checks
 from ranklake.retention.apply import apply, approve
 from ranklake.retention.plan import make_plan

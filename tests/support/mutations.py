@@ -22,8 +22,8 @@ from segments import step_rows
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.contracts.pack import pack
-from ranklake.lake.contracts.segment import METADATA_KEY, SegmentFooter
+from ranklake.segments.pack import pack
+from ranklake.segments.segment import METADATA_KEY, SegmentFooter
 
 ROWS = 12
 DAY = "2026-03-01"

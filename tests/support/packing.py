@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ranklake.lake.contracts.pack import pack
+from ranklake.segments.pack import pack
 
 
 def pack_up(spool: Path, paths: list[Path] | None = None) -> Path:

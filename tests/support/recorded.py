@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from ranklake.capture.spool.claims import FOLDER as CLAIMS
 from ranklake.lake.contracts.arrow import conform
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.contracts.segment import METADATA_KEY, SegmentFooter, SegmentName
+from ranklake.segments.segment import METADATA_KEY, SegmentFooter, SegmentName
 
 KEY = ("incarnation", "segment", "slot")
 

@@ -6,14 +6,14 @@ import pyarrow as pa
 from datafusion import SessionContext
 from deltalake import DeltaTable
 
-from ranklake.lake.commit import append_files, number_of, swap
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.query import engine
-from ranklake.lake.read import read
+from ranklake.lake.delta.commit import append_files, number_of, swap
+from ranklake.lake.delta.read import read
+from ranklake.lake.delta.tables import ensure_table
+from ranklake.lake.query.sql import engine
 from ranklake.lake.rollups.evaluate import evaluate_day, evaluate_days, evaluate_runs, replace_table
 from ranklake.lake.rollups.registry import ROLLUPS, chosen
-from ranklake.lake.tables import ensure_table
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 DAY = NOON.date()

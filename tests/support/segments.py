@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.contracts.segment import METADATA_KEY, SegmentFooter, SegmentName
+from ranklake.segments.segment import METADATA_KEY, SegmentFooter, SegmentName
 
 DAY = datetime(2026, 3, 1, tzinfo=UTC)
 

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import fsspec
 
-from ranklake.lake.contracts.storage import fsspec_options
+from ranklake.segments.storage_options import fsspec_options
 
 KEY, SECRET = "tests-access-key", "tests-secret-access-key"
 STARTING_S = 30.0

@@ -14,7 +14,7 @@ import pyarrow as pa
 from ranklake.capture.sealing.seal import parquet_bytes
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.contracts.segment import SegmentFooter, SegmentName
+from ranklake.segments.segment import SegmentFooter, SegmentName
 
 START_US = int(datetime(2026, 3, 1, 6, tzinfo=UTC).timestamp() * 1e6)
 LAYERS = 8

@@ -14,7 +14,7 @@ from ranklake.bench.nodes import Node
 from ranklake.bench.streams import Segment
 from ranklake.capture.sending.packing import Waiting, packs_of
 from ranklake.capture.sending.upload import Uploader
-from ranklake.lake.contracts.pack import pack
+from ranklake.segments.pack import pack
 
 Progress = Callable[[int, int], None]
 

@@ -18,7 +18,7 @@ from ranklake.capture.spool import frames
 from ranklake.capture.spool.clock import Anchor, straighten
 from ranklake.capture.spool.meta import Meta
 from ranklake.capture.spool.stream import SealedFile, StreamName
-from ranklake.lake.contracts.segment import ClockReading
+from ranklake.segments.segment import ClockReading
 
 ANCHOR_S: Final = 10
 _NS: Final = 10**9

@@ -23,7 +23,7 @@ from ranklake.capture.samplers.keep import Sources, keep
 from ranklake.capture.spool.leader import Leadership, leader
 from ranklake.capture.spool.places import LocalSpoolError, local_root, spool_uri
 from ranklake.commands.options import configuration, json_option
-from ranklake.lake.contracts.storage import fsspec_options
+from ranklake.segments.storage_options import fsspec_options
 
 if TYPE_CHECKING:
     from types import FrameType

@@ -8,7 +8,7 @@ from ranklake.commands.options import configuration, json_option, lake_option
 from ranklake.lake.audit.proof import Proof, prove
 from ranklake.lake.audit.trail import resume as go_on
 from ranklake.lake.audit.trail import trail
-from ranklake.lake.store import Lake
+from ranklake.lake.storage.store import Lake
 
 
 @click.group()

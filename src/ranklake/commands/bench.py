@@ -11,7 +11,7 @@ from ranklake.bench.generate import Generated, generate
 from ranklake.bench.job import DEFAULT_START, SEAL_S, Job
 from ranklake.commands.options import configuration, json_option, spool_option
 from ranklake.commands.progress import progress_bar
-from ranklake.lake.contracts.storage import fsspec_options
+from ranklake.segments.storage_options import fsspec_options
 
 _FORMATS = ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d")
 

@@ -11,11 +11,11 @@ import yaml
 
 from ranklake.commands.options import configuration, json_option, lake_option
 from ranklake.errors import did_you_mean
-from ranklake.lake.catalog_refresh import refresh as refresh_catalog
-from ranklake.lake.catalog_sizes import Sizes, column_sizes, live_files, newest, table_size
+from ranklake.lake.catalog.refresh import refresh as refresh_catalog
+from ranklake.lake.catalog.sizes import Sizes, column_sizes, live_files, newest, table_size
 from ranklake.lake.contracts import contract, load_contracts
 from ranklake.lake.contracts.odcs import document
-from ranklake.lake.store import Lake, cannot_write
+from ranklake.lake.storage.store import Lake, cannot_write
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")

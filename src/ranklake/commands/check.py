@@ -9,7 +9,7 @@ import click
 
 from ranklake.commands.options import configuration, json_option, lake_option
 from ranklake.commands.progress import progress_bar
-from ranklake.lake.store import Lake
+from ranklake.lake.storage.store import Lake
 from ranklake.quality.check import run_checks
 from ranklake.quality.results import CheckReport, CheckResult
 

@@ -6,8 +6,8 @@ import json
 import click
 
 from ranklake.commands.options import configuration, json_option, lake_option
-from ranklake.lake.set_aside import Claim
-from ranklake.lake.store import Lake
+from ranklake.lake.ingest.disowned import Claim
+from ranklake.lake.storage.store import Lake
 from ranklake.retention.disown import disown as set_aside
 
 

@@ -8,12 +8,12 @@ import click
 from ranklake.commands.options import cluster, configuration, dask_option, json_option, lake_option, spool_option
 from ranklake.commands.progress import progress_bar
 from ranklake.commands.tell import tell, tell_damaged
-from ranklake.lake.contracts.envelope import MissingKeyError
-from ranklake.lake.contracts.keys import read_keyring
-from ranklake.lake.ingest import ingest as run_ingest
-from ranklake.lake.spool import Spool
-from ranklake.lake.store import Lake
-from ranklake.lake.workers import on_call
+from ranklake.lake.ingest.run import ingest as run_ingest
+from ranklake.lake.plans.workers import on_call
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.storage.store import Lake
+from ranklake.segments.envelope import MissingKeyError
+from ranklake.segments.keys import read_keyring
 
 
 @click.command()

@@ -6,7 +6,7 @@ import json
 import click
 
 from ranklake.commands.options import configuration, json_option, lake_option
-from ranklake.lake.store import Lake
+from ranklake.lake.storage.store import Lake
 from ranklake.retention.renumber import renumber as give_numbers
 
 

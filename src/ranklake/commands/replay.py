@@ -9,10 +9,10 @@ import click
 
 from ranklake.commands.options import cluster, configuration, dask_option, json_option, lake_option, spool_option
 from ranklake.commands.progress import progress_bar
-from ranklake.lake.replay import replay as run_replay
-from ranklake.lake.spool import Spool
-from ranklake.lake.store import Lake
-from ranklake.lake.workers import InProcess, Workers, on_call
+from ranklake.lake.plans.workers import InProcess, Workers, on_call
+from ranklake.lake.replay.run import replay as run_replay
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.storage.store import Lake
 
 _DAY = click.DateTime(["%Y-%m-%d"])
 

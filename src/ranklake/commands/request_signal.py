@@ -9,8 +9,8 @@ from ranklake.commands.catalog_parts import overlay_option
 from ranklake.commands.options import configuration, json_option
 from ranklake.config import ConfigError
 from ranklake.lake.contracts.model import Metric
-from ranklake.lake.contracts.redact import redact
 from ranklake.lake.contracts.requests import file_request
+from ranklake.redaction.redact import redact
 
 _MEND = "pass --contracts DIR or write overlay under [contracts] in ranklake.toml"
 

@@ -13,9 +13,9 @@ from ranklake.commands.options import configuration, json_option, lake_option, s
 from ranklake.config import Config
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.contracts.model import Contract
-from ranklake.lake.register import RetentionPlan, register
-from ranklake.lake.spool import Spool
-from ranklake.lake.store import Lake
+from ranklake.lake.governance.register import RetentionPlan, register
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.storage.store import Lake
 from ranklake.retention.apply import apply as apply_plan
 from ranklake.retention.apply import approve as approve_plan
 from ranklake.retention.plan import make_plan

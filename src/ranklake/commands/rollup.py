@@ -9,7 +9,7 @@ from ranklake.commands.options import configuration, json_option, lake_option
 from ranklake.commands.progress import progress_bar
 from ranklake.commands.tell import tell_damaged
 from ranklake.lake.rollups.runner import RollupResult, run_rollups
-from ranklake.lake.store import Lake
+from ranklake.lake.storage.store import Lake
 
 
 @click.command()

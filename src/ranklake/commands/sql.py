@@ -16,9 +16,9 @@ from ranklake.commands.options import configuration, lake_option
 from ranklake.commands.tables import as_csv, as_json, as_parquet, as_table
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.contracts.load import load_contracts
-from ranklake.lake.query import query
-from ranklake.lake.roles import Role, RoleError, load_role
-from ranklake.lake.store import Lake
+from ranklake.lake.query.roles import Role, RoleError, load_role
+from ranklake.lake.query.sql import query
+from ranklake.lake.storage.store import Lake
 
 _FORMATS: Final[Mapping[str, Callable[[pa.Table], str]]] = MappingProxyType(
     {"table": as_table, "csv": as_csv, "json": as_json}

@@ -14,19 +14,19 @@ from ranklake.commands.audit import told
 from ranklake.commands.options import configuration, json_option, lake_option
 from ranklake.commands.tell import tell
 from ranklake.lake.audit.proof import Proof, prove
-from ranklake.lake.authority import authorise
-from ranklake.lake.contracts.envelope import MissingKeyError
-from ranklake.lake.gate import firsts
-from ranklake.lake.history import History
-from ranklake.lake.invariant import TableBalance, books
-from ranklake.lake.known import sort_out, unknown
-from ranklake.lake.liveness import NEEDS_A_LOOK, OVER, RankState, liveness
-from ranklake.lake.plan import DamagedPlanError, last_finished, read_plan
-from ranklake.lake.spool import Spool
-from ranklake.lake.store import Lake
-from ranklake.lake.tables import delta_table
-from ranklake.lake.twins import twins
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.ingest.index_summary import History
+from ranklake.lake.ingest.ingestion_index import sort_out, unknown
+from ranklake.lake.plans.plan import DamagedPlanError, last_finished, read_plan
+from ranklake.lake.plans.verification import authorise
+from ranklake.lake.spool.gate import firsts
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.status.duplicate_ranks import twins
+from ranklake.lake.status.liveness import NEEDS_A_LOOK, OVER, RankState, liveness
+from ranklake.lake.status.reconciliation import TableBalance, books
+from ranklake.lake.storage.store import Lake
 from ranklake.retention.removals import unaccounted
+from ranklake.segments.envelope import MissingKeyError
 from ranklake.terminal import printable
 
 _COLUMNS = ("recorded", "stored", "quarantined", "sampled_out", "gaps", "in_flight", "retired")

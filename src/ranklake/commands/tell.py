@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import click
 
-from ranklake.lake.integrity import Damage
+from ranklake.lake.delta.integrity import Damage
 from ranklake.terminal import printable
 
 

@@ -9,11 +9,11 @@ import click
 from ranklake.commands.options import cluster, configuration, dask_option, json_option, lake_option
 from ranklake.commands.progress import progress_bar
 from ranklake.commands.tell import tell_damaged
-from ranklake.lake.store import Lake
-from ranklake.lake.upkeep.purge import GRACE
-from ranklake.lake.upkeep.run import Upkept
-from ranklake.lake.upkeep.run import upkeep as run_upkeep
-from ranklake.lake.workers import InProcess, on_call
+from ranklake.lake.maintenance.run import Upkept
+from ranklake.lake.maintenance.run import upkeep as run_upkeep
+from ranklake.lake.maintenance.vacuum import GRACE
+from ranklake.lake.plans.workers import InProcess, on_call
+from ranklake.lake.storage.store import Lake
 
 _GRACE_HOURS = int(GRACE / timedelta(hours=1))
 

@@ -12,7 +12,7 @@ from ranklake.artifacts import Verdict, note, recorded, verify
 from ranklake.commands.options import configuration, json_option, lake_option
 from ranklake.commands.progress import progress_bar
 from ranklake.errors import RanklakeError
-from ranklake.lake.store import Lake
+from ranklake.lake.storage.store import Lake
 
 
 @click.command("verify-artifact")

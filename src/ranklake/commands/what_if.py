@@ -16,7 +16,7 @@ from ranklake.lake.diagnosis.spans import counted
 from ranklake.lake.diagnosis.timeline import write_timeline
 from ranklake.lake.diagnosis.what_if import WhatIf
 from ranklake.lake.diagnosis.what_if import what_if as analyse
-from ranklake.lake.store import Lake
+from ranklake.lake.storage.store import Lake
 
 _MOST_ROWS: Final = 12
 _MOST_COLUMNS: Final = 12

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 from ranklake.allowed import allowed
 from ranklake.artifacts import recorded, verify
-from ranklake.lake.query import query
+from ranklake.lake.query.sql import query
 
 if TYPE_CHECKING:
     from ranklake.demo.launch import Trained
-    from ranklake.lake.store import Lake
+    from ranklake.lake.storage.store import Lake
 
 _HOST = """
     SELECT count(*) AS n, avg(cpu_utilization_ratio) AS cpu_ratio, max(memory_used_bytes) AS memory_bytes

@@ -10,10 +10,10 @@ from typing import Any
 from ranklake.demo.launch import Trained
 from ranklake.demo.plot import text_plot
 from ranklake.demo.sources import Sources, ask, lines_of
-from ranklake.lake.invariant import TableBalance, balance
-from ranklake.lake.query import query
-from ranklake.lake.spool import Spool
-from ranklake.lake.store import Lake
+from ranklake.lake.query.sql import query
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.status.reconciliation import TableBalance, balance
+from ranklake.lake.storage.store import Lake
 
 PHASES = ("data", "forward", "backward", "collective", "optimizer", "checkpoint")
 PHASES_RATIO = """

@@ -13,8 +13,8 @@ from recorded import attributes, check_books, rows
 from stores import free_port
 
 from ranklake.capture.recover import recover
-from ranklake.lake.query import query
-from ranklake.lake.store import Lake
+from ranklake.lake.query.sql import query
+from ranklake.lake.storage.store import Lake
 
 CHILD = Path(__file__).with_name("elastic_child.py")
 SHRINKING = Path(__file__).with_name("shrinking_child.py")

@@ -1,0 +1,1 @@
+"""The catalog: what every table, column and metric is, and what they weigh."""

@@ -1,0 +1,1 @@
+"""Delta tables: opening, committing, reading, and the Parquet files in them."""

@@ -1,0 +1,264 @@
+"""The compare-and-swap by which every mutator changes a table.
+
+A commit carries ``Transaction("lake", number)`` and is made on the handle on which a lower number was read. delta-rs
+refuses it if another commit of the same application landed since that handle was read; the number alone would not be
+checked, so the handle's own number is looked at first. Numbers of fact and system tables are plan numbers; derived
+tables, and system tables that are also written outside of plans (results of checks, retention plans, the audit trail),
+count their own; a plan that changes such a table says so under a second application, see `swap_plan`.
+"""
+
+import hashlib
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction, CommitProperties, PostCommitHookProperties, RemoveAction, Transaction
+
+from ranklake.errors import RanklakeError
+from ranklake.lake.delta.parquet import DataFile, write_partition
+from ranklake.lake.delta.paths import DATA_PATH
+from ranklake.lake.delta.tables import asking, ensure_table
+from ranklake.lake.storage.reachability import LakeError, unreachable
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.storage.store import Lake
+
+APP_ID: Final = "lake"
+PLAN_ID: Final = "plan"
+MOST: Final = 2**40
+"""Rows, and bytes, of one data file: what a log may say at most, so that sums over all files hold."""
+
+_SUM_DIGITS: Final = 64
+_SUMS: Final = 16**_SUM_DIGITS
+_MERGED: Final = re.compile(rf"~(?P<sum>[0-9a-f]{{{_SUM_DIGITS}}})\.parquet$")
+
+
+class LostRaceError(RanklakeError):
+    """Another process committed to the table first; nothing was changed by this one."""
+
+
+class DamagedLogError(LakeError):
+    """A Delta log that says of a file what cannot be."""
+
+
+def _damaged_log(table: DeltaTable, what: str) -> DamagedLogError:
+    mend = "restore its _delta_log from a backup"
+    return DamagedLogError(f"the log is damaged: {what}", where=table.table_uri, mend=mend)
+
+
+def number_of(table: DeltaTable) -> int:
+    """Return the table's transaction number on this handle; 0 before the first. Raises `LakeUnreachableError`."""
+    found = said(table, APP_ID)
+    return 0 if found is None else found
+
+
+def said(table: DeltaTable, application: str) -> int | None:
+    """Return the number that an application committed last, see `swap`; None if it never did. Raises likewise."""
+    with asking(table):
+        found = table.transaction_version(application)
+    return None if found is None else int(found)
+
+
+def swap(
+    table: DeltaTable,
+    number: int,
+    *,
+    add: Sequence[DataFile] = (),
+    remove: pa.Table | None = None,
+    metadata: Mapping[str, str] | None = None,
+    data_change: bool = True,
+    also: Mapping[str, int] | None = None,
+    tidy: bool = True,
+) -> bool:
+    """Commit files to a table under a number, once.
+
+    Parameters
+    ----------
+    table
+        The handle that was read before the work whose result this is.
+    number
+        Must be above the handle's own number, else nothing is done.
+    add, remove
+        New files; files to drop, as rows of `files`.
+    metadata
+        Goes into the commit's own record, for people and for recovery.
+    data_change
+        False where the table holds the same rows before and after; those who follow the log then pass the commit over.
+    also
+        Numbers under further applications, which stand or fall with the commit; `said` reads them.
+    tidy
+        Whether to look for old commits that may go: it lists the log, and upkeep does it anyway.
+
+    Returns whether this call committed; False means that the number is there already. Raises `LostRaceError` if another
+    process won; the new files then stay behind, named by no commit. Raises `LakeUnreachableError` where the store
+    refuses the commit and shows none that won.
+    """
+    if number_of(table) >= number:
+        return False
+    actions: list[AddAction | RemoveAction] = [file.add_action(data_change=data_change) for file in add]
+    actions += [] if remove is None else _remove_actions(remove, data_change=data_change)
+    transactions = [Transaction(name, value) for name, value in {APP_ID: number, **(also or {})}.items()]
+    hooks = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=None if tidy else False)
+    properties = CommitProperties(custom_metadata=dict(metadata or {}), app_transactions=transactions)
+    try:
+        table.create_write_transaction(
+            actions,
+            mode="append",
+            schema=table.schema(),
+            partition_by=_partitions(table),
+            commit_properties=properties,
+            post_commithook_properties=hooks,
+        )
+    except CommitFailedError as error:
+        before = table.version()
+        with asking(table):
+            table.update_incremental()
+        if table.version() <= before:  # who tries again until he wins would never end
+            what, mend = "the commit was refused, and no other is to be seen", "run it again later"
+            raise unreachable(table.table_uri, error, {}, what=what, mend=mend) from None
+        raise LostRaceError(
+            f"another process committed {number} first", where=table.table_uri, mend="run it again"
+        ) from error
+    except (DeltaError, OSError) as error:
+        what, mend = "the commit was not confirmed", "check space and rights there; run it again"
+        raise unreachable(table.table_uri, error, {}, what=what, mend=mend) from None
+    return True
+
+
+def swap_plan(
+    table: DeltaTable,
+    plan: int,
+    *,
+    add: Sequence[DataFile] = (),
+    remove: pa.Table | None = None,
+    metadata: Mapping[str, str] | None = None,
+    data_change: bool = True,
+) -> bool:
+    """Commit what a plan spells out for a table, once, whether the table counts plans or its own commits.
+
+    The plan's number stands in the log as a transaction of its own, since a table that counts its own commits may be
+    past that number without having seen the plan. Arguments, result and errors otherwise as for `swap`.
+    """
+    done = said(table, PLAN_ID)
+    if done is not None and done >= plan:
+        return False
+    number = max(plan, number_of(table) + 1)
+    return swap(table, number, add=add, remove=remove, metadata=metadata, data_change=data_change, also={PLAN_ID: plan})
+
+
+def files(table: DeltaTable, partitions: Sequence[date] | None = None) -> pa.Table:
+    """Return the table's live files: path, size_bytes, num_records, date (``date32``), and flat statistics.
+
+    Raises `DamagedLogError` where the log says of a file what cannot be: nobody has to look again; and
+    `LakeUnreachableError` where it cannot be read.
+    """
+    try:
+        with asking(table):
+            actions = pa.table(table.get_add_actions(flatten=True))
+    except ValueError as error:  # NULL in a partition column that has none, by the table's own schema
+        raise _damaged_log(table, "a file has no date") from error
+    for name in ("size_bytes", "num_records"):
+        if actions.num_rows:
+            if name not in actions.column_names or actions[name].null_count:
+                raise _damaged_log(table, f"the {name} of a file is not told")
+            told = pc.min_max(actions[name]).as_py()
+            if not 0 <= told["min"] <= told["max"] <= MOST:
+                raise _damaged_log(table, f"the {name} of a file cannot be")
+    name = "partition.date"
+    if name not in actions.column_names:
+        dates = pa.chunked_array([pa.nulls(actions.num_rows, pa.date32())])
+    else:
+        dates = actions[name].cast(pa.date32())
+        actions = actions.drop_columns([name])
+    if dates.null_count:
+        raise _damaged_log(table, "a file has no date")
+    if not _lie_in(actions["path"], dates):
+        raise _damaged_log(table, "the path of a file leads out of its partition")
+    actions = actions.append_column("date", dates)
+    if partitions is not None:
+        actions = actions.filter(pc.is_in(actions["date"], value_set=pa.array(partitions, pa.date32())))
+    return actions
+
+
+def _lie_in(paths: pa.ChunkedArray, dates: pa.ChunkedArray) -> bool:
+    """Say whether data files lie in their dates' folders, as ranklake names them: a log may name any place at all."""
+    named = pc.match_substring_regex(paths, f"^(?:{DATA_PATH})$")
+    days = pc.replace_substring_regex(paths, "^date=([^/]*)/.*$", r"\1")
+    return bool(pc.all(pc.and_(named, pc.equal(days, dates.cast(pa.string()))), min_count=0).as_py())
+
+
+def fingerprint(paths: Iterable[str]) -> str:
+    """Return a digest of files. Data files never change once written, so their names say it all; order says nothing.
+
+    It is the sum of the files' own digests, and a file that was merged from others carries their sum in its name: so
+    merging files changes no fingerprint, and nobody computes or checks again what did not change.
+    """
+    return f"{sum(map(_share, paths)) % _SUMS:0{_SUM_DIGITS}x}"
+
+
+def _share(path: str) -> int:
+    merged = _MERGED.search(path)
+    return int(merged["sum"] if merged else hashlib.sha256(path.encode()).hexdigest(), 16)
+
+
+def replace_partitions(
+    lake: "Lake",
+    contract: "Contract",
+    rows: pa.Table,
+    partitions: Sequence[date],
+    *,
+    metadata: Mapping[str, str] | None = None,
+    expected_version: int | None = None,
+) -> int:
+    """Replace whole date partitions of a derived table by new rows, in one commit.
+
+    Rows must all lie in `partitions`; a partition without rows becomes empty. Raises `LostRaceError` if the table moved
+    on since `expected_version`, or while committing; nothing is changed then. Returns the new Delta version.
+    """
+    table = ensure_table(lake, contract)
+    if expected_version is not None and table.version() != expected_version:
+        raise LostRaceError(f"{contract.table} moved on", where=lake.uri, mend="run it again")
+    number = number_of(table) + 1
+    new = append_files(lake, contract, rows, number)
+    outside = {file.partition for file in new} - set(partitions)
+    if outside:
+        raise ValueError(f"rows outside the partitions to replace: {sorted(outside)}")
+    swap(table, number, add=new, remove=files(table, partitions), metadata=metadata)
+    with asking(table):
+        table.update_incremental()  # a write transaction leaves its handle at the version that was read
+    return table.version()
+
+
+def append_files(lake: "Lake", contract: "Contract", rows: pa.Table, number: int) -> list[DataFile]:
+    """Write rows as one new file per date; commit nothing. Rows must have `date`."""
+    days = rows["date"].combine_chunks().dictionary_encode()
+    return [
+        write_partition(lake, contract, rows.filter(pc.equal(days.indices, code)), day.as_py(), number)
+        for code, day in enumerate(days.dictionary)
+    ]
+
+
+def _remove_actions(remove: pa.Table, *, data_change: bool) -> list[AddAction | RemoveAction]:
+    now = int(time.time() * 1000)
+    rows: list[dict[str, Any]] = remove.select(["path", "size_bytes", "date"]).to_pylist()
+    return [
+        RemoveAction(
+            row["path"],
+            data_change=data_change,
+            deletion_timestamp=now,
+            size=row["size_bytes"],
+            partition_values={"date": row["date"].isoformat()},
+        )
+        for row in rows
+    ]
+
+
+def _partitions(table: DeltaTable) -> list[str]:
+    return list(table.metadata().partition_columns)

@@ -1,0 +1,322 @@
+"""One Parquet file of a Delta table: written whole, and described by an add action that we vouch for.
+
+`DeltaTable.create_write_transaction` checks nothing of what it is told. So what the action says is read back from the
+file's own footer: its columns, its row count, and its bounds, which Parquet's writer takes from the values that it
+writes and which are never NaN. They are of the contract's statistics columns only.
+"""
+
+import hashlib
+import json
+import math
+import os
+import re
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake.transaction import AddAction
+
+from ranklake.errors import RanklakeError
+from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.delta import statistics_columns
+from ranklake.lake.delta.encodings import writer_options
+from ranklake.lake.delta.order import Indices, sort_names, sort_order, taken
+from ranklake.lake.storage.reachability import cannot_write
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.storage.store import Lake
+
+ROW_GROUP_ROWS = 262_144
+STATISTIC_CHARACTERS = 64
+_DICTIONARY_BYTES = 2**20
+_NAME = re.compile(
+    r"date=\d{4,}-\d{2}-\d{2}/p(?P<plan>\d+)-[0-9a-f]{32}(-(?P<sha256>[0-9a-f]{64}))?(~[0-9a-f]+)?\.parquet"
+)
+_DAY_US = 86_400_000_000
+
+
+class FileMismatchError(RanklakeError):
+    """A written file that does not hold what its add action is about to claim."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A data file of a table, on disk, perhaps not committed yet.
+
+    Attributes
+    ----------
+    table, path
+        Table, and path relative to it.
+    partition
+        UTC date of all rows.
+    rows, size_bytes
+        What the file holds and takes.
+    stats
+        Delta statistics as JSON text.
+    """
+
+    table: str
+    path: str
+    partition: date
+    rows: int
+    size_bytes: int
+    stats: str
+
+    def add_action(self, *, data_change: bool = True) -> AddAction:
+        """Return the action that makes the file part of its table."""
+        values = {"date": self.partition.isoformat()}
+        return AddAction(
+            self.path, self.size_bytes, values, int(time.time() * 1000), data_change=data_change, stats=self.stats
+        )
+
+
+def plan_of(path: str) -> int | None:
+    """Return the number in a data file's path, relative to its table; None if `write_partition` did not write it."""
+    found = _NAME.fullmatch(path)
+    return int(found["plan"]) if found else None
+
+
+def digest_of(path: str) -> str | None:
+    """Return the SHA-256 in a data file's path, relative to its table; None where the name has none."""
+    found = _NAME.fullmatch(path)
+    return found["sha256"] if found else None
+
+
+def write_days(lake: "Lake", contract: "Contract", rows: pa.Table, plan: int) -> list[DataFile]:
+    """Write rows of any dates as a new file per UTC date of ``ts``; parameters and errors as for `write_partition`."""
+    moments = rows["ts"].cast(pa.int64()).to_numpy()
+    first = int(moments.min()) // _DAY_US
+    if first == int(moments.max()) // _DAY_US:
+        return [write_partition(lake, contract, rows, _day(first), plan)]
+    days = moments // _DAY_US
+    order = np.argsort(days, kind="stable")
+    ordered = rows.combine_chunks().take(pa.array(order))
+    found, begins = np.unique(days[order], return_index=True)
+    ends = [*begins[1:].tolist(), len(order)]
+    return [
+        write_partition(lake, contract, ordered.slice(begin, end - begin), _day(day), plan)
+        for day, begin, end in zip(found.tolist(), begins.tolist(), ends, strict=True)
+    ]
+
+
+def _day(number: int) -> date:
+    return date(1970, 1, 1) + timedelta(days=number)
+
+
+def write_partition(
+    lake: "Lake", contract: "Contract", rows: pa.Table, day: date, plan: int, *, merged: str = ""
+) -> DataFile:
+    """Sort rows of one date as the contract says and write them as one new file of its table.
+
+    Parameters
+    ----------
+    rows
+        Rows that hold what the contract asks for, all of `day`; text may be dictionary-typed. `date` may be absent,
+        and so may columns without values: they are not written either, and every reader of the table takes them for
+        NULL.
+    plan
+        Number of the plan this belongs to; it is part of the file's name, so that orphans can be told.
+    merged
+        Fingerprint of the files that these very rows come from, if the new one only takes their place.
+
+    The name carries the SHA-256 of the bytes: whoever knows the file knows what they must be.
+
+    Raises `FileMismatchError` if what was written does not read back as claimed, `LakeUnreachableError` where it cannot
+    be written. The file is complete and, on a local disk, synced when this returns; on failure a file that no commit
+    names stays behind.
+    """
+    body = _body(contract, rows)
+    name = f"date={day.isoformat()}/p{plan:010d}-{uuid.uuid4().hex}"
+    place = lake.path("tables", contract.table, name)
+    try:
+        written_by = _write_local if lake.is_local else _write_remote
+        digest, size_bytes = written_by(lake, place, f"{merged and '~'}{merged}.parquet", contract, body)
+    except OSError as error:
+        raise cannot_write(f"{place}.parquet", error) from error
+    path = f"{name}-{digest}{merged and '~'}{merged}.parquet"
+    full = lake.path("tables", contract.table, path)
+    with lake.fs.open(full, "rb") as source:
+        written = pq.ParquetFile(source)
+        if written.metadata.num_rows != body.num_rows or not _alike(written.schema_arrow, body.schema):
+            raise FileMismatchError("a data file does not read back as written", where=full, mend="check the storage")
+    nulls = {name: rows[name].null_count for name in rows.column_names}
+    return DataFile(contract.table, path, day, body.num_rows, size_bytes, statistics(contract, written.metadata, nulls))
+
+
+def _write_local(lake: "Lake", place: str, ending: str, contract: "Contract", body: pa.Table) -> tuple[str, int]:
+    """Write a file as it is encoded, and give it its name when its digest is known; return digest and size in bytes.
+
+    Raises `OSError`; dying half-way leaves a file whose name has no digest.
+    """
+    del lake
+    os.makedirs(os.path.dirname(place), exist_ok=True)  # noqa: PTH103, PTH120 - fsspec paths are strings
+    scratch = f"{place}{ending}"
+    # The writer hands over page by page; fsspec's local files would see each of them in Python.
+    with pa.OSFile(scratch, "wb") as sink:
+        _encode(sink, contract, body)
+        size_bytes = int(sink.tell())
+    with open(scratch, "rb") as file:  # noqa: PTH123 - likewise
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        os.rename(scratch, f"{place}-{digest}{ending}")  # noqa: PTH104 - likewise
+        os.fsync(file.fileno())  # a commit must never name bytes, nor a name, that a power cut can take back
+    return digest, size_bytes
+
+
+def _write_remote(lake: "Lake", place: str, ending: str, contract: "Contract", body: pa.Table) -> tuple[str, int]:
+    """Encode a file in memory, since a store's objects cannot be renamed, and send it; otherwise as `_write_local`."""
+    sink = pa.BufferOutputStream()
+    _encode(sink, contract, body)
+    whole = sink.getvalue()
+    digest = hashlib.sha256(whole).hexdigest()
+    with lake.fs.open(f"{place}-{digest}{ending}", "wb") as target:
+        target.write(memoryview(whole))
+    return digest, len(whole)
+
+
+def _encode(sink: pa.NativeFile, contract: "Contract", body: pa.Table) -> None:
+    options = writer_options(contract, body, min(body.num_rows, ROW_GROUP_ROWS))
+    with pq.ParquetWriter(sink, body.schema, **options) as writer:
+        for group in _groups(contract, body):
+            writer.write_table(group, row_group_size=ROW_GROUP_ROWS)
+
+
+def _body(contract: "Contract", rows: pa.Table) -> pa.Table:
+    """Return the columns that are written, under the contract's types, but text as it is."""
+    fields, columns = [], []
+    for field in arrow_schema(contract):
+        column = rows[field.name] if field.name in rows.column_names else None
+        if field.name == "date" or column is None or (field.nullable and column.null_count == rows.num_rows > 0):
+            continue
+        text = pa.types.is_dictionary(column.type)
+        # the writer gives a dictionary up where the next one differs
+        column = column.unify_dictionaries() if text else column.cast(field.type)
+        fields.append(pa.field(field.name, column.type, field.nullable))
+        columns.append(column)
+    return pa.table(columns, schema=pa.schema(fields))
+
+
+def _groups(contract: "Contract", body: pa.Table) -> Iterator[pa.Table]:
+    """Yield the rows in the contract's order, a row group at a time, so that no second copy of them all is made."""
+    order, settled = sort_order(body, sort_names(contract))
+    starts = range(0, body.num_rows, ROW_GROUP_ROWS)
+    if order is not None and _reach(order, starts) > 2 * body.num_rows:  # from all over: many chunks, again and again
+        body = body.combine_chunks()
+    for at in starts:
+        if order is None:
+            group = body.slice(at, ROW_GROUP_ROWS)
+            yield group if body.num_rows <= ROW_GROUP_ROWS else _with_own_words(group)
+            continue
+        chosen = order[at : at + ROW_GROUP_ROWS]
+        low, high = int(chosen.min()), int(chosen.max()) + 1
+        places = chosen - low
+        columns = []
+        for name, column in zip(body.column_names, body.columns, strict=True):
+            if name in settled:
+                columns.append(column.slice(at, len(chosen)))
+            else:
+                columns.append(taken(_whole(column.slice(low, high - low)), places))
+        group = pa.table(columns, schema=body.schema)
+        yield group if body.num_rows <= ROW_GROUP_ROWS else _with_own_words(group)
+
+
+def _reach(order: Indices, starts: range) -> int:
+    """Return how many rows lie between the first and the last row of each row group, over all of them."""
+    groups = (order[at : at + ROW_GROUP_ROWS] for at in starts)
+    return sum(int(group.max()) - int(group.min()) + 1 for group in groups)
+
+
+def _with_own_words(group: pa.Table) -> pa.Table:
+    """Return a row group with just its own words in large dictionaries: each is written with every row group."""
+    for place, (field, column) in enumerate(zip(group.schema, group.columns, strict=True)):
+        if not pa.types.is_dictionary(field.type) or column.nbytes <= _DICTIONARY_BYTES + 4 * len(column):
+            continue
+        whole = _whole(column.unify_dictionaries())
+        used, codes = np.unique(whole.indices.fill_null(0).to_numpy(), return_inverse=True)
+        codes = pa.array(codes.astype(np.int32), mask=whole.indices.is_null().to_numpy(zero_copy_only=False))
+        own = pa.DictionaryArray.from_arrays(codes, whole.dictionary.take(pa.array(used)))
+        group = group.set_column(place, field, pa.chunked_array([own]))
+    return group
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+
+
+def _alike(written: pa.Schema, meant: pa.Schema) -> bool:
+    """Say whether a file's columns are those that were meant; text comes back plain."""
+    plain = [field.type.value_type if pa.types.is_dictionary(field.type) else field.type for field in meant]
+    return bool(written.names == meant.names and written.types == plain)
+
+
+def statistics(contract: "Contract", footer: pq.FileMetaData, nulls: Mapping[str, int]) -> str:
+    """Return Delta statistics, as JSON, of the contract's statistics columns.
+
+    A column whose bounds are long text has none: cut short they would be no values of the column, and some readers
+    answer MIN and MAX from them. Nor has text that the rows are not sorted by: nothing could be skipped by it.
+
+    Parameters
+    ----------
+    footer
+        Of the file.
+    nulls
+        How many NULLs each column has; a column that is not there has nothing else.
+    """
+    names = statistics_columns(contract)
+    extremes = _extremes(footer, set(names))
+    low: dict[str, Any] = {}
+    high: dict[str, Any] = {}
+    for name in names:
+        if name not in extremes:
+            continue
+        least, most = extremes[name]
+        if isinstance(least, float) and not (math.isfinite(least) and math.isfinite(most)):
+            continue  # JSON has no infinity
+        if isinstance(least, bool) or (isinstance(most, str) and max(len(least), len(most)) > STATISTIC_CHARACTERS):
+            continue
+        low[name], high[name] = _plain(least), _plain(most)
+    counts = {name: nulls.get(name, footer.num_rows) for name in names}
+    return json.dumps(
+        {"numRecords": footer.num_rows, "minValues": low, "maxValues": high, "nullCount": counts}, allow_nan=False
+    )
+
+
+def _extremes(footer: pq.FileMetaData, names: set[str]) -> dict[str, tuple[Any, Any]]:
+    """Return (minimum, maximum) of columns; none of a column of which a row group with values has none."""
+    found: dict[str, list[tuple[Any, Any]]] = {}
+    lacking: set[str] = set()
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        for index in range(footer.num_columns):
+            column = group.column(index)
+            name = column.path_in_schema
+            if name not in names:
+                continue
+            told = column.statistics
+            if told is None or not told.has_min_max:
+                if told is None or told.null_count != group.num_rows:
+                    lacking.add(name)
+                continue
+            try:
+                found.setdefault(name, []).append((told.min, told.max))
+            except (OverflowError, ValueError):  # a time that Python cannot hold
+                lacking.add(name)
+    return {
+        name: (min(low for low, _ in some), max(high for _, high in some))
+        for name, some in found.items()
+        if name not in lacking
+    }
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+    if isinstance(value, date):
+        return value.isoformat()
+    return value

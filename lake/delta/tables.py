@@ -1,0 +1,166 @@
+"""Delta tables of a lake: opening them, and making them from their contracts."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.delta import table_configuration
+from ranklake.lake.storage.reachability import LakeError, LakeUnreachableError, unreachable
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.storage.store import Lake
+
+
+CONTRACT_VERSION: Final = "ranklake.contractVersion"
+"""Property of a table: version of the contract that it was made from, or last migrated to."""
+
+
+_LOOKS: Final = 3
+"""Others may commit between a listing and the look for what comes next, so both are done again, a few times."""
+
+
+class NewerTableError(LakeError):
+    """A table that newer software made or migrated; this one must not write what it would not know to be there.
+
+    Attributes
+    ----------
+    table, found, known
+        Its name, its contract's version, and the highest that is known here.
+    """
+
+    def __init__(self, table: str, found: int, known: int, where: str) -> None:
+        super().__init__(
+            f"table {table} has contract version {found}, known up to {known}", where=where, mend="upgrade ranklake"
+        )
+        self.table, self.found, self.known = table, found, known
+
+
+@contextmanager
+def asking(handle: DeltaTable) -> Iterator[None]:
+    """Raise `LakeUnreachableError` for what delta-rs raises in the block.
+
+    A handle reads the log again for much of what it is asked, so the disk or the store can fail at each of that.
+    """
+    try:
+        yield
+    except (DeltaError, OSError) as error:
+        mend = "check your rights there and run it again; restore a damaged _delta_log from a backup"
+        raise unreachable(handle.table_uri, error, {}, what="its log cannot be read", mend=mend) from None
+
+
+def refuse_newer(handle: DeltaTable, contract: "Contract") -> DeltaTable:
+    """Return the handle of a table that may be written. Raises `NewerTableError`."""
+    found = int(handle.metadata().configuration.get(CONTRACT_VERSION) or 0)
+    if found > contract.version:
+        raise NewerTableError(contract.table, found, contract.version, handle.table_uri)
+    return handle
+
+
+def delta_table(lake: "Lake", name: str) -> DeltaTable | None:
+    """Return a fresh handle on a table, or None where it was never written.
+
+    Raises `LakeUnreachableError` if its log is there and cannot be read.
+    """
+    try:
+        return DeltaTable(lake.table_uri(name), storage_options=lake.storage)
+    except TableNotFoundError:
+        return None
+    except (DeltaError, OSError, ValueError) as error:  # ValueError: a partition without its value
+        what, mend = (
+            f"table {name} cannot be opened",
+            "check your rights there; restore a damaged _delta_log from a backup",
+        )
+        raise unreachable(lake.uri, error, lake.storage, what=what, mend=mend) from None
+
+
+def last_table(lake: "Lake", name: str) -> DeltaTable | None:
+    """Return a fresh handle on the newest version there is, or None where the table was never written.
+
+    For who deletes what a log does not name. delta-rs goes by a listing of the log, and a listing can lack what was
+    written last (a network file system's is cached): so the next commit is asked for by its name. Raises
+    `LakeUnreachableError`, too, where it is there and the listing goes on without it.
+    """
+    for _ in range(_LOOKS):
+        handle = delta_table(lake, name)
+        if handle is None:
+            return None
+        commit = lake.path("tables", name, "_delta_log", f"{handle.version() + 1:020}.json")
+        try:
+            lake.fs.info(commit)
+        except FileNotFoundError:
+            return handle
+        except OSError as error:
+            raise unreachable(lake.uri, error, lake.storage, what=f"table {name} cannot be looked at") from None
+    what = "a listing of its log lacks the newest commits"
+    raise LakeUnreachableError(what, where=lake.table_uri(name), mend="run it again later")
+
+
+def latest(lake: "Lake", name: str) -> DeltaTable | None:
+    """Return the handle that this process keeps on a table, brought up to date, or None where it was never written.
+
+    For who looks at once and lets go: the next who asks moves it on. Who commits by what he read needs a handle of his
+    own. Opening a table costs more the more files it has, news of it do not. Raises as `delta_table`.
+    """
+    handle: DeltaTable | None = lake.opened.pop(name, None)
+    if handle is not None:
+        try:
+            # News of a table that was lost, or made anew with fewer versions, are none, and no error.
+            commit = lake.path("tables", name, "_delta_log", f"{handle.version():020}.json")
+            if lake.fs.exists(commit):
+                handle.update_incremental()
+            else:
+                handle = None
+        except (DeltaError, OSError, ValueError):  # whatever it is, opening it anew meets it, and says so
+            handle = None
+    handle = handle or delta_table(lake, name)
+    if handle is not None:
+        lake.opened[name] = handle
+    return handle
+
+
+def ensure_table(lake: "Lake", contract: "Contract") -> DeltaTable:
+    """Return a fresh handle on a table, made from its contract where it was never written.
+
+    Two that make it at once get the same table. Raises `LakeUnreachableError` where it cannot be made; nothing is left
+    behind then but perhaps an empty folder, and `NewerTableError`.
+    """
+    found = delta_table(lake, contract.table)
+    if found is not None:
+        return refuse_newer(found, contract)
+    lake.opened.pop(contract.table, None)
+    try:
+        return DeltaTable.create(
+            lake.table_uri(contract.table),
+            schema=arrow_schema(contract),
+            mode="ignore",
+            partition_by=list(contract.partition),
+            name=contract.table,
+            description=contract.summary,
+            configuration={**table_configuration(contract), CONTRACT_VERSION: str(contract.version)},
+            raise_if_key_not_exists=False,  # the last property is our own
+            storage_options=lake.storage,
+        )
+    except (DeltaError, OSError) as error:
+        found = delta_table(lake, contract.table)  # another process may have made it between our look and our try
+        if found is not None:
+            return found
+        what = f"table {contract.table} cannot be made"
+        raise unreachable(lake.uri, error, lake.storage, what=what, mend="check space and rights there") from None
+
+
+def commit_info(lake: "Lake", table: str, version: int) -> dict[str, Any]:
+    """Return what a commit says of itself.
+
+    Raises `FileNotFoundError` where the log no longer has it, what the store raises, and `ValueError`, `TypeError`,
+    `StopIteration` or `RecursionError` where it is damaged.
+    """
+    raw = lake.fs.cat_file(lake.path("tables", table, "_delta_log", f"{version:020}.json"))
+    actions = [json.loads(line) for line in raw.splitlines() if line.strip()]
+    found: dict[str, Any] = next(action["commitInfo"] for action in actions if "commitInfo" in action)
+    return found

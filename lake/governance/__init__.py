@@ -1,0 +1,1 @@
+"""What was proposed about data, who approved it, and what was done."""

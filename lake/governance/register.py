@@ -1,0 +1,236 @@
+"""The register: retention plans and what became of them, as rows of ``retention_plans``.
+
+A plan's name is a digest of its items, and is reckoned again when it is read: who changes what a plan would remove
+makes another plan of it, which nobody approved.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.delta.read import read
+from ranklake.lake.plans.ledger import append_own
+from ranklake.lake.plans.plan import last_finished
+
+if TYPE_CHECKING:
+    from ranklake.lake.storage.store import Lake
+
+TABLE: Final = "retention_plans"
+
+
+class UnknownPlanError(RanklakeError):
+    """No retention plan has this identity. ``plan`` is what was asked for."""
+
+    def __init__(self, plan: str, *, mend: str = "") -> None:
+        super().__init__(f"no retention plan is called {plan!r}", mend=mend)
+        self.plan = plan
+
+
+class AlteredPlanError(RanklakeError):
+    """A plan whose items are not those that its name stands for. ``plan`` is its name."""
+
+    def __init__(self, plan: str) -> None:
+        mend = "nothing was removed; see 'ranklake audit list' for what was approved, and plan again"
+        super().__init__("the items of this retention plan were altered", where=plan, mend=mend)
+        self.plan = plan
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A partition that would go.
+
+    Attributes
+    ----------
+    table, partition_date
+        Which.
+    retention_class, period_days, cutoff_date, reason
+        Why: its class is kept that long, partitions before the cutoff go.
+    rows, bytes, files
+        What it holds.
+    files_sha256
+        Digest of the names of its files; with other files it is another partition than the one that was planned.
+    """
+
+    table: str
+    partition_date: date
+    retention_class: str
+    period_days: int
+    cutoff_date: date
+    rows: int
+    bytes: int
+    files: int
+    files_sha256: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPlan:
+    """A plan and what became of it.
+
+    Attributes
+    ----------
+    name
+        Its identity: a digest of its items.
+    policy_sha256
+        Of the policy file it was made under.
+    planned, approved, applied
+        When; None if not.
+    plan
+        Number of the lake's plan that applied it.
+    approver
+        Who approved it; pseudonymous data, which goes into no output.
+    single_operator
+        Whether whoever approved it applied it, too.
+    """
+
+    name: str
+    items: tuple[Item, ...]
+    policy_sha256: str
+    planned: datetime | None = None
+    approved: datetime | None = None
+    applied: datetime | None = None
+    plan: int | None = None
+    approver: str | None = None
+    single_operator: bool = False
+
+    @property
+    def intact(self) -> bool:
+        """Whether its items are those that its name stands for."""
+        return self.name == named(self.items)
+
+    @property
+    def items_sha256(self) -> str:
+        """Digest of all that its items say, for whoever approves them."""
+        facts = sorted(json.dumps(asdict(item), sort_keys=True, default=str) for item in self.items)
+        return hashlib.sha256("\n".join(facts).encode()).hexdigest()
+
+    @property
+    def state(self) -> str:
+        """altered, planned, approved or applied."""
+        if not self.intact:
+            return "altered"
+        return "applied" if self.applied else "approved" if self.approved else "planned"
+
+    @property
+    def rows(self) -> int:
+        """Rows that would go, or went."""
+        return sum(item.rows for item in self.items)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that would go, or went."""
+        return sum(item.bytes for item in self.items)
+
+    @property
+    def files(self) -> int:
+        """Files that would go, or went."""
+        return sum(item.files for item in self.items)
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        times = {name: None if (when := getattr(self, name)) is None else when.isoformat() for name in _TIMES}
+        items = [
+            {**asdict(item), "partition_date": str(item.partition_date), "cutoff_date": str(item.cutoff_date)}
+            for item in self.items
+        ]
+        sums = {"rows": self.rows, "bytes": self.bytes, "files": self.files}
+        head = {"retention_plan": self.name, "state": self.state, "single_operator": self.single_operator}
+        return {**head, **sums, "plan": self.plan, **times, "items": items}
+
+
+_TIMES: Final = ("planned", "approved", "applied")
+_KINDS: Final = {"plan": "planned", "approval": "approved", "application": "applied"}
+
+
+def register(lake: "Lake") -> dict[str, RetentionPlan]:
+    """Return every plan by name, oldest first.
+
+    A plan is applied when the lake's plan that applies it is finished, not when its row appears.
+    """
+    rows = read(lake, contract(TABLE)).to_pylist()
+    if not rows:  # then a ledger of newer software need not be understood
+        return {}
+    finished = last_finished(lake)
+    found: dict[str, RetentionPlan] = {}
+    for row in sorted(rows, key=lambda row: (row["row_kind"] != "plan", row["ts"])):
+        name = row["retention_plan"]
+        if name not in found and row["row_kind"] != "plan":  # whoever wrote it wrote no plan
+            found[name] = RetentionPlan(name, (), row["policy_sha256"] or "")
+        if row["row_kind"] == "plan":
+            found[name] = RetentionPlan(name, (), row["policy_sha256"], planned=row["ts"])
+        elif row["row_kind"] == "item":
+            item = Item(**{field: row[field] for field in Item.__dataclass_fields__})
+            found[name] = replace(found[name], items=(*found[name].items, item))
+        elif row["row_kind"] == "approval":
+            found[name] = replace(found[name], approved=row["ts"], approver=row["actor"])
+        elif row["plan"] <= finished:
+            alone = bool(row["single_operator"])
+            found[name] = replace(found[name], applied=row["ts"], plan=row["plan"], single_operator=alone)
+    ordered = {
+        name: sorted(one.items, key=lambda item: (item.table, item.partition_date)) for name, one in found.items()
+    }
+    return {name: replace(one, items=tuple(ordered[name])) for name, one in found.items()}
+
+
+def named(items: Iterable[Item]) -> str:
+    """Return the name of a plan with these items. The day it was planned for is no part of it."""
+    facts = [
+        [item.table, item.partition_date.isoformat(), item.retention_class, item.period_days, item.files_sha256]
+        for item in items
+    ]
+    return "rp-" + hashlib.sha256(json.dumps(sorted(facts)).encode()).hexdigest()[:16]
+
+
+def find(lake: "Lake", name: str) -> RetentionPlan:
+    """Return a plan. Raises `UnknownPlanError`, and `AlteredPlanError` where its items are not its own."""
+    known = register(lake)
+    if name not in known:
+        raise UnknownPlanError(name, mend=did_you_mean(name, known) or "make one with 'ranklake retain plan'")
+    if not known[name].intact:
+        raise AlteredPlanError(name)
+    return known[name]
+
+
+def add(lake: "Lake", plan: RetentionPlan, actor: str | None, kind: str) -> bool:
+    """Write down a plan with its items, or its approval; False if that stands there already."""
+
+    def compose(_: object) -> list[dict[str, Any]]:
+        known = register(lake).get(plan.name)
+        if known is not None and getattr(known, _KINDS[kind]) is not None:
+            return []
+        items = [item_row(plan, item) for item in plan.items] if kind == "plan" else []
+        return stamped([head_row(plan, kind, actor), *items], datetime.now(UTC))
+
+    return append_own(lake, TABLE, compose) > 0
+
+
+def head_row(
+    plan: RetentionPlan, kind: str, actor: str | None, number: int | None = None, *, single_operator: bool = False
+) -> dict[str, Any]:
+    """Return the row of a plan, approval or application, without its time."""
+    return {
+        "retention_plan": plan.name,
+        "row_kind": kind,
+        "rows": plan.rows,
+        "bytes": plan.bytes,
+        "files": plan.files,
+        "actor": actor,
+        "plan": number,
+        "policy_sha256": plan.policy_sha256,
+        "single_operator": single_operator or None,
+    }
+
+
+def item_row(plan: RetentionPlan, item: Item) -> dict[str, Any]:
+    """Return the row of an item, without its time."""
+    return {"retention_plan": plan.name, "row_kind": "item", **asdict(item), "policy_sha256": plan.policy_sha256}
+
+
+def stamped(rows: Iterable[dict[str, Any]], when: datetime) -> list[dict[str, Any]]:
+    """Return rows with their time."""
+    return [{**row, "ts": when, "date": when.date()} for row in rows]

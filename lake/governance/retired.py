@@ -1,0 +1,47 @@
+"""What retention took, by date: of tables, and of the raw bytes of segments that could not be read."""
+
+from collections.abc import Collection, Mapping
+from datetime import date, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.lake.governance.register import register
+
+if TYPE_CHECKING:
+    from ranklake.lake.storage.store import Lake
+
+RAW: Final = "quarantine/"
+"""Stands before a table's name in items that are raw bytes of its segments, by the date of their plan."""
+
+
+def retired(lake: "Lake") -> dict[str, dict[date, int]]:
+    """Return the dates that retention took, by table or `RAW` and table, each with the last plan that did.
+
+    A retention plan whose items were altered took nothing that is known.
+    """
+    found: dict[str, dict[date, int]] = {}
+    for one in register(lake).values():
+        for item in one.items if one.plan is not None and one.intact else ():
+            days = found.setdefault(item.table, {})
+            days[item.partition_date] = max(days.get(item.partition_date, 0), one.plan or 0)
+    return found
+
+
+def is_over(row: Mapping[str, Any], taken: Mapping[date, int], live: Collection[date]) -> bool:
+    """Say whether retention took all rows of a segment.
+
+    Parameters
+    ----------
+    row
+        Its row of the table ``segments``: plan, ts_min, ts_max.
+    taken, live
+        Of its table: dates that retention took, with the plan; dates that have rows. Rows that a later plan brought to
+        a date are other rows.
+
+    Of a segment whose times nobody could read it is not known.
+    """
+    first, last = row["ts_min"], row["ts_max"]
+    if first is None or last is None:
+        return False
+    days = [first.date() + timedelta(days=place) for place in range((last.date() - first.date()).days + 1)]
+    gone = [day for day in days if taken.get(day, 0) >= row["plan"]]
+    return bool(gone) and not (set(days) - set(gone)) & set(live)

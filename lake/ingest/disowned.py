@@ -1,0 +1,77 @@
+"""What was disowned: segments and streams whose claims do not count, as the table ``disowned`` says."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from ranklake.errors import RanklakeError
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.delta.read import read
+from ranklake.lake.ingest.ingestion_index import Stream
+from ranklake.segments.segment import STREAM_NAME
+
+if TYPE_CHECKING:
+    from ranklake.lake.storage.store import Lake
+
+TABLE: Final = "disowned"
+DISOWN: Final = "disown"
+"""What the audit trail calls it, before it is done; the subject is the claim."""
+COLUMNS: Final = ("table", "run", "attempt", "rank", "incarnation", "segment")
+_HOW: Final = "name it like steps/r1~a0~r00000~0123456789abcdef~000002, or without table or segment for more"
+
+
+class NotAClaimError(RanklakeError):
+    """A text that names neither a segment nor a stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A stream, or a slot file of it, of one table or of all.
+
+    Attributes
+    ----------
+    table, segment
+        None for all.
+    stream
+        Run, attempt, rank, incarnation.
+    """
+
+    table: str | None
+    stream: Stream
+    segment: int | None = None
+
+    def __str__(self) -> str:
+        run, attempt, rank, incarnation = self.stream
+        text = f"{run}~a{attempt}~r{rank:05d}~{incarnation:016x}"
+        text = f"{self.table}/{text}" if self.table else text
+        return text if self.segment is None else f"{text}~{self.segment:06d}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read what a person names: a segment's path or name, as it lies in the spool, or the beginning of one.
+
+        Raises `NotAClaimError`.
+        """
+        folders, _, name = text.rpartition("/")
+        found = STREAM_NAME.match(name)
+        if found is None:
+            raise NotAClaimError("neither a segment nor a stream", where=text, mend=_HOW)
+        numbers = (int(found["attempt"]), int(found["rank"]), int(found["incarnation"], 16))
+        segment = None if found["segment"] is None else int(found["segment"])
+        return cls(folders.rpartition("/")[2] or None, (found["run"], *numbers), segment)
+
+    def covers(self, table: str, stream: Stream, segment: int | None) -> bool:
+        """Say whether something is part of it; a `segment` of None stands for the stream as a whole."""
+        return (
+            self.stream == stream and self.table in {None, table} and (self.segment is None or self.segment == segment)
+        )
+
+
+def set_aside(lake: "Lake") -> list[Claim]:
+    """Return what was disowned."""
+    return [claim_of(row) for row in read(lake, contract(TABLE), COLUMNS).to_pylist()]
+
+
+def claim_of(row: Mapping[str, Any]) -> Claim:
+    """Return the claim of a row of the table `TABLE`, which has `COLUMNS`."""
+    return Claim(row["table"], (row["run"], row["attempt"], row["rank"], row["incarnation"]), row["segment"])

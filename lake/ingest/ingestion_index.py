@@ -1,0 +1,225 @@
+"""What the table ``segments`` says of files in the spool: which of them were taken in, and what of their slot files."""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.delta.read import read
+from ranklake.lake.ingest.deduplication import joined_slots
+from ranklake.lake.plans.plan import LEDGER
+from ranklake.lake.spool.gate import DENIED, TOO_LARGE, UNSTEADY
+from ranklake.lake.spool.spool import Spooled, identities, is_rewritten, is_unread
+from ranklake.lake.trust.limits import Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ranklake.lake.storage.store import Lake
+
+_ASKED: Final = 64
+_PICK: Final = random.Random()  # noqa: S311 - which files are asked for is no secret
+IDENTITY: Final = ("sha256", "uri_name", "bytes", "table", "unreadable", "signed_by")
+STREAM: Final = ("run", "attempt", "rank", "incarnation")
+SlotFile = tuple[str, int, int]
+"""Table, incarnation, segment."""
+Stream = tuple[str, int, int, int]
+"""Run, attempt, rank, incarnation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """What earlier plans took in of a slot file.
+
+    Attributes
+    ----------
+    streams
+        Whose it is: run, attempt, rank, incarnation. More than one only in lakes of long ago.
+    slots
+        Which slots came, as `ranklake.lake.ingest.deduplication` says it.
+    places
+        Where the segments lay that brought them: path, digest, and whether it was signed.
+    """
+
+    streams: frozenset[Stream]
+    slots: str
+    places: tuple[tuple[str, str, bool], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What earlier plans took in of a process that records.
+
+    Attributes
+    ----------
+    streams
+        Whose it is: more than one only in lakes of long ago.
+    signed, encrypted
+        Whether segments of it were signed, or encrypted: then all of them are.
+    """
+
+    streams: frozenset[Stream]
+    signed: bool
+    encrypted: bool
+
+
+def unknown(
+    listing: list[Spooled], known: pa.Table, judged: Mapping[str, datetime] | None = None
+) -> list[list[Spooled]]:
+    """Return the files that no plan named yet, in stream order, those that claim one digest together.
+
+    Parameters
+    ----------
+    known
+        Columns `IDENTITY` of the table ``segments``. A damaged file that is replaced by a sound copy of another size is
+        new again.
+    judged
+        By path, when a file was found damaged: one that was written since is new again, whatever its size.
+    """
+    digests, places = identities(_near(known, listing))
+    claims: dict[tuple[str, str], list[Spooled]] = {}
+    for item in listing:
+        claim = (item.table, item.sha256)
+        if claim in digests or ((item.path, item.size_bytes) in places and not is_rewritten(item, judged or {})):
+            continue
+        claims.setdefault(claim, []).append(item)
+    return list(claims.values())
+
+
+def sort_out(
+    claims: Sequence[list[Spooled]],
+    known: pa.Table,
+    limits: Limits,
+    readable: Callable[[Spooled, str], bool] = lambda _item, _why: False,
+) -> tuple[list[list[Spooled]], dict[str, str]]:
+    """Return the files that may come into a plan, and why others may not, by path.
+
+    Parameters
+    ----------
+    claims
+        As `unknown` returns them.
+    known
+        As for `unknown`.
+    readable
+        Says whether a file that could not be read, and why, can be now. So many are asked for at most; if all of these
+        can, the rest is taken to be readable, too. By default none is.
+    """
+    unread = known.filter(
+        pc.is_in(known["unreadable"], value_set=pa.array([DENIED, UNSTEADY], known["unreadable"].type))
+    )
+    why = dict(zip(unread["uri_name"].to_pylist(), unread["unreadable"].to_pylist(), strict=True))
+    doubtful = [item for some in claims for item in some if item.path in why]
+    asked = {item.path: readable(item, why[item.path]) for item in _PICK.sample(doubtful, min(_ASKED, len(doubtful)))}
+    mended = all(asked.values())
+    ready: list[list[Spooled]] = []
+    held: dict[str, str] = {}
+    for some in claims:
+        fit = []
+        for item in some:
+            if item.size_bytes > limits.segment_bytes:
+                held[item.path] = TOO_LARGE
+            elif item.path in why and not asked.get(item.path, mended):
+                held[item.path] = why[item.path]
+            else:
+                fit.append(item)
+        if fit:
+            ready.append(fit)
+    return ready, held
+
+
+def _near(known: pa.Table, listing: list[Spooled]) -> pa.Table:
+    """Return the known segments that some files may be: all there ever were are too many to look at one by one."""
+    digests = pa.array([item.sha256 for item in listing], pa.string())
+    paths = pa.array([item.path for item in listing], pa.string())
+    return known.filter(
+        pc.or_(pc.is_in(known["sha256"], value_set=digests), pc.is_in(known["uri_name"], value_set=paths))
+    )
+
+
+def damaged_when(lake: "Lake", known: pa.Table) -> dict[str, datetime]:
+    """Return when each damaged file was found damaged, by path; `known` as for `unknown`, and the column plan."""
+    damaged = known.filter(pc.and_(pc.is_valid(known["unreadable"]), pc.invert(is_unread(known["unreadable"]))))
+    if not damaged.num_rows:
+        return {}
+    ledger = read(lake, contract(LEDGER), ["plan", "created_ts"]).to_pylist()
+    created = {row["plan"]: row["created_ts"] for row in ledger}
+    found: dict[str, datetime] = {}
+    for row in damaged.select(["uri_name", "plan"]).to_pylist():
+        when = created.get(row["plan"])
+        if when is not None:
+            found[row["uri_name"]] = max(when, found.get(row["uri_name"], when))
+    return found
+
+
+def earlier_cuts(known: pa.Table, some: "Iterable[Spooled]") -> dict[SlotFile, Cuts]:
+    """Return what is known of the slot files of some segments; nothing of one that came never, or damaged.
+
+    Parameters
+    ----------
+    known
+        Columns table, `STREAM`, segment, slots, uri_name, sha256, signed_by and unreadable of the table ``segments``.
+    """
+    wanted = {slot_file_of(item) for item in some if item.name is not None}
+    near = known.filter(pc.is_null(known["unreadable"]))
+    for place, name in ((1, "incarnation"), (2, "segment")):
+        values = pa.array({slot_file[place] for slot_file in wanted}, near[name].type)
+        near = near.filter(pc.is_in(near[name], value_set=values))
+    found: dict[SlotFile, list[Mapping[str, Any]]] = {}
+    columns = ["table", *STREAM, "segment", "slots", "uri_name", "sha256", "signed_by"]
+    for row in near.select(columns).to_pylist():
+        slot_file = (row["table"], row["incarnation"], row["segment"])
+        if slot_file in wanted:
+            found.setdefault(slot_file, []).append(row)
+    return {
+        slot_file: Cuts(
+            frozenset(stream_of_row(row) for row in rows),
+            joined_slots(row["slots"] or "" for row in rows),
+            tuple((row["uri_name"], row["sha256"], row["signed_by"] is not None) for row in rows),
+        )
+        for slot_file, rows in found.items()
+    }
+
+
+def standings(known: pa.Table, some: "Iterable[Spooled]") -> dict[int, Standing]:
+    """Return by incarnation what is known of those of some segments; nothing of one that came never, or damaged.
+
+    Parameters
+    ----------
+    known
+        As for `earlier_cuts`, and columns uri_name and signed_by.
+    """
+    wanted = pa.array({item.name.incarnation for item in some if item.name is not None}, known["incarnation"].type)
+    near = known.filter(pc.and_(pc.is_null(known["unreadable"]), pc.is_in(known["incarnation"], value_set=wanted)))
+    found: dict[int, list[Mapping[str, Any]]] = {}
+    for row in near.select([*STREAM, "uri_name", "signed_by"]).to_pylist():
+        found.setdefault(row["incarnation"], []).append(row)
+    return {
+        incarnation: Standing(
+            frozenset(stream_of_row(row) for row in rows),
+            any(row["signed_by"] is not None for row in rows),
+            any(row["uri_name"].endswith(".enc") for row in rows),
+        )
+        for incarnation, rows in found.items()
+    }
+
+
+def slot_file_of(item: Spooled) -> SlotFile:
+    """Return the slot file of a segment, as its name says."""
+    assert item.name is not None
+    return (item.table, item.name.incarnation, item.name.segment)
+
+
+def stream_of(item: Spooled) -> Stream:
+    """Return whose a segment is, as its name says."""
+    assert item.name is not None
+    return (item.name.run, item.name.attempt, item.name.rank, item.name.incarnation)
+
+
+def stream_of_row(row: Mapping[str, Any]) -> Stream:
+    """Return whose a segment is, as its row of the table ``segments`` says."""
+    return row["run"], row["attempt"], row["rank"], row["incarnation"]

@@ -1,0 +1,151 @@
+"""Ingest: new segments of the spool become rows of the tables, exactly once."""
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.integrity import Damage
+from ranklake.lake.delta.tables import latest
+from ranklake.lake.ingest import ingest_plan
+from ranklake.lake.ingest.index_summary import History
+from ranklake.lake.ingest.ingestion_index import damaged_when
+from ranklake.lake.maintenance.compaction import merge_small
+from ranklake.lake.plans.driver import drive
+from ranklake.lake.plans.plan import LEDGER
+from ranklake.lake.spool.gate import UNREAD, firsts
+from ranklake.lake.spool.listing_cache import Rounds
+from ranklake.lake.trust.writers import REFUSED
+
+if TYPE_CHECKING:
+    from ranklake.lake.plans.plan import Progress
+    from ranklake.lake.plans.workers import Workers
+    from ranklake.lake.spool.spool import Spool
+    from ranklake.lake.storage.store import Lake
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    """What one call of `ingest` did.
+
+    Attributes
+    ----------
+    plans
+        Numbers of the plans this call finished, its own and one that another driver left half done; empty if there
+        was nothing to do.
+    segments, unreadable
+        Segments in them, and how many of those could not be read.
+    rows_stored, rows_rejected, rows_duplicate
+        Rows by fate.
+    purged
+        Old segments removed from the spool.
+    waiting
+        Segments that stay in the spool because a key is not at hand, counted by the key's id or by prefix.
+    refused
+        Segments that nobody vouches for, or whose writer had no business there, counted by reason; among the
+        unreadable.
+    elapsed_s
+        Wall seconds.
+    damaged
+        Data files that were to be merged and are not what was written.
+    held, held_first
+        Files that stay in the spool unread, counted by why; and of each kind the first by path.
+    """
+
+    plans: list[int]
+    segments: int
+    unreadable: int
+    rows_stored: int
+    rows_rejected: int
+    rows_duplicate: int
+    purged: int
+    elapsed_s: float
+    waiting: dict[str, int] = field(default_factory=dict)
+    damaged: list[Damage] = field(default_factory=list)
+    refused: dict[str, int] = field(default_factory=dict)
+    held: dict[str, int] = field(default_factory=dict)
+    held_first: dict[str, str] = field(default_factory=dict)
+
+
+def ingest(
+    lake: "Lake",
+    spool: "Spool",
+    workers: "Workers",
+    *,
+    keep_days: int = 7,
+    merge: bool = True,
+    progress: "Progress | None" = None,
+) -> Ingested:
+    """Bring everything new in the spool into the lake.
+
+    Parameters
+    ----------
+    keep_days
+        Segments stay in the spool that long after their plan is finished, for replay.
+    merge
+        Whether to merge small files of the tables that got rows, where enough have come together.
+    """
+    started = time.monotonic()
+    lake = lake.guarded(spool.writers)
+    outcomes: dict[int, list[dict[str, Any]]] = {}
+    waiting: Counter[str] = Counter()
+    held: dict[str, str] = {}
+    rounds = Rounds.load(lake, spool.address)
+    left = True
+    while left:
+        driven = drive(
+            lake, lambda number: ingest_plan.compose(lake, spool, number, waiting, rounds, held), workers, progress
+        )
+        outcomes |= driven.outcomes
+        # What vanished before it was read stays new; a listing that goes on naming it must not keep us here for ever.
+        account = driven.outcomes.get(driven.plan.number) if driven.plan else []
+        useful = account is None or any(row["unreadable"] not in UNREAD for row in account)
+        left = useful and driven.plan is not None and driven.plan.body["left"] > 0
+    rows = [row for account in outcomes.values() for row in account]
+    damaged: list[Damage] = []
+    reasons = [str(row["unreadable"] or "") for row in rows]
+    refused = Counter(reason.removeprefix(REFUSED) for reason in reasons if reason.startswith(REFUSED))
+    if merge and outcomes:
+        touched = {row["table"] for row in rows if row["rows_stored"]}
+        damaged = merge_small(lake, workers, {*touched, "rejects", "segments", "audit", LEDGER}).damaged
+    purged = _purge(lake, spool, keep_days, rounds)
+    held |= spool.passed_over
+    return Ingested(
+        plans=sorted(outcomes),
+        segments=len(rows),
+        unreadable=sum(row["unreadable"] is not None for row in rows),
+        rows_stored=sum(row["rows_stored"] for row in rows),
+        rows_rejected=sum(row["rows_rejected"] for row in rows),
+        rows_duplicate=sum(row["rows_duplicate"] for row in rows),
+        purged=purged,
+        elapsed_s=time.monotonic() - started,
+        waiting=dict(sorted(waiting.items())),
+        damaged=damaged,
+        refused=dict(sorted(refused.items())),
+        held=dict(sorted(Counter(held.values()).items())),
+        held_first=firsts(held),
+    )
+
+
+def _purge(lake: "Lake", spool: "Spool", keep_days: int, rounds: Rounds) -> int:
+    """Delete from the spool what was ingested long ago; look for it only if there is some that was not looked for."""
+    handle = latest(lake, "segments")
+    if handle is None:
+        return 0
+    now = datetime.now(UTC)
+    today = now.date()
+    live = files(handle)
+    old = live.filter(pc.less(live["date"], pa.scalar(today - timedelta(days=keep_days), pa.date32())))
+    rows = int(pc.sum(old["num_records"]).as_py() or 0)
+    if not rows or not rounds.purge_is_due({"rows": rows, "days": len(set(old["date"].to_pylist()))}, now):
+        return 0
+    history = History(lake, handle)
+    purged = spool.purge(history.near, history.of, today, keep_days, partial(damaged_when, lake))
+    rounds.save(lake)
+    return purged

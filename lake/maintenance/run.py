@@ -1,0 +1,132 @@
+"""Upkeep as a whole: finish what is unfinished, look at every file if asked, merge, tidy the logs, purge."""
+
+import time
+from collections import Counter
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from ranklake.lake.contracts.delta import CHECKPOINT_EVERY
+from ranklake.lake.contracts.load import table_names
+from ranklake.lake.delta.integrity import Damage
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.maintenance.compaction import Merged, merge_small, mergeable, planned
+from ranklake.lake.maintenance.log import commits_since_checkpoint, tidy_log
+from ranklake.lake.maintenance.scrub import Scrubbed, scrub
+from ranklake.lake.maintenance.vacuum import GRACE, garbage, remove
+from ranklake.lake.plans.driver import drive
+from ranklake.lake.plans.plan import last_finished
+
+if TYPE_CHECKING:
+    from ranklake.lake.plans.plan import Progress
+    from ranklake.lake.plans.workers import Workers
+    from ranklake.lake.storage.store import Lake
+
+
+@dataclass(frozen=True, slots=True)
+class Upkept:
+    """What one call of `upkeep` did, or would have done.
+
+    Attributes
+    ----------
+    plans
+        Numbers of the compaction plans.
+    files_before, files_after, merged_bytes
+        Small files that were merged, what they became, and their bytes.
+    checkpoints
+        Tables whose log got a checkpoint.
+    purged, purged_bytes
+        Files that went, counted by what they were (see `ranklake.lake.maintenance.vacuum.Garbage`), and their bytes.
+    elapsed_s
+        Wall seconds.
+    damaged
+        Data files that are not what was written, as far as they were looked at: those that were to be merged, and with
+        a scrub all.
+    scrubbed
+        What the scrub found; None without one.
+    """
+
+    plans: list[int]
+    files_before: int
+    files_after: int
+    merged_bytes: int
+    checkpoints: list[str]
+    purged: dict[str, int]
+    purged_bytes: int
+    elapsed_s: float
+    damaged: list[Damage]
+    scrubbed: Scrubbed | None = None
+
+
+def upkeep(
+    lake: "Lake",
+    workers: "Workers",
+    *,
+    grace: timedelta = GRACE,
+    dry_run: bool = False,
+    with_scrub: bool = False,
+    progress: "Progress | None" = None,
+) -> Upkept:
+    """Keep a lake in shape. It can die anywhere and be run again, beside drivers of any kind.
+
+    Parameters
+    ----------
+    grace
+        How long a file stays after a commit took it out, or after it was written if no commit ever named it. Readers,
+        and drivers at work, must not take longer. At most `ranklake.lake.maintenance.vacuum.GRACE`.
+    dry_run
+        Say what would be merged, checkpointed and purged now, and do nothing.
+    with_scrub
+        Read every live data file first, to see whether it still is what was written.
+
+    Raises `ranklake.lake.maintenance.vacuum.GraceError`, and what the store raises.
+    """
+    began = time.monotonic()
+    scrubbed = scrub(lake, workers, progress) if with_scrub else None
+    merged = _foreseen(lake) if dry_run else _merge(lake, workers, progress)
+    checkpoints = _tidy(lake, dry_run=dry_run)
+    purged: Counter[str] = Counter()
+    purged_bytes = 0
+    for some in list(garbage(lake, grace)):
+        if dry_run or remove(lake, some):
+            purged[some.what] += 1
+            purged_bytes += some.size_bytes
+    return Upkept(
+        plans=merged.plans,
+        files_before=merged.files_before,
+        files_after=merged.files_after,
+        merged_bytes=merged.size_bytes,
+        checkpoints=checkpoints,
+        purged=dict(sorted(purged.items())),
+        purged_bytes=purged_bytes,
+        elapsed_s=time.monotonic() - began,
+        damaged=list(dict.fromkeys([*(scrubbed.damaged if scrubbed else []), *merged.damaged])),
+        scrubbed=scrubbed,
+    )
+
+
+def _merge(lake: "Lake", workers: "Workers", progress: "Progress | None") -> Merged:
+    drive(lake, lambda _: None, workers)  # what a dead driver left half done would keep everything from being purged
+    return merge_small(lake, workers, thorough=True, progress=progress)
+
+
+def _foreseen(lake: "Lake") -> Merged:
+    number = last_finished(lake) + 1
+    due = list(planned(lake, mergeable(), number, thorough=True, today=datetime.now(UTC).date()))
+    size = sum(row["size_bytes"] for task in due for row in task.files)
+    return Merged([], sum(len(task.files) for task in due), len(due), size)
+
+
+def _tidy(lake: "Lake", *, dry_run: bool) -> list[str]:
+    done = []
+    for table in table_names():
+        handle = delta_table(lake, table)
+        if handle is None:
+            continue
+        if dry_run:
+            due = commits_since_checkpoint(lake, table, handle) >= CHECKPOINT_EVERY
+        else:
+            due = tidy_log(lake, table, handle)
+        if due:
+            done.append(table)
+    return done

@@ -1,0 +1,220 @@
+"""Plans whose commits are spelled out: retention, quarantine by checks, compaction, erasure, migration.
+
+Whoever composes one writes the new data files first and names them in the plan, together with the files that they
+replace. Carrying it out is then nothing but commits, so anybody can do it, again and again. Files of a plan that was
+never written are orphans that no commit names.
+"""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import ranklake
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.delta.commit import append_files, files, number_of, swap, swap_plan
+from ranklake.lake.delta.parquet import DataFile, plan_of
+from ranklake.lake.delta.read import read_some
+from ranklake.lake.delta.tables import delta_table, ensure_table, last_table, refuse_newer
+from ranklake.lake.plans.ledger import ledger_row, row_files
+from ranklake.lake.plans.plan import LEDGER, Plan
+from ranklake.lake.storage.listing import listed
+from ranklake.lake.storage.reachability import LakeUnreachableError
+from ranklake.lake.storage.removal import delete
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.storage.store import Lake
+
+
+QUARANTINED: Final = "quarantined"
+"""Among a plan's facts: digests of raw bytes that go with it, by ``quarantine/<table>`` and date."""
+
+
+def compose(
+    number: int,
+    kind: str,
+    *,
+    add: Sequence[DataFile] = (),
+    remove: Mapping[str, pa.Table] | None = None,
+    live: Mapping[str, pa.Table] | None = None,
+    purge: bool = False,
+    data_change: bool = True,
+    facts: Mapping[str, Any] | None = None,
+) -> Plan:
+    """Return a plan that spells out its commits.
+
+    Parameters
+    ----------
+    add
+        New files of any tables; they exist already.
+    remove
+        Per table, the files to drop: rows of `ranklake.lake.delta.commit.files`.
+    live
+        Per table, all files of the dates of which files are dropped, as they are before the plan; needed to purge.
+    purge
+        Whether the bytes of removed files go too, after the commits, and with them what is left of the same dates from
+        before; else they stay readable by time travel until upkeep. What stays live is named in the plan, since a slow
+        driver may come to purge when later plans have merged it: its older versions are not this plan's to delete.
+    data_change
+        False if the new files hold the very rows of those that go.
+    facts
+        Further plain JSON values for people and audits.
+    """
+    gone = {table: rows.select(["path", "size_bytes", "num_records", "date"]) for table, rows in (remove or {}).items()}
+    account: dict[str, int] = {}
+    for table, rows in gone.items():
+        account[table] = -int(pc.sum(rows["num_records"]).as_py() or 0)
+    for file in add:
+        if file.table in gone:
+            account[file.table] += file.rows
+    if purge and not set(gone) <= set(live or {}):
+        raise ValueError("to purge, all live files must be given in live")
+    kept = {
+        table: sorted(set((live or {})[table]["path"].to_pylist()) - set(rows["path"].to_pylist()))
+        for table, rows in gone.items()
+        if purge
+    }
+    body = {
+        "writer": f"ranklake {ranklake.__version__}",
+        "add": [{**asdict(file), "partition": file.partition.isoformat()} for file in add],
+        "remove": {
+            table: [{**row, "date": row["date"].isoformat()} for row in rows.to_pylist()]
+            for table, rows in gone.items()
+        },
+        "purge": purge,
+        "kept": kept,
+        "data_change": data_change,
+        "account": account,
+        "facts": dict(facts or {}),
+    }
+    return Plan(number, kind, time.time_ns() // 1000, body)
+
+
+def execute(lake: "Lake", plan: Plan) -> None:
+    """Carry out the plan, again if need be. Raises `ranklake.lake.delta.commit.LostRaceError`."""
+    added: dict[str, list[DataFile]] = {}
+    for row in plan.body["add"]:
+        file = DataFile(**{**row, "partition": date.fromisoformat(row["partition"])})
+        added.setdefault(file.table, []).append(file)
+    removed = {
+        table: pa.Table.from_pylist([{**row, "date": date.fromisoformat(row["date"])} for row in rows])
+        for table, rows in plan.body["remove"].items()
+        if rows
+    }
+    metadata = {"ranklake.plan": str(plan.number), "ranklake.kind": plan.kind}
+    data_change = bool(plan.body.get("data_change", True))
+    for table in sorted({*added, *removed} - {LEDGER}):
+        handle = ensure_table(lake, contract(table))
+        add, remove = added.get(table, []), removed.get(table)
+        if data_change or _holds(handle, remove):
+            swap_plan(handle, plan.number, add=add, remove=remove, metadata=metadata, data_change=data_change)
+    if plan.body["purge"]:
+        _purge(lake, plan)
+    _finish(lake, plan, added, removed.get(LEDGER), metadata)
+
+
+def _finish(
+    lake: "Lake", plan: Plan, added: Mapping[str, list[DataFile]], merged: pa.Table | None, metadata: Mapping[str, str]
+) -> None:
+    """Commit the ledger's row, and with it what the plan does to the ledger's own files, for the ledger is last."""
+    ledger = ensure_table(lake, contract(LEDGER))
+    if number_of(ledger) >= plan.number:
+        return
+    account = plan.body["account"]
+    moved = [] if "rejects" in plan.body["remove"] else added.get("rejects", [])
+    rejected = sum(file.rows for file in moved)
+    row = ledger_row(plan, account, rows_stored=sum(account.values()), rows_rejected=rejected)
+    new = row_files(lake, LEDGER, [row], plan.number)
+    if merged is not None and _holds(ledger, merged):
+        swap(ledger, plan.number, add=[*added.get(LEDGER, []), *new], remove=merged, metadata=metadata)
+    else:
+        swap(ledger, plan.number, add=new, metadata=metadata)
+
+
+def _holds(handle: "DeltaTable", some: pa.Table | None) -> bool:
+    """Return whether files are all live: files that were merged must not come beside a table that was built anew."""
+    return some is None or set(some["path"].to_pylist()) <= set(files(handle)["path"].to_pylist())
+
+
+def _purge(lake: "Lake", plan: Plan) -> None:
+    """Delete what was removed, and what is left of the same rows from before they were merged or rewritten.
+
+    Whatever a later plan writes there has a higher number, or its composer gives it up
+    (`ranklake.lake.maintenance.compaction`). What the plan left live, or made so, is no business of whoever comes late,
+    when later plans may have replaced it. Derived tables count numbers of their own, so of theirs only the files that
+    the plan names can be told from those that a rollup is about to commit.
+    """
+    added = {(row["table"], row["path"]) for row in plan.body["add"]}
+    for table, rows in plan.body["remove"].items():
+        paths = {row["path"] for row in rows}
+        if contract(table).kind != "derived":
+            spared = {path for owner, path in added if owner == table} | set(plan.body["kept"].get(table, []))
+            paths |= _left_behind(lake, table, {path.rpartition("/")[0] for path in paths}, plan.number) - spared
+        for path in paths:
+            delete(lake, lake.path("tables", table, path))  # an earlier try may have come this far
+    for days in (plan.body.get("facts") or {}).get(QUARANTINED, {}).values():
+        for sha256 in itertools.chain.from_iterable(days.values()):
+            delete(lake, lake.path("quarantine", sha256))
+
+
+def purged_dates(plan: Plan) -> set[tuple[str, str]]:
+    """Return the tables and dates (ISO) of which a plan deletes all that it does not know to be live."""
+    rows_by_table = plan.body["remove"] if plan.body.get("purge") else {}
+    return {(table, row["date"]) for table, rows in rows_by_table.items() for row in rows}
+
+
+def _left_behind(lake: "Lake", table: str, folders: set[str], number: int) -> set[str]:
+    root = lake.path("tables", table)
+    there = {one.path.removeprefix(f"{root}/") for folder in folders for one in listed(lake.fs, f"{root}/{folder}")}
+    handle = last_table(lake, table)
+    if handle is not None and number_of(handle) < number:  # the plan's own commit is not to be seen for now
+        raise LakeUnreachableError(f"the log lacks plan {number}", where=handle.table_uri, mend="run it again")
+    live = set() if handle is None else set(files(handle)["path"].to_pylist())
+    return {path for path in there - live if (plan := plan_of(path)) is not None and plan <= number}
+
+
+def live_files(lake: "Lake", table: str, partitions: Sequence[date]) -> pa.Table:
+    """Return a table's live files in some partitions (none where it was never written), for `compose`.
+
+    Raises `ranklake.lake.delta.tables.NewerTableError`: what rewrote them would lose what it does not know.
+    """
+    handle = delta_table(lake, table)
+    if handle is None:
+        columns = {"path": pa.string(), "size_bytes": pa.int64(), "num_records": pa.int64(), "date": pa.date32()}
+        return pa.schema(columns).empty_table()
+    return files(refuse_newer(handle, contract(table)), partitions)
+
+
+def take_rows_out(
+    lake: "Lake", target: "Contract", number: int, candidates: pa.Table, select: Callable[[pa.Table], pa.Array]
+) -> Iterator[tuple[pa.Table, list[DataFile], pa.Table]]:
+    """Rewrite files without the rows that `select` marks, one file at a time; commit nothing.
+
+    Parameters
+    ----------
+    number
+        The plan this is for.
+    candidates
+        Files to look into: rows of `live_files`.
+    select
+        Given a file's rows, returns a boolean array, true where a row goes.
+
+    Yields for each file in which something is marked: the file to drop (one row of `candidates`), the files that
+    replace it, and the rows taken out. At most one file's rows are held at a time. Raises
+    `ranklake.lake.delta.integrity.DamagedFileError`: what is damaged is not written anew.
+    """
+    for path, rows in read_some(lake, target, candidates, verify=True):
+        mask = select(rows)
+        if not pc.any(mask).as_py():
+            continue
+        kept = rows.filter(pc.invert(mask))
+        added = append_files(lake, target, kept, number) if kept.num_rows else []
+        yield candidates.filter(pc.equal(candidates["path"], path)), added, rows.filter(mask)

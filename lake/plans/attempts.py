@@ -1,0 +1,84 @@
+"""Attempts at a plan that did not end: what was begun is written down beside the plans, and taken back when it ends.
+
+    <lake>/attempts/<plan>~<what>~begun~<number>    what: the whole plan, or the digest of some of its segments
+    <lake>/attempts/<plan>~<what>~died~<number>     the driver saw a process die at it
+
+A driver that dies without a word leaves that it began. So the next one knows how often something was tried, whoever
+tried it. Two drivers at once count each other as dead, which costs care, no rows.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.lake.storage.listing import listed
+
+if TYPE_CHECKING:
+    from ranklake.lake.storage.store import Lake
+
+FOLDER: Final = "attempts"
+WHOLE: Final = "plan"
+
+
+class Attempts:
+    """Marks of a plan.
+
+    Parameters
+    ----------
+    number
+        The plan's.
+    """
+
+    def __init__(self, lake: "Lake", number: int) -> None:
+        self._lake, self._stem = lake, f"{FOLDER}/{number:010d}~"
+        names = (one.path.rpartition("/")[2] for one in listed(lake.fs, lake.path(FOLDER)))
+        stem = self._stem.removeprefix(f"{FOLDER}/")
+        self._marks = {name.removeprefix(stem) for name in names if name.startswith(stem)}
+
+    def begun(self, what: str) -> int:
+        """Return how often something was begun and did not end."""
+        return self._count(what, "begun")
+
+    def died(self, what: str) -> int:
+        """Return how often a process was seen to die at something."""
+        return self._count(what, "died")
+
+    @contextmanager
+    def at(self, what: str) -> Iterator[None]:
+        """Mark something as begun; take that back when the block ends, however it ends."""
+        mark = self._put(what, "begun")
+        try:
+            yield
+        finally:
+            self._remove(mark)
+
+    def saw_die(self, what: str) -> None:
+        """Mark that a process died at something."""
+        self._put(what, "died")
+
+    def _count(self, what: str, how: str) -> int:
+        return sum(1 for mark in self._marks if mark.rpartition("~")[0] == f"{what}~{how}")
+
+    def _put(self, what: str, how: str) -> str:
+        number = self._count(what, how) + 1
+        while not self._lake.put_if_absent(f"{self._stem}{what}~{how}~{number}", b""):
+            self._marks.add(f"{what}~{how}~{number}")
+            number += 1
+        self._marks.add(f"{what}~{how}~{number}")
+        return f"{what}~{how}~{number}"
+
+    def clear(self) -> None:
+        """Take all marks back: the plan is finished."""
+        for mark in sorted(self._marks):
+            self._remove(mark)
+
+    def _remove(self, mark: str) -> None:
+        self._marks.discard(mark)
+        with suppress(OSError):  # gone, or a place that can be read alone
+            self._lake.fs.rm_file(self._lake.path(f"{self._stem}{mark}"))
+
+
+def named(segments: Sequence[dict[str, Any]]) -> str:
+    """Return what to call some segments of a plan."""
+    return hashlib.sha256("\n".join(row["path"] for row in segments).encode("utf-8", "replace")).hexdigest()[:16]

@@ -1,0 +1,214 @@
+"""Numbered plans: what is about to be done to the lake, written before it is done.
+
+A plan is written put-if-absent and never changes. Exactly one plan can be unfinished: the next number is proposed
+only when the last plan is finished, and a plan is finished when the table ``ingest_plans``, which every plan commits
+last, carries its number.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.errors import RanklakeError
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.delta.commit import LostRaceError, number_of
+from ranklake.lake.delta.tables import latest, refuse_newer
+from ranklake.lake.plans.rules import broken_rules
+from ranklake.lake.plans.signature import SEAL, seal
+from ranklake.lake.storage.json_shape import fault
+
+if TYPE_CHECKING:
+    from ranklake.lake.storage.store import Lake
+
+FORMAT: Final = 1
+LEDGER: Final = "ingest_plans"
+RESTORE: Final = "restore the file from a backup; if no commit carries its number it may be removed"
+
+Progress = Callable[[int, int], None]
+"""Told (tasks done, tasks in the plan) as a plan goes on."""
+
+
+_SEGMENT: Final = {
+    "path": str,
+    "others": [str],
+    "table": str,
+    "bytes": int,
+    "rows": int,
+    "sha256": str,
+    "seen": str,
+    "taken": bool,
+}
+_ADDED: Final = {"table": str, "path": str, "partition": str, "rows": int, "size_bytes": int, "stats": str}
+_REMOVED: Final = {"path": str, "size_bytes": int, "num_records": int, "date": str}
+_ACTIONS: Final = {
+    "writer": str,
+    "add": [_ADDED],
+    "remove": {...: [_REMOVED]},
+    "purge": bool,
+    "kept": {...: [str]},
+    "account": {...: int},
+}
+KINDS: Final[dict[str, Any]] = {
+    "ingest": {"spool": str, "writer": str, "versions": {...: int}, "segments": [_SEGMENT]},
+    **dict.fromkeys(("quarantine", "retention", "compaction", "migration", "erasure", "replay", "renumber"), _ACTIONS),
+}
+"""What the body of each kind of plan must have, as `ranklake.lake.storage.json_shape` says it."""
+
+_DIGEST: Final = "sha256"
+FORGED: Final = "nothing of it was carried out; find out who put the file there, then remove it"
+
+
+class DamagedPlanError(RanklakeError):
+    """A plan file that cannot be read; nothing after it can go on."""
+
+
+class RefusedPlanError(DamagedPlanError):
+    """A plan file that no ranklake wrote, or whose writer cannot be told; nothing of it was carried out."""
+
+    def __init__(self, what: str, where: str, mend: str = FORGED) -> None:
+        super().__init__(what, where=where, mend=mend)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """An immutable plan.
+
+    Attributes
+    ----------
+    number
+        From 1, without holes.
+    kind
+        A key of `KINDS`.
+    created_us
+        Microseconds since 1970.
+    body
+        What the kind needs to be carried out again by anybody; plain JSON values.
+    """
+
+    number: int
+    kind: str
+    created_us: int
+    body: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def created(self) -> datetime:
+        """When the plan was made, UTC."""
+        return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=self.created_us)
+
+    @property
+    def name(self) -> str:
+        """Name of the plan's file in the lake."""
+        return f"plans/{self.number:010d}.json"
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the plan file says, but for its digest."""
+        return {"format": FORMAT, "plan": self.number, "kind": self.kind, "created_us": self.created_us, **self.body}
+
+    def to_json(self) -> bytes:
+        """Return the plan file's bytes."""
+        return json.dumps({**self.facts, _DIGEST: _digest(self.facts)}, sort_keys=True).encode()
+
+    @classmethod
+    def from_json(cls, raw: bytes, where: str) -> "Plan":
+        """Read a plan file. Raises `DamagedPlanError`; nobody has to look into a plan's body for what is missing."""
+        try:
+            facts = json.loads(raw)
+            said = facts.pop(_DIGEST, None)
+            whole = said is None or said == _digest(facts)
+            head = (facts.pop("format"), int(facts.pop("plan")), str(facts.pop("kind")), int(facts.pop("created_us")))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise DamagedPlanError("the plan cannot be read", where=where, mend=RESTORE) from error
+        if head[0] != FORMAT:
+            raise DamagedPlanError(f"plan format {head[0]} is not {FORMAT}", where=where, mend="upgrade ranklake")
+        if not whole:
+            raise DamagedPlanError("the plan does not have the digest that it names", where=where, mend=RESTORE)
+        kind = head[2]
+        if kind not in KINDS:
+            raise DamagedPlanError(f"plans of kind {kind!r} are not known", where=where, mend="upgrade ranklake")
+        wrong = fault(facts, KINDS[kind], "body")
+        if wrong is not None:
+            raise DamagedPlanError(f"the plan's {wrong}", where=where, mend=RESTORE)
+        broken = next(broken_rules(kind, facts), None)
+        if broken is not None:
+            raise RefusedPlanError(f"a plan of kind {kind} that nobody may carry out: {broken}", where)
+        return cls(*head[1:], facts)
+
+
+def sealed(plan: Plan, keys: str) -> Plan:
+    """Return the plan with its seal, where keys are configured. Raises `MissingKeyError`."""
+    if not keys:
+        return plan
+    return replace(plan, body={**plan.body, SEAL: seal(plan.facts, keys)})
+
+
+def _digest(facts: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def last_finished(lake: "Lake") -> int:
+    """Return the number of the last finished plan; 0 before the first.
+
+    Raises `ranklake.lake.delta.tables.NewerTableError`: every driver asks this first.
+    """
+    ledger = latest(lake, LEDGER)
+    return 0 if ledger is None else number_of(refuse_newer(ledger, contract(LEDGER)))
+
+
+def read_plan(lake: "Lake", number: int) -> Plan | None:
+    """Return a plan by number, or None where there is none."""
+    where = lake.path(Plan(number, "", 0).name)
+    try:
+        plan = Plan.from_json(lake.fs.cat_file(where), where)
+    except FileNotFoundError:
+        return None
+    if plan.number != number:
+        raise DamagedPlanError(f"the file holds plan {plan.number}", where=where, mend=RESTORE)
+    return plan
+
+
+def propose_and_carry_out(
+    lake: "Lake",
+    compose: Callable[[int], Plan | None],
+    carry_out: Callable[[Plan], None],
+    authorise: Callable[[Plan], None],
+) -> Plan | None:
+    """Finish what is unfinished, then write the next plan and carry it out.
+
+    Parameters
+    ----------
+    compose
+        Called with a free number when all earlier plans are finished; returns the plan, or None if there is nothing
+        to do.
+    carry_out
+        Must be repeatable: it is called again for a plan that a dead process, or one that still runs, left unfinished.
+    authorise
+        Called with a plan that was found, before it is carried out; raises where it must not be.
+
+    Thread 1 and thread 2 (two drivers) may compose the same number: one file wins, the other driver finds the number
+    taken, carries out the winner's plan beside it (every commit of it is a compare-and-swap) and composes anew.
+    """
+    mine: Plan | None = None
+    while True:
+        finished = last_finished(lake)
+        if mine is not None and finished >= mine.number:
+            return mine
+        number = finished + 1
+        if mine is not None and mine.number == number:  # another driver carries it out beside this one
+            waiting: Plan | None = mine
+        elif (waiting := read_plan(lake, number)) is not None:
+            authorise(waiting)
+        plan = waiting or compose(number)
+        if plan is None:
+            return None
+        if waiting is None:
+            if not lake.put_if_absent(plan.name, sealed(plan, lake.trust.plans_key).to_json()):
+                continue
+            mine = plan
+        try:
+            carry_out(plan)
+        except LostRaceError:  # another driver carries out the same plan: go on from what it committed
+            continue

@@ -1,0 +1,193 @@
+"""What a plan of each kind may say: held against every plan that is read, before anybody acts on it.
+
+A plan is a file in the bucket, and who may write there may write one. So none is believed for being there: its paths
+lie in the folders of their tables, dates and counts agree, and a kind does what it is for and nothing else. Whether
+what it says is true of the lake is looked at by `ranklake.lake.plans.verification`.
+"""
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from ranklake.lake.delta.paths import DATA_PATH
+
+_TABLE: Final = re.compile(r"[a-z][a-z0-9_]*")
+_DATA: Final = re.compile(DATA_PATH)
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+_RETENTION_PLAN: Final = re.compile(r"rp-[0-9a-f]{16,64}")
+_DOTS: Final = frozenset({".", ".."})
+_SAYS: Final = frozenset({"quality_results", "disowned"})
+"""Tables in which a quarantine says why."""
+_REJECTS: Final = "rejects"
+_REGISTER: Final = "retention_plans"
+
+Body = Mapping[str, Any]
+
+
+def broken_rules(kind: str, body: Body) -> Iterator[str]:
+    """Yield what a plan says that no plan of its kind may say; its body has the shape that its kind must have."""
+    if kind == "ingest":
+        yield from _segments(body)
+        return
+    found = list(_places(body))
+    yield from found or _counts(body)
+    if not found:
+        yield from _RULES.get(kind, _nothing)(body)
+
+
+def is_data_path(path: str, day: str | None = None) -> bool:
+    """Say whether a path can be a data file's, relative to its table's folder, of a date (ISO) or of any."""
+    return _DATA.fullmatch(path) is not None and (day is None or path.startswith(f"date={day}/"))
+
+
+def is_spool_path(path: str) -> bool:
+    """Say whether a path can be that of a file in a spool; it may have any name, but leads nowhere else."""
+    parts = path.split("/")
+    return "\0" not in path and not _DOTS & set(parts) and "segments" in parts
+
+
+def segment_paths(row: Mapping[str, Any]) -> Iterator[str]:
+    """Yield all paths that a segment of an ingest plan would have read; what is none counts as an empty one."""
+    yield from (row["path"], *row["others"])
+    earlier = row.get("earlier", [])
+    for one in earlier if isinstance(earlier, list) else [None]:
+        found = one.get("path") if isinstance(one, dict) else None
+        yield found if isinstance(found, str) else ""
+
+
+def _segments(body: Body) -> Iterator[str]:
+    """Yield what is wrong with the segments of an ingest plan."""
+    for place, row in enumerate(body["segments"]):
+        for path in segment_paths(row):
+            if not is_spool_path(path):
+                yield f"segments[{place}] lies outside the spool"
+        if not row["table"] or "/" in row["table"] or row["table"] in _DOTS:
+            yield f"segments[{place}].table is no folder's name"
+        if not _DIGEST.fullmatch(row["sha256"]):
+            yield f"segments[{place}].sha256 is no digest"
+        if min(row["bytes"], row["rows"]) < 0:
+            yield f"segments[{place}] counts below zero"
+
+
+def _places(body: Body) -> Iterator[str]:
+    """Yield tables and paths that are none."""
+    tables = {*body["remove"], *body["kept"], *body["account"], *(row["table"] for row in body["add"])}
+    for name in sorted(table for table in tables if not _TABLE.fullmatch(table)):
+        yield f"table {name[:40]!r} is no table's name"
+    for place, row in enumerate(body["add"]):
+        if not is_data_path(row["path"], row["partition"]):
+            yield f"add[{place}].path lies outside its partition"
+    for table, rows in body["remove"].items():
+        for place, row in enumerate(rows):
+            if not is_data_path(row["path"], row["date"]):
+                yield f"remove.{table}[{place}].path lies outside its partition"
+    for table, paths in body["kept"].items():
+        if not all(map(is_data_path, paths)):
+            yield f"kept.{table} has a path outside its table"
+
+
+def _counts(body: Body) -> Iterator[str]:
+    """Yield counts that do not agree with one another."""
+    for place, row in enumerate(body["add"]):
+        if row["rows"] < 0 or row["size_bytes"] < 0 or _told(row["stats"]) != row["rows"]:
+            yield f"add[{place}] counts other rows than its statistics"
+    gone = [row for rows in body["remove"].values() for row in rows]
+    if any(row["num_records"] < 0 or row["size_bytes"] < 0 for row in gone):
+        yield "a removed file counts below zero"
+    if len({(table, row["path"]) for table, rows in body["remove"].items() for row in rows}) < len(gone):
+        yield "a file is removed twice"
+    coming = [(row["table"], row["path"]) for row in body["add"]]
+    going = {(table, row["path"]) for table, rows in body["remove"].items() for row in rows}
+    if len(set(coming)) < len(coming) or going & set(coming):
+        yield "a file is added twice, or is what it replaces"
+    if dict(body["account"]) != {table: _added(body, table) - _removed(body, table) for table in body["remove"]}:
+        yield "account is not what its files come to"
+
+
+def _told(stats: str) -> object:
+    try:
+        found = json.loads(stats)
+    except ValueError:
+        return None
+    return found.get("numRecords") if isinstance(found, dict) else None
+
+
+def _added(body: Body, table: str) -> int:
+    return sum(row["rows"] for row in body["add"] if row["table"] == table)
+
+
+def _removed(body: Body, table: str) -> int:
+    return sum(row["num_records"] for row in body["remove"].get(table, []))
+
+
+def _compaction(body: Body) -> Iterator[str]:
+    """Yield how a merge would change what a date holds."""
+    before: dict[tuple[str, str], int] = defaultdict(int)
+    for table, rows in body["remove"].items():
+        for row in rows:
+            before[table, row["date"]] += row["num_records"]
+    after: Counter[tuple[str, str]] = Counter()
+    for row in body["add"]:
+        after[row["table"], row["partition"]] += row["rows"]
+    if dict(before) != dict(after):
+        yield "a merge changes how many rows a date holds"
+    if body["purge"]:
+        yield "a merge deletes files"
+
+
+def _replay(body: Body) -> Iterator[str]:
+    """Yield how a replay would take rows away, or reach beyond its table."""
+    if any(rows < 0 for rows in body["account"].values()):
+        yield "a replay takes rows away"
+    if {row["table"] for row in body["add"]} - set(body["remove"]) or len(body["remove"]) > 1:
+        yield "a replay is of more than one table"
+    if body["purge"]:
+        yield "a replay deletes files"
+
+
+def _quarantine(body: Body) -> Iterator[str]:
+    """Yield how rows would go that are not put into quarantine."""
+    if any(rows > 0 for rows in body["account"].values()) or _REJECTS in body["remove"]:
+        yield "a quarantine brings rows"
+    if -sum(body["account"].values()) != _added(body, _REJECTS):
+        yield "a quarantine takes out other rows than it puts into rejects"
+    if {row["table"] for row in body["add"]} - {*body["remove"], _REJECTS, *_SAYS}:
+        yield "a quarantine brings rows to other tables"
+    if body["purge"]:
+        yield "a quarantine deletes files"
+
+
+def _retention(body: Body) -> Iterator[str]:
+    """Yield how a retention would do anything but let whole partitions go."""
+    name = (body.get("facts") or {}).get("retention_plan") if isinstance(body.get("facts"), dict) else None
+    if not isinstance(name, str) or not _RETENTION_PLAN.fullmatch(name):
+        yield "facts name no retention plan"
+    elif not _is_raw(body["facts"].get("quarantined", {})):
+        yield "facts name other raw bytes than digests"
+    if [(row["table"], row["rows"]) for row in body["add"]] != [(_REGISTER, 1)]:
+        yield "a retention brings rows"
+
+
+def _is_raw(found: object) -> bool:
+    """Say whether something is digests by table and date."""
+    if not isinstance(found, dict):
+        return False
+    lists = [some for days in found.values() for some in (days.values() if isinstance(days, dict) else [None])]
+    return all(
+        isinstance(some, list) and all(isinstance(one, str) and _DIGEST.fullmatch(one) for one in some)
+        for some in lists
+    )
+
+
+def _nothing(_: Body) -> Iterator[str]:
+    return iter(())
+
+
+_RULES: Final[Mapping[str, Callable[[Body], Iterator[str]]]] = {
+    "compaction": _compaction,
+    "replay": _replay,
+    "quarantine": _quarantine,
+    "retention": _retention,
+}

@@ -1,0 +1,139 @@
+"""Which version of a table a query reads: the newest, one by number, or the one that stood at a time."""
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from ranklake.lake.delta.tables import commit_info, delta_table
+from ranklake.lake.query.errors import QueryError
+
+if TYPE_CHECKING:
+    from ranklake.lake.storage.store import Lake
+
+_MEND: Final = "write a version (12), a table's version (steps=12) or a time (2026-03-01T12:00:00Z)"
+
+
+@dataclass(frozen=True, slots=True)
+class AsOf:
+    """What to read as of.
+
+    Attributes
+    ----------
+    time
+        All tables as they stood then; None for now.
+    version
+        Delta version of the only table that the query names.
+    versions
+        Delta versions by table, which go before `time`.
+    """
+
+    time: datetime | None = None
+    version: int | None = None
+    versions: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+
+    @classmethod
+    def parse(cls, said: "AsOf | datetime | int | str | Collection[str] | None") -> "AsOf":
+        """Return what people say: a time, a version, ``table=version``, or several of these. Raises `QueryError`.
+
+        A time without a zone is UTC.
+        """
+        if isinstance(said, AsOf):
+            return said
+        time, version, versions = None, None, {}
+        parts = [] if said is None else [said] if isinstance(said, (datetime, int, str)) else list(said)
+        for part in parts:
+            text = part.isoformat() if isinstance(part, datetime) else str(part).strip()
+            if found := re.fullmatch(r"(\w+)=(\d+)", text):
+                versions[found[1]] = int(found[2])
+            elif text.isdecimal():
+                version = int(text)
+            else:
+                time = _time(text)
+        return cls(time, version, versions)
+
+    def handle(self, lake: "Lake", table: str, named: Collection[str]) -> DeltaTable | None:
+        """Return a table's handle at the version to read; None where it was not written yet.
+
+        Parameters
+        ----------
+        named
+            All tables that the query names.
+
+        Raises `QueryError` where the version is not there, or its log is gone.
+        """
+        if unknown := sorted(set(self.versions) - set(named)):
+            raise QueryError(f"the query does not name {unknown[0]}", where="--as-of", mend=_MEND)
+        if self.version is not None and len(named) != 1:
+            mend = "write which table's it is, such as steps=12, or give a time"
+            raise QueryError(f"version {self.version} of which of {len(named)} tables?", where="--as-of", mend=mend)
+        newest = delta_table(lake, table)
+        version = self.versions.get(table, self.version)
+        if version is not None:
+            return _at_version(lake, table, newest, version)
+        return newest if newest is None or self.time is None else _at_time(lake, newest, table, self.time)
+
+
+def _time(text: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise QueryError(f"{text!r} is no version and no time", where="--as-of", mend=_MEND) from error
+    try:
+        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    except OverflowError as error:
+        raise QueryError(f"{text!r} is before or after all times", where="--as-of", mend=_MEND) from error
+
+
+def _at_version(lake: "Lake", table: str, newest: DeltaTable | None, version: int) -> DeltaTable:
+    last = -1 if newest is None else newest.version()
+    if version > last:
+        mend = f"its versions end at {last}" if newest is not None else "it was never written"
+        raise QueryError(f"{table} has no version {version}", where="--as-of", mend=mend)
+    try:
+        return DeltaTable(lake.table_uri(table), version=version, storage_options=lake.storage)
+    except (DeltaError, OSError, ValueError):
+        raise _too_old(table, f"version {version}") from None
+
+
+def _at_time(lake: "Lake", table: DeltaTable, name: str, time: datetime) -> DeltaTable | None:
+    """Return the handle set back to a time, by what the commits themselves say; None where the table was made later.
+
+    delta-rs goes by when the log's files were written, which a copy of a lake forgets and a bucket tells in seconds.
+    """
+    limit_ms = time.timestamp() * 1000
+    first_later, beyond = 0, table.version() + 1
+    while first_later < beyond:
+        middle = (first_later + beyond) // 2
+        committed_ms = _committed_ms(lake, name, middle)
+        if committed_ms is not None and committed_ms > limit_ms:
+            beyond = middle
+        else:  # a commit that is gone is older than those that are there
+            first_later = middle + 1
+    version = first_later - 1
+    if version < 0:
+        return None
+    if _committed_ms(lake, name, version) is None:
+        raise _too_old(name, time.isoformat())
+    try:
+        table.load_as_version(version)
+    except (DeltaError, OSError, ValueError):
+        raise _too_old(name, time.isoformat()) from None
+    return table
+
+
+def _committed_ms(lake: "Lake", table: str, version: int) -> int | None:
+    """Return when a version was committed, in milliseconds since 1970; None where the log no longer says."""
+    try:
+        return int(commit_info(lake, table, version)["timestamp"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError, StopIteration, RecursionError):
+        return None
+
+
+def _too_old(table: str, when: str) -> QueryError:
+    return QueryError(f"the log of {table} no longer reaches back to {when}", where="--as-of", mend="ask for later")

@@ -1,0 +1,242 @@
+"""Putting a Delta table's live files before DataFusion so that it reads only what a query needs.
+
+`SessionContext.register_table(name, DeltaTable)` works, but delta-rs's provider takes no conditions across the C
+interface: every file of the table is read whatever the query asks. So the live files are taken from the Delta log, and
+`needed` says which of them a query can want: DataFusion plans it over stand-ins that know of each file what the log
+says, and notes for which files they are asked. What is left is registered
+
+- on a local disk as a folder of links to just these files, which DataFusion's own Parquet reader reads: it skips files
+  by their date, and row groups and pages by their statistics;
+- elsewhere as an Arrow dataset, which reads through the lake's own file system and skips row groups.
+"""
+
+import re
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Collection, Iterator, Mapping
+from datetime import date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.delta.commit import files
+from ranklake.lake.query.engine import SessionContext, col
+from ranklake.lake.storage.store import LakeError
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.storage.store import Lake
+
+_NO_FILES: Final = pa.schema(
+    {"path": pa.string(), "size_bytes": pa.int64(), "num_records": pa.int64(), "date": pa.date32()}
+).empty_table()
+_NAME: Final = re.compile(r"\w+")
+_ALL_ROWS: Final = 2**63 - 1
+_NO_EXPRESSION: Final = "'pyarrow.lib.BooleanScalar' and 'pyarrow._compute.Expression'"
+"""What DataFusion says where it fails to put a condition with a bare NULL, as in IN (NULL, 1), before a dataset."""
+
+
+class MissingFileError(LakeError):
+    """A data file that the log names and that is not there, or not of its size."""
+
+
+def live_files(handle: "DeltaTable | None", days: Collection[date] | None = None) -> pa.Table:
+    """Return the live files of a table's handle (None: never written), of some dates or all."""
+    return _NO_FILES if handle is None else files(handle, None if days is None else sorted(days))
+
+
+def register(
+    ctx: SessionContext, lake: "Lake", contract: "Contract", live: pa.Table, *, views: bool = False, whole: bool = False
+) -> None:
+    """Register files of a table (rows of `live_files`) under its name; none make it empty, with its columns and types.
+
+    Parameters
+    ----------
+    views
+        Whether text of local files is read as Arrow's string views, which group and compare up to a tenth faster.
+    whole
+        Whether all rows are read before any condition is looked at: no optimizer may move one across a limit.
+
+    Links to local files lie in a folder that goes with the session object, which must therefore be kept as long as any
+    frame made from it. Raises `MissingFileError`.
+    """
+    schema = arrow_schema(contract).remove_metadata()
+    if not live.num_rows:
+        ctx.register_record_batches(contract.table, [[pa.RecordBatch.from_pylist([], schema=schema)]])
+    elif lake.is_local:
+        folder = tempfile.mkdtemp(prefix="ranklake-sql-")
+        weakref.finalize(ctx, shutil.rmtree, folder, ignore_errors=True)
+        _link(lake, contract.table, live, Path(folder))
+        stored = schema.remove(schema.get_field_index("date"))
+        if views:
+            stored = pa.schema([_viewed(column) for column in stored])
+        # as a URI: in a plain path brackets, stars and question marks would be patterns
+        frame = ctx.read_parquet(
+            f"{Path(folder).as_uri()}/", table_partition_cols=[("date", pa.date32())], schema=stored
+        )
+        frame = frame.select(*(col(f'"{name}"') for name in schema.names))
+        ctx.register_view(contract.table, frame.limit(_ALL_ROWS) if whole else frame)
+    else:
+        ctx.register_dataset(contract.table, _dataset(lake, contract.table, live.to_pylist(), schema, schema.names))
+        if whole:
+            frame = ctx.table(contract.table).limit(_ALL_ROWS)
+            ctx.deregister_table(contract.table)
+            ctx.register_view(contract.table, frame)
+
+
+def needed(
+    ctx: SessionContext,
+    lake: "Lake",
+    contracts: Mapping[str, "Contract"],
+    live: Mapping[str, pa.Table],
+    plan: Callable[[SessionContext], Any],
+    words: Collection[str],
+) -> tuple[dict[str, pa.Table], set[str]]:
+    """Return those files of each table that a query can need, by what the Delta log says of them.
+
+    Returned beside them: tables of which a reader would answer a condition of the query in another way than SQL does:
+    on object stores pyarrow, on a local disk the look at a row group's extremes.
+
+    Parameters
+    ----------
+    ctx
+        A session for this purpose alone.
+    live
+        Live files by table: rows of `live_files`.
+    plan
+        Plans the query in the session that it is given, down to the physical plan.
+    words
+        Columns that the query may hold conditions against: statistics of others are not looked at.
+
+    Raises whatever `plan` raises.
+    """
+    stand_ins = {}
+    for table, rows in live.items():
+        schema = arrow_schema(contracts[table]).remove_metadata()
+        columns = {name for name in schema.names if name in words}
+        stand_ins[table] = _dataset(lake, table, rows.to_pylist(), schema, columns)
+        ctx.register_dataset(table, stand_ins[table])
+    try:
+        plan(ctx)
+    except Exception as error:
+        if _NO_EXPRESSION not in str(error):
+            raise
+        return dict(live), set() if lake.is_local else set(live)
+    kept = {}
+    for table, rows in live.items():
+        prefix = len(lake.path("tables", table, ""))
+        asked = pa.array([path[prefix:] for path in stand_ins[table].asked], pa.string())
+        kept[table] = rows.filter(pc.is_in(rows["path"], value_set=asked))
+    return kept, {table for table, one in stand_ins.items() if (one.mislisted if lake.is_local else one.misread)}
+
+
+class _StandIn(ds.FileSystemDataset):  # type: ignore[misc] # pyarrow ships no types
+    """A table's files as a dataset that notes which of them it is asked for, by path.
+
+    It notes, too, whether it was asked with conditions that pyarrow reads in another way than SQL (`misread`), and
+    whether one is a list of floats (`mislisted`).
+    """
+
+    asked: set[str]
+    misread: bool
+    mislisted: bool
+
+    def get_fragments(self, filter: ds.Expression | None = None) -> Iterator[ds.Fragment]:  # noqa: A002 - pyarrow's name
+        """Return the fragments that may hold rows for which the filter is true."""
+        found = list(super().get_fragments(filter=_expression(filter)))
+        self.asked.update(fragment.path for fragment in found)
+        said = str(filter)
+        words = set(_NAME.findall(said))
+        floats = any(field.name in words and pa.types.is_floating(field.type) for field in self.schema)
+        # NULL is in no list for pyarrow, so that it is "not in" every list; for SQL nobody knows. NaN is above all
+        # other floats in SQL, and beside them for pyarrow. A long list holds -0.0 and 0.0 apart in SQL; no extremes do.
+        self.mislisted |= floats and "is_in(" in said
+        self.misread |= floats or ("is_in(" in said and "invert(" in said)
+        # DataFusion cannot sort what has no partition at all: where there is nothing, a file without rows stands for it
+        return iter(found or [_empty_file(self.schema)])
+
+    def scanner(self, **options: Any) -> ds.Scanner:  # noqa: ANN401 - pyarrow's own
+        """Return a scanner, as pyarrow does."""
+        return super().scanner(**{**options, "filter": _expression(options.get("filter"))})
+
+
+def _empty_file(schema: pa.Schema) -> ds.Fragment:
+    sink = pa.BufferOutputStream()
+    pq.write_table(schema.empty_table(), sink)
+    return ds.ParquetFileFormat().make_fragment(sink.getvalue())
+
+
+def _expression(condition: ds.Expression | pa.Scalar | None) -> ds.Expression | None:
+    """Return a condition as pyarrow takes it: DataFusion hands it one that has become constant as a bare value."""
+    return pc.scalar(bool(condition.as_py())) if isinstance(condition, pa.Scalar) else condition
+
+
+def _viewed(column: pa.Field) -> pa.Field:
+    return column.with_type(pa.string_view()) if pa.types.is_string(column.type) else column
+
+
+def _link(lake: "Lake", table: str, live: pa.Table, folder: Path) -> None:
+    """Lay out links as the table's own folders are, so that dates stand in the paths.
+
+    DataFusion passes over a link that leads nowhere, so each file is looked at here.
+    """
+    made: set[str] = set()
+    for row in live.select(["path", "size_bytes", "date"]).to_pylist():
+        target = Path(lake.path("tables", table, row["path"]))
+        size = target.stat().st_size if target.is_file() else None
+        if size != row["size_bytes"]:
+            what = "a data file is missing" if size is None else "a data file is not of the size that the log says"
+            mend = "ask again if an old version was asked for; else restore the file from a backup"
+            raise MissingFileError(what, where=str(target), mend=mend)
+        day = f"date={row['date'].isoformat()}"
+        if day not in made:
+            (folder / day).mkdir()
+            made.add(day)
+        (folder / day / f"{target.stem}.parquet").symlink_to(target)  # of another ending it would be passed over
+
+
+def _dataset(
+    lake: "Lake", table: str, live: list[dict[str, Any]], schema: pa.Schema, columns: Collection[str]
+) -> _StandIn:
+    filesystem = lake.arrow_filesystem()
+    # pyarrow looks at the pages' checksums, as DataFusion's own reader does not
+    options = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+    form = ds.ParquetFileFormat(default_fragment_scan_options=options)
+    fields = [field for field in schema if field.name in columns]
+    fragments = [
+        form.make_fragment(
+            lake.path("tables", table, row["path"]), filesystem=filesystem, partition_expression=_known(row, fields)
+        )
+        for row in live
+    ]
+    dataset = _StandIn(fragments, schema, form, filesystem)
+    dataset.asked, dataset.misread, dataset.mislisted = set(), False, False
+    return dataset
+
+
+def _known(row: dict[str, Any], fields: list[pa.Field]) -> ds.Expression:
+    """Return what is true of every row of a file: its date, and the ranges of columns without NULLs.
+
+    Of floats nothing is said: no range holds a NaN, and pyarrow does not tell -0.0 from 0.0 where a list in SQL does.
+    """
+    known = ds.field("date") == pa.scalar(row["date"], pa.date32())
+    for field in fields:
+        if pa.types.is_floating(field.type):
+            continue
+        low, high = row.get(f"min.{field.name}"), row.get(f"max.{field.name}")
+        if low is None or high is None or row.get(f"null_count.{field.name}") != 0:
+            continue
+        if pa.types.is_timestamp(field.type) and not isinstance(low, datetime):
+            continue
+        known &= (ds.field(field.name) >= pa.scalar(low, field.type)) & (
+            ds.field(field.name) <= pa.scalar(high, field.type)
+        )
+    return known

@@ -1,0 +1,1 @@
+"""Replay: partitions of a table built anew from what they came from."""

@@ -1,0 +1,421 @@
+"""Replay: partitions of a table built anew from the segments that the spool still has, or from the facts.
+
+    fact      segments (by ``segments``, by digest in the spool) ─▶ rebuild.py ─▶ one plan: new files in, old files out
+    derived   inputs as they are now ─▶ rollups/runner.py
+
+Nothing comes back that was taken out since: of a partition that retention took, only what came later is rebuilt; rows
+in ``rejects`` stay there; and where a plan of another kind changed a partition, which nothing here can redo, a replay
+is refused. Before the plan is written its rows are counted against the log and against the ledger.
+"""
+
+import json
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.lake.contracts.load import contract, table_names
+from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.read import read
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.governance.retired import is_over, retired
+from ranklake.lake.ingest.deduplication import joined_slots
+from ranklake.lake.ingest.ingest_plan import expected_cpu_s
+from ranklake.lake.ingest.task import Group
+from ranklake.lake.plans import action_plan
+from ranklake.lake.plans.driver import drive
+from ranklake.lake.plans.plan import LEDGER, read_plan
+from ranklake.lake.query.scan import live_files
+from ranklake.lake.replay.task import Rebuild, discard, rebuild
+from ranklake.lake.rollups.registry import ROLLUPS
+from ranklake.lake.rollups.runner import recompute
+from ranklake.lake.trust.writers import Authenticator
+
+if TYPE_CHECKING:
+    from ranklake.lake.delta.parquet import DataFile
+    from ranklake.lake.plans.plan import Plan, Progress
+    from ranklake.lake.plans.workers import Workers
+    from ranklake.lake.spool.spool import Spool
+    from ranklake.lake.storage.store import Lake
+
+KIND: Final = "replay"
+KEEPS_ROWS: Final = frozenset({"ingest", "compaction", "quarantine", "retention", KIND})
+"""Kinds of plans that a replay follows: what they took away is known by other means, or they took nothing."""
+
+GROUP_ROWS: Final = 2_000_000
+_ORDER: Final = ("run", "attempt", "rank", "incarnation", "segment", "plan", "sha256")
+_FACTS: Final = ("sha256", "table", "run", "attempt", "rank", "incarnation", "segment", "plan", "rows", "bytes")
+
+
+class ReplayError(RanklakeError):
+    """A replay that cannot be done, or would not give the rows that were there; nothing was changed."""
+
+
+class MissingSegmentsError(ReplayError):
+    """Segments that the partitions were made of are no longer in the spool.
+
+    Attributes
+    ----------
+    segments
+        How many.
+    days
+        Dates that need them.
+    """
+
+    def __init__(self, table: str, segments: int, days: Iterable[date]) -> None:
+        self.segments, self.days = segments, tuple(sorted(days))
+        what = f"{segments} segments are no longer in the spool, for {_days(self.days)}"
+        mend = "replay other dates, or bring the segments back; ingest keeps them for --keep-days"
+        super().__init__(what, where=table, mend=mend)
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What a replay did, or would do.
+
+    Attributes
+    ----------
+    table, partitions
+        What was rebuilt; dates (ISO).
+    kept
+        Dates that stay as they are, since retention took away what they were made of.
+    plan
+        Number of the lake's plan; None for derived tables, which count their own commits, and where nothing was done.
+    segments
+        Segments that were read; 0 for derived tables.
+    rows
+        Rows in the partitions afterwards; in a dry run, before.
+    files_before, files_after
+        Data files of the partitions; after a dry run the same.
+    elapsed_s
+        Wall seconds.
+    """
+
+    table: str
+    partitions: tuple[str, ...]
+    kept: tuple[str, ...]
+    plan: int | None
+    segments: int
+    rows: int
+    files_before: int
+    files_after: int
+    elapsed_s: float
+
+
+def replay(
+    lake: "Lake",
+    spool: "Spool",
+    workers: "Workers",
+    table: str,
+    days: tuple[date, date],
+    *,
+    dry_run: bool = False,
+    progress: "Progress | None" = None,
+) -> Replayed:
+    """Rebuild a table's partitions from the first to the last of `days`.
+
+    Parameters
+    ----------
+    dry_run
+        Only look whether it can be done, and at what.
+
+    Raises
+    ------
+    ReplayError
+        The table is none that can be rebuilt, or it would not hold the rows that it should.
+    MissingSegmentsError
+        The spool no longer has all that is needed.
+
+    Nothing is changed then. A replay that dies before its plan is written leaves files that no commit names; later, the
+    next driver finishes it. Old files stay readable by time travel until upkeep.
+    """
+    began = time.monotonic()
+    first, last = days
+    if first > last:
+        raise ReplayError(f"{first} is after {last}", where="--from", mend="name the first date first")
+    if table not in table_names():
+        raise ReplayError(f"no table is called {table!r}", mend=did_you_mean(table, table_names()))
+    target = contract(table)
+    if target.kind == "derived" and table in {rollup.name for rollup in ROLLUPS}:
+        return _recomputed(lake, table, first, last, dry_run=dry_run, began=began)
+    if not target.envelope:
+        what = f"a {target.kind} table that is made neither of segments nor by a rollup"
+        raise ReplayError(what, where=table, mend="name a table that ranks record, or a rollup")
+    composer = _Composer(lake.guarded(spool.writers), spool, workers, table, (first, last), progress)
+    if dry_run:
+        chosen = _choose(lake, spool, table, first, last)
+        return composer.result(None, chosen, chosen.live, began)
+    plan = drive(lake, composer.compose, workers).plan
+    after = live_files(delta_table(lake, table), composer.chosen.days)
+    return composer.result(plan.number if plan else None, composer.chosen, after, began)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """What a replay of facts is about.
+
+    Attributes
+    ----------
+    days, kept
+        Dates to rebuild, and those to leave alone.
+    live
+        The files that they have: rows of `ranklake.lake.delta.commit.files`.
+    segments
+        Each segment as a row of a plan, with the dates that may be taken from it.
+    """
+
+    days: tuple[date, ...]
+    kept: tuple[date, ...]
+    live: pa.Table
+    segments: list[tuple[dict[str, Any], frozenset[date]]]
+
+
+class _Composer:
+    """Composes the plan of a replay of facts, again if another plan comes first."""
+
+    def __init__(
+        self,
+        lake: "Lake",
+        spool: "Spool",
+        workers: "Workers",
+        table: str,
+        days: tuple[date, date],
+        progress: "Progress | None",
+    ) -> None:
+        self.lake, self.spool, self.workers, self.table = lake, spool, workers, table
+        self.first, self.last = days
+        self.progress = progress
+        self.chosen = _Chosen((), (), live_files(None), [])
+
+    def compose(self, number: int) -> "Plan | None":
+        """Return the plan, its files written; None where the partitions hold nothing and nothing is to come."""
+        self.chosen = chosen = _choose(self.lake, self.spool, self.table, self.first, self.last)
+        if not chosen.days:
+            return None
+        tasks = list(self._tasks(number))
+        count = 0
+
+        def done() -> None:
+            nonlocal count
+            count += 1
+            if self.progress is not None:
+                self.progress(count, len(tasks))
+
+        cpu_s = expected_cpu_s([row for task in tasks for row in task.group.segments])
+        made = self.workers.fitting(cpu_s).run(rebuild, tasks, done)
+        new = [file for one in made for file in one.files]
+        try:
+            _check_segments(self.table, [why for one in made for why in one.unreadable])
+            _check_rows(self.lake, self.table, chosen, new)
+        except ReplayError:
+            discard(self.lake, new)
+            raise
+        facts = {"segments": len(chosen.segments), "partitions": [day.isoformat() for day in chosen.days]}
+        return action_plan.compose(number, KIND, add=new, remove={self.table: chosen.live}, facts=facts)
+
+    def result(self, plan: int | None, chosen: _Chosen, after: pa.Table, began: float) -> Replayed:
+        """Return what was done."""
+        return Replayed(
+            self.table,
+            tuple(day.isoformat() for day in chosen.days),
+            tuple(day.isoformat() for day in chosen.kept),
+            plan,
+            len(chosen.segments),
+            _rows(after),
+            chosen.live.num_rows,
+            after.num_rows,
+            round(time.monotonic() - began, 3),
+        )
+
+    def _tasks(self, number: int) -> Iterator[Rebuild]:
+        created = datetime.now(UTC)
+        # Cuts of one slot file have seen different slots before them, so each goes into a task of its own.
+        by_days: dict[tuple[frozenset[date], int], list[dict[str, Any]]] = defaultdict(list)
+        cuts: Counter[tuple[int, int]] = Counter()
+        for row, days in self.chosen.segments:
+            slot_file = (row["incarnation"], row["segment"])
+            by_days[days, cuts[slot_file]].append(row)
+            cuts[slot_file] += 1
+        for (days, _), rows in by_days.items():
+            for group in _groups(rows):
+                yield Rebuild(
+                    Group(
+                        self.lake.address,
+                        self.spool.address,
+                        self.lake.storage,
+                        self.table,
+                        group,
+                        number,
+                        created,
+                        store_rejects=False,
+                        authenticator=Authenticator(self.lake.encryption_key),
+                        limits=self.lake.limits,
+                    ),
+                    days,
+                )
+
+
+def _choose(lake: "Lake", spool: "Spool", table: str, first: date, last: date) -> _Chosen:
+    """Return what a replay of a fact table's dates takes. Raises `ReplayError`."""
+    taken = retired(lake).get(table, {})
+    handle = delta_table(lake, table)
+    copies: dict[str, list[str]] = defaultdict(list)
+    for item in spool.listing():
+        if item.table == table:
+            copies[item.sha256].append(item.path)
+    known = read(lake, contract("segments"), [*_FACTS, "unreadable", "rows_stored", "slots", "ts_min", "ts_max"])
+    sound = pc.and_(pc.equal(known["table"], table), pc.is_null(known["unreadable"]))
+    every = known.filter(sound).sort_by([(name, "ascending") for name in _ORDER]).to_pylist()
+    seen = _seen(every)
+    there = set() if handle is None else set(files(handle)["date"].to_pylist())
+    # A segment all of whose rows retention took is wanted for nothing, and was swept from the spool.
+    lost = (row for row in every if row["sha256"] not in copies)
+    swept = {(row["sha256"], row["plan"]) for row in lost if is_over(row, taken, there)}
+    rows = [row for row in every if row["rows_stored"] > 0 and (row["sha256"], row["plan"]) not in swept]
+    span = {first + timedelta(days=offset) for offset in range((last - first).days + 1)}
+    wanted: list[tuple[dict[str, Any], frozenset[date]]] = []
+    coming: set[date] = set()
+    for row in rows:
+        may = frozenset(day for day in span if row["plan"] > taken.get(day, 0))
+        if mine := {day for day in may if _spans(row, day)}:
+            wanted.append((row, may))
+            coming |= mine
+    live = live_files(handle, span)
+    held = set(live["date"].to_pylist())
+    _refuse_changed(lake, table, held | coming)
+    # A date that retention took, and of which nothing came later, has no rows and gets none.
+    kept = {day for day in span if day in taken and day not in coming and day not in held}
+    gone = [row for row, _ in wanted if row["sha256"] not in copies]
+    if gone:
+        raise MissingSegmentsError(table, len(gone), {day for day in coming if any(_spans(row, day) for row in gone)})
+    segments = [(_named(row, copies[row["sha256"]], seen.get(_place(row), "")), days) for row, days in wanted]
+    return _Chosen(tuple(sorted(held | coming)), tuple(sorted(kept)), live, segments)
+
+
+def _seen(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[Any, ...], str]:
+    """Return by place (`_place`) which slots came before a segment, of those that are another cut of a slot file.
+
+    Parameters
+    ----------
+    rows
+        Sound segments of a table in the order of `_ORDER`, which is that in which ingest took them.
+    """
+    seen: dict[tuple[Any, ...], str] = {}
+    before: dict[tuple[int, int], str] = {}
+    for row in rows:
+        slot_file = (row["incarnation"], row["segment"])
+        if slot_file in before:
+            seen[_place(row)] = before[slot_file]
+            before[slot_file] = joined_slots((before[slot_file], row["slots"] or ""))
+        else:
+            before[slot_file] = row["slots"] or ""
+    return seen
+
+
+def _place(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in _ORDER)
+
+
+def _spans(row: Mapping[str, Any], day: date) -> bool:
+    """Return whether a segment can hold rows of a date; one whose times nobody can read may hold any."""
+    low, high = row["ts_min"], row["ts_max"]
+    return low is None or high is None or low.date() <= day <= high.date()
+
+
+def _named(row: Mapping[str, Any], paths: Sequence[str], seen: str) -> dict[str, Any]:
+    """Return a segment as plans of kind ``ingest`` name it."""
+    path, *others = sorted(paths)
+    facts = {name: row[name] for name in ("table", "sha256", "bytes", "rows", "incarnation", "segment")}
+    return {"path": path, "others": others, "seen": seen, "taken": False, **facts}
+
+
+def _groups(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Cut segments into tasks."""
+    group: list[dict[str, Any]] = []
+    held = 0
+    for row in rows:
+        if group and held + row["rows"] > GROUP_ROWS:
+            yield group
+            group, held = [], 0
+        group.append(row)
+        held += row["rows"]
+    if group:
+        yield group
+
+
+def _refuse_changed(lake: "Lake", table: str, days: set[date]) -> None:
+    """Raise `ReplayError` where a plan of a kind that cannot be followed changed the partitions."""
+    for row in read(lake, contract(LEDGER), ["plan", "kind"]).to_pylist():
+        if row["kind"] in KEEPS_ROWS:
+            continue
+        plan = read_plan(lake, row["plan"])
+        if plan is None or _touched(plan, table) & {day.isoformat() for day in days}:
+            what = f"plan {row['plan']} ({row['kind']}) changed rows here, and a replay would undo that"
+            raise ReplayError(what, where=table, mend="replay other dates")
+
+
+def _touched(plan: "Plan", table: str) -> set[str]:
+    """Return the dates (ISO) of a table that an action plan changed."""
+    dropped = {file["date"] for file in plan.body.get("remove", {}).get(table, [])}
+    return dropped | {file["partition"] for file in plan.body.get("add", []) if file["table"] == table}
+
+
+def _check_segments(table: str, unreadable: list[str]) -> None:
+    """Raise `ReplayError` where segments could not be read."""
+    if unreadable:
+        what = f"{len(unreadable)} segments cannot be read any more, the first of them: {unreadable[0]}"
+        raise ReplayError(what, where=table, mend="restore them in the spool, or replay other dates")
+
+
+def _check_rows(lake: "Lake", table: str, chosen: _Chosen, new: "Sequence[DataFile]") -> None:
+    """Raise `ReplayError` unless the new files hold as many rows as the log says.
+
+    They may hold more where the ledger says that rows are missing; never fewer: nobody else has what would go.
+    """
+    rebuilt = sum(file.rows for file in new)
+    before = _rows(chosen.live)
+    if rebuilt == before:
+        return
+    ledger = read(lake, contract(LEDGER), ["kind", "tables"]).to_pylist()
+    planned = sum(json.loads(row["tables"]).get(table, 0) for row in ledger if row["kind"] != KIND)
+    handle = delta_table(lake, table)
+    elsewhere = (0 if handle is None else _rows(files(handle))) - before
+    if rebuilt < before or elsewhere + rebuilt != planned:
+        what = (
+            f"the segments give {rebuilt:,} rows for {_days(chosen.days)}, the log has {before:,} "
+            f"and the ledger {planned - elsewhere:,}"
+        )
+        raise ReplayError(what, where=table, mend="see 'ranklake status'; nothing was changed")
+
+
+def _recomputed(lake: "Lake", table: str, first: date, last: date, *, dry_run: bool, began: float) -> Replayed:
+    """Rebuild partitions of a derived table by its rollup."""
+    span = [first + timedelta(days=offset) for offset in range((last - first).days + 1)]
+    before = live_files(delta_table(lake, table), span)
+    done, kept = recompute(lake, table, span, dry_run=dry_run)
+    after = live_files(delta_table(lake, table), span)
+    return Replayed(
+        table,
+        tuple(day.isoformat() for day in done),
+        tuple(day.isoformat() for day in kept),
+        None,
+        0,
+        _rows(after),
+        before.num_rows,
+        after.num_rows,
+        round(time.monotonic() - began, 3),
+    )
+
+
+def _rows(live: pa.Table) -> int:
+    return int(pc.sum(live["num_records"]).as_py() or 0)
+
+
+def _days(days: Sequence[date]) -> str:
+    return f"{days[0]}" if len(days) == 1 else f"{days[0]} to {days[-1]}"

@@ -1,0 +1,1 @@
+"""Whether the books add up, and which ranks live."""

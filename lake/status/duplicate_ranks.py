@@ -1,0 +1,39 @@
+"""Twins: ranks that two processes recorded at a time, such as those of two nodes that both were taken for rank 0."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from ranklake.lake.query.sql import query
+from ranklake.lake.status.liveness import LOOKS_BACK
+
+if TYPE_CHECKING:
+    from ranklake.lake.storage.store import Lake
+
+
+@dataclass(frozen=True, slots=True)
+class Twins:
+    """Two processes, by their incarnations, that recorded one rank; the later began `since`."""
+
+    run: str
+    attempt: int
+    rank: int
+    earlier: int
+    later: int
+    since: datetime
+
+    def __str__(self) -> str:
+        whose = f"rank {self.rank} of run {self.run} attempt {self.attempt}"
+        both = f"{self.earlier:016x} and {self.later:016x}"
+        mend = (
+            f"give each process its rank, or its run another name; 'ranklake renumber {self.run}' parts what is there"
+        )
+        return f"{whose} was recorded by two processes at a time, {both}: {mend}"
+
+
+def twins(lake: "Lake", now: datetime | None = None) -> list[Twins]:
+    """Return the ranks of the last two days that two processes recorded at a time. Raises what `query` raises."""
+    since = ((now or datetime.now(UTC)) - LOOKS_BACK).date()
+    text = files(__package__).joinpath("duplicate_ranks.sql").read_text(encoding="utf-8")
+    return [Twins(**row) for row in query(lake, text, {"since": since}).to_pylist()]

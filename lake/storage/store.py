@@ -1,0 +1,249 @@
+"""A lake's place: its marker, its folders, and how files get there.
+
+One set of storage options, under delta-rs's names, serves fsspec and delta-rs alike, so that a bucket is named once.
+
+Every `Lake.create` asks the store to write the lake's marker again if it is absent, which it is not: a store that does
+so all the same would let two commits of one number both win, and is refused. That costs one request and leaves nothing.
+"""
+
+import json
+import os
+import re
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+from urllib.parse import quote
+
+from fsspec.implementations.local import LocalFileSystem
+from pyarrow import NativeFile
+from pyarrow.fs import FileSystem, PyFileSystem
+from pyarrow.fs import LocalFileSystem as ArrowLocal
+
+from ranklake.lake.storage.objects import Files, delta_options, file_system, put_new
+from ranklake.lake.storage.reachability import (
+    LakeError,
+    LakeUnreachableError,
+    NotALakeError,
+    UnsafeStoreError,
+    cannot_write,
+    unreachable,
+)
+from ranklake.lake.trust.limits import DEFAULT, Limits
+from ranklake.lake.trust.operator import Trust
+from ranklake.lake.trust.writers import ANYBODY, Writers
+
+__all__ = [
+    "FORMAT",
+    "MARKER",
+    "Lake",
+    "LakeError",
+    "LakeUnreachableError",
+    "NotALakeError",
+    "UnsafeStoreError",
+    "cannot_write",
+]
+
+FORMAT: Final = 1
+MARKER: Final = "ranklake.json"
+_ESCAPE: Final = re.compile("%[0-9A-Fa-f]{2}")
+
+
+@dataclass(frozen=True)
+class Lake:
+    """An open lake.
+
+    Attributes
+    ----------
+    uri
+        As the user named it, without a trailing slash.
+    storage
+        Options under delta-rs's names, for delta-rs and (translated) for fsspec.
+    fs, root
+        The file system and the path of the lake in it.
+    encryption_key
+        Where the keys of encrypted segments are, for ingest; see `ranklake.segments.keys`.
+    writers
+        Who may put segments where, for ingest; see `ranklake.lake.trust.writers`.
+    prices
+        The operator's price table, for the rollup `cost`; see `ranklake.lake.rollups.prices`.
+    trust
+        What the operator holds the lake against.
+    limits
+        What one segment may ask of ingest.
+    opened
+        Handles on tables that `ranklake.lake.delta.tables.latest` keeps, by name. They stay in this process.
+    sound
+        Data files that `ranklake.lake.delta.integrity` found sound, by path, each as it was then. Likewise.
+    """
+
+    uri: str
+    storage: dict[str, str] = field(default_factory=dict)
+    fs: Any = field(default=None, repr=False, compare=False)
+    root: str = ""
+    encryption_key: str = ""
+    prices: str = ""
+    trust: Trust = field(default_factory=Trust)
+    writers: Writers = ANYBODY
+    limits: Limits = DEFAULT
+    opened: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    sound: dict[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process may have."""
+        return {**self.__dict__, "opened": {}, "sound": {}}
+
+    @classmethod
+    def open(cls, uri: str, storage: dict[str, str] | None = None, encryption_key: str = "") -> "Lake":
+        """Open an existing lake. Raises `NotALakeError` or `LakeUnreachableError`."""
+        lake = cls._at(uri, storage, encryption_key)
+        _read_marker(lake)
+        return lake
+
+    @classmethod
+    def create(cls, uri: str, storage: dict[str, str] | None = None, encryption_key: str = "") -> "Lake":
+        """Open the lake, making it first where the place is empty or absent. Creating twice at once is harmless.
+
+        Raises `NotALakeError`, `LakeUnreachableError`, or `UnsafeStoreError`; what this call put there is gone then.
+        """
+        lake = cls._at(uri, storage, encryption_key)
+        made = False
+        try:
+            # Another process may be making the lake right now: its marker, whole or not, is no stranger's file, and
+            # what it makes next comes after the marker, which is therefore looked for last.
+            found = lake.fs.ls(lake.root, detail=False) if lake.fs.exists(lake.root) else []
+            strange = [path for path in found if not path.rpartition("/")[2].startswith(MARKER)]
+            marked = lake.fs.exists(lake.path(MARKER))
+            taken = bool(strange) and not marked
+            if not marked and not taken:
+                made = lake.put_if_absent(MARKER, json.dumps({"format": FORMAT, "lake": uuid.uuid4().hex}).encode())
+        except OSError as error:
+            raise unreachable(uri, error, lake.storage) from None
+        if taken:
+            raise NotALakeError("not a lake, and not empty", where=uri, mend="name an empty place")
+        marker = _read_marker(lake)
+        if not lake.is_local and lake.put_if_absent(MARKER, marker):
+            if made:
+                with suppress(FileNotFoundError):  # another that was refused beside this one was faster
+                    lake.fs.rm_file(lake.path(MARKER))
+            mend = "use one that honours conditional writes (S3's If-None-Match), and no proxy that drops the header"
+            raise UnsafeStoreError(
+                "the store overwrites what it was asked to write only if absent", where=uri, mend=mend
+            )
+        return lake
+
+    @classmethod
+    def _at(cls, uri: str, storage: dict[str, str] | None, encryption_key: str) -> "Lake":
+        options = delta_options(uri, storage or {})
+        fs, root = file_system(uri, options)
+        if not isinstance(fs, LocalFileSystem) and _ESCAPE.search(root):
+            mend = "name another; a space or a letter beyond ASCII may stand there as it is"
+            raise LakeError("Delta clients take % and two digits for an escaped character", where=uri, mend=mend)
+        return cls(uri.rstrip("/"), options, fs, root.rstrip("/"), encryption_key)
+
+    def priced(self, prices: str) -> "Lake":
+        """Return the lake with a price table, the path of a CSV file; an empty one stands for none."""
+        return replace(self, prices=prices)
+
+    def trusting(self, trust: Trust) -> "Lake":
+        """Return the lake as held against what the operator keeps elsewhere."""
+        return replace(self, trust=trust)
+
+    @classmethod
+    def place(cls, uri: str, storage: dict[str, str] | None = None) -> "Lake":
+        """Return a place outside any lake, to keep small files in. Raises `LakeUnreachableError`."""
+        return cls._at(uri.removeprefix("file:") if not uri.startswith("file://") else uri, storage, "")
+
+    def guarded(self, writers: Writers) -> "Lake":
+        """Return the lake with what is said of who may write to its spools."""
+        return replace(self, writers=writers)
+
+    def limited(self, limits: Limits) -> "Lake":
+        """Return the lake with other limits to what one segment may ask of ingest."""
+        return replace(self, limits=limits)
+
+    @property
+    def address(self) -> str:
+        """The URI for another process, whose current folder may be another."""
+        return self.root if self.is_local else self.uri
+
+    @property
+    def is_local(self) -> bool:
+        """True where the lake is a folder of this machine."""
+        return isinstance(self.fs, LocalFileSystem)
+
+    def arrow_filesystem(self) -> FileSystem:
+        """Return the lake's file system as pyarrow reads through it; a local one without the way round by fsspec."""
+        return ArrowLocal() if self.is_local else PyFileSystem(Files(self.fs))
+
+    def open_file(self, path: str, size_bytes: int | None = None) -> NativeFile:
+        """Open one of the lake's files as pyarrow reads it; its size, where it is known, spares a store a request.
+
+        Raises `FileNotFoundError`, `OSError` or `LakeUnreachableError`.
+        """
+        return ArrowLocal().open_input_file(path) if self.is_local else Files(self.fs).open_input_file(path, size_bytes)
+
+    def path(self, *parts: str) -> str:
+        """Return the path, for `fs`, of something in the lake."""
+        return "/".join([self.root, *parts])
+
+    def table_uri(self, table: str) -> str:
+        """Return the URI of a Delta table, for delta-rs, which reads one of an object store as a URL."""
+        scheme, mark, rest = self.address.partition("://")
+        return f"{scheme}{mark}{quote(rest)}/tables/{table}"
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """Write a whole file unless the name is taken; return whether this call wrote it.
+
+        A reader sees all of the file or none. Killed half-way, it leaves a stray temporary file on a local disk.
+        Raises `LakeUnreachableError`.
+        """
+        target = self.path(name)
+        if not self.is_local:
+            return put_new(self.fs, target, data)
+        scratch = f"{target}.{uuid.uuid4().hex}.tmp"
+        try:
+            os.makedirs(os.path.dirname(target), exist_ok=True)  # noqa: PTH103, PTH120 - fsspec paths are strings
+            with open(scratch, "xb") as file:  # noqa: PTH123 - likewise
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            return _linked(scratch, target)
+        except OSError as error:
+            raise cannot_write(target, error) from error
+        finally:
+            with suppress(OSError):  # it may never have been opened
+                os.unlink(scratch)  # noqa: PTH108 - likewise
+
+
+def _linked(scratch: str, target: str) -> bool:
+    """Give a file its name, and return True; False where the name is taken: a rename would not say so.
+
+    Of all that writing a file calls, only this may say that its name is taken. Making its folder raises
+    `FileExistsError`, too, where something else has the folder's name, or the folder is not to be seen just then.
+    """
+    try:
+        os.link(scratch, target)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _read_marker(lake: Lake) -> bytes:
+    """Return the marker's bytes. Raises `NotALakeError` or `LakeUnreachableError`."""
+    uri = lake.uri
+    try:
+        raw = bytes(lake.fs.cat_file(lake.path(MARKER)))
+    except FileNotFoundError as error:
+        mend = "check the URI; 'ranklake ingest' makes a lake in an empty place"
+        raise NotALakeError("not a lake (no ranklake.json there)", where=uri, mend=mend) from error
+    except OSError as error:
+        raise unreachable(uri, error, lake.storage) from None
+    try:
+        found = int(json.loads(raw)["format"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        mend = "restore ranklake.json from a backup"
+        raise NotALakeError("ranklake.json is damaged", where=uri, mend=mend) from error
+    if found != FORMAT:
+        raise NotALakeError(f"lake format {found} is not {FORMAT}", where=uri, mend="upgrade ranklake")
+    return raw

@@ -1,0 +1,1 @@
+"""Redaction: what looks like a credential is replaced before it is recorded anywhere."""

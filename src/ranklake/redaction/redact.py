@@ -1,0 +1,253 @@
+"""Redaction: what looks like a credential is replaced before it is recorded anywhere.
+
+    a text under a telling name            password, AWS_SECRET_ACCESS_KEY, apiKey        `secret_names`
+    a telling name with its value in text  token=…, "password": "…", --api-key …
+    a text of a telling shape              such as a web token or a private key           `secret_shapes`
+    what commands take by short options    curl -u USER:…, mysql -p…, lines of a netrc    `secret_commands`
+    user and password of a URL, and what signs it
+    what looks drawn at random             20 characters and more                         `randomness`
+    what this process knows for a secret   values of its variables, options, settings     `known_secrets`
+
+Digests, commits, UUIDs, numbers and paths stay, but under a telling name.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from ranklake.redaction.known_secrets import without_known
+from ranklake.redaction.randomness import random_stretches
+from ranklake.redaction.secret_commands import hide_arguments, hide_in_text
+from ranklake.redaction.secret_names import tells
+from ranklake.redaction.secret_shapes import LITERALS, SHAPES
+
+REDACTED: Final = "[redacted]"
+
+_OPTION: Final = re.compile(r"key|secret|token|pass|credential|connection_string|auth|sas", re.IGNORECASE)
+_SHORTEST: Final = 6
+_BEARER: Final = re.compile(r"(?i)\b(?P<what>bearer|basic|digest)(?P<gap>\s+)(?P<value>[^\s,;\"'<>]{16,})")
+_SCHEMES: Final = ("bearer ", "basic ", "digest ")
+_HEADER: Final = re.compile(
+    r"(?i)(?P<what>authorization[\\\"']{0,4}\s{0,2}[:=]\s{0,2}[\\\"']{0,4}(?:bearer|basic|digest|token|negotiate|apikey)\s{1,2})"
+    r"(?P<value>[^\s,;\"'<>\\]+)"
+)
+_SPOKEN: Final = re.compile(
+    r"(?i)(?P<what>\b(?:(?:api|access|secret)\s(?:keys?|token)|password|passphrase|login\(\s*key)"
+    r"(?:\s(?:provided|given|used))?\s{0,2}(?:\sis:?|[:=])\s{0,2}[\"']?)(?P<value>[^\s,;\"'<>)\]}]{6,})"
+)
+"""As errors put it: ``Incorrect API key provided: …``; and ``wandb.login(key=…)``."""
+_SPOKEN_HINTS: Final = ("api ", "access ", "secret ", "password", "passphrase", "login(")
+_UNBROKEN: Final = re.compile(r"[^\s\"'<>]+")
+_USER: Final = re.compile(r"(?<=://)[^/:@]*:(?!\d{1,5}(?:[/?#,\s]|$))")
+_LONG_USER: Final = re.compile(r"(?<=://)[^/\s:@\"'<>]{16,}(?=@)")
+_WEB_USER: Final = re.compile(r"(?<=http://|ttps://)[^/\s:@\"'<>]+(?=@)")
+_HINTS: Final = (
+    *("pass", "secret", "token", "key", "auth", "cred", "dsn", "sig", "jwt", "cookie", "webhook", "conn", "otp"),
+    *("session", "_url", "bearer", "sharedaccess", "_pat", "-pat", "pw"),
+)
+"""Every telling name has one of them: whether a line does is told much faster than by the pattern."""
+_NAME: Final = re.compile(
+    r"""(?<![\w.\-])(?P<option>--?)?(?P<name>[A-Za-z_][\w.\-]{1,63}+)"""
+    r"""(?:[\\"']{0,4}\]?(?:\s?:\s?[A-Za-z_][\w.\[\], |]{1,40}?(?=\s?=\s?[bru]?["']))?"""  # an annotation
+    r"""(?P<left>\s{0,2})(?P<sign>=>|:=|==|[:=])(?P<right>\s{0,2})|(?(option)\s+|(?!)))"""
+)
+_QUOTED: Final = re.compile(r"""(?P<open>[bru]?\\*["'])(?P<value>[^\n]*?)(?<!\\)(?P=open)""")
+_BARE: Final = re.compile(r"""(?:[bru]?\\*["'])?(?P<value>[^\s&,;"'<>)\]}]+)(?P<after>[,)(\[]?)""")
+_PLACEHOLDER: Final = re.compile(r"\[redacted\]|\[redacted|\$.*|<.*|%[(\w].*|\{.*|\*+|\.\.\.|…|-")
+_WORD: Final = re.compile(r"[A-Za-z_][A-Za-z_.\-]*:?")
+_EXPRESSION: Final = re.compile(r"[A-Za-z_][\w.]*[(\[|].*")
+_NUMBER: Final = re.compile(r"0x[0-9a-fA-F]+|[-+]?[\d_]*\.?\d+(?:[eE][-+]?\d+)?[smhdkKMGTB%]{0,3}\.?")
+_FORMAT: Final = re.compile(r"%[sdr(]|\{[\w.!:]*\}")
+_NAMING: Final = ("name", "key", "variable")
+"""Under one of these stands what the item under ``value`` is called, as in the environment of a container."""
+_LITERAL: Final = re.compile(r"none|null|nil|true|false|yes|no|on|off|required|optional|str|int|bytes", re.IGNORECASE)
+
+
+def redact(value: Any) -> Any:  # noqa: ANN401 - JSON
+    """Return a JSON value with credentials replaced by `REDACTED`: texts under telling names, telling texts anywhere.
+
+    Keys are texts, too. Numbers under telling names stay (``token_count: 5``); what is no JSON comes back as it is.
+    """
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, dict):
+        named = "value" in value and any(tells(name) for key in _NAMING if isinstance(name := value.get(key), str))
+        return {
+            _text(key) if isinstance(key, str) else key: _hidden(item)
+            if tells(str(key)) or (named and key == "value")
+            else redact(item)
+            for key, item in value.items()
+        }
+    if isinstance(value, list):
+        if all(isinstance(item, str) for item in value):
+            value = hide_arguments(value, REDACTED)
+        return [
+            _hidden(item) if _takes_a_secret(before) and isinstance(item, str) and item[:2] != "--" else redact(item)
+            for before, item in zip([None, *value], value, strict=False)
+        ]
+    return value
+
+
+def _takes_a_secret(argument: object) -> bool:
+    """Say whether an item of a list is an option whose value, a secret, is the next item."""
+    return isinstance(argument, str) and argument[:1] == "-" and "=" not in argument and tells(argument.lstrip("-")) > 0
+
+
+def redact_arguments(arguments: Sequence[str]) -> list[str]:
+    """Return a command line's arguments with credentials replaced: values of options of telling names, telling texts.
+
+    ``--api-key X`` and ``--api-key=X`` lose their X, as does ``db.password=X``; so does what looks like a credential
+    by itself. What a short option such as ``-p`` means is known of a few commands alone (`secret_commands`); of
+    others its value stays unless it looks like one.
+    """
+    shown: list[str] = []
+    hide_next = False
+    for argument in hide_arguments(arguments, REDACTED):
+        name, sign, value = argument.partition("=")
+        telling = tells(name.lstrip("-+")) > 0
+        if hide_next and not argument.startswith("--"):
+            shown.append(REDACTED)
+            hide_next = False
+            continue
+        hide_next = telling and not sign and argument.startswith("-")
+        if telling and sign and value and " " not in name:
+            shown.append(f"{name}={REDACTED}")
+        else:
+            shown.append(_text(argument))
+    return shown
+
+
+def redact_uri(uri: str) -> str:
+    """Return a URI without its user info, and without what signs it (a query's values that look like credentials)."""
+    head, sign, rest = uri.partition("://")
+    if sign:
+        place, slash, path = rest.partition("/")
+        bare = f"{head}://{place.rpartition('@')[2]}{slash}{path}"
+    else:  # git@host:path
+        account, at, place = uri.partition("@")
+        bare = place if at and "/" not in account and ":" in place else uri
+    return _text(bare)
+
+
+def secrets_in(options: Any) -> Iterator[str]:  # noqa: ANN401 - JSON, as users nest it
+    """Yield the texts that stand under a secret's name in a store's options, however deep."""
+    for name, value in options.items() if isinstance(options, Mapping) else ():
+        if isinstance(value, Mapping):
+            yield from secrets_in(value)
+        elif isinstance(value, str) and len(value) >= _SHORTEST and _OPTION.search(str(name)):
+            yield value
+
+
+def without(text: str, secrets: Iterable[str]) -> str:
+    """Return a text without some secrets, and without what looks like one."""
+    for secret in secrets:
+        text = text.replace(secret, REDACTED)
+    return _text(text)
+
+
+def _text(text: str) -> str:
+    if len(text) < _SHORTEST:
+        return text
+    text = without_known(text, REDACTED)
+    if any(map(text.__contains__, LITERALS)):
+        text = SHAPES.sub(REDACTED, text)
+    text = hide_in_text(text, REDACTED)
+    if "@" in text and "://" in text:
+        text = _WEB_USER.sub(REDACTED, _LONG_USER.sub(REDACTED, _without_users(text)))
+    small = text.lower()
+    if any(map(small.__contains__, _HINTS)):
+        if "authorization" in small:
+            text = _HEADER.sub(_told, text)
+        if any(map(small.__contains__, _SPOKEN_HINTS)):
+            text = _SPOKEN.sub(_told, text)
+        text = _assigned(text)
+    if any(map(small.__contains__, _SCHEMES)):
+        text = _BEARER.sub(_bearer, text)
+    for begin, end in reversed(random_stretches(text)):
+        text = text[:begin] + REDACTED + text[end:]
+    return text
+
+
+def _without_users(text: str) -> str:
+    """Return a text without users and their passwords in URLs; looks at each character a few times, however many URLs.
+
+    A password may hold a slash, a colon or an ``@``: it ends at the last ``@`` before what no URL has.
+    """
+    shown, at = [], 0
+    for word in _UNBROKEN.finditer(text):
+        last = text.rfind("@", *word.span())
+        user = _USER.search(text, word.start(), last + 1) if last >= 0 else None
+        if user is not None:
+            shown += [text[at : user.start()], REDACTED]
+            at = last
+    return "".join([*shown, text[at:]])
+
+
+def _hidden(value: Any) -> Any:  # noqa: ANN401 - JSON
+    """Return what stands under a telling name without any text in it; numbers are no secrets."""
+    if isinstance(value, dict):
+        return {_text(key) if isinstance(key, str) else key: _hidden(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_hidden(item) for item in value]
+    return REDACTED if isinstance(value, str) and value and not _LITERAL.fullmatch(value) else value
+
+
+def _bearer(match: re.Match[str]) -> str:
+    value = match["value"]
+    if _PLACEHOLDER.match(value) or (match["what"].lower() != "bearer" and _WORD.fullmatch(value)):
+        return match[0]
+    return f"{match['what']}{match['gap']}{REDACTED}"
+
+
+def _told(match: re.Match[str]) -> str:
+    """Return what announces a secret, and the secret replaced; prose and code stay as they are."""
+    value = match["value"]
+    is_other = not _can_be(value) or _WORD.fullmatch(value) or _EXPRESSION.fullmatch(value) or _NUMBER.fullmatch(value)
+    return match[0] if is_other else f"{match['what']}{REDACTED}"
+
+
+def _assigned(text: str) -> str:
+    """Return a text without the values that follow telling names in it."""
+    shown, at = [], 0
+    for name in _NAME.finditer(text):
+        if name.start() < at:  # within a value that is gone
+            continue
+        strength = tells(name["name"])
+        if not strength:
+            continue
+        value = _QUOTED.match(text, name.end())
+        if value is not None:
+            is_secret = (
+                bool(name["sign"] or name["option"]) and _can_be(value["value"]) and not _is_prose(value["value"])
+            )
+        else:
+            value = _BARE.match(text, name.end())
+            is_secret = value is not None and _can_be(value["value"]) and _is_secret(name, value, strength)
+        if value is not None and is_secret:
+            shown += [text[at : value.start("value")], REDACTED]
+            at = value.end("value")
+    return "".join([*shown, text[at:]])
+
+
+def _can_be(value: str) -> bool:
+    return bool(value) and not _PLACEHOLDER.fullmatch(value) and not _LITERAL.fullmatch(value)
+
+
+def _is_prose(quoted: str) -> bool:
+    """Say whether a quoted text is a sentence or a format rather than a secret."""
+    return quoted.count(" ") > 2 or _FORMAT.search(quoted) is not None  # noqa: PLR2004 - words
+
+
+def _is_secret(name: re.Match[str], match: re.Match[str], strength: int) -> bool:
+    """Say whether what stands without quotes behind a telling name is a value, rather than code or prose."""
+    value, after = match["value"], match["after"]
+    if not name["sign"]:
+        return not value.startswith("-")
+    tight = name["sign"] == "=" and not name["left"] and not name["right"]
+    if _NUMBER.fullmatch(value):
+        return strength > 1 and tight
+    if _EXPRESSION.fullmatch(value) or after in ("(", "["):
+        return False
+    if _WORD.fullmatch(value):
+        return tight and not after and (bool(name["option"]) or strength > 1 or len(value) >= _SHORTEST)
+    return name["sign"] != "==" and len(value) >= (3 if strength > 1 or tight else _SHORTEST)

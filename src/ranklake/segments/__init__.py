@@ -1,0 +1,1 @@
+"""The wire format between capture and the lake: segments, packs, envelopes, keys and signatures."""

@@ -1,0 +1,167 @@
+"""Keys: where those that encrypt segments come from.
+
+A source is one of
+
+    file:/etc/ranklake/keys           the keyring is the file's text
+    env:NAME                          … the variable's
+    command:/path/to/helper argument  … what the helper prints; no shell, at most `COMMAND_S` seconds
+
+A keyring is text: a key on each line (or behind a comma), 32 bytes in base64 or hex; ``#`` begins a comment. The first
+key encrypts, all of them decrypt. So a key is rotated by writing the new one before the others.
+
+No message of this module holds anything that was read, nor a word of a source that is not understood.
+"""
+
+import base64
+import binascii
+import functools
+import os
+import re
+import shlex
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from ranklake.segments.envelope import KEY_BYTES, Key, MissingKeyError
+
+COMMAND_S: Final = 10.0
+MEND: Final = "encryption_key must be file:/path, env:NAME or command:/path/to/helper"
+_MOST_BYTES: Final = 1 << 16
+_HEX: Final = re.compile(r"[0-9a-fA-F]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Keyring:
+    """Keys, the one to encrypt with first; at least one."""
+
+    keys: tuple[Key, ...]
+
+    @property
+    def active(self) -> Key:
+        """The key that encrypts."""
+        return self.keys[0]
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """Names of all keys."""
+        return frozenset(key.id for key in self.keys)
+
+    def get(self, key_id: str) -> Key:
+        """Return a key by its name. Raises `MissingKeyError`."""
+        for key in self.keys:
+            if key.id == key_id:
+                return key
+        raise MissingKeyError(f"no key {key_id} is at hand", mend="add it to the keyring")
+
+    @classmethod
+    def parse(cls, text: str, where: str) -> Self:
+        """Read a keyring's text. Raises `MissingKeyError`, which names the line and not what stands there."""
+        keys = []
+        for number, line in enumerate(text.splitlines(), 1):
+            for word in line.partition("#")[0].replace(",", " ").split():
+                secret = _secret(word)
+                if secret is None:
+                    mend = "a key is 32 random bytes in base64 or hex, such as: openssl rand -base64 32"
+                    raise MissingKeyError(f"line {number} of the keyring holds no key", where=where, mend=mend)
+                keys.append(Key(secret))
+        if not keys:
+            raise MissingKeyError("the keyring is empty", where=where, mend="make a key: openssl rand -base64 32")
+        return cls(tuple(keys))
+
+
+def read_keyring(source: str) -> Keyring:
+    """Return the keys that a source gives now. Raises `MissingKeyError`."""
+    kind, _, rest = source.strip().partition(":")
+    read = _SOURCES.get(kind)
+    if read is None or not rest:
+        raise MissingKeyError("the source of the encryption key is not understood", mend=MEND)
+    where, text = read(rest)
+    return Keyring.parse(text, where)
+
+
+def find_key(source: str, key_id: str) -> Key:
+    """Return the key of a name; a source is read once, and again for a key that it did not have.
+
+    Raises `MissingKeyError`.
+    """
+    if not source:
+        raise MissingKeyError(f"a segment needs the key {key_id}", mend=f"name its source: {MEND}")
+    try:
+        return _known(source).get(key_id)
+    except MissingKeyError:
+        _known.cache_clear()
+        return _known(source).get(key_id)
+
+
+def has_key(source: str, key_id: str) -> bool:
+    """Say whether a source has a key; False, too, if it cannot be read."""
+    try:
+        find_key(source, key_id)
+    except MissingKeyError:
+        return False
+    return True
+
+
+@functools.lru_cache(maxsize=4)
+def _known(source: str) -> Keyring:
+    return read_keyring(source)
+
+
+def _secret(word: str) -> bytes | None:
+    plain = word.replace("-", "+").replace("_", "/")
+    try:
+        raw = bytes.fromhex(word) if _HEX.fullmatch(word) else base64.b64decode(plain, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    return raw if len(raw) == KEY_BYTES else None
+
+
+def _from_file(path: str) -> tuple[str, str]:
+    try:
+        with Path(path).expanduser().open("rb") as file:
+            return path, _text(file.read(_MOST_BYTES), path)
+    except OSError as error:
+        raise MissingKeyError(f"the keyring cannot be read ({error.strerror})", where=path) from None
+
+
+def _from_environment(name: str) -> tuple[str, str]:
+    text = os.environ.get(name, "")
+    if not text:
+        raise MissingKeyError("the variable that should hold the keyring is not set", where=f"${name}")
+    return f"${name}", text
+
+
+def _from_command(line: str) -> tuple[str, str]:
+    try:
+        words = shlex.split(line)
+    except ValueError:
+        words = []
+    if not words:
+        raise MissingKeyError("the key command is not understood", mend=MEND)
+    try:
+        done = subprocess.run(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # a helper's complaints may quote what it was given
+            timeout=COMMAND_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise MissingKeyError(f"the key command took longer than {COMMAND_S:g} s", where=words[0]) from None
+    except OSError as error:
+        raise MissingKeyError(f"the key command cannot be run ({error.strerror})", where=words[0]) from None
+    if done.returncode:
+        raise MissingKeyError(f"the key command ended with status {done.returncode}", where=words[0])
+    return words[0], _text(done.stdout[:_MOST_BYTES], words[0])
+
+
+def _text(raw: bytes, where: str) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise MissingKeyError("the keyring is not text", where=where) from None
+
+
+_SOURCES: Final = {"file": _from_file, "env": _from_environment, "command": _from_command}

@@ -1,0 +1,229 @@
+"""A segment: what it is called and what its footer says.
+
+A segment is one Parquet file of rows of one table, recorded by one incarnation (process) of one rank, encrypted or not.
+Capture writes it, ingest reads it; this module is all that the two share about it.
+"""
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ranklake.errors import RanklakeError
+
+FORMAT: Final = 1
+METADATA_KEY: Final = b"ranklake"
+REFUSED, REFUSED_ROW = "refused", "refused_row"
+"""Columns beside the contract's, in segments of rows that an importer could not convert: why, as a reason of the table
+``rejects``, and the foreign row as text. Ingest sends such rows there; their other columns may be NULL or missing."""
+SAMPLED_OUT: Final = "sampled out"
+"""Reason, in the gaps of a footer, of rows that their user wants left out: they are counted there, and are not lost."""
+DATES_PER_SEGMENT: Final = 1_000
+"""The most UTC dates that an importer puts into one segment, and that ingest takes from one unless told otherwise."""
+RUN_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_NAME: Final = re.compile(
+    r"(?P<run>[A-Za-z0-9._-]{1,128})~a(?P<attempt>\d{1,9})~r(?P<rank>\d{1,9})~(?P<incarnation>[0-9a-f]{16})"
+    r"~(?P<segment>\d{6,9})~(?P<rows>\d{1,10})~(?P<sha256>[0-9a-f]{64})(?:\.parquet|\.(?P<key>[0-9a-f]{8})\.enc)",
+    re.ASCII,
+)
+_INCARNATIONS: Final = 2**63
+
+STREAM_NAME: Final = re.compile(
+    r"(?P<run>[A-Za-z0-9._-]{1,128})~a(?P<attempt>[0-9]{1,9})~r(?P<rank>[0-9]{1,9})~(?P<incarnation>[0-7][0-9a-f]{15})"
+    r"(?:~(?P<segment>[0-9]{6,9})(?:~.*)?)?$"
+)
+"""A segment's name, or the beginning of one, as people name a stream or a slot file."""
+
+
+class NotASegmentError(RanklakeError):
+    """A file whose name or footer is not that of a segment."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SegmentName:
+    """The facts in a segment's file name.
+
+    Attributes
+    ----------
+    run, attempt, rank
+        Whose rows these are.
+    incarnation
+        Random positive 63-bit number of the recording process.
+    segment
+        Number of the slot file, from 0, counted per incarnation and table.
+    rows
+        Rows in the file: known even when its bytes are not readable.
+    sha256
+        Lower-case hex digest of the file's bytes, as they lie there.
+    key_id
+        Of the key that the file is encrypted with (see `ranklake.segments.envelope`); empty if it is not.
+    """
+
+    run: str
+    attempt: int
+    rank: int
+    incarnation: int
+    segment: int
+    rows: int
+    sha256: str
+    key_id: str = ""
+
+    def __str__(self) -> str:
+        ending = f"{self.key_id}.enc" if self.key_id else "parquet"
+        return f"{self.stem}~{self.sha256}.{ending}"
+
+    @property
+    def stem(self) -> str:
+        """The name without the digest and what follows."""
+        return f"{self.run}~a{self.attempt}~r{self.rank:05d}~{self.incarnation:016x}~{self.segment:06d}~{self.rows}"
+
+    def bond(self, table: str) -> bytes:
+        """Return what the bytes of an encrypted segment are bound to."""
+        return f"{table}/{self.stem}".encode()
+
+    @classmethod
+    def parse(cls, name: str) -> "SegmentName":
+        """Read a file name (no folders). Raises `NotASegmentError` if it is not a segment's.
+
+        A segment has one name: another spelling of the same facts is none.
+        """
+        found = _NAME.fullmatch(name)
+        if not found:
+            raise NotASegmentError("not a segment's name", where=name)
+        facts = cls(
+            run=found["run"],
+            attempt=int(found["attempt"]),
+            rank=int(found["rank"]),
+            incarnation=int(found["incarnation"], 16),
+            segment=int(found["segment"]),
+            rows=int(found["rows"]),
+            sha256=found["sha256"],
+            key_id=found["key"] or "",
+        )
+        if facts.incarnation >= _INCARNATIONS or str(facts) != name:
+            raise NotASegmentError("not a segment's name", where=name)
+        return facts
+
+
+@dataclass(frozen=True, slots=True)
+class ClockReading:
+    """What the kernel said of its clocks at one moment; None where it does not say.
+
+    Attributes
+    ----------
+    mono_ns
+        When, on the monotonic clock: that of an anchor.
+    offset_ns
+        What remains to be corrected of the wall clock.
+    max_error_ns, est_error_ns
+        Bound and estimate of the wall clock's error.
+    synchronised
+        1 if the wall clock follows a source, 0 if not.
+    suspended_ns
+        How long the monotonic clock has stood still since the machine was started. Where it grows between two anchors,
+        the machine slept in between, and wall times between them are no better than the anchors.
+    """
+
+    mono_ns: int
+    offset_ns: int | None = None
+    max_error_ns: int | None = None
+    est_error_ns: int | None = None
+    synchronised: int | None = None
+    suspended_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFooter:
+    """What a segment says of itself, as JSON under the Parquet key ``ranklake``.
+
+    Attributes
+    ----------
+    table, contract_version
+        The contract the rows were written under.
+    run, attempt, rank, world_size, incarnation, segment
+        Whose rows these are; as in the name.
+    ranks
+        The least and the greatest rank of the rows, where an import put rows of several ranks together: the rank of
+        the name is then 0, and `incarnation` is the file's. Empty, and not in the JSON, where all rows are `rank`'s.
+    rows, gaps
+        Rows in this segment; rows that were due in it but could not be recorded, counted by reason.
+    rows_before, gaps_before
+        The sums of both over all earlier segments of this incarnation and table.
+    anchors
+        Pairs (monotonic ns, wall ns since 1970) that wall times were computed from.
+    clock
+        The first and the last `ClockReading` at these anchors, each as the list of its fields in order.
+    boot_id
+        The kernel's id of the boot whose monotonic clock it is; empty where it has none. Monotonic times of processes
+        with the same one are of the same clock.
+    final
+        True on the last segment that an incarnation wrote for this table, where that was known when sealing.
+    totals
+        On the last ``events`` segment of an incarnation: ``{table: [rows, gaps]}`` recorded in its whole life; else
+        empty.
+    writer
+        Name and version of the software that sealed it.
+    key_id
+        Of the key that the file was encrypted with; empty if it was not.
+    signer, mac
+        Of the key that signed it, and the MAC in hex (`ranklake.segments.signing`); both empty, and not in the
+        JSON, if nobody did.
+    """
+
+    table: str
+    contract_version: int
+    run: str
+    attempt: int
+    rank: int
+    world_size: int
+    incarnation: int
+    segment: int
+    rows: int
+    rows_before: int = 0
+    gaps: dict[str, int] = field(default_factory=dict)
+    gaps_before: int = 0
+    anchors: list[list[int]] = field(default_factory=list)
+    clock: list[list[int | None]] = field(default_factory=list)
+    boot_id: str = ""
+    final: bool = False
+    totals: dict[str, list[int]] = field(default_factory=dict)
+    writer: str = ""
+    key_id: str = ""
+    signer: str = ""
+    mac: str = ""
+    ranks: list[int] = field(default_factory=list)
+    format: int = FORMAT
+
+    def clock_readings(self) -> list[ClockReading]:
+        """Return what the kernel said of its clocks; nothing in a footer of an earlier writer."""
+        return [ClockReading(*fields) for fields in self.clock]  # type: ignore[arg-type]  # the first is never None
+
+    def to_json(self) -> bytes:
+        """Return the footer's JSON, keys sorted, so that equal footers have equal bytes."""
+        facts = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        if not self.signer:
+            del facts["signer"], facts["mac"]
+        if not self.ranks:
+            del facts["ranks"]
+        return json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_json(cls, raw: bytes) -> "SegmentFooter":
+        """Read a footer; unknown keys of a later minor writer are ignored. Raises `NotASegmentError`."""
+        try:
+            return cls.from_facts(json.loads(raw))
+        except (ValueError, AttributeError) as error:
+            raise NotASegmentError("the footer is not a segment's", mend=str(error)) from error
+
+    @classmethod
+    def from_facts(cls, facts: dict[str, Any]) -> "SegmentFooter":
+        """Return the footer of which `facts` are the JSON. Raises `NotASegmentError`."""
+        if not facts.keys() <= cls.__dataclass_fields__.keys():
+            facts = {key: facts[key] for key in cls.__dataclass_fields__ if key in facts}
+        try:
+            footer = cls(**facts)
+        except TypeError as error:
+            raise NotASegmentError("the footer is not a segment's", mend=str(error)) from error
+        if footer.format != FORMAT:
+            raise NotASegmentError(f"segment format {footer.format} is not {FORMAT}", mend="upgrade ranklake")
+        return footer
