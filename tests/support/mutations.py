@@ -236,7 +236,8 @@ def columns_odd(case: Case) -> None:
     if kind == 0:
         rows = rows.set_column(place, name, chosen)
     elif kind == 1:
-        rows = rows.append_column(rng.choice([*TEXTS[1:-1], "date", "refused", "refused_row", name]), chosen)
+        odd_name = rng.choice([*TEXTS[1:-1], "date", "refused", "refused_row", name])
+        rows = rows.append_column(odd_name.encode("utf-8", "replace").decode(), chosen)  # Arrow names are UTF-8
     elif kind == 2:  # the third of five
         rows = rows.drop_columns([name])
     elif kind == 3:
