@@ -1,6 +1,6 @@
 """Hundreds of injected faults, poison in the spool: no row is lost or twice, no command leaves a traceback or hangs.
 
-    python faults.py [--faults 900] [--seed N]      the campaign
+    python faults.py [--faults 900] [--seed N]      the campaign; --first N begins at the lake of case N
     python faults.py --seed N --case K              the cases of K's lake up to K, with what each met
 
 A case brings segments, most of them with a hostile object beside, draws a command, a fault, and at which of the
@@ -172,11 +172,11 @@ def table(outcomes: Counter) -> str:
     return "\n".join(lines)
 
 
-def campaign(faults: int, seed: int) -> list[str]:
+def campaign(faults: int, seed: int, first: int = 0) -> list[str]:
     """Run until so many faults have struck; print the table; return what was found."""
     outcomes: Counter = Counter()
     found: list[str] = []
-    began, number, struck = time.monotonic(), 0, 0
+    began, number, struck = time.monotonic(), first // LAKE * LAKE, 0
     with TemporaryDirectory(prefix="ranklake-faults-") as scratch:
         while struck < faults:
             for fact in lake_of(Path(scratch), seed, range(number, number + min(LAKE, faults - struck))):
@@ -187,9 +187,9 @@ def campaign(faults: int, seed: int) -> list[str]:
                     outcomes[fact["kind"], fact["command"], fact["how"]] += 1
                     struck += fact["how"] != "missed"
             number += LAKE
-            print(f"{struck} of {faults} faults", file=sys.stderr, flush=True)
+            took = time.monotonic() - began
+            print(f"{struck} of {faults} faults by case {number}, {took:.0f} s", file=sys.stderr, flush=True)
     print("went on/refused in one line, and those whose operation never came\n" + table(outcomes))
-    took = time.monotonic() - began
     print(f"faults: {struck} struck, seed {seed}, {took:.0f} s: {'; '.join(found) or '0 rows lost, 0 rows twice'}")
     return found
 
@@ -199,10 +199,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--faults", type=int, default=900)
     parser.add_argument("--seed", type=int, default=20261122)
+    parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--case", type=int)
     given = parser.parse_args()
     if given.case is None:
-        return 1 if campaign(given.faults, given.seed) else 0
+        return 1 if campaign(given.faults, given.seed, given.first) else 0
     with TemporaryDirectory(prefix="ranklake-faults-") as scratch:
         start = given.case // LAKE * LAKE
         facts = lake_of(Path(scratch), given.seed, range(start, given.case + 1))
