@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from ranklake.lake.audit.trail import record
 from ranklake.lake.delta.commit import files
-from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.delta.tables import delta_table, last_table
 from ranklake.lake.governance.retired import is_over, retired
 from ranklake.lake.query.sql import session
 from ranklake.lake.spool.packs import pack_of
@@ -59,14 +59,15 @@ def sweep(lake: "Lake", spool: "Spool", by: str) -> Swept:
     names = sorted({(item.table, item.sha256) for item in items})
     spooled = {"table": [table for table, _ in names], "sha256": [sha256 for _, sha256 in names]}
     context.from_arrow(pa.table(spooled), name="spooled")
-    live: dict[str, set[date]] = {}
+    live: dict[str, set[date] | None] = {}
     over: set[tuple[str, str]] = set()
     for row in context.sql(_TOLD).to_arrow_table().to_pylist():
         table = row["table"]
         if table not in live:
-            handle = delta_table(lake, table)
-            live[table] = set() if handle is None else set(files(handle)["date"].to_pylist())
-        if is_over(row, taken[table], live[table]):
+            handle = last_table(lake, table)  # a table or a date that a listing lacks is not gone
+            live[table] = None if handle is None else set(files(handle)["date"].to_pylist())
+        dates = live[table]
+        if dates is not None and is_over(row, taken[table], dates):
             over.add((table, row["sha256"]))
     if not over:
         return Swept()

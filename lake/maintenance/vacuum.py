@@ -30,7 +30,7 @@ from ranklake.lake.audit.heads import FOLDER as HEADS
 from ranklake.lake.contracts.load import contract, table_names
 from ranklake.lake.delta.commit import files, number_of
 from ranklake.lake.delta.parquet import plan_of
-from ranklake.lake.delta.read import read
+from ranklake.lake.delta.read import read, read_some
 from ranklake.lake.delta.tables import last_table
 from ranklake.lake.plans.attempts import FOLDER as ATTEMPTS
 from ranklake.lake.plans.plan import LEDGER, last_finished, read_plan
@@ -154,9 +154,11 @@ def _quarantined(lake: "Lake", before: datetime) -> Iterator[Garbage]:
     ingests = plans.filter(pc.equal(plans["kind"], "ingest"))["plan"].to_pylist()
     if max(ingests, default=0) > number_of(handle):  # its newest commit is not to be seen for now
         return
-    known = read(lake, contract("segments"), ["sha256", "unreadable"])
-    aside = known.filter(pc.and_(pc.is_valid(known["unreadable"]), pc.invert(is_unread(known["unreadable"]))))
-    kept = set(aside["sha256"].to_pylist())
+    # By the same handle: another would list the log anew, and might lack what this one was asked about.
+    kept: set[str] = set()
+    for _, known in read_some(lake, contract("segments"), files(handle), ["sha256", "unreadable"]):
+        aside = known.filter(pc.and_(pc.is_valid(known["unreadable"]), pc.invert(is_unread(known["unreadable"]))))
+        kept.update(aside["sha256"].to_pylist())
     for one in there:
         if one.path.rpartition("/")[2] not in kept and _is_older(one, before):
             yield Garbage(one.path, one.size_bytes, QUARANTINE)

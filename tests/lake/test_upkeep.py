@@ -23,7 +23,7 @@ from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.ingest import ingest_plan
 from ranklake.lake.ingest.run import ingest
-from ranklake.lake.maintenance import compaction, log
+from ranklake.lake.maintenance import compaction, log, vacuum
 from ranklake.lake.maintenance.compaction import FAN_IN, TIERS, due, merge_small
 from ranklake.lake.maintenance.run import upkeep
 from ranklake.lake.maintenance.vacuum import GRACE, GraceError, garbage
@@ -329,4 +329,24 @@ def test_a_commit_that_is_not_to_be_seen_for_now_makes_no_garbage(lake, spool, s
     found = []
     with contextlib.suppress(LakeUnreachableError):
         found += garbage(lake, timedelta(0))
+    assert found == []
+
+
+def test_raw_bytes_stay_while_listings_of_a_log_differ(lake, spool, monkeypatch):
+    """Whoever was asked for the newest commit is asked what it holds: another listing may lack it."""
+    put_bytes(spool, b"junk", SegmentFooter("steps", 1, "r9", 0, 0, 1, 8, 0, rows=4))
+    bring_minutes(lake, spool, 1)
+    age(lake, [path for path in Path(lake.root).rglob("*") if path.is_file()])
+
+    def looked(lake, table, real=vacuum.last_table):
+        handle = real(lake, table)
+        if table == "segments":
+            newest = max(Path(lake.path("tables", table, "_delta_log")).glob("*.json"))
+            newest.rename(newest.with_suffix(".away"))
+        return handle
+
+    monkeypatch.setattr(vacuum, "last_table", looked)
+    found = []
+    with contextlib.suppress(LakeUnreachableError):
+        found += vacuum._quarantined(lake, datetime.now(UTC))
     assert found == []

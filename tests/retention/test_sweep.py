@@ -2,6 +2,7 @@
 
 import json
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from packing import pack_up
@@ -48,6 +49,18 @@ def test_segments_go_whose_rows_are_all_gone(site):
     assert [json.loads(row["details"])["segments"] for row in rows] == [1]
     assert swept(site).files == 0
     assert len(audit.trail(site.lake)) == 4
+
+
+def test_what_a_listing_lacks_is_not_gone(site):
+    """While a table's log is not to be seen, a segment that reaches into a day that stays is kept."""
+    bring_days(site, [0])
+    site.bring(step_rows(10, incarnation=8, start=days_ago(90) - timedelta(seconds=5)))
+    applied(site)
+    before = segments(site)
+    log = Path(site.lake.path("tables", "steps", "_delta_log"))
+    log.rename(log.with_suffix(".away"))
+    assert swept(site).files == 0
+    assert segments(site) == before
 
 
 def test_nothing_goes_without_an_applied_plan(site):
