@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from segments import put_segment, step_rows
 
+from ranklake.cli import run
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.spool.spool import Spool
@@ -35,9 +36,24 @@ def place(tmp_path_factory):
 
 
 def ranklake(*arguments, cwd, **environment):
+    """Call the command line as a process of its own."""
     environment = {**{k: v for k, v in os.environ.items() if not k.startswith("RANKLAKE_")}, **environment}
     command = [sys.executable, "-m", "ranklake", *arguments]
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=120, check=False)
+
+
+@pytest.fixture
+def called(place, monkeypatch, capfd):
+    """Return a function that calls the command line in this process; it gives exit code, stdout and stderr."""
+    for name in [name for name in os.environ if name.startswith("RANKLAKE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(place)
+
+    def call(*arguments):
+        capfd.readouterr()
+        return (run(arguments), *capfd.readouterr())
+
+    return call
 
 
 @pytest.mark.parametrize(
@@ -54,7 +70,6 @@ def ranklake(*arguments, cwd, **environment):
         (["status", "--lake", "nowhere"], "not a lake"),
         (["ingest", "--lake", "other", "--spool", "spool"], "not a lake, and not empty"),
         (["ingest", "--lake", "/proc/lake", "--spool", "spool"], "cannot be written"),
-        (["ingest", "--lake", "lake", "--spool", "spool", "--dask", "tcp://127.0.0.1:9"], "no Dask scheduler answers"),
         (["status", "--lake", "weird://bucket/lake"], "cannot be reached"),
         (["ingest", "--lake", "lake", "--spool", "weird://bucket/spool"], "weird://bucket/spool: cannot be reached"),
         (["status"], "no lake is named"),
@@ -65,31 +80,41 @@ def ranklake(*arguments, cwd, **environment):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_a_mistake_is_one_line(place, arguments, said):
+def test_a_mistake_is_one_line(called, arguments, said):
     """One line on stderr, nothing on stdout, exit code 2."""
-    done = ranklake(*arguments, cwd=place)
-    assert done.returncode == 2, done.stderr
-    assert said in done.stderr
-    assert done.stdout == ""
+    code, out, err = called(*arguments)
+    assert (code, out) == (2, ""), err
+    assert said in err
+    assert len(err.strip().splitlines()) == 1, err
+    assert err.startswith("ranklake: ")
+
+
+def test_a_mistake_is_one_line_of_a_process(place):
+    """So it is to whoever calls the command: of the process itself comes no word more."""
+    done = ranklake("ingest", "--lake", "lake", "--spool", "spool", "--dask", "tcp://127.0.0.1:9", cwd=place)
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert "no Dask scheduler answers" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
-    assert done.stderr.startswith("ranklake: ")
 
 
-def test_a_bad_configuration_key_names_its_line(place):
+def test_a_bad_configuration_key_names_its_line(called, monkeypatch):
     """A misspelt key of the configuration is refused before anything is done."""
-    done = ranklake("status", cwd=place, RANKLAKE_CONFIG="bad.toml")
-    assert done.returncode == 2
-    assert done.stderr.strip() == "ranklake: bad.toml:2: unknown key 'url' in [lake]; did you mean 'uri'?"
+    monkeypatch.setenv("RANKLAKE_CONFIG", "bad.toml")
+    code, _, err = called("status")
+    assert (code, err.strip()) == (2, "ranklake: bad.toml:2: unknown key 'url' in [lake]; did you mean 'uri'?")
 
 
-def test_credentials_in_a_uri_are_not_repeated(place):
-    """An error about a URI leaves out its user information."""
-    done = ranklake("status", "--lake", "weird://user:hunter2@bucket/lake", cwd=place)
-    assert done.returncode == 2
-    assert "hunter2" not in done.stderr
-    done = ranklake("sql", "SELECT 'x' FROM stepz WHERE token='hunter2-9'", "--lake", "lake", cwd=place)
-    assert done.returncode == 2
-    assert "hunter2" not in done.stderr
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("status", "--lake", "weird://user:hunter2@bucket/lake"),
+        ("sql", "SELECT 'x' FROM stepz WHERE token='hunter2-9'", "--lake", "lake"),
+    ],
+)
+def test_credentials_are_not_repeated(called, arguments):
+    """An error about a URI leaves out its user information, and one about a query what is a secret in it."""
+    code, _, err = called(*arguments)
+    assert (code, "hunter2" in err) == (2, False)
 
 
 def _running(group):
@@ -105,15 +130,22 @@ def _running(group):
     return found
 
 
+@pytest.fixture(scope="module")
+def much(tmp_path_factory):
+    """Return a spool that takes long enough to ingest that it can be interrupted."""
+    spool = tmp_path_factory.mktemp("much")
+    for segment in range(20):
+        put_segment(spool, step_rows(100_000, segment=segment))
+    return spool
+
+
 @pytest.mark.parametrize("at_work", ["this process", "a cluster that starts", "a cluster"])
 @pytest.mark.slow
-def test_an_interrupt_is_one_line_and_leaves_nothing_running(place, tmp_path, at_work):
+def test_an_interrupt_is_one_line_and_leaves_nothing_running(much, tmp_path, at_work):
     """Ctrl-C, which a terminal sends to the workers too, ends ingest with code 130, one line and no stack trace."""
-    for segment in range(20):
-        put_segment(tmp_path / "spool", step_rows(100_000, segment=segment))
     if at_work != "this process":
         (tmp_path / "ranklake.toml").write_text("[dask]\nworkers = 2\n")
-    command = [sys.executable, "-m", "ranklake", "ingest", "--lake", "lake", "--spool", "spool"]
+    command = [sys.executable, "-m", "ranklake", "ingest", "--lake", "lake", "--spool", str(much)]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True) as started:
 
         def begun():
@@ -133,9 +165,8 @@ def test_an_interrupt_is_one_line_and_leaves_nothing_running(place, tmp_path, at
     assert _running(started.pid) == []
 
 
-def test_no_command_shows_the_help(place):
+def test_no_command_shows_the_help(called):
     """Without a command the help is shown, in lines, and the exit code says that nothing was done."""
-    done = ranklake(cwd=place)
-    assert done.returncode == 2
-    assert "  ingest " in done.stderr
-    assert len(done.stderr.splitlines()) > 10
+    code, _, err = called()
+    assert code == 2
+    assert "  ingest " in err
