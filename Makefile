@@ -110,7 +110,7 @@ faults: .venv/.test ## operations of the disk that fail in every command, poison
 fuzz: .venv/.test ## hostile names, footers, pages, packs, plans and log entries against every command (RANKLAKE_FUZZ_CASES, default 10000; FUZZ='--seed N --case K' for one)
 	@PYTHONPATH=tests/support $(BIN)/python tests/fuzz/campaign.py $(or $(FUZZ),--cases $${RANKLAKE_FUZZ_CASES:-10000})
 
-bitflips: .venv/.test ## turn bits of data files, one at a time (RANKLAKE_FLIPS, default 1000): what rewrites or rolls up finds each, scrub finds all
+bitflips: .venv/.test ## turn bits of data files (RANKLAKE_FLIPS, default 1000): what rewrites or rolls up finds each, scrub finds all, replay brings back each row
 	@RANKLAKE_FLIPS=$${RANKLAKE_FLIPS:-1000} $(BIN)/python -m pytest -q tests/lake/test_damage.py --timeout 3600
 
 crash-capture: .venv/.test ## the same for capture alone

@@ -33,6 +33,8 @@ from ranklake.lake.spool.spool import Spool
 from ranklake.lake.storage.store import Lake
 
 FLIPS = int(os.environ.get("RANKLAKE_FLIPS", "40"))
+REPLAYED = int(os.environ.get("RANKLAKE_FLIPS", "10"))
+"""Flips that a replay follows: it takes longer than finding them."""
 FILES = 4
 
 
@@ -65,6 +67,10 @@ def flip_middle(path):
 
 def live(site, table="steps"):
     return files(delta_table(site.lake, table))
+
+
+def live_paths(site, table):
+    return [Path(site.lake.path("tables", table, path)) for path in live(site, table)["path"].to_pylist()]
 
 
 def rows_of(site, table="steps"):
@@ -117,6 +123,32 @@ def test_every_flipped_bit_is_found(site):
         assert scrub(lake, InProcess()).damaged == [bad]
         flip(path, bit)
     assert scrub(Lake.open(site.lake.uri), InProcess()).damaged == []
+
+
+def test_a_replay_follows_the_flips(tmp_path):
+    """A bit turns in each file of a fact and in some of its rollup: a scrub names them, replays bring all rows back."""
+    chance, days = random.Random(17), min(40, REPLAYED - 2)
+    site = Site(tmp_path)
+    for day in range(days):
+        put_segment(site.spool, step_rows(50, segment=day, start=DAY + timedelta(day)), rows_before=50 * day)
+    ingest(site.lake, Spool(str(site.spool)), InProcess(), merge=False)
+    dates = {"steps": days, "step_rollup": 2}  # in this order: a rollup is not computed from damaged facts
+    recompute(site.lake, "step_rollup", [(DAY + timedelta(day)).date() for day in range(dates["step_rollup"])])
+    before = {table: rows_of(site, table) for table in dates}
+    flipped = 0
+    while flipped < REPLAYED:
+        paths = [path for table in dates for path in live_paths(site, table)]
+        for path in paths:
+            flip(path, chance.randrange(8 * path.stat().st_size))
+        found = scrub(Lake.open(site.lake.uri), InProcess()).damaged
+        assert sorted(Path(one.path).name for one in found) == sorted(path.name for path in paths)
+        for table, count in dates.items():
+            span = ("--from", f"{DAY:%Y-%m-%d}", "--to", f"{DAY + timedelta(count - 1):%Y-%m-%d}")
+            assert call("replay", *named(site), "--spool", str(site.spool), "--table", table, *span)[0] == 0
+        assert scrub(Lake.open(site.lake.uri), InProcess()).damaged == []
+        assert {table: rows_of(site, table) for table in dates} == before
+        flipped += len(paths)
+    site.balances()
 
 
 def test_damage_is_named_left_out_and_mended_by_replay(site):
