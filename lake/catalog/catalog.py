@@ -45,7 +45,7 @@ def _index(contracts: Mapping[str, Contract], metrics: Mapping[str, Metric]) -> 
     lines = [_NOTE, "", "# Catalog", ""]
     for kind, title in _KINDS.items():
         rows = [
-            (f"[{one.table}]({one.table}.md)", str(one.version), one.summary, one.owner, one.retention)
+            (f"[{one.table}]({one.table}.md)", str(one.version), _summary(one), one.owner, one.retention)
             for one in contracts.values()
             if one.kind == kind
         ]
@@ -53,6 +53,10 @@ def _index(contracts: Mapping[str, Contract], metrics: Mapping[str, Metric]) -> 
             lines += [f"## {title}", "", *_grid(("table", "version", "summary", "owner", "retention"), rows), ""]
     lines += [f"[Metrics](metrics.md): {len(metrics)} names.", ""]
     return "\n".join(lines)
+
+
+def _summary(one: Contract) -> str:
+    return one.summary if one.status == "active" else f"{one.summary} Planned; nothing writes it yet."
 
 
 def _table(one: Contract) -> str:
@@ -67,7 +71,7 @@ def _table(one: Contract) -> str:
         "",
         f"# {one.table}",
         "",
-        one.summary,
+        _summary(one),
         "",
         f"Version {one.version}; {one.kind}; retention class `{one.retention}`.",
         f"Owner: {one.owner}. Steward: {one.steward}.",
@@ -125,7 +129,7 @@ def _class(column: Column) -> str:
 
 
 def _doc(column: Column) -> str:
-    text = column.doc
+    text = column.doc if column.status == "active" else f"{column.doc} Planned; nothing records it yet."
     if column.aka:
         text += f" Also known as {', '.join(f'`{name}`' for name in column.aka)}."
     if column.deprecated:
@@ -134,7 +138,7 @@ def _doc(column: Column) -> str:
 
 
 def _fate(one: Metric) -> str:
-    fate = " Requested; nothing records it yet." if one.status == "requested" else ""
+    fate = "" if one.status == "active" else f" {one.status.capitalize()}; nothing records it yet."
     if one.deprecated:
         fate += f" Deprecated since {one.deprecated}" + (f"; use `{one.replaced_by}`." if one.replaced_by else ".")
     return fate

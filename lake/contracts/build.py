@@ -76,6 +76,7 @@ def contract(document: Document, envelope: tuple[Column, ...]) -> Contract:
         lint=tuple(Suppression(**one) for one in facts.get("lint", ())),
         envelope=facts.get("envelope", False),
         path=str(document.path),
+        status=facts.get("status", "active"),
     )
     agree(document, built, first=len(shared))
     return built

@@ -27,7 +27,9 @@ def structure(contract: Contract) -> Contract:
     columns = tuple(Column(doc="", **{key: getattr(one, key) for key in _COLUMN_FACTS}) for one in contract.columns)
     retired = tuple(replace(gone, reason="") for gone in contract.retired)
     bare: dict[str, Any] = dict.fromkeys(("owner", "steward", "summary", "retention"), "")
-    return replace(contract, columns=columns, retired=retired, checks=(), lint=(), sort=(), path="", **bare)
+    return replace(
+        contract, columns=columns, retired=retired, checks=(), lint=(), sort=(), path="", status="active", **bare
+    )
 
 
 def freeze(contract: Contract) -> str:
@@ -61,7 +63,7 @@ def thaw(text: str) -> Contract:
 
 def undeclared(contracts: Mapping[str, Contract], folder: Path = SNAPSHOTS) -> Iterator[str]:
     """Yield one line for each thing that is not as frozen: missing snapshots, and changes under a frozen version."""
-    for name, contract in contracts.items():
+    for name, contract in _promised(contracts):
         for version in range(1, contract.version + 1):
             if not _path(folder, name, version).exists():
                 yield f"{name} version {version} has no snapshot; run python -m ranklake.lake.contracts.freeze"
@@ -82,7 +84,7 @@ def write(contracts: Mapping[str, Contract], folder: Path = SNAPSHOTS, *, overwr
     """Write the snapshots of present versions that are missing (all, with ``overwrite``); return what was written."""
     folder.mkdir(exist_ok=True)
     written = []
-    for name, contract in contracts.items():
+    for name, contract in _promised(contracts):
         path = _path(folder, name, contract.version)
         text = freeze(contract)
         if not path.exists() or (overwrite and path.read_text(encoding="utf-8") != text):
@@ -91,6 +93,11 @@ def write(contracts: Mapping[str, Contract], folder: Path = SNAPSHOTS, *, overwr
             fresh.replace(path)
             written.append(path)
     return written
+
+
+def _promised(contracts: Mapping[str, Contract]) -> Iterator[tuple[str, Contract]]:
+    """Yield the contracts that lakes may have stored data by: a planned table promises nothing yet."""
+    return ((name, one) for name, one in contracts.items() if one.status != "planned")
 
 
 def _path(folder: Path, name: str, version: int) -> Path:

@@ -92,6 +92,8 @@ class Column:
         What a missing value means where NULL would be wrong; only documentation, never filled in.
     format
         ``json`` for JSON text, else None.
+    status
+        ``active``, or ``planned`` for one that nothing records yet: NULL in all rows.
     """
 
     id: int
@@ -107,6 +109,7 @@ class Column:
     sunset: str | None = None
     format: str | None = None
     default: Scalar | None = None
+    status: str = "active"
     aka: tuple[str, ...] = ()
     checks: tuple[Check, ...] = ()
 
@@ -152,6 +155,8 @@ class Contract:
         Whether the columns of `_envelope.yaml` come first: true of what ranks record.
     path
         The file it was read from.
+    status
+        ``active``, or ``planned`` for a table that nothing writes yet: no lake has it, and it may still change.
     """
 
     table: str
@@ -170,6 +175,7 @@ class Contract:
     lint: tuple[Suppression, ...] = ()
     envelope: bool = False
     path: str = ""
+    status: str = "active"
     _by_name: Mapping[str, Column] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -221,7 +227,7 @@ class Metric:
     stored_in
         ``table.column`` of a metric that has a column of its own; ``scalars.value`` otherwise.
     status
-        ``active``, or ``requested`` for a signal that somebody asked for and nothing records yet.
+        ``active``; ``planned`` for one that nothing records yet; ``requested`` for a signal that somebody asked for.
     """
 
     name: str

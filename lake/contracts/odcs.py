@@ -40,7 +40,7 @@ def document(one: Contract) -> Facts:
         "id": f"ranklake.{one.table}",
         "name": one.table,
         "version": f"{one.version}.0.0",
-        "status": "active",
+        "status": "active" if one.status == "active" else "draft",
         "domain": "ml-training-telemetry",
         "dataProduct": "ranklake",
         "description": {"purpose": one.summary},

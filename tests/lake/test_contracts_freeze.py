@@ -108,3 +108,14 @@ def test_snapshots_are_text_for_people():
     """One column a line, so that a review shows which column changed."""
     text = (SNAPSHOTS / "steps.v1.json").read_text(encoding="utf-8")
     assert sum('"id": ' in line for line in text.splitlines()) == len(STEPS.columns)
+
+
+def test_a_planned_table_promises_nothing_yet(frozen):
+    """Nothing writes it, so it has no snapshot and may change under its version; once it is active, it needs one."""
+    planned = replace(contract("incidents"), columns=contract("incidents").columns[:-1])
+    contracts = {"steps": contract("steps"), "incidents": planned}
+    assert planned.status == "planned"
+    assert list(undeclared(contracts, frozen)) == []
+    assert write(contracts, frozen) == []
+    active = {**contracts, "incidents": replace(planned, status="active")}
+    assert "incidents version 1 has no snapshot" in next(undeclared(active, frozen))
