@@ -19,7 +19,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
-from faults import ANSWERS_OF_STORES, KINDS, PATIENCE_S, Case
+from faults import ANSWERS_OF_STORES, COMMANDS, KINDS, PATIENCE_S, Case
 from mutations import faults_of_others, poison
 from segments import put_segment, step_rows
 from stores import Proxy, Store, s3_storage
@@ -319,16 +319,15 @@ def keys(lake, table):
     return Counter(key for key in every if key[0] == SOUND or LIAR <= (key[0] or 0) < 1_000_000)
 
 
-def settled(place, *, checked):
+def settled(place, disturbed):
     """Run all undisturbed, until nothing waits; yield what is wrong.
 
-    Half of what a lake takes is the contracts' checks of all its tables; only where one was disturbed, or comes to its
-    end, are they run.
+    Most of what a lake takes is the contracts' checks of all its tables, and their rollups: these are run only where
+    one was disturbed.
     """
     done = [("ingest", _ingest(place)), *((f"disown {n}", _again(place, n)) for n in place.liars)]
     done += [(f"record {n}", _once(place, n)) for n in place.entries]
-    done += [("check", lambda: _command(place, "check"))] if checked else []
-    done += [("rollup", lambda: _command(place, "rollup"))]
+    done += [(name, lambda name=name: _command(place, name)) for name in ("check", "rollup") if name in disturbed]
     done += [("upkeep", _upkeep(place)), ("status", lambda: _command(place, "status", "--spool", place.spool_uri))]
     for name, work in done:
         code, said, wrong = carried_out(work)
@@ -384,14 +383,14 @@ def main():
             place = StorePlace(root, sys.argv[4], proxy, f"{seed}-{first}")
         else:
             place = Place(root)
-        commands = set()
+        disturbed = set()
         for number in range(first, stop):
             case = Case.drawn(seed, number)
-            commands.add(case.command)
+            disturbed.add(case.command)
             struck(place, case)
             if (number + 1) % EVERY_CASES == 0 or number == stop - 1:
-                found = list(settled(place, checked="check" in commands or number == stop - 1))
-                commands.clear()
+                found = list(settled(place, COMMANDS if number == stop - 1 else disturbed))
+                disturbed.clear()
                 for what in found:
                     tell(case=number, found=f"at or before this case: {what}")
                 if found:
