@@ -92,7 +92,7 @@ catalog: .venv/.test ## write docs/catalog from the contracts
 snapshots: .venv/.test ## freeze the contracts' new versions
 	@$(BIN)/python -m ranklake.lake.contracts.freeze
 
-crash: .venv/.test ## kill capture, the agent, ingest and the cluster at random points, many times (RANKLAKE_KILLS, default 500)
+crash: .venv/.test ## kill capture, the agent, ingest and the cluster at random points, many times (RANKLAKE_KILLS, default 500), and some faults (RANKLAKE_FAULTS, default 60)
 	@RANKLAKE_KILLS=$${RANKLAKE_KILLS:-500} $(BIN)/python -m pytest $(PARALLEL) -m crash tests/crash tests/end_to_end --timeout 3600
 
 # LAKE and SPOOL may be URIs of an object store, and STORAGE its options as JSON.

@@ -11,7 +11,7 @@ import pytest
 HERE = Path(__file__).parent
 
 
-@pytest.mark.faults
+@pytest.mark.crash
 @pytest.mark.skipif(not sys.platform.startswith("linux") or shutil.which("cc") is None, reason="needs Linux and cc")
 def test_faults_lose_and_repeat_nothing(capsys):
     """Operations that fail in every command, poison beside: no traceback, no hang, each row once, the trail whole."""
