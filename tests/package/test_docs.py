@@ -86,7 +86,7 @@ def test_documented_commands_run(place, page, command):
             cwd=folder,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=280,  # of 300 that a test may take: a machine that others use is slow, not wrong
             check=False,
         )
         status, out, error = done.returncode, done.stdout, done.stderr
