@@ -22,7 +22,8 @@ if os.environ.get("CI"):
 # A test that wants samples says so: elsewhere they would come or not, as long as it takes.
 os.environ.setdefault("RANKLAKE_CAPTURE_SAMPLERS", "off")
 
-PATIENCE_S = 3.0
+PATIENCE_S = 20.0
+COLLECT_AFTER_S = 0.03  # threads that end need a moment; a collection takes tenths of a second where much is loaded
 ONE_PER_PROCESS = {
     "tqdm_monitor",
     "fsspecIO",
@@ -67,10 +68,12 @@ def no_leaks(request):
         return
     threads, files = set(threading.enumerate()), _open_files()
     yield
-    deadline = time.monotonic() + PATIENCE_S
+    deadline, pause_s = time.monotonic() + PATIENCE_S, 0.002
     while (_new_threads(threads) or _new_files(files)) and time.monotonic() < deadline:
-        gc.collect()
-        time.sleep(0.02)
+        if pause_s > COLLECT_AFTER_S:
+            gc.collect()
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 0.2)
     left = [thread.name for thread in _new_threads(threads)]
     assert not left, f"threads left running: {left}"
     opened = _new_files(files)

@@ -46,7 +46,7 @@ def test_goodput_is_exact(lake, spool, tmp_path):
     file.write_text("\n".join(WHOLE))
     done = imported(lake, spool, "mlperf", file, run="r")
     assert done.rows == {"events": 13, "runs": 1, "scalars": 2, "spans": 4, "steps": 2}
-    run_rollups(lake)
+    run_rollups(lake, ["goodput"])
     wanted = "SELECT wall_ns, init_ns, productive_ns, evaluation_ns, stall_ns, unattributed_ns FROM goodput"
     ms = [value // 10**6 for value in ask(lake, wanted)[0].values()]
     assert ms == [5_800, 2_500, 2_100, 1_001, 0, 199]
