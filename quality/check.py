@@ -13,6 +13,7 @@ from ranklake.lake.contracts.load import load_contracts, load_metrics
 from ranklake.lake.delta.commit import files, fingerprint
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.plans.driver import drive, finish
+from ranklake.lake.plans.kinds import QUARANTINE
 from ranklake.lake.plans.ledger import append_own
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.storage.reachability import LakeError
@@ -67,7 +68,7 @@ def run_checks(
         A name in `tables` is no table, or a system table.
     """
     contracts = _chosen(load_contracts(contracts_overlay), tables, kinds)
-    finish(lake, quarantine.KIND, InProcess())  # what a check that died left half done
+    finish(lake, QUARANTINE, InProcess())  # what a check that died left half done
     metrics = load_metrics(contracts_overlay)
     known = standing(lake, list(contracts))
     work: list[_Work] = []

@@ -18,6 +18,7 @@ from ranklake.lake.contracts.load import contract as contract_of
 from ranklake.lake.delta.commit import append_files, fingerprint
 from ranklake.lake.ingest.rejects import reject_rows
 from ranklake.lake.plans import action_plan
+from ranklake.lake.plans.kinds import QUARANTINE
 from ranklake.lake.plans.ledger import row_files
 from ranklake.quality.results import RESULTS
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
     from ranklake.quality.scan import Partition
 
-KIND: Final = "quarantine"
 REJECTS: Final = "rejects"
 _ROWS: Final = 50_000  # rows that are JSON text in memory at a time
 
@@ -90,7 +90,7 @@ def compose(
     if not gone:
         return None
     new += row_files(lake, RESULTS, report(taken), number)
-    return action_plan.compose(number, KIND, add=new, remove={contract.table: pa.concat_tables(gone)})
+    return action_plan.compose(number, QUARANTINE.name, add=new, remove={contract.table: pa.concat_tables(gone)})
 
 
 def _candidates(lake: "Lake", contract: "Contract", taken: dict[date, Taken]) -> pa.Table:

@@ -21,9 +21,10 @@ from ranklake.lake.governance.retired import RAW
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.action_plan import QUARANTINED
 from ranklake.lake.plans.driver import drive
+from ranklake.lake.plans.kinds import RETENTION
 from ranklake.lake.plans.ledger import row_files
 from ranklake.lake.plans.workers import InProcess
-from ranklake.retention.plan import KIND, due
+from ranklake.retention.plan import due
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -164,7 +165,7 @@ def _compose(
         "retention_plan": plan.name,
         QUARANTINED: _raw(plan, raw),
     }  # whole dates go, so what is dropped is all that is live there
-    return action_plan.compose(number, KIND, add=done, remove=drop, live=drop, purge=True, facts=facts)
+    return action_plan.compose(number, RETENTION.name, add=done, remove=drop, live=drop, purge=True, facts=facts)
 
 
 def _raw(plan: RetentionPlan, raw: "Mapping[str, pa.Table]") -> dict[str, dict[str, list[str]]]:

@@ -24,6 +24,7 @@ from ranklake.lake.ingest.disowned import DISOWN, TABLE, Claim, claim_of, set_as
 from ranklake.lake.ingest.rejects import REJECTED_ROWS, reject_rows
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.driver import drive
+from ranklake.lake.plans.kinds import QUARANTINE
 from ranklake.lake.plans.ledger import row_files
 from ranklake.lake.plans.workers import InProcess
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan
     from ranklake.lake.storage.store import Lake
 
-KIND: Final = "quarantine"
 REASON: Final = "disowned: set aside by hand"
 _STREAM: Final = ("run", "attempt", "rank", "incarnation")
 
@@ -122,7 +122,7 @@ def _compose(lake: "Lake", claim: Claim, number: int, by: str, reason: str) -> "
     facts = {"run": run, "attempt": attempt, "rank": rank, "incarnation": incarnation, "segment": claim.segment}
     row = {"plan": number, "table": claim.table, **facts, "rows": moved, "actor": by, "reason": reason}
     new += row_files(lake, TABLE, [{**row, "ts": when, "date": when.date()}], number)
-    return action_plan.compose(number, KIND, add=new, remove=gone, facts={"disowned": str(claim)})
+    return action_plan.compose(number, QUARANTINE.name, add=new, remove=gone, facts={"disowned": str(claim)})
 
 
 def _rows_of(rows: pa.Table, claim: Claim) -> pa.ChunkedArray:

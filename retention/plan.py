@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from datetime import date
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,6 +12,7 @@ from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.governance.register import Item, RetentionPlan, add, find, named
 from ranklake.lake.governance.retired import RAW
 from ranklake.lake.plans.driver import finish
+from ranklake.lake.plans.kinds import RETENTION
 from ranklake.lake.plans.workers import InProcess
 from ranklake.retention.raw import OF_NOBODY, raw_bytes
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.storage.store import Lake
     from ranklake.retention.policy import Policies, Policy
-
-KIND: Final = "retention"
 
 
 def make_plan(
@@ -37,7 +36,7 @@ def make_plan(
 
     Equal items make the same plan, which is written once; what is returned says what became of it so far.
     """
-    finish(lake, KIND, InProcess())  # what an application that died left half done
+    finish(lake, RETENTION, InProcess())  # what an application that died left half done
     items = tuple(item for item, _ in due(lake, contracts, policies, as_of))
     if not items:
         return None

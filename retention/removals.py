@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
@@ -11,15 +11,12 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.read import read
 from ranklake.lake.governance.approval import APPLIED, BEGIN, Told, lacking, told
 from ranklake.lake.governance.register import register
+from ranklake.lake.plans.kinds import RETENTION, Rows, booked
 from ranklake.lake.plans.plan import LEDGER, DamagedPlanError, last_finished, read_plan
-from ranklake.retention.plan import KIND
 
 if TYPE_CHECKING:
     from ranklake.lake.governance.register import RetentionPlan
     from ranklake.lake.storage.store import Lake
-
-_KEEPS: Final = frozenset({"ingest", "compaction", "replay"})
-_MOVES: Final = "quarantine"  # what it takes out is in rejects, which the books hold it against
 
 
 def unaccounted(lake: "Lake") -> list[str]:
@@ -30,7 +27,7 @@ def unaccounted(lake: "Lake") -> list[str]:
     plans, trail = register(lake), told(lake)
     every = read(lake, contract(LEDGER), ["plan", "kind", "tables"])
     # Of the plans of years, those that took something away: only a count below zero has a minus.
-    some = every.filter(pc.or_kleene(pc.match_substring(every["tables"], "-"), pc.equal(every["kind"], KIND)))
+    some = every.filter(pc.or_kleene(pc.match_substring(every["tables"], "-"), pc.equal(every["kind"], RETENTION.name)))
     ledger = {row["plan"]: row for row in some.to_pylist()}
     return [
         *_by_ledger(lake, ledger, plans, trail),
@@ -50,12 +47,12 @@ def _by_ledger(
     for number, row in sorted(ledger.items()):
         gone = {table: -rows for table, rows in json.loads(row["tables"]).items() if rows < 0}
         head = f"plan {number} ({row['kind']}) removed {sum(gone.values())} rows"
-        if row["kind"] == KIND:
+        if row["kind"] == RETENTION.name:
             for what in _lacks(lake, number, gone, applied.get(number), trail):
                 yield f"{head}: {what}"
-        elif gone and row["kind"] in _KEEPS:
+        elif gone and booked(row["kind"]) in {Rows.BROUGHT, Rows.KEPT}:
             yield f"{head}, and such a plan removes none"
-        elif gone and row["kind"] != _MOVES:
+        elif gone and booked(row["kind"]) is Rows.RETIRED:  # what a check moves is in rejects, and the books know it
             yield f"{head}, and nothing says who approved that"
 
 
@@ -65,7 +62,7 @@ def _lacks(
     """Yield what a retention lacks that was carried out."""
     try:
         plan = read_plan(lake, number)
-        if plan is None or plan.kind != KIND:
+        if plan is None or plan.kind != RETENTION.name:
             yield "its plan file is gone" if plan is None else f"its plan file is of kind {plan.kind}"
     except DamagedPlanError as error:
         yield str(error)
@@ -95,7 +92,7 @@ def _by_register(
     """Yield what the register says and the ledger does not."""
     finished = last_finished(lake)
     for one in plans.values():
-        if one.plan is not None and one.plan <= finished and ledger.get(one.plan, {}).get("kind") != KIND:
+        if one.plan is not None and one.plan <= finished and ledger.get(one.plan, {}).get("kind") != RETENTION.name:
             yield f"{one.name} says that plan {one.plan} applied it, and the ledger does not"
         elif not one.intact and one.plan is None:
             yield f"{one.name}: its items were altered; it cannot be applied"

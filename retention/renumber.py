@@ -26,6 +26,7 @@ from ranklake.lake.delta.commit import append_files
 from ranklake.lake.delta.read import read
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.driver import drive
+from ranklake.lake.plans.kinds import RENUMBER
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan
     from ranklake.lake.storage.store import Lake
 
-KIND: Final = "renumber"
 _REPEATED: Final = """
 SELECT DISTINCT attempt FROM (
     SELECT attempt, rank, step FROM steps WHERE run = $run GROUP BY attempt, rank, step HAVING count(*) > 1
@@ -168,7 +168,7 @@ def _compose(lake: "Lake", run: str, number: int, by: str) -> "tuple[Plan | None
             moved += taken.num_rows
         if dropped:
             gone[table] = pa.concat_tables(dropped)
-    plan = action_plan.compose(number, KIND, add=added, remove=gone, facts={"run": run}) if gone else None
+    plan = action_plan.compose(number, RENUMBER.name, add=added, remove=gone, facts={"run": run}) if gone else None
     return plan, Renumbered(run, number, new, moved)
 
 

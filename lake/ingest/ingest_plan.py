@@ -24,6 +24,7 @@ from ranklake.lake.ingest.manifest import foretold, in_order, saying
 from ranklake.lake.ingest.manifest import outcomes as outcomes_in
 from ranklake.lake.ingest.task import PIECE_BYTES, Group
 from ranklake.lake.plans.attempts import WHOLE, Attempts
+from ranklake.lake.plans.kinds import INGEST
 from ranklake.lake.plans.ledger import commit_rows, ledger_row, row_files
 from ranklake.lake.plans.plan import LEDGER, Plan, Progress
 from ranklake.lake.plans.workers import ONE, PIECE_SHARE, Room, Workers
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from ranklake.lake.spool.spool import Spool
     from ranklake.lake.storage.store import Lake
 
-KIND = "ingest"
 SEGMENT_CPU_S = 0.7e-3
 ROW_CPU_S = 0.4e-6
 """What a segment and a row cost, about."""
@@ -102,7 +102,7 @@ def compose(
         "rules": [rule.facts() for rule in rules.values()],
         "segments": list(plan_rows(spool, chosen, earlier_cuts(known, files), recorded, list(rules))),
     }
-    return Plan(number, KIND, time.time_ns() // 1000, body)
+    return Plan(number, INGEST.name, time.time_ns() // 1000, body)
 
 
 def _news(
@@ -143,7 +143,7 @@ def _segments(lake: "Lake") -> "DeltaTable | None":
     handle = latest(lake, "segments")
     if handle is not None:
         return refuse_newer(handle, contract("segments"))
-    if KIND in read(lake, contract(LEDGER), ["kind"])["kind"].to_pylist():
+    if INGEST.name in read(lake, contract(LEDGER), ["kind"])["kind"].to_pylist():
         mend = "restore tables/segments from a backup; else all that is in the spool would be stored again"
         raise LakeError("the table segments is gone", where=lake.uri, mend=mend)
     return None

@@ -26,6 +26,7 @@ from ranklake.lake.delta.read import read_within
 from ranklake.lake.delta.tables import delta_table, latest, refuse_newer
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.driver import drive
+from ranklake.lake.plans.kinds import COMPACTION
 from ranklake.lake.plans.plan import read_plan
 from ranklake.lake.plans.workers import PIECE_SHARE
 from ranklake.lake.storage.store import Lake
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan, Progress
     from ranklake.lake.plans.workers import Workers
 
-KIND: Final = "compaction"
 FAN_IN: Final = 8
 TIERS: Final = (1 / 512, 1 / 64, 1 / 8, 1 / 2)
 """How full the fullest file of each tier is, of a full one; a fuller file is left alone."""
@@ -305,7 +305,7 @@ class _Composer:
             gone.setdefault(task.table, []).extend(task.files)
         return action_plan.compose(
             number,
-            KIND,
+            COMPACTION.name,
             add=[file for _, _, file in ready],
             remove={table: pa.Table.from_pylist(rows) for table, rows in gone.items()},
             data_change=False,

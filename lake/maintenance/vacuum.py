@@ -33,6 +33,7 @@ from ranklake.lake.delta.parquet import plan_of
 from ranklake.lake.delta.read import read, read_some
 from ranklake.lake.delta.tables import last_table
 from ranklake.lake.plans.attempts import FOLDER as ATTEMPTS
+from ranklake.lake.plans.kinds import INGEST
 from ranklake.lake.plans.plan import LEDGER, last_finished, read_plan
 from ranklake.lake.spool.spool import is_unread
 from ranklake.lake.storage.listing import Listed, listed
@@ -151,7 +152,7 @@ def _quarantined(lake: "Lake", before: datetime) -> Iterator[Garbage]:
     if handle is None:
         return
     plans = read(lake, contract(LEDGER), ["plan", "kind"])
-    ingests = plans.filter(pc.equal(plans["kind"], "ingest"))["plan"].to_pylist()
+    ingests = plans.filter(pc.equal(plans["kind"], INGEST.name))["plan"].to_pylist()
     if max(ingests, default=0) > number_of(handle):  # its newest commit is not to be seen for now
         return
     # By the same handle: another would list the log anew, and might lack what this one was asked about.

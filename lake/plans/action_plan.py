@@ -98,8 +98,11 @@ def compose(
     return Plan(number, kind, time.time_ns() // 1000, body)
 
 
-def execute(lake: "Lake", plan: Plan) -> None:
-    """Carry out the plan, again if need be. Raises `ranklake.lake.delta.commit.LostRaceError`."""
+def execute(lake: "Lake", plan: Plan, _workers: object = None, _progress: object = None) -> None:
+    """Carry out the plan, again if need be; it is nothing but commits, so it needs no workers.
+
+    Raises `ranklake.lake.delta.commit.LostRaceError`.
+    """
     added: dict[str, list[DataFile]] = {}
     for row in plan.body["add"]:
         file = DataFile(**{**row, "partition": date.fromisoformat(row["partition"])})

@@ -3,16 +3,27 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from ranklake.lake.ingest import ingest_plan
-from ranklake.lake.plans import action_plan
+from ranklake.lake.plans.kinds import KINDS, PlanKind, resolve
 from ranklake.lake.plans.plan import Plan, Progress, last_finished, propose_and_carry_out, read_plan
 from ranklake.lake.plans.verification import authorise
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.workers import Workers
     from ranklake.lake.storage.store import Lake
+
+
+class Executor(Protocol):
+    """Carries out plans of a kind."""
+
+    def __call__(
+        self, lake: "Lake", plan: Plan, workers: "Workers", progress: Progress | None, /
+    ) -> list[dict[str, Any]] | None:
+        """Carry out a plan, again if need be; return the account of its segments, where it names any.
+
+        Raises `ranklake.lake.delta.commit.LostRaceError` where another driver carries it out and was faster.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +35,7 @@ class Driven:
     plan
         The plan that was composed and finished, or None where there was nothing to compose.
     outcomes
-        For each ingest plan that was finished here, whoever composed it: the account of its segments.
+        For each plan of segments that was finished here, whoever composed it: the account of its segments.
     """
 
     plan: Plan | None
@@ -41,17 +52,17 @@ def drive(
     outcomes: dict[int, list[dict[str, Any]]] = {}
 
     def carry_out(plan: Plan) -> None:
-        if plan.kind == ingest_plan.KIND:
-            outcomes[plan.number] = ingest_plan.execute(lake, plan, workers, progress)
-        else:
-            action_plan.execute(lake, plan)
+        execute = cast("Executor", resolve(KINDS[plan.kind].execute))
+        outcome = execute(lake, plan, workers, progress)
+        if outcome is not None:
+            outcomes[plan.number] = outcome
 
     plan = propose_and_carry_out(lake, compose, carry_out, partial(authorise, lake))
     return Driven(plan, outcomes)
 
 
-def finish(lake: "Lake", kind: str, workers: "Workers") -> None:
+def finish(lake: "Lake", kind: PlanKind, workers: "Workers") -> None:
     """Finish the unfinished plan if it is of a kind; one of another kind may be somebody's who is at it right now."""
     waiting = read_plan(lake, last_finished(lake) + 1)
-    if waiting is not None and waiting.kind == kind:
+    if waiting is not None and waiting.kind == kind.name:
         drive(lake, lambda _: None, workers)

@@ -16,7 +16,7 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import LostRaceError, number_of
 from ranklake.lake.delta.tables import latest, refuse_newer
-from ranklake.lake.plans.rules import broken_rules
+from ranklake.lake.plans.kinds import KINDS
 from ranklake.lake.plans.signature import SEAL, seal
 from ranklake.lake.storage.json_shape import fault
 
@@ -30,32 +30,6 @@ RESTORE: Final = "restore the file from a backup; if no commit carries its numbe
 Progress = Callable[[int, int], None]
 """Told (tasks done, tasks in the plan) as a plan goes on."""
 
-
-_SEGMENT: Final = {
-    "path": str,
-    "others": [str],
-    "table": str,
-    "bytes": int,
-    "rows": int,
-    "sha256": str,
-    "seen": str,
-    "taken": bool,
-}
-_ADDED: Final = {"table": str, "path": str, "partition": str, "rows": int, "size_bytes": int, "stats": str}
-_REMOVED: Final = {"path": str, "size_bytes": int, "num_records": int, "date": str}
-_ACTIONS: Final = {
-    "writer": str,
-    "add": [_ADDED],
-    "remove": {...: [_REMOVED]},
-    "purge": bool,
-    "kept": {...: [str]},
-    "account": {...: int},
-}
-KINDS: Final[dict[str, Any]] = {
-    "ingest": {"spool": str, "writer": str, "versions": {...: int}, "segments": [_SEGMENT]},
-    **dict.fromkeys(("quarantine", "retention", "compaction", "migration", "erasure", "replay", "renumber"), _ACTIONS),
-}
-"""What the body of each kind of plan must have, as `ranklake.lake.storage.json_shape` says it."""
 
 _DIGEST: Final = "sha256"
 FORGED: Final = "nothing of it was carried out; find out who put the file there, then remove it"
@@ -81,7 +55,7 @@ class Plan:
     number
         From 1, without holes.
     kind
-        A key of `KINDS`.
+        A key of `ranklake.lake.plans.kinds.KINDS`.
     created_us
         Microseconds since 1970.
     body
@@ -126,15 +100,15 @@ class Plan:
             raise DamagedPlanError(f"plan format {head[0]} is not {FORMAT}", where=where, mend="upgrade ranklake")
         if not whole:
             raise DamagedPlanError("the plan does not have the digest that it names", where=where, mend=RESTORE)
-        kind = head[2]
-        if kind not in KINDS:
-            raise DamagedPlanError(f"plans of kind {kind!r} are not known", where=where, mend="upgrade ranklake")
-        wrong = fault(facts, KINDS[kind], "body")
+        kind = KINDS.get(head[2])
+        if kind is None:
+            raise DamagedPlanError(f"plans of kind {head[2]!r} are not known", where=where, mend="upgrade ranklake")
+        wrong = fault(facts, kind.body, "body")
         if wrong is not None:
             raise DamagedPlanError(f"the plan's {wrong}", where=where, mend=RESTORE)
-        broken = next(broken_rules(kind, facts), None)
+        broken = next(kind.rules(facts), None)
         if broken is not None:
-            raise RefusedPlanError(f"a plan of kind {kind} that nobody may carry out: {broken}", where)
+            raise RefusedPlanError(f"a plan of kind {kind.name} that nobody may carry out: {broken}", where)
         return cls(*head[1:], facts)
 
 

@@ -1,14 +1,16 @@
 """What a plan of each kind may say: held against every plan that is read, before anybody acts on it.
 
 A plan is a file in the bucket, and who may write there may write one. So none is believed for being there: its paths
-lie in the folders of their tables, dates and counts agree, and a kind does what it is for and nothing else. Whether
-what it says is true of the lake is looked at by `ranklake.lake.plans.verification`.
+lie in the folders of their tables, dates and counts agree, and a kind does what it is for and nothing else. Which
+rules are of which kind stands in `ranklake.lake.plans.kinds`; whether what a plan says is true of the lake is looked at
+by `ranklake.lake.plans.verification`.
 """
 
 import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from functools import wraps
 from typing import Any, Final
 
 from ranklake.lake.delta.paths import DATA_PATH
@@ -24,17 +26,7 @@ _REJECTS: Final = "rejects"
 _REGISTER: Final = "retention_plans"
 
 Body = Mapping[str, Any]
-
-
-def broken_rules(kind: str, body: Body) -> Iterator[str]:
-    """Yield what a plan says that no plan of its kind may say; its body has the shape that its kind must have."""
-    if kind == "ingest":
-        yield from _segments(body)
-        return
-    found = list(_places(body))
-    yield from found or _counts(body)
-    if not found:
-        yield from _RULES.get(kind, _nothing)(body)
+Rules = Callable[[Body], Iterator[str]]
 
 
 def is_data_path(path: str, day: str | None = None) -> bool:
@@ -57,7 +49,7 @@ def segment_paths(row: Mapping[str, Any]) -> Iterator[str]:
         yield found if isinstance(found, str) else ""
 
 
-def _segments(body: Body) -> Iterator[str]:
+def segment_faults(body: Body) -> Iterator[str]:
     """Yield what is wrong with the segments of an ingest plan."""
     for place, row in enumerate(body["segments"]):
         for path in segment_paths(row):
@@ -69,6 +61,26 @@ def _segments(body: Body) -> Iterator[str]:
             yield f"segments[{place}].sha256 is no digest"
         if min(row["bytes"], row["rows"]) < 0:
             yield f"segments[{place}] counts below zero"
+
+
+def file_faults(body: Body) -> Iterator[str]:
+    """Yield what is wrong with the files of an action plan of any kind."""
+    found = list(_places(body))
+    yield from found or _counts(body)
+
+
+def _action(faults: Rules) -> Rules:
+    """Return the rules of a kind of action plan: its own are looked at where tables and paths are some."""
+
+    @wraps(faults)
+    def every(body: Body) -> Iterator[str]:
+        if found := list(_places(body)):
+            yield from found
+        else:
+            yield from _counts(body)
+            yield from faults(body)
+
+    return every
 
 
 def _places(body: Body) -> Iterator[str]:
@@ -122,8 +134,8 @@ def _removed(body: Body, table: str) -> int:
     return sum(row["num_records"] for row in body["remove"].get(table, []))
 
 
-def _compaction(body: Body) -> Iterator[str]:
-    """Yield how a merge would change what a date holds."""
+def _changed_dates(body: Body) -> bool:
+    """Say whether a date of a table would hold another number of rows than before."""
     before: dict[tuple[str, str], int] = defaultdict(int)
     for table, rows in body["remove"].items():
         for row in rows:
@@ -131,13 +143,29 @@ def _compaction(body: Body) -> Iterator[str]:
     after: Counter[tuple[str, str]] = Counter()
     for row in body["add"]:
         after[row["table"], row["partition"]] += row["rows"]
-    if dict(before) != dict(after):
+    return dict(before) != dict(after)
+
+
+@_action
+def compaction_faults(body: Body) -> Iterator[str]:
+    """Yield how a merge would change what a date holds."""
+    if _changed_dates(body):
         yield "a merge changes how many rows a date holds"
     if body["purge"]:
         yield "a merge deletes files"
 
 
-def _replay(body: Body) -> Iterator[str]:
+@_action
+def renumber_faults(body: Body) -> Iterator[str]:
+    """Yield how a renumbering would change more than numbers."""
+    if _changed_dates(body):
+        yield "a renumbering changes how many rows a date holds"
+    if body["purge"]:
+        yield "a renumbering deletes files"
+
+
+@_action
+def replay_faults(body: Body) -> Iterator[str]:
     """Yield how a replay would take rows away, or reach beyond its table."""
     if any(rows < 0 for rows in body["account"].values()):
         yield "a replay takes rows away"
@@ -147,7 +175,8 @@ def _replay(body: Body) -> Iterator[str]:
         yield "a replay deletes files"
 
 
-def _quarantine(body: Body) -> Iterator[str]:
+@_action
+def quarantine_faults(body: Body) -> Iterator[str]:
     """Yield how rows would go that are not put into quarantine."""
     if any(rows > 0 for rows in body["account"].values()) or _REJECTS in body["remove"]:
         yield "a quarantine brings rows"
@@ -159,7 +188,8 @@ def _quarantine(body: Body) -> Iterator[str]:
         yield "a quarantine deletes files"
 
 
-def _retention(body: Body) -> Iterator[str]:
+@_action
+def retention_faults(body: Body) -> Iterator[str]:
     """Yield how a retention would do anything but let whole partitions go."""
     name = (body.get("facts") or {}).get("retention_plan") if isinstance(body.get("facts"), dict) else None
     if not isinstance(name, str) or not _RETENTION_PLAN.fullmatch(name):
@@ -179,15 +209,3 @@ def _is_raw(found: object) -> bool:
         isinstance(some, list) and all(isinstance(one, str) and _DIGEST.fullmatch(one) for one in some)
         for some in lists
     )
-
-
-def _nothing(_: Body) -> Iterator[str]:
-    return iter(())
-
-
-_RULES: Final[Mapping[str, Callable[[Body], Iterator[str]]]] = {
-    "compaction": _compaction,
-    "replay": _replay,
-    "quarantine": _quarantine,
-    "retention": _retention,
-}

@@ -30,6 +30,7 @@ from ranklake.lake.ingest.ingest_plan import expected_cpu_s
 from ranklake.lake.ingest.task import Group
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.driver import drive
+from ranklake.lake.plans.kinds import REPLAY, is_replayable
 from ranklake.lake.plans.plan import LEDGER, read_plan
 from ranklake.lake.query.scan import live_files
 from ranklake.lake.replay.task import Rebuild, discard, rebuild
@@ -43,10 +44,6 @@ if TYPE_CHECKING:
     from ranklake.lake.plans.workers import Workers
     from ranklake.lake.spool.spool import Spool
     from ranklake.lake.storage.store import Lake
-
-KIND: Final = "replay"
-KEEPS_ROWS: Final = frozenset({"ingest", "compaction", "quarantine", "retention", KIND})
-"""Kinds of plans that a replay follows: what they took away is known by other means, or they took nothing."""
 
 GROUP_ROWS: Final = 2_000_000
 _ORDER: Final = ("run", "attempt", "rank", "incarnation", "segment", "plan", "sha256")
@@ -217,7 +214,7 @@ class _Composer:
             discard(self.lake, new)
             raise
         facts = {"segments": len(chosen.segments), "partitions": [day.isoformat() for day in chosen.days]}
-        return action_plan.compose(number, KIND, add=new, remove={self.table: chosen.live}, facts=facts)
+        return action_plan.compose(number, REPLAY.name, add=new, remove={self.table: chosen.live}, facts=facts)
 
     def result(self, plan: int | None, chosen: _Chosen, after: pa.Table, began: float) -> Replayed:
         """Return what was done."""
@@ -352,7 +349,7 @@ def _groups(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
 def _refuse_changed(lake: "Lake", table: str, days: set[date]) -> None:
     """Raise `ReplayError` where a plan of a kind that cannot be followed changed the partitions."""
     for row in read(lake, contract(LEDGER), ["plan", "kind"]).to_pylist():
-        if row["kind"] in KEEPS_ROWS:
+        if is_replayable(row["kind"]):
             continue
         plan = read_plan(lake, row["plan"])
         if plan is None or _touched(plan, table) & {day.isoformat() for day in days}:
@@ -383,7 +380,7 @@ def _check_rows(lake: "Lake", table: str, chosen: _Chosen, new: "Sequence[DataFi
     if rebuilt == before:
         return
     ledger = read(lake, contract(LEDGER), ["kind", "tables"]).to_pylist()
-    planned = sum(json.loads(row["tables"]).get(table, 0) for row in ledger if row["kind"] != KIND)
+    planned = sum(json.loads(row["tables"]).get(table, 0) for row in ledger if row["kind"] != REPLAY.name)
     handle = delta_table(lake, table)
     elsewhere = (0 if handle is None else _rows(files(handle))) - before
     if rebuilt < before or elsewhere + rebuilt != planned:

@@ -21,6 +21,7 @@ from ranklake.lake.governance.retired import retired as retired_dates
 from ranklake.lake.ingest.disowned import Claim
 from ranklake.lake.ingest.index_summary import not_taken_in
 from ranklake.lake.ingest.ingestion_index import Stream, stream_of_row
+from ranklake.lake.plans.kinds import Rows, booked
 from ranklake.lake.plans.plan import LEDGER
 from ranklake.lake.spool.gate import IRREGULAR, UNREAD
 from ranklake.lake.status.stream_accounts import Accounts, Row, SlotFile, claims_of, read_accounts
@@ -224,10 +225,11 @@ def _moved(lake: "Lake") -> tuple[dict[str, int], dict[str, int]]:
     """Return rows moved to quarantine by checks, and rows retired, per table, from the plans' own accounts."""
     moved: dict[str, int] = defaultdict(int)
     retired: dict[str, int] = defaultdict(int)
+    accounts = {Rows.QUARANTINED: moved, Rows.RETIRED: retired}
     for row in read(lake, contract(LEDGER), ["kind", "tables"]).to_pylist():
-        if row["kind"] in {"ingest", "replay"}:  # a replay brings no rows but those that were there, or should be
+        account = accounts.get(booked(row["kind"]))
+        if account is None:
             continue
-        account = moved if row["kind"] == "quarantine" else retired
         for table, rows in json.loads(row["tables"]).items():
             account[table] -= rows
     return moved, retired

@@ -126,6 +126,11 @@ BY_THEMSELVES = {
         "quarantine", add=[new(table="rejects"), new(table="logs")], remove={"steps": [gone()]}
     ),
     "a quarantine that deletes": body("quarantine", add=[new(table="rejects")], remove={"steps": [gone()]}, purge=True),
+    "a renumbering that loses rows": body("renumber", remove={"steps": [gone()]}),
+    "a renumbering over dates": body(
+        "renumber", add=[new("date=2026-03-02/b.parquet", day="2026-03-02")], remove={"steps": [gone()]}
+    ),
+    "a renumbering that deletes": body("renumber", add=[new()], remove={"steps": [gone()]}, purge=True),
     "a retention without a name": retention(remove={"steps": [gone()]}, facts={}),
     "a retention that brings": retention(add=[new(), new()], remove={"steps": [gone()]}),
     "a segment outside the spool": segment(path="/x/segments/../../etc/passwd"),

@@ -1,0 +1,50 @@
+"""Whether a plan of kind ``retention`` that was found removes exactly what somebody approved."""
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+
+from ranklake.errors import RanklakeError
+from ranklake.lake.delta.commit import fingerprint
+from ranklake.lake.governance.approval import require
+from ranklake.lake.governance.register import TABLE, find
+from ranklake.lake.plans.action_plan import QUARANTINED
+from ranklake.lake.plans.verification import refusal, verify_files
+
+if TYPE_CHECKING:
+    from ranklake.lake.plans.plan import Plan
+    from ranklake.lake.storage.store import Lake
+
+
+def verify_retention(lake: "Lake", plan: "Plan") -> None:
+    """Look whether exactly what somebody approved goes."""
+    verify_files(lake, plan)
+    name = plan.body["facts"]["retention_plan"]
+    try:
+        approved = find(lake, name)
+        require(lake, approved, begun=True)
+    except RanklakeError as error:
+        raise refusal(lake, plan, f"the plan would remove rows without approval: {name}: {error.what}") from error
+    gone: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for table, rows in plan.body["remove"].items():
+        for row in rows:
+            gone.setdefault((table, row["date"]), []).append(row)
+    agreed = {(item.table, item.partition_date.isoformat()): (item.rows, item.files_sha256) for item in approved.items}
+    told = {
+        place: (sum(row["num_records"] for row in rows), fingerprint(row["path"] for row in rows))
+        for place, rows in gone.items()
+    }
+    for table, days in plan.body["facts"].get(QUARANTINED, {}).items():
+        told |= {(table, day): (0, fingerprint(some)) for day, some in days.items()}
+    if told != agreed or approved.approved is None:
+        raise refusal(lake, plan, f"the plan would remove other rows than were approved: {name}")
+    _application(lake, plan, name)
+
+
+def _application(lake: "Lake", plan: "Plan", name: str) -> None:
+    """Look whether the one row that the plan brings is its own entry in the register."""
+    (row,) = plan.body["add"]
+    with lake.open_file(lake.path("tables", TABLE, row["path"]), row["size_bytes"]) as source:
+        (entry,) = pq.read_table(source, columns=["retention_plan", "row_kind", "plan"]).to_pylist()
+    if entry != {"retention_plan": name, "row_kind": "application", "plan": plan.number}:
+        raise refusal(lake, plan, "the plan would write another row into the register than its own")

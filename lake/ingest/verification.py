@@ -1,0 +1,103 @@
+"""Whether a plan that was found may bring segments in, or write rows anew (`ranklake.lake.plans.kinds`)."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ranklake.lake.audit.proof import prove
+from ranklake.lake.audit.trail import trail
+from ranklake.lake.ingest.disowned import COLUMNS, DISOWN, claim_of
+from ranklake.lake.ingest.disowned import TABLE as DISOWNED
+from ranklake.lake.ingest.segment_reading import segment_name
+from ranklake.lake.plans.rules import segment_paths
+from ranklake.lake.plans.verification import no_file, refusal, verify_files
+from ranklake.lake.spool.gate import printable
+from ranklake.lake.spool.spool import Spool
+
+if TYPE_CHECKING:
+    from ranklake.lake.plans.plan import Plan
+    from ranklake.lake.storage.store import Lake
+
+
+def verify_ingest(lake: "Lake", plan: "Plan") -> None:
+    """Look whether all that the plan reads lies in its spool, and whether that is one of ours."""
+    if lake.trust.spools and _root(lake, plan.body["spool"]) not in {_root(lake, uri) for uri in lake.trust.spools}:
+        uri = plan.body["spool"]
+        mend = f"if that is a spool of yours, finish it with --spool {uri}; else remove the file"
+        raise refusal(lake, plan, f"the plan reads another spool: {uri}", mend)
+    inside = f"{_root(lake, plan.body['spool'])}/"
+    for row in plan.body["segments"]:
+        for path in segment_paths(row):
+            if not path.startswith(inside):
+                raise refusal(lake, plan, f"the plan reads what is not in its spool: {path}")
+        if not row.get("refused"):
+            _vouched(lake, plan, row, inside)
+
+
+def _vouched(lake: "Lake", plan: "Plan", row: Mapping[str, Any], inside: str) -> None:
+    """Look whether the plan asks of a segment what the operator asks of its prefix."""
+    below = row["path"].removeprefix(inside)
+    own, name = lake.writers.of(below), segment_name(row["path"])
+    against = lake.writers.against(below, name) if name is not None else ""
+    asked = own is not None and _asks(plan.body.get("rules"), row.get("rule"), own.prefix)
+    if against or (own is not None and own.require_signed and not asked):
+        mend = "if it is your own, finish it under the [[spool.prefixes]] that it was made under; else remove the file"
+        what = against or "the plan asks for no signature where one is required"
+        raise refusal(lake, plan, f"{what}: {row['path']}", mend)
+
+
+def _asks(rules: object, place: object, prefix: str) -> bool:
+    """Say whether a plan's rule at a place asks for signatures of a prefix."""
+    if not isinstance(rules, list) or not isinstance(place, int) or not 0 <= place < len(rules):
+        return False
+    rule = rules[place]
+    return (
+        isinstance(rule, dict)
+        and rule.get("prefix") == prefix
+        and rule.get("signed") is True
+        and bool(rule.get("keys"))
+    )
+
+
+def _root(lake: "Lake", uri: str) -> str:
+    return Spool(uri, lake.storage).root
+
+
+def verify_rewrite(lake: "Lake", plan: "Plan") -> None:
+    """Look whether files have the rows that the plan says, and whether somebody answers for what it sets aside."""
+    verify_files(lake, plan)
+    _disowning(lake, plan)
+
+
+def _disowning(lake: "Lake", plan: "Plan") -> None:
+    """Look whether somebody answers for each claim that the plan would set aside."""
+    claims: list[str] = []
+    for row in plan.body["add"]:
+        if row["table"] == DISOWNED:
+            path = lake.path("tables", DISOWNED, row["path"])
+            try:
+                with lake.open_file(path, row["size_bytes"]) as source:
+                    said = pq.read_table(source).to_pylist()
+            except (FileNotFoundError, pa.ArrowInvalid):
+                raise no_file(lake, plan, path) from None
+            claims += [_claim(lake, plan, one) for one in said]
+    if not claims:
+        return
+    proof = prove(lake)
+    if not proof.whole:
+        raise refusal(lake, plan, f"the plan would disown, and the audit trail is broken: {proof.why}")
+    answered = {row["subject"] for row in trail(lake) if row["action"] == DISOWN}
+    for claim in claims:
+        if claim not in answered:
+            what = f"the plan would disown what nobody answers for in the audit trail: {printable(claim)}"
+            raise refusal(lake, plan, what)
+
+
+def _claim(lake: "Lake", plan: "Plan", row: Mapping[str, Any]) -> str:
+    """Return a claim as the trail names it; columns without a value are not written."""
+    try:
+        return str(claim_of({**dict.fromkeys(COLUMNS), **row}))
+    except (TypeError, ValueError):
+        raise refusal(lake, plan, "the plan would disown what names no stream") from None
