@@ -23,7 +23,7 @@ from ranklake.segments.segment import SegmentFooter, SegmentName
 KILLER = """
 import os, signal, sys
 sys.path[:0] = {path!r}
-from ranklake.lake import batches
+from ranklake.lake.ingest import batches
 plain = batches.Loader._open
 def deadly(self, row, batch):
     if "~r00003~" in row["path"]:
