@@ -221,7 +221,7 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     vectorcallfunc call;
-    PyObject *run, *slow;
+    PyObject *progress, *slow; /* progress: capture/steps/progress.py */
     unsigned char next[MOST_VALUES + 1];
     Plan plans[MOST_VALUES + 1][PLANS_A_WIDTH];
 } Logger;
@@ -334,7 +334,7 @@ static int step_of(const Logger *self, PyObject *given, int64_t *step)
 {
     if (given != NULL && given != Py_None)
         return plain_step(given, step) && *step != ABSENT;
-    PyObject *at = PyObject_GetAttr(self->run, s_at);
+    PyObject *at = PyObject_GetAttr(self->progress, s_at);
     int good = at != NULL && plain_step(at, step);
     Py_XDECREF(at);
     PyErr_Clear();
@@ -421,22 +421,22 @@ static PyObject *logger_learn(Logger *self, PyObject *args)
 
 static PyObject *logger_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyObject *run, *slow;
+    PyObject *progress, *slow;
     (void)kwargs;
-    if (!PyArg_ParseTuple(args, "OO:Logger", &run, &slow))
+    if (!PyArg_ParseTuple(args, "OO:Logger", &progress, &slow))
         return NULL;
     Logger *self = (Logger *)type->tp_alloc(type, 0);
     if (self == NULL)
         return NULL;
     self->call = logger_call;
-    self->run = Py_NewRef(run);
+    self->progress = Py_NewRef(progress);
     self->slow = Py_NewRef(slow);
     return (PyObject *)self;
 }
 
 static int logger_traverse(Logger *self, visitproc visit, void *arg)
 {
-    Py_VISIT(self->run);
+    Py_VISIT(self->progress);
     Py_VISIT(self->slow);
     for (int count = 0; count <= MOST_VALUES; count++)
         for (int i = 0; i < PLANS_A_WIDTH; i++) {
@@ -449,7 +449,7 @@ static int logger_traverse(Logger *self, visitproc visit, void *arg)
 
 static int logger_clear(Logger *self)
 {
-    Py_CLEAR(self->run);
+    Py_CLEAR(self->progress);
     Py_CLEAR(self->slow);
     for (int count = 0; count <= MOST_VALUES; count++)
         for (int i = 0; i < PLANS_A_WIDTH; i++)
@@ -473,7 +473,7 @@ static PyMethodDef logger_methods[] = {
 static PyTypeObject LoggerType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "ranklake.capture.common._native.Logger",
-    .tp_doc = "Logger(run, slow): `run.log` for mappings that were learnt; all others go to `slow`.",
+    .tp_doc = "Logger(progress, slow): `run.log` for mappings that were learnt; all others go to `slow`.",
     .tp_basicsize = sizeof(Logger),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_vectorcall_offset = offsetof(Logger, call),
@@ -766,13 +766,13 @@ static PyTypeObject StackType = {
     .tp_getset = stack_getset,
 };
 
-/* ── Phase: see capture/steps/phases.py ── */
+/* ── Phase: see capture/steps/phase.py ── */
 
 #define KEPT 8
 
 typedef struct {
     PyObject_HEAD
-    PyObject *run, *lane, *slow, *next_id;
+    PyObject *progress, *refuse, *lane, *slow, *next_id;
     Stack *stack;
     int64_t size;
     int32_t microbatch;
@@ -801,8 +801,8 @@ static PyObject *phase_enter(PyObject *object, PyObject *unused)
     Py_DECREF(id);
     Frame *parent = stack_top(self->stack);
     if (parent == NULL) {
-        /* Perhaps another thread than the step's; see capture/steps/phases.py. */
-        PyObject *step = PyObject_GetAttr(self->run, s_current);
+        /* Perhaps another thread than the step's; see capture/steps/phase.py. */
+        PyObject *step = PyObject_GetAttr(self->progress, s_current);
         if (step == NULL)
             goto no;
         frame->adds = 0;
@@ -828,7 +828,7 @@ no:
 
 static PyObject *refuse(Phase *self, const char *reason)
 {
-    PyObject *done = PyObject_CallMethod(self->run, "refuse", "ss", "spans", reason);
+    PyObject *done = PyObject_CallFunction(self->refuse, "ss", "spans", reason);
     Py_XDECREF(done);
     if (done == NULL)
         return NULL;
@@ -896,12 +896,12 @@ static PyObject *phase_exit(PyObject *object, PyObject *const *args, Py_ssize_t 
 
 static PyObject *phase_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyObject *run, *stack, *lane, *slow, *next_id;
+    PyObject *progress, *refuse, *stack, *lane, *slow, *next_id;
     unsigned int name;
     int column, microbatch;
     long long size;
     (void)kwargs;
-    if (!PyArg_ParseTuple(args, "OO!OOOIiLi:Phase", &run, &StackType, &stack, &lane, &slow, &next_id, &name, &column,
+    if (!PyArg_ParseTuple(args, "OOO!OOOIiLi:Phase", &progress, &refuse, &StackType, &stack, &lane, &slow, &next_id, &name, &column,
                           &size, &microbatch))
         return NULL;
     if (column >= PHASES) {
@@ -911,7 +911,8 @@ static PyObject *phase_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     Phase *self = (Phase *)type->tp_alloc(type, 0);
     if (self == NULL)
         return NULL;
-    self->run = Py_NewRef(run);
+    self->progress = Py_NewRef(progress);
+    self->refuse = Py_NewRef(refuse);
     self->stack = (Stack *)Py_NewRef(stack);
     self->lane = Py_NewRef(lane);
     self->slow = Py_NewRef(slow);
@@ -925,7 +926,8 @@ static PyObject *phase_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 
 static int phase_traverse(Phase *self, visitproc visit, void *arg)
 {
-    Py_VISIT(self->run);
+    Py_VISIT(self->progress);
+    Py_VISIT(self->refuse);
     Py_VISIT(self->stack);
     Py_VISIT(self->lane);
     Py_VISIT(self->slow);
@@ -937,7 +939,8 @@ static int phase_traverse(Phase *self, visitproc visit, void *arg)
 
 static int phase_clear(Phase *self)
 {
-    Py_CLEAR(self->run);
+    Py_CLEAR(self->progress);
+    Py_CLEAR(self->refuse);
     Py_CLEAR(self->stack);
     Py_CLEAR(self->lane);
     Py_CLEAR(self->slow);
@@ -963,7 +966,7 @@ static PyMethodDef phase_methods[] = {
 static PyTypeObject PhaseType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "ranklake.capture.common._native.Phase",
-    .tp_doc = "See ranklake.capture.steps.phases.Phase.",
+    .tp_doc = "See ranklake.capture.steps.phase.Phase.",
     .tp_basicsize = sizeof(Phase),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_new = phase_new,
@@ -984,7 +987,7 @@ PyMODINIT_FUNC PyInit__native(void)
 {
     s_pair = PyUnicode_InternFromString("pair");
     s_current = PyUnicode_InternFromString("current");
-    s_at = PyUnicode_InternFromString("_at");
+    s_at = PyUnicode_InternFromString("at");
     s_step = PyUnicode_InternFromString("step");
     if (!s_pair || !s_current || !s_at || !s_step)
         return NULL;

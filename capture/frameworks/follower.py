@@ -16,14 +16,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.capture.assets.artifacts import last_part, shown_place
+from ranklake.capture.assets.places import last_part, shown_place
+from ranklake.capture.common.monotonic import now
 from ranklake.capture.common.values import text
 from ranklake.capture.frameworks.patches import PATCHES
-from ranklake.capture.steps.phases import now
-from ranklake.capture.steps.steps import Nothing, Step
+from ranklake.capture.steps.step import Step
 from ranklake.capture.training.start import start
 
 if TYPE_CHECKING:
+    from ranklake.capture.steps.nothing import Nothing
     from ranklake.capture.training.run import Run
 
 _MICRO: Final = frozenset({"forward", "backward"})
@@ -99,7 +100,7 @@ class Follower:
         try:
             yield
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
-            self.run.trouble("following a framework", error)
+            self.run.rows.sink.trouble("following a framework", error)
 
     # ── a fit ──
 
@@ -140,10 +141,10 @@ class Follower:
         step, self.step = self.step, None
         if step is not None:
             step.__exit__(type(error), error, error.__traceback__)
-        self.run.fail(error)
+        self.run.rows.lifecycle.fail(error)
 
     def _watched(self, run: "Run") -> "Run":
-        run.closers.append(partial(self._ended, weakref.ref(run)))
+        run.rows.lifecycle.closers.append(partial(self._ended, weakref.ref(run)))
         return run
 
     def _ended(self, run: "weakref.ref[Run]") -> None:
@@ -256,10 +257,12 @@ class Follower:
         place = text(path)
         self.run.event("checkpoint", step=step, message=last_part(shown_place(place)), duration_s=duration_s)
         if self.run.world_size > 1 and Path(place).is_dir():
-            written = partial(self.run.record_checkpoint, place, step=step, duration_s=duration_s, at_ns=now())
+            written = partial(
+                self.run.rows.artifacts.record_checkpoint, place, step=step, duration_s=duration_s, at_ns=now()
+            )
             self._written.append(written)
         else:
-            self.run.record_checkpoint(place, step=step, duration_s=duration_s)
+            self.run.rows.artifacts.record_checkpoint(place, step=step, duration_s=duration_s)
 
     def _hash_written(self) -> None:
         while self._written:

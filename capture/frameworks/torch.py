@@ -205,7 +205,10 @@ class Hooks:
         follower = self.of()
         if follower is None:
             return original(batches)
-        return follower.run.waits.time(id(batches), lambda: original(batches))
+        slots = follower.run.slots
+        if slots is None:
+            return original(batches)
+        return slots.waits.time(id(batches), lambda: original(batches))
 
     def wrapped(self, original: Callable[..., None], model: Any, *args: Any, **kwargs: Any) -> None:
         """Make a DistributedDataParallel and time its all-reduce."""

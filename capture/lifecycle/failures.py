@@ -5,20 +5,19 @@ import sys
 import threading
 import weakref
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from ranklake.capture.training.run import Run
+from ranklake.capture.lifecycle.lifecycle import Lifecycle
 
 
 class Failures:
     """What this process hooks into ``sys.excepthook`` and ``threading.excepthook``; once, and for all its runs."""
 
     def __init__(self) -> None:
-        self._runs: weakref.WeakSet[Run] = weakref.WeakSet()
+        self._runs: weakref.WeakSet[Lifecycle] = weakref.WeakSet()
         self._before: dict[str, Any] = {}
 
-    def watch(self, run: "Run") -> None:
+    def watch(self, run: Lifecycle) -> None:
         """Record in a run what nobody handles from now on."""
         self._runs.add(run)
         for place, ours in self._places():
@@ -26,7 +25,7 @@ class Failures:
                 self._before[place.__name__] = place.excepthook
                 place.excepthook = ours
 
-    def leave(self, run: "Run") -> None:
+    def leave(self, run: Lifecycle) -> None:
         """Record in a run no more; after the last one the hooks are what they were, unless somebody wrapped ours."""
         self._runs.discard(run)
         for place, ours in () if self._runs else self._places():

@@ -1,33 +1,28 @@
 """Lifecycle: how a run says that it lives, fails and ends."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from ranklake.capture.common.gaps import Gaps
-from ranklake.capture.common.layouts import ABSENT
+from ranklake.capture.common.run_like import RunLike
 from ranklake.capture.common.settings import Settings
 from ranklake.capture.common.values import text
-from ranklake.capture.metrics.metrics import Metrics
-from ranklake.capture.provenance.launcher import Launch
+from ranklake.capture.lanes.sink import Sink
+from ranklake.capture.steps.events import Events
 from ranklake.capture.steps.failed import is_news, noted_step
+from ranklake.capture.steps.progress import Progress
 
 if TYPE_CHECKING:
-    import itertools
-    from contextlib import AbstractContextManager
-
-    from ranklake.capture.recording.keeper import Keeper
-    from ranklake.capture.recording.recorder import Recorder
-
-_COUNT: Final = len("count(")
+    from ranklake.capture.provenance.launcher import Launch
 
 
-class Lifecycle(Metrics):
-    """The part of a run that knows how far it is and how it ends.
+class Lifecycle:
+    """What one run says of its life, and what is to be done in the course of it.
 
     Attributes
     ----------
+    settings
+        How the run behaves.
     ending
         What ``rank_end`` will say besides: the exit code, where it is known.
     drains
@@ -36,34 +31,26 @@ class Lifecycle(Metrics):
         Called by `close` after them, the last first.
     each_second
         Called by the sealer's thread.
+    turns
+        Called when this process turns out to be another rank, or of another run.
+    hurry
+        Has everything sealed and sent without waiting for it; None where nobody does that.
     """
 
-    span_ids: "itertools.count[int]"
-    ending: dict[str, Any]
-    drains: list[Callable[[float], None]]
-    each_second: list[Callable[[], None]]
-    closers: list[Callable[[], None]]
-    launch: Launch
-    _keeper: "Keeper | None"
+    def __init__(self, run: RunLike, settings: Settings, sink: Sink, events: Events, progress: Progress) -> None:
+        self.run, self.settings = run, settings
+        self._sink, self._events, self._progress = sink, events, progress
+        self.ending: dict[str, Any] = {}
+        self.drains: list[Callable[[float], object]] = []
+        self.closers: list[Callable[[], object]] = []
+        self.each_second: list[Callable[[], object]] = []
+        self.turns: list[Callable[[Launch], object]] = []
+        self.hurry: Callable[[], object] | None = None
 
     @property
-    def settings(self) -> Settings:
-        """How it behaves."""
-        recorder: Recorder | None = self._recorder
-        return Settings() if recorder is None else recorder.settings
-
-    @property
-    def gap_counts(self) -> Gaps:
-        """What could not be recorded, and what the user is told of it."""
-        return self._gaps
-
-    def begun(self) -> int:
-        """Return how many steps and phases have begun in this process. Costs them nothing: it is read off a counter."""
-        return int(repr(self.span_ids)[_COUNT:-1]) - 1
-
-    def latest_step(self) -> int | None:
-        """Return the number of the step that began last; None before the first."""
-        return None if self._latest == ABSENT else self._latest
+    def enabled(self) -> bool:
+        """Whether anything is recorded."""
+        return self._sink.enabled
 
     def fail(self, error: BaseException, *, exit_code: int | None = None, thread: str | None = None) -> None:
         """Record that an exception ended the run, or one of its threads.
@@ -89,7 +76,7 @@ class Lifecycle(Metrics):
         if not is_news(error, self):
             return
         message = f"{name}: {said}" if said else name
-        self.event("failure", message=message, severity="error", step=noted_step(error), exception=name, **facts)
+        self._events.add("failure", message=message, severity="error", step=noted_step(error), exception=name, **facts)
 
     def drain(self, timeout_s: float) -> None:
         """Have written what sources hold in memory."""
@@ -108,7 +95,7 @@ class Lifecycle(Metrics):
         try:
             ends()
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
-            self.trouble("ending a source", error)
+            self._sink.trouble("ending a source", error)
 
     def look(self) -> None:
         """Let sources do what is due each second."""
@@ -125,35 +112,12 @@ class Lifecycle(Metrics):
         """
         if not self.enabled:
             return
-        message, step = f"{name} was received", self.latest_step()
-        self.event("preemption", severity="warning", message=message, step=step, signal=name, dies=dies)
+        message, step = f"{name} was received", self._progress.latest_step()
+        self._events.add("preemption", severity="warning", message=message, step=step, signal=name, dies=dies)
         if dies:
             self.ending["signal"] = name
-        elif self._keeper is not None:
-            self._keeper.hurry()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is not None and not isinstance(error, GeneratorExit):
-            self.fail(error)
-        self.close()
-
-    if TYPE_CHECKING:
-
-        @property
-        def name(self) -> str: ...  # noqa: D102 - `Run` has these
-
-        @property
-        def enabled(self) -> bool: ...  # noqa: D102
-
-        def event(self, name: object = "", *excess: object, **attributes: object) -> None: ...  # noqa: D102
-
-        def record(self, table: str, columns: Mapping[str, Any], at_ns: int | None = None) -> bool: ...  # noqa: D102
-
-        def recording(self, table: str) -> AbstractContextManager[None]: ...  # noqa: D102
-
-        def close(self, timeout_s: float = 10.0) -> None: ...  # noqa: D102
+        elif self.hurry is not None:
+            self.hurry()
 
 
 def _asked_for(error: BaseException, otherwise: int | None) -> int | None:

@@ -17,10 +17,9 @@ import signal
 import threading
 import weakref
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from ranklake.capture.training.run import Run
+from ranklake.capture.lifecycle.lifecycle import Lifecycle
 
 _SLACK_S: Final = 0.5
 _TOLD_S: Final = 1.0
@@ -90,14 +89,14 @@ class Preemption:
     """The signals of this process that announce its end; one for all its runs."""
 
     def __init__(self) -> None:
-        self._runs: weakref.WeakSet[Run] = weakref.WeakSet()
+        self._runs: weakref.WeakSet[Lifecycle] = weakref.WeakSet()
         self._before: dict[int, Any] = {}
         self._pipe: tuple[int, int] | None = None
         self._turns: dict[int, Turns] = {}
         self._settled: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._dying = False
 
-    def watch(self, run: "Run") -> None:
+    def watch(self, run: Lifecycle) -> None:
         """Record signals in a run from now on, as its settings say. Raises `ValueError`, `OSError`."""
         wanted = [number for number in signals_named(run.settings.preemption_signals) if number not in self._before]
         self._runs.add(run)
@@ -112,7 +111,7 @@ class Preemption:
             self._turns.setdefault(number, Turns())
             signal.signal(number, self._handle)
 
-    def leave(self, run: "Run") -> None:
+    def leave(self, run: Lifecycle) -> None:
         """Record signals in a run no more; after the last one they are what they were, if the main thread says so."""
         self._runs.discard(run)
         if not self._runs and threading.current_thread() is threading.main_thread():
@@ -190,7 +189,7 @@ class Preemption:
         self._dying = True
         runs = [run for run in list(self._runs) if run.enabled]
         grace_s = max((run.settings.preemption_grace_s for run in runs), default=0.0)
-        ends = [threading.Thread(target=run.close, args=(grace_s,), daemon=True) for run in runs]
+        ends = [threading.Thread(target=run.run.close, args=(grace_s,), daemon=True) for run in runs]
         for end in ends:
             end.start()
         for end in ends:

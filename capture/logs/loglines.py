@@ -12,17 +12,16 @@ import queue
 import re
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ranklake.capture.common.gaps import LOG_QUEUE_FULL
 from ranklake.capture.common.layouts import ABSENT
+from ranklake.capture.common.monotonic import now
 from ranklake.capture.common.values import json_text, plain, text
+from ranklake.capture.lanes.sink import Sink
 from ranklake.capture.logs.limits import Limits
-from ranklake.capture.steps.phases import now
+from ranklake.capture.steps.progress import Progress
 from ranklake.redaction.redact import redact
-
-if TYPE_CHECKING:
-    from ranklake.capture.logs.logs import Logging
 
 ERROR: Final = 17
 INFO: Final = 9
@@ -51,13 +50,12 @@ class LogLines:
 
     Parameters
     ----------
-    rate_per_s, burst, verbose
-        As for `Limits`.
+    limits
+        What is kept of them.
     """
 
-    def __init__(self, run: "Logging", *, rate_per_s: float, burst: float, verbose: float) -> None:
-        self._run = run
-        self.limits = Limits(run.name, rate_per_s=rate_per_s, burst=burst, verbose=verbose)
+    def __init__(self, sink: Sink, progress: Progress, limits: Limits) -> None:
+        self._sink, self._progress, self.limits = sink, progress, limits
         self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._inside = threading.local()
         self._thread: threading.Thread | None = None
@@ -84,7 +82,7 @@ class LogLines:
         key
             Its template and whose it is.
         """
-        if not self._run.enabled or getattr(self._inside, "writing", False):
+        if not self._sink.enabled or getattr(self._inside, "writing", False):
             return False
         is_verbose = columns["severity_number"] < INFO
         suppressed = self.limits.take(key, now(), columns, verbose=is_verbose)
@@ -104,8 +102,8 @@ class LogLines:
         fields
             What else is known of it, whatever it is.
         """
-        frame, run = self._run.stack.top, self._run
-        step = run.current if frame is None else frame.step
+        frame = self._progress.stack.top
+        step = self._progress.current if frame is None else frame.step
         if step is not None and step.number != ABSENT:
             columns["step"] = step.number
         if frame is not None:
@@ -117,11 +115,11 @@ class LogLines:
             # Fields may change when the call has returned: what they are now is what is told.
             self._queue.put((columns, None if not fields else plain(fields), moment))
         else:
-            run.refuse("logs", LOG_QUEUE_FULL)
+            self._sink.refuse("logs", LOG_QUEUE_FULL)
 
     def trouble(self, error: Exception) -> None:
         """Count a line that could not be recorded."""
-        self._run.trouble("recording a log line", error, "logs")
+        self._sink.trouble("recording a log line", error, "logs")
 
     def drain(self, timeout_s: float) -> None:
         """Wait until what was logged so far is written, and tell of what was suppressed."""
@@ -165,8 +163,8 @@ class LogLines:
     def _write(self, columns: dict[str, Any], fields: dict[str, Any] | None, moment: int) -> None:
         self._inside.writing = True
         try:
-            with self._run.recording("logs"):
-                self._run.record("logs", _redacted(columns, fields), moment)
+            with self._sink.recording("logs"):
+                self._sink.record("logs", _redacted(columns, fields), moment)
         finally:
             self._inside.writing = False
 

@@ -17,10 +17,13 @@ from types import TracebackType
 from typing import Any, Final
 
 from ranklake.capture.common.values import number, repr_of, text
+from ranklake.capture.lanes.sink import Sink
 from ranklake.capture.lifecycle.lifecycle import Lifecycle
 from ranklake.capture.logs.faults import Faults
+from ranklake.capture.logs.limits import Limits
 from ranklake.capture.logs.loglines import LogLines
 from ranklake.capture.logs.stderr import StderrTap
+from ranklake.capture.steps.progress import Progress
 
 _OWN: Final = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {"message", "asctime", "taskName"}
 _OF_STRUCTLOG: Final = frozenset({"event", "level", "logger", "timestamp", "exc_info", "stack_info", "exception"})
@@ -158,33 +161,20 @@ class StructlogProcessor:
         self._lines.put(columns, {key: value for key, value in event.items() if key not in _OF_STRUCTLOG})
 
 
-class Logging(Lifecycle):
-    """The part of a run that records log lines."""
+class Logs:
+    """The log lines of one run."""
 
-    _lines: LogLines | None = None
+    def __init__(self, lifecycle: Lifecycle, sink: Sink, progress: Progress) -> None:
+        self._lifecycle, self._sink, self._progress = lifecycle, sink, progress
+        self._lines: LogLines | None = None
 
-    def log_handler(
-        self, level: int | str = logging.INFO, *, levels: Mapping[str, int | str] | None = None
-    ) -> LogHandler:
-        """Return a handler of `logging` that records: ``logging.getLogger().addHandler(run.log_handler())``.
+    def handler(self, level: int | str, levels: Mapping[str, int | str] | None) -> LogHandler:
+        """Return a handler of `logging`; see `ranklake.capture.Run.log_handler`."""
+        return LogHandler(self.lines(), level, levels or {})
 
-        Parameters
-        ----------
-        level
-            Least level to record. Of what is below INFO a share is kept (the setting ``log_verbose``).
-        levels
-            Others for some loggers and those below them, such as ``{"urllib3": "ERROR"}``.
-
-        Raises `ValueError` for a level that `logging` does not know.
-        """
-        return LogHandler(self.log_lines(), level, levels or {})
-
-    def structlog_processor(self, level: int | str = logging.INFO) -> StructlogProcessor:
-        """Return a processor for structlog that records and hands on; it goes before the renderer.
-
-        Raises `ValueError` for a level that `logging` does not know.
-        """
-        return StructlogProcessor(self.log_lines(), level)
+    def processor(self, level: int | str) -> StructlogProcessor:
+        """Return a processor for structlog; see `ranklake.capture.Run.structlog_processor`."""
+        return StructlogProcessor(self.lines(), level)
 
     def listen(self, folder: Path) -> None:
         """Begin to record what standard error and the fault handler say, as the setting ``stderr`` has it.
@@ -194,30 +184,36 @@ class Logging(Lifecycle):
         folder
             Of the stream. Raises `OSError`.
         """
-        if self.settings.stderr == "off":
+        stderr = self._lifecycle.settings.stderr
+        if stderr == "off":
             return
-        lines, faults = self.log_lines(), Faults(folder)
-        self.closers.append(lambda: self._add_faults(faults))
-        if self.settings.stderr == "all":
-            self.closers.append(StderrTap(lines, faults.path).close)
+        lines, faults = self.lines(), Faults(folder)
+        self._lifecycle.closers.append(lambda: self._add_faults(faults))
+        if stderr == "all":
+            self._lifecycle.closers.append(StderrTap(lines, faults.path).close)
 
     def _add_faults(self, faults: Faults) -> None:
         columns = faults.close()
         if columns is not None:
-            self.record("logs", columns)
+            self._sink.record("logs", columns)
 
-    def log_lines(self) -> LogLines:
+    def lines(self) -> LogLines:
         """Return where this run's log lines go."""
         if self._lines is None:
-            settings = self.settings
-            lines = self._lines = LogLines(
-                self, rate_per_s=settings.log_rate_per_s, burst=settings.log_burst, verbose=settings.log_verbose
+            lifecycle = self._lifecycle
+            settings = lifecycle.settings
+            limits = Limits(
+                lifecycle.run.name,
+                rate_per_s=settings.log_rate_per_s,
+                burst=settings.log_burst,
+                verbose=settings.log_verbose,
             )
-            if self.enabled:
+            lines = self._lines = LogLines(self._sink, self._progress, limits)
+            if self._sink.enabled:
                 lines.start()
-                self.drains.append(lines.drain)
-                self.closers.append(lines.stop)
-                self.each_second.append(lines.tell_suppressed)
+                lifecycle.drains.append(lines.drain)
+                lifecycle.closers.append(lines.stop)
+                lifecycle.each_second.append(lines.tell_suppressed)
         return self._lines
 
 

@@ -9,10 +9,10 @@ import threading
 from typing import Any, Final
 
 from ranklake.capture.common.layouts import ABSENT
+from ranklake.capture.common.monotonic import now
 from ranklake.capture.common.values import number
 from ranklake.capture.lanes.cells import Cell, Twin
 from ranklake.capture.metrics.handles import Define, Failed, Unrecorded, step_of
-from ranklake.capture.steps.phases import now
 
 State = tuple[int, int, float, float, float, float]
 """Values; finite ones; and of these least, greatest, mean, sum of squared distances from the mean."""

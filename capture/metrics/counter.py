@@ -5,9 +5,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from ranklake.capture.common.monotonic import now
 from ranklake.capture.common.values import BadValueError, number
 from ranklake.capture.metrics.handles import Define, Failed, Unrecorded, step_of
-from ranklake.capture.steps.phases import now
 
 
 class Counter:

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from ranklake.capture.common.arrays import Array
+from ranklake.capture.common.monotonic import now
 from ranklake.capture.common.values import BadValueError, DeviceValueError, text
 from ranklake.capture.histogram import Histogram, histogram_of, histogram_of_one, merge
 from ranklake.capture.lanes.cells import Cell, Field, Twin
 from ranklake.capture.metrics.handles import Define, Failed, Unrecorded, step_of
-from ranklake.capture.steps.phases import now
 
 
 class _Current(threading.local):

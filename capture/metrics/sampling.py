@@ -21,22 +21,22 @@ import math
 import statistics
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from ranklake.capture.common.gaps import RefusedError
+from ranklake.capture.common.gaps import Gaps, RefusedError
 from ranklake.capture.common.layouts import ABSENT, SCALARS
+from ranklake.capture.common.monotonic import now
 from ranklake.capture.common.ratios import chosen, parse_rules, ratio_of, seed_of, threshold_of
+from ranklake.capture.common.run_like import RunLike
+from ranklake.capture.common.settings import Settings
 from ranklake.capture.common.values import number
+from ranklake.capture.lanes.shards import AnyLane
 from ranklake.capture.lanes.slots import SHUT, Place, released
 from ranklake.capture.metrics.handles import Failed, step_of
-from ranklake.capture.metrics.series import checked, word
-from ranklake.capture.steps.phases import now
+from ranklake.capture.series.series import Series, checked, word
+from ranklake.capture.steps.progress import Progress
+from ranklake.capture.steps.stack import OpenStep
 from ranklake.segments.segment import SAMPLED_OUT
-
-if TYPE_CHECKING:
-    from ranklake.capture.metrics.metrics import Metrics
-    from ranklake.capture.recording.recorder import Recorder
-    from ranklake.capture.steps.steps import Step
 
 MOST_HELD: Final = 10_000
 MOST_NAMES: Final = 10_000
@@ -51,10 +51,10 @@ _SERIES_AT: Final = SCALARS.offset("series")
 class Sampled:
     """One metric of which a share is kept."""
 
-    def __init__(self, recorder: "Recorder", name: str, kind: object, unit: object, ratio: float) -> None:
+    def __init__(self, run: str, series: Series, name: str, kind: object, unit: object, ratio: float) -> None:
         self.name, self.ratio = name, ratio
-        self._recorder, self._kind, self._unit = recorder, kind, unit
-        self._seed, self._threshold = seed_of(recorder.launch.run, name), threshold_of(ratio)
+        self._series, self._kind, self._unit = series, kind, unit
+        self._seed, self._threshold = seed_of(run, name), threshold_of(ratio)
         self._unnumbered = itertools.count()
 
     def chooses(self, step: int) -> bool:
@@ -63,14 +63,14 @@ class Sampled:
 
     def series(self, weight: float) -> int:
         """Return the number of the series of values with a weight. Raises `RefusedError`."""
-        return self._recorder.series.metric(self.name, self._kind, self._unit, weight=weight)
+        return self._series.metric(self.name, self._kind, self._unit, weight=weight)
 
 
 @dataclass(frozen=True, slots=True)
 class _Held:
     """A value whose step has not ended: one that was chosen, at its `place`, or one that was not."""
 
-    step: "Step"
+    step: OpenStep
     sampled: Sampled
     view: memoryview | None
     place: Place | None
@@ -79,22 +79,33 @@ class _Held:
     value: float = 0.0
 
 
-class Sampler:
-    """The sampling of one run.
+class ValueSampler:
+    """Samples the values of one run.
 
     Parameters
     ----------
-    metrics
-        The run: says which step runs.
+    run
+        Its name seeds the choice, which is then the same on every rank.
+    lane
+        Of ``scalars``.
     failed
         See `handles`.
     """
 
-    def __init__(self, recorder: "Recorder", metrics: "Metrics", failed: Failed) -> None:
-        self._recorder, self._metrics, self._failed = recorder, metrics, failed
-        self._rules = parse_rules(recorder.settings.sampling)
-        self._slow_ratio = recorder.settings.slow_step_ratio
-        self._lane = recorder.slots["scalars"]
+    def __init__(
+        self,
+        run: RunLike,
+        settings: Settings,
+        gaps: Gaps,
+        progress: Progress,
+        series: Series,
+        lane: AnyLane,
+        failed: Failed,
+    ) -> None:
+        self._run, self._gaps, self._progress, self._series, self._failed = run, gaps, progress, series, failed
+        self._rules = parse_rules(settings.sampling)
+        self._slow_ratio = settings.slow_step_ratio
+        self._lane = lane
         self._by_name: dict[object, Sampled | None] = {}
         self._held: deque[_Held] = deque()
         self._lasted: deque[int] = deque(maxlen=LAST_STEPS)
@@ -109,7 +120,7 @@ class Sampler:
         except RefusedError:  # is refused again, and counted, later
             return None
         ratio = ratio_of(self._rules, name) if keep is None else keep
-        found = None if ratio >= 1.0 else Sampled(self._recorder, name, kind, unit, ratio)
+        found = None if ratio >= 1.0 else Sampled(self._run.name, self._series, name, kind, unit, ratio)
         if keep is None and len(self._by_name) < MOST_NAMES:
             self._by_name[key] = found
         return found
@@ -128,7 +139,7 @@ class Sampler:
         if not math.isfinite(value):
             self._put(sampled, 1.0, value, at, moment)
             return
-        step = self._metrics.current
+        step = self._progress.current
         holds = step is not None and len(self._held) < MOST_HELD
         if sampled.chooses(at):
             place = self._put(sampled, 1.0 / sampled.ratio, value, at, moment)
@@ -139,9 +150,9 @@ class Sampler:
             view = None if pair is SHUT else pair[0]
             self._held.append(_Held(step, sampled, view, None, moment, at, value))
         else:
-            self._recorder.gaps.count("scalars", SAMPLED_OUT)
+            self._gaps.count("scalars", SAMPLED_OUT)
 
-    def end_step(self, step: "Step", duration_ns: int, *, failed: bool) -> None:
+    def end_step(self, step: OpenStep, duration_ns: int, failed: bool) -> None:
         """Settle what was held in a step, and in steps that never ended."""
         keep = failed or self._slow(duration_ns)
         out = 0
@@ -152,11 +163,11 @@ class Sampler:
                 break
             if held.step is step and keep:
                 self._keep(held)
-            elif held.step is self._metrics.current:
+            elif held.step is self._progress.current:
                 self._held.append(held)
             else:
                 out += held.place is None
-        self._recorder.gaps.count("scalars", SAMPLED_OUT, out)
+        self._gaps.count("scalars", SAMPLED_OUT, out)
 
     def _slow(self, duration_ns: int) -> bool:
         lasted = self._lasted
@@ -190,7 +201,7 @@ class Sampler:
         while self._held:  # another thread may still be adding
             with contextlib.suppress(IndexError):
                 out += self._held.popleft().place is None
-        self._recorder.gaps.count("scalars", SAMPLED_OUT, out)
+        self._gaps.count("scalars", SAMPLED_OUT, out)
 
     def after_fork(self) -> None:
         """In a forked child: what is held is the parent's."""

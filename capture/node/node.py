@@ -8,7 +8,7 @@ import contextlib
 import re
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +21,8 @@ from ranklake.capture.node.diary import JOB
 from ranklake.capture.provenance.launcher import Launch
 from ranklake.capture.provenance.provenance import run_row
 from ranklake.capture.recording.recorder import Recorder
+from ranklake.capture.samplers.sample import Sampler
+from ranklake.capture.samplers.sample_writer import SampleWriter
 from ranklake.capture.training.run import Run
 
 ANCHOR_EVERY_S: Final = 10.0
@@ -77,6 +79,12 @@ class Node:
             self._attempt("handing over", self._recorder.hand_over)
             handed_over = True
         return handed_over
+
+    def sample_writer(self, samplers: Sequence[Sampler]) -> SampleWriter:
+        """Return what writes what samplers give into the run."""
+        rows, slots = self.run.rows, self.run.slots
+        assert slots is not None
+        return SampleWriter(rows.sink, rows.events, slots.meter, samplers)
 
     def close(self) -> None:
         """End the run; what it recorded is adopted by whoever looks next."""

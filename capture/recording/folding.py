@@ -10,7 +10,7 @@ from ranklake.capture.metrics.aggregate import Aggregate
 if TYPE_CHECKING:
     from ranklake.capture.common.gaps import Gaps
     from ranklake.capture.lanes.shards import AnyLane
-    from ranklake.capture.metrics.series import Series
+    from ranklake.capture.series.series import Series
 
 _EVERY_NS: Final = 10 * 10**9
 

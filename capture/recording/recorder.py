@@ -33,12 +33,12 @@ from ranklake.capture.lanes.records import RecordLane, refusal
 from ranklake.capture.lanes.shards import Shards
 from ranklake.capture.lanes.slots import SlotFile
 from ranklake.capture.lanes.written import RecordFile, WrittenLane
-from ranklake.capture.metrics.policies import Policies, registry_of
-from ranklake.capture.metrics.series import Series
 from ranklake.capture.provenance.launcher import Launch
 from ranklake.capture.recording.budget import Budget
 from ranklake.capture.recording.folding import Folding
 from ranklake.capture.sealing.keys import SealingKeys
+from ranklake.capture.series.policies import Policies, registry_of
+from ranklake.capture.series.series import Series
 from ranklake.capture.spool.files import sync_file
 from ranklake.capture.spool.meta import ENDED, sum_up
 from ranklake.capture.spool.mounts import is_network

@@ -3,21 +3,21 @@
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 from ranklake.capture.common.gaps import LOGGER
+from ranklake.capture.lifecycle.lifecycle import Lifecycle
 from ranklake.capture.provenance.launcher import Launch
 from ranklake.capture.samplers.gpu import GpuSampler
 from ranklake.capture.samplers.host import HostSampler
 from ranklake.capture.samplers.nvml import load_nvml
 from ranklake.capture.samplers.sample import Holders, Row, Sampler, Told
-from ranklake.capture.samplers.sampling import Sampling
+from ranklake.capture.samplers.sample_writer import SampleWriter
 from ranklake.capture.spool.leader import leader
 from ranklake.capture.spool.owner import HELD, OWNER_FILE, Owner
 from ranklake.capture.spool.stream import StreamName, streams
-from ranklake.capture.training.run import Run
 
 DEVICE_FILES: Final = ("/dev/nvidiactl", "/dev/dxg")
 """One of these is there where NVML can find a device, on Linux and on Windows' Linux."""
@@ -60,22 +60,18 @@ class InProcess:
 
     Parameters
     ----------
-    run
-        What the rows go to.
+    writer
+        Of what the samplers give.
     root
         The local spool.
-    own
-        The rank's stream.
     every_s
         Time between ticks.
     beside_agent
         Go on while an agent holds the local spool.
     """
 
-    def __init__(self, run: Run, root: Path, own: StreamName | None, every_s: float, *, beside_agent: bool) -> None:
-        self._root, self._every_s, self._beside_agent = root, every_s, beside_agent
-        holders = SpoolHolders(root, own)
-        self._sampling = Sampling(run, [HostSampler(holders, root), gpus(holders)])
+    def __init__(self, writer: SampleWriter, root: Path, every_s: float, *, beside_agent: bool) -> None:
+        self._writer, self._root, self._every_s, self._beside_agent = writer, root, every_s, beside_agent
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ranklake-sample", daemon=True)
 
@@ -99,8 +95,8 @@ class InProcess:
                 next_look = time.monotonic() + self._every_s
                 sampled_by_agent = leader(self._root) is not None
             if not sampled_by_agent:
-                self._sampling.tick()
-        self._sampling.close()
+                self._writer.tick()
+        self._writer.close()
 
 
 class _NoDevice:
@@ -134,16 +130,32 @@ def samples_here(setting: str, launch: Launch) -> bool:
     return launch.local_rank == 0 or (launch.local_rank is None and launch.world_size == 1)
 
 
-def begin(run: Run, root: Path, own: StreamName | None, launch: Launch) -> None:
-    """Have a run's node sampled as its settings say. Nothing is raised: a run without samples is a run."""
-    settings = run.settings
+def begin(
+    lifecycle: Lifecycle,
+    write: Callable[[list[Sampler]], SampleWriter],
+    root: Path,
+    own: StreamName | None,
+    launch: Launch,
+) -> None:
+    """Have a run's node sampled as its settings say. Nothing is raised: a run without samples is a run.
+
+    Parameters
+    ----------
+    write
+        Makes what writes what samplers give into the run.
+    own
+        The rank's stream.
+    """
+    settings = lifecycle.settings
     if not samples_here(settings.samplers, launch):
         return
     try:
-        made = InProcess(run, root, own, settings.sample_every_s, beside_agent=settings.samplers == "on")
+        holders = SpoolHolders(root, own)
+        writer = write([HostSampler(holders, root), gpus(holders)])
+        made = InProcess(writer, root, settings.sample_every_s, beside_agent=settings.samplers == "on")
         made.start()
     except Exception as error:  # noqa: BLE001 - no thread to be had, or a bug of ours
         LOGGER.warning("ranklake: the node is not sampled: %s: %s", type(error).__name__, error)
         return
-    run.closers.append(made.stop)
-    run.turns.append(lambda launch: None if samples_here(settings.samplers, launch) else made.stop())
+    lifecycle.closers.append(made.stop)
+    lifecycle.turns.append(lambda launch: None if samples_here(settings.samplers, launch) else made.stop())

@@ -13,13 +13,13 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, Final
 
-from ranklake.capture.metrics.series import MAX_NAME
 from ranklake.capture.samplers.dcgm import LABELS, Mapped, load_table, readings
 from ranklake.capture.samplers.exposition import Exposed, NotExpositionError, Page, parse
 from ranklake.capture.samplers.fetch import TIMEOUT_S, FetchError, fetch, shown
 from ranklake.capture.samplers.holding import by_environment, held_by
 from ranklake.capture.samplers.reading import Reading, Tree
 from ranklake.capture.samplers.sample import Holders, Row, Sample, Told, Value, event
+from ranklake.capture.series.series import MAX_NAME
 from ranklake.redaction.redact import redact
 
 PREFIX: Final = "prometheus/"

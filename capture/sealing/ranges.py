@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from ranklake.capture.common.arrays import Array, chosen
-from ranklake.capture.metrics.policies import OUT_OF_RANGE_FLAG, marked
+from ranklake.capture.series.policies import OUT_OF_RANGE_FLAG, marked
 from ranklake.capture.spool.meta import Meta, Metric
 
 

@@ -25,11 +25,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
 from ranklake.capture.common.gaps import Gaps
+from ranklake.capture.common.monotonic import now
 from ranklake.capture.common.ratios import checked_ratio, chosen, seed_of, threshold_of
 from ranklake.capture.common.values import integer, json_text, number, redacted, text
 from ranklake.capture.serving.buckets import Buckets, bucket_of, buckets
 from ranklake.capture.serving.fingerprints import digest, fingerprint
-from ranklake.capture.steps.phases import now
 from ranklake.capture.training.start import running, start
 from ranklake.redaction.redact import redact_uri
 from ranklake.segments.envelope import EncryptionError
@@ -65,7 +65,7 @@ class Inference:
         keep: object = 1.0,
     ) -> None:
         self.run = run
-        gaps: Gaps = run.gap_counts
+        gaps: Gaps = run.rows.sink.gaps
         ratio = gaps.lenient("keep", lambda given: checked_ratio(number(given)), keep, 1.0)
         digest_of = gaps.lenient("sha256", _checked_sha256, sha256, None)
         self.constants = {
@@ -83,7 +83,7 @@ class Inference:
         self.weight = 1.0 / ratio if 0.0 < ratio < 1.0 else None
         self._threshold, self._seed = threshold_of(ratio), seed_of(run.name, self.constants["model"] or "")
         self._numbers = itertools.count()
-        self.key = _key(run.settings.fingerprint_key, gaps)
+        self.key = _key(run.rows.lifecycle.settings.fingerprint_key, gaps)
 
     def request(
         self, features: Mapping[str, object] | None = None, *, request_id: object = None, queue_time_s: object = None
@@ -166,14 +166,14 @@ class Request:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         end = now()
-        run = self._inference.run
-        with run.recording("inferences"):
+        sink = self._inference.run.rows.sink
+        with sink.recording("inferences"):
             status = self._status(error)
             is_kept = self._inference.keeps()
             if not is_kept and status == "ok":
-                run.refuse("inferences", SAMPLED_OUT)
+                sink.refuse("inferences", SAMPLED_OUT)
                 return
-            run.record("inferences", self._columns(status, error, end), end)
+            sink.record("inferences", self._columns(status, error, end), end)
 
     def _status(self, error: BaseException | None) -> str:
         if error is not None:
@@ -183,7 +183,7 @@ class Request:
 
     def _columns(self, status: str, error: BaseException | None, end: int) -> dict[str, Any]:
         inference, said = self._inference, self._said
-        lenient = inference.run.gap_counts.lenient
+        lenient = inference.run.rows.sink.gaps.lenient
         queue_s = lenient("queue_time_s", _not_negative, self._queue_s, None)
         given = said.get("error_type") if error is None else type(error).__name__
         columns: dict[str, Any] = {

@@ -14,17 +14,17 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import AbstractContextManager
+from typing import Any, Final
 
-from ranklake.capture.common.gaps import DEVICE_VALUE
-from ranklake.capture.common.layouts import ABSENT, PHASES, SPANS
+from ranklake.capture.common.layouts import ABSENT, PHASES
+from ranklake.capture.common.monotonic import now
 from ranklake.capture.common.values import repr_of
-from ranklake.capture.steps.device_phases import Elapsed, cuda_in_use
+from ranklake.capture.steps.device_phases import NO_STREAM, DeviceTimer, StreamWait, cuda_in_use
+from ranklake.capture.steps.events import Events
 from ranklake.capture.steps.gradients import watch_gradients
-from ranklake.capture.steps.phases import Phase, now
-
-if TYPE_CHECKING:
-    from ranklake.capture.training.run import Run
+from ranklake.capture.steps.phase import Phase
+from ranklake.capture.steps.phases import Phases
 
 FUNCTIONS: Final = (
     "all_reduce",
@@ -45,14 +45,14 @@ FUNCTIONS: Final = (
 _DATA: Final = ("input_tensor", "input", "input_list", "input_tensor_list", "tensor")
 """Names of the parameter that has this rank's data, whose size is the span's ``bytes``; the first that there is."""
 _COLUMN: Final = PHASES.index("collective")
-_pack_span: Final = SPANS.packer.pack_into
 
 
 class Collectives:
     """What times the collectives of one run; at most one run of a process has one that works."""
 
-    def __init__(self, run: "Run") -> None:
-        self._run = run
+    def __init__(self, device: DeviceTimer, phases: Phases, events: Events) -> None:
+        self.sink, self.events = device.spans.sink, events
+        self._device, self._phases = device, phases
         self._originals: dict[str, Callable[..., Any]] = {}
         self._inside = threading.local()
 
@@ -68,7 +68,11 @@ class Collectives:
                 self._originals[name] = timed
                 setattr(distributed, name, timed)
         for model in models:
-            watch_gradients(self._run, self, model)
+            watch_gradients(self, model)
+
+    def wait(self, *, on_cuda: bool) -> AbstractContextManager[object]:
+        """Return a context in which training waits for a collective, on the device or on the host."""
+        return StreamWait(self._device) if on_cuda else self._phases.find("collective")
 
     def stop(self) -> None:
         """Put the functions of torch.distributed back, but for those that somebody else has replaced since."""
@@ -83,7 +87,7 @@ class Collectives:
 
         @functools.wraps(original)
         def timed(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the original's
-            if not self._run.enabled or getattr(self._inside, "busy", False) or _compiling():
+            if not self.sink.enabled or getattr(self._inside, "busy", False) or _compiling():
                 return original(*args, **kwargs)
             given = dict(zip(parameters, args, strict=False)) | kwargs
             return self.time(name, lambda: original(*args, **kwargs), given, _tensors(given))
@@ -107,7 +111,7 @@ class Collectives:
         try:
             passage = self._begin(name, given, tensors)
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
-            self._run.trouble("timing a collective", error, "spans")
+            self.sink.trouble("timing a collective", error, "spans")
         self._inside.busy = True
         try:
             result = call()
@@ -119,24 +123,24 @@ class Collectives:
             try:
                 passage.follow(result)
             except Exception as error:  # noqa: BLE001 - telemetry never raises into training
-                self._run.trouble("timing a collective", error, "spans")
+                self.sink.trouble("timing a collective", error, "spans")
         return result
 
     def _begin(self, name: str, given: Mapping[str, Any], tensors: Sequence[Any]) -> "Passage | None":
-        run, group = self._run, given.get("group")
+        device, group = self._device, given.get("group")
         size = sum(tensor.numel() * tensor.element_size() for tensor in tensors) if tensors else ABSENT
         on_cuda = cuda_in_use() and any(tensor.is_cuda for tensor in tensors)
         waits = not given.get("async_op") and not on_cuda
         facts = {"stream": None if waits else _backend(group), **_group(group), "device_time": 1 if on_cuda else None}
-        number = run.span_number(name, "collective", **facts)
+        number = device.spans.number(name, "collective", **facts)
         if number is None:
             return None
         sequence = _sequence(group)
         if waits:
-            phase = Phase(run, number, _COLUMN, size, -1, sequence)
+            phase = Phase(device.spans, number, _COLUMN, size, -1, sequence)
             phase.__enter__()
-            return Passage(run, number, size, sequence, phase)
-        return Passage(run, number, size, sequence, None, on_cuda=on_cuda)
+            return Passage(device, number, size, sequence, phase)
+        return Passage(device, number, size, sequence, None, on_cuda=on_cuda)
 
 
 class Passage:
@@ -156,7 +160,7 @@ class Passage:
 
     def __init__(
         self,
-        run: "Run",
+        device: DeviceTimer,
         number: int,
         size: int,
         sequence: int,
@@ -165,16 +169,17 @@ class Passage:
         on_cuda: bool = False,
     ) -> None:
         self.phase = phase
-        self._run, self._number, self._size, self._sequence, self._on_cuda = run, number, size, sequence, on_cuda
+        self._device, self._number, self._size, self._sequence, self._on_cuda = device, number, size, sequence, on_cuda
         if phase is not None:
             return
-        frame, step = run.stack.top, run.current
+        progress = device.spans.progress
+        frame, step = progress.stack.top, progress.current
         above = frame if frame is not None else step
         self._parent = ABSENT if above is None else above.span_id
         step = step if frame is None else frame.step
         self._step = ABSENT if step is None else step.number
-        self._span_id = next(run.span_ids)
-        self._begin = run.mark() if on_cuda else None
+        self._span_id = device.spans.next_id()
+        self._begin = device.mark() if on_cuda else None
         self._start = now()
 
     def follow(self, result: Any) -> None:  # noqa: ANN401 - a future, a Work, or None
@@ -191,25 +196,24 @@ class Passage:
     def _done(self, _: object) -> None:
         """Record it; called by whichever thread finds it done. On CUDA, with a stream that comes behind it."""
         end = now()
-        run = self._run
+        device = self._device
         try:
             if not self._on_cuda:
                 self._put(end - self._start)
                 return
-            begin, ended = self._begin, run.mark()
+            begin, ended = self._begin, device.mark()
             if begin is None or ended is None:
-                run.refuse("spans", DEVICE_VALUE, "no CUDA stream to time")
-            elif not run.expect(ended, Elapsed(begin, ended), self._put_ms, "spans"):
-                run.refuse("spans", DEVICE_VALUE, "too many under way")
+                device.refuse(NO_STREAM)
+            else:
+                device.expect(begin, ended, self._put_ms)
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
-            run.refuse("spans", DEVICE_VALUE, repr_of(error))
+            device.refuse(repr_of(error))
 
     def _put_ms(self, elapsed_ms: float) -> None:
         self._put(max(0, round(elapsed_ms * 1e6)))
 
     def _put(self, duration: int) -> None:
-        self._run.spans.put(
-            _pack_span,
+        self._device.spans.put(
             *(self._start, duration, self._step, self._span_id, self._parent),
             *(self._size, -1, self._sequence, self._number),
         )

@@ -14,22 +14,20 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 from ranklake.capture.common.gaps import DEVICE_VALUE
-from ranklake.capture.common.layouts import ABSENT, PHASES, SPANS
+from ranklake.capture.common.layouts import ABSENT, PHASES
+from ranklake.capture.common.monotonic import now
 from ranklake.capture.common.values import repr_of
-from ranklake.capture.steps.phases import now
-from ranklake.capture.steps.stack import Frame
+from ranklake.capture.steps.device_values import DeviceValues
+from ranklake.capture.steps.phase import Phase
+from ranklake.capture.steps.spans import Spans
+from ranklake.capture.steps.stack import Frame, OpenStep
 
-if TYPE_CHECKING:
-    from ranklake.capture.steps.phases import Phase
-    from ranklake.capture.steps.steps import Step
-    from ranklake.capture.training.run import Run
-
-_pack_span: Final = SPANS.packer.pack_into
 _COLLECTIVE: Final = PHASES.index("collective")
-_NO_STREAM: Final = "no CUDA stream to time"
+NO_STREAM: Final = "no CUDA stream to time"
+_TOO_MANY: Final = "too many under way"
 
 
 class Event(Protocol):
@@ -84,9 +82,36 @@ class Passage:
     around: "Passage | None"
     start_ns: int
     span_id: int
-    step: "Step | None"
+    step: OpenStep | None
     number: int
     inner_ns: int = 0
+
+
+class DeviceTimer:
+    """Times what a device works on: events in its stream, read when they have happened.
+
+    Attributes
+    ----------
+    mark
+        Puts an event into the stream of the calling thread.
+    open
+        Passages that the device works on now.
+    """
+
+    def __init__(self, spans: Spans, values: DeviceValues) -> None:
+        self.spans = spans
+        self.mark: Mark = mark_cuda
+        self.open: dict[Frame, Passage] = {}
+        self._values = values
+
+    def refuse(self, why: str) -> None:
+        """Count a span that could not be timed."""
+        self.spans.sink.refuse("spans", DEVICE_VALUE, why)
+
+    def expect(self, begin: Event, end: Event, deliver: Callable[[float], None]) -> None:
+        """Have the milliseconds between two events delivered when they have happened."""
+        if not self._values.expect(end, Elapsed(begin, end), deliver, "spans"):
+            self.refuse(_TOO_MANY)
 
 
 class DevicePhase:
@@ -100,43 +125,45 @@ class DevicePhase:
         Number of the span's name on the device's stream.
     column
         Of the step that the device's time adds to; -1 for none.
-    mark
-        Puts an event into the stream of the calling thread.
     """
 
-    __slots__ = ("_column", "_host", "_mark", "_name", "_run")
+    __slots__ = ("_column", "_device", "_host", "_name")
 
-    def __init__(self, run: "Run", host: "Phase", name: int, column: int, mark: Mark) -> None:
-        self._run, self._host, self._name, self._column, self._mark = run, host, name, column, mark
+    def __init__(self, device: DeviceTimer, host: Phase, name: int, column: int) -> None:
+        self._device, self._host, self._name, self._column = device, host, name, column
 
     def __enter__(self) -> Self:
         self._host.__enter__()
         try:
             self._begin()
         except Exception as error:  # noqa: BLE001 - a device in trouble must not be ours
-            self._run.refuse("spans", DEVICE_VALUE, repr_of(error))
+            self._device.refuse(repr_of(error))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         frame = self._frame()
-        passage = self._run.on_device.pop(frame, None) if frame is not None else None
+        passage = self._device.open.pop(frame, None) if frame is not None else None
         try:
-            end = None if passage is None else self._mark()
+            end = None if passage is None else self._device.mark()
         except Exception as trouble:  # noqa: BLE001 - a device in trouble must not be ours
-            self._run.refuse("spans", DEVICE_VALUE, repr_of(trouble))
+            self._device.refuse(repr_of(trouble))
             passage = None
         self._host.__exit__(kind, error, trace)
-        if passage is not None:
-            self._send(passage, end)
+        if passage is None:
+            return
+        if end is None:
+            self._device.refuse(NO_STREAM)
+        else:
+            self._device.expect(passage.begin, end, self._deliverer(passage))
 
     def _begin(self) -> None:
-        frame, begin = self._frame(), self._mark()
+        frame, begin = self._frame(), self._device.mark()
         if frame is None or begin is None or frame.start is None:
-            self._run.refuse("spans", DEVICE_VALUE, _NO_STREAM)
+            self._device.refuse(NO_STREAM)
             return
-        open_ones = self._run.on_device
+        open_ones = self._device.open
         around, outer = None, frame.parent
         while outer is not None and around is None:
             around, outer = open_ones.get(outer), outer.parent
@@ -145,24 +172,18 @@ class DevicePhase:
         open_ones[frame] = Passage(begin, around, frame.start, frame.span_id, step, number)
 
     def _frame(self) -> Frame | None:
-        frame = self._run.stack.top
+        frame = self._device.spans.progress.stack.top
         while frame is not None and frame.owner is not self._host:
             frame = frame.parent
         return frame
 
-    def _send(self, passage: Passage, end: Event | None) -> None:
-        if end is None or not self._run.expect(end, Elapsed(passage.begin, end), self._deliverer(passage), "spans"):
-            self._run.refuse(
-                "spans", DEVICE_VALUE, "too many under way" if end is not None else "no CUDA stream to time"
-            )
-
     def _deliverer(self, passage: Passage) -> Callable[[float], None]:
         def deliver(elapsed_ms: float) -> None:
-            run = self._run
+            spans = self._device.spans
             duration = max(0, round(elapsed_ms * 1e6))
-            span_id = next(run.span_ids)
+            span_id = spans.next_id()
             fields = (passage.start_ns, duration, passage.number, span_id, passage.span_id, ABSENT, -1, 0, self._name)
-            run.spans.put(_pack_span, *fields)
+            spans.put(*fields)
             if passage.around is not None:
                 passage.around.inner_ns += duration
             if passage.step is not None and self._column >= 0:
@@ -178,35 +199,35 @@ class StreamWait:
     ``collective``.
     """
 
-    def __init__(self, run: "Run") -> None:
-        self._run = run
+    def __init__(self, device: DeviceTimer) -> None:
+        self._device = device
 
     def __enter__(self) -> Self:
-        self._start, self._begin, self._step = now(), self._run.mark(), self._run.current
-        mine = [at for at in list(self._run.on_device.values()) if at.step is not None and at.step is self._step]
+        device = self._device
+        self._start, self._begin, self._step = now(), device.mark(), device.spans.progress.current
+        mine = [at for at in list(device.open.values()) if at.step is not None and at.step is self._step]
         self._around = max(mine, key=lambda passage: passage.span_id, default=None)
         return self
 
     def __exit__(self, *_: object) -> None:
-        run = self._run
-        number = run.span_number("collective", "collective", stream="cuda", device_time=1)
-        begin, end = self._begin, run.mark()
+        device, spans = self._device, self._device.spans
+        number = spans.number("collective", "collective", stream="cuda", device_time=1)
+        begin, end = self._begin, device.mark()
         if begin is None or end is None or number is None:
-            run.refuse("spans", DEVICE_VALUE, _NO_STREAM)
+            device.refuse(NO_STREAM)
             return
         step = ABSENT if self._step is None else self._step.number
         parent = self._around.span_id if self._around is not None else ABSENT
 
         def deliver(elapsed_ms: float) -> None:
             duration = max(0, round(elapsed_ms * 1e6))
-            fields = (self._start, duration, step, next(run.span_ids), parent, ABSENT, -1, 0, number)
-            run.spans.put(_pack_span, *fields)
+            fields = (self._start, duration, step, spans.next_id(), parent, ABSENT, -1, 0, number)
+            spans.put(*fields)
             if self._around is not None and self._around.step is not None:
                 self._around.inner_ns += duration
                 self._around.step.spend_late(_COLLECTIVE, duration)
 
-        if not run.expect(end, Elapsed(begin, end), deliver, "spans"):
-            run.refuse("spans", DEVICE_VALUE, "too many under way")
+        device.expect(begin, end, deliver)
 
 
 @dataclass(frozen=True, slots=True)

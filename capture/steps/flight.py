@@ -10,11 +10,14 @@ watchdog wrote become artifacts, too.
 import os
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from ranklake.capture.training.run import Run
+from ranklake.capture.common.run_like import RunLike
+from ranklake.capture.lanes.sink import Sink
+from ranklake.capture.steps.events import Events
+from ranklake.capture.steps.progress import Progress
 
 _NCCL_FILES: Final = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 
@@ -24,12 +27,25 @@ class FlightRecorder:
 
     Parameters
     ----------
+    keep
+        Records a file of ours: `ranklake.capture.assets.artifacts.Artifacts.record_file`.
     timeout_s
         Without a step or phase that began for so long, once one has, training hangs.
     """
 
-    def __init__(self, run: "Run", folder: Path, timeout_s: float) -> None:
-        self._run, self._folder, self._timeout_s = run, folder, timeout_s
+    def __init__(
+        self,
+        run: RunLike,
+        sink: Sink,
+        events: Events,
+        progress: Progress,
+        keep: Callable[..., None],
+        *,
+        folder: Path,
+        timeout_s: float,
+    ) -> None:
+        self._run, self._sink, self._events, self._progress, self._keep = run, sink, events, progress, keep
+        self._folder, self._timeout_s = folder, timeout_s
         self._stop = threading.Event()
         self._count = 0
         self._kept: set[Path] = set()
@@ -43,7 +59,7 @@ class FlightRecorder:
             self._keep_files()
             raw = _trace()
             if raw is None:
-                run.event("flight_recorder", severity="warning", message=f"{why}: nothing recorded, {_reason()}")
+                self._events.add("flight_recorder", severity="warning", message=f"{why}: nothing recorded, {_reason()}")
                 return None
             self._folder.mkdir(parents=True, exist_ok=True)
             name = f"{run.name}~a{run.attempt}~r{run.rank}~flight{self._count}.json"
@@ -51,10 +67,10 @@ class FlightRecorder:
             scratch = self._folder / f"{name}.tmp"
             scratch.write_bytes(raw)
             path = scratch.rename(self._folder / name)
-            run.record_file(path, "dump", atomic=True)
-            run.event("flight_recorder", severity="error", message=why, dump=name)
+            self._keep(path, "dump", atomic=True)
+            self._events.add("flight_recorder", severity="error", message=why, dump=name)
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
-            run.trouble("dumping the flight recorder", error)
+            self._sink.trouble("dumping the flight recorder", error)
             return None
         return path
 
@@ -65,12 +81,12 @@ class FlightRecorder:
         self._keep_files()
 
     def _watch(self) -> None:
-        seen, hung = self._run.begun(), False
+        seen, hung = self._progress.begun(), False
         while not self._stop.wait(self._timeout_s):
-            begun = self._run.begun()
+            begun = self._progress.begun()
             if begun == seen and begun and not hung:
                 self.dump(f"no step or phase began for {self._timeout_s:g} s")
-            hung, seen = begun == seen, self._run.begun()
+            hung, seen = begun == seen, self._progress.begun()
 
     def _keep_files(self) -> None:
         for variable in _NCCL_FILES:
@@ -78,7 +94,7 @@ class FlightRecorder:
             path = Path(f"{prefix}{self._run.rank}") if prefix else None
             if path is not None and path not in self._kept and path.is_file():
                 self._kept.add(path)
-                self._run.record_file(path, "dump")
+                self._keep(path, "dump")
 
 
 def _trace() -> bytes | None:

@@ -6,15 +6,14 @@ torch is used only if the caller has imported it.
 import importlib
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from ranklake.capture.common.gaps import BAD_VALUE
 from ranklake.capture.common.values import BadValueError, DeviceValueError, number, repr_of
-
-if TYPE_CHECKING:
-    from ranklake.capture.training.run import Run
+from ranklake.capture.lanes.sink import Sink
+from ranklake.capture.steps.events import Events
 
 Shape = Sequence[int]
 
@@ -42,6 +41,13 @@ class FlopCount:
     ``flops_not_counted`` says why and no number is recorded: operators without a formula (custom ones, quantised ones,
     fused recurrent layers) would make it too small by nobody knows how much.
 
+    Parameters
+    ----------
+    add
+        Records a value of a metric by its name.
+    tokens
+        Of the step; None if they are not known.
+
     Attributes
     ----------
     flops
@@ -50,10 +56,10 @@ class FlopCount:
         The same with them; None, too, where torch does not tell what runs within a backward pass.
     """
 
-    def __init__(self, run: "Run", tokens: object) -> None:
+    def __init__(self, sink: Sink, events: Events, add: Callable[[str, float], None], tokens: object) -> None:
         self.flops: int | None = None
         self.hardware_flops: int | None = None
-        self._run, self._tokens = run, tokens
+        self._sink, self._events, self._add, self._tokens = sink, events, add, tokens
         self._mode: Any = None
 
     def __enter__(self) -> Self:
@@ -92,17 +98,17 @@ class FlopCount:
             self._give_up(repr_of(trouble))
 
     def _give_up(self, why: str) -> None:
-        self._run.event("flops_not_counted", message=why, severity="warning")
+        self._events.add("flops_not_counted", message=why, severity="warning")
 
     def _record(self, flops: int) -> None:
-        self._run.scalar(FLOPS_PER_STEP).add(flops)
+        self._add(FLOPS_PER_STEP, flops)
         if self.hardware_flops is not None:
-            self._run.scalar(HARDWARE_FLOPS_PER_STEP).add(self.hardware_flops)
+            self._add(HARDWARE_FLOPS_PER_STEP, self.hardware_flops)
         if self._tokens is not None:
             try:
-                self._run.scalar(FLOPS_PER_TOKEN).add(flops / number(self._tokens))
+                self._add(FLOPS_PER_TOKEN, flops / number(self._tokens))
             except (BadValueError, DeviceValueError, ZeroDivisionError) as error:
-                self._run.refuse("scalars", BAD_VALUE, f"tokens={error}")
+                self._sink.refuse("scalars", BAD_VALUE, f"tokens={error}")
 
 
 def _flop_counter() -> Any:  # noqa: ANN401 - torch is no dependency

@@ -12,22 +12,27 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
-from ranklake.capture.steps.device_phases import StreamWait
-
-if TYPE_CHECKING:
-    from ranklake.capture.training.run import Run
+from ranklake.capture.lanes.sink import Sink
+from ranklake.capture.steps.events import Events
 
 Hook = Callable[[Any, Any], Any]
 """DDP's: called with a state and a bucket, returns a future of the bucket's reduced gradients."""
 
 
 class Timer(Protocol):
-    """What times a call that starts a collective; see `ranklake.capture.steps.collectives.Collectives`."""
+    """What times the collectives of one run; see `ranklake.capture.steps.collectives.Collectives`."""
+
+    sink: Sink
+    events: Events
 
     def time(self, name: str, call: Callable[[], Any], given: Mapping[str, Any], tensors: Sequence[Any]) -> Any:  # noqa: ANN401 - the call's
-        """Make the call and record it."""
+        """Make a call that starts a collective, and record it."""
+
+    def wait(self, *, on_cuda: bool) -> AbstractContextManager[object]:
+        """Return a context in which training waits for a collective."""
 
 
 class Gradients:
@@ -44,16 +49,16 @@ class Gradients:
         Under ``model.join(divide_by_initial_world_size=False)`` the mean is over the ranks that have not joined.
     """
 
-    def __init__(self, run: "Run", timer: Timer, group: Any) -> None:  # noqa: ANN401 - torch's
+    def __init__(self, timer: Timer, group: Any) -> None:  # noqa: ANN401 - torch's
         self._group = group
         self.state: object = None
         self.chosen: Hook | None = None
         self.has_joined = self.counts_ranks = False
-        self.follow(run, timer)
+        self.follow(timer)
 
-    def follow(self, run: "Run", timer: Timer) -> None:
-        """Record in a run from here on."""
-        self._run, self._timer = run, timer
+    def follow(self, timer: Timer) -> None:
+        """Record in another run from here on."""
+        self._timer = timer
 
     def hook(self) -> Hook:
         """Return the function to register; DDP insists on its annotations."""
@@ -69,14 +74,14 @@ class Gradients:
         return ranklake_timed
 
     def _reduce(self, bucket: Any) -> Any:  # noqa: ANN401 - torch's
-        if self.has_joined or not self._run.enabled:
+        if self.has_joined or not self._timer.sink.enabled:
             return self._start(bucket)
         buffer = bucket.buffer()
         if bucket.is_last():
             try:
                 self._bracket(on_cuda=buffer.is_cuda)
             except Exception as error:  # noqa: BLE001 - telemetry never raises into training
-                self._run.trouble("timing gradients", error, "spans")
+                self._timer.sink.trouble("timing gradients", error, "spans")
         name = "all_reduce" if self.chosen is None else getattr(self.chosen, "__name__", "gradient_hook")
         return self._timer.time(name, lambda: self._start(bucket), {"group": self._group, "async_op": True}, [buffer])
 
@@ -99,8 +104,7 @@ class Gradients:
     def _bracket(self, *, on_cuda: bool) -> None:
         torch: Any = sys.modules["torch"]
         after = torch.autograd.Variable._execution_engine.queue_callback  # noqa: SLF001 - FSDP has no other, either
-        run = self._run
-        wait = StreamWait(run) if on_cuda else run.phase("collective")
+        wait = self._timer.wait(on_cuda=on_cuda)
 
         def begin() -> None:
             wait.__enter__()
@@ -115,7 +119,7 @@ class Gradients:
 _watched: "weakref.WeakKeyDictionary[Any, Gradients]" = weakref.WeakKeyDictionary()
 
 
-def watch_gradients(run: "Run", timer: Timer, model: object) -> None:
+def watch_gradients(timer: Timer, model: object) -> None:
     """Time the all-reduce of each DistributedDataParallel in a model.
 
     A hook that is registered with the model later takes the place of the plain all-reduce, and is timed as well. One
@@ -129,15 +133,15 @@ def watch_gradients(run: "Run", timer: Timer, model: object) -> None:
         if not isinstance(module, torch.nn.parallel.DistributedDataParallel):
             continue
         if module in _watched:
-            _watched[module].follow(run, timer)
+            _watched[module].follow(timer)
         elif module._comm_hooks:  # noqa: SLF001 - torch has no public way to ask
-            run.event(
+            timer.events.add(
                 "collectives_not_timed",
                 severity="warning",
                 message="DistributedDataParallel has a communication hook: call run.collectives before registering it",
             )
         else:
-            _take(module, Gradients(run, timer, module.process_group))
+            _take(module, Gradients(timer, module.process_group))
 
 
 def _take(model: Any, gradients: Gradients) -> None:  # noqa: ANN401 - torch's

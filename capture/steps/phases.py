@@ -1,135 +1,68 @@
-"""Phases: named stretches of time. A handle is looked up once and entered any number of times, by any thread.
+"""Phases: the handles of one run's phases, each looked up by its name."""
 
-Only the monotonic clock is read here, first thing at the end and last thing at the beginning. A row is written when
-the block ends: once ``__exit__`` has returned, the row survives the process.
-"""
+from ranklake.capture.common.gaps import BAD_ARGUMENTS, BAD_VALUE, RefusedError
+from ranklake.capture.common.layouts import ABSENT
+from ranklake.capture.common.values import BadValueError, DeviceValueError, integer, repr_of
+from ranklake.capture.series.series import checked
+from ranklake.capture.steps.device_phases import DevicePhase, DeviceTimer, cuda_in_use
+from ranklake.capture.steps.nothing import NOTHING, Nothing
+from ranklake.capture.steps.phase import Phase, misspelt, phase_column, phase_handle
+from ranklake.capture.steps.spans import Spans
 
-import time
-from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
-
-from ranklake.capture.common.gaps import BEGUN_BEFORE_FORK, NOT_BEGUN
-from ranklake.capture.common.layouts import ABSENT, MARK, PHASES, SPANS
-from ranklake.capture.common.misuse import near
-from ranklake.capture.common.native import MODULE
-from ranklake.capture.steps.stack import Frame
-
-if TYPE_CHECKING:
-    from ranklake.capture.training.run import Run
-
-now: Final = time.monotonic_ns
-_pack_span: Final = SPANS.packer.pack_into
-
-_PHASE_OF: Final = {name: index for index, name in enumerate(PHASES)} | {"eval": PHASES.index("evaluation")}
-_KIND_OF: Final = {name: name if name in {"collective", "checkpoint", "evaluation"} else "phase" for name in PHASES} | {
-    "eval": "evaluation"
-}
+AnyPhase = Phase | DevicePhase
 
 
-class Phase:
-    """A named stretch of time, recorded as a span; within a step it also adds to the step's column of that name.
+class Phases:
+    """The phases of one run.
 
-    Time in a phase within a phase is the inner one's alone, so the phases of a step never sum to more than the step.
-
-    Notes
-    -----
-    What is open belongs to a frame, not to the handle, so that a handle can be open in several threads and within
-    itself. Frames that are done are kept for the next passage; taking one off the list and putting it back are single
-    operations, so no two threads get the same one.
-    """
-
-    __slots__ = ("_column", "_done", "_microbatch", "_name", "_next_id", "_run", "_sequence", "_size", "_stack")
-
-    def __init__(self, run: "Run", name: int, column: int, size: int, microbatch: int, sequence: int = 0) -> None:
-        self._run, self._stack, self._next_id = run, run.stack, run.span_ids.__next__
-        self._name, self._column, self._size, self._microbatch = name, column, size, microbatch
-        self._sequence = sequence
-        self._done: list[Frame] = []
-
-    def __enter__(self) -> Self:
-        try:
-            frame = self._done.pop()
-        except IndexError:
-            frame = Frame()
-            frame.owner = self
-        stack = self._stack
-        parent = frame.parent = stack.top
-        if parent is None:
-            # Perhaps another thread than the step's (a backward hook's, say): its spans belong to the step that runs
-            # meanwhile, but its time is no part of the step's own and adds to no column.
-            frame.step, frame.adds = self._run.current, False
-        else:
-            frame.step, frame.adds = parent.step, parent.adds
-        frame.inner = 0
-        frame.span_id = self._next_id()
-        stack.top = frame
-        frame.start = now()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        end = now()
-        frame = self._stack.leave(self)
-        if frame is None:
-            self._run.refuse("spans", NOT_BEGUN)
-            return
-        parent, step, start = frame.parent, frame.step, frame.start
-        if start is None:
-            self._run.refuse("spans", BEGUN_BEFORE_FORK)
-            return
-        duration = end - start
-        parent_id = number = ABSENT
-        if parent is not None:
-            parent.inner += duration
-            parent_id = parent.span_id
-        if step is not None:
-            number = step.number
-            column = self._column
-            if parent is None:
-                parent_id = step.span_id
-            elif column >= 0 and frame.adds:
-                spent = step.spent
-                before = spent[column]
-                spent[column] = duration - frame.inner + (0 if before == ABSENT else before)
-                step.spent = spent  # the hot path in C gives copies
-        lane, span_id, size, microbatch, name = self._run.spans, frame.span_id, self._size, self._microbatch, self._name
-        sequence = self._sequence
-        try:
-            view, take = lane.pair
-            fields = (start, duration, number, span_id, parent_id, size, microbatch, sequence, name)
-            _pack_span(view, take(), *fields, MARK)
-        except Exception:  # noqa: BLE001 - the file is full, or cut just now: the slow way sorts it out
-            lane.put(_pack_span, start, duration, number, span_id, parent_id, size, microbatch, sequence, name)
-        frame.parent = frame.step = None
-        self._done.append(frame)
-
-
-def phase_handle(run: "Run", name: int, column: int, size: int = ABSENT, microbatch: int = -1) -> Phase:
-    """Return a handle, in C where that was built.
-
-    Parameters
+    Attributes
     ----------
-    name
-        Number of the span's name.
-    column
-        Of the step that it adds to; -1 for none.
-    size, microbatch
-        ABSENT and -1 if there is none.
+    made
+        Handles of those that are no more than a name.
     """
-    if MODULE is None:
-        return Phase(run, name, column, size, microbatch)
-    slow = partial(run.spans.put, _pack_span)
-    made: Phase = MODULE.Phase(run, run.stack, run.spans, slow, run.span_ids.__next__, name, column, size, microbatch)
-    return made
 
+    def __init__(self, spans: Spans, device: DeviceTimer) -> None:
+        self._spans, self._device = spans, device
+        self.made: dict[object, Phase] = {}
 
-def misspelt(name: str) -> str:
-    """Return the phase with a column that a name may be a misspelling of; empty if there is none."""
-    return "" if name in _PHASE_OF else near(name, _PHASE_OF)
+    def find(
+        self,
+        name: object = "",
+        *excess: object,
+        size_bytes: object = None,
+        microbatch: object = None,
+        on_device: bool = False,
+    ) -> AnyPhase | Nothing:
+        """Return a handle, see `ranklake.capture.Run.phase`; one that does nothing where there is none to be had."""
+        sink = self._spans.sink
+        try:
+            phase = self._make(name, size_bytes, microbatch, on_device=bool(on_device))
+        except RefusedError as refused:
+            sink.refuse("spans", refused.reason, refused.detail)
+        except (BadValueError, DeviceValueError) as error:
+            sink.refuse("spans", BAD_VALUE, str(error))
+        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
+            sink.trouble("beginning a phase", error, "spans")
+        else:
+            if excess:
+                sink.refuse("spans", BAD_ARGUMENTS, repr_of(excess))
+            return phase
+        return NOTHING
 
-
-def phase_column(name: str) -> tuple[int, str]:
-    """Return the step's column that a phase adds to (-1 for none) and the kind of its span."""
-    return _PHASE_OF.get(name, -1), _KIND_OF.get(name, "other")
+    def _make(self, name: object, size_bytes: object, microbatch: object, *, on_device: bool) -> AnyPhase:
+        spans = self._spans
+        name = checked(name)
+        column, kind = phase_column(name)
+        if column < 0 and (meant := misspelt(name)):
+            spans.sink.misuse(f"phase {name}", f"phase {name!r} adds to no column of the step; did you mean {meant!r}?")
+        where = spans.coordinates
+        number = spans.series.span(name, kind, **where)
+        size = ABSENT if size_bytes is None else integer(size_bytes)
+        batch = -1 if microbatch is None else integer(microbatch) & 0x7FFFFFFF
+        if on_device and cuda_in_use():
+            on_stream = spans.series.span(name, kind, stream="cuda", device_time=1, **where)
+            return DevicePhase(self._device, phase_handle(spans, number, -1, size, batch), on_stream, column)
+        phase = phase_handle(spans, number, column, size, batch)
+        if size_bytes is None and microbatch is None and not on_device:
+            self.made[name] = phase
+        return phase

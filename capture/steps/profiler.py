@@ -14,25 +14,24 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from ranklake.capture.common.layouts import ABSENT, SPANS
+from ranklake.capture.common.layouts import ABSENT
+from ranklake.capture.common.monotonic import now
 from ranklake.capture.common.ratios import chosen, seed_of, threshold_of
-from ranklake.capture.steps.phases import now
+from ranklake.capture.common.run_like import RunLike
+from ranklake.capture.steps.events import Events
+from ranklake.capture.steps.spans import Spans
+from ranklake.capture.steps.stack import OpenStep
 from ranklake.redaction.redact import redact
-
-if TYPE_CHECKING:
-    from ranklake.capture.steps.steps import Step
-    from ranklake.capture.training.run import Run
 
 PARTS: Final = ("compute", "communication", "overlap", "idle")
 _KERNEL: Final = "kernel"
 _COLLECTIVES: Final = ("nccl", "gloo:")
 _STEP: Final = "ProfilerStep#"
-_pack_span: Final = SPANS.packer.pack_into
 
 _EVENTS: Final = re.compile(r'"traceEvents"\s*:\s*\[')
 _NAMED: Final = re.compile(
@@ -158,10 +157,12 @@ def _union(intervals: Iterable[Interval], within: Interval) -> float:
 
 
 class Profiler:
-    """Profiles a run's steps; see `ranklake.capture.training.watching.Watching.profile`.
+    """Profiles a run's steps; see `ranklake.capture.Run.profile`.
 
     Parameters
     ----------
+    keep
+        Records a file of ours: `ranklake.capture.assets.artifacts.Artifacts.record_file`.
     every
         One step in so many.
     folder
@@ -170,17 +171,28 @@ class Profiler:
         A trace that is larger, before it is compressed, is deleted, and an event says so.
     """
 
-    def __init__(self, run: "Run", every: int, folder: Path, max_bytes: int) -> None:
-        self._run, self._folder, self._max_bytes = run, folder, max_bytes
+    def __init__(
+        self,
+        run: RunLike,
+        spans: Spans,
+        events: Events,
+        keep: Callable[..., None],
+        *,
+        every: int,
+        folder: Path,
+        max_bytes: int,
+    ) -> None:
+        self._run, self._spans, self._events, self._keep = run, spans, events, keep
+        self._folder, self._max_bytes = folder, max_bytes
         self._seed, self._threshold = seed_of(run.name, "profile"), threshold_of(1 / max(1, every))
-        self._active: tuple[Any, Any, Step] | None = None
+        self._active: tuple[Any, Any, OpenStep] | None = None
         self._threads: list[threading.Thread] = []
 
     def chooses(self, step: int) -> bool:
         """Say whether a step is profiled: by the run's name and the step's number alone, so all ranks agree."""
         return step != ABSENT and chosen(self._seed, step, self._threshold)
 
-    def begin(self, step: "Step") -> None:
+    def begin(self, step: OpenStep) -> None:
         """Start the profiler if the step is chosen."""
         torch: Any = sys.modules.get("torch")
         if self._active is not None or torch is None or not self.chooses(step.number):
@@ -194,7 +206,7 @@ class Profiler:
         mark.__enter__()
         self._active = (profile, mark, step)
 
-    def end(self, step: "Step") -> None:
+    def end(self, step: OpenStep) -> None:
         """Stop the profiler if it runs for this step, and have its trace looked after."""
         if self._active is None or self._active[2] is not step:
             return
@@ -206,7 +218,7 @@ class Profiler:
         path.parent.mkdir(parents=True, exist_ok=True)
         profile.export_chrome_trace(str(path))
         thread = threading.Thread(
-            target=self._keep, args=(path, step, now() - began), name="ranklake-profiler", daemon=True
+            target=self._look_after, args=(path, step, now() - began), name="ranklake-profiler", daemon=True
         )
         self._threads = [one for one in self._threads if one.is_alive()] + [thread]
         thread.start()
@@ -217,12 +229,12 @@ class Profiler:
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _keep(self, path: Path, step: "Step", blocked_ns: int) -> None:
-        run, size = self._run, path.stat().st_size
+    def _look_after(self, path: Path, step: OpenStep, blocked_ns: int) -> None:
+        size = path.stat().st_size
         try:
             if size > self._max_bytes:
                 path.unlink()
-                run.event("profile_dropped", step=step.number, message=f"{size} bytes", severity="warning")
+                self._events.add("profile_dropped", step=step.number, message=f"{size} bytes", severity="warning")
                 return
             trace = redacted_trace(path.read_text(encoding="utf-8", errors="replace"))
             packed = path.with_suffix(".json.gz")
@@ -230,17 +242,17 @@ class Profiler:
             scratch.write_bytes(gzip.compress(trace.encode(), mtime=0))
             scratch.rename(packed)
             path.unlink()
-            run.record_file(packed, "profile", step=step.number, blocking_ns=blocked_ns, atomic=True)
+            self._keep(packed, "profile", step=step.number, blocking_ns=blocked_ns, atomic=True)
             for summary in summarise({"traceEvents": each_event(trace)}):
                 self._record(summary, step)
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
-            run.trouble("keeping a profile", error)
+            self._spans.sink.trouble("keeping a profile", error)
 
-    def _record(self, summary: Summary, step: "Step") -> None:
+    def _record(self, summary: Summary, step: OpenStep) -> None:
         for part in PARTS:
             device = 1 if summary.on_device else None
-            name = self._run.span_number(part, "other", stream=f"profile:{part}", device_time=device)
+            name = self._spans.number(part, "other", stream=f"profile:{part}", device_time=device)
             if name is not None and step.start is not None:
                 duration = round(getattr(summary, part) * 1000)
-                fields = (summary.step, next(self._run.span_ids), step.span_id, ABSENT, -1, 0, name)
-                self._run.spans.put(_pack_span, step.start, duration, *fields)
+                fields = (summary.step, self._spans.next_id(), step.span_id, ABSENT, -1, 0, name)
+                self._spans.put(step.start, duration, *fields)

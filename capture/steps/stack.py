@@ -1,12 +1,30 @@
 """Stack: which step and which phases each thread is in."""
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ranklake.capture.common.native import MODULE
 
-if TYPE_CHECKING:
-    from ranklake.capture.steps.steps import Step
+
+class OpenStep(Protocol):
+    """A training step as others see it: `ranklake.capture.steps.step.Step`."""
+
+    number: int
+    span_id: int
+    start: int | None
+    spent: list[int]
+
+    def put(self, name: str, value: float) -> None:
+        """Set one of the row's numbers."""
+
+    def fill(self, scalars: dict[Any, Any]) -> bool:
+        """Set several of the row's floats that were not set before; False, and none is set, if that is not so plain."""
+
+    def put_late(self, name: str, value: float) -> None:
+        """Set a number that arrived from a device."""
+
+    def spend_late(self, column: int, duration: int) -> None:
+        """Add device time, in ns, to a phase."""
 
 
 class Frame:
@@ -36,7 +54,7 @@ class Frame:
 
     parent: "Frame | None"
     owner: object
-    step: "Step | None"
+    step: OpenStep | None
     start: int | None
     inner: int
     span_id: int

@@ -10,24 +10,20 @@ together. What lies between the two, such as an evaluation, is in the span's len
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Self, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
-from ranklake.capture.common.layouts import ABSENT, SPANS
-from ranklake.capture.steps.phases import now
-
-if TYPE_CHECKING:
-    from ranklake.capture.steps.stack import Frame
-    from ranklake.capture.steps.steps import Step
-    from ranklake.capture.training.run import Run
+from ranklake.capture.common.layouts import ABSENT
+from ranklake.capture.common.monotonic import now
+from ranklake.capture.steps.phases import Phases
+from ranklake.capture.steps.spans import Spans
+from ranklake.capture.steps.stack import Frame, OpenStep
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 MOST_WAITS: Final = 256
 """Of one loader that wait for their step. One that feeds no step, as in an evaluation that is cut short, fills it."""
-
-_pack_span: Final = SPANS.packer.pack_into
 
 
 class Wait(NamedTuple):
@@ -43,7 +39,7 @@ class Wait(NamedTuple):
 
     start_ns: int
     duration_ns: int
-    around: "Frame | None"
+    around: Frame | None
 
 
 class Waits(threading.local):
@@ -60,8 +56,8 @@ class Waits(threading.local):
     feeding: object = None
     busy: bool = False
 
-    def __init__(self, run: "Run") -> None:
-        self._run = run
+    def __init__(self, spans: Spans, phases: Phases) -> None:
+        self._spans, self._phases = spans, phases
         self._of: dict[object, list[Wait]] = {}
 
     def __len__(self) -> int:
@@ -75,14 +71,13 @@ class Waits(threading.local):
         source
             Whose wait it is.
         """
-        run = self._run
-        if self.busy or not run.enabled:
+        if self.busy or not self._spans.sink.enabled:
             return fetch()
-        frame = run.stack.top
+        frame = self._spans.progress.stack.top
         self.busy = True
         try:
             if frame is not None and frame.step is not None:
-                with run.phase("data"):
+                with self._phases.find("data"):
                     return fetch()
             start = now()
             found = fetch()
@@ -115,7 +110,7 @@ class Waits(threading.local):
         for source in list(self._of):
             self.leave(source)
 
-    def claim(self, step: "Step") -> tuple[int, int]:
+    def claim(self, step: OpenStep) -> tuple[int, int]:
         """Give a step that begins what fed it; return when it began to wait, ABSENT if it did not, and for how long."""
         fed = self.feeding if self.feeding in self._of else next(reversed(self._of))
         self.feeding = fed
@@ -128,16 +123,32 @@ class Waits(threading.local):
             self._write(wait, step)
         return mine[0].start_ns, sum(wait.duration_ns for wait in mine)
 
-    def _write(self, wait: Wait, step: "Step | None" = None) -> None:
-        run = self._run
-        name = run.span_number("data", "phase")
+    def _write(self, wait: Wait, step: OpenStep | None = None) -> None:
+        spans = self._spans
+        name = spans.number("data", "phase")
         if name is None:
             return
         above: Any = step if step is not None else wait.around
         number = ABSENT if step is None else step.number
         parent = ABSENT if above is None else above.span_id
-        fields = (number, next(run.span_ids), parent, ABSENT, -1, 0, name)
-        run.spans.put(_pack_span, wait.start_ns, wait.duration_ns, *fields)
+        fields = (number, spans.next_id(), parent, ABSENT, -1, 0, name)
+        spans.put(wait.start_ns, wait.duration_ns, *fields)
+
+    def after_fork(self) -> None:
+        """In a forked child: what was waited for is the parent's."""
+        self._of.clear()
+        self.feeding, self.busy = None, False
+
+    def __deepcopy__(self, memo: Mapping[int, Any]) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as None: in another process a `Loader` is what it wraps."""
+        return _none, ()
+
+
+def _none() -> None:
+    """Return what waits are in another process."""
 
 
 class Loader(Generic[T]):
@@ -148,14 +159,15 @@ class Loader(Generic[T]):
     look for a DataLoader is the DataLoader.
     """
 
-    __slots__ = ("__weakref__", "_ranklake_run", "_ranklake_wrapped")
+    __slots__ = ("__weakref__", "_ranklake_waits", "_ranklake_wrapped")
 
-    def __init__(self, wrapped: Iterable[T], run: "Run") -> None:
+    def __init__(self, wrapped: Iterable[T], waits: Waits | None) -> None:
         object.__setattr__(self, "_ranklake_wrapped", wrapped)
-        object.__setattr__(self, "_ranklake_run", run)
+        object.__setattr__(self, "_ranklake_waits", waits)
 
-    def __iter__(self) -> "Batches[T]":
-        return Batches(self._ranklake_wrapped, self._ranklake_run)
+    def __iter__(self) -> Iterator[T]:
+        waits = self._ranklake_waits
+        return iter(self._ranklake_wrapped) if waits is None else Batches(self._ranklake_wrapped, waits)
 
     def __len__(self) -> int:
         return len(self._ranklake_wrapped)
@@ -170,23 +182,23 @@ class Loader(Generic[T]):
         setattr(self._ranklake_wrapped, name, value)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Loader, (self._ranklake_wrapped, self._ranklake_run)
+        return Loader, (self._ranklake_wrapped, self._ranklake_waits)
 
 
 class Batches(Generic[T]):
     """One passage through a `Loader`: its iterator. Beginning it counts as a wait, too: that starts the workers."""
 
-    __slots__ = ("_batches", "_run", "_source")
+    __slots__ = ("_batches", "_source", "_waits")
 
-    def __init__(self, iterable: Iterable[T], run: "Run") -> None:
-        self._run, self._source = run, object()
-        self._batches: Iterator[T] = run.waits.time(self._source, lambda: iter(iterable))
+    def __init__(self, iterable: Iterable[T], waits: Waits) -> None:
+        self._waits, self._source = waits, object()
+        self._batches: Iterator[T] = waits.time(self._source, lambda: iter(iterable))
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> T:
-        return self._run.waits.time(self._source, self._batches.__next__)
+        return self._waits.time(self._source, self._batches.__next__)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the wrapped's has
         if name in self.__slots__:  # not set yet

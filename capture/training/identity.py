@@ -14,8 +14,10 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
+from ranklake.capture.common.gaps import Gaps
+from ranklake.capture.common.monotonic import now
 from ranklake.capture.lifecycle.heartbeat import interval_s
 from ranklake.capture.provenance.group import Group, group_of
 from ranklake.capture.provenance.inquiry import Inquiry
@@ -23,18 +25,14 @@ from ranklake.capture.provenance.launcher import Launch
 from ranklake.capture.provenance.names import PARENT_VARIABLE
 from ranklake.capture.recording.recorder import Recorder
 from ranklake.capture.spool.claims import Claim, Claims
-from ranklake.capture.steps.phases import now
-
-if TYPE_CHECKING:
-    from ranklake.capture.common.gaps import Gaps
-    from ranklake.capture.steps.steps import Step
-    from ranklake.capture.training.run import Run
+from ranklake.capture.steps.stack import OpenStep
+from ranklake.capture.training.parts import RowParts
 
 Find = Callable[[Group | None], Launch]
 _LONGEST: Final = 128 - len("-claim-00000000")
 
 
-def numbered(launch: Launch, claims: Claims, gaps: "Gaps") -> Launch:
+def numbered(launch: Launch, claims: Claims, gaps: Gaps) -> Launch:
     """Return who a process is, with the attempt that it is where the run's name was used before on this node."""
     if not launch.key:
         return launch
@@ -51,6 +49,19 @@ def numbered(launch: Launch, claims: Claims, gaps: "Gaps") -> Launch:
     return replace(launch, attempt=found.attempt)
 
 
+class Identified(Protocol):
+    """What has an identity: the run."""
+
+    launch: Launch
+
+    @property
+    def rows(self) -> RowParts:
+        """Where it says who it is."""
+
+    def turn_over(self, launch: Launch) -> bool:
+        """Have what is recorded from here on be another run's or rank's; False where that cannot be done now."""
+
+
 class Identity:
     """Who this process is, as far as it is known.
 
@@ -62,7 +73,7 @@ class Identity:
         Makes what finds out the row of ``runs``, which rank 0 writes.
     """
 
-    def __init__(self, run: "Run", recorder: Recorder, find: Find, inquire: Callable[[Launch], Inquiry]) -> None:
+    def __init__(self, run: Identified, recorder: Recorder, find: Find, inquire: Callable[[Launch], Inquiry]) -> None:
         self._run, self._recorder, self._find, self._inquire = run, recorder, find, inquire
         self._group: Group | None = None
         self._trains = self._is_settled = self._is_announced = self._is_parents = False
@@ -83,8 +94,9 @@ class Identity:
         if self.launch.is_certain:
             self._settle()
         else:
-            self._run.each_second.insert(0, self.look)
-            self._run.__dict__["enter_step"] = self._enter_first_step
+            self._run.rows.lifecycle.each_second.insert(0, self.look)
+            progress = self._run.rows.progress
+            progress.on_begin = (self._begin_first_step, *progress.on_begin)
         if self.launch.launcher == "none":
             os.environ[PARENT_VARIABLE] = f"{os.getpid()} {self.launch.run}"
 
@@ -116,21 +128,25 @@ class Identity:
         """In a forked child: it records as the rank that its parent is; all else is the parent's."""
         self._lock = threading.RLock()
         self._is_parents = True
-        self._run.__dict__.pop("enter_step", None)
+        self._await_no_step()
         group = self._group or group_of()
         if group is not None and not self.launch.is_certain:
             self._recorder.launch = self._run.launch = self._found(group)
 
     # ── who it is ──
 
-    def _enter_first_step(self, step: "Step") -> None:
+    def _await_no_step(self) -> None:
+        progress = self._run.rows.progress
+        progress.on_begin = tuple(told for told in progress.on_begin if told != self._begin_first_step)
+
+    def _begin_first_step(self, step: OpenStep) -> None:
         """Look for torch.distributed when training begins, as it may be gone again when a second has passed."""
-        self._run.__dict__.pop("enter_step", None)
+        del step
+        self._await_no_step()
         self._trains = True
         self._group = self._group or group_of()
         if self._group is None:
             self._announce()
-        self._run.enter_step(step)
 
     def _ask(self) -> None:
         self._group = self._group or group_of()
@@ -162,11 +178,12 @@ class Identity:
         """Write down who this process is: its row of ``runs``, if it is rank 0, and that the rank starts."""
         run, launch = self._run, self.launch
         if launch.rank == 0 and self._inquiry is None:
-            with run.recording("runs"):
+            with run.rows.sink.recording("runs"):
                 self._inquiry = self._inquire(launch)
                 self._recorder.settle = self._inquiry.settle
                 self._inquiry.begin()
-        run.event("rank_start", launcher=launch.launcher, world_size=launch.world_size, interval_s=interval_s(run))
+        unheard_s = interval_s(run.rows.lifecycle.settings)
+        run.rows.events.add("rank_start", launcher=launch.launcher, world_size=launch.world_size, interval_s=unheard_s)
 
     def _settle(self) -> None:
         """Claim the rank, and announce the run if it is rank 0's; once."""
@@ -179,7 +196,7 @@ class Identity:
     def _announce(self) -> None:
         if self.launch.rank == 0 and not self._is_announced:
             self._is_announced = True
-            self._run.record("events", {"event": "run_start", "severity": "info"}, self._begun_ns)
+            self._run.rows.sink.record("events", {"event": "run_start", "severity": "info"}, self._begun_ns)
 
     # ── who else is ──
 
@@ -203,4 +220,4 @@ class Identity:
         self._become(apart)
         attributes = {"run": launch.run, "attempt": launch.attempt, "pids": [other.pid, own.pid]}
         row = {"event": "rank_claimed_twice", "severity": "error", "message": f"{line}: {mend}"}
-        self._run.record("events", {**row, "attributes": json.dumps(attributes)})
+        self._run.rows.sink.record("events", {**row, "attributes": json.dumps(attributes)})

@@ -1,57 +1,53 @@
 """Run: what a training loop talks to.
 
+A run is composed of parts with one job each, see `ranklake.capture.training.parts`; what is here hands on to them.
 Nothing in here raises into training, whatever it is given: what cannot be recorded is counted as a gap, by reason, and
 told once in a warning of the logger "ranklake".
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, Self
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from ranklake.capture.assets.assets import Assets
-from ranklake.capture.common.gaps import BAD_ARGUMENTS, BAD_VALUE, NOWHERE, Gaps, RefusedError
-from ranklake.capture.common.layouts import ABSENT
-from ranklake.capture.common.values import (
-    BadValueError,
-    DeviceValueError,
-    integer,
-    json_text,
-    number,
-    plain,
-    redacted,
-    repr_of,
-    text,
-)
+from ranklake.capture.assets.places import Place
+from ranklake.capture.common.gaps import BAD_ARGUMENTS, NOWHERE, Gaps, RefusedError
+from ranklake.capture.common.values import number, repr_of, text
 from ranklake.capture.lifecycle.failures import FAILURES
 from ranklake.capture.lifecycle.preemption import PREEMPTION
-from ranklake.capture.logs.logs import Logging
-from ranklake.capture.metrics.series import checked
+from ranklake.capture.logs.logs import LogHandler, StructlogProcessor
+from ranklake.capture.metrics.handles import Unrecorded
+from ranklake.capture.metrics.scalar import Scalar, no_scalar
+from ranklake.capture.metrics.value_log import ValueLog, plainly_named
 from ranklake.capture.provenance.launcher import Launch
 from ranklake.capture.spool.meta import ENDED
-from ranklake.capture.steps.device_phases import DevicePhase, Mark, Passage, cuda_in_use, mark_cuda
+from ranklake.capture.steps.collectives import Collectives
+from ranklake.capture.steps.flight import FlightRecorder
 from ranklake.capture.steps.flops import PEAK_MEASURED, FlopCount, measure_cpu_peak
-from ranklake.capture.steps.phases import Phase, misspelt, now, phase_column, phase_handle
-from ranklake.capture.steps.steps import NOTHING, Missed, Nothing, Step
-from ranklake.capture.steps.waits import Waits
-from ranklake.capture.training.watching import Watching
-from ranklake.redaction.redact import redact
+from ranklake.capture.steps.nothing import NOTHING, Nothing, nothing
+from ranklake.capture.steps.phases import AnyPhase
+from ranklake.capture.steps.step import Step
+from ranklake.capture.steps.waits import Loader
+from ranklake.capture.training.parts import RowParts, SlotParts
 
 if TYPE_CHECKING:
+    from ranklake.capture.metrics.aggregate import Aggregate
+    from ranklake.capture.metrics.counter import Counter
+    from ranklake.capture.metrics.distribution import Distribution
     from ranklake.capture.recording.keeper import Keeper
     from ranklake.capture.recording.recorder import Recorder
-    from ranklake.capture.steps.stack import Frame
+    from ranklake.capture.steps.phase import Phase
+    from ranklake.capture.steps.steps import Steps
     from ranklake.capture.training.identity import Identity
 
-AnyPhase = Phase | DevicePhase
-_SEVERITIES: Final = frozenset({"info", "warning", "error"})
-_SEVERITY_OF: Final = {
-    "warn": "warning",
-    **dict.fromkeys(("err", "critical", "fatal", "emergency", "alert", "catastrophe", "catastrophic"), "error"),
-}
-"""What others say for them."""
+T = TypeVar("T")
 
 
-class Run(Watching, Logging, Assets):
+class Run:
     """A training run being recorded by one rank. Made by `start`; see there for the parameters.
 
     Parameters
@@ -69,20 +65,23 @@ class Run(Watching, Logging, Assets):
         Who this process is, as far as it is known.
     identity
         What finds that out.
-    turns
-        Called when it turns out to be another rank, or of another run.
+    rows, slots
+        The parts that it is composed of; `slots` is None for a run that records nothing.
     """
 
     def __init__(self, launch: Launch, recorder: "Recorder | None" = None, idle: Gaps | None = None) -> None:
-        super().__init__(recorder, idle)
         self.launch = launch
-        self._keeper: Keeper | None = None
-        self.ending: dict[str, Any] = {}
-        self.drains, self.closers, self.each_second = [], [], []
-        self.turns: list[Callable[[Launch], object]] = []
         self.identity: Identity | None = None
-        self.on_device: dict[Frame, Passage] = {}
-        self.mark: Mark = mark_cuda
+        self._recorder, self._idle = recorder, idle
+        self._keeper: Keeper | None = None
+        self.rows = RowParts(self, recorder, idle)
+        self.slots = None if recorder is None else SlotParts(self, recorder, self.rows)
+        self._steps: Steps | None = None
+        self._phases: dict[object, Phase] = {}
+        if self.slots is not None:
+            # What a training loop calls in each step has a short way: no call of ours hands on to another.
+            self._steps, self._phases = self.slots.steps, self.slots.phases.made
+            object.__setattr__(self, "log", self.slots.values.fast)
 
     # ── who and what ──
 
@@ -106,10 +105,15 @@ class Run(Watching, Logging, Assets):
         """Restart number of the run."""
         return self.launch.attempt
 
+    @property
+    def enabled(self) -> bool:
+        """Whether anything is recorded."""
+        return self.rows.sink.enabled
+
     def gaps(self) -> dict[str, dict[str, int]]:
         """Return what this process could not record so far: rows by table and reason."""
         counts: dict[str, dict[str, int]] = {}
-        for (table, reason), rows in sorted(self._gaps.totals().items()):
+        for (table, reason), rows in sorted(self.rows.sink.gaps.totals().items()):
             counts.setdefault(table, {})[reason] = rows
         return counts
 
@@ -129,15 +133,16 @@ class Run(Watching, Logging, Assets):
         scalars
             Further values, as if logged in the step.
         """
-        if self._recorder is None:
-            return NOTHING if self._idle is None else Missed(self._idle, "steps", "spans")
+        steps = self._steps
+        if steps is None:
+            return nothing(self._idle, "steps", "spans")
         try:
-            step = Step(self, n, {"tokens": tokens, "samples": samples}, scalars)
+            step = Step(steps, n, {"tokens": tokens, "samples": samples}, scalars)
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
-            self.trouble("beginning a step", error, "steps")
+            steps.sink.trouble("beginning a step", error, "steps")
             return NOTHING
         if excess:
-            self.refuse("scalars", BAD_ARGUMENTS, repr_of(excess))
+            steps.sink.refuse("scalars", BAD_ARGUMENTS, repr_of(excess))
         return step
 
     def phase(
@@ -170,45 +175,142 @@ class Run(Watching, Logging, Assets):
                 return self._phases[name]
         except Exception:  # noqa: BLE001, S110 - not made yet, or no name at all: see below
             pass
-        if self._recorder is None:
-            return NOTHING if self._idle is None else Missed(self._idle, "spans")
-        try:
-            phase = self._new_phase(name, size_bytes, microbatch, on_device=bool(on_device))
-        except RefusedError as refused:
-            self.refuse("spans", refused.reason, refused.detail)
-        except (BadValueError, DeviceValueError) as error:
-            self.refuse("spans", BAD_VALUE, str(error))
-        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
-            self.trouble("beginning a phase", error, "spans")
-        else:
-            if excess:
-                self.refuse("spans", BAD_ARGUMENTS, repr_of(excess))
-            return phase
-        return NOTHING
+        if self.slots is None:
+            return nothing(self._idle, "spans")
+        return self.slots.phases.find(name, *excess, size_bytes=size_bytes, microbatch=microbatch, on_device=on_device)
 
-    def _new_phase(self, name: object, size_bytes: object, microbatch: object, *, on_device: bool) -> AnyPhase:
-        assert self._recorder is not None
-        name = checked(name)
-        column, kind = phase_column(name)
-        if column < 0 and (meant := misspelt(name)):
-            self.misuse(f"phase {name}", f"phase {name!r} adds to no column of the step; did you mean {meant!r}?")
-        where = self.coordinates_of_spans
-        number = self._recorder.series.span(name, kind, **where)
-        size = ABSENT if size_bytes is None else integer(size_bytes)
-        batch = -1 if microbatch is None else integer(microbatch) & 0x7FFFFFFF
-        if on_device and cuda_in_use():
-            on_stream = self._recorder.series.span(name, kind, stream="cuda", device_time=1, **where)
-            return DevicePhase(self, phase_handle(self, number, -1, size, batch), on_stream, column, self.mark)
-        phase = phase_handle(self, number, column, size, batch)
-        if size_bytes is None and microbatch is None and not on_device:
-            self._phases[name] = phase
-        return phase
+    def loader(self, batches: Iterable[T]) -> Iterable[T]:
+        """Return batches whose waits are recorded as phase ``data`` of the step that they feed.
 
-    def step_span(self) -> int | None:
-        """Return the number of the name of steps' spans; None if there is none to be had, which is then counted."""
-        return self.span_number("step", "step")
+            for n, batch in enumerate(run.loader(DataLoader(…))):
+                with run.step(n): ...
 
-    # ── events ──
+        Parameters
+        ----------
+        batches
+            Any iterable. What is returned has its length, attributes and methods.
+
+        Notes
+        -----
+        The wait before a step belongs to the step: `ranklake.capture.steps.waits` says how. It is recorded when
+        the step begins.
+        """
+        return Loader(batches, self.slots.waits) if self.slots is not None and self.enabled else batches
+
+    def coordinates(self, mesh: object = None, **axes: object) -> None:
+        """Say where in the mesh this rank is: all spans from here on have it in ``dp_rank``, ``pp_rank``, ``tp_rank``.
+
+        Call it before phases are looked up: handles that there are keep what they had.
+
+        Parameters
+        ----------
+        mesh
+            A torch DeviceMesh with names for its axes.
+        axes
+            ``dp``, ``pp``, ``tp``, ``ep`` or ``cp``, each with the rank's number on it. These win.
+        """
+        if self.slots is not None:
+            self.slots.spans.locate(mesh, axes)
+            self._phases.clear()
+
+    # ── values ──
+
+    def log(
+        self, mapping: Mapping[Any, object] | None = None, *excess: object, step: object = None, **scalars: object
+    ) -> None:
+        """Record values by name, all at one moment.
+
+        Within a step, ``loss``, ``lr``, ``grad_norm``, ``tokens`` and ``samples`` go to the step's row; all else
+        becomes metrics.
+
+        Parameters
+        ----------
+        mapping
+            Names to values, for names that are no identifiers, such as ``"eval/loss"``.
+        step
+            Step that the values belong to; by default the running one, or between steps the one that ended last.
+        scalars
+            Further names and values.
+        """
+        if self.slots is not None:
+            self.slots.values.fast(mapping, *excess, step=step, **scalars)
+        elif self._idle is not None:
+            self._miss_values({**mapping, **scalars} if mapping is not None else scalars, excess)
+
+    def _miss_values(self, given: dict[Any, object], excess: tuple[object, ...]) -> None:
+        """Count what a run that was never started is given."""
+        sink = self.rows.sink
+        if excess:
+            sink.refuse("scalars", BAD_ARGUMENTS, repr_of(excess))
+        sink.miss("scalars", len(plainly_named(sink, given)))
+
+    def scalar(self, name: object, kind: object = None, unit: object = None, *_: object, keep: object = None) -> Scalar:
+        """Return a handle for one metric: the fastest way to record values.
+
+        Parameters
+        ----------
+        kind
+            ``gauge``, ``counter``, ``delta`` or ``ratio``: how values combine. By default what the registry says of
+            the metric, and gauge if it says nothing.
+        unit
+            What the values are in, in the registry's letters. None stands for what the registry says.
+        keep
+            Share of the values to keep, from 0 to 1; by default what the setting ``sampling`` says. See
+            `ranklake.capture.metrics.sampling`.
+        """
+        return (
+            no_scalar(text(name, 80), self._idle)
+            if self.slots is None
+            else self.slots.meter.scalar(name, kind, unit, keep)
+        )
+
+    def counter(self, name: object, *_: object, unit: str | None = None) -> "Counter | Unrecorded":
+        """Return a handle that only grows: ``read.add(len(block))`` records the sum so far.
+
+        Parameters
+        ----------
+        unit
+            What is counted, such as ``By`` for bytes. None stands for what the registry says.
+        """
+        if self.slots is None:
+            return Unrecorded(text(name, 80), "scalars", self._idle)
+        return self.slots.meter.counter(name, unit)
+
+    def aggregate(
+        self, name: object, *_: object, every_s: object = 10.0, kind: object = None, unit: object = None
+    ) -> "Aggregate | Unrecorded":
+        """Return a handle whose values become one row per interval: count, least, greatest, mean, deviation, last.
+
+        For what happens too often to keep each value. Each thread that uses the handle has rows of its own.
+
+        Parameters
+        ----------
+        every_s
+            Length of an interval; sealing ends it early, and a row never lacks a value that was added.
+        kind, unit
+            As for `scalar`.
+        """
+        if self.slots is None:
+            return Unrecorded(text(name, 80), "scalars", self._idle)
+        return self.slots.meter.aggregate(name, every_s, kind, unit)
+
+    def histogram(
+        self, name: object, *_: object, every_s: object = 60.0, max_buckets: object = 160, unit: object = None
+    ) -> "Distribution | Unrecorded":
+        """Return a handle for whole distributions: ``grads.record(array)``; one row of ``distributions`` per interval.
+
+        Parameters
+        ----------
+        every_s, unit
+            As for `aggregate`.
+        max_buckets
+            Of each sign, 4 to 160: the resolution is the finest at which the interval's values fit into so many.
+        """
+        if self.slots is None:
+            return Unrecorded(text(name, 80), "distributions", self._idle)
+        return self.slots.meter.histogram(name, every_s, max_buckets, unit)
+
+    # ── events, log lines, files ──
 
     def event(
         self,
@@ -237,70 +339,236 @@ class Run(Watching, Logging, Assets):
         attributes
             What else is known, kept as JSON. What looks like a credential is redacted, here and in the message.
         """
-        if self._recorder is None:
-            self._miss("events")
-            return
-        moment = now()
-        with self.recording("events"):
-            frame = self.stack.top
-            if step is None:
-                at = ABSENT if frame is None or frame.step is None else frame.step.number
-            else:
-                at = integer(step)
-            if excess:
-                attributes["excess"] = excess
-            columns: dict[str, Any] = {
-                "event": checked(name)[:256],
-                "severity": self._severity(severity),
-                "message": None if message is None else redacted(message, 8192),
-                "step": None if at == ABSENT else at,
-                "duration_ns": None if duration_s is None else max(0, round(number(duration_s) * 1e9)),
-                "attributes": json_text(redact(plain(attributes))),
-            }
-            self.record("events", columns, moment)
+        self.rows.events.add(
+            name, *excess, message=message, step=step, severity=severity, duration_s=duration_s, **attributes
+        )
 
-    def _severity(self, given: object) -> str:
-        """Return a severity that the contract has; of another, the nearest, and it is told."""
-        if isinstance(given, str) and given in _SEVERITIES:
-            return given
-        word = text(given, 80)
-        severity = _SEVERITY_OF.get(word.lower(), "info")
-        known = "info, warning or error"
-        self.misuse(f"severity {word}", f"severity {word!r} is not {known}; it is recorded as {severity!r}")
-        return severity
-
-    def record(self, table: str, columns: Mapping[str, Any], at_ns: int | None = None) -> bool:
-        """Write a row of one of `ranklake.capture.common.layouts.FRAME_LANES`; False if it was counted as a gap.
-
-        For the sources of this room, which know the table's contract: what they give is written as it is.
+    def log_handler(
+        self, level: int | str = logging.INFO, *, levels: Mapping[str, int | str] | None = None
+    ) -> LogHandler:
+        """Return a handler of `logging` that records: ``logging.getLogger().addHandler(run.log_handler())``.
 
         Parameters
         ----------
-        columns
-            By the contract's names, as JSON has them: times in microseconds since 1970, columns of JSON as text. None
-            stands for NULL.
-        at_ns
-            Monotonic time of the row; by default now.
+        level
+            Least level to record. Of what is below INFO a share is kept (the setting ``log_verbose``).
+        levels
+            Others for some loggers and those below them, such as ``{"urllib3": "ERROR"}``.
+
+        Raises `ValueError` for a level that `logging` does not know.
         """
-        if self._recorder is None:
-            self._miss(table)
-            return False
-        row = {column: value for column, value in columns.items() if value is not None}
-        return self._recorder.records[table].append(now() if at_ns is None else at_ns, row)
+        return self.rows.logs.handler(level, levels)
 
-    @contextlib.contextmanager
-    def recording(self, table: str) -> Iterator[None]:
-        """Count as a gap of the table what is raised within: telemetry never raises into training."""
-        try:
-            yield
-        except RefusedError as refused:
-            self.refuse(table, refused.reason, refused.detail)
-        except (BadValueError, DeviceValueError, OverflowError, ValueError) as error:
-            self.refuse(table, BAD_VALUE, str(error))
-        except Exception as error:  # noqa: BLE001 - whatever it is
-            self.trouble(f"recording in {table}", error, table)
+    def structlog_processor(self, level: int | str = logging.INFO) -> StructlogProcessor:
+        """Return a processor for structlog that records and hands on; it goes before the renderer.
 
-    # ── FLOPs ──
+        Raises `ValueError` for a level that `logging` does not know.
+        """
+        return self.rows.logs.processor(level)
+
+    def dataset(  # noqa: PLR0913 - columns of a table
+        self,
+        name: str,
+        place: Place | None = None,
+        *,
+        split: str | None = None,
+        version: str | None = None,
+        role: str | None = None,
+        data_format: str | None = None,
+        samples: int | None = None,
+        tokens: int | None = None,
+        index: Place | Iterable[int] | None = None,
+        preprocessing_version: str | None = None,
+        preprocessing: Mapping[str, Any] | None = None,
+        tokenizer: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        wait: bool = False,
+        **attributes: object,
+    ) -> None:
+        """Record what is trained or evaluated on, with a fingerprint of its files; a row of ``datasets``.
+
+        Parameters
+        ----------
+        place
+            A folder, a file, or an fsspec URI; hashed in the background (see `ranklake.capture.assets.fingerprint`).
+        split, version, role, data_format, samples, tokens, preprocessing_version, tokenizer
+            As the columns of these names say; ``role`` is what the split is called, where it is not given.
+        index
+            Which samples the split has, in which order: a file, or numbers, hashed as decimal lines.
+        preprocessing
+            Its configuration, of which the digest is recorded.
+        storage_options
+            For fsspec.
+        wait
+            Return when the row is written.
+        attributes
+            What else is known, kept as JSON.
+        """
+        self.rows.datasets.add(
+            name,
+            place,
+            split=split,
+            version=version,
+            role=role,
+            data_format=data_format,
+            samples=samples,
+            tokens=tokens,
+            index=index,
+            preprocessing_version=preprocessing_version,
+            preprocessing=preprocessing,
+            tokenizer=tokenizer,
+            storage_options=storage_options,
+            wait=wait,
+            **attributes,
+        )
+
+    def artifact(  # noqa: PLR0913 - columns of a table
+        self,
+        name: str,
+        place: Place,
+        *,
+        kind: str = "other",
+        step: int | None = None,
+        tag: str | None = None,
+        media_type: str | None = None,
+        inputs: Sequence[str] = (),
+        storage_options: Mapping[str, Any] | None = None,
+        wait: bool = False,
+        **attributes: object,
+    ) -> None:
+        """Record a file or folder that the run has made: its place, size and digest; a row of ``artifacts``.
+
+        Parameters
+        ----------
+        place
+            A folder, a file, or an fsspec URI; hashed in the background. What is written to later is another artifact.
+        kind
+            checkpoint, model, profile, dump, plot, dataset, log or other.
+        step
+            The step that it holds the state of.
+        tag
+            As `tag` does.
+        inputs
+            SHA-256 of what it was made from.
+        """
+        self.rows.artifacts.add(
+            name,
+            place,
+            kind=kind,
+            step=step,
+            tag=tag,
+            media_type=media_type,
+            inputs=inputs,
+            storage_options=storage_options,
+            wait=wait,
+            **attributes,
+        )
+
+    def checkpoint(
+        self,
+        path: Place,
+        *,
+        step: int | None = None,
+        tag: str | None = None,
+        tag_value: float | None = None,
+        tag_metric: str | None = None,
+        name: str | None = None,
+        inputs: Sequence[str] = (),
+        **attributes: object,
+    ) -> AbstractContextManager[Path]:
+        """Give a place to write a checkpoint to, which appears at `path` when the block has ended, whole.
+
+            with run.checkpoint("out/step-100.pt", step=100, tag="best-val-loss", tag_value=loss) as place:
+                torch.save(model.state_dict(), place)
+
+        The place does not exist yet: make a file or a folder of it; the folder above it does. If the block raises, what
+        it wrote is removed and `path` is as it was; so it is if the block wrote nothing, which is told. The digest is
+        found out in the background. This works in a run that records nothing, too.
+
+        Raises
+        ------
+        OSError
+            It cannot be brought to the disk or renamed.
+        RanklakeError
+            `path` is a URI: upload what was written, and record that with `artifact`.
+        """
+        return self.rows.artifacts.checkpoint(
+            path,
+            step=step,
+            tag=tag,
+            tag_value=tag_value,
+            tag_metric=tag_metric,
+            name=name,
+            inputs=inputs,
+            **attributes,
+        )
+
+    def tag(
+        self, name: str, tag: str, *, value: float | None = None, metric: str | None = None, kind: str = "checkpoint"
+    ) -> None:
+        """Give an artifact a tag, such as ``best-val-loss``; the one that this process gave it to before loses it.
+
+        Rows of ``artifacts`` with the actions ``tagged`` and ``untagged`` are its history.
+        """
+        self.rows.artifacts.tag(name, tag, value=value, metric=metric, kind=kind)
+
+    # ── what looks over training's shoulder ──
+
+    def collectives(self, *models: object) -> Collectives | None:
+        """Time collectives from here on, without waiting for any: those of torch.distributed and of models' gradients.
+
+        Parameters
+        ----------
+        models
+            Each DistributedDataParallel in them gets a hook that times its all-reduce; see
+            `ranklake.capture.steps.gradients.watch_gradients`. Fully sharded ones (FSDP, ``fully_shard``) call
+            torch.distributed's functions, which are timed for everyone.
+
+        Returns
+        -------
+        What times them, whose ``stop`` ends that; None in a run that records nothing. `close` stops it, too.
+        """
+        return self.slots.watchers.collectives(models) if self.slots is not None and self.enabled else None
+
+    def profile(
+        self, every: int = 1000, *, folder: str | PathLike[str] | None = None, max_bytes: int = 1 << 28
+    ) -> None:
+        """Run torch.profiler on one step in so many, the same on every rank.
+
+        The traces are kept as artifacts and summed up as spans of the step: compute, communication, overlap, idle. The
+        profiler starts before the step and stops after it, waiting for the GPU then.
+
+        Parameters
+        ----------
+        every
+            Steps are drawn by the run's name and their number: a thousand have one on average, not exactly.
+        folder
+            Where traces are kept, on a local disk; by default ``profiles`` in the local spool.
+        max_bytes
+            A trace that is larger before it is compressed is deleted, and an event says so.
+        """
+        if self.slots is not None and self.enabled:
+            self.slots.watchers.profile(every, folder, max_bytes)
+
+    def flight_recorder(
+        self, timeout_s: float = 300.0, *, folder: str | PathLike[str] | None = None
+    ) -> FlightRecorder | None:
+        """Keep torch's Flight Recorder, what collectives each rank has begun and ended, when training hangs or fails.
+
+        Parameters
+        ----------
+        timeout_s
+            Training hangs if no step or phase has begun for so long.
+        folder
+            Where dumps are kept, on a local disk; by default ``dumps`` in the local spool.
+
+        Returns
+        -------
+        What keeps them, whose ``dump`` keeps one now; None in a run that records nothing.
+        """
+        if self.slots is None or not self.enabled:
+            return None
+        return self.slots.watchers.flight_recorder(timeout_s, folder)
 
     def count_flops(self, *_: object, tokens: object = None) -> FlopCount | Nothing:
         """Return a context around one real training step whose FLOPs torch counts; see `FlopCount`.
@@ -310,21 +578,23 @@ class Run(Watching, Logging, Assets):
         tokens
             Tokens that this rank trains on in that step, for FLOPs per token.
         """
-        return NOTHING if self._recorder is None else FlopCount(self, tokens)
+        if self.slots is None:
+            return NOTHING
+        return FlopCount(self.rows.sink, self.rows.events, self.slots.scalars.add, tokens)
 
     def calibrate_peak(self) -> float | None:
         """Measure this CPU's peak, record it as device/peak_flops_measured and return it in FLOP/s.
 
         None, and nothing is recorded, where a GPU computes or torch is not imported. Takes about two seconds.
         """
-        if self._recorder is None:
+        if self.slots is None:
             return None
         try:
             peak = measure_cpu_peak()
             if peak is not None:
-                self.scalar(PEAK_MEASURED).add(peak)
+                self.slots.scalars.add(PEAK_MEASURED, peak)
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
-            self.trouble("measuring the peak", error)
+            self.rows.sink.trouble("measuring the peak", error)
             return None
         return peak
 
@@ -332,14 +602,14 @@ class Run(Watching, Logging, Assets):
 
     def flush(self, timeout_s: float = 10.0) -> bool:
         """Seal and upload what is recorded so far; True if all of it reached the spool in time."""
-        if self._keeper is None or self._closed:
+        if self._keeper is None or self.slots is None or not self.enabled:
             return False
         try:
-            self.drain_devices(0.0)
-            self.drain(1.0)
-            return self._keeper.flush(self._gaps.lenient("timeout_s", number, timeout_s, 10.0))
+            self.slots.device.drain(0.0)
+            self.rows.lifecycle.drain(1.0)
+            return self._keeper.flush(self.rows.sink.gaps.lenient("timeout_s", number, timeout_s, 10.0))
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
-            self.trouble("flushing", error)
+            self.rows.sink.trouble("flushing", error)
             return False
 
     def close(self, timeout_s: float = 10.0) -> None:
@@ -347,23 +617,25 @@ class Run(Watching, Logging, Assets):
 
         Closing twice is harmless. What is logged afterwards is counted as a gap.
         """
-        if self._recorder is None or self._closed:
+        slots, sink, lifecycle = self.slots, self.rows.sink, self.rows.lifecycle
+        if self._recorder is None or slots is None or sink.is_closed:
             return
-        seconds = self._gaps.lenient("timeout_s", number, timeout_s, 10.0)
+        seconds = sink.gaps.lenient("timeout_s", number, timeout_s, 10.0)
         try:
-            self.drain_devices(min(1.0, seconds))
-            self.wind_up(min(1.0, seconds))
-            if self.sampler is not None:
-                self.sampler.close()
-            self.stop_watching()
+            slots.device.drain(min(1.0, seconds))
+            lifecycle.wind_up(min(1.0, seconds))
+            if slots.scalars.sampler is not None:
+                slots.scalars.sampler.close()
+            slots.watchers.stop(lifecycle.ending.get("reason"))
+            slots.waits.leave_all()
             if self.identity is not None:
                 self.identity.close()
             self._record_end()
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
-            self.trouble("ending the run", error)
-        self._closed = True
-        PREEMPTION.leave(self)
-        FAILURES.leave(self)
+            self.rows.sink.trouble("ending the run", error)
+        sink.is_closed = True
+        PREEMPTION.leave(lifecycle)
+        FAILURES.leave(lifecycle)
         try:
             self._recorder.close()
             if self._keeper is not None:
@@ -372,7 +644,7 @@ class Run(Watching, Logging, Assets):
                 self._recorder.flush_gaps()
                 self._recorder.stream.close()
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
-            self.trouble("closing", error)
+            self.rows.sink.trouble("closing", error)
 
     def _record_end(self) -> None:
         assert self._recorder is not None
@@ -380,9 +652,11 @@ class Run(Watching, Logging, Assets):
             return
         self._recorder.flush_gaps()
         self._recorder.tell_gaps()
-        if self.launch.rank == 0 and "signal" not in self.ending:  # what a signal ends has not come to its end
+        if (
+            self.launch.rank == 0 and "signal" not in self.rows.lifecycle.ending
+        ):  # what a signal ends has not come to its end
             self.event("run_end")
-        self.event("rank_end", **self.ending)
+        self.event("rank_end", **self.rows.lifecycle.ending)
         with contextlib.suppress(RefusedError):
             self._recorder.note(ENDED)
 
@@ -390,17 +664,18 @@ class Run(Watching, Logging, Assets):
         """Have what is recorded from here on be another run's or rank's; False where that cannot be done now."""
         if self._keeper is None or not self._keeper.turn_over(launch):
             return False
-        for told in self.turns:
+        for told in self.rows.lifecycle.turns:
             told(launch)
         return True
 
     def keep(self, keeper: "Keeper") -> None:
         """Have sealing and uploading looked after."""
         self._keeper = keeper
+        self.rows.lifecycle.hurry = keeper.hurry
 
     def expects_late_values(self) -> bool:
         """Say whether values are on their way from a device."""
-        return len(self._deferred) > 0
+        return self.slots is not None and len(self.slots.device) > 0
 
     def note_fork(self) -> None:
         """In the parent: a child may leave a stream of its own."""
@@ -414,29 +689,28 @@ class Run(Watching, Logging, Assets):
             try:
                 self._keeper.report_late()
             except Exception as error:  # noqa: BLE001 - nobody is left to handle it
-                self.trouble("reporting late gaps", error)
+                self.rows.sink.trouble("reporting late gaps", error)
 
     def after_fork(self) -> None:
         """In a forked child: no threads, no uploads; blocks that are open began in the parent, which records them."""
-        self._keeper = None
-        self.waits = Waits(self)
-        self._deferred.after_fork()
-        if self._meters is not None:
-            self._meters.after_fork()
-        if self.sampler is not None:
-            self.sampler.after_fork()
+        self._keeper = self.rows.lifecycle.hurry = None
+        if self.slots is not None:
+            self.slots.after_fork()
         if self._recorder is not None:
             self._recorder.after_fork()
         if self.identity is not None:
             self.identity.after_fork()
-        self.current = None
-        frame = self.stack.top
-        while frame is not None:
-            frame.start = None
-            frame = frame.parent
+        self.rows.progress.after_fork()
 
     def __enter__(self) -> Self:
         return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and not isinstance(error, GeneratorExit):
+            self.rows.lifecycle.fail(error)
+        self.close()
 
     def __deepcopy__(self, memo: Mapping[int, Any]) -> Self:
         return self
@@ -450,3 +724,8 @@ class Run(Watching, Logging, Assets):
 def _elsewhere(launch: Launch) -> Run:
     """Return a run that was pickled, maybe into another process: what it is given is counted, and told once."""
     return Run(launch, None, NOWHERE)
+
+
+ValueLog.log.__doc__ = (
+    Run.log.__doc__
+)  # which stands in its place in a run that records: `help(run.log)` tells the same

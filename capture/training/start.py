@@ -21,6 +21,7 @@ from ranklake.capture.provenance.launcher import Launch, find_launch
 from ranklake.capture.provenance.names import clean
 from ranklake.capture.provenance.provenance import learn_secrets, run_row
 from ranklake.capture.recording.recorder import Recorder
+from ranklake.capture.samplers.sample import Sampler
 from ranklake.capture.sending.upload import missing_package
 from ranklake.capture.spool.claims import Claims
 from ranklake.capture.spool.places import local_root, spool_uri
@@ -149,12 +150,12 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
     asked = given_run or os.environ.get("RANKLAKE_RUN", "")
     if asked and clean(asked) != asked:
         kept = "letters, digits, '.', '_' and '-', and nothing that looks like a credential"
-        begun.misuse("run", f"run {text(asked, 200)!r} is recorded as {clean(asked)!r}: a name has {kept}")
+        begun.rows.sink.misuse("run", f"run {text(asked, 200)!r} is recorded as {clean(asked)!r}: a name has {kept}")
     missing = missing_package(uri)
     if missing:
         gaps.warn("spool", f"nothing can be sent to {redact_uri(uri)}: {missing}; it waits in {recorder.root}")
     begun.identity = Identity(begun, recorder, find, inquire)
-    with begun.recording("events"):
+    with begun.rows.sink.recording("events"):
         begun.identity.begin()
     return begun
 
@@ -163,34 +164,43 @@ def _begin(recorder: Recorder, storage_options: dict[str, Any]) -> Run:
     """Open the stream and start the threads."""
     from ranklake.capture.recording.keeper import Keeper  # pyarrow and fsspec: not before something is recorded
     from ranklake.capture.samplers import inprocess
+    from ranklake.capture.samplers.sample_writer import SampleWriter
 
     try:
         recorder.require()
     except RefusedError as refused:  # it may be there later; until then each row is counted
         recorder.gaps.warn("start", f"the local spool cannot be used yet: {refused.reason} ({refused.detail})")
     run = Run(recorder.launch, recorder)
-    run.each_second.append(Heartbeat(run).look)
-    keeper = Keeper(recorder, storage_options, expects_late_values=run.expects_late_values, each_second=run.look)
+    rows = run.rows
+    lifecycle = rows.lifecycle
+    lifecycle.each_second.append(Heartbeat(run, recorder.settings, rows.events, rows.progress).look)
+    keeper = Keeper(recorder, storage_options, expects_late_values=run.expects_late_values, each_second=lifecycle.look)
     run.keep(keeper)
     _runs.add(run)
     atexit.register(run.at_exit)
     util = sys.modules.get("multiprocessing.util")
     if util is not None and spawner() is not None:  # a forked one of its children ends without the others being called
         util.Finalize(None, run.at_exit, exitpriority=1)
-    FAILURES.watch(run)
+    FAILURES.watch(lifecycle)
     if recorder.stream is not None:
         try:
-            run.listen(recorder.stream.folder)
+            rows.logs.listen(recorder.stream.folder)
         except (OSError, ValueError) as error:
             recorder.gaps.warn("stderr", f"standard error is not recorded: {error}")
     try:
-        PREEMPTION.watch(run)
-        run.drains.append(PREEMPTION.settle)
+        PREEMPTION.watch(lifecycle)
+        lifecycle.drains.append(PREEMPTION.settle)
     except (OSError, ValueError) as error:
         recorder.gaps.warn("preemption", f"signals are not recorded: {error}")
+
+    def write_samples(samplers: list[Sampler]) -> SampleWriter:
+        assert run.slots is not None
+        return SampleWriter(rows.sink, rows.events, run.slots.meter, samplers)
+
     try:
         keeper.start()
-        inprocess.begin(run, recorder.root, recorder.stream.name if recorder.stream else None, recorder.launch)
+        own = recorder.stream.name if recorder.stream else None
+        inprocess.begin(lifecycle, write_samples, recorder.root, own, recorder.launch)
     except RuntimeError as error:  # no more threads to be had
         recorder.gaps.warn("threads", f"{error}; segments wait in {recorder.root} for `ranklake agent`")
     return run

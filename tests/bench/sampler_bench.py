@@ -23,7 +23,6 @@ from ranklake.capture.node.errand import Errand
 from ranklake.capture.node.node import Node
 from ranklake.capture.samplers.gpu import GpuSampler
 from ranklake.capture.samplers.host import HostSampler
-from ranklake.capture.samplers.sampling import Sampling
 from ranklake.capture.spool.stream import StreamName
 
 TAPE = Path(__file__).parents[1] / "support" / "nvml_handmade.jsonl"
@@ -48,7 +47,7 @@ def tick_ms(make, ticks):
     with tempfile.TemporaryDirectory() as folder:
         node = Node(Path(folder) / "local", f"{folder}/spool")
         sampler = make(Path(folder))
-        sampling = Sampling(node.run, [_Clocked(sampler)])
+        sampling = node.sample_writer([_Clocked(sampler)])
         sampling.tick()
         began = time.process_time()
         for _ in range(ticks):

@@ -62,7 +62,7 @@ def test_a_dataset_does_not_delay_training_and_has_a_row_all_the_same(place, tmp
     run = place.start()
 
     def until_it_ends():
-        while not run._background._stopping:
+        while not run.rows.hashing.background._stopping:
             time.sleep(0.01)
         yield 1
 
@@ -176,7 +176,7 @@ def test_what_is_written_again_before_it_is_hashed_gets_no_digest(place, tmp_pat
     for content in (b"one", b"two"):
         model.unlink(missing_ok=True)
         model.write_bytes(content)
-        run.record_checkpoint(model, step=1)
+        run.rows.artifacts.record_checkpoint(model, step=1)
         run.event("between")
     go.set()
     run.flush()
@@ -194,7 +194,7 @@ def test_a_file_of_ours_is_told_without_credentials(place, tmp_path):
     folder.mkdir()
     (folder / "trace").write_bytes(b"trace")
     with place.start() as run:
-        run.record_file(folder / "trace", "dump", atomic=True)
+        run.rows.artifacts.record_file(folder / "trace", "dump", atomic=True)
     (row,) = rows(place.spool, "artifacts")
     assert row["uri"] == f"{tmp_path}/password=[redacted]"
     assert (row["name"], row["kind"], row["bytes"]) == ("trace", "dump", 5)

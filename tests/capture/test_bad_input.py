@@ -525,7 +525,7 @@ def test_warnings_are_told_without_credentials(place, caplog):
     """A value that is none may be a secret; so may the text of an error of somebody else's."""
     run = place.start(log_rate_per_s="token=hunter2")
     run.log({"loss": "password=hunter2"})
-    run.trouble("looking", ValueError("https://me:hunter2@host/x"), "scalars")
+    run.rows.sink.trouble("looking", ValueError("https://me:hunter2@host/x"), "scalars")
     run.close()
     assert caplog.text.count("[redacted]") >= 2
     assert "hunter2" not in caplog.text

@@ -7,8 +7,7 @@ import torch
 from recorded import check_books, rows
 
 from ranklake.capture.common.gaps import DEVICE_VALUE
-from ranklake.capture.steps import device_phases
-from ranklake.capture.training import run as run_module
+from ranklake.capture.steps import device_phases, phases
 
 S = 1_000_000_000
 
@@ -50,8 +49,8 @@ class Marked:
 def stream(monkeypatch):
     """Give a stream that stands for CUDA's."""
     made = Stream()
-    monkeypatch.setattr(run_module, "cuda_in_use", lambda: True)
-    monkeypatch.setattr(run_module, "mark_cuda", made.mark)
+    monkeypatch.setattr(phases, "cuda_in_use", lambda: True)
+    monkeypatch.setattr(device_phases, "mark_cuda", made.mark)
     return made
 
 
@@ -123,7 +122,7 @@ def test_a_time_that_never_arrives_is_null_and_counted(place, stream):
 
 def test_a_stream_that_cannot_be_timed_is_counted(place, stream, monkeypatch):
     """Under graph capture, say: no event, no time, and the host's span is there."""
-    monkeypatch.setattr(run_module, "mark_cuda", lambda: None)
+    monkeypatch.setattr(device_phases, "mark_cuda", lambda: None)
     with place.start() as run:
         train(run, stream)
     assert run.gaps() == {"spans": {DEVICE_VALUE: 2}}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from recorded import check_books, gaps, segments
 
 from ranklake import capture
-from ranklake.capture.metrics.policies import SELF_METRICS
+from ranklake.capture.series.policies import SELF_METRICS
 
 ANSWERS = ("raise", "recurse", "lie")
 ASKED = [

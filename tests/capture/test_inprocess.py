@@ -58,9 +58,11 @@ def test_an_agent_that_comes_up_takes_over(place):
     until(lambda: sampled(place) > 1)
     lead = Leadership.take(place.local, "")
     try:
-        thread = next(end.__self__ for end in run.closers if isinstance(getattr(end, "__self__", None), InProcess))
+        thread = next(
+            end.__self__ for end in run.rows.lifecycle.closers if isinstance(getattr(end, "__self__", None), InProcess)
+        )
         ticks = []
-        tick, thread._sampling.tick = thread._sampling.tick, lambda: ticks.append(tick())
+        tick, thread._writer.tick = thread._writer.tick, lambda: ticks.append(tick())
         looked = thread._over.wait
         looks = []
         thread._over.wait = lambda timeout_s: looks.append(1) or looked(timeout_s)

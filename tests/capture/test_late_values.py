@@ -28,7 +28,7 @@ def test_a_device_in_trouble_at_the_close_costs_its_values_alone(place, raises_i
     """Each value under way is counted, and the run's end is recorded, though the device answers with errors."""
     run = place.start()
     for _ in range(3):
-        assert run.expect(Broken(raises_in), Broken(raises_in), lambda _: None, "scalars")
+        assert run.slots.device.expect(Broken(raises_in), Broken(raises_in), lambda _: None, "scalars")
     run.close()
     assert run.gaps() == {"scalars": {DEVICE_VALUE: 3}}
     assert {row["event"] for row in rows(place.spool, "events")} >= {"run_end", "rank_end"}

@@ -160,7 +160,7 @@ def test_a_signal_is_told_once_however_long_that_takes(place):
     before = signal.signal(signal.SIGUSR1, lambda *_: calls.append(1))
     try:
         run = place.start(preemption_signals="SIGUSR1")
-        tell = run.preempted
+        tell = run.rows.lifecycle.preempted
 
         def slowly(name, *, dies):
             if threading.current_thread() is threading.main_thread():
@@ -169,7 +169,7 @@ def test_a_signal_is_told_once_however_long_that_takes(place):
                 again.set()
             tell(name, dies=dies)
 
-        run.preempted = slowly
+        run.rows.lifecycle.preempted = slowly
         for _ in range(3):
             signal.raise_signal(signal.SIGUSR1)
         run.close()
@@ -258,8 +258,8 @@ def test_torchrun_restarts_a_run(tmp_path):
 def test_a_source_that_fails_at_the_end_keeps_no_other_from_it(place, warnings_told):
     """The others are closed, and the end is recorded: without it the rank would count as dead."""
     run, closed = place.start(), []
-    run.closers += [lambda: closed.append("first"), lambda: 1 / 0, lambda: closed.append("last")]
-    run.drains.append(lambda _: 1 / 0)
+    run.rows.lifecycle.closers += [lambda: closed.append("first"), lambda: 1 / 0, lambda: closed.append("last")]
+    run.rows.lifecycle.drains.append(lambda _: 1 / 0)
     run.close()
     assert closed == ["last", "first"]
     assert "ZeroDivisionError" in warnings_told.text

@@ -213,7 +213,7 @@ def test_ranklakes_own_lines_do_not_loop(place, logger):
     handler = run.log_handler()
     logging.getLogger("ranklake").addHandler(handler)
     try:
-        run.record("logs", {"weight": float("nan")})  # refused, and told
+        run.rows.sink.record("logs", {"weight": float("nan")})  # refused, and told
         logger.addHandler(handler)
         logger.error("one")
     finally:

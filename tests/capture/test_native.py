@@ -17,7 +17,7 @@ from ranklake import capture
 from ranklake.capture.build import BuildError, build
 from ranklake.capture.common import native
 from ranklake.capture.common.layouts import PHASES
-from ranklake.capture.steps.phases import Phase
+from ranklake.capture.steps.phase import Phase
 
 CHILD = Path(__file__).with_name("differential_child.py")
 
@@ -113,11 +113,11 @@ def test_frames_take_frames_and_none_for_their_parent_and_step():
 def test_a_phase_of_python_adds_to_a_step_of_c(tmp_path):
     """Collectives are timed by Python whatever times steps: their time reaches the step's column."""
     with capture.start(run="r", local_dir=tmp_path / "local", spool=tmp_path / "spool") as run:
-        number = run.span_number("all_reduce", "collective", stream=None)
+        number = run.slots.spans.number("all_reduce", "collective", stream=None)
         for step in range(2):
             with run.step(step):
                 for _ in range(2):
-                    with Phase(run, number, PHASES.index("collective"), 8, -1):
+                    with Phase(run.slots.spans, number, PHASES.index("collective"), 8, -1):
                         sum(range(1000))
     found = rows(tmp_path / "spool", "steps")
     spans = rows(tmp_path / "spool", "spans")

@@ -15,7 +15,6 @@ from ranklake.capture.node.node import Node
 from ranklake.capture.node.watch import Watch
 from ranklake.capture.recording.budget import SHARES
 from ranklake.capture.samplers.sample import Row, Value
-from ranklake.capture.samplers.sampling import Sampling
 from ranklake.capture.sending.breaker import Breaker, Standing
 from ranklake.capture.spool.stream import streams
 from ranklake.lake.ingest.run import ingest
@@ -29,7 +28,6 @@ import os, signal, sys
 from pathlib import Path
 from ranklake.capture.node.node import Node
 from ranklake.capture.samplers.sample import Row, Value
-from ranklake.capture.samplers.sampling import Sampling
 class Source:
     at = 0
     def sample(self, now_ns):
@@ -38,7 +36,7 @@ class Source:
         yield Value("agent/lag", "gauge", float(self.at))
     def close(self): pass
 node = Node(Path(sys.argv[1]), sys.argv[2], hand_over_s=0.0)
-sampling = Sampling(node.run, [Source()])
+sampling = node.sample_writer([Source()])
 for _ in range(5):
     sampling.tick()
     node.tick()
@@ -120,7 +118,7 @@ def test_a_sampler_that_fails_costs_no_other(place, caplog):
     """It is told once, as an event and in a warning; the others go on, and nothing is raised."""
     bad, good = Source(ValueError("oh")), Source(Value("agent/lag", "gauge", 1.0))
     node = Node(place.local, str(place.spool))
-    sampling = Sampling(node.run, [bad, good])
+    sampling = node.sample_writer([bad, good])
     for _ in range(3):
         sampling.tick()
     sampling.close()
@@ -141,7 +139,7 @@ def test_samples_give_way_before_steps(place):
     for table in ("gpu_samples", "host_samples"):
         assert SHARES[table] < min(share for lane, share in SHARES.items() if not lane.endswith("samples"))
     budget.used_bytes = int(0.65 * budget.limit_bytes)
-    sampling = Sampling(node.run, [Source(Row("host_samples", {"subject": "host"}, 0))])
+    sampling = node.sample_writer([Source(Row("host_samples", {"subject": "host"}, 0))])
     sampling.tick()
     with node.run.step(0):
         pass
@@ -155,7 +153,7 @@ def test_samples_give_way_before_steps(place):
 def test_what_waits_for_a_store_that_is_away_counts_against_the_budget(place):
     """Not the present stream alone: those that were handed over, too."""
     node = Node(place.local, str(place.spool), hand_over_s=0.0)
-    sampling = Sampling(node.run, [Source(Row("host_samples", {"subject": "host", "host": "h" * 1000}, 0))])
+    sampling = node.sample_writer([Source(Row("host_samples", {"subject": "host", "host": "h" * 1000}, 0))])
     for _ in range(3):
         sampling.tick()
         node._next_anchor = 0.0

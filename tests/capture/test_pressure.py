@@ -155,7 +155,7 @@ def test_drop_oldest_gives_up_the_oldest_samples_and_takes_new_ones(place, outag
         for number in range(EACH):
             handle.add(VALUES[step * EACH + number], step)
         for _ in range(4):
-            run.record("host_samples", {"subject": "host", "interval_ns": next(sent), "disks": PAD})
+            run.rows.sink.record("host_samples", {"subject": "host", "interval_ns": next(sent), "disks": PAD})
         time.sleep(0.01)
     run.close(timeout_s=0.1)
     outage.recover()

@@ -21,7 +21,7 @@ REQUIRED = {
 def test_every_table_of_frames_can_be_recorded(place, table):
     """A row with what the contract requires arrives, with its envelope; None stands for NULL."""
     with place.start() as run:
-        assert run.record(table, {**REQUIRED.get(table, {}), "unheard": None})
+        assert run.rows.sink.record(table, {**REQUIRED.get(table, {}), "unheard": None})
     found = rows(place.spool, table)
     assert any(row.items() >= {"run": "run", "rank": 0, **REQUIRED.get(table, {})}.items() for row in found)
     assert run.gaps() == {}
@@ -30,7 +30,7 @@ def test_every_table_of_frames_can_be_recorded(place, table):
 def test_what_cannot_be_recorded_is_a_gap(place):
     """A value that JSON has no word for is counted; an error within `recording` is, too, and is not raised."""
     with place.start() as run:
-        assert not run.record("logs", {"weight": float("nan")})
-        with run.recording("datasets"):
+        assert not run.rows.sink.record("logs", {"weight": float("nan")})
+        with run.rows.sink.recording("datasets"):
             raise ValueError("unreadable")
     assert run.gaps() == {"logs": {BAD_VALUE: 1}, "datasets": {BAD_VALUE: 1}}

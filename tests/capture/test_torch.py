@@ -7,7 +7,7 @@ import pytest
 from recorded import rows
 
 from ranklake.capture.common.gaps import BAD_VALUE, DEVICE_VALUE
-from ranklake.capture.metrics.deferred import MOST_WAITING, Deferred
+from ranklake.capture.steps.device_queue import MOST_WAITING, DeviceQueue
 
 torch = pytest.importorskip("torch")
 
@@ -95,7 +95,7 @@ def send_late(run, monkeypatch):
         self.add(Arrival(happened), torch.tensor(float(tensor.numel())), deliver)
         return True
 
-    monkeypatch.setattr(Deferred, "send", send)
+    monkeypatch.setattr(DeviceQueue, "send", send)
     return happened
 
 
@@ -138,7 +138,7 @@ def test_a_value_that_never_arrives_is_counted_at_the_close(place, monkeypatch):
 
 def test_too_many_values_under_way_are_refused():
     """The queue is bounded."""
-    deferred = Deferred()
+    deferred = DeviceQueue()
     for _ in range(MOST_WAITING):
         deferred.add(Arrival(threading.Event()), None, print)
     assert not deferred.send(torch.ones(1, device="meta"), print)

@@ -24,7 +24,7 @@ class Clock:
 
     def __init__(self, monkeypatch):
         self.ns = None
-        for module in ("phases", "steps", "waits"):
+        for module in ("phase", "step", "waits"):
             monkeypatch.setattr(f"ranklake.capture.steps.{module}.now", self.now)
 
     def now(self):
@@ -44,7 +44,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     """Give a clock that phases in Python read; those in C read the machine's."""
-    monkeypatch.setattr("ranklake.capture.steps.phases.MODULE", None)
+    monkeypatch.setattr("ranklake.capture.steps.phase.MODULE", None)
     return Clock(monkeypatch)
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from ranklake import capture
-from ranklake.capture.metrics.policies import OVERFLOW, SELF_METRICS
+from ranklake.capture.series.policies import OVERFLOW, SELF_METRICS
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.read import read
 from ranklake.lake.ingest.run import ingest

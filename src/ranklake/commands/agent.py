@@ -18,8 +18,8 @@ from ranklake.capture.node.endpoint import Endpoint
 from ranklake.capture.node.errand import Errand, run, send
 from ranklake.capture.node.figures import prometheus
 from ranklake.capture.node.report import Round
+from ranklake.capture.node.sampling import Sources, sample
 from ranklake.capture.node.watch import Watch
-from ranklake.capture.samplers.keep import Sources, keep
 from ranklake.capture.spool.leader import Leadership, leader
 from ranklake.capture.spool.places import LocalSpoolError, local_root, spool_uri
 from ranklake.commands.options import configuration, json_option
@@ -218,7 +218,7 @@ def _serve(duty: Duty, lead: Leadership) -> bool:
     node = (duty.root, duty.spool, duty.sources, watch, over)
     threads = [threading.Thread(target=work, name="ranklake-agent", daemon=True)]
     if duty.spool:
-        threads.append(threading.Thread(target=keep, args=node, name="ranklake-node", daemon=True))
+        threads.append(threading.Thread(target=sample, args=node, name="ranklake-node", daemon=True))
     with contextlib.ExitStack() as open_things:
         open_things.callback(lead.release)
         if duty.metrics_port:

@@ -1,4 +1,4 @@
-"""Deferred: numbers on their way from a device, read when they have arrived, so that training never waits for one.
+"""Device queue: numbers on their way from a device, read when they have arrived, so that training never waits for one.
 
 A tensor's value is copied to pinned memory on the stream that computes it, and an event is put behind the copy. The
 value is delivered, at some later step's end, once the event has happened.
@@ -32,7 +32,7 @@ def _size(host: object) -> int:
     return host.size if isinstance(host, _Whole) else 0
 
 
-class Deferred:
+class DeviceQueue:
     """Values under way, oldest first. Safe from any thread."""
 
     def __init__(self) -> None:

@@ -20,8 +20,8 @@ from typing import Any, Final
 from ranklake.capture.common.gaps import TOO_MANY_SERIES, UNREGISTERED, WRONG_KIND, WRONG_UNIT, RefusedError
 from ranklake.capture.common.misuse import near
 from ranklake.capture.common.settings import Settings
+from ranklake.capture.common.step_values import STEP_NAMES
 from ranklake.capture.common.values import text
-from ranklake.capture.steps.steps import STEP_NAMES
 from ranklake.lake.contracts.load import load_metrics
 from ranklake.lake.contracts.model import Metric
 from ranklake.lake.contracts.units import is_unit

@@ -1,24 +1,26 @@
-"""Sampling: writes what samplers give into a run, and keeps them in time. The ticks are the caller's."""
+"""Sample writer: writes what samplers give into a run, and keeps them in time. The ticks are the caller's."""
 
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ranklake.capture.common.gaps import LOGGER
+from ranklake.capture.lanes.sink import Sink
+from ranklake.capture.metrics.meter import Meter
 from ranklake.capture.samplers.sample import Row, Sampler, Value
-from ranklake.capture.training.run import Run
+from ranklake.capture.steps.events import Events
 
 if TYPE_CHECKING:
     from ranklake.capture.metrics.scalar import Scalar
 
 
-class Sampling:
-    """The samplers of one process.
+class SampleWriter:
+    """Writes what the samplers of one process give.
 
     Parameters
     ----------
-    run
-        What the rows go to.
+    sink, events, meter
+        Of the run that the rows go to.
     samplers
         Asked at each tick.
 
@@ -27,8 +29,8 @@ class Sampling:
     Times are monotonic, so a wall clock that is set back moves nothing.
     """
 
-    def __init__(self, run: Run, samplers: Sequence[Sampler]) -> None:
-        self._run = run
+    def __init__(self, sink: Sink, events: Events, meter: Meter, samplers: Sequence[Sampler]) -> None:
+        self._sink, self._events, self._meter = sink, events, meter
         self._samplers = list(samplers)
         self._failed: set[str] = set()
         self._scalars: dict[str, Scalar] = {}
@@ -40,8 +42,8 @@ class Sampling:
             try:
                 for sample in sampler.sample(now_ns):
                     if isinstance(sample, Row):
-                        with self._run.recording(sample.table):
-                            self._run.record(sample.table, sample.columns, sample.at_ns)
+                        with self._sink.recording(sample.table):
+                            self._sink.record(sample.table, sample.columns, sample.at_ns)
                     else:
                         self._add(sample)
             except Exception as error:  # noqa: BLE001 - a bug of ours must cost this sampler's row and no other
@@ -50,7 +52,7 @@ class Sampling:
     def _add(self, value: Value) -> None:
         scalar = self._scalars.get(value.metric)
         if scalar is None:
-            scalar = self._scalars[value.metric] = self._run.scalar(value.metric, kind=value.kind)
+            scalar = self._scalars[value.metric] = self._meter.scalar(value.metric, value.kind)
         scalar.add(value.value)
 
     def close(self) -> None:
@@ -65,4 +67,4 @@ class Sampling:
         if name not in self._failed:
             self._failed.add(name)
             LOGGER.warning("ranklake: %s failed: %s: %s", name, type(error).__name__, error)
-            self._run.event("sampler_failed", severity="error", sampler=name, error=type(error).__name__)
+            self._events.add("sampler_failed", severity="error", sampler=name, error=type(error).__name__)

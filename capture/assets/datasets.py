@@ -1,4 +1,4 @@
-"""Assets: the part of a run that says what it was trained on and what came of it."""
+"""Datasets: what a run was trained and evaluated on, fingerprinted beside training."""
 
 import hashlib
 import os
@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from ranklake.capture.assets.artifacts import Artifacts, Columns, Place, short_text, shown_place
 from ranklake.capture.assets.fingerprint import METHOD, fingerprint
+from ranklake.capture.assets.hashing import Hashing
+from ranklake.capture.assets.places import Place, short_text, shown_place
 from ranklake.capture.common.values import integer, json_text, plain, text
-from ranklake.capture.metrics.series import checked
+from ranklake.capture.lanes.sink import Sink
+from ranklake.capture.series.series import checked
 from ranklake.redaction.redact import redact
 
 _ROLES: Final = {
@@ -21,10 +23,13 @@ _ROLES: Final = {
 }
 
 
-class Assets(Artifacts):
-    """The part of a run that records datasets, too."""
+class Datasets:
+    """The datasets of one run."""
 
-    def dataset(  # noqa: PLR0913 - columns of a table
+    def __init__(self, sink: Sink, hashing: Hashing) -> None:
+        self._sink, self._hashing = sink, hashing
+
+    def add(  # noqa: PLR0913 - columns of a table
         self,
         name: str,
         place: Place | None = None,
@@ -43,28 +48,10 @@ class Assets(Artifacts):
         wait: bool = False,
         **attributes: object,
     ) -> None:
-        """Record what is trained or evaluated on, with a fingerprint of its files; a row of ``datasets``.
-
-        Parameters
-        ----------
-        place
-            A folder, a file, or an fsspec URI; hashed in the background (see `ranklake.capture.assets.fingerprint`).
-        split, version, role, data_format, samples, tokens, preprocessing_version, tokenizer
-            As the columns of these names say; ``role`` is what the split is called, where it is not given.
-        index
-            Which samples the split has, in which order: a file, or numbers, hashed as decimal lines.
-        preprocessing
-            Its configuration, of which the digest is recorded.
-        storage_options
-            For fsspec.
-        wait
-            Return when the row is written.
-        attributes
-            What else is known, kept as JSON.
-        """
-        with self.recording("datasets"):
+        """Record what is trained or evaluated on; see `ranklake.capture.Run.dataset`."""
+        with self._sink.recording("datasets"):
             role = role or _ROLES.get((split or "").lower(), "other")
-            columns: Columns = {
+            columns: dict[str, Any] = {
                 "name": checked(name),
                 "version": short_text(version),
                 "split": short_text(split),
@@ -79,20 +66,20 @@ class Assets(Artifacts):
                 "attributes": json_text(redact(plain(attributes))),
             }
             options = dict(storage_options or {})
-            self._later(partial(self._finish_dataset, columns, place, index, options), "datasets", wait=wait)
+            self._hashing.submit(partial(self._finish, columns, place, index, options), "datasets", wait=wait)
 
-    def _finish_dataset(
+    def _finish(
         self,
-        columns: Columns,
+        columns: dict[str, Any],
         place: Place | None,
         index: Place | Iterable[int] | None,
         options: dict[str, Any],
         stopped: Callable[[], bool],
     ) -> None:
-        with self.recording("datasets"):
+        with self._sink.recording("datasets"):
             why: dict[str, str] = {}
             if place is not None:
-                made = self._fingerprint(place, options, stopped, why, "merkle_root_sha256")
+                made = self._hashing.fingerprint(place, options, stopped, why, "merkle_root_sha256")
                 columns |= {
                     "merkle_root_sha256": made.root_sha256 or None,
                     "fingerprint_method": METHOD if made.root_sha256 else None,
@@ -108,7 +95,7 @@ class Assets(Artifacts):
                 except Exception as error:  # noqa: BLE001 - whatever users hand over
                     why["index_sha256"] = type(error).__name__
             columns["unavailable"] = json_text(redact(why))
-            self.record("datasets", columns)
+            self._sink.record("datasets", columns)
 
 
 def _sha256_of(configuration: Mapping[str, Any]) -> str:

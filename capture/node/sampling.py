@@ -1,4 +1,4 @@
-"""Keep: the agent's sampling from its start to its end, in a thread of the agent's."""
+"""Sampling: the agent's, from its start to its end, in a thread of the agent's."""
 
 import threading
 import time
@@ -14,7 +14,6 @@ from ranklake.capture.samplers.host import HostSampler
 from ranklake.capture.samplers.inprocess import gpus
 from ranklake.capture.samplers.prometheus import PrometheusSampler
 from ranklake.capture.samplers.sample import Holders, Sampler
-from ranklake.capture.samplers.sampling import Sampling
 
 IDLE_S: Final = 10.0
 """Time between ticks of an agent that samples nothing but its own figures."""
@@ -50,25 +49,25 @@ def samplers(sources: Sources, holders: Holders, root: Path) -> list[Sampler]:
     return found
 
 
-def keep(root: Path, spool: str, sources: Sources, watch: Watch, over: threading.Event) -> None:
+def sample(root: Path, spool: str, sources: Sources, watch: Watch, over: threading.Event) -> None:
     """Record the agent's figures and samples in a run of its own until it is over. Nothing is raised."""
     try:
-        _keep(root, spool, sources, watch, over)
+        _sample(root, spool, sources, watch, over)
     except Exception as error:  # noqa: BLE001 - a bug of ours: what ranks record is sent all the same
         LOGGER.warning("ranklake: the node is not sampled any more: %s: %s", type(error).__name__, error)
 
 
-def _keep(root: Path, spool: str, sources: Sources, watch: Watch, over: threading.Event) -> None:
+def _sample(root: Path, spool: str, sources: Sources, watch: Watch, over: threading.Event) -> None:
     node = Node(root, spool)
-    sampling = Sampling(node.run, samplers(sources, lambda: watch.holders, root))
+    writer = node.sample_writer(samplers(sources, lambda: watch.holders, root))
     diary = Diary(node.run)
     every_s = sources.every_s if sources.hardware or sources.scrape else IDLE_S
     due = time.monotonic()
     while not over.is_set():
-        sampling.tick()
+        writer.tick()
         diary.note(watch.figures)
         node.tick()
         due = max(due + every_s, time.monotonic())  # a tick that took long is not made up for
         over.wait(due - time.monotonic())
-    sampling.close()
+    writer.close()
     node.close()

@@ -1,0 +1,60 @@
+"""Hashing: what files are made of, found out beside training; what a run writes down of it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from ranklake.capture.assets.background import Background
+from ranklake.capture.assets.fingerprint import Fingerprint, StoppedError, fingerprint
+from ranklake.capture.assets.places import Place
+from ranklake.capture.lanes.sink import Sink
+from ranklake.capture.lifecycle.lifecycle import Lifecycle
+
+RUN_ENDED: Final = "the run ended before it was found out"
+
+
+class Hashing:
+    """Has files of one run hashed, one after the other.
+
+    Parameters
+    ----------
+    root
+        Local spool, which keeps the digests of files that do not change; None for a run that records nothing.
+    """
+
+    def __init__(self, sink: Sink, lifecycle: Lifecycle, root: Path | None) -> None:
+        self._sink, self._lifecycle, self._root = sink, lifecycle, root
+        self.background: Background | None = None
+
+    def submit(self, job: Callable[[Callable[[], bool]], None], table: str, *, wait: bool) -> None:
+        """Have a job done beside training, which writes a row of a table; see `Background`."""
+        if not self._sink.enabled:
+            self._sink.record(table, {})  # counted
+            return
+        if self.background is None:
+            self.background = Background()
+            self._lifecycle.drains.append(self.background.drain)
+            self._lifecycle.closers.append(self.background.close)
+        done = self.background.submit(job)
+        if wait:
+            done.wait()
+
+    def fingerprint(
+        self, place: Place, options: dict[str, Any], stopped: Callable[[], bool], why: dict[str, str], column: str
+    ) -> Fingerprint:
+        """Return a fingerprint; an empty one, and why, if it could not be taken."""
+        from ranklake.capture.assets.known_files import KnownFiles  # sqlite: not before something is hashed
+
+        known = None if self._root is None else KnownFiles(self._root)
+        try:
+            return fingerprint(place, known=known, storage_options=options, stopped=stopped)
+        except StoppedError:
+            why[column] = RUN_ENDED
+        except OSError as error:
+            why[column] = error.strerror or type(error).__name__
+        except Exception as error:  # noqa: BLE001 - file systems of all kinds
+            why[column] = type(error).__name__
+        finally:
+            if known is not None:
+                known.close()
+        return Fingerprint()

@@ -1,0 +1,26 @@
+"""Run-like: what the parts of a run need of the run itself. None of them imports `ranklake.capture.training.run`."""
+
+from typing import Protocol
+
+
+class RunLike(Protocol):
+    """Who this process is, which may be known late, and how to end its recording."""
+
+    @property
+    def name(self) -> str:
+        """The run's name, the same on all ranks."""
+
+    @property
+    def rank(self) -> int:
+        """Global rank of this process."""
+
+    @property
+    def attempt(self) -> int:
+        """Restart number of the run."""
+
+    @property
+    def world_size(self) -> int:
+        """Ranks in the run."""
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """End the recording."""

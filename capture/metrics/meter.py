@@ -1,0 +1,132 @@
+"""Meter: the handles of a run, which are looked up once and used again and again; those that fold are made once."""
+
+from collections.abc import Callable, Hashable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from ranklake.capture.common.gaps import RefusedError
+from ranklake.capture.common.layouts import BUCKETS
+from ranklake.capture.common.ratios import checked_ratio
+from ranklake.capture.common.values import integer, number, text
+from ranklake.capture.lanes.cells import HISTOGRAM_CODES, INTERVAL_CODES, Twin
+from ranklake.capture.lanes.shards import AnyLane
+from ranklake.capture.metrics.aggregate import Aggregate
+from ranklake.capture.metrics.counter import Counter
+from ranklake.capture.metrics.handles import Define, Handle, interval_ns
+from ranklake.capture.metrics.scalar import Scalar, adder
+from ranklake.capture.metrics.scalar_writer import ScalarWriter
+from ranklake.capture.series.series import checked
+
+if TYPE_CHECKING:
+    from ranklake.capture.metrics.distribution import Distribution
+
+H = TypeVar("H", bound=Handle)
+
+LEAST_BUCKETS: Final = 4
+"""At the coarsest scale the contract has, -10, all doubles of one sign lie in three buckets."""
+
+MOST_HANDLES: Final = 10_000
+"""More are not kept: names that never come again must not fill the memory."""
+
+
+class Meter:
+    """Makes the handles of one run.
+
+    Parameters
+    ----------
+    intervals, histograms
+        Where aggregates and histograms are written.
+    """
+
+    def __init__(self, scalars: ScalarWriter, intervals: AnyLane, histograms: AnyLane) -> None:
+        self._scalars, self._series, self._gaps = scalars, scalars.series, scalars.sink.gaps
+        self._intervals = Twin(intervals, INTERVAL_CODES)
+        self._histograms = Twin(histograms, HISTOGRAM_CODES)
+        self._made: dict[Hashable, Handle] = {}
+
+    def scalar(self, name: object, kind: object = None, unit: object = None, keep: object = None) -> Scalar:
+        """Return the handle of a metric; see `ranklake.capture.Run.scalar`."""
+        scalars = self._scalars
+        if keep is not None or scalars.sampler is not None:
+            take = self._sampled(name, kind, unit, keep)
+            if take is not None:
+                return Scalar(_shown(name), take)
+        try:
+            series = self._series.metric(name, kind, unit)
+        except RefusedError:  # a bad name, or no stream to define it in: tried again, and counted, with each value
+            return Scalar(_shown(name), partial(scalars.add_unknown, name, kind, unit))
+        plain = checked(name)
+        return Scalar(plain, adder(scalars.lane, series, partial(scalars.add_any, plain, series)))
+
+    def _sampled(self, name: object, kind: object, unit: object, keep: object) -> Callable[..., None] | None:
+        """Return what takes values of a metric of which a share is kept; None if all of it is."""
+        ratio = self._gaps.lenient("keep", lambda given: checked_ratio(number(given)), keep, None)
+        if self._scalars.sampler is None and ratio is None:
+            return None
+        sampler = self._scalars.require_sampler()
+        sampled = sampler.of(name, kind, unit, ratio)
+        return None if sampled is None else partial(sampler.add, sampled)
+
+    def counter(self, name: object, unit: object) -> Counter:
+        """Return the counter of a name."""
+        put, failed = self._scalars.put, self._scalars.failed("scalars")
+        return self._once(
+            ("counter", name, unit),
+            lambda: Counter(_shown(name), self._defined(name, "counter", unit), put, failed),
+        )
+
+    def aggregate(self, name: object, every_s: object, kind: object, unit: object) -> Aggregate:
+        """Return the aggregate of a name and an interval."""
+        every = self._gaps.lenient("every_s", interval_ns, every_s, 10 * 10**9)
+        return self._once(
+            ("aggregate", name, every, kind, unit),
+            lambda: Aggregate(
+                _shown(name), self._intervals, self._defined(name, kind, unit), every, self._scalars.failed("scalars")
+            ),
+        )
+
+    def histogram(self, name: object, every_s: object, max_buckets: object, unit: object) -> "Distribution":
+        """Return the histogram of a name, an interval and a number of buckets."""
+        from ranklake.capture.metrics.distribution import Distribution  # numpy: not before something is recorded
+
+        every = self._gaps.lenient("every_s", interval_ns, every_s, 60 * 10**9)
+        buckets = self._gaps.lenient("max_buckets", _buckets, max_buckets, BUCKETS)
+        return self._once(
+            ("histogram", name, every, buckets, unit),
+            lambda: Distribution(
+                _shown(name),
+                self._histograms,
+                self._defined(name, None, unit),
+                every,
+                buckets,
+                self._scalars.failed("distributions"),
+            ),
+        )
+
+    def after_fork(self) -> None:
+        """In a forked child: all that was begun is the parent's."""
+        for handle in list(self._made.values()):
+            handle.after_fork()
+
+    def _once(self, key: Hashable, make: Callable[[], H]) -> H:
+        try:
+            found: Any = self._made.get(key)
+            if found is None:
+                found = make() if len(self._made) >= MOST_HANDLES else self._made.setdefault(key, make())
+        except Exception:  # noqa: BLE001 - what cannot be hashed and compared is no name: counted with each value
+            found = make()
+        return found  # type: ignore[no-any-return]  # by its key
+
+    def _defined(self, name: object, kind: object, unit: object) -> Define:
+        return lambda: self._series.metric(name, kind, unit)
+
+
+def _shown(name: object) -> str:
+    return text(name, 80)
+
+
+def _buckets(given: object) -> int:
+    number = integer(given)
+    if not LEAST_BUCKETS <= number <= BUCKETS:
+        raise ValueError(f"between {LEAST_BUCKETS} and {BUCKETS}")
+    return number

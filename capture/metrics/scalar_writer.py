@@ -1,0 +1,131 @@
+"""Scalar writer: single values into ``scalars``, whatever they are: what is no number yet is sent for or counted."""
+
+import contextlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from ranklake.capture.common.gaps import BAD_STEP, BAD_VALUE, RefusedError
+from ranklake.capture.common.layouts import ABSENT, SCALARS
+from ranklake.capture.common.monotonic import now
+from ranklake.capture.common.run_like import RunLike
+from ranklake.capture.common.settings import Settings
+from ranklake.capture.common.values import BadValueError, DeviceValueError, number, repr_of
+from ranklake.capture.lanes.shards import AnyLane
+from ranklake.capture.lanes.sink import Sink
+from ranklake.capture.metrics.handles import BadStepError, Failed, step_of
+from ranklake.capture.metrics.sampling import ValueSampler
+from ranklake.capture.series.policies import MISUSES
+from ranklake.capture.series.series import Series, checked
+from ranklake.capture.steps.device_values import DeviceValues
+from ranklake.capture.steps.progress import Progress
+
+_pack_scalar: Final = SCALARS.packer.pack_into
+
+
+class ScalarWriter:
+    """Writes the scalars of one run, one at a time.
+
+    Parameters
+    ----------
+    run
+        Its name seeds the sampling.
+
+    Attributes
+    ----------
+    sampler
+        None while no metric is sampled.
+    """
+
+    def __init__(
+        self,
+        run: RunLike,
+        settings: Settings,
+        sink: Sink,
+        progress: Progress,
+        device: DeviceValues,
+        series: Series,
+        lane: AnyLane,
+    ) -> None:
+        self.sink, self.progress, self.device, self.series, self.lane = sink, progress, device, series, lane
+        self._run, self._settings = run, settings
+        self.sampler: ValueSampler | None = None
+        if settings.sampling:
+            self.require_sampler()
+
+    def require_sampler(self) -> ValueSampler:
+        """Return what samples values, making it if there is none."""
+        if self.sampler is None:
+            failed = self.failed("scalars")
+            self.sampler = ValueSampler(
+                self._run, self._settings, self.sink.gaps, self.progress, self.series, self.lane, failed
+            )
+            self.progress.on_settled += (self.sampler.end_step,)
+        return self.sampler
+
+    def add(self, name: str, value: float, step: int = ABSENT, moment: int | None = None) -> None:
+        """Record one value whose number and step are in order already."""
+        moment = now() if moment is None else moment
+        try:
+            sampled = None if self.sampler is None else self.sampler.of(name)
+            if sampled is not None and self.sampler is not None:
+                self.sampler.take(sampled, value, step, moment)
+                return
+            series = self.series.metric(name)
+        except RefusedError as refused:
+            self.sink.refuse("scalars", refused.reason, refused.detail)
+            return
+        self.put(moment, step, value, series)
+
+    def put(self, moment: int, step: int, value: float, series: int) -> None:
+        """Write one row."""
+        self.lane.put(_pack_scalar, moment, step, value, series)
+
+    def add_any(self, name: str, series: int, value: object = None, step: object = None) -> None:
+        """Record whatever a handle was given: the slow way of `ranklake.capture.metrics.scalar.adder`."""
+        moment = now()
+        try:
+            # What adders have by default; as a number of the caller's own it means the same, as on the fast ways.
+            at = ABSENT if step.__class__ is int and step == ABSENT else step_of(step)
+        except BadStepError:
+            self.sink.refuse("scalars", BAD_STEP, repr_of(step))
+            return
+        try:
+            self.put(moment, at, number(value), series)
+        except DeviceValueError:
+            self.device.defer(name, value, lambda late: self.put(moment, at, late, series))
+        except BadValueError as error:
+            self.sink.refuse("scalars", BAD_VALUE, f"{name}={error}")
+        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
+            self.sink.trouble("recording a value", error, "scalars")
+
+    def add_unknown(self, name: object, kind: object, unit: object, value: object = None, step: object = None) -> None:
+        """Record whatever a handle was given whose metric had no number so far."""
+        try:
+            series = self.series.metric(name, kind, unit)
+        except RefusedError as refused:
+            self.sink.refuse("scalars", refused.reason, refused.detail)
+        else:
+            self.add_any(checked(name), series, value, step)
+
+    def count_misuses(self, count: int) -> None:
+        """Record how many misuses there were so far."""
+        if not self.sink.is_closed:
+            with contextlib.suppress(RefusedError):
+                self.put(now(), self.progress.at, float(count), self.series.metric(MISUSES))
+
+    def failed(self, table: str) -> Failed:
+        """Return what is to be told of values for a table that cannot be recorded as they are."""
+        return partial(self._failed, table)
+
+    def _failed(self, table: str, name: str, value: object, error: Exception, late: Callable[[Any], None]) -> None:
+        if isinstance(error, DeviceValueError):
+            self.device.defer(name, value, late, whole_for="" if table == "scalars" else table)
+        elif isinstance(error, BadStepError):
+            self.sink.refuse(table, BAD_STEP, f"{name}: {error}")
+        elif isinstance(error, BadValueError | OverflowError):
+            self.sink.refuse(table, BAD_VALUE, f"{name}={error}")
+        elif isinstance(error, RefusedError):
+            self.sink.refuse(table, error.reason, error.detail)
+        else:
+            self.sink.trouble("recording a value", error, table)

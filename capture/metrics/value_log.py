@@ -1,0 +1,163 @@
+"""Value log: values by name, as `run.log` takes them: some into the row of the step, the rest as metrics.
+
+The fast way writes one slot. Whatever goes wrong in it (a full file, a value that is no number, a new set of names)
+ends in the slow way, which puts right what can be and counts the rest.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from ranklake.capture.common.gaps import AFTER_CLOSE, BAD_ARGUMENTS, BAD_NAME, BAD_STEP, BAD_VALUE, RefusedError
+from ranklake.capture.common.layouts import MARK, STEP_FLOATS
+from ranklake.capture.common.monotonic import now
+from ranklake.capture.common.native import MODULE
+from ranklake.capture.common.step_values import METRIC_OF, STEP_COUNTS, STEP_NAMES
+from ranklake.capture.common.values import PLAIN, BadValueError, DeviceValueError, integer, number, repr_of, text
+from ranklake.capture.lanes.sink import Sink
+from ranklake.capture.metrics.mappings import Mappings
+from ranklake.capture.metrics.scalar_writer import ScalarWriter
+from ranklake.capture.series.series import checked
+from ranklake.capture.steps.stack import OpenStep
+
+_STEP_FLOATS: Final = frozenset(STEP_FLOATS)
+_TEXT: Final = frozenset({str})
+
+
+class ValueLog:
+    """Takes what one run logs.
+
+    Attributes
+    ----------
+    fast
+        Does what `log` does: in C, where that was built.
+    """
+
+    def __init__(self, scalars: ScalarWriter, mappings: Mappings) -> None:
+        self._scalars, self._mappings = scalars, mappings
+        self._sink, self._progress, self._device = scalars.sink, scalars.progress, scalars.device
+        self._recent = mappings.recent
+        self.fast: Callable[..., None] = self.log
+        if MODULE is not None:
+            mappings.logger = self.fast = MODULE.Logger(self._progress, self.log)
+
+    def log(
+        self, mapping: Mapping[Any, object] | None = None, *excess: object, step: object = None, **scalars: object
+    ) -> None:
+        """Record values by name, all at one moment; see `ranklake.capture.Run.log`."""
+        moment = now()
+        try:
+            values: Any = scalars
+            if mapping is not None:
+                values = {**mapping, **scalars} if scalars else mapping
+            if type(values) is dict and not excess:  # others may answer for names that they do not have
+                packing = self._recent[len(values)]  # a loop logs the same names again and again
+                numbers = packing.pick(values)
+                if PLAIN.issuperset(map(type, numbers)):  # others may convert by dropping a part, or by waiting
+                    view, take = packing.lane.pair
+                    packing.pack(
+                        view,
+                        take(),
+                        moment,
+                        self._progress.at if step is None else step,
+                        *numbers,
+                        packing.number,
+                        MARK,
+                    )
+                    return
+        except Exception:  # noqa: BLE001, S110 - other names, a full file, a value that is no number: see below
+            pass
+        try:
+            if excess:
+                self._sink.refuse("scalars", BAD_ARGUMENTS, repr_of(excess))
+            given = {**mapping, **scalars} if mapping is not None else scalars
+            named = given if _TEXT.issuperset(map(type, given)) else plainly_named(self._sink, given)
+        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
+            self._sink.refuse("scalars", BAD_ARGUMENTS, repr_of(error))
+            return
+        try:
+            self._log_slowly(moment, named, step)
+        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
+            self._sink.trouble("recording values", error, "scalars")
+
+    def add(self, name: str, value: float, step: int) -> None:
+        """Record one value whose number and step are in order already."""
+        self._scalars.add(name, value, step)
+
+    def _log_slowly(self, moment: int, scalars: dict[str, object], step: object) -> None:
+        frame = self._progress.stack.top
+        current = None if frame is None else frame.step
+        if current is not None and current.start is None:  # begun in the parent of a fork, which writes it
+            current = None
+        if current is not None and step is None and _STEP_FLOATS.issuperset(scalars) and current.fill(scalars):
+            return
+        if self._mappings.write_known(moment, self._progress.at if step is None else step, scalars):
+            return
+        try:
+            at = self._progress.at if step is None else integer(step)
+        except (BadValueError, DeviceValueError):
+            self._sink.gaps.count(
+                "scalars", AFTER_CLOSE if self._sink.is_closed else BAD_STEP, len(scalars), repr_of(step)
+            )
+            return
+        if current is not None and at != current.number:
+            current = None
+        good: dict[int, float] = {}
+        for name, value in scalars.items():
+            self._sort_out(name, value, current, at, moment, good)
+        series = tuple(good)
+        self._mappings.write(moment, at, good)
+        if len(series) == len(scalars) and STEP_NAMES.keys().isdisjoint(scalars):
+            self._mappings.learn(tuple(scalars), series)
+
+    def _sort_out(
+        self, name: str, value: object, current: OpenStep | None, at: int, moment: int, good: dict[int, float]
+    ) -> None:
+        """Put one value into the step's row or, by its series, into `good`; else send for it or count it."""
+        scalars = self._scalars
+        column = STEP_NAMES.get(name)
+        metric = name if column is None else METRIC_OF[column]
+        try:
+            if column is not None and current is not None:
+                self._put_in_step(current, column, value)
+            else:
+                sampled = None if scalars.sampler is None else scalars.sampler.of(metric)
+                if sampled is not None and scalars.sampler is not None:
+                    scalars.sampler.take(sampled, number(value), at, moment)
+                    return
+                series = scalars.series.metric(metric)
+                if series in good:  # two names of one metric
+                    scalars.put(moment, at, number(value), series)
+                else:
+                    good[series] = number(value)
+        except DeviceValueError:
+            self._device.defer(name, value, partial(self._deliver, metric, at, moment))
+        except BadValueError as error:
+            self._sink.refuse("scalars", BAD_VALUE, f"{text(name, 80)}={error}")
+        except RefusedError as refused:
+            self._sink.refuse("scalars", refused.reason, refused.detail)
+
+    def _deliver(self, metric: str, step: int, moment: int, value: float) -> None:
+        self._scalars.add(metric, value, step, moment)
+
+    def _put_in_step(self, current: OpenStep, column: str, value: object) -> None:
+        try:
+            current.put(column, integer(value) if column in STEP_COUNTS else number(value))
+        except DeviceValueError:
+            self._device.defer(column, value, lambda late: current.put_late(column, late))
+
+
+def plainly_named(sink: Sink, given: Mapping[Any, object]) -> dict[str, object]:
+    """Return values by plain names, whose own code can no longer run; those without a name are counted."""
+    named: dict[str, object] = {}
+    for name, value in given.items():
+        try:
+            plain = checked(name)
+        except RefusedError as refused:
+            sink.refuse("scalars", refused.reason, refused.detail)
+            continue
+        if plain in named:
+            sink.refuse("scalars", BAD_NAME, f"{plain} twice")
+        else:
+            named[plain] = value
+    return named

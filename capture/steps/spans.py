@@ -1,0 +1,68 @@
+"""Spans: rows of ``spans``: their numbers, their names, and where in the mesh their rank is."""
+
+from functools import partial
+from typing import Any, Final
+
+from ranklake.capture.common.gaps import BAD_VALUE, RefusedError
+from ranklake.capture.common.layouts import SPANS
+from ranklake.capture.common.values import BadValueError, DeviceValueError, integer
+from ranklake.capture.lanes.shards import AnyLane
+from ranklake.capture.lanes.sink import Sink
+from ranklake.capture.series.series import Series
+from ranklake.capture.steps.progress import Progress
+
+_AXES: Final = {
+    **{axis: f"{axis}_rank" for axis in ("dp", "pp", "tp", "ep", "cp")},
+    "data": "dp_rank",
+    "dp_shard": "dp_rank",
+    "fsdp": "dp_rank",
+    "pipeline": "pp_rank",
+    "tensor": "tp_rank",
+    "expert": "ep_rank",
+    "context": "cp_rank",
+}
+"""Columns of spans by the names that meshes have for their axes."""
+
+
+class Spans:
+    """What all that records spans in one run has in common.
+
+    Attributes
+    ----------
+    coordinates
+        Columns that all spans have: where in the mesh the rank is.
+    next_id
+        Returns the next span's number, unique in the process.
+    put
+        Writes a row, given its fields as `ranklake.capture.common.layouts.SPANS` has them.
+    """
+
+    def __init__(self, sink: Sink, progress: Progress, series: Series, lane: AnyLane) -> None:
+        self.sink, self.progress, self.series, self.lane = sink, progress, series, lane
+        self.coordinates: dict[str, int] = {}
+        self.next_id = progress.span_ids.__next__
+        self.put = partial(lane.put, SPANS.packer.pack_into)
+
+    def number(self, name: str, kind: str, **facts: str | int | None) -> int | None:
+        """Return the number of a span's name; None if there is none to be had, which is then counted."""
+        try:
+            known = {key: value for key, value in facts.items() if value is not None}
+            return self.series.span(name, kind, **known, **self.coordinates)
+        except RefusedError as refused:
+            self.sink.refuse("spans", refused.reason, refused.detail)
+            return None
+
+    def locate(self, mesh: Any, axes: dict[str, object]) -> None:  # noqa: ANN401 - torch's, or whatever users hand over
+        """Have all spans from here on say where their rank is; see `ranklake.capture.Run.coordinates`."""
+        found: dict[str, object] = {}
+        try:
+            for name in () if mesh is None else mesh.mesh_dim_names or ():
+                found[name] = mesh.get_local_rank(name)
+            found |= axes
+            for name, place in found.items():
+                if name in _AXES and place is not None:
+                    self.coordinates[_AXES[name]] = integer(place) & 0x7FFFFFFF
+        except (BadValueError, DeviceValueError) as error:
+            self.sink.refuse("spans", BAD_VALUE, str(error))
+        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
+            self.sink.trouble("reading the mesh", error)
