@@ -156,6 +156,17 @@ def _union(intervals: Iterable[Interval], within: Interval) -> float:
     return covered
 
 
+class StepChoice:
+    """Which steps are profiled: by the run's name and the step's number alone, so all ranks agree."""
+
+    def __init__(self, run: str, every: int) -> None:
+        self._seed, self._threshold = seed_of(run, "profile"), threshold_of(1 / max(1, every))
+
+    def takes(self, step: int) -> bool:
+        """Say whether a step is profiled."""
+        return step != ABSENT and chosen(self._seed, step, self._threshold)
+
+
 class Profiler:
     """Profiles a run's steps; see `ranklake.capture.Run.profile`.
 
@@ -184,18 +195,14 @@ class Profiler:
     ) -> None:
         self._run, self._spans, self._events, self._keep = run, spans, events, keep
         self._folder, self._max_bytes = folder, max_bytes
-        self._seed, self._threshold = seed_of(run.name, "profile"), threshold_of(1 / max(1, every))
+        self._choice = StepChoice(run.name, every)
         self._active: tuple[Any, Any, OpenStep] | None = None
         self._threads: list[threading.Thread] = []
-
-    def chooses(self, step: int) -> bool:
-        """Say whether a step is profiled: by the run's name and the step's number alone, so all ranks agree."""
-        return step != ABSENT and chosen(self._seed, step, self._threshold)
 
     def begin(self, step: OpenStep) -> None:
         """Start the profiler if the step is chosen."""
         torch: Any = sys.modules.get("torch")
-        if self._active is not None or torch is None or not self.chooses(step.number):
+        if self._active is not None or torch is None or not self._choice.takes(step.number):
             return
         kinds = torch.profiler.ProfilerActivity
         profile = torch.profiler.profile(

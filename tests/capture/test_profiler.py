@@ -78,7 +78,7 @@ def test_the_published_traces_hold_no_name_that_looks_like_a_secret():
 def test_the_same_steps_on_every_rank(place):
     """The choice follows from the run's name and the step alone, about one in N."""
     runs = [place.start(rank=rank, world_size=2) for rank in range(2)]
-    picks = [[n for n in range(10_000) if profiler.Profiler(run, 100, Path(), 1).chooses(n)] for run in runs]
+    picks = [[n for n in range(10_000) if profiler.StepChoice(run.name, 100).takes(n)] for run in runs]
     assert picks[0] == picks[1]
     assert 60 < len(picks[0]) < 140
 
