@@ -34,6 +34,8 @@ from ranklake.lake.spool.spool import Spool
 from ranklake.lake.status.reconciliation import balance
 from ranklake.lake.storage.store import Lake
 
+SLOWER = 4
+"""So many times as long as at rest a machine may take that others keep busy."""
 KILLED = """
 import os, signal, sys
 from ranklake import capture
@@ -70,7 +72,7 @@ upload._put_local = hang
 """
 
 
-def until(true, patience_s=20):
+def until(true, patience_s=120):
     """Wait until something holds."""
     deadline = time.monotonic() + patience_s
     while not true():
@@ -161,8 +163,8 @@ def test_it_goes_on_until_it_is_told_to_stop(node, how):
         assert "1 streams adopted" in process.stdout.readline()
         started = time.monotonic()
         process.send_signal(how)
-        assert process.wait(timeout=10) == 0
-        assert time.monotonic() - started < 5
+        assert process.wait(timeout=60) == 0
+        assert time.monotonic() - started < 5 * SLOWER
     assert len(rows(node / "spool", "steps")) == 40
 
 
@@ -372,14 +374,14 @@ def test_a_second_agent_waits_and_takes_over(node):
             with subprocess.Popen(agent(node), stdout=subprocess.PIPE, text=True) as third:
                 assert f"has an agent (process {first.pid} " in third.stdout.readline()
                 third.send_signal(signal.SIGTERM)
-                assert third.wait(timeout=5) == 0
+                assert third.wait(timeout=60) == 0
             first.kill()
             first.wait()
             until(lambda: (found := leader(node / "local")) is not None and found.pid == second.pid)
             subprocess.run([sys.executable, "-c", KILLED, str(node / "spool"), str(node / "local")], check=False)
             until(lambda: len(rows(node / "spool", "steps")) == 40)
             second.send_signal(signal.SIGTERM)
-            assert second.wait(timeout=10) == 0
+            assert second.wait(timeout=60) == 0
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
@@ -392,8 +394,8 @@ def test_a_put_that_hangs_does_not_hold_up_the_end(node, how):
         assert process.stderr.readline() == "hanging\n"
         started = time.monotonic()
         process.send_signal(how)
-        assert process.wait(timeout=10) == 0
-        assert time.monotonic() - started < 5
+        assert process.wait(timeout=60) == 0
+        assert time.monotonic() - started < 5 * SLOWER
     assert segments(node / "spool") == []
     subprocess.run(agent(node, "--once"), check=True, capture_output=True)
     assert [row["step"] for row in rows(node / "spool", "steps")] == list(range(20))
@@ -408,7 +410,7 @@ def test_the_agent_records_its_figures(node):
     with subprocess.Popen(agent(node, "--interval-s", "0.1"), stdout=subprocess.PIPE, text=True) as process:
         assert "1 streams adopted" in process.stdout.readline()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=10) == 0
+        assert process.wait(timeout=60) == 0
     subprocess.run(agent(node, "--once"), check=True, capture_output=True)
     found = [row for row in rows(node / "spool", "scalars") if row["run"].startswith("ranklake-agent-")]
     assert {row["metric"]: row["kind"] for row in found} == {
@@ -457,7 +459,7 @@ def test_the_agent_serves_its_figures_on_loopback(node):
         listening = [line.split()[1] for line in Path("/proc/net/tcp").read_text().splitlines()[1:] if " 0A " in line]
         assert [address for address in listening if address.endswith(f":{port:04X}")] == [f"0100007F:{port:04X}"]
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=10) == 0
+        assert process.wait(timeout=60) == 0
 
 
 def test_a_port_that_is_taken_is_an_error_in_one_line(node):
@@ -513,7 +515,7 @@ def test_the_agent_samples_its_node(node):
         until(lambda: "sampler_unavailable" in {frame["event"] for frame in written(node, "events")})
         until(lambda: "prometheus/a_total" in {frame.get("n") for frame in meta(node)})
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=10) == 0
+        assert process.wait(timeout=60) == 0
     subprocess.run(agent(node, "--once"), check=True, capture_output=True)
     hosts = [row for row in rows(node / "spool", "host_samples") if row["subject"] == "host"]
     assert len(hosts) > 2
@@ -533,7 +535,7 @@ def test_without_sampling_there_are_its_figures_alone(node):
     ) as process:
         assert "1 streams adopted" in process.stdout.readline()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=10) == 0
+        assert process.wait(timeout=60) == 0
     subprocess.run(agent(node, "--once"), check=True, capture_output=True)
     assert rows(node / "spool", "host_samples") == []
     assert any(row["run"].startswith("ranklake-agent-") for row in rows(node / "spool", "scalars"))

@@ -314,10 +314,10 @@ def test_a_wide_mapping_blocks_no_longer_than_its_keys_do(place):
     with place.start(max_series=20_000) as run:
 
         def taken(mappings):
-            begun = time.perf_counter()
+            begun = time.thread_time()
             for mapping in mappings:
                 run.log(mapping)
-            return time.perf_counter() - begun
+            return time.thread_time() - begun
 
         first, of_narrow, second = taken([wide]), taken(narrow), taken([wide])
     assert first < 5 * of_narrow

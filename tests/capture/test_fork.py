@@ -54,7 +54,7 @@ def test_what_a_living_child_records_is_synced_by_its_parent(place, monkeypatch)
     child.start()
     folder = Path(os.read(ends, 1000).decode())
     files = {path.stat().st_ino for path in (folder, folder / "meta.frames", *folder.glob("scalars-*.open"))}
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not files <= synced and time.monotonic() < deadline:
         time.sleep(0.01)
     os.write(over, b"x")

@@ -63,7 +63,7 @@ def why(row):
 
 def until(true):
     """Wait until something holds."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.005)

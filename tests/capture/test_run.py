@@ -339,7 +339,7 @@ def test_rows_are_sealed_in_time_without_being_asked(place):
     run = place.start(seal_every_s=0.1)
     with run.step(0):
         pass
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not rows(place.spool, "steps") and time.monotonic() < deadline:
         time.sleep(0.02)
     assert len(rows(place.spool, "steps")) == 1

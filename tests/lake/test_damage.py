@@ -34,7 +34,7 @@ from ranklake.lake.spool.spool import Spool
 from ranklake.lake.storage.store import Lake
 
 FLIPS = int(os.environ.get("RANKLAKE_FLIPS", "16"))
-REPLAYED = int(os.environ.get("RANKLAKE_FLIPS", "4"))
+REPLAYED = int(os.environ.get("RANKLAKE_FLIPS", "10"))
 """Flips that a replay follows: it takes longer than finding them."""
 FILES = 4
 

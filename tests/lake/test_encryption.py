@@ -144,7 +144,7 @@ def test_a_helper_that_hangs_is_not_waited_for(monkeypatch, tmp_path):
     started = time.monotonic()
     with pytest.raises(MissingKeyError, match="took longer than") as caught:
         read_keyring(f"command:{helper}")
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 40
     assert "hunter2" not in str(caught.value)
 
 
