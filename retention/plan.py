@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from ranklake.lake.delta.commit import files, fingerprint
 from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.governance.register import Item, RetentionPlan, add, find, named
+from ranklake.lake.governance.retention_plans import RETENTION_PLANS, Item, RetentionPlan, add, named
 from ranklake.lake.governance.retired import RAW
 from ranklake.lake.plans.driver import finish
 from ranklake.lake.plans.kinds import RETENTION
@@ -42,7 +42,7 @@ def make_plan(
         return None
     plan = RetentionPlan(named(items), items, policies.sha256)
     add(lake, plan, None, "plan")
-    return find(lake, plan.name)
+    return RETENTION_PLANS.find(lake, plan.name)
 
 
 def due(

@@ -9,13 +9,13 @@ import pyarrow.compute as pc
 
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.read import read
-from ranklake.lake.governance.approval import APPLIED, BEGIN, Told, lacking, told
-from ranklake.lake.governance.register import register
+from ranklake.lake.governance.evidence import Told, lacking, told
+from ranklake.lake.governance.retention_plans import RETENTION_PLANS, register
 from ranklake.lake.plans.kinds import RETENTION, Rows, booked
 from ranklake.lake.plans.plan import LEDGER, DamagedPlanError, last_finished, read_plan
 
 if TYPE_CHECKING:
-    from ranklake.lake.governance.register import RetentionPlan
+    from ranklake.lake.governance.retention_plans import RetentionPlan
     from ranklake.lake.storage.store import Lake
 
 
@@ -24,7 +24,7 @@ def unaccounted(lake: "Lake") -> list[str]:
 
     Reads the ledger, the register, the audit trail, and the plan files of removals. Raises what the store raises.
     """
-    plans, trail = register(lake), told(lake)
+    plans, trail = register(lake), told(lake, RETENTION_PLANS)
     every = read(lake, contract(LEDGER), ["plan", "kind", "tables"])
     # Of the plans of years, those that took something away: only a count below zero has a minus.
     some = every.filter(pc.or_kleene(pc.match_substring(every["tables"], "-"), pc.equal(every["kind"], RETENTION.name)))
@@ -35,7 +35,7 @@ def unaccounted(lake: "Lake") -> list[str]:
         *(
             f"the audit trail tells that {name} was applied, and the register does not know it"
             for name, rows in sorted(trail.items())
-            if APPLIED in rows and name not in plans
+            if RETENTION_PLANS.applied in rows and name not in plans
         ),
     ]
 
@@ -73,15 +73,15 @@ def _lacks(
     for item in one.items:
         expected[item.table] += item.rows
     rows, again = trail.get(one.name, {}), f"run 'ranklake retain apply {one.name}' again"
-    missing = lacking(one, trail)
+    missing = lacking(RETENTION_PLANS, one, trail)
     faults = {
         f"the items of {one.name} were altered": not one.intact,
         f"{one.name} names other rows": dict(gone) != {table: count for table, count in expected.items() if count},
-        f"the register does not have the plan {one.name}": one.planned is None,
+        f"the register does not have the plan {one.name}": one.proposed is None,
         f"the register has no approval of {one.name}": one.approved is None,
         f"{one.name}: {missing}": bool(missing),
-        f"the audit trail does not say that {one.name} was begun": BEGIN not in rows,
-        f"the audit trail does not say that {one.name} was applied; {again}": APPLIED not in rows,
+        f"the audit trail does not say that {one.name} was begun": RETENTION_PLANS.begin not in rows,
+        f"the audit trail does not say that {one.name} was applied; {again}": RETENTION_PLANS.applied not in rows,
     }
     yield from (what for what, found in faults.items() if found)
 

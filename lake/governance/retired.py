@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.lake.governance.register import register
+from ranklake.lake.governance.retention_plans import register
 
 if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake

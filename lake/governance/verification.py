@@ -6,8 +6,8 @@ import pyarrow.parquet as pq
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.delta.commit import fingerprint
-from ranklake.lake.governance.approval import require
-from ranklake.lake.governance.register import TABLE, find
+from ranklake.lake.governance.evidence import require
+from ranklake.lake.governance.retention_plans import RETENTION_PLANS, TABLE
 from ranklake.lake.plans.action_plan import QUARANTINED
 from ranklake.lake.plans.verification import refusal, verify_files
 
@@ -21,8 +21,8 @@ def verify_retention(lake: "Lake", plan: "Plan") -> None:
     verify_files(lake, plan)
     name = plan.body["facts"]["retention_plan"]
     try:
-        approved = find(lake, name)
-        require(lake, approved, begun=True)
+        approved = RETENTION_PLANS.find(lake, name)
+        require(lake, RETENTION_PLANS, approved, begun=True)
     except RanklakeError as error:
         raise refusal(lake, plan, f"the plan would remove rows without approval: {name}: {error.what}") from error
     gone: dict[tuple[str, str], list[dict[str, Any]]] = {}

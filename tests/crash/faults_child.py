@@ -29,7 +29,7 @@ from ranklake.lake.audit.proof import prove
 from ranklake.lake.audit.trail import record, trail
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.read import read
-from ranklake.lake.governance.register import register
+from ranklake.lake.governance.retention_plans import register
 from ranklake.lake.maintenance.run import upkeep
 from ranklake.lake.plans.plan import last_finished, read_plan
 from ranklake.lake.plans.workers import InProcess
@@ -207,7 +207,7 @@ def _retain(place):
     place.bring_aged()
     _ingest(place)()
     _command(place, "retain", "plan")
-    name = max(register(place.opened()).values(), key=lambda one: one.planned).name
+    name = max(register(place.opened()).values(), key=lambda one: one.proposed).name
     _command(place, "retain", "approve", name, "--by", "Ada", "--reason", "as agreed")
     return lambda: _command(place, "retain", "apply", name, "--by", "Otto", "--spool", place.spool_uri)
 

@@ -18,7 +18,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import append_files, files
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.governance.register import head_row, stamped
+from ranklake.lake.governance.retention_plans import head_row, stamped
 from ranklake.lake.ingest import ingest_plan
 from ranklake.lake.maintenance.compaction import merge_small
 from ranklake.lake.plans import action_plan

@@ -17,8 +17,9 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta import commit
 from ranklake.lake.delta.commit import append_files, files, number_of, swap
 from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.governance.approval import NoEvidenceError
-from ranklake.lake.governance.register import AlteredPlanError, register
+from ranklake.lake.governance.evidence import NoEvidenceError
+from ranklake.lake.governance.proposals import AlteredProposalError
+from ranklake.lake.governance.retention_plans import register
 from ranklake.lake.plans.plan import Plan
 from ranklake.retention.removals import unaccounted
 
@@ -152,7 +153,7 @@ def test_items_swapped_under_a_name_are_refused(site, approved):
     if approved:
         agree(site, made.name)
     swapped(site)
-    with pytest.raises(AlteredPlanError, match="were altered"):
+    with pytest.raises(AlteredProposalError, match="were altered"):
         (carry_out if approved else agree)(site, made.name)
     assert register(site.lake)[made.name].state == "altered"
     assert len(site.rows("steps")) == 20

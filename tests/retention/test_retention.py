@@ -17,7 +17,8 @@ from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import replace_partitions
 from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.governance.register import UnknownPlanError, register
+from ranklake.lake.governance.proposals import NotApprovedError, UnknownProposalError, VoidProposalError
+from ranklake.lake.governance.retention_plans import register
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.maintenance.compaction import merge_small
 from ranklake.lake.plans import action_plan
@@ -25,7 +26,6 @@ from ranklake.lake.plans.plan import last_finished, read_plan
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.trust.limits import Limits
-from ranklake.retention.apply import NotApprovedError, VoidPlanError
 from ranklake.retention.plan import make_plan
 
 
@@ -158,12 +158,12 @@ def test_nothing_goes_without_approval(site):
 
 def test_an_unknown_plan_is_refused(site):
     """With the nearest name; or with how to make one."""
-    with pytest.raises(UnknownPlanError, match="ranklake retain plan"):
+    with pytest.raises(UnknownProposalError, match="ranklake retain plan"):
         carry_out(site, "rp-0")
     bring_days(site, [200])
     made = plan(site)
     for call in (carry_out, agree):
-        with pytest.raises(UnknownPlanError, match=f"did you mean '{made.name}'"):
+        with pytest.raises(UnknownProposalError, match=f"did you mean '{made.name}'"):
             call(site, made.name[:-1])
 
 
@@ -173,7 +173,7 @@ def test_a_partition_that_changed_makes_the_plan_void(site):
     made = plan(site)
     agree(site, made.name)
     site.bring(step_rows(5, segment=9, incarnation=9, start=days_ago(100)))
-    with pytest.raises(VoidPlanError, match="has other files than planned; plan again"):
+    with pytest.raises(VoidProposalError, match="has other files than planned; plan again"):
         carry_out(site, made.name)
     assert ages(site) == [100, 200]
     assert [row["action"] for row in audit.trail(site.lake)] == ["retention.approve"]
@@ -186,9 +186,9 @@ def test_a_plan_for_a_day_to_come_waits_for_it(site):
     tomorrow = TODAY + timedelta(days=41)
     made = plan(site, tomorrow)
     agree(site, made.name)
-    with pytest.raises(VoidPlanError, match="is not due under the policies of today"):
+    with pytest.raises(VoidProposalError, match="is not due under the policies of today"):
         carry_out(site, made.name)
-    with pytest.raises(VoidPlanError, match="is not due"):
+    with pytest.raises(VoidProposalError, match="is not due"):
         carry_out(site, made.name, tomorrow, with_period("raw", 365))
     assert ages(site) == [50]
     assert carry_out(site, made.name, tomorrow)[1]
@@ -222,7 +222,7 @@ def test_the_trail_says_who_approved_and_applied(site):
     ]
     assert verify(site.lake) is None
     one = register(site.lake)[made.name]
-    assert one.planned < one.approved < one.applied
+    assert one.proposed < one.approved < one.applied
     kinds = [row["row_kind"] for row in site.rows("retention_plans")]
     assert sorted(kinds) == ["application", "approval", "item", "plan"]
 

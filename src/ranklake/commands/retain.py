@@ -13,7 +13,7 @@ from ranklake.commands.options import configuration, json_option, lake_option, s
 from ranklake.config import Config
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.contracts.model import Contract
-from ranklake.lake.governance.register import RetentionPlan, register
+from ranklake.lake.governance.retention_plans import RetentionPlan, register
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.storage.store import Lake
 from ranklake.retention.apply import apply as apply_plan
@@ -148,7 +148,7 @@ def list_(ctx: click.Context, lake: str, *, as_json: bool) -> None:
     if not plans:
         click.echo("no retention plans")
     for one in plans:
-        when = one.applied or one.approved or one.planned or datetime.fromtimestamp(0, UTC)
+        when = one.applied or one.approved or one.proposed or datetime.fromtimestamp(0, UTC)
         click.echo(f"{one.name}  {one.state:<8}  {when:%Y-%m-%d %H:%M}  {_sums(one)}{_alone(one)}")
 
 

@@ -9,11 +9,11 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.read import read
+from ranklake.lake.governance.proposals import Proposal, ProposalKind, digest_of
 from ranklake.lake.plans.ledger import append_own
 from ranklake.lake.plans.plan import last_finished
 
@@ -21,23 +21,6 @@ if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
 
 TABLE: Final = "retention_plans"
-
-
-class UnknownPlanError(RanklakeError):
-    """No retention plan has this identity. ``plan`` is what was asked for."""
-
-    def __init__(self, plan: str, *, mend: str = "") -> None:
-        super().__init__(f"no retention plan is called {plan!r}", mend=mend)
-        self.plan = plan
-
-
-class AlteredPlanError(RanklakeError):
-    """A plan whose items are not those that its name stands for. ``plan`` is its name."""
-
-    def __init__(self, plan: str) -> None:
-        mend = "nothing was removed; see 'ranklake audit list' for what was approved, and plan again"
-        super().__init__("the items of this retention plan were altered", where=plan, mend=mend)
-        self.plan = plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,34 +52,21 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class RetentionPlan:
-    """A plan and what became of it.
+class RetentionPlan(Proposal):
+    """A proposal to let partitions go; its name is a digest of its items.
 
     Attributes
     ----------
-    name
-        Its identity: a digest of its items.
+    items
+        What would go.
     policy_sha256
         Of the policy file it was made under.
-    planned, approved, applied
-        When; None if not.
-    plan
-        Number of the lake's plan that applied it.
-    approver
-        Who approved it; pseudonymous data, which goes into no output.
-    single_operator
-        Whether whoever approved it applied it, too.
     """
 
-    name: str
     items: tuple[Item, ...]
     policy_sha256: str
-    planned: datetime | None = None
-    approved: datetime | None = None
-    applied: datetime | None = None
-    plan: int | None = None
-    approver: str | None = None
-    single_operator: bool = False
+
+    first_state: ClassVar[str] = "planned"
 
     @property
     def intact(self) -> bool:
@@ -106,15 +76,17 @@ class RetentionPlan:
     @property
     def items_sha256(self) -> str:
         """Digest of all that its items say, for whoever approves them."""
-        facts = sorted(json.dumps(asdict(item), sort_keys=True, default=str) for item in self.items)
-        return hashlib.sha256("\n".join(facts).encode()).hexdigest()
+        return digest_of(asdict(item) for item in self.items)
 
     @property
-    def state(self) -> str:
-        """altered, planned, approved or applied."""
-        if not self.intact:
-            return "altered"
-        return "applied" if self.applied else "approved" if self.approved else "planned"
+    def facts(self) -> dict[str, Any]:
+        """What the trail says of it."""
+        return {"rows": self.rows, "bytes": self.bytes, "files": self.files, "policy_sha256": self.policy_sha256}
+
+    @property
+    def outcome(self) -> dict[str, Any]:
+        """What the trail says when it was applied."""
+        return {"rows": self.rows}
 
     @property
     def rows(self) -> int:
@@ -133,7 +105,8 @@ class RetentionPlan:
 
     def plain(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        times = {name: None if (when := getattr(self, name)) is None else when.isoformat() for name in _TIMES}
+        moments = {"planned": self.proposed, "approved": self.approved, "applied": self.applied}
+        times = {name: None if when is None else when.isoformat() for name, when in moments.items()}
         items = [
             {**asdict(item), "partition_date": str(item.partition_date), "cutoff_date": str(item.cutoff_date)}
             for item in self.items
@@ -143,8 +116,7 @@ class RetentionPlan:
         return {**head, **sums, "plan": self.plan, **times, "items": items}
 
 
-_TIMES: Final = ("planned", "approved", "applied")
-_KINDS: Final = {"plan": "planned", "approval": "approved", "application": "applied"}
+_KINDS: Final = {"plan": "proposed", "approval": "approved", "application": "applied"}
 
 
 def register(lake: "Lake") -> dict[str, RetentionPlan]:
@@ -162,7 +134,7 @@ def register(lake: "Lake") -> dict[str, RetentionPlan]:
         if name not in found and row["row_kind"] != "plan":  # whoever wrote it wrote no plan
             found[name] = RetentionPlan(name, (), row["policy_sha256"] or "")
         if row["row_kind"] == "plan":
-            found[name] = RetentionPlan(name, (), row["policy_sha256"], planned=row["ts"])
+            found[name] = RetentionPlan(name, (), row["policy_sha256"], proposed=row["ts"])
         elif row["row_kind"] == "item":
             item = Item(**{field: row[field] for field in Item.__dataclass_fields__})
             found[name] = replace(found[name], items=(*found[name].items, item))
@@ -184,16 +156,6 @@ def named(items: Iterable[Item]) -> str:
         for item in items
     ]
     return "rp-" + hashlib.sha256(json.dumps(sorted(facts)).encode()).hexdigest()[:16]
-
-
-def find(lake: "Lake", name: str) -> RetentionPlan:
-    """Return a plan. Raises `UnknownPlanError`, and `AlteredPlanError` where its items are not its own."""
-    known = register(lake)
-    if name not in known:
-        raise UnknownPlanError(name, mend=did_you_mean(name, known) or "make one with 'ranklake retain plan'")
-    if not known[name].intact:
-        raise AlteredPlanError(name)
-    return known[name]
 
 
 def add(lake: "Lake", plan: RetentionPlan, actor: str | None, kind: str) -> bool:
@@ -234,3 +196,13 @@ def item_row(plan: RetentionPlan, item: Item) -> dict[str, Any]:
 def stamped(rows: Iterable[dict[str, Any]], when: datetime) -> list[dict[str, Any]]:
     """Return rows with their time."""
     return [{**row, "ts": when, "date": when.date()} for row in rows]
+
+
+RETENTION_PLANS: Final = ProposalKind(
+    noun="retention plan",
+    action="retention",
+    command="ranklake retain",
+    register=register,
+    add_approval=lambda lake, plan, by: add(lake, plan, by, "approval"),
+)
+"""Retention plans as proposals: `ranklake.lake.governance.lifecycle` approves and applies them."""

@@ -1,0 +1,169 @@
+"""Proposals of any kind: approved by another than who proposed, applied by another than who approved, in time, once.
+
+Retention plans, the first kind, have tests of their own (``tests/retention``); the kind here is a second one.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from governed import Site
+
+from ranklake.lake.audit.proof import verify
+from ranklake.lake.audit.trail import trail
+from ranklake.lake.governance.lifecycle import apply, approve
+from ranklake.lake.governance.proposals import (
+    ExpiredProposalError,
+    Proposal,
+    ProposalKind,
+    SameOperatorError,
+    UnknownProposalError,
+    VoidProposalError,
+    digest_of,
+)
+from ranklake.lake.plans import action_plan
+from ranklake.lake.plans.kinds import COMPACTION
+from ranklake.lake.plans.plan import last_finished
+
+NOW = datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Release(Proposal):
+    """A proposal to let rows out of quarantine; its name is a digest of its items."""
+
+    items: tuple[str, ...]
+
+    @property
+    def items_sha256(self):
+        """Digest of all that its items say."""
+        return digest_of(self.items)
+
+    @property
+    def intact(self):
+        """Whether its items are those that its name stands for."""
+        return self.name == self.items_sha256[:8]
+
+    @property
+    def facts(self):
+        """What the trail says of it."""
+        return {"segments": len(self.items)}
+
+    @property
+    def outcome(self):
+        """What the trail says when it was applied."""
+        return {"released": len(self.items)}
+
+
+class Desk:
+    """A kind of proposal, its register, and what applies one: an empty plan of the lake."""
+
+    def __init__(self, site):
+        self.site, self.rows, self.begun, self.void = site, {}, {}, False
+        self.kind = ProposalKind("release", "release", "ranklake quality", self.register, self.add)
+
+    def register(self, lake):
+        """Return what was proposed and what became of it."""
+        done = {name: number for name, number in self.begun.items() if number <= last_finished(lake)}
+        return {
+            name: replace(one, applied=NOW, plan=done[name]) if name in done else one for name, one in self.rows.items()
+        }
+
+    def add(self, _lake, proposal, by):
+        """Write down an approval."""
+        self.rows[proposal.name] = replace(proposal, approved=datetime.now(UTC), approver=by)
+        return True
+
+    def propose(self, *items, **facts):
+        """Write down a proposal and return its name."""
+        name = digest_of(items)[:8]
+        self.rows[name] = Release(name, items=items, proposed=NOW, **facts)
+        return name
+
+    def approve(self, name, by, **options):
+        """Approve a proposal."""
+        return approve(self.site.lake, self.kind, name, by, **options)
+
+    def apply(self, name, by, **options):
+        """Apply a proposal."""
+
+        def check(found):
+            if self.void:
+                raise VoidProposalError(self.kind, name, "is released already", found.items[0])
+
+            def write(number, *, alone):
+                self.begun[name] = number
+                return action_plan.compose(number, COMPACTION.name, facts={"release": name, "alone": alone})
+
+            return write
+
+        return apply(self.site.lake, self.kind, name, by, check, **options)
+
+    def actions(self):
+        """Return what the trail says was done, and by whom."""
+        return [(row["action"], row["actor"]) for row in trail(self.site.lake)]
+
+
+@pytest.fixture
+def desk(tmp_path):
+    """Give an empty lake with proposals."""
+    return Desk(Site(tmp_path))
+
+
+def test_a_proposal_becomes_one_plan(desk):
+    """Proposed, approved and applied by three people: one plan, three rows of the trail; nothing the second time."""
+    name = desk.propose("a", "b", proposer="Pia", expires=NOW + timedelta(days=1))
+    found, fresh = desk.approve(name, "Ada", reason="mended")
+    assert (found.state, fresh) == ("approved", True)
+    assert desk.approve(name, "Ada")[1] is False
+    done, fresh = desk.apply(name, "Otto")
+    assert (done.state, done.plan, fresh) == ("applied", last_finished(desk.site.lake), True)
+    assert desk.apply(name, "Otto")[1] is False
+    assert desk.actions() == [("release.approve", "Ada"), ("release.apply", "Otto"), ("release.applied", "Otto")]
+    assert verify(desk.site.lake) is None
+    assert [row["details"] for row in trail(desk.site.lake)][2] == f'{{"plan": {done.plan}, "released": 2}}'
+
+
+def test_who_proposed_may_not_approve(desk):
+    """However the name is spelt; unless there is one person alone."""
+    name = desk.propose("a", proposer="Pia Proposer")
+    with pytest.raises(SameOperatorError, match="whoever proposed this plan may not approve it"):
+        desk.approve(name, " pia  proposer")
+    assert desk.actions() == []
+    assert desk.approve(name, "Pia Proposer", single_operator=True)[1] is True
+    with pytest.raises(SameOperatorError, match="whoever approved this plan may not apply it"):
+        desk.apply(name, "Pia Proposer")
+
+
+def test_what_expired_is_neither_approved_nor_applied(desk):
+    """A proposal is good for its time; an approval does not make it last longer."""
+    name = desk.propose("a", expires=NOW)
+    with pytest.raises(ExpiredProposalError, match="plan again with 'ranklake quality plan'"):
+        desk.approve(name, "Ada")
+    desk.rows[name] = replace(desk.rows[name], expires=None)
+    desk.approve(name, "Ada")
+    desk.rows[name] = replace(desk.rows[name], expires=NOW)
+    with pytest.raises(ExpiredProposalError):
+        desk.apply(name, "Otto")
+    assert desk.actions() == [("release.approve", "Ada")]
+    assert last_finished(desk.site.lake) == 0
+
+
+def test_what_does_not_fit_the_lake_any_more_is_not_begun(desk):
+    """A check that fails leaves no row that says it was begun, and no plan; the error names what of it does not fit."""
+    name = desk.propose("a")
+    desk.approve(name, "Ada")
+    desk.void = True
+    with pytest.raises(VoidProposalError, match=f"{name}: a: is released already; plan again"):
+        desk.apply(name, "Otto")
+    assert desk.actions() == [("release.approve", "Ada")]
+    assert last_finished(desk.site.lake) == 0
+
+
+def test_a_name_that_is_none_is_told(desk):
+    """With the nearest name, or how to make one."""
+    with pytest.raises(UnknownProposalError, match="no release is called 'x'; make one with 'ranklake quality plan'"):
+        desk.approve("x", "Ada")
+    name = desk.propose("a")
+    with pytest.raises(UnknownProposalError, match=f"did you mean '{name}'"):
+        desk.apply(name[:-1], "Otto")
