@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.lake.contracts.checks.registry import kind_of
 from ranklake.lake.contracts.errors import UnknownTableError
 from ranklake.lake.contracts.load import load_contracts, load_metrics
 from ranklake.lake.delta.commit import files, fingerprint
@@ -19,6 +20,7 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.storage.reachability import LakeError
 from ranklake.quality import quarantine
 from ranklake.quality.engine import Judge
+from ranklake.quality.forms import FORMS
 from ranklake.quality.results import RESULTS, CheckReport, CheckResult, Standing, standing
 from ranklake.quality.scan import Partition, Tally, scan
 from ranklake.quality.suite import Expectation, Suite, compile_suite
@@ -229,11 +231,9 @@ def _status(one: Expectation, tally: Tally) -> tuple[str, str | None]:
         return "skipped", "the table has no such column yet"
     if tally.error:
         return "errored", tally.error
-    if one.check.kind == "row_count":
-        return ("failed", one.wrong) if tally.failed else ("passed", None)
-    if not tally.checked:
+    if not tally.checked and not FORMS[one.check.kind].judges_nothing:
         return "skipped", "there was no value to judge"
-    if one.check.kind == "fill_ratio":
+    if kind_of(one.check).level == "share":
         short = 1 - tally.failed / tally.checked < float(one.check.min or 0)
         return ("failed", one.wrong) if short else ("passed", None)
     return ("failed", one.wrong) if tally.failed else ("passed", None)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ranklake.quality.rules import RULES
+from ranklake.quality.forms import FORMS
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
@@ -94,7 +94,7 @@ class Judge:
     def _configured(self, contract: "Contract", expectation: "Expectation", index: int) -> Any:  # noqa: ANN401 - theirs
         check = expectation.check
         kind = getattr(self._gx.expectations, expectation.kind)
-        kwargs = RULES[check.kind].kwargs(check, contract.column(check.columns[0]))
+        kwargs = FORMS[check.kind].kwargs(check, contract.column(check.columns[0]))
         return kind(**kwargs, meta={"index": index})
 
 

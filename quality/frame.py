@@ -10,19 +10,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.quality.rules import RULES, Ranges
+from ranklake.quality.forms import FORMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     import pandas as pd  # type: ignore[import-untyped]
 
+    from ranklake.lake.contracts.checks.kind import Ranges
     from ranklake.quality.suite import Expectation
 
 EXACT: Final = 2**53
 
 
-def frame(rows: pa.Table, expectations: "Iterable[Expectation]", ranges: Ranges) -> "pd.DataFrame":
+def frame(rows: pa.Table, expectations: "Iterable[Expectation]", ranges: "Ranges") -> "pd.DataFrame":
     """Return the columns that some row expectations need, and no others."""
     import pandas as pd
 
@@ -30,8 +31,9 @@ def frame(rows: pa.Table, expectations: "Iterable[Expectation]", ranges: Ranges)
     compared: set[str] = set()
     for expectation in expectations:
         check = expectation.check
-        columns |= RULES[check.kind].columns(check, rows, ranges)
-        compared |= set(check.columns) if check.kind != "not_null" else set()
+        form = FORMS[check.kind]
+        columns |= form.columns(check, rows, ranges)
+        compared |= set(check.columns) if form.compares else set()
     # Without copy=False pandas would gather the columns in one block.
     values = {name: _values(column, compared=name in compared) for name, column in columns.items()}
     return pd.DataFrame(values, copy=False)

@@ -13,11 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.checks.masks import checked, failures
+from ranklake.lake.contracts.checks.registry import kind_of
 from ranklake.lake.delta.integrity import DamagedFileError
 from ranklake.lake.delta.read import read_batches
+from ranklake.quality.forms import clear
 from ranklake.quality.frame import frame
 from ranklake.quality.keys import Hashes, repeated
-from ranklake.quality.rules import RULES, checked, failures
 from ranklake.quality.screen import Screen
 
 if TYPE_CHECKING:
@@ -138,11 +140,11 @@ def _screen(suite: "Suite", rows: pa.Table, some: "Sequence[Judged]") -> "list[J
     screen = Screen(rows, suite.ranges)
     doubtful = []
     for one, tally in some:
-        clear = 0 if _blank(one.check, rows) else screen.clear(one.check)
-        if clear is None:
+        count = 0 if _blank(one.check, rows) else clear(screen, one.check)
+        if count is None:
             doubtful.append((one, tally))
         else:
-            tally.checked += clear
+            tally.checked += count
     return doubtful
 
 
@@ -183,8 +185,7 @@ def _add(
 
 def _blank(check: "Check", rows: pa.Table) -> bool:
     """Return whether there is no value to judge, as in columns that a job never fills: that costs nobody a question."""
-    nulls_pass = RULES[check.kind].judged is not None
-    return nulls_pass and any(rows[name].null_count == rows.num_rows for name in check.columns)
+    return kind_of(check).null_passes and any(rows[name].null_count == rows.num_rows for name in check.columns)
 
 
 def _key(contract: "Contract", check: "Check") -> list[str]:

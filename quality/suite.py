@@ -1,30 +1,23 @@
 """A table's suite: every promise of its contract as one expectation with a stable check id. Pure; reads no data.
 
-Beside the checks that a contract spells out there are those that follow from it, under ids with a colon, which no
-contract's own check can have:
-
-    required:<column>     a required column is not NULL                        takes rows out, as ingest does
-    finite:<column>       a float is neither NaN nor infinite                  takes rows out, as ingest does
-    ratio:<column>        a ratio lies in 0..1, unless the contract gives the column a range of its own
-    json:<column>         JSON text parses
-    dated:date            a captured row lies in the partition of its own UTC date
-    metric:<metric>       a metric that has a column of its own lies in the registry's range
-    metric:value          so does each value of the long table
+Beside the checks that a contract spells out there are those that follow from it:
+`ranklake.lake.contracts.checks.implied`.
 """
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from ranklake.lake.contracts.model import FLOATS, Check
-from ranklake.quality.rules import RULES, Ranges
+from ranklake.lake.contracts.checks.implied import implied, ranges_of
+from ranklake.lake.contracts.checks.registry import kind_of, wrong
+from ranklake.quality.forms import FORMS
 
 if TYPE_CHECKING:
-    from ranklake.lake.contracts.model import Contract, Metric
+    from collections.abc import Mapping
 
-_TABLE: Final = {"unique": "ExpectCompoundColumnsToBeUnique", "row_count": "ExpectTableRowCountToBeBetween"}
+    from ranklake.lake.contracts.checks.kind import Ranges
+    from ranklake.lake.contracts.model import Check, Contract, Metric
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +39,7 @@ class Expectation:
         Whether failing rows are taken out of the table.
     """
 
-    check: Check
+    check: "Check"
     kind: str
     classified: bool
     numeric: bool
@@ -55,7 +48,7 @@ class Expectation:
     @property
     def per_row(self) -> bool:
         """Whether Great Expectations judges it row by row; else it is about the whole partition."""
-        return self.check.kind in RULES
+        return kind_of(self.check).level != "table"
 
     @property
     def about(self) -> str | None:
@@ -65,12 +58,7 @@ class Expectation:
     @property
     def wrong(self) -> str:
         """What a failing row, or the table, has wrong; without a value of it."""
-        check = self.check
-        if check.kind == "unique":
-            return f"rows repeat a key of {', '.join(check.columns)}"
-        if check.kind == "row_count":
-            return f"row count outside {_open(check.min)} to {_open(check.max)}"
-        return RULES[check.kind].describe(check)
+        return wrong(self.check)
 
     @property
     def reason(self) -> str:
@@ -93,66 +81,24 @@ class Suite:
     table: str
     name: str
     expectations: tuple[Expectation, ...]
-    ranges: Ranges = field(default_factory=dict)
+    ranges: "Ranges" = field(default_factory=dict)
 
 
 def compile_suite(contract: "Contract", metrics: "Mapping[str, Metric]") -> Suite:
     """Return a contract's suite."""
-    ranges = {name: (one.min, one.max) for name, one in metrics.items() if _stored(one) == (contract.table, "value")}
-    ranges = {name: ends for name, ends in ranges.items() if ends != (None, None)}
-    checks = [*_derived(contract, metrics, ranges), *contract.all_checks()]
+    ranges = ranges_of(contract, metrics)
+    checks = [*implied(contract, metrics, ranges), *contract.all_checks()]
     expectations = tuple(_expectation(contract, check) for check in checks)
     facts = [[asdict(one) for one in expectations], sorted(ranges.items())]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
     return Suite(contract.table, f"{contract.table} v{contract.version} {digest}", expectations, ranges)
 
 
-def _derived(contract: "Contract", metrics: "Mapping[str, Metric]", ranges: Ranges) -> Iterator[Check]:
-    takes_out = "quarantine" if contract.kind == "fact" else "record"
-    for column in contract.columns:
-        name = column.name
-        ranged = any(check.kind == "between" for check in column.checks)
-        if column.required:
-            yield Check(f"required:{name}", "not_null", on_fail=takes_out, columns=(name,))
-        if column.type in FLOATS:
-            yield Check(f"finite:{name}", "finite", on_fail=takes_out, columns=(name,))
-        if column.unit == "ratio" and not ranged:
-            yield Check(f"ratio:{name}", "between", columns=(name,), min=0, max=1)
-        if column.format == "json":
-            yield Check(f"json:{name}", "json", columns=(name,))
-    if contract.envelope:
-        yield Check("dated:date", "dated", columns=("ts", "date"))
-    yield from _of_metrics(contract, metrics)
-    if ranges:
-        yield Check("metric:value", "metric_range", severity="warning", columns=("metric", "value"))
-
-
-def _of_metrics(contract: "Contract", metrics: "Mapping[str, Metric]") -> Iterator[Check]:
-    """Yield the ranges of metrics that have a column of this table, where the contract does not give them itself."""
-    for metric in metrics.values():
-        table, name = _stored(metric)
-        ends = (metric.min, metric.max)
-        if table != contract.table or name == "value" or name not in contract or ends == (None, None):
-            continue
-        own = [(check.min, check.max) for check in contract.column(name).checks if check.kind == "between"]
-        if ends not in own:
-            yield Check(f"metric:{metric.name}", "between", "warning", columns=(name,), min=ends[0], max=ends[1])
-
-
-def _stored(metric: "Metric") -> tuple[str, str]:
-    table, _, column = metric.stored_in.partition(".")
-    return table, column
-
-
-def _expectation(contract: "Contract", check: Check) -> Expectation:
+def _expectation(contract: "Contract", check: "Check") -> Expectation:
     columns = [contract.column(name) for name in check.columns]
     classified = any(column.class_ != "operational" for column in columns)
-    numeric = check.kind == "between" and all(column.is_number or column.type == "timestamp" for column in columns)
-    kind = RULES[check.kind].expectation if check.kind in RULES else _TABLE[check.kind]
+    form = FORMS[check.kind]
+    numeric = form.shows and all(column.is_number or column.type == "timestamp" for column in columns)
     # Rows of derived tables stay: the next rollup would bring them back; what is wrong is in their inputs or their SQL.
     takes_out = check.on_fail == "quarantine" and contract.kind == "fact"
-    return Expectation(check, kind, classified, numeric and not classified, takes_out)
-
-
-def _open(end: object) -> object:
-    return "…" if end is None else end
+    return Expectation(check, form.expectation, classified, numeric and not classified, takes_out)

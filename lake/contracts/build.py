@@ -4,21 +4,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ranklake.errors import did_you_mean
+from ranklake.lake.contracts.checks.registry import KINDS
 from ranklake.lake.contracts.document import Document, KeyPath
 from ranklake.lake.contracts.model import Check, Column, Contract, Metric, Suppression, Tombstone
-
-_NEEDS: Mapping[str, tuple[tuple[str, ...], ...]] = {  # of each group one parameter at least
-    "between": (("min", "max"),),
-    "length": (("min", "max"),),
-    "row_count": (("min", "max"),),
-    "fill_ratio": (("min",),),
-    "in_set": (("values",),),
-    "matches": (("pattern",),),
-    "at_most": (("columns",),),
-    "exactly_one": (("columns",),),
-    "unique": (("columns",),),
-}
-_TABLE_LEVEL = frozenset({"at_most", "exactly_one", "unique", "row_count"})
 
 
 def columns(document: Document, at: KeyPath, raw: Iterable[Mapping[str, Any]]) -> tuple[Column, ...]:
@@ -38,18 +26,18 @@ def checks(
     """Build checks; those below a column get it as their ``columns``."""
     built = []
     for index, facts in enumerate(raw):
-        here = (*at, index)
-        for group in _NEEDS.get(facts["kind"], ()):
+        here, kind = (*at, index), KINDS[facts["kind"]]
+        for group in kind.needs:
             if not any(name in facts for name in group):
                 document.fail(here, f"check {facts['id']!r} ({facts['kind']}) lacks {' or '.join(group)}", "add it")
-        if column is not None and (facts["kind"] in _TABLE_LEVEL or "columns" in facts):
+        if column is not None and (kind.own_columns or "columns" in facts):
             document.fail(here, f"check {facts['id']!r} names its own columns", "move it to the table's checks")
         about = (column,) if column is not None else tuple(facts.get("columns", ()))
-        if facts["kind"] == "at_most" and len(about) != 2:  # noqa: PLR2004 - a pair is two
+        if kind.pair and len(about) != 2:  # noqa: PLR2004 - a pair is two
             document.fail(here, f"check {facts['id']!r} compares {len(about)} columns", "name two: [smaller, larger]")
         rest = {key: value for key, value in facts.items() if key not in {"columns", "values"}}
         check = Check(columns=about, values=tuple(facts.get("values", ())), **rest)
-        if check.on_fail == "quarantine" and not check.per_row:
+        if check.quarantines and kind.level != "row":
             document.fail(here, f"check {check.id!r} judges the table", "on_fail: quarantine is for row checks")
         built.append(check)
     return tuple(built)

@@ -1,10 +1,13 @@
-"""Frozen snapshots: what a version of a contract promised to stored data, kept for ever.
+"""What is written down of the contracts: frozen snapshots, and the check kinds in `schema.json`.
 
-python -m ranklake.lake.contracts.freeze            write the snapshots that are missing
+A snapshot is what a version of a contract promised to stored data, kept for ever.
+
+python -m ranklake.lake.contracts.freeze            write the snapshots that are missing, and the check kinds
 python -m ranklake.lake.contracts.freeze --check    compare; exit 1 if a contract changed under an old version
 """
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -13,11 +16,14 @@ from typing import Any, Final
 
 import click
 
+from ranklake.lake.contracts.checks.registry import WRITTEN
 from ranklake.lake.contracts.diff import diff
 from ranklake.lake.contracts.load import ROOM, load_contracts
 from ranklake.lake.contracts.model import Column, Contract, Tombstone
 
 SNAPSHOTS: Final = ROOM / "snapshots"
+SCHEMA: Final = ROOM / "schema.json"
+_KINDS: Final = re.compile(r'(?m)^    "check_kind": .*$')
 _TABLE_FACTS: Final = ("table", "version", "kind", "envelope")
 _COLUMN_FACTS: Final = ("id", "name", "type", "unit", "class_", "mask", "required", "format")
 
@@ -100,6 +106,11 @@ def _promised(contracts: Mapping[str, Contract]) -> Iterator[tuple[str, Contract
     return ((name, one) for name, one in contracts.items() if one.status != "planned")
 
 
+def with_kinds(text: str) -> str:
+    """Return the text of `schema.json` with the check kinds that contracts may spell out, which stand in one line."""
+    return _KINDS.sub(f'    "check_kind": {{"enum": {json.dumps(sorted(WRITTEN))}}},', text)
+
+
 def _path(folder: Path, name: str, version: int) -> Path:
     return folder / f"{name}.v{version}.json"
 
@@ -109,11 +120,19 @@ def _path(folder: Path, name: str, version: int) -> Path:
 @click.option("--overwrite", is_flag=True, help="Freeze again versions that no lake has yet.")
 def main(check: bool, overwrite: bool) -> None:
     """Freeze the packaged contracts, or check that they are as frozen."""
+    schema = SCHEMA.read_text(encoding="utf-8")
+    problems = []
+    if schema != with_kinds(schema):
+        if check:
+            problems.append("schema.json lacks check kinds; run python -m ranklake.lake.contracts.freeze")
+        else:
+            SCHEMA.write_text(with_kinds(schema), encoding="utf-8")
+            click.echo("wrote the check kinds into schema.json")
     contracts = load_contracts()
     if not check:
         for path in write(contracts, overwrite=overwrite):
             click.echo(f"froze {path.name}")
-    problems = list(undeclared(contracts))
+    problems += undeclared(contracts)
     for problem in problems:
         click.echo(problem, err=True)
     sys.exit(1 if problems else 0)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ranklake.lake.contracts.checks.registry import kind_of
 from ranklake.lake.contracts.delta import statistics_columns
 from ranklake.lake.contracts.load import PACKAGED
 from ranklake.lake.contracts.model import OVERLAY_IDS, Contract, Metric
@@ -172,6 +173,14 @@ def _ranges(contract: Contract) -> Iterator[tuple[str, str]]:
             yield check.id, "min is above max"
 
 
+def _types(contract: Contract) -> Iterator[tuple[str, str]]:
+    """RL013: a check about a column of a type that its kind cannot judge."""
+    for check in contract.all_checks():
+        for column in map(contract.column, check.columns):
+            if column.type not in kind_of(check).types:
+                yield check.id, f"{check.kind} cannot judge {column.name}, which is {column.type}"
+
+
 LINTS: Final[Mapping[str, Callable[[Contract], Iterator[tuple[str, str]]]]] = {
     "RL001": _suffix,
     "RL002": _named_unit,
@@ -185,6 +194,7 @@ LINTS: Final[Mapping[str, Callable[[Contract], Iterator[tuple[str, str]]]]] = {
     "RL010": _ids,
     "RL011": _versions,
     "RL012": _ranges,
+    "RL013": _types,
 }
 
 

@@ -11,8 +11,6 @@ TYPES: Final = ("string", "bool", "int32", "int64", "float32", "float64", "decim
 NUMBERS: Final = frozenset({"int32", "int64", "float32", "float64", "decimal"})
 FLOATS: Final = frozenset({"float32", "float64"})
 CLASSES: Final = ("operational", "pseudonymous", "personal", "secret")
-ROW_KINDS: Final = ("not_null", "between", "in_set", "matches", "length", "at_most", "exactly_one")
-TABLE_KINDS: Final = ("unique", "row_count", "fill_ratio")
 OVERLAY_IDS: Final = 10_000  # columns that an overlay adds have ids from here on; packaged ones stay below
 
 Scalar = str | int | float | bool
@@ -27,11 +25,7 @@ class Check:
     id
         Stable name, unique within the contract; results and reject reasons carry it.
     kind
-        Per row: ``not_null``, ``between`` (inclusive; either end may be open), ``in_set``, ``matches`` (the whole
-        text), ``length`` (of text, in characters), ``at_most`` (first of ``columns`` ≤ second plus ``tolerance``),
-        ``exactly_one`` (of ``columns`` is not NULL). Per table: ``unique`` (over ``columns``), ``row_count``,
-        ``fill_ratio`` (share not NULL).
-        NULL passes every row check but ``not_null`` and ``exactly_one``.
+        Name of its kind; `ranklake.lake.contracts.checks.kinds` has a module for each.
     severity
         ``error`` or ``warning``.
     on_fail
@@ -57,14 +51,9 @@ class Check:
     doc: str = ""
 
     @property
-    def per_row(self) -> bool:
-        """Whether each row passes or fails by itself."""
-        return self.kind in ROW_KINDS
-
-    @property
     def quarantines(self) -> bool:
         """Whether rows that fail are taken out of the table."""
-        return self.per_row and self.on_fail == "quarantine"
+        return self.on_fail == "quarantine"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ them, and else text.
 
 from typing import Any, Final
 
-from ranklake.lake.contracts.edge import describe
+from ranklake.lake.contracts.checks.registry import kind_of, wrong
 from ranklake.lake.contracts.model import Check, Column, Contract
 
 API_VERSION: Final = "v3.1.0"
@@ -23,10 +23,6 @@ _PHYSICAL: Final = {
 """Names of Delta Lake's types."""
 _CLASSIFICATIONS: Final = {
     "operational": "internal", "pseudonymous": "restricted", "personal": "confidential", "secret": "secret"
-}  # fmt: skip
-_DIMENSIONS: Final = {
-    "not_null": "completeness", "fill_ratio": "completeness", "exactly_one": "completeness", "unique": "uniqueness",
-    "row_count": "coverage", "at_most": "consistency",
 }  # fmt: skip
 
 Facts = dict[str, Any]
@@ -106,34 +102,22 @@ def _property(one: Contract, column: Column) -> Facts:
 
 def _rule(check: Check) -> Facts:
     """Return a check as a rule; what fails a rule of the library is counted, and none may."""
+    kind = kind_of(check)
     found: Facts = {
         "name": check.id,
-        "dimension": _DIMENSIONS.get(check.kind, "conformity"),
+        "dimension": kind.dimension,
         "severity": check.severity,
         "description": check.doc or _promise(check),
         "customProperties": _custom(check=check.kind, onFail=check.on_fail),
     }
-    given: Facts
-    match check.kind:
-        case "not_null":
-            return found | {"type": "library", "metric": "nullValues", "mustBe": 0}
-        case "unique":
-            given = {"properties": list(check.columns)}
-            return found | {"type": "library", "metric": "duplicateValues", "mustBe": 0, "arguments": given}
-        case "in_set":
-            given = {"validValues": list(check.values)}
-            return found | {"type": "library", "metric": "invalidValues", "mustBe": 0, "arguments": given}
-        case "matches":
-            given = {"pattern": f"^({check.pattern})$"}
-            return found | {"type": "library", "metric": "invalidValues", "mustBe": 0, "arguments": given}
-        case _:
-            return found | {"type": "text"}
+    rule = kind.rule(check)
+    return found | ({"type": "text"} if rule is None else {"type": "library", **rule})
 
 
 def _promise(check: Check) -> str:
     """Return what must not be, in words."""
-    if check.per_row:
-        return f"No row has {describe(check)}."
+    if kind_of(check).level == "row":
+        return f"No row has {wrong(check)}."
     low, high = ("any" if end is None else end for end in (check.min, check.max))
     return f"{check.kind} of {', '.join(check.columns) or 'the table'} is from {low} to {high}."
 

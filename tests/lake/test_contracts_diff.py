@@ -132,6 +132,7 @@ FIRES = {
     "RL010": (with_column("loss", id=10_000), "loss"),
     "RL011": (with_column("loss", since=2), "loss"),
     "RL012": (with_column("loss", checks=(Check("never", "between", columns=("loss",), min=1, max=0),)), "never"),
+    "RL013": (with_column("loss", checks=(Check("odd", "length", columns=("loss",), min=1),)), "odd"),
 }  # fmt: skip
 
 

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from ranklake.lake.contracts import Check, Column, Contract, contract, load_contracts
 from ranklake.lake.contracts.arrow import arrow_schema, conform
-from ranklake.lake.contracts.edge import describe, failures, judge
+from ranklake.lake.contracts.checks.masks import failures
+from ranklake.lake.contracts.checks.registry import kind_of, wrong
+from ranklake.lake.contracts.edge import judge
 
 NOW = dt.datetime(2026, 3, 4, 5, 6, 7, tzinfo=dt.UTC)
 
@@ -57,7 +59,7 @@ def reason(one, row):
             return f"finite: {column.name} is NaN or infinite"
     for check in one.all_checks():
         if check.on_fail == "quarantine" and not passes(check, row):
-            return f"{check.id}: {describe(check)}"
+            return f"{check.id}: {wrong(check)}"
     return None
 
 
@@ -203,7 +205,7 @@ def test_every_packaged_check_can_be_computed(name):
     assert judge(one, empty).to_pylist() == []
     assert all(why.startswith("required: ") for why in judge(one, nulls).to_pylist())
     for check in one.all_checks():
-        if check.per_row:
+        if kind_of(check).level == "row":
             assert failures(check, nulls).null_count == 0
 
 

@@ -75,6 +75,7 @@ IMPORTS_BY_NAME = {
     "lake/storage/objects.py",  # a library of one provider
     "lake/plans/workers.py",  # what starts a cluster, of the same folder
     "lake/plans/kinds.py",  # what carries out and verifies a kind of plan: in folders that stand on this one
+    "lake/contracts/checks/registry.py",  # check kinds: a module in its folder is one by being there
 }
 """Modules of the lake that import others by a name in a text, which no arrow of `LAKE` shows."""
 

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from segments import DAY, step_rows
 
-from ranklake.lake.contracts import edge
 from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.checks.kinds import json as json_kind
 from ranklake.lake.contracts.errors import UnknownTableError
 from ranklake.lake.contracts.load import contract, load_metrics
 from ranklake.lake.delta.commit import files, replace_partitions
@@ -236,7 +236,7 @@ def test_nulls_in_a_key_are_equal_to_nothing(site):
 def test_json_and_text_columns_of_captured_tables(site, monkeypatch):
     """Text that is not JSON where the contract says JSON is found, in a table of another kind than steps."""
     with monkeypatch.context() as earlier:  # ingest takes no such row any more; lakes have some
-        earlier.setattr(edge, "is_json", lambda _: True)
+        earlier.setattr(json_kind, "is_json", lambda _: True)
         site.bring(any_rows("runs", 3, labels=["{}", "{oops", None], world_size=[1, 1, 1]), "runs")
     found = by_id(run_checks(site.lake), "runs")["json:labels"]
     assert (found.status, found.rows_checked, found.rows_failed, found.observed) == ("failed", 2, 1, None)

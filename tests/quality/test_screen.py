@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 from segments import step_rows
 
 from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.checks.masks import checked, failures
 from ranklake.lake.contracts.load import contract, load_metrics
 from ranklake.lake.delta.commit import files, replace_partitions
 from ranklake.lake.delta.tables import delta_table
 from ranklake.quality import scan as scanning
+from ranklake.quality.forms import FORMS, clear
 from ranklake.quality.frame import frame
 from ranklake.quality.keys import Hashes
-from ranklake.quality.rules import RULES, checked, failures
 from ranklake.quality.scan import Partition, scan
 from ranklake.quality.screen import Screen
 from ranklake.quality.suite import compile_suite
@@ -59,10 +60,10 @@ def test_what_is_cleared_has_no_failing_row(rows, odd):
     data = table(rows)
     screen = Screen(coded(data), RANGES)
     for one in expectations(made()):
-        clear = screen.clear(one.check)
-        if clear is not None and not all(data[name].null_count == len(data) for name in one.check.columns):
+        found = clear(screen, one.check)
+        if found is not None and not all(data[name].null_count == len(data) for name in one.check.columns):
             assert not pc.any(failures(one.check, data, RANGES)).as_py(), one.check
-            assert clear == checked(one.check, data, RANGES), one.check
+            assert found == checked(one.check, data, RANGES), one.check
 
 
 def test_sound_rows_are_cleared():
@@ -70,7 +71,7 @@ def test_sound_rows_are_cleared():
     chosen, cleared = expectations(made()), set()
     for sound in ({"whole": 3, "text": None}, {"text": "ab"}, {"text": "12"}):
         rows = coded(table([SOUND | sound, SOUND | sound | {"small": 2}]), spare=())
-        cleared |= {one.check.id for one in chosen if Screen(rows, RANGES).clear(one.check) == 2}
+        cleared |= {one.check.id for one in chosen if clear(Screen(rows, RANGES), one.check) == 2}
     assert cleared == {one.check.id for one in chosen}
 
 
@@ -78,7 +79,7 @@ def test_nan_is_left_to_great_expectations(judge):
     """It does not count NaN as judged, so neither a range nor an order is cleared where there is one."""
     some = [one for one in expectations(made()) if one.check.id in {"c3", "d4"}]
     data = table([SOUND | {"real": math.nan}, SOUND])
-    assert [Screen(coded(data), RANGES).clear(one.check) for one in some] == [None, None]
+    assert [clear(Screen(coded(data), RANGES), one.check) for one in some] == [None, None]
     found = judge(made(), frame(data, some, RANGES), some, classified=False)
     assert [(one.checked, one.failed) for one in found] == [(1, 0), (1, 0)]
 
@@ -155,7 +156,7 @@ def test_sound_rows_are_not_put_to_the_judge(site, judge):
     assert (first, doubtful) == (10, (30, 1))
     assert all_of_them > 20
     assert found["data_within_step"][:2] == (100, 1)
-    assert set(RULES) >= {one.check.kind for one in compile_suite(contract("steps"), {}).expectations if one.per_row}
+    assert set(FORMS) >= {one.check.kind for one in compile_suite(contract("steps"), {}).expectations if one.per_row}
 
 
 KEYS = st.lists(

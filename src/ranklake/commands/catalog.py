@@ -12,9 +12,10 @@ import click
 from ranklake.commands.catalog_parts import export, overlay_option, refresh, size_text, sizes
 from ranklake.commands.options import configuration, json_option
 from ranklake.errors import did_you_mean
-from ranklake.lake.catalog.catalog import UnknownNameError, find, promise, span
+from ranklake.lake.catalog.catalog import UnknownNameError, find, span
 from ranklake.lake.catalog.sizes import TableSize, live_files, table_size
 from ranklake.lake.contracts import Column, Contract, Metric, load_contracts, load_metrics
+from ranklake.lake.contracts.checks.registry import promise
 from ranklake.lake.query.sql import query
 from ranklake.lake.storage.store import Lake, NotALakeError
 
