@@ -1,6 +1,6 @@
 """Hostile objects, plans and log entries, thousands of them: none stops the lake, none gets out of it, none hides.
 
-    python campaign.py [--cases 10000] [--seed N]      the campaign
+    python campaign.py [--first 0] [--cases 10000] [--seed N]      the campaign, or the part that begins at a case
     python campaign.py --seed N --case K               one case of it alone, with what it met
 
 Objects for the spool come some hundred at a time, beside sound segments, into a new lake: `ranklake` ingests them
@@ -29,7 +29,7 @@ import damages
 import mutations
 
 BATCH = 60
-PATIENCE_S = 150.0
+PATIENCE_S = 600.0
 """What one step may take: a command, with all that lies in the spool, on a machine that others use, too."""
 DAMAGED = 0.06
 """The part of the cases that damage a lake's own files: each takes a lake of its own."""
@@ -138,10 +138,10 @@ class Campaign:
         self.findings[number] = f"{self._word(number)}: {words}"
         print(f"case {number}: {self.findings[number]}", file=sys.stderr, flush=True)
 
-    def run(self, cases):
-        """Run the first so many cases."""
+    def run(self, first, cases):
+        """Run the cases from one on that are below `cases`."""
         batch = []
-        for number in range(cases):
+        for number in range(first, cases):
             where = kind_of(self.seed, number)[0]
             word = self._word(number)
             if self.bad[word]:
@@ -164,6 +164,7 @@ class Campaign:
 def main():
     """Read the arguments and run."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--cases", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=20261122)
     parser.add_argument("--case", type=int)
@@ -176,7 +177,7 @@ def main():
         campaign.child.stop()
         print("\n".join(words for _, words in found) or "nothing found")
         return 1 if found else 0
-    campaign.run(given.cases)
+    campaign.run(given.first, given.cases)
     took = time.monotonic() - began
     done = campaign.cases.total()
     print(f"{'kind':<28}{'cases':>8}{'held':>8}{'found':>8}{'left out':>10}")
