@@ -40,6 +40,10 @@ _SUMS: Final = 16**_SUM_DIGITS
 _MERGED: Final = re.compile(rf"~(?P<sum>[0-9a-f]{{{_SUM_DIGITS}}})\.parquet$")
 
 
+_MOST_COMMITS: Final = 2**62
+"""More than any lake will count, and room for the next number in 64 bits."""
+
+
 class LostRaceError(RanklakeError):
     """Another process committed to the table first; nothing was changed by this one."""
 
@@ -54,7 +58,10 @@ def _damaged_log(table: DeltaTable, what: str) -> DamagedLogError:
 
 
 def number_of(table: DeltaTable) -> int:
-    """Return the table's transaction number on this handle; 0 before the first. Raises `LakeUnreachableError`."""
+    """Return the table's transaction number on this handle; 0 before the first.
+
+    Raises `LakeUnreachableError`, and `DamagedLogError` for a number that cannot be.
+    """
     found = said(table, APP_ID)
     return 0 if found is None else found
 
@@ -63,6 +70,8 @@ def said(table: DeltaTable, application: str) -> int | None:
     """Return the number that an application committed last, see `swap`; None if it never did. Raises likewise."""
     with asking(table):
         found = table.transaction_version(application)
+    if found is not None and not 0 <= found < _MOST_COMMITS:
+        raise _damaged_log(table, "the number of its last transaction cannot be")
     return None if found is None else int(found)
 
 

@@ -9,6 +9,9 @@ from governed import Site
 from segments import step_rows
 
 from ranklake.cli import run
+from ranklake.lake.delta.commit import DamagedLogError, number_of
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.storage.store import Lake
 
 LONG = "9" * 400
 COMMANDS = [["status"], ["sql", "SELECT count(*) FROM steps"], ["rollup"], ["check"], ["upkeep"], ["catalog", "sizes"]]
@@ -59,6 +62,19 @@ def test_a_log_that_says_what_cannot_be(made, tmp_path, capsys, change, why):
     for command in COMMANDS:
         assert run([*command, "--lake", lake]) == 2, command
         assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [2**63 - 1, -5])
+def test_a_log_that_counts_beyond_reason(made, tmp_path, number):
+    """A transaction number that leaves none for the next commit is a damaged log, told by who would commit."""
+    lake = Lake.open(str(shutil.copytree(made, tmp_path / "lake")))
+    log = Path(lake.path("tables", "steps", "_delta_log", f"{1:020}.json"))
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    for action in actions:
+        action.get("txn", {}).update(version=number)
+    log.write_text("".join(json.dumps(action) + "\n" for action in actions))
+    with pytest.raises(DamagedLogError, match="the number of its last transaction cannot be"):
+        number_of(delta_table(lake, "steps"))
 
 
 @pytest.mark.parametrize(
