@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from ranklake.capture.importers.moments import moment_ns
 
 if TYPE_CHECKING:
-    from ranklake.capture.importers.recording import Recording
+    from ranklake.capture.importers.imported_run import ImportedRun
 
 How = Literal["finished", "preempted", "failed"]
 
@@ -77,7 +77,7 @@ def surer(one: Ending | None, other: Ending | None) -> Ending | None:
     return other if _WEIGHT[other.how] > _WEIGHT[one.how] else one
 
 
-def tell_ending(recording: "Recording", told: Ending, at_ns: int, step: int | None = None, rank: int = 0) -> None:
+def tell_ending(recording: "ImportedRun", told: Ending, at_ns: int, step: int | None = None, rank: int = 0) -> None:
     """Add the events that say how an attempt ended, at the ending's own time, or else at `at_ns`."""
     when = at_ns if told.at_ns is None else max(at_ns, told.at_ns)
     why = json.dumps({"reason": told.why, "told_by": "log"}, separators=(",", ":"))

@@ -18,10 +18,10 @@ from ranklake.capture.importers import (
 )
 
 if TYPE_CHECKING:
-    from ranklake.capture.importers.recording import Recording
+    from ranklake.capture.importers.imported_run import ImportedRun
     from ranklake.capture.importers.source import Source
 
-Reader = Callable[["Source", "Recording", Any], None]
+Reader = Callable[["Source", "ImportedRun", Any], None]
 
 
 @dataclass(frozen=True, slots=True)

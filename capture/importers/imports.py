@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from ranklake.capture.importers.formats import FORMATS, Format, rather
+from ranklake.capture.importers.imported_run import ImportedRun, ImportIdentity, today
 from ranklake.capture.importers.mapping import Mapping as ColumnMapping
 from ranklake.capture.importers.mapping import load_mapping
 from ranklake.capture.importers.naming import known_as, named, of_before
-from ranklake.capture.importers.recording import Identity, Recording, today
 from ranklake.capture.importers.shipping import TOGETHER, Shipping, refuse_changed
 from ranklake.capture.importers.source import HEAD_BYTES, Source, SourceError, sources
 from ranklake.capture.sealing.keys import NO_KEYS, SealingKeys
@@ -129,13 +129,13 @@ def import_files(
         name = name or fresh
         before = shipping.remembered(memory, source.path, name) or of_before(shipping, columns, source, name)
         refuse_changed(before, sha256, digest, where=source.name, run=name)
-        identity = Identity(format_name, digest, source.name, sha256, by_name)
+        identity = ImportIdentity(format_name, digest, source.name, sha256, by_name)
         done.again += before is not None
         before = before or _elsewhere(shipping, kind, source, identity, name)
         todo.append((source, name, identity, before is not None and not before.get(TOGETHER)))
     active = keys.active() if keys is not None else NO_KEYS
     for source, name, identity, rank_by_rank in todo:
-        recording = Recording(
+        recording = ImportedRun(
             identity, name, 0, shipping.take, today(), active, says_run=name not in done.runs, rank_by_rank=rank_by_rank
         )
         source.told = told
@@ -187,7 +187,9 @@ def _asked(format_name: str, mapping: str | None, run: str | None) -> tuple[Form
     return kind, columns
 
 
-def _elsewhere(shipping: Shipping, kind: Format, source: Source, identity: Identity, run: str) -> dict[str, Any] | None:
+def _elsewhere(
+    shipping: Shipping, kind: Format, source: Source, identity: ImportIdentity, run: str
+) -> dict[str, Any] | None:
     """Return what was noted of the same content at another path.
 
     Raises `SourceError` where the run has rows of another file, and each file, or folder, is a run of its own.

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ranklake.capture.importers.source import SourceError
 
 if TYPE_CHECKING:
+    from ranklake.capture.importers.imported_run import ImportedRun
     from ranklake.capture.importers.mapping import Mapping
-    from ranklake.capture.importers.recording import Recording
     from ranklake.capture.importers.source import Source
 
 _EVENTS: Final = '"traceEvents"'
@@ -75,7 +75,7 @@ class _Trace:
     told: set[int] = field(default_factory=set)
 
 
-def read(source: "Source", recording: "Recording", mapping: "Mapping | None") -> None:
+def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") -> None:
     """Import a rank's trace; what is no whole event is refused.
 
     Raises
@@ -222,7 +222,7 @@ def _object(text: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _span(event: dict[str, Any], trace: _Trace, recording: "Recording", rank: int, number: int) -> int:
+def _span(event: dict[str, Any], trace: _Trace, recording: "ImportedRun", rank: int, number: int) -> int:
     """Add an event as a span; return how many were added."""
     ts, length, name = event.get("ts"), event.get("dur", 0), event.get("name")
     if ts is None or not (_is_number(ts) and _is_number(length) and length >= 0 and isinstance(name, str) and name):

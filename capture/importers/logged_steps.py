@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from ranklake.capture.importers.recording import Recording
+    from ranklake.capture.importers.imported_run import ImportedRun
 
 MOST_COVERED: Final = 100_000
 """Steps that one line stands for at most: beyond it the numbers of a log are damaged."""
@@ -90,7 +90,7 @@ class LoggedStep:
         return self.begin_ns + round(self.steps * self.seconds * 1e9)
 
 
-def add_steps(recording: "Recording", line: LoggedStep, rank: int = 0, ranks: int | None = None) -> None:
+def add_steps(recording: "ImportedRun", line: LoggedStep, rank: int = 0, ranks: int | None = None) -> None:
     """Add a row for each step that a line stands for; `ranks` says for how many the line speaks."""
     own = {name: value for name, value in line.columns.items() if name not in _OF_THE_LAST}
     first = line.step - line.steps + 1

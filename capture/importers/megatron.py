@@ -23,8 +23,8 @@ from ranklake.capture.importers.moments import told_ns
 from ranklake.capture.importers.source import SourceError
 
 if TYPE_CHECKING:
+    from ranklake.capture.importers.imported_run import ImportedRun
     from ranklake.capture.importers.mapping import Mapping
-    from ranklake.capture.importers.recording import Recording
     from ranklake.capture.importers.source import Source
 
 _HALVES: Final = 20
@@ -40,7 +40,7 @@ _SCALARS: Final = {
 _PHASES: Final = {"forward-compute": "forward", "backward-compute": "backward", "optimizer": "optimizer"}
 
 
-def read(source: "Source", recording: "Recording", mapping: "Mapping | None") -> None:
+def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") -> None:
     """Import a log. Iterations that other output left without their time are refused; other lines are none of ours.
 
     Raises
@@ -163,7 +163,7 @@ def _next_attempt(log: Log) -> None:
     log.before, log.consumed = None, (None, None)
 
 
-def _scalars(recording: "Recording", fields: dict[str, float], ts_ns: int, step: int | None) -> None:
+def _scalars(recording: "ImportedRun", fields: dict[str, float], ts_ns: int, step: int | None) -> None:
     for name, value in fields.items():
         metric, kind = _SCALARS.get(name, ("", "gauge"))
         if metric:
@@ -221,7 +221,7 @@ def _other(log: Log, text: str) -> None:
         log.params = round(float(flops[2]) * 1e9) if flops[2] else log.params
 
 
-def _said(log: Log, recording: "Recording", text: str) -> None:
+def _said(log: Log, recording: "ImportedRun", text: str) -> None:
     """Take what a trainer says of itself: sizes, arguments, the checkpoint that it goes on from."""
     if lines.BEGUN.search(text):
         log.is_begun_anew, log.resumed = log.last[0] >= 0, None
@@ -256,7 +256,7 @@ def _deepspeed(log: Log, found: "re.Match[str]") -> None:
         _scalars(log.attempts[-1], {"samples per s": float(found[4])}, log.step.end_ns, step)
 
 
-def _memory(log: Log, recording: "Recording", text: str, at_ns: int) -> None:
+def _memory(log: Log, recording: "ImportedRun", text: str, at_ns: int) -> None:
     for found in lines.MEMORY.finditer(text):
         rank, step = int(found[1]), int(found[2])
         log.highest = max(log.highest, rank)
@@ -266,7 +266,7 @@ def _memory(log: Log, recording: "Recording", text: str, at_ns: int) -> None:
                 recording.scalar(metric, float(sizes[name]) * 2**20, at_ns, rank, step=step, kind="gauge")
 
 
-def _timers(step: LoggedStep, recording: "Recording", text: str, at_ns: int) -> None:
+def _timers(step: LoggedStep, recording: "ImportedRun", text: str, at_ns: int) -> None:
     for name, value in lines.TIMER.findall(text):
         seconds = float(value) / 1000
         if name in _PHASES:

@@ -10,7 +10,7 @@ from ranklake.capture.importers.logged_steps import LoggedStep
 from ranklake.redaction.redact import redact
 
 if TYPE_CHECKING:
-    from ranklake.capture.importers.recording import Recording
+    from ranklake.capture.importers.imported_run import ImportedRun
 
 _COARSE_NS: Final = 10**9
 """What a stamp in whole seconds leaves open: a step that may have begun where the one before ended did so."""
@@ -44,7 +44,7 @@ class Log:
     """
 
     survey: lines.Survey
-    attempts: "list[Recording]"
+    attempts: "list[ImportedRun]"
     now_ns: int
     stamp: tuple[int, bool] | None = None
     half: str = ""
@@ -119,7 +119,7 @@ def world(log: Log) -> int | None:
     return log.sizes.get("world_size") or whole(log.config.get("world_size"))
 
 
-def tell_facts(log: Log, recording: "Recording") -> None:
+def tell_facts(log: Log, recording: "ImportedRun") -> None:
     """Fill in the row of ``runs``; what the log does not say stays NULL."""
     labels = {"times": "zone not stated, taken as UTC"} if log.told else {}
     if log.reckoned:

@@ -32,8 +32,8 @@ from ranklake.capture.importers.mlperf_steps import Progress, is_number, step_of
 from ranklake.capture.importers.source import Line, SourceError, uncoloured
 
 if TYPE_CHECKING:
+    from ranklake.capture.importers.imported_run import ImportedRun
     from ranklake.capture.importers.mapping import Mapping
-    from ranklake.capture.importers.recording import Recording
     from ranklake.capture.importers.source import Source
 
 MARKER: Final = ":::MLLOG"
@@ -66,7 +66,7 @@ class _Log:
     benchmark: str = ""
 
 
-def read(source: "Source", recording: "Recording", mapping: "Mapping | None") -> None:
+def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") -> None:
     """Import a log. Lines with a marker that cannot be read are refused; all others are none of ours.
 
     Raises
@@ -99,7 +99,7 @@ def read(source: "Source", recording: "Recording", mapping: "Mapping | None") ->
 
 
 def _entry_of(
-    logs: "list[tuple[_Log, Recording]]", begins: list[int], label: int | None, entry: dict[str, Any]
+    logs: "list[tuple[_Log, ImportedRun]]", begins: list[int], label: int | None, entry: dict[str, Any]
 ) -> None:
     if label is None:
         for log, _ in logs:
@@ -164,7 +164,7 @@ def _entry(text: str) -> tuple[dict[str, Any] | None, str]:
     return {**found, "time_ms": int(at)}, text[end:]
 
 
-def _take(log: _Log, recording: "Recording", entry: dict[str, Any], label: int | None) -> None:
+def _take(log: _Log, recording: "ImportedRun", entry: dict[str, Any], label: int | None) -> None:
     key, at, value = entry["key"], entry["time_ms"], entry.get("value")
     log.benchmark = entry.get("benchmark") or log.benchmark
     metadata = entry["metadata"] if isinstance(entry.get("metadata"), dict) else {}
@@ -211,7 +211,7 @@ def _setting(log: _Log, key: str, value: Any, at: int) -> None:  # noqa: ANN401 
         log.config.setdefault(key, value)
 
 
-def _measured(log: _Log, recording: "Recording", rank: int, entry: dict[str, Any], metadata: dict[str, Any]) -> bool:
+def _measured(log: _Log, recording: "ImportedRun", rank: int, entry: dict[str, Any], metadata: dict[str, Any]) -> bool:
     """Add what was measured: steps, and scalars under ``mlperf/``; return whether there was any."""
     key, at, value = entry["key"], entry["time_ms"], entry.get("value")
     if key in _FIGURES:
@@ -238,7 +238,7 @@ def _system(text: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _spans(log: _Log, recording: "Recording") -> None:
+def _spans(log: _Log, recording: "ImportedRun") -> None:
     """Add the intervals of each rank; the run's own are those of rank 0, or of the first rank that tells any."""
     number = 0
 
@@ -272,7 +272,7 @@ def _world(log: _Log) -> int | None:
     return nodes * each if nodes and each else log.inits if log.inits > 1 else None
 
 
-def _facts(log: _Log, recording: "Recording") -> None:
+def _facts(log: _Log, recording: "ImportedRun") -> None:
     """Fill in the row of ``runs``; what the log does not say stays NULL."""
     ranks, platform = _world(log), platform_of(str(log.config.get("submission_platform") or ""))
     nodes = _count(log.system.get("number_of_nodes")) or platform[0]

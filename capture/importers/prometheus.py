@@ -18,8 +18,8 @@ from ranklake.capture.samplers.prometheus import metric_name
 from ranklake.redaction.redact import redact
 
 if TYPE_CHECKING:
+    from ranklake.capture.importers.imported_run import ImportedRun
     from ranklake.capture.importers.mapping import Mapping
-    from ranklake.capture.importers.recording import Recording
     from ranklake.capture.importers.source import Source
 
 _MOST_BYTES: Final = 512 << 20
@@ -33,7 +33,7 @@ _LONGEST_NAME: Final = 512
 _LARGEST_MS: Final = 1 << 42
 
 
-def read(source: "Source", recording: "Recording", mapping: "Mapping | None") -> None:
+def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") -> None:
     """Import a page or an answer; lines and values that are none are refused.
 
     Raises
@@ -50,7 +50,7 @@ def read(source: "Source", recording: "Recording", mapping: "Mapping | None") ->
     recording.facts = {"job": recording.run, "world_size": None}
 
 
-def _page(source: "Source", recording: "Recording", table: dict[str, Mapped]) -> None:
+def _page(source: "Source", recording: "ImportedRun", table: dict[str, Mapped]) -> None:
     page = Page()
     is_open = _is_open(source)
     for line in source.lines():
@@ -84,7 +84,7 @@ def _is_open(source: "Source") -> bool:
         return any(line.text.strip() == "# EOF" for line in source.lines())
 
 
-def _take(recording: "Recording", page: Page, table: dict[str, Mapped], changed_ms: int) -> None:
+def _take(recording: "ImportedRun", page: Page, table: dict[str, Mapped], changed_ms: int) -> None:
     """Add a page's samples: rows of devices by their time, and scalars."""
     of_devices: dict[tuple[int, str], list[Exposed]] = {}
     for sample in page.samples:
@@ -107,7 +107,7 @@ def _take(recording: "Recording", page: Page, table: dict[str, Mapped], changed_
             recording.row("gpu_samples", at_ms * 10**6, **reading.row())
 
 
-def _answer(source: "Source", recording: "Recording", table: dict[str, Mapped]) -> None:
+def _answer(source: "Source", recording: "ImportedRun", table: dict[str, Mapped]) -> None:
     try:
         found = json.loads(source.whole(_MOST_BYTES))
         series = found["data"]["result"]

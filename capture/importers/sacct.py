@@ -14,8 +14,8 @@ from ranklake.capture.importers.source import SourceError
 from ranklake.errors import did_you_mean
 
 if TYPE_CHECKING:
+    from ranklake.capture.importers.imported_run import ImportedRun
     from ranklake.capture.importers.mapping import Mapping
-    from ranklake.capture.importers.recording import Recording
     from ranklake.capture.importers.source import Source
 
 _NOTHING: Final = frozenset({"", "Unknown", "None", "N/A", "INVALID", "UNLIMITED", "Partition_Limit", "None assigned"})
@@ -45,7 +45,7 @@ class _UnfitError(ValueError):
     """A value that is none; the text names the column alone."""
 
 
-def read(source: "Source", recording: "Recording", mapping: "Mapping | None") -> None:
+def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") -> None:
     """Import what sacct printed; the first line names the columns.
 
     Raises

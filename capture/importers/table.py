@@ -17,8 +17,8 @@ from ranklake.capture.importers.values import Mask, column_values, kept, moments
 from ranklake.segments.segment import RUN_NAME
 
 if TYPE_CHECKING:
+    from ranklake.capture.importers.imported_run import ImportedRun
     from ranklake.capture.importers.mapping import Mapping, Melt
-    from ranklake.capture.importers.recording import Recording
     from ranklake.capture.importers.source import Source
 
 _BLOCK_BYTES: Final = 8 << 20
@@ -31,7 +31,7 @@ Block = tuple[pa.Table, list[tuple[int | None, str, str]], Array]
 """Rows; what of the file was no row: line, reason, text; and the rows' lines, from 1."""
 
 
-def read(source: "Source", recording: "Recording", mapping: "Mapping") -> None:
+def read(source: "Source", recording: "ImportedRun", mapping: "Mapping") -> None:
     """Import a file.
 
     Raises
@@ -78,7 +78,7 @@ def melted(rows: pa.Table, melt: "Melt") -> pa.Table:
 
 
 def _convert(
-    rows: pa.Table, first: int, source: "Source", recording: "Recording", mapping: "Mapping", lines: Array
+    rows: pa.Table, first: int, source: "Source", recording: "ImportedRun", mapping: "Mapping", lines: Array
 ) -> None:
     """Hand over a block's rows; those of which any value does not convert are refused whole.
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ranklake.capture.importers.wire import DamagedError, Fields, double, fields, message, records, single, text
 
 if TYPE_CHECKING:
+    from ranklake.capture.importers.imported_run import ImportedRun
     from ranklake.capture.importers.mapping import Mapping
-    from ranklake.capture.importers.recording import Recording
     from ranklake.capture.importers.source import Source
 
 _WALL_TIME, _STEP, _VERSION, _SUMMARY = 1, 2, 3, 5
@@ -24,7 +24,7 @@ _LONGEST: Final = 500
 _LARGEST_S: Final = 1 << 32
 
 
-def read(source: "Source", recording: "Recording", mapping: "Mapping | None") -> None:
+def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") -> None:
     """Import an event file; records that cannot be read are refused, and end it where lengths are damaged."""
     del mapping
     others, count = 0, 0
@@ -40,7 +40,7 @@ def read(source: "Source", recording: "Recording", mapping: "Mapping | None") ->
     recording.facts = {"job": recording.run, "world_size": None, "labels": json.dumps(labels)}
 
 
-def _event(raw: bytes, recording: "Recording", number: int) -> int:
+def _event(raw: bytes, recording: "ImportedRun", number: int) -> int:
     """Add an event's scalars; return how many values of other kinds it had."""
     others = 0
     try:

@@ -18,8 +18,8 @@ from ranklake.capture.importers.moments import told_ns
 from ranklake.capture.importers.source import SourceError, uncoloured
 
 if TYPE_CHECKING:
+    from ranklake.capture.importers.imported_run import ImportedRun
     from ranklake.capture.importers.mapping import Mapping
-    from ranklake.capture.importers.recording import Recording
     from ranklake.capture.importers.source import Source
 
 _NUMBER: Final = r"[-+]?(?:[\d,]+\.?\d*(?:[eE][-+]?\d+)?|nan|inf)"
@@ -64,7 +64,7 @@ class _Rank:
 
 @dataclass
 class _Log:
-    attempts: "list[Recording]"
+    attempts: "list[ImportedRun]"
     interval: int
     is_alone: bool
     ranks: dict[int, _Rank] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class _Log:
     end_ns: int | None = None
 
 
-def read(source: "Source", recording: "Recording", mapping: "Mapping | None") -> None:
+def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") -> None:
     """Import a log. A step of which nothing tells when it began is refused; other lines are none of ours.
 
     Raises
@@ -210,7 +210,7 @@ def _number(text: str) -> float:
     return float(text.replace(",", ""))
 
 
-def _facts(log: _Log, recording: "Recording") -> None:
+def _facts(log: _Log, recording: "ImportedRun") -> None:
     """Fill in the row of ``runs``; what the log does not say stays NULL."""
     labels = {"times": "zone not stated, taken as UTC", "steps": "their times are means between the log's lines"}
     recording.world_size = max(log.facts.get("world_size") or 1, max(log.ranks, default=0) + 1)

@@ -17,8 +17,8 @@ from ranklake.capture.importers.wire import MOST_BYTES, DamagedError, Fields, fi
 from ranklake.redaction.redact import redact, redact_uri
 
 if TYPE_CHECKING:
+    from ranklake.capture.importers.imported_run import ImportedRun
     from ranklake.capture.importers.mapping import Mapping
-    from ranklake.capture.importers.recording import Recording
     from ranklake.capture.importers.source import Source
 
 _IDENTITY: Final = b":W&B\xe1\xbe"
@@ -46,7 +46,7 @@ class _Run:
     summary: dict[str, Any] = field(default_factory=dict)
 
 
-def read(source: "Source", recording: "Recording", mapping: "Mapping | None") -> None:
+def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") -> None:
     """Import a run; records that cannot be read are refused, and others after them still found.
 
     Raises
@@ -116,7 +116,7 @@ def _sums(kind: int, body: bytes) -> tuple[int, int]:
     return crc, (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def _take(record: Fields, run: _Run, recording: "Recording") -> None:
+def _take(record: Fields, run: _Run, recording: "ImportedRun") -> None:
     if _HISTORY in record:
         _history(message(record, _HISTORY), run, recording)
     elif _STATS in record:
@@ -139,7 +139,7 @@ def _take(record: Fields, run: _Run, recording: "Recording") -> None:
         run.exit_code = code if isinstance(code, int) and code < 1 << 31 else 1
 
 
-def _history(history: Fields, run: _Run, recording: "Recording") -> None:
+def _history(history: Fields, run: _Run, recording: "ImportedRun") -> None:
     found = dict(_items(history, 1, run))
     run.names.update(found)
     at, ran = found.pop("_timestamp", None), found.pop("_runtime", None)
@@ -158,7 +158,7 @@ def _history(history: Fields, run: _Run, recording: "Recording") -> None:
         recording.scalar(name, value, _ns(at), step=step, kind="gauge", edge_flag="unregistered")
 
 
-def _add_summary(run: _Run, recording: "Recording") -> None:
+def _add_summary(run: _Run, recording: "ImportedRun") -> None:
     """Add what stands in the summary alone: set once, at the end or in between, and in no row of the history."""
     told = run.summary.get("_timestamp")
     at = told if isinstance(told, int | float) and math.isfinite(told) and 0 < told < _LARGEST_S else None

@@ -31,7 +31,7 @@ class Lifecycle:
         Called by `close` after them, the last first.
     each_second
         Called by the sealer's thread.
-    turns
+    on_reassigned
         Called when this process turns out to be another rank, or of another run.
     hurry
         Has everything sealed and sent without waiting for it; None where nobody does that.
@@ -44,7 +44,7 @@ class Lifecycle:
         self.drains: list[Callable[[float], object]] = []
         self.closers: list[Callable[[], object]] = []
         self.each_second: list[Callable[[], object]] = []
-        self.turns: list[Callable[[Launch], object]] = []
+        self.on_reassigned: list[Callable[[Launch], object]] = []
         self.hurry: Callable[[], object] | None = None
 
     @property

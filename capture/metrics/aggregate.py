@@ -11,7 +11,7 @@ from typing import Any, Final
 from ranklake.capture.common.layouts import ABSENT
 from ranklake.capture.common.monotonic import now
 from ranklake.capture.common.values import number
-from ranklake.capture.lanes.cells import Cell, Twin
+from ranklake.capture.lanes.double_buffer import BufferedSlot, DoubleBuffer
 from ranklake.capture.metrics.handles import Define, Failed, Unrecorded, step_of
 
 State = tuple[int, int, float, float, float, float]
@@ -36,7 +36,7 @@ def fold(state: State, value: float) -> State:
 class _Current(threading.local):
     """The row that a thread folds into."""
 
-    cell: Cell | None = None
+    cell: BufferedSlot | None = None
     state: State = NOTHING_YET
     until_ns = 0
     busy = False
@@ -57,7 +57,7 @@ class Aggregate:
 
     __slots__ = ("_current", "_define", "_every_ns", "_failed", "_series", "_twin", "name")
 
-    def __init__(self, name: str, twin: Twin, define: Define, every_ns: int, failed: Failed) -> None:
+    def __init__(self, name: str, twin: DoubleBuffer, define: Define, every_ns: int, failed: Failed) -> None:
         self.name = name
         self._twin, self._define, self._every_ns, self._failed = twin, define, every_ns, failed
         self._series: int | None = None
@@ -91,7 +91,7 @@ class Aggregate:
         finally:
             current.busy = False
 
-    def _begin(self, value: float, step: int, moment: int) -> Cell | None:
+    def _begin(self, value: float, step: int, moment: int) -> BufferedSlot | None:
         if self._series is None:
             self._series = self._define()
         return self._twin.begin(moment, self._series, (moment, step, *fold(NOTHING_YET, value), value))

@@ -9,14 +9,14 @@ from ranklake.capture.common.arrays import Array
 from ranklake.capture.common.monotonic import now
 from ranklake.capture.common.values import BadValueError, DeviceValueError, text
 from ranklake.capture.histogram import Histogram, histogram_of, histogram_of_one, merge
-from ranklake.capture.lanes.cells import Cell, Field, Twin
+from ranklake.capture.lanes.double_buffer import BufferedSlot, DoubleBuffer, Field
 from ranklake.capture.metrics.handles import Define, Failed, Unrecorded, step_of
 
 
 class _Current(threading.local):
     """The row that a thread folds into."""
 
-    cell: Cell | None = None
+    cell: BufferedSlot | None = None
     state = Histogram()
     until_ns = 0
     busy = False
@@ -37,7 +37,9 @@ class Distribution:
 
     __slots__ = ("_current", "_define", "_every_ns", "_failed", "_max_buckets", "_series", "_twin", "name")
 
-    def __init__(self, name: str, twin: Twin, define: Define, every_ns: int, max_buckets: int, failed: Failed) -> None:
+    def __init__(
+        self, name: str, twin: DoubleBuffer, define: Define, every_ns: int, max_buckets: int, failed: Failed
+    ) -> None:
         self.name = name
         self._twin, self._define, self._failed = twin, define, failed
         self._every_ns, self._max_buckets = every_ns, max_buckets
@@ -76,7 +78,7 @@ class Distribution:
         finally:
             current.busy = False
 
-    def _begin(self, found: Histogram, step: int, moment: int) -> Cell | None:
+    def _begin(self, found: Histogram, step: int, moment: int) -> BufferedSlot | None:
         if self._series is None:
             self._series = self._define()
         return self._twin.begin(moment, self._series, _fields(found, step, moment))

@@ -1,7 +1,7 @@
 """Mappings: several values logged at one moment, written in one slot if their names were seen before.
 
 A loop logs the same names again and again. Which metrics they are, and by which packer they are written, is looked up
-once: a `Packing`. See decision 008 for the slots.
+once: a `RowEncoder`. See decision 008 for the slots.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ Pick = Callable[[Mapping[Any, Any]], tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Packing:
+class RowEncoder:
     """How mappings with the same names, sixteen at most, are written in one go.
 
     Attributes
@@ -39,7 +39,7 @@ class Packing:
     number: int
 
 
-_MOST_PACKINGS: Final = 1000
+_MOST_ENCODERS: Final = 1000
 _BY_SLOT: Final = 4 * ROW_WIDTH  # a wider mapping is rare enough to go value by value
 _pack_scalar: Final = SCALARS.packer.pack_into
 
@@ -50,7 +50,7 @@ class Mappings:
     Attributes
     ----------
     recent
-        The packing of the latest mapping of so many values: what the fast way tries first.
+        The encoder of the latest mapping of so many values: what the fast way tries first.
     logger
         The fast way in C, which keeps recent ones itself; None for that in Python.
     """
@@ -58,23 +58,23 @@ class Mappings:
     def __init__(self, series: Series, scalars: AnyLane, rows: AnyLane) -> None:
         self._series = series
         self._scalars, self._rows = scalars, rows
-        self._packings: dict[tuple[object, ...], tuple[Packing, ...]] = {}
-        self.recent: dict[int, Packing] = {}
+        self._encoders: dict[tuple[object, ...], tuple[RowEncoder, ...]] = {}
+        self.recent: dict[int, RowEncoder] = {}
         self.logger: Any = None
 
     def learn(self, names: tuple[object, ...], series: tuple[int, ...]) -> None:
         """Keep how a mapping with these names is written, if that is worth it and there are not too many already."""
-        if not 0 < len(names) <= _BY_SLOT or len(self._packings) >= _MOST_PACKINGS:
+        if not 0 < len(names) <= _BY_SLOT or len(self._encoders) >= _MOST_ENCODERS:
             return
-        packings: list[Packing] = []
+        encoders: list[RowEncoder] = []
         for at in range(0, len(names), ROW_WIDTH):
             target = self._target(series[at : at + ROW_WIDTH])
             if target is None:
                 return
             some = names[at : at + ROW_WIDTH]
-            packings.append(Packing(len(some), _picker(some), *target))
-        self._packings[names] = tuple(packings)
-        self._remember(names, tuple(packings))
+            encoders.append(RowEncoder(len(some), _picker(some), *target))
+        self._encoders[names] = tuple(encoders)
+        self._remember(names, tuple(encoders))
 
     def write_known(self, moment: int, step: object, values: dict[Any, object]) -> bool:
         """Write a mapping whose names are known; False, and nothing is written, if they are not or a value is odd.
@@ -86,16 +86,16 @@ class Mappings:
         step
             Its number, or ABSENT.
         """
-        packings = self._packings.get(tuple(values))
-        if packings is None or type(step) is not int or not ABSENT <= step < -ABSENT:
+        encoders = self._encoders.get(tuple(values))
+        if encoders is None or type(step) is not int or not ABSENT <= step < -ABSENT:
             return False
         try:
             numbers = {name: number(value) for name, value in values.items()}
         except (BadValueError, DeviceValueError):
             return False
-        for one in packings:
+        for one in encoders:
             one.lane.put(one.pack, moment, step, *one.pick(numbers), one.number, rows=one.width)
-        self._remember(tuple(values), packings)
+        self._remember(tuple(values), encoders)
         return True
 
     def write(self, moment: int, step: int, values: dict[int, float]) -> None:
@@ -112,13 +112,13 @@ class Mappings:
         for one, value in values.items():
             self._scalars.put(_pack_scalar, moment, step, value, one)
 
-    def _remember(self, names: tuple[object, ...], packings: tuple[Packing, ...]) -> None:
+    def _remember(self, names: tuple[object, ...], encoders: tuple[RowEncoder, ...]) -> None:
         """Have mappings with these names written by the fast way from here on."""
         if self.logger is not None:
             with contextlib.suppress(TypeError):  # names that are texts, and something more
-                self.logger.learn(names, self._scalars, self._rows, tuple(one.number for one in packings))
-        elif len(packings) == 1:
-            self.recent[len(names)] = packings[0]
+                self.logger.learn(names, self._scalars, self._rows, tuple(one.number for one in encoders))
+        elif len(encoders) == 1:
+            self.recent[len(names)] = encoders[0]
 
     def _target(self, series: tuple[int, ...]) -> tuple[AnyLane, Pack, int] | None:
         """Return where values of these metrics go in one slot, by which packer and number; None if nowhere."""

@@ -8,7 +8,7 @@ from ranklake.capture.common.gaps import RefusedError
 from ranklake.capture.common.layouts import BUCKETS
 from ranklake.capture.common.ratios import checked_ratio
 from ranklake.capture.common.values import integer, number, text
-from ranklake.capture.lanes.cells import HISTOGRAM_CODES, INTERVAL_CODES, Twin
+from ranklake.capture.lanes.double_buffer import HISTOGRAM_CODES, INTERVAL_CODES, DoubleBuffer
 from ranklake.capture.lanes.shards import AnyLane
 from ranklake.capture.metrics.aggregate import Aggregate
 from ranklake.capture.metrics.counter import Counter
@@ -40,8 +40,8 @@ class Meter:
 
     def __init__(self, scalars: ScalarWriter, intervals: AnyLane, histograms: AnyLane) -> None:
         self._scalars, self._series, self._gaps = scalars, scalars.series, scalars.sink.gaps
-        self._intervals = Twin(intervals, INTERVAL_CODES)
-        self._histograms = Twin(histograms, HISTOGRAM_CODES)
+        self._intervals = DoubleBuffer(intervals, INTERVAL_CODES)
+        self._histograms = DoubleBuffer(histograms, HISTOGRAM_CODES)
         self._made: dict[Hashable, Handle] = {}
 
     def scalar(self, name: object, kind: object = None, unit: object = None, keep: object = None) -> Scalar:

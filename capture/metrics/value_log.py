@@ -51,17 +51,17 @@ class ValueLog:
             if mapping is not None:
                 values = {**mapping, **scalars} if scalars else mapping
             if type(values) is dict and not excess:  # others may answer for names that they do not have
-                packing = self._recent[len(values)]  # a loop logs the same names again and again
-                numbers = packing.pick(values)
+                encoder = self._recent[len(values)]  # a loop logs the same names again and again
+                numbers = encoder.pick(values)
                 if PLAIN.issuperset(map(type, numbers)):  # others may convert by dropping a part, or by waiting
-                    view, take = packing.lane.pair
-                    packing.pack(
+                    view, take = encoder.lane.pair
+                    encoder.pack(
                         view,
                         take(),
                         moment,
                         self._progress.at if step is None else step,
                         *numbers,
-                        packing.number,
+                        encoder.number,
                         MARK,
                     )
                     return

@@ -1,1 +1,1 @@
-"""Node: the agent, which looks after all ranks of its machine."""
+"""AgentRun: the agent, which looks after all ranks of its machine."""

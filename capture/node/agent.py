@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.capture.common.gaps import LOGGER
-from ranklake.capture.node.figures import Figures, GapCount
-from ranklake.capture.node.report import Round
+from ranklake.capture.node.agent_metrics import AgentMetrics, GapCount
+from ranklake.capture.node.pass_result import PassResult
 from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.sending.breaker import Breaker, Standing
 from ranklake.capture.sending.packing import PACK_BYTES, Waiting, packs_of
@@ -63,14 +63,14 @@ class Agent:
     storage_options: Mapping[str, Any] | None = None
     pack_every_s: float = 60.0
     keys: SealingKeys = field(default_factory=SealingKeys)
-    figures: Figures = field(default_factory=Figures)
+    figures: AgentMetrics = field(default_factory=AgentMetrics)
     standings: Mapping[str, Standing] = field(default_factory=dict)
     _uploaders: dict[str, Uploader] = field(default_factory=dict)
     _first_seen: dict[Path, float] = field(default_factory=dict)
     _meant_for: dict[Path, str] = field(default_factory=dict)
     gaps: GapCount = field(default_factory=GapCount)
 
-    def look(self, stop: Callable[[], bool] = lambda: False, *, pack_now: bool = False) -> Round:
+    def look(self, stop: Callable[[], bool] = lambda: False, *, pack_now: bool = False) -> PassResult:
         """Go over all streams once: adopt the dead, and send what is due. `stop` is asked before each stream and PUT.
 
         Nothing is raised for one stream's sake, nor for a store that fails.
@@ -108,7 +108,7 @@ class Agent:
         self._forget(seen, kept)
         sweep(self.root, may_serve)
         self.figures = self._figures(kept, counts)
-        return Round(**counts, troubles=tuple(troubles))
+        return PassResult(**counts, troubles=tuple(troubles))
 
     @contextlib.contextmanager
     def _telling(self, troubles: list[str], folder: Path) -> Iterator[None]:
@@ -242,10 +242,10 @@ class Agent:
         self._meant_for = {folder: uri for folder, uri in self._meant_for.items() if folder in seen}
         self.gaps.forget(seen)
 
-    def _figures(self, kept: list[Waiting], counts: "Counter[str]") -> Figures:
+    def _figures(self, kept: list[Waiting], counts: "Counter[str]") -> AgentMetrics:
         before = self.figures
         uploaders = self._uploaders.values()
-        return Figures(
+        return AgentMetrics(
             queue_segments=len(kept),
             queue_bytes=sum(item.size_bytes for item in kept),
             lag_s=max((item.age_s for item in kept), default=0.0),

@@ -6,7 +6,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final, Self
 
-from ranklake.capture.node.figures import CONTENT_TYPE
+from ranklake.capture.node.agent_metrics import CONTENT_TYPE
 from ranklake.errors import RanklakeError
 
 ADDRESS: Final = "127.0.0.1"

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from ranklake.capture.common.gaps import LOGGER
-from ranklake.capture.node.diary import Diary
-from ranklake.capture.node.node import Node
-from ranklake.capture.node.watch import Watch
+from ranklake.capture.node.agent_run import AgentRun
+from ranklake.capture.node.self_metrics import SelfMetrics
+from ranklake.capture.node.spool_monitor import SpoolMonitor
 from ranklake.capture.samplers.host import HostSampler
 from ranklake.capture.samplers.inprocess import gpus
 from ranklake.capture.samplers.prometheus import PrometheusSampler
@@ -49,23 +49,23 @@ def samplers(sources: Sources, holders: Holders, root: Path) -> list[Sampler]:
     return found
 
 
-def sample(root: Path, spool: str, sources: Sources, watch: Watch, over: threading.Event) -> None:
+def sample(root: Path, spool: str, sources: Sources, monitor: SpoolMonitor, over: threading.Event) -> None:
     """Record the agent's figures and samples in a run of its own until it is over. Nothing is raised."""
     try:
-        _sample(root, spool, sources, watch, over)
+        _sample(root, spool, sources, monitor, over)
     except Exception as error:  # noqa: BLE001 - a bug of ours: what ranks record is sent all the same
         LOGGER.warning("ranklake: the node is not sampled any more: %s: %s", type(error).__name__, error)
 
 
-def _sample(root: Path, spool: str, sources: Sources, watch: Watch, over: threading.Event) -> None:
-    node = Node(root, spool)
-    writer = node.sample_writer(samplers(sources, lambda: watch.holders, root))
-    diary = Diary(node.run)
+def _sample(root: Path, spool: str, sources: Sources, monitor: SpoolMonitor, over: threading.Event) -> None:
+    node = AgentRun(root, spool)
+    writer = node.sample_writer(samplers(sources, lambda: monitor.holders, root))
+    metrics = SelfMetrics(node.run)
     every_s = sources.every_s if sources.hardware or sources.scrape else IDLE_S
     due = time.monotonic()
     while not over.is_set():
         writer.tick()
-        diary.note(watch.figures)
+        metrics.note(monitor.figures)
         node.tick()
         due = max(due + every_s, time.monotonic())  # a tick that took long is not made up for
         over.wait(due - time.monotonic())

@@ -16,9 +16,9 @@ from typing import Any, Final
 import ranklake
 from ranklake.capture.common.values import json_text, plain, redacted, text
 from ranklake.capture.provenance.determinism import SIZES
+from ranklake.capture.provenance.environment import allowed_variables, container, os_description, scheduler_facts
 from ranklake.capture.provenance.launcher import Launch
 from ranklake.capture.provenance.submitted import NotSubmittedError, submitted_us
-from ranklake.capture.provenance.surroundings import allowed_variables, container, os_description, scheduler_facts
 from ranklake.redaction.known_secrets import learn_arguments, learn_settings, learn_variables
 from ranklake.redaction.redact import redact, redact_arguments
 

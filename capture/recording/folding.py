@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from ranklake.capture.common.gaps import AGGREGATED
-from ranklake.capture.lanes.cells import INTERVAL_CODES, Twin
+from ranklake.capture.lanes.double_buffer import INTERVAL_CODES, DoubleBuffer
 from ranklake.capture.metrics.aggregate import Aggregate
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Folding:
 
     def __init__(self, intervals: "Callable[[], AnyLane]", series: "Series", gaps: "Gaps") -> None:
         self._intervals = intervals
-        self._twin: Twin | None = None
+        self._twin: DoubleBuffer | None = None
         self._series, self._gaps = series, gaps
         self._folds: dict[int, Aggregate] = {}
 
@@ -48,7 +48,7 @@ class Folding:
         fold = self._folds.get(series)
         if fold is None:
             if self._twin is None:
-                self._twin = Twin(self._intervals(), INTERVAL_CODES)
+                self._twin = DoubleBuffer(self._intervals(), INTERVAL_CODES)
             fold = self._folds.setdefault(series, Aggregate("", self._twin, _number(series), _EVERY_NS, _never))
         if fold.take(value, step):
             self._gaps.count("scalars", AGGREGATED, 1, "the disk budget is nearly used up")

@@ -82,7 +82,7 @@ class Recorder:
     misuses
         What callers may have meant otherwise.
     settle
-        Makes the row of ``runs`` final; see `ranklake.capture.provenance.inquiry.Inquiry.settle`.
+        Makes the row of ``runs`` final; see `ranklake.capture.provenance.run_record.RunRecord.settle`.
     """
 
     def __init__(
@@ -295,7 +295,7 @@ class Recorder:
         self._write_gaps_again(stream)
         stream.close()
 
-    def turn_over(self, launch: Launch) -> Stream | None:
+    def reassign(self, launch: Launch) -> Stream | None:
         """Have what is recorded from here on go to a stream of another run or rank; the sealer's thread calls it.
 
         Returns

@@ -158,4 +158,4 @@ def begin(
         LOGGER.warning("ranklake: the node is not sampled: %s: %s", type(error).__name__, error)
         return
     lifecycle.closers.append(made.stop)
-    lifecycle.turns.append(lambda launch: None if samples_here(settings.samplers, launch) else made.stop())
+    lifecycle.on_reassigned.append(lambda launch: None if samples_here(settings.samplers, launch) else made.stop())

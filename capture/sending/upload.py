@@ -220,7 +220,7 @@ class Uploader:
         return self._store
 
     def _client(self) -> "tuple[fsspec.AbstractFileSystem | None, str]":
-        # Only where there is a store: an errand of the agent starts every minute, and half of its start would be this.
+        # Only where there is a store: the agent starts a process every minute, and half of its start would be this.
         import fsspec
         from fsspec.implementations.local import LocalFileSystem
 

@@ -126,7 +126,7 @@ class Collectives:
                 self.sink.trouble("timing a collective", error, "spans")
         return result
 
-    def _begin(self, name: str, given: Mapping[str, Any], tensors: Sequence[Any]) -> "Passage | None":
+    def _begin(self, name: str, given: Mapping[str, Any], tensors: Sequence[Any]) -> "PendingCollective | None":
         device, group = self._device, given.get("group")
         size = sum(tensor.numel() * tensor.element_size() for tensor in tensors) if tensors else ABSENT
         on_cuda = cuda_in_use() and any(tensor.is_cuda for tensor in tensors)
@@ -139,11 +139,11 @@ class Collectives:
         if waits:
             phase = Phase(device.spans, number, _COLUMN, size, -1, sequence)
             phase.__enter__()
-            return Passage(device, number, size, sequence, phase)
-        return Passage(device, number, size, sequence, None, on_cuda=on_cuda)
+            return PendingCollective(device, number, size, sequence, phase)
+        return PendingCollective(device, number, size, sequence, None, on_cuda=on_cuda)
 
 
-class Passage:
+class PendingCollective:
     """One collective under way.
 
     Parameters

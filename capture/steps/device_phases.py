@@ -63,7 +63,7 @@ def mark_cuda() -> Event | None:
 
 
 @dataclass(slots=True)
-class Passage:
+class DevicePassage:
     """One passage through a phase, as the device sees it.
 
     Attributes
@@ -79,7 +79,7 @@ class Passage:
     """
 
     begin: Event
-    around: "Passage | None"
+    around: "DevicePassage | None"
     start_ns: int
     span_id: int
     step: OpenStep | None
@@ -101,7 +101,7 @@ class DeviceTimer:
     def __init__(self, spans: Spans, values: DeviceValues) -> None:
         self.spans = spans
         self.mark: Mark = mark_cuda
-        self.open: dict[Frame, Passage] = {}
+        self.open: dict[Frame, DevicePassage] = {}
         self._values = values
 
     def refuse(self, why: str) -> None:
@@ -169,7 +169,7 @@ class DevicePhase:
             around, outer = open_ones.get(outer), outer.parent
         step = frame.step if frame.adds else None
         number = ABSENT if frame.step is None else frame.step.number
-        open_ones[frame] = Passage(begin, around, frame.start, frame.span_id, step, number)
+        open_ones[frame] = DevicePassage(begin, around, frame.start, frame.span_id, step, number)
 
     def _frame(self) -> Frame | None:
         frame = self._device.spans.progress.stack.top
@@ -177,7 +177,7 @@ class DevicePhase:
             frame = frame.parent
         return frame
 
-    def _deliverer(self, passage: Passage) -> Callable[[float], None]:
+    def _deliverer(self, passage: DevicePassage) -> Callable[[float], None]:
         def deliver(elapsed_ms: float) -> None:
             spans = self._device.spans
             duration = max(0, round(elapsed_ms * 1e6))

@@ -2,8 +2,8 @@
 
     start    what the arguments say, else torch.distributed, else variables of the environment
     later    until torch.distributed has spoken: a look each second, when the first step begins, and at the close
-    known    what was recorded becomes that of the rank that it is (`ranklake.capture.recording.turnover`), and the rank
-             is claimed: of two processes that claim one at a time the later is told, and gets a run of its own
+    known    what was recorded becomes that of the rank that it is (`ranklake.capture.recording.reassignment`), and the
+             rank is claimed: of two processes that claim one at a time the later is told, and gets a run of its own
 
 So no rank is recorded as another because it began to record too soon (decision 057), and no life of a run as another
 because it has the same name (decision 058).
@@ -20,9 +20,9 @@ from ranklake.capture.common.gaps import Gaps
 from ranklake.capture.common.monotonic import now
 from ranklake.capture.lifecycle.heartbeat import interval_s
 from ranklake.capture.provenance.group import Group, group_of
-from ranklake.capture.provenance.inquiry import Inquiry
 from ranklake.capture.provenance.launcher import Launch
 from ranklake.capture.provenance.names import PARENT_VARIABLE
+from ranklake.capture.provenance.run_record import RunRecord
 from ranklake.capture.recording.recorder import Recorder
 from ranklake.capture.spool.claims import Claim, Claims
 from ranklake.capture.steps.stack import OpenStep
@@ -58,7 +58,7 @@ class Identified(Protocol):
     def rows(self) -> RowParts:
         """Where it says who it is."""
 
-    def turn_over(self, launch: Launch) -> bool:
+    def reassign(self, launch: Launch) -> bool:
         """Have what is recorded from here on be another run's or rank's; False where that cannot be done now."""
 
 
@@ -69,17 +69,19 @@ class Identity:
     ----------
     find
         Says who it is, given what torch.distributed says.
-    inquire
+    make_run_record
         Makes what finds out the row of ``runs``, which rank 0 writes.
     """
 
-    def __init__(self, run: Identified, recorder: Recorder, find: Find, inquire: Callable[[Launch], Inquiry]) -> None:
-        self._run, self._recorder, self._find, self._inquire = run, recorder, find, inquire
+    def __init__(
+        self, run: Identified, recorder: Recorder, find: Find, make_run_record: Callable[[Launch], RunRecord]
+    ) -> None:
+        self._run, self._recorder, self._find, self._make_run_record = run, recorder, find, make_run_record
         self._group: Group | None = None
         self._trains = self._is_settled = self._is_announced = self._is_parents = False
         self._claimed: tuple[Launch, Claim] | None = None
-        self._inquiry: Inquiry | None = None
-        self._no_inquiry = recorder.settle
+        self._run_record: RunRecord | None = None
+        self._no_run_record = recorder.settle
         self._lock = threading.RLock()
         self._begun_ns = now()
 
@@ -160,15 +162,15 @@ class Identity:
         return numbered(found, self._claims(found), self._recorder.gaps)
 
     def _become(self, launch: Launch) -> None:
-        before, inquiry = self.launch, self._inquiry
+        before, run_record = self.launch, self._run_record
         whose = (launch.run, launch.attempt, launch.rank)
         is_other = whose != (before.run, before.attempt, before.rank)
-        if is_other or (inquiry is not None and not inquiry.amend(launch)):
-            if not self._run.turn_over(launch):
+        if is_other or (run_record is not None and not run_record.amend(launch)):
+            if not self._run.reassign(launch):
                 return  # tried again in a second
-            if inquiry is not None:
-                inquiry.leave()
-            self._inquiry, self._recorder.settle = None, self._no_inquiry
+            if run_record is not None:
+                run_record.leave()
+            self._run_record, self._recorder.settle = None, self._no_run_record
         self._recorder.launch = self._run.launch = launch
         if launch.warning:
             self._recorder.gaps.warn("launch", launch.warning)
@@ -177,11 +179,11 @@ class Identity:
     def _introduce(self) -> None:
         """Write down who this process is: its row of ``runs``, if it is rank 0, and that the rank starts."""
         run, launch = self._run, self.launch
-        if launch.rank == 0 and self._inquiry is None:
+        if launch.rank == 0 and self._run_record is None:
             with run.rows.sink.recording("runs"):
-                self._inquiry = self._inquire(launch)
-                self._recorder.settle = self._inquiry.settle
-                self._inquiry.begin()
+                self._run_record = self._make_run_record(launch)
+                self._recorder.settle = self._run_record.settle
+                self._run_record.begin()
         unheard_s = interval_s(run.rows.lifecycle.settings)
         run.rows.events.add("rank_start", launcher=launch.launcher, world_size=launch.world_size, interval_s=unheard_s)
 

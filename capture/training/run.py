@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from ranklake.capture.metrics.aggregate import Aggregate
     from ranklake.capture.metrics.counter import Counter
     from ranklake.capture.metrics.distribution import Distribution
-    from ranklake.capture.recording.keeper import Keeper
     from ranklake.capture.recording.recorder import Recorder
+    from ranklake.capture.recording.threads import RecorderThreads
     from ranklake.capture.steps.phase import Phase
     from ranklake.capture.steps.steps import Steps
     from ranklake.capture.training.identity import Identity
@@ -73,7 +73,7 @@ class Run:
         self.launch = launch
         self.identity: Identity | None = None
         self._recorder, self._idle = recorder, idle
-        self._keeper: Keeper | None = None
+        self._threads: RecorderThreads | None = None
         self.rows = RowParts(self, recorder, idle)
         self.slots = None if recorder is None else SlotParts(self, recorder, self.rows)
         self._steps: Steps | None = None
@@ -602,12 +602,12 @@ class Run:
 
     def flush(self, timeout_s: float = 10.0) -> bool:
         """Seal and upload what is recorded so far; True if all of it reached the spool in time."""
-        if self._keeper is None or self.slots is None or not self.enabled:
+        if self._threads is None or self.slots is None or not self.enabled:
             return False
         try:
             self.slots.device.drain(0.0)
             self.rows.lifecycle.drain(1.0)
-            return self._keeper.flush(self.rows.sink.gaps.lenient("timeout_s", number, timeout_s, 10.0))
+            return self._threads.flush(self.rows.sink.gaps.lenient("timeout_s", number, timeout_s, 10.0))
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
             self.rows.sink.trouble("flushing", error)
             return False
@@ -638,8 +638,8 @@ class Run:
         FAILURES.leave(lifecycle)
         try:
             self._recorder.close()
-            if self._keeper is not None:
-                self._keeper.stop(seconds)
+            if self._threads is not None:
+                self._threads.stop(seconds)
             elif self._recorder.stream is not None:  # a forked child: its parent seals and uploads
                 self._recorder.flush_gaps()
                 self._recorder.stream.close()
@@ -660,18 +660,18 @@ class Run:
         with contextlib.suppress(RefusedError):
             self._recorder.note(ENDED)
 
-    def turn_over(self, launch: Launch) -> bool:
+    def reassign(self, launch: Launch) -> bool:
         """Have what is recorded from here on be another run's or rank's; False where that cannot be done now."""
-        if self._keeper is None or not self._keeper.turn_over(launch):
+        if self._threads is None or not self._threads.reassign(launch):
             return False
-        for told in self.rows.lifecycle.turns:
+        for told in self.rows.lifecycle.on_reassigned:
             told(launch)
         return True
 
-    def keep(self, keeper: "Keeper") -> None:
+    def keep(self, threads: "RecorderThreads") -> None:
         """Have sealing and uploading looked after."""
-        self._keeper = keeper
-        self.rows.lifecycle.hurry = keeper.hurry
+        self._threads = threads
+        self.rows.lifecycle.hurry = threads.hurry
 
     def expects_late_values(self) -> bool:
         """Say whether values are on their way from a device."""
@@ -679,21 +679,21 @@ class Run:
 
     def note_fork(self) -> None:
         """In the parent: a child may leave a stream of its own."""
-        if self._keeper is not None:
-            self._keeper.note_fork()
+        if self._threads is not None:
+            self._threads.note_fork()
 
     def at_exit(self) -> None:
         """Close at interpreter exit; write down, in a stream of its own, what was refused after an earlier close."""
         self.close()
-        if self._keeper is not None and self._recorder is not None:
+        if self._threads is not None and self._recorder is not None:
             try:
-                self._keeper.report_late()
+                self._threads.report_late()
             except Exception as error:  # noqa: BLE001 - nobody is left to handle it
                 self.rows.sink.trouble("reporting late gaps", error)
 
     def after_fork(self) -> None:
         """In a forked child: no threads, no uploads; blocks that are open began in the parent, which records them."""
-        self._keeper = self.rows.lifecycle.hurry = None
+        self._threads = self.rows.lifecycle.hurry = None
         if self.slots is not None:
             self.slots.after_fork()
         if self._recorder is not None:

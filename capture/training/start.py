@@ -16,10 +16,10 @@ from ranklake.capture.lifecycle.heartbeat import Heartbeat
 from ranklake.capture.lifecycle.preemption import PREEMPTION
 from ranklake.capture.provenance.determinism import SIZES
 from ranklake.capture.provenance.group import Group, group_of, spawner
-from ranklake.capture.provenance.inquiry import Inquiry
 from ranklake.capture.provenance.launcher import Launch, find_launch
 from ranklake.capture.provenance.names import clean
 from ranklake.capture.provenance.provenance import learn_secrets, run_row
+from ranklake.capture.provenance.run_record import RunRecord
 from ranklake.capture.recording.recorder import Recorder
 from ranklake.capture.samplers.sample import Sampler
 from ranklake.capture.sending.upload import missing_package
@@ -137,9 +137,9 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
             },
         }
 
-        def inquire(launch: Launch) -> Inquiry:
+        def make_run_record(launch: Launch) -> RunRecord:
             row = run_row(launch, name, told)
-            return Inquiry(recorder.records["runs"], row, min(chosen.patch_bytes, _LARGEST_PATCH), mesh)
+            return RunRecord(recorder.records["runs"], row, min(chosen.patch_bytes, _LARGEST_PATCH), mesh)
 
         begun = _begin(recorder, options)
     except Exception as error:  # noqa: BLE001 - telemetry never raises into training
@@ -154,7 +154,7 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
     missing = missing_package(uri)
     if missing:
         gaps.warn("spool", f"nothing can be sent to {redact_uri(uri)}: {missing}; it waits in {recorder.root}")
-    begun.identity = Identity(begun, recorder, find, inquire)
+    begun.identity = Identity(begun, recorder, find, make_run_record)
     with begun.rows.sink.recording("events"):
         begun.identity.begin()
     return begun
@@ -162,7 +162,8 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
 
 def _begin(recorder: Recorder, storage_options: dict[str, Any]) -> Run:
     """Open the stream and start the threads."""
-    from ranklake.capture.recording.keeper import Keeper  # pyarrow and fsspec: not before something is recorded
+    # pyarrow and fsspec: not before something is recorded
+    from ranklake.capture.recording.threads import RecorderThreads
     from ranklake.capture.samplers import inprocess
     from ranklake.capture.samplers.sample_writer import SampleWriter
 
@@ -174,8 +175,10 @@ def _begin(recorder: Recorder, storage_options: dict[str, Any]) -> Run:
     rows = run.rows
     lifecycle = rows.lifecycle
     lifecycle.each_second.append(Heartbeat(run, recorder.settings, rows.events, rows.progress).look)
-    keeper = Keeper(recorder, storage_options, expects_late_values=run.expects_late_values, each_second=lifecycle.look)
-    run.keep(keeper)
+    threads = RecorderThreads(
+        recorder, storage_options, expects_late_values=run.expects_late_values, each_second=lifecycle.look
+    )
+    run.keep(threads)
     _runs.add(run)
     atexit.register(run.at_exit)
     util = sys.modules.get("multiprocessing.util")
@@ -198,7 +201,7 @@ def _begin(recorder: Recorder, storage_options: dict[str, Any]) -> Run:
         return SampleWriter(rows.sink, rows.events, run.slots.meter, samplers)
 
     try:
-        keeper.start()
+        threads.start()
         own = recorder.stream.name if recorder.stream else None
         inprocess.begin(lifecycle, write_samples, recorder.root, own, recorder.launch)
     except RuntimeError as error:  # no more threads to be had

@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from nvml_player import Player
 
-from ranklake.capture.node.errand import Errand
-from ranklake.capture.node.node import Node
+from ranklake.capture.node.agent_run import AgentRun
+from ranklake.capture.node.worker import WorkerTask
 from ranklake.capture.samplers.gpu import GpuSampler
 from ranklake.capture.samplers.host import HostSampler
 from ranklake.capture.spool.stream import StreamName
@@ -45,7 +45,7 @@ SECOND = 10**9
 def tick_ms(make, ticks):
     """Return the CPU time of a tick of samplers, in ms, rows written and dear ticks included."""
     with tempfile.TemporaryDirectory() as folder:
-        node = Node(Path(folder) / "local", f"{folder}/spool")
+        node = AgentRun(Path(folder) / "local", f"{folder}/spool")
         sampler = make(Path(folder))
         sampling = node.sample_writer([_Clocked(sampler)])
         sampling.tick()
@@ -106,19 +106,19 @@ def _spent(pid):
     return own / os.sysconf("SC_CLK_TCK"), errands / os.sysconf("SC_CLK_TCK")
 
 
-def errand():
-    """Return CPU seconds and peak memory in MB of an errand that finds nothing, and of one that seals."""
+def worker_task():
+    """Return CPU seconds and peak memory in MB of a worker process that finds nothing, and of one that seals."""
     with tempfile.TemporaryDirectory() as folder:
         local, spool = Path(folder) / "local", f"{folder}/spool"
         local.mkdir()
         found = []
         for sealing in (False, True):
             if sealing:
-                Node(local, spool).close()
+                AgentRun(local, spool).close()
             before = resource.getrusage(resource.RUSAGE_CHILDREN)
-            what = Errand(str(local), spool, {}, "").to_json()
+            what = WorkerTask(str(local), spool, {}, "").to_json()
             subprocess.run(
-                [sys.executable, "-m", "ranklake.capture.node.errand"],
+                [sys.executable, "-m", "ranklake.capture.node.worker"],
                 input=what,
                 text=True,
                 check=True,
@@ -136,7 +136,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=120.0, help="how long the agent is watched")
     parser.add_argument("--ticks", type=int, default=600)
     chosen = parser.parse_args()
-    looking, sealing = errand()  # first: the peak is that of all children so far
+    looking, sealing = worker_task()  # first: the peak is that of all children so far
     holders = {os.getpid(): StreamName("bench", 0, 0, 1)}
     host = tick_ms(lambda folder: HostSampler(lambda: holders, folder), chosen.ticks)
     gpus = tick_ms(lambda _: GpuSampler(Player(TAPE), lambda: holders), chosen.ticks)
@@ -150,8 +150,8 @@ def main():
     print(f"| its errands | {100 * errands / chosen.seconds:.2f} % of a core | |")
     print(f"| agent, all together | {100 * (own + errands) / chosen.seconds:.2f} % of a core | 1 % |")
     print(f"| agent's process, peak | {peak:.0f} MB | 60 MB |")
-    print(f"| an errand that seals nothing | {looking[0]:.2f} s of CPU, {looking[1]:.0f} MB while it lasts | |")
-    print(f"| an errand that seals | {sealing[0]:.2f} s of CPU, {sealing[1]:.0f} MB while it lasts | |")
+    print(f"| a worker process that seals nothing | {looking[0]:.2f} s of CPU, {looking[1]:.0f} MB while it lasts | |")
+    print(f"| a worker process that seals | {sealing[0]:.2f} s of CPU, {sealing[1]:.0f} MB while it lasts | |")
 
 
 if __name__ == "__main__":

@@ -20,9 +20,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from recorded import check_books, gaps, rows, segments
 
 from ranklake.capture.node.agent import Agent
+from ranklake.capture.node.agent_metrics import COUNTERS, GAUGES, AgentMetrics, GapCount, prometheus
 from ranklake.capture.node.endpoint import Endpoint, PortInUseError
-from ranklake.capture.node.figures import COUNTERS, GAUGES, Figures, GapCount, prometheus
-from ranklake.capture.recording import keeper
+from ranklake.capture.recording import threads
 from ranklake.capture.sending.packing import PACK_BYTES, Waiting, packs_of
 from ranklake.capture.spool import frames
 from ranklake.capture.spool.leader import Leadership, leader
@@ -249,7 +249,7 @@ def test_a_process_takes_note_of_what_the_agent_sent(place):
 @pytest.mark.parametrize("end", ["dies", "dawdles", "serves another spool"])
 def test_processes_upload_themselves_when_the_agent_does_not(place, end, monkeypatch):
     """An agent that dies, or leaves segments lying, or is there for another spool, keeps nothing from the spool."""
-    monkeypatch.setattr(keeper, "AGENT_EVERY_S", 0.05)
+    monkeypatch.setattr(threads, "AGENT_EVERY_S", 0.05)
     place.local.mkdir()
     lead = Leadership.take(place.local, "s3://elsewhere" if end == "serves another spool" else "")
     try:
@@ -425,7 +425,9 @@ def test_the_agent_records_its_figures(node):
 def test_prometheus_reads_the_figures():
     """A parser of theirs finds every family with its type, its help and its value, whatever stands in a label."""
     odd = 'a"b\\c\nd'
-    text = prometheus(Figures(queue_segments=3, lag_s=0.1, retries=2, gaps={("steps", odd): 7, ("spans", "full"): 1}))
+    text = prometheus(
+        AgentMetrics(queue_segments=3, lag_s=0.1, retries=2, gaps={("steps", odd): 7, ("spans", "full"): 1})
+    )
     found = {family.name: family for family in text_string_to_metric_families(text)}
     assert all(family.documentation for family in found.values())
     values = {name: family.samples[0].value for name, family in found.items()}

@@ -21,10 +21,10 @@ from recorded import check_books, gaps, rows
 
 from ranklake import capture
 from ranklake.capture.common.layouts import INTERVALS, MARK
-from ranklake.capture.lanes.cells import INTERVAL_CODES, Twin
+from ranklake.capture.lanes.double_buffer import INTERVAL_CODES, DoubleBuffer
 from ranklake.capture.lanes.lane import Lane
 from ranklake.capture.lanes.slots import SlotFile
-from ranklake.capture.metrics import meters
+from ranklake.capture.metrics import meter
 from ranklake.capture.metrics.aggregate import NOTHING_YET, fold
 from ranklake.capture.recover import recover
 from ranklake.capture.sealing.tables import read_rows
@@ -307,7 +307,7 @@ def test_handles_are_made_once_and_pickle(place):
 
 def test_handles_of_names_that_never_come_again_are_not_kept(place, monkeypatch):
     """Memory is bounded; handles beyond record all the same."""
-    monkeypatch.setattr(meters, "MOST_HANDLES", 3)
+    monkeypatch.setattr(meter, "MOST_HANDLES", 3)
     run = place.start()
     for number in range(6):
         run.aggregate(f"wait/{number}").add(1.0)
@@ -361,7 +361,7 @@ def test_a_write_replaces_the_older_copy(tmp_path):
         return made[0]
 
     lane = Lane(INTERVALS, create, create, lambda _: None, lambda *_: None, lambda _: 0)
-    cell = Twin(lane, INTERVAL_CODES).begin(1, 0, (1, 0, 1, 1, 1.0, 1.0, 1.0, 0.0, 1.0))
+    cell = DoubleBuffer(lane, INTERVAL_CODES).begin(1, 0, (1, 0, 1, 1, 1.0, 1.0, 1.0, 0.0, 1.0))
     seen = []
     for count in range(2, 6):
         assert cell.write((count, 0, count, count, 1.0, 1.0, 1.0, 0.0, 1.0))

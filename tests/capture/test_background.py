@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from ranklake.capture.assets.background import Background
-from ranklake.capture.provenance.surroundings import allowed_variables, scheduler_facts
+from ranklake.capture.provenance.environment import allowed_variables, scheduler_facts
 
 
 def test_a_job_that_raises_keeps_no_other_from_its_turn(warnings_told):

@@ -122,7 +122,7 @@ def test_no_row_of_a_run_moves_before_an_earlier_one(place, monkeypatch, changes
     """
     clock = Clock()
     monkeypatch.setattr("ranklake.capture.spool.clock.time", clock)
-    monkeypatch.setattr("ranklake.capture.recording.keeper.ANCHOR_EVERY_S", 0.02)
+    monkeypatch.setattr("ranklake.capture.recording.threads.ANCHOR_EVERY_S", 0.02)
     if closed:
         record(place.start(seal_every_s=0.05), clock, changes).close()
     else:

@@ -29,7 +29,7 @@ def test_importing_loads_no_heavy_package():
 
 def test_an_errand_that_only_sends_loads_little():
     """What the agent starts every minute loads no store's client, no YAML and nothing that records."""
-    modules, _ = loaded("import ranklake.capture.node.errand, ranklake.capture.node.agent")
+    modules, _ = loaded("import ranklake.capture.node.worker, ranklake.capture.node.agent")
     assert modules.isdisjoint((*HEAVY, "fsspec", "yaml", "asyncio", "importlib.metadata"))
     assert not {name for name in modules if name.startswith(("ranklake.capture.training", "ranklake.capture.metrics"))}
 

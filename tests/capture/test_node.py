@@ -10,9 +10,9 @@ from recorded import attributes, check_books, gaps, rows, segments
 
 from ranklake.capture.common.settings import Settings
 from ranklake.capture.node.agent import Agent
-from ranklake.capture.node.errand import Errand, send
-from ranklake.capture.node.node import Node
-from ranklake.capture.node.watch import Watch
+from ranklake.capture.node.agent_run import AgentRun
+from ranklake.capture.node.spool_monitor import SpoolMonitor
+from ranklake.capture.node.worker import WorkerTask, send
 from ranklake.capture.recording.budget import SHARES
 from ranklake.capture.samplers.sample import Row, Value
 from ranklake.capture.sending.breaker import Breaker, Standing
@@ -26,7 +26,7 @@ from ranklake.lake.storage.store import Lake
 NODE = """
 import os, signal, sys
 from pathlib import Path
-from ranklake.capture.node.node import Node
+from ranklake.capture.node.agent_run import AgentRun
 from ranklake.capture.samplers.sample import Row, Value
 class Source:
     at = 0
@@ -35,7 +35,7 @@ class Source:
         yield Row("host_samples", {"subject": "host", "host": "h", "pid": self.at}, now_ns)
         yield Value("agent/lag", "gauge", float(self.at))
     def close(self): pass
-node = Node(Path(sys.argv[1]), sys.argv[2], hand_over_s=0.0)
+node = AgentRun(Path(sys.argv[1]), sys.argv[2], hand_over_s=0.0)
 sampling = node.sample_writer([Source()])
 for _ in range(5):
     sampling.tick()
@@ -110,14 +110,14 @@ def test_the_agents_process_stays_light():
     script = "import sys, ranklake.commands.agent; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     modules = set(done.stdout.split())
-    assert "ranklake.capture.node.watch" in modules
+    assert "ranklake.capture.node.spool_monitor" in modules
     assert modules.isdisjoint({"numpy", "pyarrow", "fsspec", "psutil", "torch", "pynvml"})
 
 
 def test_a_sampler_that_fails_costs_no_other(place, caplog):
     """It is told once, as an event and in a warning; the others go on, and nothing is raised."""
     bad, good = Source(ValueError("oh")), Source(Value("agent/lag", "gauge", 1.0))
-    node = Node(place.local, str(place.spool))
+    node = AgentRun(place.local, str(place.spool))
     sampling = node.sample_writer([bad, good])
     for _ in range(3):
         sampling.tick()
@@ -134,7 +134,7 @@ def test_a_sampler_that_fails_costs_no_other(place, caplog):
 
 def test_samples_give_way_before_steps(place):
     """With their share of the disk budget used, samples are counted as gaps; steps and events still find room."""
-    node = Node(place.local, str(place.spool), Settings(disk_budget_bytes=1 << 20))
+    node = AgentRun(place.local, str(place.spool), Settings(disk_budget_bytes=1 << 20))
     budget = node.run._recorder.budget
     for table in ("gpu_samples", "host_samples"):
         assert SHARES[table] < min(share for lane, share in SHARES.items() if not lane.endswith("samples"))
@@ -152,7 +152,7 @@ def test_samples_give_way_before_steps(place):
 
 def test_what_waits_for_a_store_that_is_away_counts_against_the_budget(place):
     """Not the present stream alone: those that were handed over, too."""
-    node = Node(place.local, str(place.spool), hand_over_s=0.0)
+    node = AgentRun(place.local, str(place.spool), hand_over_s=0.0)
     sampling = node.sample_writer([Source(Row("host_samples", {"subject": "host", "host": "h" * 1000}, 0))])
     for _ in range(3):
         sampling.tick()
@@ -168,15 +168,17 @@ def test_what_waits_for_a_store_that_is_away_counts_against_the_budget(place):
 def test_the_watch_sees_what_an_errand_would_do(place):
     """Dead streams are due; the living are not, nor is a spool with nothing in it, nor what is meant elsewhere."""
     place.local.mkdir()
-    watch = Watch(place.local, str(place.spool))
+    watch = SpoolMonitor(place.local, str(place.spool))
     assert not watch.look()
-    node = Node(place.local, str(place.spool))
+    node = AgentRun(place.local, str(place.spool))
     assert not watch.look()
     assert watch.alive == 1
     node.close()
-    assert not Watch(place.local, "s3://elsewhere").look()
+    assert not SpoolMonitor(place.local, "s3://elsewhere").look()
     assert watch.look()
-    report = send(Errand(str(place.local), str(place.spool), {}, "", watch.standings(), watch.read()), _Never(), 1.0)
+    report = send(
+        WorkerTask(str(place.local), str(place.spool), {}, "", watch.standings(), watch.read()), _Never(), 1.0
+    )
     assert (report.done.streams, report.failed) == (1, False)
     watch.reported(report)
     assert not watch.look()
@@ -186,23 +188,23 @@ def test_the_watch_sees_what_an_errand_would_do(place):
 
 def test_a_stream_that_cannot_be_finished_is_left_alone_for_a_while(place):
     """It does not start a process at every look; what else is due, does."""
-    node = Node(place.local, str(place.spool))
+    node = AgentRun(place.local, str(place.spool))
     node.close()
     (folder,) = streams(place.local)
     (folder / "meta.frames").unlink()
     (folder / "meta.frames").mkdir()
-    watch = Watch(place.local, str(place.spool))
+    watch = SpoolMonitor(place.local, str(place.spool))
     assert _look(place, watch).done.troubles
     assert not watch.look()
-    Node(place.local, str(place.spool)).close()
+    AgentRun(place.local, str(place.spool)).close()
     assert watch.look()
 
 
 def test_a_store_that_fails_is_left_alone_as_its_breaker_says(place):
-    """What one errand learns of the store the next one knows; meanwhile nothing is due."""
-    Node(place.local, str(place.spool)).close()
+    """What one worker process learns of the store the next one knows; meanwhile nothing is due."""
+    AgentRun(place.local, str(place.spool)).close()
     place.spool.write_text("in the way")
-    watch = Watch(place.local, str(place.spool))
+    watch = SpoolMonitor(place.local, str(place.spool))
     report = _look(place, watch)
     assert report.retries == 1
     (standing,) = watch.standings().values()
@@ -229,11 +231,11 @@ def test_a_breaker_goes_on_where_another_stood():
 def test_an_errand_that_comes_to_nothing_is_told(place, monkeypatch):
     """No process, or one that says nothing, is a trouble in one line."""
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    report = send(Errand(str(place.local), "", {}, ""), _Never(), 1.0)
+    report = send(WorkerTask(str(place.local), "", {}, ""), _Never(), 1.0)
     assert report.failed
     assert "no process can be started" in report.done.troubles[0]
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    report = send(Errand(str(place.local), "", {}, ""), _Never(), 1.0)
+    report = send(WorkerTask(str(place.local), "", {}, ""), _Never(), 1.0)
     assert "status 1" in report.done.troubles[0]
 
 
@@ -245,6 +247,8 @@ class _Never:
 
 def _look(place, watch):
     assert watch.look()
-    report = send(Errand(str(place.local), str(place.spool), {}, "", watch.standings(), watch.read()), _Never(), 1.0)
+    report = send(
+        WorkerTask(str(place.local), str(place.spool), {}, "", watch.standings(), watch.read()), _Never(), 1.0
+    )
     watch.reported(report)
     return report

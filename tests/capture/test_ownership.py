@@ -13,7 +13,7 @@ import sys
 import pytest
 
 from ranklake.capture.node.agent import Agent
-from ranklake.capture.node.watch import Watch
+from ranklake.capture.node.spool_monitor import SpoolMonitor
 from ranklake.capture.recover import recover
 from ranklake.capture.spool.files import write_whole
 from ranklake.capture.spool.leader import Leadership, leader
@@ -117,7 +117,7 @@ def test_a_fifo_holds_nobody_up(local, tmp_path, name):
     command = [sys.executable, "-m", "ranklake", "agent", "--once", "--local-dir", str(local), "--spool"]
     done = subprocess.run([*command, str(tmp_path / "spool")], check=False, timeout=60, capture_output=True)
     assert done.returncode in {0, 1}
-    Watch(local, str(tmp_path / "spool")).look()
+    SpoolMonitor(local, str(tmp_path / "spool")).look()
 
 
 def test_folders_that_are_links_are_no_streams(local, tmp_path):

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from ranklake.capture.provenance import inquiry
+from ranklake.capture.provenance import run_record
+from ranklake.capture.provenance.environment import allowed_variables, container, lockfile_sha256, packages
 from ranklake.capture.provenance.git import Git
 from ranklake.capture.provenance.repository import repository_facts
-from ranklake.capture.provenance.surroundings import allowed_variables, container, lockfile_sha256, packages
 from ranklake.capture.recover import recover
 from tests.support.recorded import rows
 
@@ -231,7 +231,7 @@ def test_a_run_of_no_length_has_its_row_though_git_hangs(place, repository, tmp_
     assert time.monotonic() - before < 55
     row = row_of(place)
     assert row["git_commit"] is None
-    assert why(row)["git_commit"] == why(row)["packages"] == inquiry.NO_TIME
+    assert why(row)["git_commit"] == why(row)["packages"] == run_record.NO_TIME
 
 
 def test_a_killed_run_has_its_row(tmp_path):
@@ -256,7 +256,7 @@ def test_the_row_is_sealed_once_and_counted_once(place):
             thread.join(120)
     assert run.flush()
     row = row_of(place)
-    assert [column for column, reason in why(row).items() if reason == inquiry.NO_TIME] == []
+    assert [column for column, reason in why(row).items() if reason == run_record.NO_TIME] == []
     run.close()
     assert len(rows(place.spool, "runs")) == 1
     assert run.gaps() == {}

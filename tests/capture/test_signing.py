@@ -8,7 +8,7 @@ from ciphered import ONE, TWO, decrypt_segment, source_of
 from signed import footer_of, is_genuine
 
 from ranklake.capture.importers.imports import import_files
-from ranklake.capture.node.errand import Errand
+from ranklake.capture.node.worker import WorkerTask
 from ranklake.capture.recover import recover
 from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.spool.stream import streams
@@ -79,7 +79,7 @@ def test_what_is_encrypted_was_signed_first(place, tmp_path):
 def test_what_a_killed_process_left_is_signed_or_waits(tmp_path):
     """Recovery without the key says so and sends nothing unsigned; with it, all that the process recorded is signed.
 
-    The same holds for the agent's errand, which gets the key's source along with what is to be done.
+    The same holds for the agent's worker_task, which gets the key's source along with what is to be done.
     """
     source = source_of(tmp_path / "keys", ONE)
     local, spool = tmp_path / "local", tmp_path / "spool"
@@ -90,8 +90,8 @@ def test_what_a_killed_process_left_is_signed_or_waits(tmp_path):
     assert len(done.troubles) == 1
     assert "to be signed, and no key is configured here" in done.troubles[0]
     assert signed_rows(spool, ONE) == before
-    errand = Errand.from_json(Errand(str(local), str(spool), {}, "", signing_key=source).to_json())
-    assert errand.signing_key == source
+    task = WorkerTask.from_json(WorkerTask(str(local), str(spool), {}, "", signing_key=source).to_json())
+    assert task.signing_key == source
     done = recover(local, spool, signing_key=source)
     assert not done.troubles
     assert signed_rows(spool, ONE) == 40

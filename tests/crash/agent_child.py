@@ -15,7 +15,7 @@ from pathlib import Path
 
 from capture_child import Killer, code
 
-import ranklake.capture.recording.keeper
+import ranklake.capture.recording.threads
 from ranklake import capture
 from ranklake.capture.common.layouts import SLOT_LANES
 from ranklake.capture.node.agent import Agent
@@ -27,7 +27,13 @@ STEPS = 60
 FILES = {
     "agent": {
         *code(
-            "node/agent", "node/errand", "recover", "sending/packing", "sending/upload", "spool/files", "spool/stream"
+            "node/agent",
+            "node/worker",
+            "recover",
+            "sending/packing",
+            "sending/upload",
+            "spool/files",
+            "spool/stream",
         ),
         pack.__file__,
     },
@@ -123,7 +129,7 @@ def beside(job):
 
 def main():
     """Serve jobs until the input ends."""
-    assert ranklake.capture.recording.keeper
+    assert ranklake.capture.recording.threads
     for layout in SLOT_LANES.values():  # files so small that rotation happens all the time
         object.__setattr__(layout, "file_bytes", layout.slot_bytes * 16)
     for line in sys.stdin:

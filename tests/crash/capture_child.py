@@ -18,7 +18,7 @@ from pathlib import Path
 
 from torch.utils.data import DataLoader, Dataset
 
-import ranklake.capture.recording.keeper
+import ranklake.capture.recording.threads
 from ranklake import capture
 from ranklake.capture.common.layouts import SLOT_LANES
 from ranklake.capture.recover import recover
@@ -36,7 +36,7 @@ def code(*names):
 
 PHASES = {
     "record": code(
-        "lanes/cells",
+        "lanes/double_buffer",
         "lanes/lane",
         "lanes/records",
         "lanes/sink",
@@ -75,9 +75,9 @@ PHASES = {
     "keep": code(
         "lanes/lane",
         "lanes/slots",
-        "recording/keeper",
+        "recording/threads",
         "recording/recorder",
-        "recording/spares",
+        "recording/preallocation",
         "recording/syncer",
         "spool/owner",
         "spool/stream",
@@ -217,7 +217,7 @@ def work(job, told):
 
 def main():
     """Serve jobs until the input ends."""
-    assert ranklake.capture.recording.keeper
+    assert ranklake.capture.recording.threads
     for layout in SLOT_LANES.values():  # files so small that rotation happens all the time
         object.__setattr__(layout, "file_bytes", layout.slot_bytes * 16)
     for line in sys.stdin:

@@ -19,7 +19,7 @@ from ranklake.bench.signals import FLOPS_PER_TOKEN, PARAMETERS
 from ranklake.bench.streams import Clock, Recording, Segment
 from ranklake.capture.common.gaps import BACKPRESSURE
 from ranklake.capture.common.layouts import ABSENT, MARK, SCALARS
-from ranklake.capture.node.diary import JOB as AGENT
+from ranklake.capture.node.self_metrics import JOB as AGENT
 from ranklake.capture.spool.meta import Meta
 from ranklake.capture.spool.stream import StreamName
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ranklake.capture.node.agent_metrics import prometheus
 from ranklake.capture.node.endpoint import Endpoint
-from ranklake.capture.node.errand import Errand, run, send
-from ranklake.capture.node.figures import prometheus
-from ranklake.capture.node.report import Round
+from ranklake.capture.node.pass_result import PassResult
 from ranklake.capture.node.sampling import Sources, sample
-from ranklake.capture.node.watch import Watch
+from ranklake.capture.node.spool_monitor import SpoolMonitor
+from ranklake.capture.node.worker import WorkerTask, run, send
 from ranklake.capture.spool.leader import Leadership, leader
 from ranklake.capture.spool.places import LocalSpoolError, local_root, spool_uri
 from ranklake.commands.options import configuration, json_option
@@ -50,9 +50,9 @@ class Duty:
     sources: Sources
     stop: threading.Event
 
-    def errand(self, watch: Watch | None = None) -> Errand:
+    def worker_task(self, watch: SpoolMonitor | None = None) -> WorkerTask:
         """Return what is to be done at the local spool now."""
-        return Errand(
+        return WorkerTask(
             str(self.root),
             self.spool,
             self.storage_options,
@@ -165,7 +165,7 @@ def _once(duty: Duty) -> int:
         click.echo(f"{duty.root} has an agent{f' ({found})' if found else ''}; nothing is left to do")
         return 0
     try:
-        done = run(duty.errand(), duty.stop).done
+        done = run(duty.worker_task(), duty.stop).done
     finally:
         lead.release()
     _tell(done, as_json=duty.as_json)
@@ -202,8 +202,8 @@ def _serve(duty: Duty, lead: Leadership) -> bool:
     The work is done by threads that nobody waits for longer than `GRACE_S`: a PUT that hangs, or a driver that does,
     must not hold up the end. The process is then ended as by SIGKILL, which everything on the disk is made for.
     """
-    last = Round()
-    watch = Watch(duty.root, duty.spool, duty.pack_s)
+    last = PassResult()
+    watch = SpoolMonitor(duty.root, duty.spool, duty.pack_s)
     over = threading.Event()
 
     def work() -> None:
@@ -242,16 +242,16 @@ def _joined(threads: list[threading.Thread], within_s: float) -> bool:
     return not any(thread.is_alive() for thread in threads)
 
 
-def _look(watch: Watch, duty: Duty, over: threading.Event) -> Round:
+def _look(watch: SpoolMonitor, duty: Duty, over: threading.Event) -> PassResult:
     """See what there is to do, and have it done."""
     try:
         if not watch.look():
-            return Round(alive=watch.alive, foreign=watch.foreign)
-        report = send(duty.errand(watch), over, GRACE_S)
+            return PassResult(alive=watch.alive, foreign=watch.foreign)
+        report = send(duty.worker_task(watch), over, GRACE_S)
         watch.reported(report)
         watch.look()
     except Exception as error:  # noqa: BLE001 - the local spool vanished, say; the next look may find it
-        return Round(troubles=(f"{duty.root}: {type(error).__name__}: {error}",))
+        return PassResult(troubles=(f"{duty.root}: {type(error).__name__}: {error}",))
     return report.done
 
 
@@ -269,7 +269,7 @@ def _stopped_by_signals(stop: threading.Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _tell(done: Round, *, as_json: bool) -> None:
+def _tell(done: PassResult, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(asdict(done)))
         return

@@ -1,10 +1,10 @@
-"""Errand: one look of the agent at its local spool, by a process of its own that ends when it is done.
+"""Worker: one look of the agent at its local spool, by a process of its own that ends when it is done.
 
-    agent's process: light, lives long ──what to do, as JSON, on stdin──▶ errand: numpy, pyarrow, the store's client
+    agent's process: light, lives long ──what to do, as JSON, on stdin──▶ worker: numpy, pyarrow, the store's client
                                        ◀──what was done, on stdout──────
 
 Sealing and uploading need libraries that take more memory than the agent may have, for a second each minute; a process
-that ends gives all of it back (decision 028). Killed anywhere, an errand leaves what any killed process does.
+that ends gives all of it back (decision 028). Killed anywhere, a worker process leaves what any killed process does.
 """
 
 import json
@@ -20,15 +20,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, Self
 
-from ranklake.capture.node.figures import GapCount
-from ranklake.capture.node.report import Round
+from ranklake.capture.node.agent_metrics import GapCount
+from ranklake.capture.node.pass_result import PassResult
 from ranklake.capture.sending.breaker import Standing
 
 _LOOK_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
+class WorkerTask:
     """What is to be done.
 
     Attributes
@@ -64,7 +64,7 @@ class Errand:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class WorkerResult:
     """What came of it.
 
     Attributes
@@ -80,10 +80,10 @@ class Report:
     read
         How far each stream was read for them, in bytes.
     failed
-        True if the errand itself came to nothing.
+        True if the task itself came to nothing.
     """
 
-    done: Round
+    done: PassResult
     retries: int = 0
     sent_bytes: int = 0
     standings: Mapping[str, Standing] = field(default_factory=dict)
@@ -101,26 +101,26 @@ class Report:
         facts: dict[str, Any] = json.loads(raw)
         done = facts.pop("done")
         standings = {uri: Standing(**standing) for uri, standing in facts.pop("standings").items()}
-        return cls(Round(**{**done, "troubles": tuple(done["troubles"])}), **facts, standings=standings)
+        return cls(PassResult(**{**done, "troubles": tuple(done["troubles"])}), **facts, standings=standings)
 
 
-def run(errand: Errand, stop: threading.Event) -> Report:
+def run(task: WorkerTask, stop: threading.Event) -> WorkerResult:
     """Do it: adopt what is dead, and send all that is sealed."""
-    # Not before an errand is run: the agent's process imports this module, and must stay light.
+    # Not before a task is run: the agent's process imports this module, and must stay light.
     from ranklake.capture.node.agent import Agent
     from ranklake.capture.sealing.keys import SealingKeys
 
     parent = os.getppid()
     agent = Agent(
-        Path(errand.root),
-        errand.spool,
-        errand.storage_options,
-        keys=SealingKeys(errand.encryption_key, errand.signing_key),
-        standings=errand.standings,
-        gaps=GapCount({Path(folder): at for folder, at in errand.read.items()}),
+        Path(task.root),
+        task.spool,
+        task.storage_options,
+        keys=SealingKeys(task.encryption_key, task.signing_key),
+        standings=task.standings,
+        gaps=GapCount({Path(folder): at for folder, at in task.read.items()}),
     )
     done = agent.look(lambda: stop.is_set() or os.getppid() != parent, pack_now=True)
-    return Report(
+    return WorkerResult(
         done,
         agent.figures.retries,
         agent.figures.sent_bytes,
@@ -130,7 +130,7 @@ def run(errand: Errand, stop: threading.Event) -> Report:
     )
 
 
-def send(errand: Errand, stop: threading.Event, grace_s: float) -> Report:
+def send(task: WorkerTask, stop: threading.Event, grace_s: float) -> WorkerResult:
     """Have it run by a process of its own; nothing is raised for what becomes of that.
 
     Parameters
@@ -138,14 +138,14 @@ def send(errand: Errand, stop: threading.Event, grace_s: float) -> Report:
     stop
         Ends it: politely, and after `grace_s` by SIGKILL.
     """
-    command = [sys.executable, "-m", "ranklake.capture.node.errand"]
-    told: str | None = errand.to_json()
+    command = [sys.executable, "-m", "ranklake.capture.node.worker"]
+    told: str | None = task.to_json()
     try:
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
     except OSError as error:
-        return Report(Round(troubles=(f"{errand.root}: no process can be started: {error}",)), failed=True)
+        return WorkerResult(PassResult(troubles=(f"{task.root}: no process can be started: {error}",)), failed=True)
     deadline = float("inf")
     said = ""
     while True:
@@ -160,15 +160,15 @@ def send(errand: Errand, stop: threading.Event, grace_s: float) -> Report:
         if time.monotonic() > deadline:
             process.kill()
     try:
-        return Report.from_json(said)
+        return WorkerResult.from_json(said)
     except (ValueError, TypeError, KeyError):
         how = f"ended with status {process.returncode}"
-        troubles = () if stop.is_set() else (f"{errand.root}: the process that sends {how}",)
-        return Report(Round(troubles=troubles), failed=True)
+        troubles = () if stop.is_set() else (f"{task.root}: the process that sends {how}",)
+        return WorkerResult(PassResult(troubles=troubles), failed=True)
 
 
 def main() -> None:
-    """Read an errand from stdin, run it, and write the report to stdout."""
+    """Read a task from stdin, run it, and write the result to stdout."""
     stop = threading.Event()
 
     def ask_to_stop(number: int, frame: FrameType | None) -> None:
@@ -176,7 +176,7 @@ def main() -> None:
         stop.set()
 
     signal.signal(signal.SIGTERM, ask_to_stop)
-    sys.stdout.write(run(Errand.from_json(sys.stdin.read()), stop).to_json())
+    sys.stdout.write(run(WorkerTask.from_json(sys.stdin.read()), stop).to_json())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Surroundings: what a run is installed in: packages, lock file, container, variables of launcher and scheduler."""
+"""Environment: what a run is installed in: packages, lock file, container, variables of launcher and scheduler."""
 
 import hashlib
 import os

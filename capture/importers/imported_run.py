@@ -1,6 +1,6 @@
-"""Recording: rows of a foreign file become segments, sealed by the very code that seals a rank's own.
+"""Imported run: rows of a foreign file become segments, sealed by the very code that seals a rank's own.
 
-A stream's incarnation is made from what is imported (`Identity`), and slots are positions in the file's order. So
+A stream's incarnation is made from what is imported (`ImportIdentity`), and slots are positions in the file's order. So
 the same file gives the same keys, whoever imports it and however often, and ingest stores nothing twice.
 
 A file may speak of thousands of ranks in a row or two each. So what waits of a table is sealed as one segment: in the
@@ -47,7 +47,7 @@ Shipped = Callable[[SealedFile, StreamName, bytes], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ImportIdentity:
     """What rows are imported from.
 
     Attributes
@@ -87,7 +87,7 @@ class _Lane:
 
 
 @dataclass
-class Recording:
+class ImportedRun:
     """What is imported of one file into one attempt of a run. Call `close` at the end.
 
     Attributes
@@ -108,7 +108,7 @@ class Recording:
         Where the first few reasons were met first: file, line, reason.
     """
 
-    identity: Identity
+    identity: ImportIdentity
     run: str
     attempt: int
     shipped: Shipped
@@ -127,11 +127,11 @@ class Recording:
     _told: set[int] = field(default_factory=set)
     _held: int = 0
     _first_ns: int | None = None
-    _beside: list["Recording"] = field(default_factory=list)
+    _beside: list["ImportedRun"] = field(default_factory=list)
 
-    def beside(self, run: str, attempt: int) -> "Recording":
+    def beside(self, run: str, attempt: int) -> "ImportedRun":
         """Return a recording of another run or attempt in the same file; this one counts its rows, and closes it."""
-        other = Recording(
+        other = ImportedRun(
             self.identity, run, attempt, self.shipped, self.day, self.keys, rows=self.rows, refused=self.refused
         )
         other.rank_by_rank = self.rank_by_rank
@@ -139,7 +139,7 @@ class Recording:
         self._beside.append(other)
         return other
 
-    def of(self, run: str, attempt: int) -> "Recording":
+    def of(self, run: str, attempt: int) -> "ImportedRun":
         """Return the recording of a run and attempt that a row names: this one, or one beside it that says the same."""
         for one in (self, *self._beside):
             if (one.run, one.attempt) == (run, attempt):

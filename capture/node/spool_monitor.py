@@ -1,6 +1,6 @@
-"""Watch: what there is to do in a local spool, found out without sealing or sending anything.
+"""Spool monitor: what there is to do in a local spool, found out without sealing or sending anything.
 
-It needs neither pyarrow nor the store's client, so the agent's process stays small; what is due an `Errand` does.
+It needs neither pyarrow nor the store's client, so the agent's process stays small; what is due a `WorkerTask` does.
 """
 
 import contextlib
@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from ranklake.capture.node.errand import Report
-from ranklake.capture.node.figures import Figures, GapCount
+from ranklake.capture.node.agent_metrics import AgentMetrics, GapCount
+from ranklake.capture.node.worker import WorkerResult
 from ranklake.capture.sending.breaker import Standing
 from ranklake.capture.sending.packing import PACK_BYTES
 from ranklake.capture.spool.owner import HELD, Owner, is_orphan
@@ -35,7 +35,7 @@ class _Rest:
 
 
 @dataclass
-class Watch:
+class SpoolMonitor:
     """Watches one local spool for its agent.
 
     Parameters
@@ -56,7 +56,7 @@ class Watch:
     root: Path
     spool: str = ""
     pack_every_s: float = 60.0
-    figures: Figures = field(default_factory=Figures)
+    figures: AgentMetrics = field(default_factory=AgentMetrics)
     alive: int = 0
     foreign: int = 0
     holders: dict[int, StreamName] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class Watch:
         seen: set[Path],
         holders: dict[int, StreamName],
     ) -> bool:
-        """Look at one stream; say whether it makes an errand due. Raises `OSError`."""
+        """Look at one stream; say whether it makes a worker process due. Raises `OSError`."""
         name = StreamName.of(folder)
         assert name is not None
         own = HELD.has(name.incarnation)
@@ -118,7 +118,7 @@ class Watch:
             self.foreign += 1
             return False
         self.alive += not dead
-        with contextlib.suppress(OSError):  # a damaged one is an errand's to tell of
+        with contextlib.suppress(OSError):  # a damaged one is a worker process's to tell of
             self._gaps.look(folder)
         waiting = ready_files(folder)
         waits = False
@@ -136,8 +136,8 @@ class Watch:
             return False
         return may_go or not sealed_files(folder) or bool(open_files(folder))
 
-    def reported(self, report: Report) -> None:
-        """Take note of what an errand has done."""
+    def reported(self, report: WorkerResult) -> None:
+        """Take note of what a worker process has done."""
         now = time.monotonic()
         self._standings, self._stood_at = self.standings() | dict(report.standings), now
         for folder, rest in self._rests.items():

@@ -1,4 +1,4 @@
-"""Inquiry: finds out what takes too long for `start`, and completes the row of ``runs`` with it.
+"""Run record: finds out what takes too long for `start`, and completes the row of ``runs`` with it.
 
     start    the row is written at once, with what is known and with why the rest is not
     thread   git, packages, lock file: the row is written again, in the same slot
@@ -18,12 +18,12 @@ from typing import Any, Final
 from ranklake.capture.common.values import json_text
 from ranklake.capture.lanes.records import OpenRow, RecordLane
 from ranklake.capture.provenance.determinism import flags, framework_facts, generator_states, topology
+from ranklake.capture.provenance.environment import lockfile_sha256, packages
 from ranklake.capture.provenance.git import Git
 from ranklake.capture.provenance.launcher import Launch
 from ranklake.capture.provenance.provenance import framework_columns, launch_columns
 from ranklake.capture.provenance.repository import COLUMNS as GIT_COLUMNS
 from ranklake.capture.provenance.repository import repository_facts
-from ranklake.capture.provenance.surroundings import lockfile_sha256, packages
 
 Facts = dict[str, Any]
 
@@ -37,7 +37,7 @@ _FRAMEWORK: Final = ("seed", "deterministic", "cuda_version", "cudnn_version", "
 _SLOW: Final = (*GIT_COLUMNS, "packages", "lockfile_sha256")
 
 
-class Inquiry:
+class RunRecord:
     """The row of one run, from its start until it is final.
 
     Parameters

@@ -1,4 +1,4 @@
-"""Cells: slots that are written again and again, whole at any moment, though their process may be killed in a write.
+"""Double buffer: slots that are written again and again, whole at any moment, even if a kill cuts a write short.
 
 A slot holds its state twice, each copy with a sequence number behind it. A write goes to the older copy, its number
 last; readers take the copy with the higher number (see `folded`). So a kill in the middle of a write costs the value
@@ -18,7 +18,7 @@ Pack = Callable[..., None]
 Field = float | bytes
 
 
-class Twin:
+class DoubleBuffer:
     """How the slots of a layout whose state is there twice are written.
 
     Parameters
@@ -39,23 +39,23 @@ class Twin:
         self.copy_bytes = copy.size
         self.places = before + copy.size, before  # of copies with an even and with an odd sequence number
 
-    def begin(self, start_ns: int, series: int, state: tuple[Field, ...]) -> "Cell | None":
+    def begin(self, start_ns: int, series: int, state: tuple[Field, ...]) -> "BufferedSlot | None":
         """Take a slot and write its first state; None if there is no place, which is then counted as one row."""
         # The lane only hands the fields on; bytes are for arrays.
         place = self._lane.put(self._pack_first, start_ns, *state, 1, series)  # type: ignore[arg-type]
-        return None if place is None else Cell(self, place)
+        return None if place is None else BufferedSlot(self, place)
 
 
-class Cell:
+class BufferedSlot:
     """One slot in use. One thread writes it."""
 
     __slots__ = ("_pack", "_places", "_record", "_sequence", "_size", "_view")
 
-    def __init__(self, twin: Twin, place: Place) -> None:
+    def __init__(self, buffer: DoubleBuffer, place: Place) -> None:
         self._view, offset = place
         self._record = _record_behind(self._view)
-        self._pack, self._size = twin.pack, twin.copy_bytes
-        even, odd = twin.places
+        self._pack, self._size = buffer.pack, buffer.copy_bytes
+        even, odd = buffer.places
         self._places = offset + even, offset + odd
         self._sequence = 1
 

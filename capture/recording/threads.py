@@ -1,4 +1,4 @@
-"""Keeper: the threads that look after a recorder: one seals, one uploads, one recovers what dead processes left.
+"""Threads: those that look after a recorder: one seals, one uploads, one recovers what dead processes left.
 
     sealer     each second: clocks noted, gaps written down, a heartbeat if one is due
                each minute, or when a file is full: files cut and sealed; forked children that have died adopted
@@ -25,11 +25,11 @@ from ranklake.capture.common.gaps import Gaps, RefusedError
 from ranklake.capture.common.layouts import SLOT_LANES
 from ranklake.capture.provenance.launcher import Launch
 from ranklake.capture.recording.budget import EVICTABLE
+from ranklake.capture.recording.preallocation import Preallocator
+from ranklake.capture.recording.reassignment import finish as finish_stream
+from ranklake.capture.recording.reassignment import reassign
 from ranklake.capture.recording.recorder import Recorder
-from ranklake.capture.recording.spares import Spares
 from ranklake.capture.recording.syncer import Syncer
-from ranklake.capture.recording.turnover import finish as finish_stream
-from ranklake.capture.recording.turnover import turn_over
 from ranklake.capture.recording.wake import Wake
 from ranklake.capture.recover import Recovery, recover_stream
 from ranklake.capture.sealing.keys import SealingKeys
@@ -47,19 +47,19 @@ DEVICE_HOLD_NS: Final = 2_000_000_000
 _LATE_S: Final = 5.0
 _SETTLE_S: Final = 10.0
 _PATIENCE_S: Final = 1.0
-_TURN_S: Final = 5.0
+_REASSIGN_S: Final = 5.0
 
 
 @dataclass
-class Turn:
-    """A turnover that another thread asked for, and waits for."""
+class Reassignment:
+    """A reassignment that another thread asked for, and waits for."""
 
     launch: Launch
     over: threading.Event = field(default_factory=threading.Event)
     is_done: bool = False
 
 
-class Keeper:
+class RecorderThreads:
     """Looks after one recorder in the process that started it.
 
     Parameters
@@ -89,14 +89,14 @@ class Keeper:
         self._expects_late_values, self._each_second = expects_late_values, each_second
         self._sealer_wakes, self._uploader_wakes = Wake(), threading.Event()
         self._flushes: deque[threading.Event] = deque()
-        self._turns: deque[Turn] = deque()
+        self._reassignments: deque[Reassignment] = deque()
         self._look_again_s: float | None = None  # after which the uploader looks without being woken
         self._stopping = self._finished = False
         self._sealing_over = threading.Event()
         self._deadline = float("inf")
         self._pushing = threading.Lock()
         self._forked = False
-        self._spares = Spares(recorder, self._sealer_wakes.set)
+        self._spares = Preallocator(recorder, self._sealer_wakes.set)
         self._syncer = Syncer(recorder, self._spares.make_room)
         self._next = dict.fromkeys(("anchor", "seal", "adopt"), 0.0)
         # Ranks start together; if they also sealed together, the store would have all of them at once each minute.
@@ -169,12 +169,12 @@ class Keeper:
         self._uploader_wakes.set()
 
     def _tick(self) -> None:
-        while self._turns:
-            turn = self._turns.popleft()
+        while self._reassignments:
+            asked = self._reassignments.popleft()
             try:
-                turn.is_done = self._turn_over(turn.launch)
+                asked.is_done = self._reassign(asked.launch)
             finally:
-                turn.over.set()
+                asked.over.set()
         flushes = [self._flushes.popleft() for _ in range(len(self._flushes))]
         try:
             self._round(flush=bool(flushes))
@@ -255,25 +255,25 @@ class Keeper:
             if known:
                 self._pushing.release()
 
-    def turn_over(self, launch: Launch) -> bool:
-        """Record for another run or rank from here on, see `ranklake.capture.recording.turnover`.
+    def reassign(self, launch: Launch) -> bool:
+        """Record for another run or rank from here on, see `ranklake.capture.recording.reassignment`.
 
         The sealer's thread does it; another waits for that. False, and nothing is done, while what was recorded is
         being sent.
         """
         if threading.current_thread() is self._threads[0] or not self._threads[0].is_alive():
-            return self._turn_over(launch)
-        turn = Turn(launch)
-        self._turns.append(turn)
+            return self._reassign(launch)
+        asked = Reassignment(launch)
+        self._reassignments.append(asked)
         self._sealer_wakes.set()
-        turn.over.wait(_TURN_S)
-        return turn.is_done
+        asked.over.wait(_REASSIGN_S)
+        return asked.is_done
 
-    def _turn_over(self, launch: Launch) -> bool:
+    def _reassign(self, launch: Launch) -> bool:
         if not self._pushing.acquire(timeout=self._patience_s()):
             return False
         try:
-            folder = turn_over(self._recorder, launch)
+            folder = reassign(self._recorder, launch)
             if folder is not None:
                 uploader = None if self._has_agent() else self._uploader
                 self._guarded(partial(finish_stream, folder, self._recorder.keys, uploader), f"sealing {folder}")

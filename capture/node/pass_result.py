@@ -1,10 +1,10 @@
-"""Report: what one look at the local spool did."""
+"""Pass result: what one look at the local spool did."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class PassResult:
     """What one look at the local spool did.
 
     Attributes

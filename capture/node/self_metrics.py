@@ -1,9 +1,9 @@
-"""Diary: the agent's figures as telemetry rows, in its own run beside those of the ranks."""
+"""Self-metrics: the agent's figures as telemetry rows, in its own run beside those of the ranks."""
 
 import time
 from typing import Final
 
-from ranklake.capture.node.figures import COUNTERS, GAUGES, Figures
+from ranklake.capture.node.agent_metrics import COUNTERS, GAUGES, AgentMetrics
 from ranklake.capture.training.run import Run
 
 JOB: Final = "ranklake-agent"
@@ -11,7 +11,7 @@ JOB: Final = "ranklake-agent"
 EVERY_S: Final = 60.0
 
 
-class Diary:
+class SelfMetrics:
     """Keeps the figures in a run, by one thread.
 
     Parameters
@@ -29,7 +29,7 @@ class Diary:
             for name, (figure, _, _) in family.items()
         ]
 
-    def note(self, figures: Figures) -> None:
+    def note(self, figures: AgentMetrics) -> None:
         """Record the figures, if the last entry is old enough. Nothing is raised."""
         if time.monotonic() < self._next:
             return

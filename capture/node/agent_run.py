@@ -1,7 +1,7 @@
-"""Node: the agent's own run, which is written without numpy, pyarrow or threads of its own.
+"""Agent run: the agent's own run, which is written without numpy, pyarrow or threads of its own.
 
 A run of `start` seals what it records. This one hands its stream over, every few minutes, as a process does that ends:
-it is then adopted, sealed and sent like any other, by an `Errand`, and the next row opens another stream.
+it is then adopted, sealed and sent like any other, by a `WorkerTask`, and the next row opens another stream.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from typing import Final
 from ranklake.capture.common.gaps import RefusedError
 from ranklake.capture.common.settings import Settings
 from ranklake.capture.lanes.lane import Lane
-from ranklake.capture.node.diary import JOB
+from ranklake.capture.node.self_metrics import JOB
 from ranklake.capture.provenance.launcher import Launch
 from ranklake.capture.provenance.provenance import run_row
 from ranklake.capture.recording.recorder import Recorder
@@ -30,7 +30,7 @@ ANCHOR_EVERY_S: Final = 10.0
 _FILE_BYTES: Final = {"scalars": 1 << 16, "rows": 1 << 16, "intervals": 1 << 14, "spans": 1 << 14}
 
 
-class Node:
+class AgentRun:
     """A run named ``ranklake-agent-<host>-<time of its start>``: each start of an agent is a run of its own.
 
     Parameters

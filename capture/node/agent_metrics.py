@@ -1,4 +1,4 @@
-"""Figures: what the agent says of itself, for telemetry rows and in the text format of Prometheus."""
+"""Agent metrics: what the agent says of itself, for telemetry rows and in the text format of Prometheus."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @dataclass(slots=True)
-class Figures:
+class AgentMetrics:
     """The agent's figures at the end of a look.
 
     Attributes
@@ -64,7 +64,7 @@ COUNTERS: Final = {
 """Per metric: the figure's name, its name for Prometheus, and what it is."""
 
 
-def prometheus(figures: Figures) -> str:
+def prometheus(figures: AgentMetrics) -> str:
     """Return the figures in Prometheus' text format, version 0.0.4."""
     lines: list[str] = []
     for kind, family in (("gauge", GAUGES), ("counter", COUNTERS)):

@@ -1,4 +1,4 @@
-"""Turnover: a process turns out to be another rank than it was taken for, or of another run.
+"""Reassignment: a process turns out to be another rank than it was taken for, or of another run.
 
     what was recorded    not sealed yet: its stream is given to the rank that it is, which the folder's name says
                          sealed, or sent: it stays whose it was, and a warning says so
@@ -19,7 +19,7 @@ from ranklake.capture.spool.meta import ENDED, read_meta
 from ranklake.capture.spool.stream import Stream, StreamName
 
 
-def turn_over(recorder: Recorder, launch: Launch) -> Path | None:
+def reassign(recorder: Recorder, launch: Launch) -> Path | None:
     """Have a recorder record for another run or rank; the sealer's thread calls it.
 
     Returns
@@ -33,7 +33,7 @@ def turn_over(recorder: Recorder, launch: Launch) -> Path | None:
         _tell(recorder, before, launch)
         row = {"event": "rank_end", "severity": "info", "message": f"goes on as rank {launch.rank} of {launch.run}"}
         recorder.records["events"].append(time.monotonic_ns(), row)
-    stream = recorder.turn_over(launch)
+    stream = recorder.reassign(launch)
     if stream is None:
         return None
     name = stream.name
@@ -50,7 +50,7 @@ def turn_over(recorder: Recorder, launch: Launch) -> Path | None:
 
 
 def finish(folder: Path, keys: SealingKeys, uploader: Uploader | None) -> None:
-    """Seal what was recorded before a turnover, and send it; without an uploader whoever recovers does.
+    """Seal what was recorded before a reassignment, and send it; without an uploader whoever recovers does.
 
     Raises what `ranklake.capture.recover.Orphan.finish` raises: then it waits for whoever recovers.
     """

@@ -1,4 +1,4 @@
-"""Spares: the thread that has the next file of each lane ready before its writers need it.
+"""Preallocation: the thread that has the next file of each lane ready before its writers need it.
 
 A writer that finds no next file makes one itself, and faults its pages in one by one. So this thread waits for nothing
 that takes long: syncing, which may wait for the disk for a second, has another.
@@ -20,7 +20,7 @@ _EVERY_S: Final = 1.0
 _ROOMY_EVERY_S: Final = 5.0
 
 
-class Spares:
+class Preallocator:
     """Prepares the lanes of one recorder, and sees how much of the disk budget is left.
 
     Parameters
