@@ -46,6 +46,19 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+# Runs a script once for each line, in a fork that has imported what it needs; to start Python costs most of each.
+FORKING = """
+import json, os, sys
+from ranklake import capture
+for line in sys.stdin:
+    pid = os.fork()
+    if not pid:
+        sys.argv = json.loads(line)
+        exec(sys.orig_argv[-1])
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) * -1, flush=True)
+"""
+
 RANK = """
 import sys
 from ranklake import capture
@@ -129,10 +142,25 @@ def check_lake(place):
     return {item.table: item.stored for item in found}
 
 
+@pytest.fixture(scope="module")
+def killed():
+    """Return a function that runs `KILLED` between a spool and a local spool, in a fork of one process of its own."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", FORKING, KILLED], **pipes) as process:
+
+        def run(spool, local):
+            process.stdin.write(json.dumps(["", str(spool), str(local)]) + "\n")
+            process.stdin.flush()
+            assert json.loads(process.stdout.readline()) == signal.SIGKILL
+
+        yield run
+        process.stdin.close()
+
+
 @pytest.fixture
-def node(tmp_path):
+def node(tmp_path, killed):
     """Give a folder with a local spool that a killed process left, meant for the spool beside it."""
-    subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "spool"), str(tmp_path / "local")], check=False)
+    killed(tmp_path / "spool", tmp_path / "local")
     return tmp_path
 
 
