@@ -14,7 +14,7 @@ from ranklake.lake.catalog.refresh import refresh
 from ranklake.lake.delta.integrity import Damage, DamagedFileError
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.maintenance.run import upkeep
-from ranklake.lake.plans.workers import on_call
+from ranklake.lake.plans.dask_workers import on_demand
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.storage.store import Lake
@@ -47,7 +47,7 @@ class Settings:
     dask_address, dask_workers, dask_memory
         The cluster, or the size of a local one.
     dask_tls
-        Paths of PEM files for the cluster at the address; see `ranklake.lake.plans.workers.workers`.
+        Paths of PEM files for the cluster at the address; see `ranklake.lake.plans.dask_workers.workers`.
     contracts
         Overlay folder, or empty.
     encryption_key
@@ -139,7 +139,7 @@ def ingest_once(settings: Settings, progress: Progress | None = None) -> dict[st
     lake = Lake.create(settings.lake, settings.options, settings.encryption_key).limited(limits)
     lake = lake.trusting(settings.trust)
     spool = Spool(settings.spool, settings.options, Writers(settings.prefixes), limits)
-    with on_call(settings.dask_address, settings.dask_workers, settings.dask_memory, settings.dask_tls) as crew:
+    with on_demand(settings.dask_address, settings.dask_workers, settings.dask_memory, settings.dask_tls) as crew:
         return asdict(ingest(lake, spool, crew, progress=progress))
 
 
@@ -161,7 +161,7 @@ def rollup_once(settings: Settings, progress: Progress | None = None) -> dict[st
 def upkeep_once(settings: Settings, progress: Progress | None = None, *, with_scrub: bool = False) -> dict[str, Any]:
     """Merge small files, shorten the logs, purge; return what `ranklake.lake.maintenance.run.Upkept` says."""
     lake = Lake.open(settings.lake, settings.options).limited(Limits(**settings.limits)).trusting(settings.trust)
-    with on_call(settings.dask_address, settings.dask_workers, settings.dask_memory, settings.dask_tls) as crew:
+    with on_demand(settings.dask_address, settings.dask_workers, settings.dask_memory, settings.dask_tls) as crew:
         return asdict(upkeep(lake, crew, with_scrub=with_scrub, progress=progress))
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.lake.ingest.task import Compacted, Group, as_one, compact, set_aside, slot_files
 from ranklake.lake.plans.attempts import named
-from ranklake.lake.plans.subprocess_workers import Expendable
+from ranklake.lake.plans.subprocess_workers import InSubprocess
 from ranklake.lake.plans.workers import InProcess, WorkersError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Careful:
     """
 
     def __init__(self, workers: "Workers", attempts: "Attempts") -> None:
-        self._workers = Expendable() if isinstance(workers, InProcess) else workers
+        self._workers = InSubprocess() if isinstance(workers, InProcess) else workers
         self._attempts = attempts
 
     def carry_out(self, group: Group) -> Compacted:

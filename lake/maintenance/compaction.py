@@ -1,48 +1,35 @@
 """Small files of a date become few, by plans of kind ``compaction``; the table's rows stay what they are.
 
-Files are of tiers by how full they are, and a tier that has `FAN_IN` files is merged into one of a higher tier. So a
-row is written again a few times at most, however often ingest runs, and a date has a bounded number of small files. A
-date on which nothing is expected any more is merged as far as it goes. A file that is no longer what was written is
-left out, and told.
+`ranklake.lake.maintenance.merges` says which files, and merges some; here plans are made of the results, one after the
+other until nothing is due.
 """
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from ranklake.lake.contracts.arrow import arrow_schema
-from ranklake.lake.contracts.delta import TARGET_FILE_BYTES, TARGET_FILE_PROPERTY
-from ranklake.lake.contracts.load import contract, table_names
-from ranklake.lake.delta.commit import files, fingerprint
-from ranklake.lake.delta.integrity import Damage, damaged
-from ranklake.lake.delta.parquet import DataFile, write_partition
-from ranklake.lake.delta.read import read_within
-from ranklake.lake.delta.tables import delta_table, latest, refuse_newer
+from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.integrity import Damage
+from ranklake.lake.delta.parquet import DataFile
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.maintenance import merges
+from ranklake.lake.maintenance.merges import Merge, MergeResult, merge, mergeable_tables, merges_due
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.kinds import COMPACTION
 from ranklake.lake.plans.plan import read_plan
 from ranklake.lake.plans.workers import PIECE_SHARE
-from ranklake.lake.storage.store import Lake
 
 if TYPE_CHECKING:
-    from ranklake.lake.contracts.model import Contract
     from ranklake.lake.plans.plan import Plan, Progress
     from ranklake.lake.plans.workers import Workers
-
-FAN_IN: Final = 8
-TIERS: Final = (1 / 512, 1 / 64, 1 / 8, 1 / 2)
-"""How full the fullest file of each tier is, of a full one; a fuller file is left alone."""
-
-MEMORY_BYTES: Final = 256 * 2**20
-"""Rows that are merged at a time, as they lie in memory; sorting and writing take some three times that. Which files
-are tried is reckoned from the contract; the worker takes as many of them as fit by what their footers say."""
+    from ranklake.lake.storage.store import Lake
 
 PLAN_MERGES: Final = 64
 """Merges in one plan at most: other drivers' plans wait for no more than that."""
@@ -50,47 +37,6 @@ PLAN_MERGES: Final = 64
 REUSE_S: Final = 900.0
 _ROW_CPU_S: Final = 0.5e-6
 """What merging a row costs, about."""
-_TEXT_BYTES: Final = 24
-_REJECTED_BYTES: Final = 1024
-"""Of a row of ``rejects``, which holds a whole row as text."""
-_EXPECTED_DAYS: Final = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Merge:
-    """Files of one date that become one: a task for a worker.
-
-    Attributes
-    ----------
-    lake_uri, storage
-        Where to read and write.
-    table, day
-        Whose files.
-    files
-        Rows of `ranklake.lake.delta.commit.files` as dicts: path, size_bytes, num_records, date.
-    plan
-        Number of the plan that is being composed; part of the new file's name.
-    most_bytes
-        Rows to hold, as they lie in memory.
-    """
-
-    lake_uri: str
-    storage: dict[str, str]
-    table: str
-    day: date
-    files: list[dict[str, Any]]
-    plan: int
-    most_bytes: int = MEMORY_BYTES
-
-    @property
-    def paths(self) -> frozenset[str]:
-        """The files' paths."""
-        return frozenset(row["path"] for row in self.files)
-
-    @property
-    def rows(self) -> int:
-        """Rows in all files."""
-        return sum(row["num_records"] for row in self.files)
 
 
 @dataclass(slots=True)
@@ -116,27 +62,8 @@ class Merged:
     damaged: list[Damage] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
-    """What came of one task.
-
-    Attributes
-    ----------
-    task
-        With just the files that were merged.
-    file
-        The new one; None where no two fit.
-    damaged
-        Files of the task that are not what was written.
-    """
-
-    task: Merge
-    file: DataFile | None
-    damaged: list[Damage]
-
-
 def merge_small(
-    lake: Lake,
+    lake: "Lake",
     workers: "Workers",
     tables: Iterable[str] | None = None,
     *,
@@ -154,7 +81,7 @@ def merge_small(
 
     Raises what the store raises; merged files that no plan names stay behind then, for `purge`.
     """
-    composer = _Composer(lake, workers, mergeable(tables), thorough=thorough, progress=progress)
+    composer = _Composer(lake, workers, mergeable_tables(tables), thorough=thorough, progress=progress)
     done = Merged()
     while (plan := drive(lake, composer.compose, workers).plan) is not None:
         done.plans.append(plan.number)
@@ -165,108 +92,6 @@ def merge_small(
     return done
 
 
-def mergeable(tables: Iterable[str] | None = None) -> list[str]:
-    """Return those of some tables, default all, that only plans take files from."""
-    return sorted(name for name in (tables or table_names()) if contract(name).kind != "derived")
-
-
-def planned(
-    lake: Lake,
-    tables: Iterable[str],
-    number: int,
-    *,
-    thorough: bool,
-    today: date,
-    without: Collection[tuple[str, str]] = (),
-) -> Iterator[Merge]:
-    """Yield the merges that are due, table by table, the fullest tier last, but of no files (table, path) in `without`.
-
-    Raises `ranklake.lake.delta.tables.NewerTableError`: a merge would lose columns that are not known here.
-    """
-    for table in tables:
-        handle = latest(lake, table)
-        if handle is None:
-            continue
-        live = files(refuse_newer(handle, contract(table))).select(["path", "size_bytes", "num_records", "date"])
-        target = int(handle.metadata().configuration.get(TARGET_FILE_PROPERTY) or TARGET_FILE_BYTES)
-        rows_most = MEMORY_BYTES // row_bytes(contract(table))
-        by_day: dict[date, list[dict[str, Any]]] = {}
-        for row in live.to_pylist():
-            if (table, row["path"]) not in without:
-                by_day.setdefault(row["date"], []).append(row)
-        for day, rows in sorted(by_day.items()):
-            past = thorough and day <= today - timedelta(days=_EXPECTED_DAYS)
-            for group in due(rows, target, rows_most, past=past):
-                yield Merge(lake.address, lake.storage, table, day, group, number)
-
-
-def due(
-    rows: Sequence[Mapping[str, Any]], target_bytes: int, rows_most: int, *, past: bool = False
-) -> list[list[dict[str, Any]]]:
-    """Return the files of one date that should become one file each group.
-
-    Parameters
-    ----------
-    rows
-        All files of the date: size_bytes, num_records and path.
-    target_bytes, rows_most
-        What a full file takes and holds.
-    past
-        Whether nothing more is expected on the date.
-    """
-
-    def fill(row: Mapping[str, Any]) -> float:
-        return float(max(row["size_bytes"] / target_bytes, row["num_records"] / rows_most))
-
-    tiers: list[list[Mapping[str, Any]]] = [[] for _ in TIERS]
-    for row in sorted(rows, key=lambda row: str(row["path"])):
-        tier = next((place for place, most in enumerate(TIERS) if fill(row) < most), None)
-        if tier is not None:
-            tiers[tier].append(row)
-    if past:
-        tiers = [[row for tier in tiers for row in tier]]
-    groups: list[list[dict[str, Any]]] = []
-    for tier_rows in tiers:
-        if len(tier_rows) < (2 if past else FAN_IN):
-            continue
-        group: list[dict[str, Any]] = []
-        full = 0.0
-        for row in tier_rows:
-            if group and full + fill(row) > 1:
-                groups.append(group)
-                group, full = [], 0.0
-            group.append(dict(row))
-            full += fill(row)
-        groups.append(group)
-    return [group for group in groups if len(group) > 1]
-
-
-def row_bytes(target: "Contract") -> int:
-    """Return about what a row of a table takes in memory."""
-    widths = (_TEXT_BYTES if _varies(one.type) else max(1, one.type.bit_width // 8) for one in arrow_schema(target))
-    return sum(widths) + (_REJECTED_BYTES if target.table == "rejects" else 0)
-
-
-def _varies(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_list(kind))
-
-
-def merge(task: Merge) -> Made:
-    """Write the rows of those files that are sound and fit into memory together as one file; commit nothing."""
-    lake = Lake.open(task.lake_uri, task.storage)
-    target = contract(task.table)
-    bad = damaged(lake, task.table, task.files)
-    sound = [row for row in task.files if row["path"] not in {one.path for one in bad}]
-    if len(sound) < 2:  # noqa: PLR2004 - one file is merged already
-        return Made(task, None, bad)
-    rows, paths = read_within(lake, target, pa.Table.from_pylist(sound), task.most_bytes)
-    if len(paths) < 2:  # noqa: PLR2004 - likewise
-        return Made(task, None, bad)
-    done = replace(task, files=[row for row in task.files if row["path"] in set(paths)])
-    file = write_partition(lake, target, rows, task.day, task.plan, merged=fingerprint(done.paths))
-    return Made(done, file, bad)
-
-
 class _Composer:
     """Composes plans, and keeps what it merged for a plan that another driver's was faster than.
 
@@ -275,7 +100,7 @@ class _Composer:
 
     def __init__(
         self,
-        lake: Lake,
+        lake: "Lake",
         workers: "Workers",
         tables: Sequence[str],
         *,
@@ -293,7 +118,7 @@ class _Composer:
         if not ready:
             today = datetime.now(UTC).date()
             bad = frozenset(self.damaged)
-            every = planned(self.lake, self.tables, number, thorough=self.thorough, today=today, without=bad)
+            every = merges_due(self.lake, self.tables, number, thorough=self.thorough, today=today, without=bad)
             while not ready and (tasks := list(islice(every, PLAN_MERGES))):
                 began = time.monotonic()
                 ready = [(began, made.task, made.file) for made in self._merge(tasks) if made.file is not None]
@@ -311,11 +136,11 @@ class _Composer:
             data_change=False,
         )
 
-    def _merge(self, tasks: Sequence[Merge]) -> list[Made]:
+    def _merge(self, tasks: Sequence[Merge]) -> list[MergeResult]:
         done = 0
         rows = sum(row["num_records"] for task in tasks for row in task.files)
         workers = self.workers.fitting(rows * _ROW_CPU_S)
-        most_bytes = min(MEMORY_BYTES, workers.room().bytes_each // PIECE_SHARE)
+        most_bytes = min(merges.MEMORY_BYTES, workers.room().bytes_each // PIECE_SHARE)
 
         def tell() -> None:
             nonlocal done

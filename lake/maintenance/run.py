@@ -10,8 +10,9 @@ from ranklake.lake.contracts.delta import CHECKPOINT_EVERY
 from ranklake.lake.contracts.load import table_names
 from ranklake.lake.delta.integrity import Damage
 from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.maintenance.compaction import Merged, merge_small, mergeable, planned
+from ranklake.lake.maintenance.compaction import Merged, merge_small
 from ranklake.lake.maintenance.log import commits_since_checkpoint, tidy_log
+from ranklake.lake.maintenance.merges import mergeable_tables, merges_due
 from ranklake.lake.maintenance.scrub import Scrubbed, scrub
 from ranklake.lake.maintenance.vacuum import GRACE, garbage, remove
 from ranklake.lake.plans.driver import drive
@@ -112,7 +113,7 @@ def _merge(lake: "Lake", workers: "Workers", progress: "Progress | None") -> Mer
 
 def _foreseen(lake: "Lake") -> Merged:
     number = last_finished(lake) + 1
-    due = list(planned(lake, mergeable(), number, thorough=True, today=datetime.now(UTC).date()))
+    due = list(merges_due(lake, mergeable_tables(), number, thorough=True, today=datetime.now(UTC).date()))
     size = sum(row["size_bytes"] for task in due for row in task.files)
     return Merged([], sum(len(task.files) for task in due), len(due), size)
 

@@ -7,50 +7,31 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, cast
 
-from ranklake.lake.plans.workers import ONE, Result, Room, Task, Workers, WorkersError
+from ranklake.lake.plans.workers import LostTaskError, OneByOne, Result, Task, WorkersError
 
 _SERVE: Final = "import sys; from ranklake.lake.plans.subprocess_workers import serve; serve(int(sys.argv[1]))"
 _READY: Final = b"R"
 
 
-class Expendable:
-    """Runs each task in a process that may die."""
+class InSubprocess(OneByOne):
+    """Carries each task out in a process that may die."""
 
-    def fitting(self, cpu_s: float) -> Workers:
-        """Return itself."""
-        del cpu_s
-        return self
+    def carry_out(self, work: Callable[[Task], Result], task: Task) -> Result:
+        """Return what came of a task.
 
-    def room(self) -> Room:
-        """Return room for one."""
-        return ONE
-
-    def run(
-        self,
-        work: Callable[[Task], Result],
-        tasks: Sequence[Task],
-        done: Callable[[], None] | None = None,
-        lost: Callable[[Task], Result] | None = None,
-    ) -> list[Result]:
-        """Run the tasks in order; raises what they raise, and `WorkersError` where one dies and `lost` is None."""
-        results = []
-        for task in tasks:
-            died, answer = _run(work, task)
-            if died or isinstance(answer, MemoryError):
-                if lost is None:
-                    raise WorkersError("the process of a task died", mend="look at its memory and run it again")
-                results.append(lost(task))
-            elif isinstance(answer, BaseException):
-                raise answer
-            else:
-                results.append(answer)
-            if done:
-                done()
-        return results
+        Raises what the task does, `LostTaskError` where its process died or had no memory left, and `WorkersError`
+        where none can be started.
+        """
+        died, answer = _run(work, task)
+        if died or isinstance(answer, MemoryError):
+            raise LostTaskError("the process of a task died", mend="look at its memory and run it again")
+        if isinstance(answer, BaseException):
+            raise answer
+        return cast("Result", answer)
 
 
 def _run(work: Callable[[Task], Result], task: Task) -> tuple[bool, Any]:

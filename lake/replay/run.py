@@ -1,6 +1,7 @@
 """Replay: partitions of a table built anew from the segments that the spool still has, or from the facts.
 
-    fact      segments (by ``segments``, by digest in the spool) ─▶ rebuild.py ─▶ one plan: new files in, old files out
+    fact      segments (by ``segments``, by digest in the spool: selection.py) ─▶ task.py ─▶ one plan: new files in, old
+              ones out
     derived   inputs as they are now ─▶ rollups/runner.py
 
 Nothing comes back that was taken out since: of a partition that retention took, only what came later is rebuilt; rows
@@ -11,7 +12,7 @@ is refused. Before the plan is written its rows are counted against the log and 
 import json
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -19,20 +20,20 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.errors import did_you_mean
 from ranklake.lake.contracts.load import contract, table_names
 from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.governance.retired import is_over, retired
-from ranklake.lake.ingest.deduplication import joined_slots
 from ranklake.lake.ingest.ingest_plan import expected_cpu_s
 from ranklake.lake.ingest.task import Group
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.driver import drive
-from ranklake.lake.plans.kinds import REPLAY, is_replayable
-from ranklake.lake.plans.plan import LEDGER, read_plan
+from ranklake.lake.plans.kinds import REPLAY
+from ranklake.lake.plans.plan import LEDGER
 from ranklake.lake.query.scan import live_files
+from ranklake.lake.replay.errors import ReplayError, shown_days
+from ranklake.lake.replay.selection import Selection, select
 from ranklake.lake.replay.task import Rebuild, discard, rebuild
 from ranklake.lake.rollups.registry import ROLLUPS
 from ranklake.lake.rollups.runner import recompute
@@ -46,30 +47,6 @@ if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
 
 GROUP_ROWS: Final = 2_000_000
-_ORDER: Final = ("run", "attempt", "rank", "incarnation", "segment", "plan", "sha256")
-_FACTS: Final = ("sha256", "table", "run", "attempt", "rank", "incarnation", "segment", "plan", "rows", "bytes")
-
-
-class ReplayError(RanklakeError):
-    """A replay that cannot be done, or would not give the rows that were there; nothing was changed."""
-
-
-class MissingSegmentsError(ReplayError):
-    """Segments that the partitions were made of are no longer in the spool.
-
-    Attributes
-    ----------
-    segments
-        How many.
-    days
-        Dates that need them.
-    """
-
-    def __init__(self, table: str, segments: int, days: Iterable[date]) -> None:
-        self.segments, self.days = segments, tuple(sorted(days))
-        what = f"{segments} segments are no longer in the spool, for {_days(self.days)}"
-        mend = "replay other dates, or bring the segments back; ingest keeps them for --keep-days"
-        super().__init__(what, where=table, mend=mend)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,31 +123,11 @@ def replay(
         raise ReplayError(what, where=table, mend="name a table that ranks record, or a rollup")
     composer = _Composer(lake.guarded(spool.writers), spool, workers, table, (first, last), progress)
     if dry_run:
-        chosen = _choose(lake, spool, table, first, last)
+        chosen = select(lake, spool, table, first, last)
         return composer.result(None, chosen, chosen.live, began)
     plan = drive(lake, composer.compose, workers).plan
     after = live_files(delta_table(lake, table), composer.chosen.days)
     return composer.result(plan.number if plan else None, composer.chosen, after, began)
-
-
-@dataclass(frozen=True, slots=True)
-class _Chosen:
-    """What a replay of facts is about.
-
-    Attributes
-    ----------
-    days, kept
-        Dates to rebuild, and those to leave alone.
-    live
-        The files that they have: rows of `ranklake.lake.delta.commit.files`.
-    segments
-        Each segment as a row of a plan, with the dates that may be taken from it.
-    """
-
-    days: tuple[date, ...]
-    kept: tuple[date, ...]
-    live: pa.Table
-    segments: list[tuple[dict[str, Any], frozenset[date]]]
 
 
 class _Composer:
@@ -188,11 +145,11 @@ class _Composer:
         self.lake, self.spool, self.workers, self.table = lake, spool, workers, table
         self.first, self.last = days
         self.progress = progress
-        self.chosen = _Chosen((), (), live_files(None), [])
+        self.chosen = Selection((), (), live_files(None), [])
 
     def compose(self, number: int) -> "Plan | None":
         """Return the plan, its files written; None where the partitions hold nothing and nothing is to come."""
-        self.chosen = chosen = _choose(self.lake, self.spool, self.table, self.first, self.last)
+        self.chosen = chosen = select(self.lake, self.spool, self.table, self.first, self.last)
         if not chosen.days:
             return None
         tasks = list(self._tasks(number))
@@ -216,7 +173,7 @@ class _Composer:
         facts = {"segments": len(chosen.segments), "partitions": [day.isoformat() for day in chosen.days]}
         return action_plan.compose(number, REPLAY.name, add=new, remove={self.table: chosen.live}, facts=facts)
 
-    def result(self, plan: int | None, chosen: _Chosen, after: pa.Table, began: float) -> Replayed:
+    def result(self, plan: int | None, chosen: Selection, after: pa.Table, began: float) -> Replayed:
         """Return what was done."""
         return Replayed(
             self.table,
@@ -258,80 +215,6 @@ class _Composer:
                 )
 
 
-def _choose(lake: "Lake", spool: "Spool", table: str, first: date, last: date) -> _Chosen:
-    """Return what a replay of a fact table's dates takes. Raises `ReplayError`."""
-    taken = retired(lake).get(table, {})
-    handle = delta_table(lake, table)
-    copies: dict[str, list[str]] = defaultdict(list)
-    for item in spool.listing():
-        if item.table == table:
-            copies[item.sha256].append(item.path)
-    known = read(lake, contract("segments"), [*_FACTS, "unreadable", "rows_stored", "slots", "ts_min", "ts_max"])
-    sound = pc.and_(pc.equal(known["table"], table), pc.is_null(known["unreadable"]))
-    every = known.filter(sound).sort_by([(name, "ascending") for name in _ORDER]).to_pylist()
-    seen = _seen(every)
-    there = set() if handle is None else set(files(handle)["date"].to_pylist())
-    # A segment all of whose rows retention took is wanted for nothing, and was swept from the spool.
-    lost = (row for row in every if row["sha256"] not in copies)
-    swept = {(row["sha256"], row["plan"]) for row in lost if is_over(row, taken, there)}
-    rows = [row for row in every if row["rows_stored"] > 0 and (row["sha256"], row["plan"]) not in swept]
-    span = {first + timedelta(days=offset) for offset in range((last - first).days + 1)}
-    wanted: list[tuple[dict[str, Any], frozenset[date]]] = []
-    coming: set[date] = set()
-    for row in rows:
-        may = frozenset(day for day in span if row["plan"] > taken.get(day, 0))
-        if mine := {day for day in may if _spans(row, day)}:
-            wanted.append((row, may))
-            coming |= mine
-    live = live_files(handle, span)
-    held = set(live["date"].to_pylist())
-    _refuse_changed(lake, table, held | coming)
-    # A date that retention took, and of which nothing came later, has no rows and gets none.
-    kept = {day for day in span if day in taken and day not in coming and day not in held}
-    gone = [row for row, _ in wanted if row["sha256"] not in copies]
-    if gone:
-        raise MissingSegmentsError(table, len(gone), {day for day in coming if any(_spans(row, day) for row in gone)})
-    segments = [(_named(row, copies[row["sha256"]], seen.get(_place(row), "")), days) for row, days in wanted]
-    return _Chosen(tuple(sorted(held | coming)), tuple(sorted(kept)), live, segments)
-
-
-def _seen(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[Any, ...], str]:
-    """Return by place (`_place`) which slots came before a segment, of those that are another cut of a slot file.
-
-    Parameters
-    ----------
-    rows
-        Sound segments of a table in the order of `_ORDER`, which is that in which ingest took them.
-    """
-    seen: dict[tuple[Any, ...], str] = {}
-    before: dict[tuple[int, int], str] = {}
-    for row in rows:
-        slot_file = (row["incarnation"], row["segment"])
-        if slot_file in before:
-            seen[_place(row)] = before[slot_file]
-            before[slot_file] = joined_slots((before[slot_file], row["slots"] or ""))
-        else:
-            before[slot_file] = row["slots"] or ""
-    return seen
-
-
-def _place(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[name] for name in _ORDER)
-
-
-def _spans(row: Mapping[str, Any], day: date) -> bool:
-    """Return whether a segment can hold rows of a date; one whose times nobody can read may hold any."""
-    low, high = row["ts_min"], row["ts_max"]
-    return low is None or high is None or low.date() <= day <= high.date()
-
-
-def _named(row: Mapping[str, Any], paths: Sequence[str], seen: str) -> dict[str, Any]:
-    """Return a segment as plans of kind ``ingest`` name it."""
-    path, *others = sorted(paths)
-    facts = {name: row[name] for name in ("table", "sha256", "bytes", "rows", "incarnation", "segment")}
-    return {"path": path, "others": others, "seen": seen, "taken": False, **facts}
-
-
 def _groups(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
     """Cut segments into tasks."""
     group: list[dict[str, Any]] = []
@@ -346,23 +229,6 @@ def _groups(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
         yield group
 
 
-def _refuse_changed(lake: "Lake", table: str, days: set[date]) -> None:
-    """Raise `ReplayError` where a plan of a kind that cannot be followed changed the partitions."""
-    for row in read(lake, contract(LEDGER), ["plan", "kind"]).to_pylist():
-        if is_replayable(row["kind"]):
-            continue
-        plan = read_plan(lake, row["plan"])
-        if plan is None or _touched(plan, table) & {day.isoformat() for day in days}:
-            what = f"plan {row['plan']} ({row['kind']}) changed rows here, and a replay would undo that"
-            raise ReplayError(what, where=table, mend="replay other dates")
-
-
-def _touched(plan: "Plan", table: str) -> set[str]:
-    """Return the dates (ISO) of a table that an action plan changed."""
-    dropped = {file["date"] for file in plan.body.get("remove", {}).get(table, [])}
-    return dropped | {file["partition"] for file in plan.body.get("add", []) if file["table"] == table}
-
-
 def _check_segments(table: str, unreadable: list[str]) -> None:
     """Raise `ReplayError` where segments could not be read."""
     if unreadable:
@@ -370,7 +236,7 @@ def _check_segments(table: str, unreadable: list[str]) -> None:
         raise ReplayError(what, where=table, mend="restore them in the spool, or replay other dates")
 
 
-def _check_rows(lake: "Lake", table: str, chosen: _Chosen, new: "Sequence[DataFile]") -> None:
+def _check_rows(lake: "Lake", table: str, chosen: Selection, new: "Sequence[DataFile]") -> None:
     """Raise `ReplayError` unless the new files hold as many rows as the log says.
 
     They may hold more where the ledger says that rows are missing; never fewer: nobody else has what would go.
@@ -385,7 +251,7 @@ def _check_rows(lake: "Lake", table: str, chosen: _Chosen, new: "Sequence[DataFi
     elsewhere = (0 if handle is None else _rows(files(handle))) - before
     if rebuilt < before or elsewhere + rebuilt != planned:
         what = (
-            f"the segments give {rebuilt:,} rows for {_days(chosen.days)}, the log has {before:,} "
+            f"the segments give {rebuilt:,} rows for {shown_days(chosen.days)}, the log has {before:,} "
             f"and the ledger {planned - elsewhere:,}"
         )
         raise ReplayError(what, where=table, mend="see 'ranklake status'; nothing was changed")
@@ -412,7 +278,3 @@ def _recomputed(lake: "Lake", table: str, first: date, last: date, *, dry_run: b
 
 def _rows(live: pa.Table) -> int:
     return int(pc.sum(live["num_records"]).as_py() or 0)
-
-
-def _days(days: Sequence[date]) -> str:
-    return f"{days[0]}" if len(days) == 1 else f"{days[0]} to {days[-1]}"

@@ -23,8 +23,9 @@ from ranklake.lake.ingest.index_summary import not_taken_in
 from ranklake.lake.ingest.ingestion_index import Stream, stream_of_row
 from ranklake.lake.plans.kinds import Rows, booked
 from ranklake.lake.plans.plan import LEDGER
-from ranklake.lake.spool.gate import IRREGULAR, UNREAD
-from ranklake.lake.status.stream_accounts import Accounts, Row, SlotFile, claims_of, read_accounts
+from ranklake.lake.spool.gate import UNREAD
+from ranklake.lake.status.stream_accounts import Accounts, Row, claims_of, read_accounts
+from ranklake.lake.status.stream_balance import StreamBalance, stream_balances
 from ranklake.lake.trust.writers import REFUSED
 
 if TYPE_CHECKING:
@@ -34,12 +35,8 @@ if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
 
 
-MOST_GAPS: Final = 10**12
-"""Rows that one process can have lost of a table: a million a second for eleven days."""
 MOST_TOLD: Final = 20
 """Streams of a table that do not add up, and are named one by one."""
-NOBODY: Final[Stream] = ("", -1, -1, -1)
-"""Has the rows that were refused: they are no stream's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,142 +83,30 @@ def balance(lake: "Lake", spooled: "Iterable[Spooled]" = ()) -> list[TableBalanc
     spooled
         The spool's listing; without it nothing counts as in flight.
     """
-    return books(lake, [claims[0] for claims in not_taken_in(lake, list(spooled))])
+    return reconcile(lake, [claims[0] for claims in not_taken_in(lake, list(spooled))])
 
 
-def books(lake: "Lake", waiting: "Collection[Spooled]") -> list[TableBalance]:
+def reconcile(lake: "Lake", waiting: "Collection[Spooled]") -> list[TableBalance]:
     """Return the same as `balance`, for who has looked already which files of the spool no plan took in."""
     told = read_accounts(lake, {item.name.incarnation for item in waiting if item.name})
-    moved, retired = _moved(lake)
-    lanes = _lanes(told, waiting)
+    moved, retired = _booked_rows(lake)
+    streams = stream_balances(told, waiting)
     live = {table: rows for table in table_names() if contract(table).envelope and (rows := _live_rows(lake, table))}
     tables = (
-        {table for table, _ in lanes} | {row["table"] for row in told.odd} | {item.table for item in waiting} | {*live}
+        {table for table, _ in streams}
+        | {row["table"] for row in told.odd}
+        | {item.table for item in waiting}
+        | {*live}
     )
     refused = _refused(told.odd)
     balances = [
-        _balance(lake, table, lanes, moved, retired, live.get(table, 0), refused[table]) for table in sorted(tables)
+        _table_balance(lake, table, streams, moved, retired, live.get(table, 0), refused[table])
+        for table in sorted(tables)
     ]
-    return [*balances, *_quarantine(lake, told, moved, retired["rejects"])]
+    return [*balances, *_rejects_balance(lake, told, moved, retired["rejects"])]
 
 
-@dataclass(slots=True)
-class _Lane:
-    """One stream of one table: what its recorder says, and what became of it.
-
-    A recorder that gives up a sealed segment for lack of room counts its rows as gaps from then on. Footers that were
-    sealed before still have them among the rows, but the sum of both only ever grows, and so do the gaps.
-    """
-
-    said: int = 0
-    said_gaps: int = 0
-    sampled_out: int = 0
-    named_rows: int = 0
-    stored: int = 0
-    rejected: int = 0
-    in_flight: int = 0
-    closed: bool = False
-
-    def add(self, row: Row) -> None:
-        """Take in what became of segments of it."""
-        self.stored += row["rows_stored"]
-        self.rejected += row["rows_rejected"]
-        self.said = max(self.said, int(row["said"]))
-        self.said_gaps = max(self.said_gaps, int(row["said_gaps"]))
-
-    @property
-    def said_rows(self) -> int:
-        return max(self.said - self.said_gaps, self.named_rows)
-
-    @property
-    def missing(self) -> int:
-        """Rows that its recorder tells of, and nobody has."""
-        return max(0, self.said_rows - self.stored - self.rejected - self.in_flight)
-
-    def fault(self) -> str | None:
-        if self.missing:
-            return f"{self.missing} rows are missing"
-        accounted = self.stored + self.rejected + self.in_flight
-        if self.closed and accounted > self.said_rows:
-            return f"{accounted - self.said_rows} rows too many"
-        if self.said_gaps > MOST_GAPS:
-            return f"{self.said_gaps} rows are said to be lost, more than a process can record"
-        return None
-
-
-def _lanes(told: Accounts, waiting: "Iterable[Spooled]") -> dict[tuple[str, Stream], _Lane]:
-    lanes: dict[tuple[str, Stream], _Lane] = defaultdict(_Lane)
-    ingested: dict[SlotFile, int] = defaultdict(int, told.held)
-    refused: dict[tuple[str, Stream], int] = defaultdict(int)
-    for row in told.streams:
-        lanes[row["table"], stream_of_row(row)].add(row)
-    # Of a slot file that no sound copy brought one damaged copy counts, and what was gone only where there is none;
-    # where a sound one came, the damaged ones are nobody's rows.
-    for row in sorted(told.odd, key=lambda row: row["unreadable"] in UNREAD):
-        stream = stream_of_row(row)
-        slot_file = (row["table"], stream, row["segment"])
-        if str(row["unreadable"]).startswith(REFUSED):  # nobody knows whose rows these are
-            lane = lanes[row["table"], NOBODY]
-            lane.rejected += row["rows_rejected"]
-            lane.named_rows += row["rows_rejected"]
-            if row["incarnation"] is not None:
-                refused[row["table"], stream] += max(0, row["rows_rejected"] - ingested.get(slot_file, 0))
-            continue
-        if row["incarnation"] is None or slot_file in ingested or row["unreadable"] == IRREGULAR:
-            continue
-        # Only its name is known; later footers of the stream say what came before it.
-        lane = lanes[row["table"], stream]
-        lane.add({**row, "said": row["rows"], "said_gaps": 0})
-        lane.named_rows = max(lane.named_rows, row["rows"])
-        if row["unreadable"] not in UNREAD:
-            ingested[slot_file] = row["rows"]
-    for row in told.closings:
-        for table, rows, gaps in _totals(row["totals"]):
-            closing = lanes[table, stream_of_row(row)]
-            closing.said = max(closing.said, rows + gaps)
-            closing.said_gaps = max(closing.said_gaps, gaps)
-            closing.closed = True
-    for place, rows in told.sampled_out.items():
-        lanes[place].sampled_out = min(rows, lanes[place].said_gaps)
-    _fly(lanes, ingested, waiting)
-    _give_back(lanes, refused)
-    return lanes
-
-
-def _fly(lanes: dict[tuple[str, Stream], _Lane], ingested: dict[SlotFile, int], waiting: "Iterable[Spooled]") -> None:
-    """Take in what waits in the spool: a slot file that is sent again brings only what none of its copies brought."""
-    for item in waiting:
-        if item.name is None:
-            continue
-        name = item.name
-        stream = (name.run, name.attempt, name.rank, name.incarnation)
-        slot_file = (item.table, stream, name.segment)
-        lane = lanes[item.table, stream]
-        lane.in_flight += max(0, name.rows - ingested[slot_file])
-        ingested[slot_file] = max(ingested[slot_file], name.rows)
-
-
-def _give_back(lanes: dict[tuple[str, Stream], _Lane], refused: "Mapping[tuple[str, Stream], int]") -> None:
-    """Count among a stream's rows what its recorder tells of and nobody has, as far as it was refused in its name."""
-    for (table, stream), rows in refused.items():
-        own = min(rows, lanes[table, stream].missing)
-        lanes[table, stream].rejected += own
-        lanes[table, NOBODY].rejected -= own
-        lanes[table, NOBODY].named_rows -= own
-
-
-def _totals(text: str) -> "Iterator[tuple[str, int, int]]":
-    """Yield table, rows and gaps that a recorder told of when it closed; what is none of it is passed over."""
-    try:
-        said = json.loads(text)
-    except (ValueError, RecursionError):
-        return
-    for table, counts in said.items() if isinstance(said, dict) else ():
-        if isinstance(counts, list) and len(counts) == 2 and all(type(count) is int for count in counts):  # noqa: PLR2004
-            yield table, *counts
-
-
-def _moved(lake: "Lake") -> tuple[dict[str, int], dict[str, int]]:
+def _booked_rows(lake: "Lake") -> tuple[dict[str, int], dict[str, int]]:
     """Return rows moved to quarantine by checks, and rows retired, per table, from the plans' own accounts."""
     moved: dict[str, int] = defaultdict(int)
     retired: dict[str, int] = defaultdict(int)
@@ -235,44 +120,44 @@ def _moved(lake: "Lake") -> tuple[dict[str, int], dict[str, int]]:
     return moved, retired
 
 
-def _balance(
+def _table_balance(
     lake: "Lake",
     table: str,
-    lanes: dict[tuple[str, Stream], _Lane],
+    streams: dict[tuple[str, Stream], StreamBalance],
     moved: dict[str, int],
     retired: dict[str, int],
     live: int,
     refused: dict[str, int],
 ) -> TableBalance:
-    mine = {stream: lane for (name, stream), lane in lanes.items() if name == table}
+    mine = {stream: one for (name, stream), one in streams.items() if name == table}
     faults = _stream_faults(lake, table, mine)
-    in_flight = sum(lane.in_flight for lane in mine.values())
-    ingested = sum(lane.stored for lane in mine.values())
-    quarantined = sum(lane.rejected for lane in mine.values()) + moved[table]
+    in_flight = sum(one.in_flight for one in mine.values())
+    ingested = sum(one.stored for one in mine.values())
+    quarantined = sum(one.rejected for one in mine.values()) + moved[table]
     expected = ingested - moved[table] - retired[table]
     if live != expected:
         faults.append(f"the table holds {live} rows, the plans say {expected}")
     faults += _file_faults(lake, table)
-    gaps = sum(lane.said_gaps for lane in mine.values())
-    sampled_out = sum(lane.sampled_out for lane in mine.values())
-    accounted = {stream: lane.stored + lane.rejected + lane.in_flight for stream, lane in mine.items()}
-    recorded = gaps + sum(max(lane.said_rows, accounted[stream]) for stream, lane in mine.items())
+    gaps = sum(one.said_gaps for one in mine.values())
+    sampled_out = sum(one.sampled_out for one in mine.values())
+    accounted = {stream: one.stored + one.rejected + one.in_flight for stream, one in mine.items()}
+    recorded = gaps + sum(max(one.said_rows, accounted[stream]) for stream, one in mine.items())
     lost = gaps - sampled_out
     return TableBalance(
         table, recorded, live, quarantined, lost, in_flight, retired[table], refused, faults, sampled_out
     )
 
 
-def _stream_faults(lake: "Lake", table: str, lanes: "Mapping[Stream, _Lane]") -> list[str]:
+def _stream_faults(lake: "Lake", table: str, streams: "Mapping[Stream, StreamBalance]") -> list[str]:
     """Return what is wrong with streams of a table, each with the segment whose word it is."""
-    wrong = {stream: fault for stream, lane in sorted(lanes.items()) if (fault := lane.fault())}
+    wrong = {stream: fault for stream, one in sorted(streams.items()) if (fault := one.fault())}
     some = dict(list(wrong.items())[:MOST_TOLD])
     claims = claims_of(lake, {stream[3] for stream in some}) if some else []
     faults = []
     for stream, fault in some.items():
         mine = [row for row in claims if row["table"] == table and stream_of_row(row) == stream]
         last = max(mine, key=lambda row: row["said"], default=None)
-        claim = Claim(table, stream, None if last is None or lanes[stream].said > last["said"] else last["segment"])
+        claim = Claim(table, stream, None if last is None or streams[stream].said > last["said"] else last["segment"])
         faults.append(f"run {stream[0]} attempt {stream[1]} rank {stream[2]}: {fault}, as {claim} says")
     if len(wrong) > len(some):
         faults.append(f"{len(wrong) - len(some)} more streams do not add up")
@@ -290,7 +175,7 @@ def _refused(odd: "Iterable[Row]") -> dict[str, dict[str, int]]:
     return counts
 
 
-def _quarantine(lake: "Lake", told: Accounts, moved: dict[str, int], retired: int) -> "Iterator[TableBalance]":
+def _rejects_balance(lake: "Lake", told: Accounts, moved: dict[str, int], retired: int) -> "Iterator[TableBalance]":
     """Yield the balance of ``rejects`` where what was quarantined, and retention did not take, is not all there."""
     faults = []
     taken = retired_dates(lake)

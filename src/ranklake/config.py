@@ -69,7 +69,7 @@ class DaskSection:
 
     @property
     def tls(self) -> dict[str, str]:
-        """Those of the three that are named, as `ranklake.lake.plans.workers.workers` takes them."""
+        """Those of the three that are named, as `ranklake.lake.plans.dask_workers.workers` takes them."""
         said = {name: getattr(self, name) for name in ("tls_ca_file", "tls_client_cert", "tls_client_key")}
         return {name: path for name, path in said.items() if path}
 

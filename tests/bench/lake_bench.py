@@ -46,7 +46,8 @@ from ranklake.lake.delta.read import read_files
 from ranklake.lake.ingest import ingest_plan
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.task import compact
-from ranklake.lake.plans.workers import InProcess, workers
+from ranklake.lake.plans.dask_workers import workers
+from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.storage.store import Lake
 

@@ -13,7 +13,8 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.audit.trail import record
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.maintenance.run import upkeep
-from ranklake.lake.plans.workers import InProcess, workers
+from ranklake.lake.plans.dask_workers import workers
+from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.storage.store import Lake
 

@@ -20,7 +20,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.maintenance.compaction import FAN_IN
+from ranklake.lake.maintenance.merges import FAN_IN
 from ranklake.lake.maintenance.vacuum import garbage
 from ranklake.lake.plans.plan import last_finished, read_plan
 from ranklake.lake.spool.spool import Spool

@@ -23,7 +23,7 @@ from ranklake.lake.delta.parquet import DataFile, digest_of
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.ingest.run import ingest
-from ranklake.lake.maintenance import compaction
+from ranklake.lake.maintenance import merges
 from ranklake.lake.maintenance.run import upkeep
 from ranklake.lake.maintenance.scrub import scrub
 from ranklake.lake.plans import action_plan
@@ -113,14 +113,14 @@ def test_every_flipped_bit_is_found(site):
     """Wherever one bit turns in a data file: merge, rollup, rewriting, SQL with --verify and a scrub each name it."""
     chance = random.Random(13)
     target, number = contract("steps"), 99
-    (task,) = compaction.planned(site.lake, ["steps"], number, thorough=True, today=DAY.date() + timedelta(9))
+    (task,) = merges.merges_due(site.lake, ["steps"], number, thorough=True, today=DAY.date() + timedelta(9))
     paths = data_files(site)
     for _ in range(FLIPS):
         path = chance.choice(paths)
         bit = chance.randrange(8 * path.stat().st_size)
         flip(path, bit)
         lake = Lake.open(site.lake.uri)
-        (bad,) = compaction.merge(task).damaged
+        (bad,) = merges.merge(task).damaged
         assert path.name in bad.path
         with pytest.raises(DamagedFileError, match=path.name):
             recompute(lake, "step_rollup", [DAY.date()])

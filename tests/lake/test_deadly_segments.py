@@ -135,7 +135,7 @@ def test_tries_are_counted_across_drivers(lake, spool, deadly):
     started = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(isolation, "attempted", lambda group: started.append(group) or task.compact(group))
-        patch.setattr(isolation, "Expendable", InProcess)
+        patch.setattr(isolation, "InSubprocess", InProcess)
         assert bring(lake, spool).rows_stored == 5
     assert [str(third) in str(group.segments) for group in started] == [False, False], "it was tried again"
     assert unreadable(lake) == {3: isolation.DEADLY}

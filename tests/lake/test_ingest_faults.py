@@ -29,8 +29,9 @@ from ranklake.lake.ingest.index_summary import History
 from ranklake.lake.ingest.ingestion_index import damaged_when
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.maintenance.run import upkeep
+from ranklake.lake.plans.dask_workers import on_demand, workers
 from ranklake.lake.plans.plan import DamagedPlanError
-from ranklake.lake.plans.workers import InProcess, WorkersError, on_call, workers
+from ranklake.lake.plans.workers import InProcess, WorkersError
 from ranklake.lake.spool.packs import Reader
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.status.reconciliation import balance
@@ -511,7 +512,7 @@ def test_what_workers_cannot_do_is_said_in_one_error(tmp_path, lake, spool):
     """
     for segment in range(3):
         put_segment(spool, step_rows(10, segment=segment), rows_before=10 * segment)
-    with on_call() as waiting:
+    with on_demand() as waiting:
         assert waiting.fitting(0.1).run(_who, [1]) == [os.getpid()], "a cluster was started for next to nothing"
         crew = waiting.fitting(3600.0)
         assert waiting.fitting(3600.0) is crew
@@ -525,7 +526,7 @@ def test_what_workers_cannot_do_is_said_in_one_error(tmp_path, lake, spool):
     assert faults(lake, spool) == []
 
 
-@pytest.mark.parametrize("start", [workers, on_call])
+@pytest.mark.parametrize("start", [workers, on_demand])
 def test_memory_that_is_no_amount(start):
     """A memory limit that cannot be read is refused before anything is started."""
     with pytest.raises(WorkersError, match="lots"), start(memory_limit="lots"):

@@ -14,7 +14,8 @@ from ranklake.lake.delta.parquet import write_days
 from ranklake.lake.delta.tables import ensure_table
 from ranklake.lake.ingest import ingest_plan
 from ranklake.lake.ingest.run import ingest
-from ranklake.lake.plans.workers import ONE, InProcess, Room, workers
+from ranklake.lake.plans.dask_workers import workers
+from ranklake.lake.plans.workers import ONE, InProcess, Room
 from ranklake.lake.spool.spool import Spool
 
 LIMIT_BYTES = 768 * 2**20

@@ -21,12 +21,14 @@ from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.plans import action_plan
+from ranklake.lake.plans.dask_workers import workers
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.plan import last_finished
-from ranklake.lake.plans.workers import InProcess, workers
+from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.scan import MissingFileError
 from ranklake.lake.query.sql import query
-from ranklake.lake.replay.run import MissingSegmentsError, ReplayError, replay
+from ranklake.lake.replay.errors import MissingSegmentsError, ReplayError
+from ranklake.lake.replay.run import replay
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.status.reconciliation import balance

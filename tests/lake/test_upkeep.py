@@ -25,8 +25,9 @@ from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.ingest import ingest_plan
 from ranklake.lake.ingest.run import ingest
-from ranklake.lake.maintenance import compaction, log
-from ranklake.lake.maintenance.compaction import FAN_IN, TIERS, due, merge_small
+from ranklake.lake.maintenance import compaction, log, merges
+from ranklake.lake.maintenance.compaction import merge_small
+from ranklake.lake.maintenance.merges import FAN_IN, TIERS, groups_due
 from ranklake.lake.maintenance.run import upkeep
 from ranklake.lake.maintenance.vacuum import GRACE, GraceError, garbage
 from ranklake.lake.plans import action_plan
@@ -109,33 +110,33 @@ def test_which_files_are_merged():
     def some(count, rows):
         return [{"path": f"{rows}-{place:03}", "size_bytes": 0, "num_records": rows} for place in range(count)]
 
-    assert due(some(FAN_IN - 1, 1), 1, 1000) == []
-    assert [len(group) for group in due(some(FAN_IN, 1), 1, 1000)] == [FAN_IN]
-    assert due(some(100, 500), 1, 1000) == []
+    assert groups_due(some(FAN_IN - 1, 1), 1, 1000) == []
+    assert [len(group) for group in groups_due(some(FAN_IN, 1), 1, 1000)] == [FAN_IN]
+    assert groups_due(some(100, 500), 1, 1000) == []
     for rows, most in zip((1, 10, 100, 499), TIERS, strict=True):
-        groups = due([*some(FAN_IN, rows), *some(3, 999)], 1, 1000)
+        groups = groups_due([*some(FAN_IN, rows), *some(3, 999)], 1, 1000)
         assert {row["num_records"] for group in groups for row in group} == {rows}, most
         assert max(sum(row["num_records"] for row in group) for group in groups) <= 1000
-    assert [len(group) for group in due([*some(1, 1), *some(1, 300)], 1, 1000, past=True)] == [2]
+    assert [len(group) for group in groups_due([*some(1, 1), *some(1, 300)], 1, 1000, past=True)] == [2]
 
 
 @pytest.mark.parametrize("repeated", [False, True])
 def test_long_text_is_merged_within_memory(lake, monkeypatch, repeated):
     """What files hold, not how small they are, says how many are merged; a long word of many rows is held once."""
-    monkeypatch.setattr(compaction, "MEMORY_BYTES", 2 * 2**20)
+    monkeypatch.setattr(merges, "MEMORY_BYTES", 2 * 2**20)
     for number in range(9):
         count = 400 if repeated else 60
         words = [f"{0 if repeated else 60 * number + row:>10} " + "long " * 2000 for row in range(count)]
         append(lake, "events", [{"ts": DAY, "event": "failure", "message": word, "rank": number} for word in words])
     read_rows = read(lake, contract("events")).sort_by([("rank", "ascending"), ("slot", "ascending")])
-    assert read_rows.nbytes > 2 * compaction.MEMORY_BYTES
+    assert read_rows.nbytes > 2 * merges.MEMORY_BYTES
     pool, old = pa.proxy_memory_pool(pa.default_memory_pool()), pa.default_memory_pool()
     pa.set_memory_pool(pool)
     try:
         merge_small(lake, InProcess(), ["events"], thorough=True)
     finally:
         pa.set_memory_pool(old)
-    assert pool.max_memory() < 4 * compaction.MEMORY_BYTES
+    assert pool.max_memory() < 4 * merges.MEMORY_BYTES
     files_ = files(delta_table(lake, "events"))
     assert files_.num_rows == (1 if repeated else 3)
     again = read(lake, contract("events")).sort_by([("rank", "ascending"), ("slot", "ascending")])
@@ -198,9 +199,9 @@ def test_what_was_merged_before_a_purge_is_merged_again(lake, spool):
     composer = compaction._Composer(lake, InProcess(), ["steps"], thorough=True, progress=None)
     number = last_finished(lake) + 1
     plan, before = drop_one_file(lake, number)
-    (task,) = compaction.planned(lake, ["steps"], number, thorough=True, today=TODAY)
+    (task,) = merges.merges_due(lake, ["steps"], number, thorough=True, today=TODAY)
     without = replace(task, files=[row for row in task.files if row["path"] != before[0]])
-    made = compaction.merge(without)
+    made = merges.merge(without)
     composer._ready = [(time.monotonic(), made.task, made.file)]
     assert composer._still_good(number + 1), "else the test shows nothing"
     lake.put_if_absent(plan.name, plan.to_json())
@@ -272,7 +273,7 @@ def test_a_log_gets_checkpoints(lake, spool, monkeypatch):
 
 def test_the_command(tmp_path, spool, capsys, monkeypatch):
     """The command says what it would do, does it, and finds nothing more to do; JSON for machines."""
-    monkeypatch.setattr(upkeep_command, "on_call", lambda *_: contextlib.nullcontext(InProcess()))
+    monkeypatch.setattr(upkeep_command, "on_demand", lambda *_: contextlib.nullcontext(InProcess()))
     lake = Lake.create(str(tmp_path / "lake"))
     bring_minutes(lake, spool, 3)
     command = ["upkeep", "--lake", str(tmp_path / "lake")]

@@ -14,7 +14,8 @@ import pytest
 from distributed import Client, Security
 
 from ranklake.config import load_config
-from ranklake.lake.plans.workers import WorkersError, workers
+from ranklake.lake.plans.dask_workers import workers
+from ranklake.lake.plans.workers import WorkersError
 
 SCHEDULER = """
 import asyncio, json, sys

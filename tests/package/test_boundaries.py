@@ -73,7 +73,7 @@ LAKE = {  # what each folder of the lake imports, for types and in functions, to
 IMPORTS_BY_NAME = {
     "lake/contracts/__init__.py",  # its own modules, when they are first asked for
     "lake/storage/objects.py",  # a library of one provider
-    "lake/plans/workers.py",  # what starts a cluster, of the same folder
+    "lake/plans/dask_workers.py",  # what starts a cluster, of the same folder
     "lake/plans/kinds.py",  # what carries out and verifies a kind of plan: in folders that stand on this one
     "lake/contracts/checks/registry.py",  # check kinds: a module in its folder is one by being there
 }

@@ -20,7 +20,7 @@ from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import append_files, files, number_of, swap
 from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.maintenance.compaction import FAN_IN
+from ranklake.lake.maintenance.merges import FAN_IN
 from ranklake.lake.maintenance.run import upkeep
 from ranklake.lake.plans.ledger import append_own
 from ranklake.lake.plans.workers import InProcess

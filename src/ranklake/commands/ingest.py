@@ -9,7 +9,7 @@ from ranklake.commands.options import cluster, configuration, dask_option, json_
 from ranklake.commands.progress import progress_bar
 from ranklake.commands.tell import tell, tell_damaged
 from ranklake.lake.ingest.run import ingest as run_ingest
-from ranklake.lake.plans.workers import on_call
+from ranklake.lake.plans.dask_workers import on_demand
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.storage.store import Lake
 from ranklake.segments.envelope import MissingKeyError
@@ -41,7 +41,7 @@ def ingest(ctx: click.Context, lake: str, spool: str, dask: str | None, keep_day
     target = opened.trusting(config.trust.reading(spool)).limited(config.ingest)
     source = Spool(spool, config.storage, config.spool.writers, config.ingest)
     with (
-        on_call(*cluster(config, dask)) as crew,
+        on_demand(*cluster(config, dask)) as crew,
         progress_bar("ingest") as progress,
     ):
         done = run_ingest(target, source, crew, keep_days=keep_days, progress=progress)

@@ -46,7 +46,7 @@ def dask_option(command: Command) -> Command:
 
 
 def cluster(config: Config, dask: str | None) -> tuple[str, int, str, dict[str, str]]:
-    """Return the cluster that was named (``dask``) or is configured, as `lake.plans.workers.on_call` takes it."""
+    """Return the cluster that is named (``dask``) or configured, as `lake.plans.dask_workers.on_demand` takes it."""
     return dask or config.dask.address, config.dask.workers, config.dask.memory_limit, config.dask.tls
 
 

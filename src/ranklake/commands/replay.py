@@ -9,7 +9,8 @@ import click
 
 from ranklake.commands.options import cluster, configuration, dask_option, json_option, lake_option, spool_option
 from ranklake.commands.progress import progress_bar
-from ranklake.lake.plans.workers import InProcess, Workers, on_call
+from ranklake.lake.plans.dask_workers import on_demand
+from ranklake.lake.plans.workers import InProcess, Workers
 from ranklake.lake.replay.run import replay as run_replay
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.storage.store import Lake
@@ -55,7 +56,7 @@ def replay(  # noqa: PLR0913 - one parameter an option
         with ExitStack() as stack:
             crew: Workers = InProcess()
             if done.segments:
-                crew = stack.enter_context(on_call(*cluster(config, dask)))
+                crew = stack.enter_context(on_demand(*cluster(config, dask)))
             progress = stack.enter_context(progress_bar("replay"))
             done = run_replay(target, source, crew, table, days, progress=progress)
     if as_json:

@@ -23,7 +23,7 @@ from ranklake.lake.spool.gate import firsts
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.status.duplicate_ranks import twins
 from ranklake.lake.status.liveness import NEEDS_A_LOOK, OVER, RankState, liveness
-from ranklake.lake.status.reconciliation import TableBalance, books
+from ranklake.lake.status.reconciliation import TableBalance, reconcile
 from ranklake.lake.storage.store import Lake
 from ranklake.retention.removals import unaccounted
 from ranklake.segments.envelope import MissingKeyError
@@ -60,7 +60,7 @@ def status(ctx: click.Context, lake: str, spool: str | None, *, of_ranks: bool, 
     news = unknown(spooled, known)
     waiting = [claims[0] for claims in news]
     held = sort_out(news, known, config.ingest)[1] | (source.passed_over if source else {})
-    balances = books(target, waiting)
+    balances = reconcile(target, waiting)
     ranks = liveness(target, waiting)
     doubled, root = twins(target), existing_root(config.spool.local)
     here = None if root is None else waiting_in(root)

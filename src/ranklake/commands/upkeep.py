@@ -12,7 +12,8 @@ from ranklake.commands.tell import tell_damaged
 from ranklake.lake.maintenance.run import Upkept
 from ranklake.lake.maintenance.run import upkeep as run_upkeep
 from ranklake.lake.maintenance.vacuum import GRACE
-from ranklake.lake.plans.workers import InProcess, on_call
+from ranklake.lake.plans.dask_workers import on_demand
+from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.storage.store import Lake
 
 _GRACE_HOURS = int(GRACE / timedelta(hours=1))
@@ -47,7 +48,7 @@ def upkeep(
         done = run_upkeep(target, InProcess(), grace=grace, dry_run=True, with_scrub=scrub)
     else:
         with (
-            on_call(*cluster(config, dask)) as crew,
+            on_demand(*cluster(config, dask)) as crew,
             progress_bar("upkeep") as progress,
         ):
             done = run_upkeep(target, crew, grace=grace, with_scrub=scrub, progress=progress)

@@ -1,0 +1,204 @@
+"""Workers on a Dask cluster: one by address, or one of this machine that starts when there is work worth it.
+
+Only descriptions of work and of its results pass through the scheduler; rows never do.
+"""
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cache, partial
+from importlib import import_module
+from multiprocessing import resource_tracker
+from types import MappingProxyType
+from typing import Any, Final
+
+from ranklake.lake.plans.workers import ONE, InProcess, Result, Room, Task, Workers, WorkersError
+
+
+class OnDask:
+    """Runs tasks on a Dask cluster through a client."""
+
+    def __init__(self, client: Any) -> None:  # noqa: ANN401 - distributed ships no types
+        self.client = client
+
+    def fitting(self, cpu_s: float) -> "Workers":
+        """Return itself."""
+        del cpu_s
+        return self
+
+    def room(self) -> Room:
+        """Return the threads of all workers, and the memory that the least of them has for each of its own."""
+        found = self.client.scheduler_info(n_workers=-1)["workers"].values()
+        each = [int(one["memory_limit"]) // one["nthreads"] for one in found if one["memory_limit"]]
+        return Room(max(1, sum(one["nthreads"] for one in found)), min(each, default=ONE.bytes_each))
+
+    def run(
+        self,
+        work: Callable[[Task], Result],
+        tasks: Sequence[Task],
+        done: Callable[[], None] | None = None,
+        lost: Callable[[Task], Result] | None = None,
+    ) -> list[Result]:
+        """Submit all tasks and gather their results as they come; a task lost with its worker runs again."""
+        from distributed import KilledWorker, as_completed
+
+        # No retries of a task that fails: an outage is for whoever runs the whole, a mistake stays one.
+        futures = self.client.map(work, list(tasks), pure=False)
+        dead = set()
+        for future in as_completed(futures):
+            if future.status == "error":
+                error = future.exception()
+                if lost is not None and isinstance(error, (KilledWorker, MemoryError)):
+                    dead.add(future.key)
+                    continue
+                self.client.cancel(futures)
+                if isinstance(error, KilledWorker):
+                    mend = "give each worker more memory ([dask] memory_limit) or look at the workers' logs"
+                    raise WorkersError(f"workers died over and over at one task: {error}", mend=mend) from error
+                raise error
+            if done:
+                done()
+        found = iter(self.client.gather([future for future in futures if future.key not in dead]))
+        pairs = zip(futures, tasks, strict=True)
+        return [lost(task) if lost is not None and future.key in dead else next(found) for future, task in pairs]
+
+
+class OnDemand:
+    """A cluster of this machine's own that starts with the first work that is worth it, and this process for the rest.
+
+    Parameters
+    ----------
+    start
+        Starts the cluster; called once at most.
+    """
+
+    def __init__(self, start: Callable[[], OnDask]) -> None:
+        self._start = cache(start)
+
+    def fitting(self, cpu_s: float) -> Workers:
+        """Return this process for work that is done there before a cluster would be at it."""
+        return InProcess() if cpu_s < WORTH_CPU_S else self._start()
+
+    def room(self) -> Room:
+        """Return what the cluster has."""
+        return self._start().room()
+
+    def run(
+        self,
+        work: Callable[[Task], Result],
+        tasks: Sequence[Task],
+        done: Callable[[], None] | None = None,
+        lost: Callable[[Task], Result] | None = None,
+    ) -> list[Result]:
+        """Run the tasks on the cluster."""
+        return self._start().run(work, tasks, done, lost)
+
+
+WORTH_CPU_S: Final = 4.0
+"""Work from which on a cluster pays: two workers take 2.4 CPU-seconds, and two to five seconds, to start and to end."""
+
+_PURGE: Final = "MIMALLOC_PURGE_DELAY"
+"""Milliseconds after which Arrow's allocator gives memory that it has freed back to the system; -1 for never. A worker
+needs as much again for its next batch, and pages that are touched for the first time are a tenth of what ingest costs
+where segments are small. The most that it holds stays the same."""
+
+
+_NO_TLS: Final[Mapping[str, str]] = MappingProxyType({})
+
+_QUIET: Final = {
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.interval": "500ms",
+    "distributed.admin.system-monitor.interval": "2s",
+}
+"""What Dask watches itself with, every 10, 20 and 500 ms in each process, is for its dashboard. It is half of what the
+driver takes while workers are at it."""
+
+
+@contextmanager
+def workers(
+    address: str = "", count: int = 0, memory_limit: str = "2GiB", tls: Mapping[str, str] = _NO_TLS
+) -> Iterator[OnDask]:
+    """Give workers on a Dask cluster: the one at `address`, else a local one that lives as long as the context.
+
+    Parameters
+    ----------
+    tls
+        Paths of PEM files for the cluster at `address`: ``tls_ca_file``, ``tls_client_cert``, ``tls_client_key``. With
+        any of them nothing is sent but by TLS. A local cluster makes a key of its own.
+
+    Raises `WorkersError` if no scheduler answers at the address within ten seconds, a file of `tls` is not there, or
+    the memory limit is no amount.
+    """
+    # distributed costs a third of a second to import and many commands need no cluster.
+    import dask
+    from distributed import Client, Security
+
+    if address:
+        for name, path in tls.items():
+            if not os.path.isfile(path):  # noqa: PTH113 - as Dask takes it
+                raise WorkersError("no such file", where=f"[dask] {name} = {path}", mend="name a PEM file")
+        security = {"security": Security(require_encryption=True, **tls)} if tls else {}
+        try:
+            client = Client(address, timeout="10s", **security)
+        except (OSError, TimeoutError, ValueError, RuntimeError, TypeError) as error:
+            mend = "start a scheduler there, or leave the address out for a local cluster"
+            raise WorkersError(f"no Dask scheduler answers: {error}", where=address, mend=mend) from error
+        with client:
+            yield OnDask(client)
+        return
+    _check_memory(memory_limit)
+    said = os.environ.get(_PURGE)
+    kept = {f"distributed.nanny.pre-spawn-environ.{_PURGE}": said or "-1"}
+    with _interrupts_held(), dask.config.set(_QUIET | kept):
+        cluster = import_module("ranklake.lake.plans.local_cluster").local_cluster(
+            count or min(4, os.cpu_count() or 1), memory_limit
+        )
+    if said is None:  # Dask tells its workers by setting it here: it is not for this process
+        os.environ.pop(_PURGE, None)
+    with cluster, Client(cluster) as client:
+        yield OnDask(client)
+
+
+@contextmanager
+def on_demand(
+    address: str = "", count: int = 0, memory_limit: str = "2GiB", tls: Mapping[str, str] = _NO_TLS
+) -> Iterator[Workers]:
+    """Give workers that do small work in this process, and start a local cluster for the first that is large.
+
+    Who names a cluster (`address`) or how many workers it has (`count`) gets it at once, for all work. Raises what
+    `workers` does, and at once where the memory limit is no amount.
+    """
+    if not address:
+        _check_memory(memory_limit)
+    with ExitStack() as stack:
+        start = partial(stack.enter_context, workers(address, count, memory_limit, tls))
+        yield start() if address or count else OnDemand(start)
+
+
+def _check_memory(limit: str) -> None:
+    """Raise `WorkersError` where a memory limit cannot be one: sooner than Dask would, and without importing it all."""
+    from dask.utils import parse_bytes
+
+    try:
+        if limit != "auto":
+            parse_bytes(limit)
+    except ValueError as error:
+        mend = "write it like 2GiB, under [dask] memory_limit"
+        raise WorkersError(f"{limit!r} is no amount of memory", mend=mend) from error
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold back Ctrl-C until the block ends.
+
+    Threads and processes begin with the signal mask of the thread that starts them. So the cluster's thread, and every
+    worker that it ever starts, never gets the interrupt of the terminal: it is for the command alone, which then closes
+    the cluster.
+    """
+    resource_tracker.ensure_running()  # the first to need it would start it, and open the mask again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
