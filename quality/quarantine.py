@@ -24,7 +24,7 @@ from ranklake.quality.results import RESULTS
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.delta.parquet import DataFile
+    from ranklake.lake.delta.data_file import DataFile
     from ranklake.lake.plans.plan import Plan
     from ranklake.lake.storage.store import Lake
     from ranklake.quality.scan import Partition

@@ -30,7 +30,7 @@ from ranklake.lake.plans.workers import InProcess
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.delta.parquet import DataFile
+    from ranklake.lake.delta.data_file import DataFile
     from ranklake.lake.plans.plan import Plan
     from ranklake.lake.storage.store import Lake
 

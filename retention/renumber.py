@@ -31,7 +31,7 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
 
 if TYPE_CHECKING:
-    from ranklake.lake.delta.parquet import DataFile
+    from ranklake.lake.delta.data_file import DataFile
     from ranklake.lake.plans.plan import Plan
     from ranklake.lake.storage.store import Lake
 

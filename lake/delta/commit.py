@@ -21,7 +21,8 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, CommitProperties, PostCommitHookProperties, RemoveAction, Transaction
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.delta.parquet import DataFile, write_partition
+from ranklake.lake.delta.data_file import DataFile
+from ranklake.lake.delta.parquet import write_partition
 from ranklake.lake.delta.paths import DATA_PATH
 from ranklake.lake.delta.tables import asking, ensure_table
 from ranklake.lake.storage.reachability import LakeError, unreachable

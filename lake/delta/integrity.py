@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.parquet import digest_of
+from ranklake.lake.delta.data_file import digest_of
 from ranklake.lake.storage.reachability import LakeError
 
 if TYPE_CHECKING:

@@ -6,27 +6,22 @@ writes and which are never NaN. They are of the contract's statistics columns on
 """
 
 import hashlib
-import json
-import math
 import os
-import re
-import time
 import uuid
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from datetime import date, timedelta
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake.transaction import AddAction
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.arrow import arrow_schema
-from ranklake.lake.contracts.delta import statistics_columns
+from ranklake.lake.delta.data_file import DataFile
 from ranklake.lake.delta.encodings import writer_options
 from ranklake.lake.delta.order import Indices, sort_names, sort_order, taken
+from ranklake.lake.delta.statistics import statistics
 from ranklake.lake.storage.reachability import cannot_write
 
 if TYPE_CHECKING:
@@ -34,59 +29,12 @@ if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
 
 ROW_GROUP_ROWS = 262_144
-STATISTIC_CHARACTERS = 64
 _DICTIONARY_BYTES = 2**20
-_NAME = re.compile(
-    r"date=\d{4,}-\d{2}-\d{2}/p(?P<plan>\d+)-[0-9a-f]{32}(-(?P<sha256>[0-9a-f]{64}))?(~[0-9a-f]+)?\.parquet"
-)
 _DAY_US = 86_400_000_000
 
 
 class FileMismatchError(RanklakeError):
     """A written file that does not hold what its add action is about to claim."""
-
-
-@dataclass(frozen=True, slots=True)
-class DataFile:
-    """A data file of a table, on disk, perhaps not committed yet.
-
-    Attributes
-    ----------
-    table, path
-        Table, and path relative to it.
-    partition
-        UTC date of all rows.
-    rows, size_bytes
-        What the file holds and takes.
-    stats
-        Delta statistics as JSON text.
-    """
-
-    table: str
-    path: str
-    partition: date
-    rows: int
-    size_bytes: int
-    stats: str
-
-    def add_action(self, *, data_change: bool = True) -> AddAction:
-        """Return the action that makes the file part of its table."""
-        values = {"date": self.partition.isoformat()}
-        return AddAction(
-            self.path, self.size_bytes, values, int(time.time() * 1000), data_change=data_change, stats=self.stats
-        )
-
-
-def plan_of(path: str) -> int | None:
-    """Return the number in a data file's path, relative to its table; None if `write_partition` did not write it."""
-    found = _NAME.fullmatch(path)
-    return int(found["plan"]) if found else None
-
-
-def digest_of(path: str) -> str | None:
-    """Return the SHA-256 in a data file's path, relative to its table; None where the name has none."""
-    found = _NAME.fullmatch(path)
-    return found["sha256"] if found else None
 
 
 def write_days(lake: "Lake", contract: "Contract", rows: pa.Table, plan: int) -> list[DataFile]:
@@ -253,70 +201,3 @@ def _alike(written: pa.Schema, meant: pa.Schema) -> bool:
     """Say whether a file's columns are those that were meant; text comes back plain."""
     plain = [field.type.value_type if pa.types.is_dictionary(field.type) else field.type for field in meant]
     return bool(written.names == meant.names and written.types == plain)
-
-
-def statistics(contract: "Contract", footer: pq.FileMetaData, nulls: Mapping[str, int]) -> str:
-    """Return Delta statistics, as JSON, of the contract's statistics columns.
-
-    A column whose bounds are long text has none: cut short they would be no values of the column, and some readers
-    answer MIN and MAX from them. Nor has text that the rows are not sorted by: nothing could be skipped by it.
-
-    Parameters
-    ----------
-    footer
-        Of the file.
-    nulls
-        How many NULLs each column has; a column that is not there has nothing else.
-    """
-    names = statistics_columns(contract)
-    extremes = _extremes(footer, set(names))
-    low: dict[str, Any] = {}
-    high: dict[str, Any] = {}
-    for name in names:
-        if name not in extremes:
-            continue
-        least, most = extremes[name]
-        if isinstance(least, float) and not (math.isfinite(least) and math.isfinite(most)):
-            continue  # JSON has no infinity
-        if isinstance(least, bool) or (isinstance(most, str) and max(len(least), len(most)) > STATISTIC_CHARACTERS):
-            continue
-        low[name], high[name] = _plain(least), _plain(most)
-    counts = {name: nulls.get(name, footer.num_rows) for name in names}
-    return json.dumps(
-        {"numRecords": footer.num_rows, "minValues": low, "maxValues": high, "nullCount": counts}, allow_nan=False
-    )
-
-
-def _extremes(footer: pq.FileMetaData, names: set[str]) -> dict[str, tuple[Any, Any]]:
-    """Return (minimum, maximum) of columns; none of a column of which a row group with values has none."""
-    found: dict[str, list[tuple[Any, Any]]] = {}
-    lacking: set[str] = set()
-    for number in range(footer.num_row_groups):
-        group = footer.row_group(number)
-        for index in range(footer.num_columns):
-            column = group.column(index)
-            name = column.path_in_schema
-            if name not in names:
-                continue
-            told = column.statistics
-            if told is None or not told.has_min_max:
-                if told is None or told.null_count != group.num_rows:
-                    lacking.add(name)
-                continue
-            try:
-                found.setdefault(name, []).append((told.min, told.max))
-            except (OverflowError, ValueError):  # a time that Python cannot hold
-                lacking.add(name)
-    return {
-        name: (min(low for low, _ in some), max(high for _, high in some))
-        for name, some in found.items()
-        if name not in lacking
-    }
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
-    if isinstance(value, date):
-        return value.isoformat()
-    return value

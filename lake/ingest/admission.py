@@ -14,7 +14,8 @@ from ranklake.lake.ingest.ingestion_index import Cuts, SlotFile, Standing, slot_
 from ranklake.lake.trust.writers import NOT_ENCRYPTED, OTHERS_INCARNATION
 
 if TYPE_CHECKING:
-    from ranklake.lake.spool.spool import Spool, Spooled
+    from ranklake.lake.spool.spool import Spool
+    from ranklake.lake.spool.spooled import Spooled
 
 _LATE: Final = datetime.max.replace(tzinfo=UTC)
 

@@ -6,7 +6,7 @@ not as it nearly always is goes the careful way of `ranklake.lake.ingest.segment
 sets it aside: nothing is refused here, and nothing passes that the careful way would refuse.
 
 path ─▶ digest ─▶ shape known, footer as the name ─┬─▶ a batch: text, owners, times checked at once ─┬─▶ rows
-           └──── any doubt ────────────────────────┴───────── incoming.load, one by one ◀──────────┘
+           └──── any doubt ────────────────────────┴─────── segment_reading.load, one by one ◀───────┘
 """
 
 import hashlib
@@ -15,46 +15,28 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
-from pyarrow._parquet import ParquetReader
 
 from ranklake.lake.contracts.model import Contract
+from ranklake.lake.ingest.batch_columns import all_number, all_text, extremes, validate
 from ranklake.lake.ingest.claims import Said, disagree, only_new, precedence, said_by, together
-from ranklake.lake.ingest.segment_reading import (
-    PART_BYTES,
-    PART_ROWS,
-    Incoming,
-    Opener,
-    examine,
-    fits,
-    footer_of,
-    load,
-    moments,
-    refuse,
-    segment_name,
-    with_dictionary,
-    with_values,
-    within,
-)
+from ranklake.lake.ingest.incoming import PART_ROWS, Incoming, refuse, segment_name
+from ranklake.lake.ingest.segment_columns import footer_of, moments, with_values
+from ranklake.lake.ingest.segment_opener import Opener
+from ranklake.lake.ingest.segment_reading import examine, load, within
+from ranklake.lake.ingest.small_segments import SmallSegments
 from ranklake.lake.spool.gate import UnreadError
 from ranklake.lake.spool.packs import Reader
 from ranklake.lake.storage.store import Lake
-from ranklake.lake.trust.limits import decoded_bytes
 from ranklake.lake.trust.writers import CONFLICT, Authenticator
 from ranklake.segments.envelope import decrypt
 from ranklake.segments.keys import find_key
-
-Counts = npt.NDArray[np.int64]
 
 BATCH_SEGMENTS: Final = 256
 """As many are looked at again, one by one, where one of them is in doubt."""
 BATCH_ROWS: Final = 65_536
 BATCH_SHARE: Final = 8
 """The part of a piece that a batch may fill: pieces are cut between batches."""
-_LARGE_ROWS: Final = 4096
-"""From as many rows a segment on, looking at each costs less than moving them all together."""
 _NUMBERS: Final = ("attempt", "rank", "incarnation", "segment")
 
 
@@ -79,20 +61,6 @@ class Loaded:
 
     segments: list[Incoming]
     rows: Iterator[Rows]
-
-
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """Columns that segments of a table were seen to have, under the contract's types.
-
-    Attributes
-    ----------
-    texts
-        Columns that are stored with a dictionary: who opens such a segment has to name them.
-    """
-
-    schema: pa.Schema
-    texts: list[str]
 
 
 @dataclass(slots=True)
@@ -125,8 +93,7 @@ class Loader:
         self._lake, self._reader, self._target, self._authenticator = lake, reader, target, authenticator
         self._most_bytes = most_bytes
         self._opener = Opener(lake.limits)
-        self._shapes: list[_Shape] = []
-        self._shape: _Shape | None = None
+        self._decoder = SmallSegments(lake.limits)
         self._raw: dict[str, bytes] = {}
 
     def load(self, plan: Sequence[Mapping[str, Any]]) -> Iterator[Loaded]:
@@ -161,7 +128,7 @@ class Loader:
                 return False
             if name.key_id:
                 raw = decrypt(find_key(self._authenticator.encryption_key, name.key_id), raw, name.bond(target.table))
-            rows, metadata = self._decoded(raw, target, name.rows)
+            rows, metadata = self._decoder.decode(raw, target, name.rows)
             footer = footer_of(metadata, name, target)
             signed_by = self._authenticator.signer_of(raw, footer, name, row)
         except Exception:  # noqa: BLE001 - whatever foreign bytes raise
@@ -175,49 +142,6 @@ class Loader:
         # Text without a dictionary is what its pages hold, numbers and places in dictionaries have a word each.
         batch.size_bytes += metadata.row_group(0).total_byte_size + rows.num_rows * rows.num_columns * 8
         return True
-
-    def _decoded(self, raw: bytes, target: Contract, count: int) -> tuple[pa.Table | None, pq.FileMetaData]:
-        """Return the rows of a segment of a known or new shape, None if that is not the contract's; and its metadata.
-
-        Segments of a table are alike, so each is opened as the one before it was.
-        """
-        source = pa.BufferReader(raw)
-        reader = ParquetReader()  # what `ParquetFile` wraps, at twice the cost of opening a small one
-        shape = self._shape
-        try:
-            reader.open(source, read_dictionary=shape.texts if shape else None)
-            metadata = reader.metadata
-        except KeyError:  # some of the text is not there
-            source.seek(0)
-            shape, metadata = None, pq.read_metadata(source)
-        if not self._is_small(metadata, count):
-            return None, metadata
-        if shape is None or metadata.num_columns != len(shape.schema):
-            shape = next((one for one in self._shapes if len(one.schema) == metadata.num_columns), None)
-            reader = _reader(raw, metadata, shape.texts) if shape else reader
-        if shape is not None:
-            rows = reader.read_all(use_threads=False)
-            if not rows.schema.equals(shape.schema):
-                shape = next((one for one in self._shapes if rows.schema.equals(one.schema)), None)
-        if shape is None:
-            texts = with_dictionary(raw, metadata)
-            if texts is None:
-                return None, metadata
-            rows = _reader(raw, metadata, texts).read_all(use_threads=False)
-            if not fits(rows.schema, target):
-                return None, metadata
-            shape = _Shape(rows.schema.remove_metadata(), texts)
-            self._shapes.append(shape)
-        self._shape = shape
-        return rows, metadata
-
-    def _is_small(self, metadata: pq.FileMetaData, count: int) -> bool:
-        """Say whether a segment of so many rows may be decoded beside others: nothing of it was yet."""
-        limits = self._lake.limits
-        if metadata.num_row_groups != 1 or metadata.num_rows != count or count > limits.row_group_rows:
-            return False
-        most = min(PART_BYTES, limits.decoded_bytes)  # as much as the careful way decodes at once
-        return metadata.num_columns <= limits.columns and decoded_bytes(metadata) <= most
 
     def _finish(self, batch: _Batch) -> Iterator[Loaded]:
         """Yield what a batch holds, once it is checked; where there is doubt, as the careful way has it."""
@@ -245,16 +169,16 @@ class Loader:
         counts = np.array([table.num_rows for table in tables])
         rows = pa.concat_tables(tables, promote_options="none" if alike else "default").replace_schema_metadata(None)
         for column in rows.columns:
-            _validate(column, counts)
+            validate(column, counts)
         names = [segment.name for segment in batch.segments if segment.name is not None]
-        if not _all_text(rows["run"], [name.run for name in names]):
+        if not all_text(rows["run"], [name.run for name in names]):
             return None
         for which in _NUMBERS:
-            if not _all_number(rows[which], [getattr(name, which) for name in names], counts):
+            if not all_number(rows[which], [getattr(name, which) for name in names], counts):
                 return None
         if "ts" not in rows.column_names or rows["ts"].null_count:  # refused rows have none
             return None
-        firsts, lasts = _extremes(rows["ts"].cast(pa.int64()), counts)
+        firsts, lasts = extremes(rows["ts"].cast(pa.int64()), counts)
         if not all(map(self._lake.limits.spans_few_dates, zip(firsts, lasts, strict=True))):
             return None
         for segment, extent in zip(batch.segments, zip(firsts, lasts, strict=True), strict=True):
@@ -331,54 +255,3 @@ class Loader:
 def _earlier_of(claims: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the segments of earlier plans that rows of a plan name, each once."""
     return list({place["path"]: place for row in claims for place in row.get("earlier", ())}.values())
-
-
-def _reader(raw: bytes, metadata: pq.FileMetaData, texts: list[str]) -> ParquetReader:
-    reader = ParquetReader()
-    reader.open(pa.BufferReader(raw), metadata=metadata, read_dictionary=texts)
-    return reader
-
-
-def _all_text(column: pa.ChunkedArray, meant: list[str]) -> bool:
-    """Say whether each chunk is of one text, as meant; False where that is not sure."""
-    if column.null_count or not pa.types.is_dictionary(column.type) or column.num_chunks != len(meant):
-        return False
-    words = pa.chunked_array([chunk.dictionary for chunk in column.chunks], column.type.value_type)
-    return len(words) == len(meant) and bool(words.to_pylist() == meant)
-
-
-def _validate(column: pa.ChunkedArray, counts: Counts) -> None:
-    """Raise an Arrow error where text is not UTF-8, or a place in a dictionary is not in it."""
-    if pa.types.is_primitive(column.type):
-        return
-    if not pa.types.is_dictionary(column.type) or column.null_count or not _in_chunks(column, counts):
-        column.validate(full=True)
-        return
-    for chunk in column.chunks:  # a tenth of what Arrow's own look at each place costs
-        places = chunk.indices.to_numpy()
-        if places.min() < 0 or places.max() >= len(chunk.dictionary):
-            raise pa.ArrowInvalid("a place that the dictionary does not have")
-        chunk.dictionary.validate(full=True)
-
-
-def _all_number(column: pa.ChunkedArray, meant: list[int], counts: Counts) -> bool:
-    """Say whether the rows of each segment hold its number."""
-    if column.null_count:
-        return False
-    if _in_chunks(column, counts):
-        return all((chunk.to_numpy() == number).all() for chunk, number in zip(column.chunks, meant, strict=True))
-    return bool((column.to_numpy() == np.repeat(np.array(meant, np.int64), counts)).all())
-
-
-def _extremes(column: pa.ChunkedArray, counts: Counts) -> tuple[list[int], list[int]]:
-    """Return the least and the greatest number of each segment."""
-    if _in_chunks(column, counts):
-        plain = [chunk.to_numpy() for chunk in column.chunks]
-        return [int(values.min()) for values in plain], [int(values.max()) for values in plain]
-    values, starts = column.to_numpy(), np.cumsum(counts) - counts
-    return np.minimum.reduceat(values, starts).tolist(), np.maximum.reduceat(values, starts).tolist()
-
-
-def _in_chunks(column: pa.ChunkedArray, counts: Counts) -> bool:
-    """Say whether it pays to look at each segment where it lies: many small ones are put together first."""
-    return len(counts) == column.num_chunks and int(counts.sum()) >= len(counts) * _LARGE_ROWS

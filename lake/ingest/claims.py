@@ -18,7 +18,7 @@ import pyarrow as pa
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.ingest.segment_reading import Incoming
+    from ranklake.lake.ingest.incoming import Incoming
 
 _TOLD_ANEW: Final = frozenset({"ts", "slot"})
 Row = Mapping[str, Any]

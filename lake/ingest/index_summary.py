@@ -12,36 +12,30 @@ The summary says where to look, never that something is known. It is made anew b
 always the same for the same plan; lost or damaged it costs one reading of the whole table.
 """
 
-import hashlib
-import zlib
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import files, number_of
 from ranklake.lake.delta.read import read_batches, read_where
 from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.ingest.ingestion_index import IDENTITY, STREAM, unknown
-from ranklake.lake.spool.spool import is_unread
-from ranklake.lake.storage.listing import listed
+from ranklake.lake.ingest.ingestion_index import unknown
+from ranklake.lake.ingest.slot_file_keys import key_of, keys_of
+from ranklake.lake.ingest.summary_file import COLUMNS, LEAST_ROWS, Summary, load, no_rows, save
+from ranklake.lake.spool.spooled import is_unread
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from ranklake.lake.spool.spool import Spooled
+    from ranklake.lake.spool.spooled import Spooled
     from ranklake.lake.storage.store import Lake
 
-FOLDER: Final = "known"
-COLUMNS: Final = (*IDENTITY, *STREAM, "segment", "plan", "slots", "date")
 _LOOK: Final = ("table", "incarnation", "segment", "unreadable", "signed_by")
 _SUMMED: Final = ("table", "incarnation", "segment", "plan")
 _BATCH_ROWS: Final = 262_144
@@ -49,30 +43,7 @@ _PACKS: Final = pa.schema({"pack": pa.string(), "date": pa.date32(), "members": 
 RECENT_DAYS: Final = 2
 """Days that are read from the table itself; what is listed most often was taken in lately."""
 MOST_DAYS: Final = 31
-LEAST_ROWS: Final = 50_000
-"""Rows that are summed up at a time; fewer are read as fast."""
 _SPAN: Final = ("last_segment", "first_plan", "last_plan")
-_ROWS: Final = b"ranklake.rows"
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """What was taken in up to a plan.
-
-    Attributes
-    ----------
-    plan, rows
-        The plan, and how many rows of ``segments`` there are up to it.
-    streams
-        Columns table, incarnation, last_segment, first_plan, last_plan.
-    odd
-        Columns `COLUMNS`.
-    """
-
-    plan: int
-    rows: int
-    streams: pa.Table
-    odd: pa.Table
 
 
 class History:
@@ -88,7 +59,7 @@ class History:
         self._lake, self._today = lake, (now or datetime.now(UTC)).date()
         self._live = _no_files() if handle is None else _spans(files(handle))
         last = 0 if handle is None else number_of(handle)
-        self._summary = _grown(lake, self._live, _load(lake, self._live, last), self._today)
+        self._summary = _grown(lake, self._live, load(lake, self._live, last), self._today)
         self._cut(())
 
     def _cut(self, days: Collection[str]) -> None:
@@ -127,7 +98,7 @@ class History:
         not, and perhaps others.
         """
         named = [item for item in some if item.name is not None]
-        near = pa.concat_tables([_empty(), *_told(self._lake, self._near, named, odd=True)])
+        near = pa.concat_tables([no_rows(), *_told(self._lake, self._near, named, odd=True)])
         return pa.concat_tables([near, self._summary.odd, *self._long_ago(named, near)])
 
     def _long_ago(self, named: list["Spooled"], near: pa.Table) -> Iterator[pa.Table]:
@@ -190,49 +161,8 @@ def _grown(lake: "Lake", live: pa.Table, summary: Summary, today: date) -> Summa
     keys = [("table", "ascending"), ("incarnation", "ascending")]
     every_odd = pa.concat_tables(odd).sort_by([("plan", "ascending"), ("uri_name", "ascending")])
     grown = Summary(plan, rows, sums.sort_by(keys), every_odd)
-    _save(lake, grown)
+    save(lake, grown)
     return grown
-
-
-def _save(lake: "Lake", summary: Summary) -> None:
-    """Write a summary down and delete those before it. A lake that cannot be written goes without."""
-    both = pa.concat_tables([summary.streams, summary.odd], promote_options="default")
-    sink = pa.BufferOutputStream()
-    pq.write_table(both.replace_schema_metadata({_ROWS: str(summary.rows).encode()}), sink, compression="zstd")
-    raw = sink.getvalue().to_pybytes()
-    with suppress(OSError):
-        before = [one.path for one in listed(lake.fs, lake.path(FOLDER))]
-        name = f"{FOLDER}/{summary.plan:010d}~{hashlib.sha256(raw).hexdigest()}.parquet"
-        lake.put_if_absent(name, raw)
-        for path in before:
-            if path < lake.path(name):
-                with suppress(FileNotFoundError):
-                    lake.fs.rm_file(path)
-
-
-def _load(lake: "Lake", live: pa.Table, last: int) -> Summary:
-    """Return the newest summary that is sound and of this table; an empty one where there is none."""
-    none = Summary(0, 0, _no_streams(), _empty())
-    if (pc.sum(live["num_records"]).as_py() or 0) < LEAST_ROWS:
-        return none
-    for path in sorted((one.path for one in listed(lake.fs, lake.path(FOLDER))), reverse=True):
-        said, _, digest = path.rpartition("/")[2].removesuffix(".parquet").partition("~")
-        try:
-            raw = bytes(lake.fs.cat_file(path))
-        except OSError:
-            continue
-        if hashlib.sha256(raw).hexdigest() != digest or int(said) > last:
-            continue
-        both = pq.read_table(pa.BufferReader(raw))
-        rows = int((both.schema.metadata or {})[_ROWS])
-        covered = live.filter(pc.less_equal(live["max.plan"], int(said)))
-        if (pc.sum(covered["num_records"]).as_py() or 0) > rows:  # the table was restored, and went another way
-            continue
-        is_stream = pc.is_valid(both["last_segment"])
-        streams = both.filter(is_stream).select(none.streams.column_names).cast(none.streams.schema)
-        odd = both.filter(pc.invert(is_stream)).select(none.odd.column_names).cast(none.odd.schema)
-        return Summary(int(said), rows, streams.replace_schema_metadata(None), odd.replace_schema_metadata(None))
-    return none
 
 
 _NEVER: Final = 2**62
@@ -251,14 +181,14 @@ def _spans(live: pa.Table) -> pa.Table:
 def _told(lake: "Lake", files_: pa.Table, named: Iterable["Spooled"], *, odd: bool) -> Iterator[pa.Table]:
     """Yield the rows of some data files that tell of segments' slot files; and, if asked for, those of odd ones."""
     named = list(named)
-    wanted = pa.array({_key(item) for item in named}, pa.uint64())
+    wanted = pa.array({key_of(item) for item in named}, pa.uint64())
     incarnations = pa.array({item.name.incarnation for item in named if item.name}, pa.int64())
 
     def choose(look: pa.Table) -> pa.ChunkedArray:
-        chosen = pc.or_(pc.is_in(_keys(look), value_set=wanted), _first_of(look, incarnations))
+        chosen = pc.or_(pc.is_in(keys_of(look), value_set=wanted), _first_of(look, incarnations))
         return pc.or_(chosen, pc.is_valid(look["unreadable"])) if odd else chosen
 
-    schema = _empty().schema
+    schema = no_rows().schema
     for rows in read_where(lake, contract("segments"), files_, COLUMNS, _LOOK, choose):
         yield rows.replace_schema_metadata(None).cast(schema)
 
@@ -281,27 +211,6 @@ def _members(rows: pa.Table) -> pa.Table:
     return counts.rename_columns(_PACKS.names).cast(_PACKS)
 
 
-_INCARNATIONS, _SEGMENTS = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F
-_WORD: Final = 2**64
-
-
-def _key(item: "Spooled") -> int:
-    """Return a number of a slot file; two of them may share one, which costs a look."""
-    assert item.name is not None
-    place = item.name.incarnation * _INCARNATIONS + item.name.segment * _SEGMENTS
-    return (place + zlib.crc32(item.table.encode())) % _WORD
-
-
-def _keys(look: pa.Table) -> pa.Array:
-    """Return `_key` of rows with the columns of `_LOOK`, table as a dictionary; any where there is no slot file."""
-    tables = look["table"].unify_dictionaries().combine_chunks()
-    words = np.array([zlib.crc32(name.encode()) for name in tables.dictionary.to_pylist()], np.uint64)
-    incarnations = look["incarnation"].fill_null(0).to_numpy().astype(np.uint64)
-    segments = look["segment"].fill_null(0).to_numpy().astype(np.uint64)
-    places = incarnations * np.uint64(_INCARNATIONS) + segments * np.uint64(_SEGMENTS)
-    return pa.array(places + words[tables.indices.to_numpy()])
-
-
 def _between(plans: pa.ChunkedArray, after: int, until: int) -> pa.ChunkedArray:
     return pc.and_(pc.greater(plans, after), pc.less_equal(plans, until))
 
@@ -309,16 +218,6 @@ def _between(plans: pa.ChunkedArray, after: int, until: int) -> pa.ChunkedArray:
 def _is_odd(rows: pa.Table) -> pa.ChunkedArray:
     """Return which rows tell of a file that was read and is no sound segment."""
     return pc.and_(pc.is_valid(rows["unreadable"]), pc.invert(is_unread(rows["unreadable"])))
-
-
-def _empty() -> pa.Table:
-    schema = arrow_schema(contract("segments"))
-    return pa.schema([pa.field(name, schema.field(name).type) for name in COLUMNS]).empty_table()
-
-
-def _no_streams() -> pa.Table:
-    kinds = {"table": pa.string(), "incarnation": pa.int64(), "last_segment": pa.int32()}
-    return pa.schema({**kinds, "first_plan": pa.int64(), "last_plan": pa.int64()}).empty_table()
 
 
 def _no_files() -> pa.Table:

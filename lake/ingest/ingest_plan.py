@@ -17,12 +17,12 @@ from ranklake.lake.delta.commit import LostRaceError, number_of, swap
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import ensure_table, latest, refuse_newer
 from ranklake.lake.ingest.admission import Candidate, candidates, plan_rows, undisputed
+from ranklake.lake.ingest.group import PIECE_BYTES, Group
 from ranklake.lake.ingest.index_summary import History
 from ranklake.lake.ingest.ingestion_index import damaged_when, earlier_cuts, sort_out, standings, unknown
 from ranklake.lake.ingest.isolation import TRIES, Careful, attempted
 from ranklake.lake.ingest.manifest import foretold, in_order, saying
 from ranklake.lake.ingest.manifest import outcomes as outcomes_in
-from ranklake.lake.ingest.task import PIECE_BYTES, Group
 from ranklake.lake.plans.attempts import WHOLE, Attempts
 from ranklake.lake.plans.kinds import INGEST
 from ranklake.lake.plans.ledger import commit_rows, ledger_row, row_files

@@ -14,7 +14,7 @@ from ranklake.lake.delta.read import read
 from ranklake.lake.ingest.deduplication import joined_slots
 from ranklake.lake.plans.plan import LEDGER
 from ranklake.lake.spool.gate import DENIED, TOO_LARGE, UNSTEADY
-from ranklake.lake.spool.spool import Spooled, identities, is_rewritten, is_unread
+from ranklake.lake.spool.spooled import Spooled, identities, is_rewritten, is_unread
 from ranklake.lake.trust.limits import Limits
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ Each try is marked (`ranklake.lake.plans.attempts`), so that who dies with it is
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.lake.ingest.task import Compacted, Group, as_one, compact, set_aside, slot_files
+from ranklake.lake.ingest.group import Compacted, Group, as_one
+from ranklake.lake.ingest.task import compact, set_aside, slot_files
 from ranklake.lake.plans.attempts import named
 from ranklake.lake.plans.subprocess_workers import InSubprocess
 from ranklake.lake.plans.workers import InProcess, WorkersError

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import number_of
-from ranklake.lake.delta.parquet import DataFile
+from ranklake.lake.delta.data_file import DataFile
 from ranklake.lake.delta.read import read_some
 from ranklake.lake.delta.tables import commit_info, latest
 from ranklake.lake.plans.rules import is_data_path

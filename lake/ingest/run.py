@@ -21,6 +21,7 @@ from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.plan import LEDGER
 from ranklake.lake.spool.gate import UNREAD, firsts
 from ranklake.lake.spool.listing_cache import Rounds
+from ranklake.lake.spool.purging import purge
 from ranklake.lake.trust.writers import REFUSED
 
 if TYPE_CHECKING:
@@ -146,6 +147,6 @@ def _purge(lake: "Lake", spool: "Spool", keep_days: int, rounds: Rounds) -> int:
     if not rows or not rounds.purge_is_due({"rows": rows, "days": len(set(old["date"].to_pylist()))}, now):
         return 0
     history = History(lake, handle)
-    purged = spool.purge(history.near, history.of, today, keep_days, partial(damaged_when, lake))
+    purged = purge(spool, history.near, history.of, today, keep_days, partial(damaged_when, lake))
     rounds.save(lake)
     return purged

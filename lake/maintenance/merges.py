@@ -17,8 +17,9 @@ from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.delta import TARGET_FILE_BYTES, TARGET_FILE_PROPERTY
 from ranklake.lake.contracts.load import contract, table_names
 from ranklake.lake.delta.commit import files, fingerprint
+from ranklake.lake.delta.data_file import DataFile
 from ranklake.lake.delta.integrity import Damage, damaged
-from ranklake.lake.delta.parquet import DataFile, write_partition
+from ranklake.lake.delta.parquet import write_partition
 from ranklake.lake.delta.read import read_within
 from ranklake.lake.delta.tables import latest, refuse_newer
 from ranklake.lake.storage.store import Lake

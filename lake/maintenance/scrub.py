@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.lake.contracts.load import table_names
 from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.data_file import digest_of
 from ranklake.lake.delta.integrity import Damage, damaged
-from ranklake.lake.delta.parquet import digest_of
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.storage.store import Lake
 

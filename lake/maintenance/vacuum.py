@@ -29,13 +29,13 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.audit.heads import FOLDER as HEADS
 from ranklake.lake.contracts.load import contract, table_names
 from ranklake.lake.delta.commit import files, number_of
-from ranklake.lake.delta.parquet import plan_of
+from ranklake.lake.delta.data_file import plan_of
 from ranklake.lake.delta.read import read, read_some
 from ranklake.lake.delta.tables import last_table
 from ranklake.lake.plans.attempts import FOLDER as ATTEMPTS
 from ranklake.lake.plans.kinds import INGEST
 from ranklake.lake.plans.plan import LEDGER, last_finished, read_plan
-from ranklake.lake.spool.spool import is_unread
+from ranklake.lake.spool.spooled import is_unread
 from ranklake.lake.storage.listing import Listed, listed
 from ranklake.lake.storage.reachability import unreachable
 from ranklake.lake.storage.removal import delete

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import ranklake
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import append_files, files, number_of, swap, swap_plan
-from ranklake.lake.delta.parquet import DataFile, plan_of
+from ranklake.lake.delta.data_file import DataFile, plan_of
 from ranklake.lake.delta.read import read_some
 from ranklake.lake.delta.tables import delta_table, ensure_table, last_table, refuse_newer
 from ranklake.lake.plans.ledger import ledger_row, row_files

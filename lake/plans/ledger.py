@@ -15,7 +15,7 @@ from ranklake.lake.delta.tables import ensure_table
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from ranklake.lake.delta.parquet import DataFile
+    from ranklake.lake.delta.data_file import DataFile
     from ranklake.lake.plans.plan import Plan
     from ranklake.lake.storage.store import Lake
 

@@ -25,8 +25,8 @@ from ranklake.lake.contracts.load import contract, table_names
 from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.ingest.group import Group
 from ranklake.lake.ingest.ingest_plan import expected_cpu_s
-from ranklake.lake.ingest.task import Group
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.kinds import REPLAY
@@ -40,7 +40,7 @@ from ranklake.lake.rollups.runner import recompute
 from ranklake.lake.trust.writers import Authenticator
 
 if TYPE_CHECKING:
-    from ranklake.lake.delta.parquet import DataFile
+    from ranklake.lake.delta.data_file import DataFile
     from ranklake.lake.plans.plan import Plan, Progress
     from ranklake.lake.plans.workers import Workers
     from ranklake.lake.spool.spool import Spool

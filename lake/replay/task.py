@@ -15,9 +15,11 @@ import pyarrow.compute as pc
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.parquet import DataFile, write_partition
+from ranklake.lake.delta.data_file import DataFile
+from ranklake.lake.delta.parquet import write_partition
 from ranklake.lake.delta.read import read_files, read_some
-from ranklake.lake.ingest.task import Group, compact
+from ranklake.lake.ingest.group import Group
+from ranklake.lake.ingest.task import compact
 from ranklake.lake.storage.removal import delete
 from ranklake.lake.storage.store import Lake
 

@@ -16,7 +16,7 @@ from ranklake.lake.contracts.json_text import facts_in
 from ranklake.lake.query.sql import query
 
 if TYPE_CHECKING:
-    from ranklake.lake.spool.spool import Spooled
+    from ranklake.lake.spool.spooled import Spooled
     from ranklake.lake.storage.store import Lake
 
 INTERVALS: Final = 3

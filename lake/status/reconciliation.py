@@ -31,7 +31,7 @@ from ranklake.lake.trust.writers import REFUSED
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from ranklake.lake.spool.spool import Spooled
+    from ranklake.lake.spool.spooled import Spooled
     from ranklake.lake.storage.store import Lake
 
 

@@ -12,7 +12,7 @@ from ranklake.lake.trust.writers import REFUSED
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from ranklake.lake.spool.spool import Spooled
+    from ranklake.lake.spool.spooled import Spooled
     from ranklake.lake.status.stream_accounts import Accounts, Row, SlotFile
 
 MOST_GAPS: Final = 10**12

@@ -18,8 +18,8 @@ from ranklake.cli import cli, run
 from ranklake.flows.calls import DamageError, Settings, pipeline_once, refuse_damage, rollup_once, upkeep_once
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import append_files, files, number_of, swap
+from ranklake.lake.delta.data_file import DataFile, digest_of
 from ranklake.lake.delta.integrity import DamagedFileError, damaged
-from ranklake.lake.delta.parquet import DataFile, digest_of
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.ingest.run import ingest

@@ -27,7 +27,8 @@ from ranklake.lake.delta import parquet
 from ranklake.lake.delta.order import sort_names, sort_order, taken
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import ensure_table
-from ranklake.lake.ingest import ingest_plan, segment_reading, task
+from ranklake.lake.ingest import ingest_plan, segment_reading
+from ranklake.lake.ingest import piece as piece_module
 from ranklake.lake.ingest.deduplication import first_of_key, joined_slots, seen_before, slot_texts
 from ranklake.lake.storage.store import Lake
 from ranklake.segments.segment import SegmentName
@@ -250,7 +251,7 @@ def test_every_row_has_the_fate_of_a_plain_walk(tmp_path_factory, monkeypatch, r
     monkeypatch.setattr(ingest_plan, "PIECE_BYTES", piece)
     monkeypatch.setattr(segment_reading, "PART_ROWS", 5 if piece < 10**9 else 10**6)
     monkeypatch.setattr(parquet, "ROW_GROUP_ROWS", 4)
-    monkeypatch.setattr(task, "_STRETCH_ROWS", stretch)
+    monkeypatch.setattr(piece_module, "_STRETCH_ROWS", stretch)
     place = tmp_path_factory.mktemp("lake")
     lake, spool = Lake.create(str(place / "lake")), place / "spool"
     seen, stored, refused, names = set(), Counter(), Counter(), set()

@@ -14,9 +14,12 @@ from segments import put_bytes, put_segment, step_rows
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.read import read, read_batches, read_where
 from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.ingest import index_summary
+from ranklake.lake.ingest import index_summary, summary_file
 from ranklake.lake.ingest.index_summary import History
-from ranklake.lake.spool.spool import Spool, Spooled
+from ranklake.lake.ingest.slot_file_keys import key_of, keys_of
+from ranklake.lake.spool.purging import purge
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.spool.spooled import Spooled
 from ranklake.segments.segment import SegmentFooter, SegmentName
 
 TODAY = datetime.now(UTC)
@@ -25,7 +28,8 @@ TODAY = datetime.now(UTC)
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
     """Sum up however few rows there are."""
-    monkeypatch.setattr(index_summary, "LEAST_ROWS", 1)
+    for module in (index_summary, summary_file):
+        monkeypatch.setattr(module, "LEAST_ROWS", 1)
 
 
 @pytest.fixture
@@ -120,7 +124,7 @@ def test_a_row_and_a_file_of_one_slot_file_have_one_key(slot_files):
         Spooled("", table, 0, SegmentName("r", 0, 0, incarnation, segment, 1, "0" * 64), "")
         for table, incarnation, segment in slot_files
     ]
-    assert index_summary._keys(pa.table(columns)).to_pylist() == [index_summary._key(item) for item in named]
+    assert keys_of(pa.table(columns)).to_pylist() == [key_of(item) for item in named]
 
 
 def test_what_is_new_reads_nothing_old(lake, spool, later, looked):
@@ -161,7 +165,7 @@ def test_what_was_taken_in_long_ago_leaves_the_spool(lake, spool, later, looked)
     history_of = History(lake, delta_table(lake, "segments"))
     new = put_segment(spool, step_rows(10, segment=1), rows_before=10, day=late)
     day = (TODAY + timedelta(days=100)).date()
-    assert Spool(str(spool)).purge(history_of.near, history_of.of, day, 7) == 2
+    assert purge(Spool(str(spool)), history_of.near, history_of.of, day, 7) == 2
     assert list(spool.rglob("*.parquet")) == [new]
 
 

@@ -24,7 +24,7 @@ from ranklake.lake.delta.commit import DamagedLogError
 from ranklake.lake.delta.parquet import write_partition
 from ranklake.lake.delta.read import read, read_files
 from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.ingest import ingest_plan, task
+from ranklake.lake.ingest import ingest_plan, piece
 from ranklake.lake.ingest.index_summary import History
 from ranklake.lake.ingest.ingestion_index import damaged_when
 from ranklake.lake.ingest.run import ingest
@@ -33,6 +33,7 @@ from ranklake.lake.plans.dask_workers import on_demand, workers
 from ranklake.lake.plans.plan import DamagedPlanError
 from ranklake.lake.plans.workers import InProcess, WorkersError
 from ranklake.lake.spool.packs import Reader
+from ranklake.lake.spool.purging import purge
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.status.reconciliation import balance
 from ranklake.lake.storage.store import Lake, LakeError, LakeUnreachableError
@@ -381,7 +382,7 @@ def test_what_was_written_anew_is_not_purged_unread(lake, spool, packed):
     assert bring(lake, spool).unreadable == 1
     told = History(lake, delta_table(lake, "segments"))
     path.write_bytes(whole)
-    Spool(str(spool)).purge(told.near, told.of, datetime.now(UTC).date(), -1, lambda rows: damaged_when(lake, rows))
+    purge(Spool(str(spool)), told.near, told.of, datetime.now(UTC).date(), -1, lambda rows: damaged_when(lake, rows))
     assert path.exists()
     assert bring(lake, spool, keep_days=-1).rows_stored == 5
     assert len(read(lake, contract("steps"))) == 10
@@ -390,7 +391,7 @@ def test_what_was_written_anew_is_not_purged_unread(lake, spool, packed):
 
 def test_many_refused_rows_are_written_some_at_a_time(lake, spool, monkeypatch):
     """Each refused row goes along with its reason and its segment's digest, however few are written at a time."""
-    monkeypatch.setattr(task, "REJECTED_ROWS", 3)
+    monkeypatch.setattr(piece, "REJECTED_ROWS", 3)
     paths = [
         put_segment(spool, with_column(step_rows(5, segment=number), "step_time_s", [-1.0, 1.0, -1.0, 1.0, -1.0]))
         for number in range(3)

@@ -24,6 +24,7 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.spool import packs
 from ranklake.lake.spool import spool as spool_module
 from ranklake.lake.spool.packs import Reader
+from ranklake.lake.spool.purging import purge
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.storage.store import Lake
 from ranklake.segments.pack import NotAPackError, PackName, pack, read_directory, salvage
@@ -208,7 +209,7 @@ def test_a_pack_goes_when_all_its_members_may(lake, spool):
     packed = pack_up(spool, [paths[0], new])
     listed = Spool(str(spool))
     told = History(lake, delta_table(lake, "segments"))
-    assert listed.purge(told.near, told.of, datetime.now(UTC).date(), -1) == 2
+    assert purge(listed, told.near, told.of, datetime.now(UTC).date(), -1) == 2
     assert packed.exists()
     bring(lake, spool)
     assert bring(lake, spool, keep_days=-1).purged == 1

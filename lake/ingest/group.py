@@ -1,0 +1,78 @@
+"""What a task of ingest is given, and what it gives back."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from ranklake.lake.delta.data_file import DataFile
+from ranklake.lake.trust.limits import DEFAULT, Limits
+from ranklake.lake.trust.writers import NOT_ASKED, Authenticator
+
+PIECE_BYTES: Final = 256 * 2**20
+"""Decoded rows that a task holds. With a sorted row group, the writer's pages and the libraries, a worker then stays
+below 1 GiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A task: segments of one table that are compacted together.
+
+    Attributes
+    ----------
+    lake_uri, spool_uri, storage
+        Where to read and write.
+    table
+        As the spool's folder says.
+    segments
+        Rows of the plan: path, others (paths that claim the same digest), sha256, bytes, seen (slots that came before).
+    plan, created
+        The plan's number and time; rejected rows carry them.
+    store_rows, store_rejects
+        False where an earlier try of the plan committed that table: then rows are counted, not written.
+    authenticator
+        By what their writers are known.
+    piece_bytes
+        Decoded rows to hold at a time.
+    limits
+        What one segment may ask.
+    """
+
+    lake_uri: str
+    spool_uri: str
+    storage: dict[str, str]
+    table: str
+    segments: list[dict[str, Any]]
+    plan: int
+    created: datetime
+    store_rows: bool = True
+    store_rejects: bool = True
+    authenticator: Authenticator = NOT_ASKED
+    piece_bytes: int = PIECE_BYTES
+    limits: Limits = DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What a task did.
+
+    Attributes
+    ----------
+    files, rejects
+        New data files of the table and of ``rejects``; no commit names them yet.
+    outcomes
+        One row of the table ``segments`` per segment, as a dict, without plan and date.
+    """
+
+    files: list[DataFile]
+    rejects: list[DataFile]
+    outcomes: list[dict[str, Any]]
+
+
+def as_one(parts: Sequence[Compacted]) -> Compacted:
+    """Return what tasks did as if it had been one."""
+    files, rejects, outcomes = ([one for part in parts for one in getattr(part, name)] for name in _RESULTS)
+    return Compacted(files, rejects, outcomes)
+
+
+_RESULTS: Final = ("files", "rejects", "outcomes")
