@@ -169,7 +169,7 @@ def _peaks() -> Mapping[tuple[str, str], Peak]:
 def _by_name() -> Mapping[str, tuple[Device, ...]]:
     found: dict[str, list[Device]] = defaultdict(list)
     for item in devices():
-        for key in {name_key(name) for name in item.names}:
+        for key in dict.fromkeys(name_key(name) for name in item.names):  # in their order: it goes into digests
             found[key].append(item)
     return {key: tuple(items) for key, items in found.items()}
 

@@ -10,13 +10,14 @@ import pyarrow as pa
 
 from ranklake.lake.delta.integrity import refuse_damaged
 from ranklake.lake.query.sql import session
-from ranklake.lake.rollups.evaluate import AFFECTED, replace_table
 from ranklake.lake.rollups.inputs import NOTHING, WHOLE, Key, Recorded, Snapshot, State, combined, day_of, partition
-from ranklake.lake.rollups.registry import MAX_DAYS
+from ranklake.lake.rollups.session import AFFECTED, replace_table
+from ranklake.lake.rollups.thresholds import MAX_DAYS
 
 if TYPE_CHECKING:
     from ranklake.lake.query.engine import SessionContext
-    from ranklake.lake.rollups.registry import Input, Rollup
+    from ranklake.lake.rollups.declaration import Rollup
+    from ranklake.lake.rollups.reach import Input
     from ranklake.lake.storage.store import Lake
 
 _DAY = timedelta(days=1)

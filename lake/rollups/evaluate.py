@@ -1,4 +1,4 @@
-"""Running one rollup's SQL over tables that are registered already; no table is opened or written here."""
+"""Running one rollup over tables that are registered already; no table is opened or written here."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,12 +10,11 @@ import pyarrow as pa
 from ranklake.lake.contracts.arrow import conform
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.rollups.pieces import WHOLE_RANGE, Range
+from ranklake.lake.rollups.session import AFFECTED, replace_table
 
 if TYPE_CHECKING:
     from ranklake.lake.query.engine import SessionContext
-    from ranklake.lake.rollups.registry import Rollup
-
-AFFECTED = "affected_runs"
+    from ranklake.lake.rollups.declaration import Rollup
 
 
 def evaluate_day(
@@ -24,7 +23,7 @@ def evaluate_day(
     """Compute one date of a partition rollup, under its contract's Arrow schema; `evaluate_days` computes several.
 
     `pieces` are ranges of the rollup's column `cut`, of which so many are computed `at_once`. Raises
-    `ContractMismatchError` if the SQL does not give what the contract promises.
+    `ContractMismatchError` if it does not give what the contract promises.
     """
     if rollup.in_a_row:
         return evaluate_days(ctx, rollup, day, day)
@@ -40,7 +39,7 @@ def evaluate_day(
 
 
 def evaluate_days(ctx: "SessionContext", rollup: "Rollup", first: date, last: date) -> pa.Table:
-    """Compute dates of a partition rollup whose SQL takes several in a row; as `evaluate_day` does."""
+    """Compute dates of a partition rollup that takes several in a row; as `evaluate_day` does."""
     days = (last - first).days + 1
     return _evaluate(ctx, rollup, {**_of_day(first), "last": pa.scalar(last, pa.date32()), "days": pa.scalar(days)})
 
@@ -57,26 +56,9 @@ def evaluate_runs(ctx: "SessionContext", rollup: "Rollup", runs: dict[str, date]
     return _evaluate(ctx, rollup, {})
 
 
-def replace_table(ctx: "SessionContext", name: str, rows: pa.Table) -> None:
-    """Register rows in memory under a name, in place of what stood there."""
-    if ctx.table_exist(name):
-        ctx.deregister_table(name)
-    ctx.register_record_batches(name, [rows.to_batches() or [pa.RecordBatch.from_pylist([], schema=rows.schema)]])
-
-
 def _evaluate(ctx: "SessionContext", rollup: "Rollup", values: dict[str, Any]) -> pa.Table:
     for name, make in rollup.lookups.items():
         if not ctx.table_exist(name):
             replace_table(ctx, name, make())
-    *before, last = rollup.queries
-    parameters = {**rollup.parameters, **values}
-    for query in before:
-        frame = ctx.sql(query.text, param_values=parameters)
-        if query.kind == "view":
-            ctx.register_view(query.name, frame)
-        else:
-            replace_table(ctx, query.name, frame.to_arrow_table())
-    found = ctx.sql(last.text, param_values=parameters).to_arrow_table()
-    for query in before:
-        ctx.deregister_table(query.name)
+    found = rollup.transform.rows(ctx, rollup.inputs, {**rollup.parameters, **values})
     return conform(found, contract(rollup.name))

@@ -30,7 +30,7 @@ from ranklake.lake.query.scan import live_files
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from ranklake.lake.rollups.registry import Rollup
+    from ranklake.lake.rollups.declaration import Rollup
     from ranklake.lake.storage.store import Lake
 
 WHOLE: Final = ""

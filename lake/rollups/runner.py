@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.delta.integrity import Damage, DamagedFileError, damaged
+from ranklake.lake.rollups.declaration import Rollup
 from ranklake.lake.rollups.due import Due, due_days, due_runs, reaches
 from ranklake.lake.rollups.inputs import ABSENT, Key, Snapshot, Tables, partition
-from ranklake.lake.rollups.registry import Rollup, chosen
+from ranklake.lake.rollups.registry import chosen
 from ranklake.lake.rollups.work import Work
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import replace_partitions
 from ranklake.lake.delta.integrity import Damage, DamagedFileError, damaged
 from ranklake.lake.query.sql import session
+from ranklake.lake.rollups.declaration import Rollup
 from ranklake.lake.rollups.due import Due
 from ranklake.lake.rollups.evaluate import evaluate_day, evaluate_days, evaluate_runs
 from ranklake.lake.rollups.inputs import ABSENT, Key, Snapshot, day_of, partition, record
 from ranklake.lake.rollups.pieces import AT_ONCE, WHOLE_RANGE, Range, ranges
-from ranklake.lake.rollups.registry import Rollup
 
 if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake

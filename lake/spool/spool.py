@@ -169,12 +169,12 @@ class Spool:
             folders = {self.folder_of(path): path for path in top if path not in found}
             for day in rounds.choose(folders, datetime.now(UTC)):
                 found |= self._find(folders[day])
-        unfit = {path: why for path, info in found.items() if (why := unfit(path, info)) is not None}
-        self.passed_over |= {printable(path): why for path, why in unfit.items()}
+        left = {path: why for path, info in found.items() if (why := unfit(path, info)) is not None}
+        self.passed_over |= {printable(path): why for path, why in left.items()}
         return {
             path: Listed(path, int(info["size"] or 0), written(info))
             for path, info in found.items()
-            if path not in unfit and not path.endswith(".tmp")
+            if path not in left and not path.endswith(".tmp")
         }
 
     def _entries(self, root: str) -> dict[str, dict[str, Any]]:

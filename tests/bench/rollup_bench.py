@@ -42,9 +42,10 @@ from ranklake.lake.delta.parquet import write_days
 from ranklake.lake.delta.tables import delta_table, ensure_table
 from ranklake.lake.query.engine import SessionConfig, SessionContext, engine
 from ranklake.lake.query.scan import live_files, register
+from ranklake.lake.rollups.declaration import Rollup
 from ranklake.lake.rollups.evaluate import evaluate_day
 from ranklake.lake.rollups.inputs import snapshot
-from ranklake.lake.rollups.registry import Rollup, chosen
+from ranklake.lake.rollups.registry import chosen
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.storage.store import Lake
 
@@ -121,7 +122,7 @@ def _days(lake: Lake, rollup: Rollup) -> list[date]:
 def scan(lake: Lake, rollup: Rollup) -> int:
     """Read each column that the rollup's SQL names and its files have."""
     table = rollup.tables[0]
-    words = set(re.findall(r"\w+", rollup.sql))
+    words = set(re.findall(r"\w+", rollup.transform.source))
     path = next(Path(lake.path("tables", table)).glob("*/*.parquet"))
     sums = []
     for field in pq.read_schema(path):
@@ -206,7 +207,7 @@ def show(costs: list[Cost], rows: int, columns: int) -> bool:
 
 def _columns(lake: Lake, rollup: Rollup) -> int:
     path = next(Path(lake.path("tables", rollup.tables[0])).glob("*/*.parquet"))
-    return len(set(re.findall(r"\w+", rollup.sql)) & set(pq.read_schema(path).names))
+    return len(set(re.findall(r"\w+", rollup.transform.source)) & set(pq.read_schema(path).names))
 
 
 def main() -> int:

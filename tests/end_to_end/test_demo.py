@@ -18,7 +18,7 @@ from ranklake.lake.query.sql import query
 from ranklake.lake.storage.store import Lake
 
 STEPS = 60
-"""Some more than ranks are judged by (`registry.MIN_STEPS`)."""
+"""Some more than ranks are judged by (`thresholds.MIN_STEPS`)."""
 
 pytestmark = pytest.mark.slow
 

@@ -222,9 +222,9 @@ def test_a_pack_that_vanishes_while_it_is_listed_is_passed_by(lake, spool, monke
     three(spool)
     packed = pack_up(spool)
     listed = Spool(str(spool))
-    files = listed._files()
+    files = listed.files()
     packed.unlink()
-    assert listed._open(files) == []
+    assert listed.open(files) == []
 
 
 def test_packs_are_read_from_object_stores(lake, spool):

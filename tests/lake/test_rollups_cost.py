@@ -12,9 +12,9 @@ from rollup_inputs import DAY, NOON, append, computed, context
 
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.read import read
-from ranklake.lake.rollups.evaluate import replace_table
 from ranklake.lake.rollups.prices import COLUMNS, PriceError, price_table, read_prices
 from ranklake.lake.rollups.runner import run_rollups
+from ranklake.lake.rollups.session import replace_table
 from ranklake.lake.storage.store import Lake
 
 HOUR = 3600 * 10**9

@@ -10,8 +10,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from rollup_inputs import DAY, NOON, computed, context, rows
 
-from ranklake.lake.rollups.evaluate import replace_table
-from ranklake.lake.rollups.registry import QUIET_DAYS
+from ranklake.lake.rollups.session import replace_table
+from ranklake.lake.rollups.thresholds import QUIET_DAYS
 
 KINDS = ("init", "productive", "checkpoint", "evaluation", "restart", "lost_work", "stall", "unattributed")
 SECOND = 10**9

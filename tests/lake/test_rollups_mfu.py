@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from rollup_inputs import DAY, NOON, append, computed, context
 
 from ranklake.lake.mfu.peaks import devices, peak_flops
-from ranklake.lake.rollups.evaluate import replace_table
 from ranklake.lake.rollups.runner import run_rollups
+from ranklake.lake.rollups.session import replace_table
 from ranklake.lake.storage.store import Lake
 from ranklake.quality.check import run_checks
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rollup_inputs import DAY, NOON, context, rows
 
+from ranklake.lake.rollups.bodies import SqlBody
 from ranklake.lake.rollups.evaluate import evaluate_day
 from ranklake.lake.rollups.pieces import WHOLE_RANGE, ranges
 from ranklake.lake.rollups.registry import ROLLUPS
@@ -65,7 +66,8 @@ def test_pieces_go_side_by_side_where_it_is_worth_it(hours, pieces):
 @pytest.mark.parametrize("rollup", CUT, ids=lambda rollup: rollup.name)
 def test_a_rollup_that_is_cut_is_one_query(rollup):
     """Pieces share a session, so what one of them registers would be another's."""
-    assert [query.kind for query in rollup.queries] == ["result"]
+    assert isinstance(rollup.transform, SqlBody)
+    assert [query.kind for query in rollup.transform.queries] == ["result"]
 
 
 @pytest.mark.parametrize("rollup", CUT, ids=lambda rollup: rollup.name)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rollup_inputs import DAY, computed, context
 from sync_runs import health, synchronous, table_of
 
-from ranklake.lake.rollups.registry import MIN_STEPS, WARMUP_STEPS
+from ranklake.lake.rollups.thresholds import MIN_STEPS, WARMUP_STEPS
 
 STEPS = 250
 DAY_START = datetime(DAY.year, DAY.month, DAY.day, tzinfo=UTC)

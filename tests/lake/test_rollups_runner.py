@@ -19,7 +19,8 @@ from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.rollups import work
 from ranklake.lake.rollups.inputs import record, snapshot
-from ranklake.lake.rollups.registry import ROLLUPS, Input, UnknownRollupError, chosen
+from ranklake.lake.rollups.reach import Input
+from ranklake.lake.rollups.registry import ROLLUPS, UnknownRollupError, chosen
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.storage.store import Lake
 

@@ -12,8 +12,9 @@ from ranklake.lake.delta.commit import append_files, number_of, swap
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import ensure_table
 from ranklake.lake.query.sql import engine
-from ranklake.lake.rollups.evaluate import evaluate_day, evaluate_days, evaluate_runs, replace_table
+from ranklake.lake.rollups.evaluate import evaluate_day, evaluate_days, evaluate_runs
 from ranklake.lake.rollups.registry import ROLLUPS, chosen
+from ranklake.lake.rollups.session import replace_table
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 DAY = NOON.date()
