@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from ranklake.lake.delta.commit import files, fingerprint
 from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.governance.retention_plans import RETENTION_PLANS, Item, RetentionPlan, add, named
+from ranklake.lake.governance.retention_plans import RETENTION_PLANS, Item, RetentionPlan, add_entry, plan_name
 from ranklake.lake.governance.retired import RAW
 from ranklake.lake.plans.driver import finish
 from ranklake.lake.plans.kinds import RETENTION
@@ -40,8 +40,8 @@ def make_plan(
     items = tuple(item for item, _ in due(lake, contracts, policies, as_of))
     if not items:
         return None
-    plan = RetentionPlan(named(items), items, policies.sha256)
-    add(lake, plan, None, "plan")
+    plan = RetentionPlan(plan_name(items), items, policies.sha256)
+    add_entry(lake, plan, None, "plan")
     return RETENTION_PLANS.find(lake, plan.name)
 
 

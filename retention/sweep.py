@@ -8,7 +8,7 @@ import pyarrow as pa
 from ranklake.lake.audit.trail import record
 from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.tables import delta_table, last_table
-from ranklake.lake.governance.retired import is_over, retired
+from ranklake.lake.governance.retired import is_all_retired, retired_dates
 from ranklake.lake.query.sql import session
 from ranklake.lake.spool.packs import pack_of
 
@@ -51,7 +51,7 @@ def sweep(lake: "Lake", spool: "Spool", by: str) -> Swept:
 
     Killed on the way, the next sweep goes on. Raises what the stores raise.
     """
-    taken = retired(lake)
+    taken = retired_dates(lake)
     items = [item for item in spool.listing() if item.name is not None and item.table in taken] if taken else []
     if not items or delta_table(lake, "segments") is None:
         return Swept()
@@ -67,7 +67,7 @@ def sweep(lake: "Lake", spool: "Spool", by: str) -> Swept:
             handle = last_table(lake, table)  # a table or a date that a listing lacks is not gone
             live[table] = None if handle is None else set(files(handle)["date"].to_pylist())
         dates = live[table]
-        if dates is not None and is_over(row, taken[table], dates):
+        if dates is not None and is_all_retired(row, taken[table], dates):
             over.add((table, row["sha256"]))
     if not over:
         return Swept()

@@ -31,7 +31,7 @@ class HeadError(RanklakeError):
     """A head record that cannot be read, or that another was written in the place of."""
 
 
-class Heads:
+class HeadRecords:
     """Head records at a place.
 
     Parameters
@@ -91,9 +91,9 @@ class Heads:
         return head
 
 
-def every(lake: Lake) -> list[Heads]:
+def head_records(lake: Lake) -> list[HeadRecords]:
     """Return where a lake's heads are: beside the table, then the witness, where one is configured."""
-    beside = Heads(lake, FOLDER)
+    beside = HeadRecords(lake, FOLDER)
     if not lake.trust.audit_witness:
         return [beside]
-    return [beside, Heads(Lake.place(lake.trust.audit_witness, lake.storage))]
+    return [beside, HeadRecords(Lake.place(lake.trust.audit_witness, lake.storage))]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ranklake.lake.audit.chain import GENESIS, Chain, follow
-from ranklake.lake.audit.heads import every
+from ranklake.lake.audit.heads import head_records
 from ranklake.lake.audit.trail import ROWS, TABLE, trail
 from ranklake.lake.delta.commit import PLAN_ID, number_of, said
 from ranklake.lake.delta.tables import delta_table
@@ -51,7 +51,7 @@ def prove(lake: "Lake") -> Proof:
 
     Raises `ranklake.lake.audit.heads.HeadError` where a head record cannot be read, and what the store raises.
     """
-    heads = {place.where: place.last() for place in every(lake)}  # before the table, which is never behind them
+    heads = {place.where: place.last() for place in head_records(lake)}  # before the table, which is never behind them
     handle = delta_table(lake, TABLE)
     rows = trail(lake)
     chain = follow(rows)

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.audit.chain import RESUME, Head, digest
-from ranklake.lake.audit.heads import Heads, every
+from ranklake.lake.audit.heads import HeadRecords, head_records
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import LostRaceError, files, number_of, said, swap
 from ranklake.lake.delta.read import read, read_some
@@ -111,20 +111,20 @@ def record_all(lake: "Lake", entries: Sequence[Entry]) -> list[int | None]:
     `ranklake.lake.audit.heads.HeadError` and what the store raises. Killed before the last head is written, the rows
     are there, and the next call writes the head.
     """
-    places = every(lake)
+    places = head_records(lake)
     while True:
         known = [place.last() for place in places]  # before the table, which is never behind them
         handle = ensure_table(lake, contract(TABLE))
-        end = tail(lake, handle)
+        end = end_of_chain(lake, handle)
         for place, head in zip(places, known, strict=True):
             if head.rows > end.rows or (head.rows == end.rows and head != end):
                 raise BrokenTrailError(place.where, end.rows, head.rows)
-        there = _there(lake, handle, entries)
+        there = _already_recorded(lake, handle, entries)
         fresh = [entry for entry, old in zip(entries, there, strict=True) if not old]
         rows = _chained(fresh, end)
         if rows and not _append(lake, handle, rows, fresh):
             continue
-        _note(places, known, Head(rows[-1]["seq"] + 1, rows[-1]["sha256"]) if rows else end)
+        _write_heads(places, known, Head(rows[-1]["seq"] + 1, rows[-1]["sha256"]) if rows else end)
         numbers = iter(row["seq"] for row in rows)
         return [None if old else next(numbers) for old in there]
 
@@ -135,11 +135,11 @@ def resume(lake: "Lake", actor: str, reason: str) -> int:
     The chain goes on from the longest head record, which is that of a lost row. Raises `RanklakeError` where nothing is
     lost.
     """
-    places = every(lake)
+    places = head_records(lake)
     while True:
         known = [place.last() for place in places]
         handle = ensure_table(lake, contract(TABLE))
-        end = tail(lake, handle)
+        end = end_of_chain(lake, handle)
         last = max(known, key=lambda head: head.rows)
         if last.rows <= end.rows:
             raise RanklakeError("no row of the audit trail is lost at its end", mend="see 'ranklake audit verify'")
@@ -147,11 +147,11 @@ def resume(lake: "Lake", actor: str, reason: str) -> int:
         entry = Entry(actor, RESUME, TABLE, reason, details)
         rows = _chained([entry], last)
         if _append(lake, handle, rows, [entry]):
-            _note(places, known, Head(rows[-1]["seq"] + 1, rows[-1]["sha256"]))
+            _write_heads(places, known, Head(rows[-1]["seq"] + 1, rows[-1]["sha256"]))
             return int(rows[0]["seq"])
 
 
-def tail(lake: "Lake", handle: "DeltaTable") -> Head:
+def end_of_chain(lake: "Lake", handle: "DeltaTable") -> Head:
     """Return the end of the chain in a table, of the one file that has it."""
     live = files(handle)
     if not live.num_rows:
@@ -201,7 +201,7 @@ def _append(lake: "Lake", handle: "DeltaTable", rows: list[dict[str, Any]], entr
         return False
 
 
-def _there(lake: "Lake", handle: "DeltaTable", entries: Sequence[Entry]) -> list[bool]:
+def _already_recorded(lake: "Lake", handle: "DeltaTable", entries: Sequence[Entry]) -> list[bool]:
     """Return of each entry whether it is to be recorded once and stands there, or among the entries before it."""
     old: set[tuple[str, str]] = set()
     if any(entry.once for entry in entries) and said(handle, ROWS) is None:  # rows without marks, of older software
@@ -219,7 +219,7 @@ def _there(lake: "Lake", handle: "DeltaTable", entries: Sequence[Entry]) -> list
     return found
 
 
-def _note(places: Sequence[Heads], known: Sequence[Head], head: Head) -> None:
+def _write_heads(places: Sequence[HeadRecords], known: Sequence[Head], head: Head) -> None:
     for place, last in zip(places, known, strict=True):
         if last != head:
             place.note(head)

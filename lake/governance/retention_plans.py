@@ -71,7 +71,7 @@ class RetentionPlan(Proposal):
     @property
     def intact(self) -> bool:
         """Whether its items are those that its name stands for."""
-        return self.name == named(self.items)
+        return self.name == plan_name(self.items)
 
     @property
     def items_sha256(self) -> str:
@@ -149,7 +149,7 @@ def register(lake: "Lake") -> dict[str, RetentionPlan]:
     return {name: replace(one, items=tuple(ordered[name])) for name, one in found.items()}
 
 
-def named(items: Iterable[Item]) -> str:
+def plan_name(items: Iterable[Item]) -> str:
     """Return the name of a plan with these items. The day it was planned for is no part of it."""
     facts = [
         [item.table, item.partition_date.isoformat(), item.retention_class, item.period_days, item.files_sha256]
@@ -158,7 +158,7 @@ def named(items: Iterable[Item]) -> str:
     return "rp-" + hashlib.sha256(json.dumps(sorted(facts)).encode()).hexdigest()[:16]
 
 
-def add(lake: "Lake", plan: RetentionPlan, actor: str | None, kind: str) -> bool:
+def add_entry(lake: "Lake", plan: RetentionPlan, actor: str | None, kind: str) -> bool:
     """Write down a plan with its items, or its approval; False if that stands there already."""
 
     def compose(_: object) -> list[dict[str, Any]]:
@@ -203,6 +203,6 @@ RETENTION_PLANS: Final = ProposalKind(
     action="retention",
     command="ranklake retain",
     register=register,
-    add_approval=lambda lake, plan, by: add(lake, plan, by, "approval"),
+    add_approval=lambda lake, plan, by: add_entry(lake, plan, by, "approval"),
 )
 """Retention plans as proposals: `ranklake.lake.governance.lifecycle` approves and applies them."""

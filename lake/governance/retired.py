@@ -13,7 +13,7 @@ RAW: Final = "quarantine/"
 """Stands before a table's name in items that are raw bytes of its segments, by the date of their plan."""
 
 
-def retired(lake: "Lake") -> dict[str, dict[date, int]]:
+def retired_dates(lake: "Lake") -> dict[str, dict[date, int]]:
     """Return the dates that retention took, by table or `RAW` and table, each with the last plan that did.
 
     A retention plan whose items were altered took nothing that is known.
@@ -26,7 +26,7 @@ def retired(lake: "Lake") -> dict[str, dict[date, int]]:
     return found
 
 
-def is_over(row: Mapping[str, Any], taken: Mapping[date, int], live: Collection[date]) -> bool:
+def is_all_retired(row: Mapping[str, Any], taken: Mapping[date, int], live: Collection[date]) -> bool:
     """Say whether retention took all rows of a segment.
 
     Parameters

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.lake.ingest.group import Compacted, Group, as_one
 from ranklake.lake.ingest.task import compact, set_aside, slot_files
-from ranklake.lake.plans.attempts import named
+from ranklake.lake.plans.attempts import segments_digest
 from ranklake.lake.plans.subprocess_workers import InSubprocess
 from ranklake.lake.plans.workers import InProcess, WorkersError
 
@@ -42,7 +42,7 @@ class Careful:
         """Carry out a task; raises what its segments are not to blame for."""
         files = slot_files(group.segments)
         if len(files) > 1:
-            what = named(group.segments)
+            what = segments_digest(group.segments)
             done = None if self._attempts.begun(what) or self._attempts.died(what) else self._tried(group)
             if done is not None:
                 return done
@@ -64,7 +64,7 @@ class Careful:
 
     def _last_tried(self, group: Group) -> Compacted | None:
         """Return what came of a task that is tried over and over; None if it died each time."""
-        what = named(group.segments)
+        what = segments_digest(group.segments)
         while self._attempts.died(what) < TRIES and self._attempts.begun(what) < UNSEEN_TRIES:
             done = self._tried(group)
             if done is not None:
@@ -72,7 +72,7 @@ class Careful:
         return None
 
     def _tried(self, group: Group) -> Compacted | None:
-        what = named(group.segments)
+        what = segments_digest(group.segments)
         with self._attempts.at(what):
             (done,) = self._workers.run(attempted, [group], lost=_nothing)
             if done is None:

@@ -33,22 +33,22 @@ def verify_ingest(lake: "Lake", plan: "Plan") -> None:
             if not path.startswith(inside):
                 raise refusal(lake, plan, f"the plan reads what is not in its spool: {path}")
         if not row.get("refused"):
-            _vouched(lake, plan, row, inside)
+            _verify_signature(lake, plan, row, inside)
 
 
-def _vouched(lake: "Lake", plan: "Plan", row: Mapping[str, Any], inside: str) -> None:
+def _verify_signature(lake: "Lake", plan: "Plan", row: Mapping[str, Any], inside: str) -> None:
     """Look whether the plan asks of a segment what the operator asks of its prefix."""
     below = row["path"].removeprefix(inside)
     own, name = lake.writers.of(below), segment_name(row["path"])
     against = lake.writers.against(below, name) if name is not None else ""
-    asked = own is not None and _asks(plan.body.get("rules"), row.get("rule"), own.prefix)
+    asked = own is not None and _asks_signatures(plan.body.get("rules"), row.get("rule"), own.prefix)
     if against or (own is not None and own.require_signed and not asked):
         mend = "if it is your own, finish it under the [[spool.prefixes]] that it was made under; else remove the file"
         what = against or "the plan asks for no signature where one is required"
         raise refusal(lake, plan, f"{what}: {row['path']}", mend)
 
 
-def _asks(rules: object, place: object, prefix: str) -> bool:
+def _asks_signatures(rules: object, place: object, prefix: str) -> bool:
     """Say whether a plan's rule at a place asks for signatures of a prefix."""
     if not isinstance(rules, list) or not isinstance(place, int) or not 0 <= place < len(rules):
         return False
@@ -68,10 +68,10 @@ def _root(lake: "Lake", uri: str) -> str:
 def verify_rewrite(lake: "Lake", plan: "Plan") -> None:
     """Look whether files have the rows that the plan says, and whether somebody answers for what it sets aside."""
     verify_files(lake, plan)
-    _disowning(lake, plan)
+    _verify_disowned(lake, plan)
 
 
-def _disowning(lake: "Lake", plan: "Plan") -> None:
+def _verify_disowned(lake: "Lake", plan: "Plan") -> None:
     """Look whether somebody answers for each claim that the plan would set aside."""
     claims: list[str] = []
     for row in plan.body["add"]:

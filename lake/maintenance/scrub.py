@@ -45,7 +45,7 @@ class Scrubbed:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ScrubTask:
     """Files of a table to read: a task for a worker; `files` are rows of `delta.commit.files` as dicts."""
 
     lake_uri: str
@@ -71,16 +71,16 @@ def scrub(lake: Lake, workers: "Workers", progress: "Progress | None" = None) ->
         if progress is not None:
             progress(done, len(tasks))
 
-    found = workers.fitting(size_bytes * _BYTE_CPU_S).run(look, tasks, tell)
+    found = workers.fitting(size_bytes * _BYTE_CPU_S).run(scrub_files, tasks, tell)
     return Scrubbed(len(rows), size_bytes, no_digest, [one for some in found for one in some])
 
 
-def look(task: Look) -> list[Damage]:
+def scrub_files(task: ScrubTask) -> list[Damage]:
     """Carry out one task."""
     return damaged(Lake.open(task.lake_uri, task.storage), task.table, task.files)
 
 
-def _tasks(lake: Lake) -> Iterator[Look]:
+def _tasks(lake: Lake) -> Iterator[ScrubTask]:
     for table in sorted(table_names()):
         handle = delta_table(lake, table)
         if handle is None:
@@ -89,9 +89,9 @@ def _tasks(lake: Lake) -> Iterator[Look]:
         size = 0
         for row in files(handle).select(["path", "size_bytes", "num_records", "date"]).to_pylist():
             if some and size + row["size_bytes"] > TASK_BYTES:
-                yield Look(lake.address, lake.storage, table, some)
+                yield ScrubTask(lake.address, lake.storage, table, some)
                 some, size = [], 0
             some.append(row)
             size += row["size_bytes"]
         if some:
-            yield Look(lake.address, lake.storage, table, some)
+            yield ScrubTask(lake.address, lake.storage, table, some)

@@ -117,7 +117,7 @@ def execute(lake: "Lake", plan: Plan, _workers: object = None, _progress: object
     for table in sorted({*added, *removed} - {LEDGER}):
         handle = ensure_table(lake, contract(table))
         add, remove = added.get(table, []), removed.get(table)
-        if data_change or _holds(handle, remove):
+        if data_change or _are_live(handle, remove):
             swap_plan(handle, plan.number, add=add, remove=remove, metadata=metadata, data_change=data_change)
     if plan.body["purge"]:
         _purge(lake, plan)
@@ -136,13 +136,13 @@ def _finish(
     rejected = sum(file.rows for file in moved)
     row = ledger_row(plan, account, rows_stored=sum(account.values()), rows_rejected=rejected)
     new = row_files(lake, LEDGER, [row], plan.number)
-    if merged is not None and _holds(ledger, merged):
+    if merged is not None and _are_live(ledger, merged):
         swap(ledger, plan.number, add=[*added.get(LEDGER, []), *new], remove=merged, metadata=metadata)
     else:
         swap(ledger, plan.number, add=new, metadata=metadata)
 
 
-def _holds(handle: "DeltaTable", some: pa.Table | None) -> bool:
+def _are_live(handle: "DeltaTable", some: pa.Table | None) -> bool:
     """Return whether files are all live: files that were merged must not come beside a table that was built anew."""
     return some is None or set(some["path"].to_pylist()) <= set(files(handle)["path"].to_pylist())
 

@@ -79,6 +79,6 @@ class Attempts:
             self._lake.fs.rm_file(self._lake.path(f"{self._stem}{mark}"))
 
 
-def named(segments: Sequence[dict[str, Any]]) -> str:
+def segments_digest(segments: Sequence[dict[str, Any]]) -> str:
     """Return what to call some segments of a plan."""
     return hashlib.sha256("\n".join(row["path"] for row in segments).encode("utf-8", "replace")).hexdigest()[:16]

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from ranklake.lake.plans.kinds import KINDS, PlanKind, resolve
-from ranklake.lake.plans.plan import Plan, Progress, last_finished, propose_and_carry_out, read_plan
+from ranklake.lake.plans.plan import Plan, Progress, last_finished, read_plan, write_and_carry_out
 from ranklake.lake.plans.verification import authorise
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def drive(
         if outcome is not None:
             outcomes[plan.number] = outcome
 
-    plan = propose_and_carry_out(lake, compose, carry_out, partial(authorise, lake))
+    plan = write_and_carry_out(lake, compose, carry_out, partial(authorise, lake))
     return Driven(plan, outcomes)
 
 

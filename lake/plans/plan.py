@@ -144,7 +144,7 @@ def read_plan(lake: "Lake", number: int) -> Plan | None:
     return plan
 
 
-def propose_and_carry_out(
+def write_and_carry_out(
     lake: "Lake",
     compose: Callable[[int], Plan | None],
     carry_out: Callable[[Plan], None],

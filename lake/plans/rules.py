@@ -65,25 +65,25 @@ def segment_faults(body: Body) -> Iterator[str]:
 
 def file_faults(body: Body) -> Iterator[str]:
     """Yield what is wrong with the files of an action plan of any kind."""
-    found = list(_places(body))
-    yield from found or _counts(body)
+    found = list(_place_faults(body))
+    yield from found or _count_faults(body)
 
 
-def _action(faults: Rules) -> Rules:
+def _of_actions(faults: Rules) -> Rules:
     """Return the rules of a kind of action plan: its own are looked at where tables and paths are some."""
 
     @wraps(faults)
     def every(body: Body) -> Iterator[str]:
-        if found := list(_places(body)):
+        if found := list(_place_faults(body)):
             yield from found
         else:
-            yield from _counts(body)
+            yield from _count_faults(body)
             yield from faults(body)
 
     return every
 
 
-def _places(body: Body) -> Iterator[str]:
+def _place_faults(body: Body) -> Iterator[str]:
     """Yield tables and paths that are none."""
     tables = {*body["remove"], *body["kept"], *body["account"], *(row["table"] for row in body["add"])}
     for name in sorted(table for table in tables if not _TABLE.fullmatch(table)):
@@ -100,10 +100,10 @@ def _places(body: Body) -> Iterator[str]:
             yield f"kept.{table} has a path outside its table"
 
 
-def _counts(body: Body) -> Iterator[str]:
+def _count_faults(body: Body) -> Iterator[str]:
     """Yield counts that do not agree with one another."""
     for place, row in enumerate(body["add"]):
-        if row["rows"] < 0 or row["size_bytes"] < 0 or _told(row["stats"]) != row["rows"]:
+        if row["rows"] < 0 or row["size_bytes"] < 0 or _row_count(row["stats"]) != row["rows"]:
             yield f"add[{place}] counts other rows than its statistics"
     gone = [row for rows in body["remove"].values() for row in rows]
     if any(row["num_records"] < 0 or row["size_bytes"] < 0 for row in gone):
@@ -118,7 +118,7 @@ def _counts(body: Body) -> Iterator[str]:
         yield "account is not what its files come to"
 
 
-def _told(stats: str) -> object:
+def _row_count(stats: str) -> object:
     try:
         found = json.loads(stats)
     except ValueError:
@@ -146,7 +146,7 @@ def _changed_dates(body: Body) -> bool:
     return dict(before) != dict(after)
 
 
-@_action
+@_of_actions
 def compaction_faults(body: Body) -> Iterator[str]:
     """Yield how a merge would change what a date holds."""
     if _changed_dates(body):
@@ -155,7 +155,7 @@ def compaction_faults(body: Body) -> Iterator[str]:
         yield "a merge deletes files"
 
 
-@_action
+@_of_actions
 def renumber_faults(body: Body) -> Iterator[str]:
     """Yield how a renumbering would change more than numbers."""
     if _changed_dates(body):
@@ -164,7 +164,7 @@ def renumber_faults(body: Body) -> Iterator[str]:
         yield "a renumbering deletes files"
 
 
-@_action
+@_of_actions
 def replay_faults(body: Body) -> Iterator[str]:
     """Yield how a replay would take rows away, or reach beyond its table."""
     if any(rows < 0 for rows in body["account"].values()):
@@ -175,7 +175,7 @@ def replay_faults(body: Body) -> Iterator[str]:
         yield "a replay deletes files"
 
 
-@_action
+@_of_actions
 def quarantine_faults(body: Body) -> Iterator[str]:
     """Yield how rows would go that are not put into quarantine."""
     if any(rows > 0 for rows in body["account"].values()) or _REJECTS in body["remove"]:
@@ -188,7 +188,7 @@ def quarantine_faults(body: Body) -> Iterator[str]:
         yield "a quarantine deletes files"
 
 
-@_action
+@_of_actions
 def retention_faults(body: Body) -> Iterator[str]:
     """Yield how a retention would do anything but let whole partitions go."""
     name = (body.get("facts") or {}).get("retention_plan") if isinstance(body.get("facts"), dict) else None

@@ -40,7 +40,7 @@ def authorise(lake: "Lake", plan: Plan) -> None:
     Raises `ranklake.segments.envelope.MissingKeyError` where the key of its seal is not at hand, and what the
     store raises.
     """
-    _sealed(lake, plan)
+    _verify_seal(lake, plan)
     cast("Verifier", resolve(KINDS[plan.kind].verify))(lake, plan)
 
 
@@ -54,7 +54,7 @@ def no_file(lake: "Lake", plan: Plan, path: str) -> RefusedPlanError:
     return refusal(lake, plan, f"the plan adds a file that is not there, or is none: {path}", RESTORE)
 
 
-def _sealed(lake: "Lake", plan: Plan) -> None:
+def _verify_seal(lake: "Lake", plan: Plan) -> None:
     trust = lake.trust
     if trust.plans_key and SEAL in plan.body and not is_sealed(plan.facts, trust.plans_key):
         raise refusal(lake, plan, "the plan's seal is not that of its key")
@@ -88,28 +88,28 @@ def verify_files(lake: "Lake", plan: Plan, *, passes_over: bool = False) -> None
         if table not in table_names():
             raise refusal(lake, plan, f"the plan changes a table that is not known: {table}")
         handle = delta_table(lake, table)
-        if handle is not None and _committed(handle, table, plan.number):
+        if handle is not None and _is_committed(handle, table, plan.number):
             continue
         for row in added.get(table, []):
-            _held(lake, plan, table, row)
-        live = {} if handle is None else {row["path"]: row for row in _live(handle)}
+            _verify_added(lake, plan, table, row)
+        live = {} if handle is None else {row["path"]: row for row in _live_files(handle)}
         # One of a derived table that is not live is no harm: a rollup may have replaced its own.
         for row in plan.body["remove"].get(table, []):
             if row["path"] in live or not (passes_over or contract(table).kind == "derived"):
-                _dropped(lake, plan, table, row, live)
+                _verify_removed(lake, plan, table, row, live)
 
 
-def _committed(handle: "DeltaTable", table: str, number: int) -> bool:
+def _is_committed(handle: "DeltaTable", table: str, number: int) -> bool:
     done = number_of(handle) if table == LEDGER else said(handle, PLAN_ID)
     return done is not None and done >= number
 
 
-def _live(handle: "DeltaTable") -> list[dict[str, Any]]:
+def _live_files(handle: "DeltaTable") -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = files(handle).select(["path", "size_bytes", "num_records", "date"]).to_pylist()
     return rows
 
 
-def _held(lake: "Lake", plan: Plan, table: str, row: Mapping[str, Any]) -> None:
+def _verify_added(lake: "Lake", plan: Plan, table: str, row: Mapping[str, Any]) -> None:
     """Look whether a new file is there, with the rows that the plan says."""
     path = lake.path("tables", table, row["path"])
     try:
@@ -121,7 +121,7 @@ def _held(lake: "Lake", plan: Plan, table: str, row: Mapping[str, Any]) -> None:
         raise refusal(lake, plan, f"the plan says of a file what is not true, {row['rows']} rows for {rows}: {path}")
 
 
-def _dropped(
+def _verify_removed(
     lake: "Lake", plan: Plan, table: str, row: Mapping[str, Any], live: Mapping[str, Mapping[str, Any]]
 ) -> None:
     """Look whether a file that goes has the rows that the plan says."""

@@ -17,7 +17,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.governance.retired import is_over, retired
+from ranklake.lake.governance.retired import is_all_retired, retired_dates
 from ranklake.lake.ingest.deduplication import joined_slots
 from ranklake.lake.plans.kinds import is_replayable
 from ranklake.lake.plans.plan import LEDGER, read_plan
@@ -55,7 +55,7 @@ class Selection:
 
 def select(lake: "Lake", spool: "Spool", table: str, first: date, last: date) -> Selection:
     """Return what a replay of a fact table's dates takes. Raises `ReplayError`."""
-    taken = retired(lake).get(table, {})
+    taken = retired_dates(lake).get(table, {})
     handle = delta_table(lake, table)
     copies: dict[str, list[str]] = defaultdict(list)
     for item in spool.listing():
@@ -68,7 +68,7 @@ def select(lake: "Lake", spool: "Spool", table: str, first: date, last: date) ->
     there = set() if handle is None else set(files(handle)["date"].to_pylist())
     # A segment all of whose rows retention took is wanted for nothing, and was swept from the spool.
     lost = (row for row in every if row["sha256"] not in copies)
-    swept = {(row["sha256"], row["plan"]) for row in lost if is_over(row, taken, there)}
+    swept = {(row["sha256"], row["plan"]) for row in lost if is_all_retired(row, taken, there)}
     rows = [row for row in every if row["rows_stored"] > 0 and (row["sha256"], row["plan"]) not in swept]
     span = {first + timedelta(days=offset) for offset in range((last - first).days + 1)}
     wanted: list[tuple[dict[str, Any], frozenset[date]]] = []

@@ -16,8 +16,7 @@ from ranklake.lake.contracts.load import contract, table_names
 from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.governance.retired import RAW
-from ranklake.lake.governance.retired import retired as retired_dates
+from ranklake.lake.governance.retired import RAW, retired_dates
 from ranklake.lake.ingest.disowned import Claim
 from ranklake.lake.ingest.index_summary import not_taken_in
 from ranklake.lake.ingest.ingestion_index import Stream, stream_of_row

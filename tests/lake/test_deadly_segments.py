@@ -15,7 +15,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.read import read
 from ranklake.lake.ingest import ingest_plan, isolation, task
 from ranklake.lake.plans import subprocess_workers
-from ranklake.lake.plans.attempts import WHOLE, Attempts, named
+from ranklake.lake.plans.attempts import WHOLE, Attempts, segments_digest
 from ranklake.lake.plans.workers import InProcess, WorkersError
 from ranklake.lake.spool.spool import Spool
 from ranklake.segments.segment import SegmentFooter, SegmentName
@@ -124,13 +124,13 @@ def test_tries_are_counted_across_drivers(lake, spool, deadly):
     plan = ingest_plan.compose(lake, Spool(str(spool)), 1)
     lake.put_if_absent(plan.name, plan.to_json())
     mark(lake, WHOLE, "begun", isolation.TRIES)
-    mark(lake, named(plan.body["segments"]), "begun", 1)
-    mark(lake, named([{"path": str(third)}]), "died", isolation.TRIES - 1)
+    mark(lake, segments_digest(plan.body["segments"]), "begun", 1)
+    mark(lake, segments_digest([{"path": str(third)}]), "died", isolation.TRIES - 1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(isolation, "set_aside", _interrupt)
         with pytest.raises(KeyboardInterrupt):
             bring(lake, spool)
-    assert Attempts(lake, 1).died(named([{"path": str(third)}])) == isolation.TRIES
+    assert Attempts(lake, 1).died(segments_digest([{"path": str(third)}])) == isolation.TRIES
     assert Attempts(lake, 1).begun(WHOLE) == isolation.TRIES, "an interrupt is no death"
     started = []
     with pytest.MonkeyPatch.context() as patch:

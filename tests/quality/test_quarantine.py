@@ -188,7 +188,7 @@ def test_what_came_after_the_scan_is_left_for_the_next_check(site):
         seen.update(taken)
         return []
 
-    plan.propose_and_carry_out(
+    plan.write_and_carry_out(
         site.lake,
         lambda number: None if seen else quarantine.compose(site.lake, number, target, [part], report),
         lambda found: action_plan.execute(site.lake, found),

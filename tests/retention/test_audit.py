@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ranklake.errors import RanklakeError
 from ranklake.lake.audit import trail as trail_module
 from ranklake.lake.audit.chain import GENESIS, digest
-from ranklake.lake.audit.heads import Heads
+from ranklake.lake.audit.heads import HeadRecords
 from ranklake.lake.audit.proof import prove, verify
 from ranklake.lake.audit.trail import BrokenTrailError, Entry, record, record_all, resume, trail
 from ranklake.lake.contracts.arrow import arrow_schema
@@ -279,14 +279,14 @@ def test_a_row_whose_head_was_not_written_is_no_false_alarm(site, monkeypatch, w
     """Killed between a row and its head the trail is whole, and the next call writes the head."""
     site.lake = site.lake.trusting(Trust(audit_witness=f"file:{site.folder}/witness"))
     fill(site, 3)
-    genuine = Heads.note
+    genuine = HeadRecords.note
 
     def dying(self, head):
         if where == "lake" or "witness" in self.where:
             raise SystemExit
         genuine(self, head)
 
-    monkeypatch.setattr(Heads, "note", dying)
+    monkeypatch.setattr(HeadRecords, "note", dying)
     with pytest.raises(SystemExit):
         record(site.lake, ACTOR, "test.once", "thing", once=True)
     monkeypatch.undo()
