@@ -8,9 +8,10 @@ claims of a digest ─▶ by prefix, those that may not lie there apart ─▶ o
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ranklake.lake.ingest.ingestion_index import Cuts, SlotFile, Standing, slot_file_of, stream_of
+from ranklake.lake.trust.planned_segment import EarlierCut, PlannedSegment
 from ranklake.lake.trust.writers import NOT_ENCRYPTED, OTHERS_INCARNATION
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def plan_rows(
     cuts: Mapping[SlotFile, Cuts],
     known: Mapping[int, Standing],
     rules: Sequence[str],
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[PlannedSegment]:
     """Yield what a plan says of segments.
 
     Parameters
@@ -133,7 +134,7 @@ def plan_rows(
         }
 
 
-def _places(spool: "Spool", earlier: Cuts | None) -> list[dict[str, Any]]:
+def _places(spool: "Spool", earlier: Cuts | None) -> list[EarlierCut]:
     """Return where segments of a slot file lie that were taken in; the table that tells is no word to leave a spool."""
     places = earlier.places if earlier else ()
     return [

@@ -10,9 +10,9 @@ path ─▶ digest ─▶ shape known, footer as the name ─┬─▶ a batch: 
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,7 @@ from ranklake.lake.ingest.small_segments import SmallSegments
 from ranklake.lake.spool.gate import UnreadError
 from ranklake.lake.spool.packs import Reader
 from ranklake.lake.storage.store import Lake
+from ranklake.lake.trust.planned_segment import EarlierCut, PlannedSegment
 from ranklake.lake.trust.writers import CONFLICT, Authenticator
 from ranklake.segments.envelope import decrypt
 from ranklake.segments.keys import find_key
@@ -67,7 +68,7 @@ class Loaded:
 class _Batch:
     """Segments that were opened and not yet checked."""
 
-    plan: list[Mapping[str, Any]] = field(default_factory=list)
+    plan: list[PlannedSegment] = field(default_factory=list)
     segments: list[Incoming] = field(default_factory=list)
     tables: list[pa.Table] = field(default_factory=list)
     rows: int = 0
@@ -96,7 +97,7 @@ class Loader:
         self._decoder = SmallSegments(lake.limits)
         self._raw: dict[str, bytes] = {}
 
-    def load(self, plan: Sequence[Mapping[str, Any]]) -> Iterator[Loaded]:
+    def load(self, plan: Sequence[PlannedSegment]) -> Iterator[Loaded]:
         """Load what rows of a plan name, in their order. Raises what `segment_reading.load` does."""
         batch = _Batch()
         for rows, contested in together(plan):
@@ -115,7 +116,7 @@ class Loader:
                 yield self._carefully(row)
         yield from self._finish(batch)
 
-    def _open(self, row: Mapping[str, Any], batch: _Batch) -> bool:
+    def _open(self, row: PlannedSegment, batch: _Batch) -> bool:
         """Open a segment and add it to a batch; return False, and add nothing, where that is not plain sailing."""
         target, path = self._target, row["path"]
         name = segment_name(path)
@@ -186,13 +187,13 @@ class Loader:
         assert self._target is not None
         return Rows(batch.segments, counts.tolist(), with_values(rows, self._target))
 
-    def _carefully(self, row: Mapping[str, Any]) -> Loaded:
+    def _carefully(self, row: PlannedSegment) -> Loaded:
         again = self._reader.read_again
         segment = load(self._lake, self._read, self._opener, self._target, row, self._authenticator, again)
         self._raw.pop(row["path"], None)
         return Loaded([segment, *segment.copies], self._parts(segment))
 
-    def _heard(self, claims: Sequence[Mapping[str, Any]]) -> Iterator[Loaded]:
+    def _heard(self, claims: Sequence[PlannedSegment]) -> Iterator[Loaded]:
         """Load segments that claim one slot file; those that contradict what came before are set aside."""
         target = self._target
         accepted = [said for said in map(self._earlier, _earlier_of(claims)) if said is not None]
@@ -214,7 +215,7 @@ class Loader:
             count = said.rows.num_rows
             yield Loaded([segment], iter([Rows([segment], [count], said.rows)] if count else []))
 
-    def _one(self, row: Mapping[str, Any], kept: dict[str, bytes]) -> Incoming:
+    def _one(self, row: PlannedSegment, kept: dict[str, bytes]) -> Incoming:
         """Load a segment, and keep its bytes by path."""
 
         def read(path: str) -> bytes:
@@ -223,7 +224,7 @@ class Loader:
 
         return load(self._lake, read, self._opener, self._target, row, self._authenticator)
 
-    def _earlier(self, place: Mapping[str, Any]) -> Said | None:
+    def _earlier(self, place: EarlierCut) -> Said | None:
         """Return what a segment says that an earlier plan took in; None where it is not there to be asked any more."""
         if self._target is None:
             return None
@@ -233,8 +234,18 @@ class Loader:
             return None
         segment = Incoming(place["path"], place["sha256"], len(raw), segment_name(place["path"]))
         unasked = Authenticator(self._authenticator.encryption_key)
+        row: PlannedSegment = {
+            "path": place["path"],
+            "others": [],
+            "table": self._target.table,
+            "bytes": len(raw),
+            "rows": 0,
+            "sha256": place["sha256"],
+            "seen": "",
+            "taken": False,
+        }
         try:
-            examine(raw, segment, self._opener, self._target, {"taken": False}, unasked, self._lake.limits)
+            examine(raw, segment, self._opener, self._target, row, unasked, self._lake.limits)
         except Exception:  # noqa: BLE001 - it is not what it was, or its key is gone
             return None
         return replace(said_by(segment, self._target), signed=place["signed"])
@@ -252,6 +263,6 @@ class Loader:
                 yield Rows([segment], [part.num_rows], part)
 
 
-def _earlier_of(claims: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _earlier_of(claims: Sequence[PlannedSegment]) -> list[EarlierCut]:
     """Return the segments of earlier plans that rows of a plan name, each once."""
     return list({place["path"]: place for row in claims for place in row.get("earlier", ())}.values())

@@ -9,19 +9,21 @@ repeat.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from ranklake.lake.trust.planned_segment import PlannedSegment
+
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.ingest.incoming import Incoming
 
 _TOLD_ANEW: Final = frozenset({"ts", "slot"})
-Row = Mapping[str, Any]
+Row = PlannedSegment
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from ranklake.lake.trust.planned_segment import PlannedSegment
 from ranklake.segments.segment import SegmentName
 
 SlotFile = tuple[int, int]  # incarnation, segment
@@ -103,7 +104,7 @@ def joined_slots(texts: Iterable[str]) -> str:
     return " ".join(_text(low, high) for low, high in held)
 
 
-def seen_before(segments: Iterable[Mapping[str, Any]]) -> dict[SlotFile, Slots]:
+def seen_before(segments: Iterable[PlannedSegment]) -> dict[SlotFile, Slots]:
     """Return the slots that earlier plans brought in of slot files that are here again.
 
     Parameters

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from ranklake.lake.delta.data_file import DataFile
 from ranklake.lake.trust.limits import DEFAULT, Limits
+from ranklake.lake.trust.planned_segment import PlannedSegment
 from ranklake.lake.trust.writers import NOT_ASKED, Authenticator
 
 PIECE_BYTES: Final = 256 * 2**20
@@ -25,7 +26,7 @@ class Group:
     table
         As the spool's folder says.
     segments
-        Rows of the plan: path, others (paths that claim the same digest), sha256, bytes, seen (slots that came before).
+        Rows of the plan.
     plan, created
         The plan's number and time; rejected rows carry them.
     store_rows, store_rejects
@@ -42,7 +43,7 @@ class Group:
     spool_uri: str
     storage: dict[str, str]
     table: str
-    segments: list[dict[str, Any]]
+    segments: list[PlannedSegment]
     plan: int
     created: datetime
     store_rows: bool = True

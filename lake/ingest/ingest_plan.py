@@ -31,6 +31,7 @@ from ranklake.lake.plans.workers import ONE, PIECE_SHARE, Room, Workers
 from ranklake.lake.spool.gate import printable
 from ranklake.lake.storage.reachability import LakeError
 from ranklake.lake.trust.limits import Limits
+from ranklake.lake.trust.planned_segment import PlannedSegment
 from ranklake.lake.trust.writers import NOT_ASKED, Authenticator
 from ranklake.segments.keys import has_key
 
@@ -220,7 +221,7 @@ def _metadata(plan: Plan) -> dict[str, str]:
     return {"ranklake.plan": str(plan.number), "ranklake.kind": plan.kind}
 
 
-def expected_cpu_s(segments: list[dict[str, Any]]) -> float:
+def expected_cpu_s(segments: list[PlannedSegment]) -> float:
     """Return about what segments of a plan take: a look at each, and their rows."""
     return len(segments) * SEGMENT_CPU_S + float(sum(row["rows"] for row in segments)) * ROW_CPU_S
 
@@ -257,11 +258,11 @@ def _number(lake: "Lake", table: str) -> int:
     return 0 if found is None else number_of(found)
 
 
-def _chunks(segments: list[dict[str, Any]], at_a_time: int) -> Iterator[list[dict[str, Any]]]:
+def _chunks(segments: list[PlannedSegment], at_a_time: int) -> Iterator[list[PlannedSegment]]:
     total = sum(segment["rows"] for segment in segments)
     tasks = min(at_a_time * math.ceil(total / (at_a_time * GROUP_ROWS)), max(1, total // LEAST_GROUP_ROWS))
     share = total / max(1, tasks)
-    chunk: list[dict[str, Any]] = []
+    chunk: list[PlannedSegment] = []
     rows = size = 0
     end, stem = share, ""
     for segment in segments:

@@ -7,13 +7,14 @@ Each try is marked (`ranklake.lake.plans.attempts`), so that who dies with it is
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ranklake.lake.ingest.group import Compacted, Group, as_one
 from ranklake.lake.ingest.task import compact, set_aside, slot_files
 from ranklake.lake.plans.attempts import segments_digest
 from ranklake.lake.plans.subprocess_workers import InSubprocess
 from ranklake.lake.plans.workers import InProcess, WorkersError
+from ranklake.lake.trust.planned_segment import PlannedSegment
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.attempts import Attempts
@@ -59,7 +60,7 @@ class Careful:
             return set_aside(group, DEADLY)
         return as_one([self.carry_out(replace(group, segments=good)), set_aside(replace(group, segments=bad), DEADLY)])
 
-    def _lives(self, group: Group, row: dict[str, Any]) -> bool:
+    def _lives(self, group: Group, row: PlannedSegment) -> bool:
         return self._last_tried(replace(group, segments=[row])) is not None
 
     def _last_tried(self, group: Group) -> Compacted | None:

@@ -5,8 +5,8 @@ bytes ─▶ digest ─▶ clear text ─▶ Parquet ─▶ footer and contents 
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,6 +18,7 @@ from ranklake.lake.ingest.segment_columns import checked, days_of, extent_of, fo
 from ranklake.lake.spool.gate import GONE, TOO_LARGE, UNREAD, UNSTEADY, UnreadError
 from ranklake.lake.storage.store import Lake
 from ranklake.lake.trust.limits import Limits, decoded_bytes
+from ranklake.lake.trust.planned_segment import PlannedSegment
 from ranklake.lake.trust.writers import OTHERS_INCARNATION, Authenticator, RefusedSegmentError
 from ranklake.segments.envelope import EncryptionError, NotAuthenticError, decrypt
 from ranklake.segments.keys import find_key
@@ -38,7 +39,7 @@ def load(
     read: Callable[[str], bytes],
     opener: "Opener",
     target: Contract | None,
-    row: Mapping[str, Any],
+    row: PlannedSegment,
     authenticator: Authenticator,
     again: Callable[[str], bytes] | None = None,
 ) -> Incoming:
@@ -83,7 +84,7 @@ def load(
     return first
 
 
-def within(row: Mapping[str, Any], limits: Limits, path: str = "") -> str:
+def within(row: PlannedSegment, limits: Limits, path: str = "") -> str:
     """Return the path of a segment of a plan, or another of its bytes. Raises `UnreadError` if it is too large."""
     if row["bytes"] > limits.segment_bytes:
         raise UnreadError(TOO_LARGE)
@@ -109,7 +110,7 @@ def examine(
     segment: Incoming,
     opener: "Opener",
     target: Contract | None,
-    row: Mapping[str, Any],
+    row: PlannedSegment,
     authenticator: Authenticator,
     limits: Limits,
     *,

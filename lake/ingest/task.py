@@ -9,7 +9,7 @@ A task holds one piece at a time, whatever it is given: segments without end, on
 that was sealed a thousand times. Of the rows before the piece it remembers only the slots of the last slot file.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -23,6 +23,7 @@ from ranklake.lake.spool.gate import GONE, UnreadError
 from ranklake.lake.spool.packs import Reader
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.storage.store import Lake, LakeError
+from ranklake.lake.trust.planned_segment import PlannedSegment
 from ranklake.segments.envelope import EncryptionError
 
 
@@ -85,12 +86,12 @@ def _parted(group: Group, error: Exception) -> Compacted:
     return as_one([compact(replace(group, segments=good)), *alone])
 
 
-def slot_files(segments: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+def slot_files(segments: Sequence[PlannedSegment]) -> list[list[PlannedSegment]]:
     """Return segments of a plan, in its order, those of one slot file together."""
     return [list(rows) for _, rows in groupby(segments, key=_slot_file)]
 
 
-def _slot_file(row: Mapping[str, Any]) -> tuple[Any, ...]:
+def _slot_file(row: PlannedSegment) -> tuple[Any, ...]:
     name = segment_name(row["path"])
     return (row["path"],) if name is None else (name.incarnation, name.segment)
 

@@ -8,9 +8,9 @@ tried it. Two drivers at once count each other as dead, which costs care, no row
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ranklake.lake.storage.listing import listed
 
@@ -79,6 +79,6 @@ class Attempts:
             self._lake.fs.rm_file(self._lake.path(f"{self._stem}{mark}"))
 
 
-def segments_digest(segments: Sequence[dict[str, Any]]) -> str:
+def segments_digest(segments: Sequence[Mapping[str, object]]) -> str:
     """Return what to call some segments of a plan."""
-    return hashlib.sha256("\n".join(row["path"] for row in segments).encode("utf-8", "replace")).hexdigest()[:16]
+    return hashlib.sha256("\n".join(str(row["path"]) for row in segments).encode("utf-8", "replace")).hexdigest()[:16]

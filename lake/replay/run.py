@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,6 +37,7 @@ from ranklake.lake.replay.selection import Selection, select
 from ranklake.lake.replay.task import Rebuild, discard, rebuild
 from ranklake.lake.rollups.registry import ROLLUPS
 from ranklake.lake.rollups.runner import recompute
+from ranklake.lake.trust.planned_segment import PlannedSegment
 from ranklake.lake.trust.writers import Authenticator
 
 if TYPE_CHECKING:
@@ -190,7 +191,7 @@ class _Composer:
     def _tasks(self, number: int) -> Iterator[Rebuild]:
         created = datetime.now(UTC)
         # Cuts of one slot file have seen different slots before them, so each goes into a task of its own.
-        by_days: dict[tuple[frozenset[date], int], list[dict[str, Any]]] = defaultdict(list)
+        by_days: dict[tuple[frozenset[date], int], list[PlannedSegment]] = defaultdict(list)
         cuts: Counter[tuple[int, int]] = Counter()
         for row, days in self.chosen.segments:
             slot_file = (row["incarnation"], row["segment"])
@@ -215,9 +216,9 @@ class _Composer:
                 )
 
 
-def _groups(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+def _groups(rows: Iterable[PlannedSegment]) -> Iterator[list[PlannedSegment]]:
     """Cut segments into tasks."""
-    group: list[dict[str, Any]] = []
+    group: list[PlannedSegment] = []
     held = 0
     for row in rows:
         if group and held + row["rows"] > GROUP_ROWS:

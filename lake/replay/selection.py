@@ -23,6 +23,7 @@ from ranklake.lake.plans.kinds import is_replayable
 from ranklake.lake.plans.plan import LEDGER, read_plan
 from ranklake.lake.query.scan import live_files
 from ranklake.lake.replay.errors import MissingSegmentsError, ReplayError
+from ranklake.lake.trust.planned_segment import PlannedSegment
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan
@@ -50,7 +51,7 @@ class Selection:
     days: tuple[date, ...]
     kept: tuple[date, ...]
     live: pa.Table
-    segments: list[tuple[dict[str, Any], frozenset[date]]]
+    segments: list[tuple[PlannedSegment, frozenset[date]]]
 
 
 def select(lake: "Lake", spool: "Spool", table: str, first: date, last: date) -> Selection:
@@ -120,11 +121,21 @@ def _spans(row: Mapping[str, Any], day: date) -> bool:
     return low is None or high is None or low.date() <= day <= high.date()
 
 
-def _as_planned(row: Mapping[str, Any], paths: Sequence[str], seen: str) -> dict[str, Any]:
+def _as_planned(row: Mapping[str, Any], paths: Sequence[str], seen: str) -> PlannedSegment:
     """Return a segment as plans of kind ``ingest`` name it."""
     path, *others = sorted(paths)
-    facts = {name: row[name] for name in ("table", "sha256", "bytes", "rows", "incarnation", "segment")}
-    return {"path": path, "others": others, "seen": seen, "taken": False, **facts}
+    return {
+        "path": path,
+        "others": others,
+        "table": row["table"],
+        "bytes": row["bytes"],
+        "rows": row["rows"],
+        "sha256": row["sha256"],
+        "seen": seen,
+        "taken": False,
+        "incarnation": row["incarnation"],
+        "segment": row["segment"],
+    }
 
 
 def _refuse_changed(lake: "Lake", table: str, days: set[date]) -> None:

@@ -15,6 +15,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from ranklake.errors import RanklakeError
+from ranklake.lake.trust.planned_segment import PlannedSegment
 from ranklake.segments.envelope import MissingKeyError
 from ranklake.segments.keys import find_key, has_key, read_keyring
 from ranklake.segments.segment import SegmentFooter, SegmentName
@@ -177,7 +178,7 @@ class Authenticator:
     encryption_key: str = ""
     rules: tuple[Rule, ...] = ()
 
-    def signer_of(self, clear: bytes, footer: SegmentFooter, name: SegmentName, row: Mapping[str, Any]) -> str | None:
+    def signer_of(self, clear: bytes, footer: SegmentFooter, name: SegmentName, row: PlannedSegment) -> str | None:
         """Return the id of the key that signed a segment which a row of a plan names, as `signer_of` does."""
         place = row.get("rule", -1)
         rule = self.rules[place] if 0 <= place < len(self.rules) else None
