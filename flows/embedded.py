@@ -10,7 +10,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ranklake.flows.calls import ChecksFailedError, Settings
+from ranklake.flows.calls import ChecksFailedError
+from ranklake.flows.settings import FlowSettings
 
 _SETTINGS = {
     "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "true",
@@ -24,7 +25,7 @@ _SETTINGS = {
 }
 
 
-def run_pipeline(settings: Settings, home: Path) -> dict[str, Any]:
+def run_pipeline(settings: FlowSettings, home: Path) -> dict[str, Any]:
     """Run the pipeline flow and return its result, also where checks failed: its ``check`` says so.
 
     Parameters

@@ -1,15 +1,19 @@
 """Configuration: ``ranklake.toml``, then the environment, then options; the later wins.
 
-``RANKLAKE_CONFIG`` names the file (default: ``ranklake.toml`` in the current folder, if there is one). A key that is
-not known is an error, never ignored: a misspelt retention path would otherwise keep data that should go.
+``RANKLAKE_CONFIG`` names the file (default: ``ranklake.toml`` in the current folder, if there is one). An unknown key
+is an error, never ignored: a misspelt retention path would otherwise keep data that should go.
+
+A key is declared once, as a field of its section. Its type, its default, its check and the variable that overrides it
+all come from there; what uses it reads it from the `Config` or, in a room, from what `ranklake.context` opens.
 """
 
 import os
 import re
 import tomllib
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from ranklake.capture.common.settings import PREFIX, Settings
 from ranklake.errors import RanklakeError, did_you_mean
@@ -22,11 +26,17 @@ class ConfigError(RanklakeError):
     """A configuration file or value that cannot be used."""
 
 
+def _variable(name: str) -> str:
+    """Declare a key that an environment variable overrides. Text; empty by default."""
+    found: str = field(default="", metadata={"variable": name})
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class LakeSection:
     """Where the governed tables are."""
 
-    uri: str = ""
+    uri: str = _variable("RANKLAKE_LAKE")
     """Folder or object-store URI of the lake; overridden by ``RANKLAKE_LAKE`` and ``--lake``."""
 
 
@@ -34,7 +44,7 @@ class LakeSection:
 class SpoolSection:
     """Where capture uploads segments to and ingest reads them from."""
 
-    uri: str = ""
+    uri: str = _variable("RANKLAKE_SPOOL")
     """Folder or object-store URI of the spool; overridden by ``RANKLAKE_SPOOL`` and ``--spool``."""
     local: str = ""
     """Folder on a node's own disk that ranks record into; ``RANKLAKE_LOCAL_SPOOL`` wins. Empty: below /var/tmp."""
@@ -94,7 +104,7 @@ class SqlSection:
 class CostSection:
     """What devices cost."""
 
-    prices: str = ""
+    prices: str = _variable("RANKLAKE_PRICES")
     """Price table (CSV), see docs/goodput.md; overridden by ``RANKLAKE_PRICES``. Empty: costs are unknown."""
 
 
@@ -119,7 +129,7 @@ class RetentionSection:
 class AuditSection:
     """What the audit trail is held against."""
 
-    witness: str = ""
+    witness: str = _variable("RANKLAKE_AUDIT_WITNESS")
     """Where its head is written down outside the lake: ``file:/folder`` or a URI that who writes the lake cannot write;
     overridden by ``RANKLAKE_AUDIT_WITNESS``. Empty: only beside the table."""
 
@@ -128,7 +138,7 @@ class AuditSection:
 class PlansSection:
     """Whether plans are sealed with a key that who writes the bucket need not have."""
 
-    key: str = ""
+    key: str = _variable("RANKLAKE_PLANS_KEY")
     """Where the keys are: ``file:/path``, ``env:NAME`` or ``command:/path``; the first seals, all are believed;
     overridden by ``RANKLAKE_PLANS_KEY``. Empty: plans are not sealed."""
     require_signed_plans: bool = False
@@ -151,7 +161,7 @@ class Config:
     artifacts: ArtifactsSection = field(default_factory=ArtifactsSection)
     plans: PlansSection = field(default_factory=PlansSection)
     capture: Settings = field(default_factory=Settings)
-    storage: dict[str, str] = field(default_factory=dict)
+    storage: dict[str, str] = field(default_factory=dict, repr=False)
     """Object-store options under delta-rs's names, such as ``aws_endpoint_url``; leave credentials to their chains."""
     file: str = ""
     """The file that was read, as an absolute path; empty if there is none."""
@@ -159,40 +169,35 @@ class Config:
     @property
     def trust(self) -> Trust:
         """What the lake is held against."""
-        return Trust(
-            audit_witness=os.environ.get("RANKLAKE_AUDIT_WITNESS") or self.audit.witness,
-            plans_key=os.environ.get("RANKLAKE_PLANS_KEY") or self.plans.key,
-            require_signed_plans=self.plans.require_signed_plans,
-            spools=(self.spool.uri,) if self.spool.uri else (),
-        )
+        spools = (self.spool.uri,) if self.spool.uri else ()
+        return Trust(self.audit.witness, self.plans.key, self.plans.require_signed_plans, spools)
 
     @property
-    def encryption_key(self) -> str:
-        """Where segments' keys are, as `ranklake.capture.common.settings.Settings` says it; the environment wins."""
-        return os.environ.get(f"{PREFIX}ENCRYPTION_KEY") or self.capture.encryption_key
+    def overlay(self) -> Path | None:
+        """Folder of the operator's own contracts, if there is one."""
+        return Path(self.contracts.overlay) if self.contracts.overlay else None
 
-    @property
-    def signing_key(self) -> str:
-        """Where the key is to sign segments with, likewise."""
-        return os.environ.get(f"{PREFIX}SIGNING_KEY") or self.capture.signing_key
+    def uri_of(self, noun: str) -> str:
+        """Return the URI of the ``lake`` or the ``spool``. Raises `ConfigError` if there is none."""
+        uri: str = getattr(self, noun).uri
+        if not uri:
+            mend = f"pass --{noun} URI, set RANKLAKE_{noun.upper()}, or write uri under [{noun}] in ranklake.toml"
+            raise ConfigError(f"no {noun} is named", mend=mend)
+        return uri
+
+    def overridden(self, given: Mapping[str, object]) -> Self:
+        """Return the configuration with some keys replaced: values by ``section.key``. An empty one changes nothing."""
+        sections: dict[str, Any] = {}
+        for place, value in given.items():
+            name, _, key = place.partition(".")
+            if value:
+                sections[name] = replace(sections.get(name, getattr(self, name)), **{key: value})
+        return replace(self, **sections)
 
 
-_SECTIONS = {
-    "lake": LakeSection,
-    "spool": SpoolSection,
-    "dask": DaskSection,
-    "contracts": ContractsSection,
-    "retention": RetentionSection,
-    "sql": SqlSection,
-    "cost": CostSection,
-    "audit": AuditSection,
-    "ingest": Limits,
-    "artifacts": ArtifactsSection,
-    "plans": PlansSection,
-    "capture": Settings,
+_SECTIONS: dict[str, Any] = {
+    item.name: item.default_factory for item in fields(Config) if is_dataclass(item.default_factory)
 }
-
-
 _TAKES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (float, int), "bool": (bool,), "tuple": (list, tuple)}
 _TABLES: dict[str, type] = {"prefixes": Prefix}
 """Keys under which tables stand, and what each of them is; under others stands text."""
@@ -226,7 +231,8 @@ def load_config(path: Path | None = None) -> Config:
             hint = did_you_mean(name, [*_SECTIONS, "storage"])
             raise ConfigError(f"unknown section [{name}]", where=_place(file, text, rf"\[{re.escape(name)}"), mend=hint)
         sections[name] = _section(name, body, file, text)
-    return _with_environment(Config(**sections, file=str(file.absolute()) if file.is_file() else ""))
+    found = Config(**sections, file=str(file.absolute()) if file.is_file() else "")
+    return found.overridden(_from_environment())
 
 
 def _section(name: str, body: dict[str, Any], file: Path, text: str) -> object:
@@ -271,20 +277,13 @@ def _place(file: Path, text: str, needle: str) -> str:
     return str(file)
 
 
-def _with_environment(config: Config) -> Config:
-    return Config(
-        lake=LakeSection(os.environ.get("RANKLAKE_LAKE") or config.lake.uri),
-        spool=replace(config.spool, uri=os.environ.get("RANKLAKE_SPOOL") or config.spool.uri),
-        dask=config.dask,
-        contracts=config.contracts,
-        retention=config.retention,
-        sql=config.sql,
-        ingest=config.ingest,
-        cost=CostSection(os.environ.get("RANKLAKE_PRICES") or config.cost.prices),
-        audit=config.audit,
-        artifacts=config.artifacts,
-        plans=config.plans,
-        capture=config.capture,
-        storage=config.storage,
-        file=config.file,
-    )
+def _from_environment() -> dict[str, object]:
+    """Return what variables say, by ``section.key``."""
+    found = {
+        f"{name}.{item.name}": item.metadata["variable"]
+        for name, kind in _SECTIONS.items()
+        for item in fields(kind)
+        if "variable" in item.metadata
+    }
+    found |= {f"capture.{key}": f"{PREFIX}{key.upper()}" for key in ("encryption_key", "signing_key")}
+    return {place: os.environ.get(variable, "") for place, variable in found.items()}

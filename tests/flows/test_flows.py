@@ -10,8 +10,10 @@ from contextlib import closing
 import pytest
 from segments import put_segment, step_rows
 
-from ranklake.flows.calls import Settings, ingest_once, pipeline_once
+from ranklake.flows.calls import ingest_once
 from ranklake.flows.retrying import may_pass
+from ranklake.flows.settings import FlowSettings
+from ranklake.flows.stages import pipeline_once
 from ranklake.flows.storage import StorageReferenceError, storage_options
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.read import read
@@ -22,10 +24,10 @@ from ranklake.quality.check import run_checks
 EMBEDDED = """
 import json, sys
 from pathlib import Path
-from ranklake.flows.calls import Settings
+from ranklake.flows.settings import FlowSettings
 from ranklake.flows.embedded import run_pipeline
 if __name__ == "__main__":
-    settings = Settings(sys.argv[1], sys.argv[2], storage=sys.argv[4])
+    settings = FlowSettings(sys.argv[1], sys.argv[2], storage=sys.argv[4])
     print(json.dumps(run_pipeline(settings, Path(sys.argv[3])), default=str))
 """
 SECRET = "q8Zr3xKpW1vT6yLmN4cJ9sHd2fGb7aQe"
@@ -77,7 +79,7 @@ def test_the_pipeline_checks_rollups_that_it_made(tmp_path):
     """One call checks facts, rolls them up, and checks what came of them: nothing derived is left unjudged."""
     put_segment(tmp_path / "spool", step_rows(10))
     lake = Lake.create(str(tmp_path / "lake"))
-    done = pipeline_once(Settings(lake.uri, str(tmp_path / "spool")))
+    done = pipeline_once(FlowSettings(lake.uri, str(tmp_path / "spool")).context())
     derived = {rollup.name for rollup in ROLLUPS if read(lake, contract(rollup.name)).num_rows}
     assert derived <= set(read(lake, contract("quality_results"))["table"].to_pylist())
     assert done["check"]["checks"]["passed"] > 0
@@ -89,7 +91,7 @@ def test_the_pipeline_checks_rollups_that_it_made(tmp_path):
 def test_parameters_take_no_secret(given):
     """Options in place of a reference, and a URI with credentials, are refused without being said again."""
     with pytest.raises(StorageReferenceError) as error:
-        Settings(**{"lake": "l", "spool": "s", **given})
+        FlowSettings(**{"lake": "l", "spool": "s", **given})
     assert SECRET not in str(error.value)
 
 
@@ -98,8 +100,8 @@ def test_options_are_read_where_they_are_needed(tmp_path, monkeypatch):
     (tmp_path / "c.toml").write_text('[storage]\na = "b"\nn = 1\n')
     assert storage_options(f"file:{tmp_path}/c.toml") == {"a": "b", "n": "1"}
     monkeypatch.setenv("OPTIONS", '{"a": "b"}')
-    assert Settings("l", "s", storage="env:OPTIONS").options == {"a": "b"}
-    assert Settings("l", "s").options == {}
+    assert FlowSettings("l", "s", storage="env:OPTIONS").context().config.storage == {"a": "b"}
+    assert FlowSettings("l", "s").context().config.storage == {}
     monkeypatch.setenv("OPTIONS", SECRET)
     for reference in ("env:OPTIONS", "env:NOWHERE", "file:/nowhere", SECRET):
         with pytest.raises(StorageReferenceError) as error:
@@ -110,7 +112,7 @@ def test_options_are_read_where_they_are_needed(tmp_path, monkeypatch):
 def test_calls_need_no_prefect(tmp_path):
     """The plain calls work in a process that never imports Prefect."""
     code = (
-        "import sys; from ranklake.flows.calls import Settings, ingest_once;"
+        "import sys; from ranklake.flows.stages import pipeline_once;"
         "assert 'prefect' not in sys.modules and 'great_expectations' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -138,6 +140,6 @@ def test_only_what_may_pass_is_tried_again(error, again):
 def test_ingest_once_is_repeatable(tmp_path):
     """Calling the ingest of a flow twice stores rows once and says that the second found nothing."""
     put_segment(tmp_path / "spool", step_rows(10))
-    settings = Settings(str(tmp_path / "lake"), str(tmp_path / "spool"), dask_workers=1)
-    assert ingest_once(settings)["rows_stored"] == 10
-    assert ingest_once(settings)["plans"] == []
+    settings = FlowSettings(str(tmp_path / "lake"), str(tmp_path / "spool"), dask_workers=1)
+    assert ingest_once(settings.context())["rows_stored"] == 10
+    assert ingest_once(settings.context())["plans"] == []

@@ -17,7 +17,8 @@ from ranklake.bench.generate import write_node
 from ranklake.bench.job import Job
 from ranklake.cli import cli
 from ranklake.errors import RanklakeError
-from ranklake.flows.calls import Settings, catalog_once
+from ranklake.flows.calls import catalog_once
+from ranklake.flows.settings import FlowSettings
 from ranklake.lake.catalog.refresh import refresh
 from ranklake.lake.catalog.sizes import column_sizes, live_files, newest, table_size
 from ranklake.lake.contracts import contract, load_contracts, load_metrics
@@ -189,7 +190,7 @@ def test_the_command_shows_sizes_and_freshness(lake):
 def test_the_pipeline_and_the_command_refresh(lake):
     """`ranklake catalog refresh` and the pipeline's last step write the same tables."""
     done = json.loads(run("refresh", "--lake", lake.uri, "--json"))
-    assert done == catalog_once(Settings(lake.uri, ""))
+    assert done == catalog_once(FlowSettings(lake.uri).context())
 
 
 def test_without_a_lake_the_contracts_are_shown(tmp_path, monkeypatch):

@@ -15,7 +15,9 @@ from governed import Site
 from segments import DAY, put_segment, step_rows
 
 from ranklake.cli import cli, run
-from ranklake.flows.calls import DamageError, Settings, pipeline_once, refuse_damage, rollup_once, upkeep_once
+from ranklake.flows.calls import DamageError, refuse_damage, rollup_once, upkeep_once
+from ranklake.flows.settings import FlowSettings
+from ranklake.flows.stages import pipeline_once
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import append_files, files, number_of, swap
 from ranklake.lake.delta.data_file import DataFile, digest_of
@@ -270,12 +272,12 @@ def test_what_a_schedule_calls_fails_for_damage(site):
     """A flow does all that it can and then fails, naming the file, where the command exits 1."""
     path = data_files(site)[0]
     flip_middle(path)
-    settings = Settings(site.lake.uri, str(site.spool))
+    context = FlowSettings(site.lake.uri, str(site.spool)).context()
     for done in (
-        rollup_once(settings),
-        upkeep_once(settings),
-        upkeep_once(settings, with_scrub=True),
-        pipeline_once(settings),
+        rollup_once(context),
+        upkeep_once(context),
+        upkeep_once(context, with_scrub=True),
+        pipeline_once(context),
     ):
         with pytest.raises(DamageError, match=path.name) as caught:
             refuse_damage(done)

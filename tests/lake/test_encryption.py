@@ -252,7 +252,7 @@ def test_bytes_under_another_segments_name_are_quarantined(spool, tmp_path):
 def test_the_command_says_which_key_is_missing(spool, tmp_path, monkeypatch, capsys):
     """`ranklake ingest` brings in the rest, names the key in one line and exits 1; with the key it exits 0."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ranklake.commands.ingest.on_demand", lambda *_: nullcontext(InProcess()))
+    monkeypatch.setattr("ranklake.context.on_demand", lambda *_: nullcontext(InProcess()))
     arguments = ["ingest", "--lake", str(tmp_path / "lake"), "--spool", str(spool)]
     assert run(arguments) == 1
     assert f"1 segments wait for the key {ONE.id}; name its source by encryption_key" in capsys.readouterr().err

@@ -17,7 +17,6 @@ from rollup_inputs import append
 from segments import DAY, put_bytes, put_segment, step_rows
 
 from ranklake.cli import run
-from ranklake.commands import upkeep as upkeep_command
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta import read as read_module
 from ranklake.lake.delta.commit import append_files, files, fingerprint
@@ -273,7 +272,7 @@ def test_a_log_gets_checkpoints(lake, spool, monkeypatch):
 
 def test_the_command(tmp_path, spool, capsys, monkeypatch):
     """The command says what it would do, does it, and finds nothing more to do; JSON for machines."""
-    monkeypatch.setattr(upkeep_command, "on_demand", lambda *_: contextlib.nullcontext(InProcess()))
+    monkeypatch.setattr("ranklake.context.on_demand", lambda *_: contextlib.nullcontext(InProcess()))
     lake = Lake.create(str(tmp_path / "lake"))
     bring_minutes(lake, spool, 3)
     command = ["upkeep", "--lake", str(tmp_path / "lake")]

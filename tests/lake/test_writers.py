@@ -325,7 +325,7 @@ keys = "{keys}"
 def test_the_commands_say_what_was_refused(spool, tmp_path, monkeypatch, capsys):
     """`ranklake ingest` and `status` tell of each reason; the books add up."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ranklake.commands.ingest.on_demand", lambda *_: nullcontext(InProcess()))
+    monkeypatch.setattr("ranklake.context.on_demand", lambda *_: nullcontext(InProcess()))
     text = CONFIGURATION.format(spool=spool, keys=source_of(tmp_path / "a", ONE))
     (tmp_path / "ranklake.toml").write_text(text)
     genuine(spool, 0)
@@ -390,7 +390,7 @@ def test_the_pages_example_does_what_it_says(tmp_path, monkeypatch, capsys):
     script, _, asked = "".join(text for language, text in fences if language == "bash").partition("ranklake ingest\n")
     environment = os.environ | {"RANKLAKE_LOCAL_SPOOL": "local"}
     subprocess.run(["bash", "-ec", script], env=environment, capture_output=True, timeout=120, check=True)
-    monkeypatch.setattr("ranklake.commands.ingest.on_demand", lambda *_: nullcontext(InProcess()))
+    monkeypatch.setattr("ranklake.context.on_demand", lambda *_: nullcontext(InProcess()))
     for command in ("ranklake ingest", *asked.splitlines()):
         assert run(shlex.split(command)[1:]) == 0
     said = capsys.readouterr()

@@ -337,6 +337,19 @@ def test_a_plan_that_asks_for_no_signature_is_refused(site, forged):
     assert len(site.rows("steps")) == (0 if forged else 10)
 
 
+def test_every_command_asks_for_the_signatures_that_are_configured(site, monkeypatch, capsys):
+    """A forged plan of ingest is refused by whichever command finds it, such as upkeep, not by ingest alone."""
+    put_segment(site.spool, step_rows(10))
+    forged = ingest_plan.compose(site.lake, Spool(str(site.spool)), 1)
+    site.lake.put_if_absent(forged.name, forged.to_json())
+    config = site.folder / "ranklake.toml"
+    config.write_text(f'[[spool.prefixes]]\nrequire_signed = true\nkeys = "{keyring(site, ONE)}"\n')
+    monkeypatch.setenv("RANKLAKE_CONFIG", str(config))
+    assert run(["upkeep", "--lake", site.lake.uri]) == 2
+    assert "asks for no signature" in capsys.readouterr().err
+    assert site.rows("steps") == []
+
+
 @pytest.mark.parametrize("how", ["link to a file", "link to a folder", "dots", "outside"])
 def test_nothing_is_deleted_by_way_of_a_link(site, how):
     """A link in a table's folder, or a path with dots, leads nowhere."""

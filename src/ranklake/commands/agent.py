@@ -22,7 +22,8 @@ from ranklake.capture.node.spool_monitor import SpoolMonitor
 from ranklake.capture.node.worker import WorkerTask, run, send
 from ranklake.capture.spool.leader import Leadership, leader
 from ranklake.capture.spool.places import LocalSpoolError, local_root, spool_uri
-from ranklake.commands.options import configuration, json_option
+from ranklake.commands.options import json_option, optional_spool, with_config
+from ranklake.config import Config
 from ranklake.segments.storage_options import fsspec_options
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Duty:
 
 
 @click.command()
-@click.option("--spool", metavar="URI", help="URI or folder of the spool; default: where each run meant to send it.")
+@optional_spool("URI or folder of the spool; default: where each run meant to send it.")
 @click.option("--local-dir", metavar="DIR", help="Local spool of this node; default: as the runs here have it.")
 @click.option("--once", is_flag=True, help="Look once, send all, and end.")
 @click.option(
@@ -106,10 +107,9 @@ class Duty:
     help="Time between reads of a page.",
 )
 @json_option
-@click.pass_context
-def agent(  # noqa: PLR0913, PLR0917 - click passes options by name
-    ctx: click.Context,
-    spool: str | None,
+@with_config
+def agent(  # noqa: PLR0913 - click passes options by name
+    config: Config,
     local_dir: str | None,
     interval_s: float,
     pack_s: float,
@@ -130,11 +130,10 @@ def agent(  # noqa: PLR0913, PLR0917 - click passes options by name
 
     With a spool named, it also samples the node's GPUs and the host, in a run of its own.
     """
-    config = configuration(ctx)
-    uri = spool_uri(spool or config.spool.uri)
+    uri = spool_uri(config.spool.uri)
     options = fsspec_options(uri, config.storage)
     stop = threading.Event()
-    keys = config.encryption_key, config.signing_key
+    keys = config.capture.encryption_key, config.capture.signing_key
     sources = Sources(sample, sample_interval_s, scrape, scrape_interval_s)
     root = local_root(local_dir, config.spool.local)
     duty = Duty(

@@ -4,11 +4,12 @@ import json
 
 import click
 
-from ranklake.commands.options import configuration, json_option, lake_option
+from ranklake.commands.context import with_context
+from ranklake.commands.options import json_option, lake_option
+from ranklake.context import Context
 from ranklake.lake.audit.proof import Proof, prove
 from ranklake.lake.audit.trail import resume as go_on
 from ranklake.lake.audit.trail import trail
-from ranklake.lake.storage.store import Lake
 
 
 @click.group()
@@ -19,14 +20,14 @@ def audit() -> None:
 @audit.command()
 @lake_option
 @json_option
-@click.pass_context
-def verify(ctx: click.Context, lake: str, *, as_json: bool) -> int:
+@with_context
+def verify(context: Context, *, as_json: bool) -> int:
     """Prove that no row of the trail was altered, removed, put in between, or cut off its end.
 
     The end is held against the head records in the lake, and against those at the witness, where [audit] witness names
     one. Exits 1, naming the first broken row, if one was.
     """
-    proof = prove(_opened(ctx, lake))
+    proof = prove(context.open_lake())
     if as_json:
         facts = {"rows": proof.rows, "whole": proof.whole, "first_broken": proof.broken, "why": proof.why or None}
         click.echo(json.dumps({**facts, "lost": proof.lost, "vouched_for": proof.witnessed}))
@@ -48,23 +49,23 @@ def told(proof: Proof) -> list[str]:
 @lake_option
 @click.option("--by", metavar="NAME", required=True, help="Who goes on; kept in the trail.")
 @click.option("--reason", metavar="TEXT", required=True, help="What was found; kept in the trail.")
-@click.pass_context
-def resume(ctx: click.Context, lake: str, by: str, reason: str) -> None:
+@with_context
+def resume(context: Context, by: str, reason: str) -> None:
     """Go on behind rows that were cut off and cannot be restored.
 
     What is lost stays visible: the next row says how many rows are missing, and every proof says so again.
     """
-    number = go_on(_opened(ctx, lake), by, reason)
+    number = go_on(context.open_lake(), by, reason)
     click.echo(f"the audit trail goes on at row {number}, which says what is lost")
 
 
 @audit.command("list")
 @lake_option
 @json_option
-@click.pass_context
-def list_(ctx: click.Context, lake: str, *, as_json: bool) -> None:
+@with_context
+def list_(context: Context, *, as_json: bool) -> None:
     """List who did what to governed data, and why."""
-    rows = trail(_opened(ctx, lake))
+    rows = trail(context.open_lake())
     if as_json:
         plain = [{**row, "ts": row["ts"].isoformat(), "date": row["date"].isoformat()} for row in rows]
         click.echo(json.dumps(plain))
@@ -76,8 +77,3 @@ def list_(ctx: click.Context, lake: str, *, as_json: bool) -> None:
         click.echo(
             f"{row['seq']:>5}  {row['ts']:%Y-%m-%d %H:%M:%S}  {row['actor']}  {row['action']}  {row['subject']}{reason}"
         )
-
-
-def _opened(ctx: click.Context, lake: str) -> Lake:
-    config = configuration(ctx)
-    return Lake.open(lake, config.storage).trusting(config.trust)

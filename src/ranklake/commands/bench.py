@@ -9,8 +9,9 @@ import click
 
 from ranklake.bench.generate import Generated, generate
 from ranklake.bench.job import DEFAULT_START, SEAL_S, Job
-from ranklake.commands.options import configuration, json_option, spool_option
+from ranklake.commands.options import json_option, spool_option, with_config
 from ranklake.commands.progress import progress_bar
+from ranklake.config import Config
 from ranklake.segments.storage_options import fsspec_options
 
 _FORMATS = ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d")
@@ -68,13 +69,12 @@ def bench() -> None:
 )
 @click.option("--workers", type=click.IntRange(min=0), default=0, help="Processes; default: one for each core.")
 @json_option
-@click.pass_context
+@with_config
 def generate_command(
-    ctx: click.Context,
+    config: Config,
     /,
     hours: float,
     start: datetime,
-    spool: str,
     *,
     packed: bool,
     workers: int,
@@ -86,7 +86,8 @@ def generate_command(
     The same options give the same bytes. Nobody ran this: the run is called synthetic-…, and its labels say so.
     """
     job = Job(seconds=hours * 3600, start=start.replace(tzinfo=UTC), **rest)
-    options = fsspec_options(spool, configuration(ctx).storage)
+    spool = config.uri_of("spool")
+    options = fsspec_options(spool, config.storage)
     with progress_bar("nodes") as progress:
         made = generate(job, spool, options, packed=packed, workers=workers, progress=progress)
     click.echo(json.dumps(asdict(made)) if as_json else _told(made))

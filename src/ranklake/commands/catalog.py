@@ -9,8 +9,10 @@ from typing import Any
 
 import click
 
-from ranklake.commands.catalog_parts import export, overlay_option, refresh, size_text, sizes
-from ranklake.commands.options import configuration, json_option
+from ranklake.commands.catalog_parts import export, refresh, size_text, sizes
+from ranklake.commands.context import with_context
+from ranklake.commands.options import contracts_option, json_option, overriding
+from ranklake.context import Context
 from ranklake.errors import did_you_mean
 from ranklake.lake.catalog.catalog import UnknownNameError, find, span
 from ranklake.lake.catalog.sizes import TableSize, live_files, table_size
@@ -48,12 +50,18 @@ def catalog() -> None:
 @catalog.command()
 @click.argument("name", metavar="[TABLE|METRIC]", required=False)
 @json_option
-@overlay_option
-@click.option("--lake", metavar="URI", help="Lake whose sizes to show; default the configured one, if it is there.")
-@click.pass_context
-def show(ctx: click.Context, name: str | None, overlay: Path | None, lake: str | None, *, as_json: bool) -> None:
+@contracts_option
+@overriding(
+    "--lake",
+    place="lake.uri",
+    expose_value=True,
+    metavar="URI",
+    help="Lake whose sizes to show; default the configured one, if it is there.",
+)
+@with_context
+def show(context: Context, name: str | None, lake: str | None, *, as_json: bool) -> None:
     """Show what a table or metric is, and how fresh and large; without a name, list them."""
-    target = _lake(ctx, lake)
+    target, overlay = _lake(context, is_needed=lake is not None), context.overlay
     if name is None:
         tables, metrics = load_contracts(overlay), load_metrics(overlay)
         held = {one: _size(target, one) for one in tables} if target else {}
@@ -105,14 +113,13 @@ for _part in (sizes, refresh, export):
     catalog.add_command(_part)
 
 
-def _lake(ctx: click.Context, named: str | None) -> Lake | None:
-    """Return the lake that is named, or the configured one if it is there."""
-    config = configuration(ctx)
-    if named:
-        return Lake.open(named, config.storage)
+def _lake(context: Context, *, is_needed: bool) -> Lake | None:
+    """Return the lake; None if there is none and it is not needed."""
     try:
-        return Lake.open(config.lake.uri, config.storage) if config.lake.uri else None
+        return context.open_lake() if context.config.lake.uri else None
     except NotALakeError:  # nothing was ingested yet
+        if is_needed:
+            raise
         return None
 
 

@@ -1,44 +1,26 @@
 """What ``ranklake catalog`` has besides showing: ``sizes``, ``refresh`` and ``export``."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 import yaml
 
-from ranklake.commands.options import configuration, json_option, lake_option
+from ranklake.commands.context import with_context
+from ranklake.commands.options import contracts_option, json_option, lake_option
+from ranklake.context import Context
 from ranklake.errors import did_you_mean
 from ranklake.lake.catalog.refresh import refresh as refresh_catalog
 from ranklake.lake.catalog.sizes import Sizes, column_sizes, live_files, newest, table_size
-from ranklake.lake.contracts import contract, load_contracts
+from ranklake.lake.contracts import contract
 from ranklake.lake.contracts.odcs import document
-from ranklake.lake.storage.store import Lake, cannot_write
+from ranklake.lake.storage.store import cannot_write
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _STEP: Final = 1024
-
-
-def _overlay(ctx: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
-    """Return the overlay from ``--contracts``, else the configured one."""
-    del parameter
-    configured = configuration(ctx).contracts.overlay
-    return value or (Path(configured) if configured else None)
-
-
-def overlay_option(command: Command) -> Command:
-    """Pass ``overlay``: the folder of the user's own contracts, or None."""
-    return click.option(
-        "--contracts",
-        "overlay",
-        metavar="DIR",
-        type=click.Path(path_type=Path),
-        callback=_overlay,
-        help="Folder of your own contracts and metrics.",
-    )(command)
 
 
 def size_text(size: float) -> str:
@@ -53,17 +35,15 @@ def size_text(size: float) -> str:
 @click.command()
 @click.argument("table", required=False)
 @lake_option
-@overlay_option
+@contracts_option
 @click.option("--files", type=click.IntRange(min=1), help="Look at so many of the newest files only; default all.")
 @json_option
-@click.pass_context
-def sizes(
-    ctx: click.Context, table: str | None, lake: str, overlay: Path | None, files: int | None, *, as_json: bool
-) -> None:
+@with_context
+def sizes(context: Context, table: str | None, files: int | None, *, as_json: bool) -> None:
     """Say what a table's columns cost in its files; without a table, what each table costs."""
-    target = Lake.open(lake, configuration(ctx).storage)
+    lake = context.open_lake()
     if table is None:
-        held = [table_size(name, *live_files(target, name)) for name in load_contracts(overlay)]
+        held = [table_size(name, *live_files(lake, name)) for name in context.contracts()]
         held = sorted((one for one in held if one.rows), key=lambda one: -one.stored_bytes)
         if as_json:
             click.echo(json.dumps([asdict(one) for one in held], default=str))
@@ -76,9 +56,9 @@ def sizes(
         ]
         click.echo("\n".join(lines))
         return
-    of = contract(table, overlay)
-    _, live = live_files(target, table)
-    found = None if live is None or not live.num_rows else column_sizes(target, of, newest(live, files))
+    of = contract(table, context.overlay)
+    _, live = live_files(lake, table)
+    found = None if live is None or not live.num_rows else column_sizes(lake, of, newest(live, files))
     if as_json:
         click.echo(json.dumps(None if found is None else _facts(found)))
     else:
@@ -115,12 +95,12 @@ def _costs(found: Sizes) -> Iterator[str]:
 
 @click.command()
 @lake_option
-@overlay_option
+@contracts_option
 @json_option
-@click.pass_context
-def refresh(ctx: click.Context, lake: str, overlay: Path | None, *, as_json: bool) -> None:
+@with_context
+def refresh(context: Context, *, as_json: bool) -> None:
     """Bring catalog_tables, catalog_columns and catalog_metrics up to date."""
-    done = refresh_catalog(Lake.open(lake, configuration(ctx).storage), overlay)
+    done = refresh_catalog(context.open_lake(), context.overlay)
     if as_json:
         click.echo(json.dumps(asdict(done)))
     else:
@@ -136,12 +116,13 @@ def refresh(ctx: click.Context, lake: str, overlay: Path | None, *, as_json: boo
     type=click.Path(path_type=Path, file_okay=False),
     help="Write a file per contract, <table>.odcs.yaml; default: print them.",
 )
-@overlay_option
-def export(tables: tuple[str, ...], form: str, output: Path | None, overlay: Path | None) -> None:
+@contracts_option
+@with_context
+def export(context: Context, tables: tuple[str, ...], form: str, output: Path | None) -> None:
     """Write contracts in the words of a standard; by default all of them."""
     if form != "odcs":
         raise click.UsageError(f"no format is called {form!r}; {did_you_mean(form, ['odcs'])}")
-    chosen = [contract(name, overlay) for name in tables] or list(load_contracts(overlay).values())
+    chosen = [contract(name, context.overlay) for name in tables] or list(context.contracts().values())
     documents = {one.table: yaml.safe_dump(document(one), sort_keys=False, width=120) for one in chosen}
     if output is None:
         click.echo("---\n".join(documents.values()), nl=False)

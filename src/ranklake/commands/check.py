@@ -3,13 +3,13 @@
 import json
 from collections import Counter
 from collections.abc import Iterable
-from pathlib import Path
 
 import click
 
-from ranklake.commands.options import configuration, json_option, lake_option
+from ranklake.commands.context import with_context
+from ranklake.commands.options import json_option, lake_option
 from ranklake.commands.progress import progress_bar
-from ranklake.lake.storage.store import Lake
+from ranklake.context import Context
 from ranklake.quality.check import run_checks
 from ranklake.quality.results import CheckReport, CheckResult
 
@@ -25,8 +25,8 @@ _WORDS = (
 @click.argument("tables", metavar="[TABLE]...", nargs=-1)
 @lake_option
 @json_option
-@click.pass_context
-def check(ctx: click.Context, tables: tuple[str, ...], lake: str, *, as_json: bool) -> int:
+@with_context
+def check(context: Context, tables: tuple[str, ...], *, as_json: bool) -> int:
     """Run the contracts' checks on new partitions of all tables, or of those named.
 
     New is a partition whose files, or whose checks, changed since it was last checked. Rows that fail a check whose
@@ -34,11 +34,9 @@ def check(ctx: click.Context, tables: tuple[str, ...], lake: str, *, as_json: bo
 
     Exits 1 if a check of severity error failed or could not be computed, or failed before on rows that are still there.
     """
-    config = configuration(ctx)
-    overlay = Path(config.contracts.overlay) if config.contracts.overlay else None
-    target = Lake.open(lake, config.storage).trusting(config.trust)
+    lake = context.open_lake()
     with progress_bar("check") as progress:
-        report = run_checks(target, tables or None, contracts_overlay=overlay, progress=progress)
+        report = run_checks(lake, tables or None, contracts_overlay=context.overlay, progress=progress)
     if as_json:
         click.echo(json.dumps(report.summary()))
     else:

@@ -12,8 +12,8 @@ from ranklake.capture.recover import recover
 from ranklake.commands.options import json_option
 from ranklake.demo.launch import WORLD_SIZE, Trained, launch
 from ranklake.demo.summary import Facts, gather, render
-from ranklake.flows.calls import Settings
 from ranklake.flows.embedded import run_pipeline
+from ranklake.flows.settings import FlowSettings
 
 
 @click.command()
@@ -36,7 +36,7 @@ def demo(folder: Path, steps: int, slow_rank: int | None, kill_rank: int | None,
     _say("2/4 adopting what the ranks left behind", started)
     recover(folder / "local", str(spool))
     _say("3/4 ingest, check, rollup: Prefect flows on a Dask cluster", started)
-    done = run_pipeline(Settings(str(lake), str(spool), dask_workers=2), folder / "prefect")
+    done = run_pipeline(FlowSettings(str(lake), str(spool), dask_workers=2), folder / "prefect")
     _say("4/4 asking the lake", started)
     facts = gather(str(lake), str(spool), trained, done["check"])
     if as_json:

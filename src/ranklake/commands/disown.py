@@ -5,9 +5,10 @@ import json
 
 import click
 
-from ranklake.commands.options import configuration, json_option, lake_option
+from ranklake.commands.context import with_context
+from ranklake.commands.options import json_option, lake_option
+from ranklake.context import Context
 from ranklake.lake.ingest.disowned import Claim
-from ranklake.lake.storage.store import Lake
 from ranklake.retention.disown import disown as set_aside
 
 
@@ -17,8 +18,8 @@ from ranklake.retention.disown import disown as set_aside
 @click.option("--reason", metavar="TEXT", required=True, help="Why; kept in the audit trail.")
 @click.option("--by", metavar="NAME", help="Who does it; default: the account that runs this.")
 @json_option
-@click.pass_context
-def disown(ctx: click.Context, name: str, lake: str, reason: str, by: str | None, *, as_json: bool) -> None:
+@with_context
+def disown(context: Context, name: str, reason: str, by: str | None, *, as_json: bool) -> None:
     """Set a segment or a stream aside whose word cannot be, so that the books of the others hold again.
 
     Named as 'ranklake status' names it, or as its file is called: steps/r1~a0~r00000~0123456789abcdef~000002 is a
@@ -26,9 +27,7 @@ def disown(ctx: click.Context, name: str, lake: str, reason: str, by: str | None
     table rejects, and what it says was recorded does not count any more. Killed half-way, it is finished by the next
     command that changes the lake.
     """
-    config = configuration(ctx)
-    target = Lake.open(lake, config.storage).trusting(config.trust)
-    done = set_aside(target, Claim.parse(name), by or getpass.getuser(), reason)
+    done = set_aside(context.open_lake(), Claim.parse(name), by or getpass.getuser(), reason)
     if as_json:
         click.echo(json.dumps({"disowned": str(done.claim), "plan": done.plan, "rows": done.rows, "now": done.fresh}))
     elif done.fresh:

@@ -8,8 +8,9 @@ import click
 from ranklake.capture.importers.formats import FORMATS
 from ranklake.capture.importers.imports import Imported, import_files
 from ranklake.capture.sealing.keys import SealingKeys
-from ranklake.commands.options import configuration, json_option, spool_option
+from ranklake.commands.options import json_option, spool_option, with_config
 from ranklake.commands.progress import progress_bar
+from ranklake.config import Config
 
 
 @click.command(
@@ -23,12 +24,11 @@ from ranklake.commands.progress import progress_bar
     "--mapping", metavar="FILE", help="For table: a file, or helios, helios-capacity, straggler-trace, worker-steps."
 )
 @json_option
-@click.pass_context
+@with_config
 def import_(
-    ctx: click.Context,
+    config: Config,
     format_name: str,
     paths: tuple[str, ...],
-    spool: str,
     run: str | None,
     mapping: str | None,
     *,
@@ -40,11 +40,10 @@ def import_(
     stored twice. Rows that do not convert go to quarantine, counted. Exits 1 if a file was damaged at its end, or
     nothing was converted.
     """
-    config = configuration(ctx)
-    keys = SealingKeys(config.encryption_key, config.signing_key)
+    keys = SealingKeys(config.capture.encryption_key, config.capture.signing_key)
     with progress_bar("import") as progress:
         done = import_files(
-            format_name, paths, spool,
+            format_name, paths, config.uri_of("spool"),
             run=run, mapping=mapping, storage=config.storage, keys=keys, progress=progress,
         )  # fmt: skip
     click.echo(json.dumps(asdict(done)) if as_json else _told(done))

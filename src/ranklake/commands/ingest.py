@@ -5,13 +5,12 @@ from dataclasses import asdict
 
 import click
 
-from ranklake.commands.options import cluster, configuration, dask_option, json_option, lake_option, spool_option
+from ranklake.commands.context import with_context
+from ranklake.commands.options import dask_option, json_option, lake_option, spool_option
 from ranklake.commands.progress import progress_bar
 from ranklake.commands.tell import tell, tell_damaged
+from ranklake.context import Context
 from ranklake.lake.ingest.run import ingest as run_ingest
-from ranklake.lake.plans.dask_workers import on_demand
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.storage.store import Lake
 from ranklake.segments.envelope import MissingKeyError
 from ranklake.segments.keys import read_keyring
 
@@ -28,23 +27,17 @@ from ranklake.segments.keys import read_keyring
     help="Days an ingested segment stays in the spool.",
 )
 @json_option
-@click.pass_context
-def ingest(ctx: click.Context, lake: str, spool: str, dask: str | None, keep_days: int, *, as_json: bool) -> int:
+@with_context
+def ingest(context: Context, keep_days: int, *, as_json: bool) -> int:
     """Bring new segments from the spool into the lake, exactly once.
 
     Makes the lake if the place is empty. Run it as often as you like, from as many machines as you like: what is in the
     lake already is never stored again, and what a dead run left half done is finished first. Exits 1 if encrypted
     segments wait for a key that is not at hand, or files that were to be merged are damaged.
     """
-    config = configuration(ctx)
-    opened = Lake.create(lake, config.storage, config.encryption_key)
-    target = opened.trusting(config.trust.reading(spool)).limited(config.ingest)
-    source = Spool(spool, config.storage, config.spool.writers, config.ingest)
-    with (
-        on_demand(*cluster(config, dask)) as crew,
-        progress_bar("ingest") as progress,
-    ):
-        done = run_ingest(target, source, crew, keep_days=keep_days, progress=progress)
+    lake = context.create_lake()
+    with context.workers() as workers, progress_bar("ingest") as progress:
+        done = run_ingest(lake, context.spool(), workers, keep_days=keep_days, progress=progress)
     if as_json:
         click.echo(json.dumps(asdict(done)))
     elif not done.plans:
@@ -67,7 +60,7 @@ def ingest(ctx: click.Context, lake: str, spool: str, dask: str | None, keep_day
             tell(f"{count} segments wait for the keys {key_id}", err=True)
             continue
         mend = "name its source by encryption_key under [capture] in ranklake.toml"
-        tell(f"{count} segments wait for the key {key_id}; {_why(target.encryption_key) or mend}", err=True)
+        tell(f"{count} segments wait for the key {key_id}; {_why(lake.encryption_key) or mend}", err=True)
     tell_damaged(done.damaged)
     return 1 if done.waiting or done.damaged else 0
 

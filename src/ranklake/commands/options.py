@@ -1,17 +1,24 @@
-"""Options that several commands share, and how they find their lake and spool."""
+"""Options that several commands share. Those that override configuration are declared here, each once.
+
+Their values do not become parameters of the command: `configuration` and `with_config` return the configuration with
+them in it, and `ranklake.commands.context.with_context` what is made of it.
+"""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import update_wrapper
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 import click
 
-from ranklake.config import Config, ConfigError, load_config
+from ranklake.config import Config, load_config
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+_GIVEN: Final = "ranklake.given"
 
 
-def configuration(ctx: click.Context) -> Config:
-    """Return the configuration of this invocation, read once."""
+def configured(ctx: click.Context) -> Config:
+    """Return the configuration without the options of this invocation, read once."""
     found = ctx.find_object(Config)
     if found is None:
         found = load_config()
@@ -19,37 +26,72 @@ def configuration(ctx: click.Context) -> Config:
     return found
 
 
-def _named(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str:
-    """Return the URI for ``--lake`` or ``--spool`` (the parameter's name says which)."""
-    noun = str(parameter.name)
-    uri = value or str(getattr(configuration(ctx), noun).uri)
-    if not uri:
-        mend = f"pass --{noun} URI, set RANKLAKE_{noun.upper()}, or write uri under [{noun}] in ranklake.toml"
-        raise ConfigError(f"no {noun} is named", mend=mend)
-    return uri
+def given(ctx: click.Context) -> dict[str, object]:
+    """Return what the options of this invocation override, by ``section.key``."""
+    found: dict[str, object] = ctx.meta.setdefault(_GIVEN, {})
+    return found
 
 
-def lake_option(command: Command) -> Command:
-    """Pass ``lake``: the URI from ``--lake``, ``RANKLAKE_LAKE`` or the configuration."""
-    return click.option("--lake", metavar="URI", callback=_named, help="URI or folder of the lake.")(command)
+def configuration(ctx: click.Context) -> Config:
+    """Return the configuration of this invocation."""
+    return configured(ctx).overridden(given(ctx))
 
 
-def spool_option(command: Command) -> Command:
-    """Pass ``spool``: the URI from ``--spool``, ``RANKLAKE_SPOOL`` or the configuration."""
-    return click.option("--spool", metavar="URI", callback=_named, help="URI or folder of the spool.")(command)
+def with_config(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Pass the `Config` of this invocation as the first argument."""
+
+    @click.pass_context
+    def run(ctx: click.Context, /, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - the command's own
+        return command(configuration(ctx), *args, **options)
+
+    return update_wrapper(run, command)
 
 
-def dask_option(command: Command) -> Command:
-    """Pass ``dask``: the scheduler's address, or None for the configured cluster or a local one."""
-    text = "Dask scheduler, such as tls://host:8786; default: a local cluster."
-    return click.option("--dask", metavar="ADDRESS", help=text)(command)
+def overriding(*names: str, place: str, required: bool = False, **attributes: Any) -> Callable[[Command], Command]:  # noqa: ANN401 - click's
+    """Declare an option that stands in place of a key, ``section.key``; a required one is refused if neither is set.
+
+    Parameters
+    ----------
+    attributes
+        As for `click.option`; with ``expose_value=True`` the command gets what was given, too.
+    """
+
+    def note(ctx: click.Context, parameter: click.Parameter, value: object) -> object:
+        del parameter
+        given(ctx)[place] = str(value or "")
+        if required:
+            configuration(ctx).uri_of(place.partition(".")[0])
+        return value
+
+    return click.option(*names, callback=note, **{"expose_value": False, **attributes})
 
 
-def cluster(config: Config, dask: str | None) -> tuple[str, int, str, dict[str, str]]:
-    """Return the cluster that is named (``dask``) or configured, as `lake.plans.dask_workers.on_demand` takes it."""
-    return dask or config.dask.address, config.dask.workers, config.dask.memory_limit, config.dask.tls
+lake_option = overriding("--lake", place="lake.uri", required=True, metavar="URI", help="URI or folder of the lake.")
+spool_option = overriding(
+    "--spool", place="spool.uri", required=True, metavar="URI", help="URI or folder of the spool."
+)
+dask_option = overriding(
+    "--dask",
+    place="dask.address",
+    metavar="ADDRESS",
+    help="Dask scheduler, such as tls://host:8786; default: a local cluster.",
+)
+contracts_option = overriding(
+    "--contracts",
+    place="contracts.overlay",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Folder of your own contracts and metrics.",
+)
+prices_option = overriding(
+    "--prices",
+    place="cost.prices",
+    metavar="FILE",
+    help="Price table (CSV) for the rollup cost; default: as configured.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def json_option(command: Command) -> Command:
-    """Pass ``as_json``: print JSON for machines instead of text for people."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+def optional_spool(text: str) -> Callable[[Command], Command]:
+    """Declare ``--spool`` for a command that does without one; the help says what it does then."""
+    return overriding("--spool", place="spool.uri", metavar="URI", help=text)

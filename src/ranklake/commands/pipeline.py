@@ -1,13 +1,15 @@
 """``ranklake pipeline``."""
 
 import json
-from dataclasses import asdict
 
 import click
 
-from ranklake.commands.options import configuration, dask_option, json_option, lake_option, spool_option
+from ranklake.commands.context import with_context
+from ranklake.commands.options import dask_option, json_option, lake_option, spool_option
 from ranklake.commands.tell import tell_damaged
-from ranklake.flows.calls import Settings, damage_in, pipeline_once
+from ranklake.context import Context
+from ranklake.flows.calls import damage_in
+from ranklake.flows.stages import pipeline_once
 
 
 @click.command()
@@ -15,31 +17,13 @@ from ranklake.flows.calls import Settings, damage_in, pipeline_once
 @spool_option
 @dask_option
 @json_option
-@click.pass_context
-def pipeline(ctx: click.Context, lake: str, spool: str, dask: str | None, *, as_json: bool) -> int:
+@with_context
+def pipeline(context: Context, *, as_json: bool) -> int:
     """Ingest, check facts, roll up, check rollups and refresh the catalog, once, in order.
 
     Exits 1 if a check failed, or data files are damaged.
     """
-    config = configuration(ctx)
-    settings = Settings(
-        lake,
-        spool,
-        f"file:{config.file}" if config.storage else "",
-        dask or config.dask.address,
-        config.dask.workers,
-        config.dask.memory_limit,
-        config.contracts.overlay,
-        config.encryption_key,
-        config.cost.prices,
-        config.dask.tls,
-        config.spool.prefixes,
-        asdict(config.ingest),
-        config.trust.audit_witness,
-        config.trust.plans_key,
-        config.trust.require_signed_plans,
-    )
-    done = pipeline_once(settings)
+    done = pipeline_once(context)
     if as_json:
         click.echo(json.dumps(done, default=str))
     else:

@@ -5,8 +5,9 @@ import json
 
 import click
 
-from ranklake.commands.options import configuration, json_option, lake_option
-from ranklake.lake.storage.store import Lake
+from ranklake.commands.context import with_context
+from ranklake.commands.options import json_option, lake_option
+from ranklake.context import Context
 from ranklake.retention.renumber import renumber as give_numbers
 
 
@@ -15,17 +16,15 @@ from ranklake.retention.renumber import renumber as give_numbers
 @lake_option
 @click.option("--by", metavar="NAME", help="Who does it; default: the account that runs this.")
 @json_option
-@click.pass_context
-def renumber(ctx: click.Context, run: str, lake: str, by: str | None, *, as_json: bool) -> None:
+@with_context
+def renumber(context: Context, run: str, by: str | None, *, as_json: bool) -> None:
     """Make attempts of the lives of a RUN that was recorded again under one name, so that no step is there twice.
 
     The rows of its later lives get the numbers behind its highest attempt, in all tables; ranks of one life stay
     together. Derived tables follow with the next 'ranklake rollup'. Kept in the audit trail. Killed half-way, it is
     finished by the next command that changes the lake.
     """
-    config = configuration(ctx)
-    target = Lake.open(lake, config.storage).trusting(config.trust)
-    done = give_numbers(target, run, by or getpass.getuser())
+    done = give_numbers(context.open_lake(), run, by or getpass.getuser())
     attempts = sorted(set(done.attempts.values()))
     if as_json:
         click.echo(json.dumps({"run": run, "plan": done.plan, "rows": done.rows, "attempts": attempts}))

@@ -7,13 +7,12 @@ from datetime import date, datetime
 
 import click
 
-from ranklake.commands.options import cluster, configuration, dask_option, json_option, lake_option, spool_option
+from ranklake.commands.context import with_context
+from ranklake.commands.options import dask_option, json_option, lake_option, spool_option
 from ranklake.commands.progress import progress_bar
-from ranklake.lake.plans.dask_workers import on_demand
+from ranklake.context import Context
 from ranklake.lake.plans.workers import InProcess, Workers
 from ranklake.lake.replay.run import replay as run_replay
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.storage.store import Lake
 
 _DAY = click.DateTime(["%Y-%m-%d"])
 
@@ -27,38 +26,24 @@ _DAY = click.DateTime(["%Y-%m-%d"])
 @spool_option
 @dask_option
 @json_option
-@click.pass_context
-def replay(  # noqa: PLR0913 - one parameter an option
-    ctx: click.Context,
-    table: str,
-    first: datetime,
-    last: datetime,
-    lake: str,
-    spool: str,
-    dask: str | None,
-    *,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
+@with_context
+def replay(context: Context, table: str, first: datetime, last: datetime, *, dry_run: bool, as_json: bool) -> None:
     """Rebuild dates of a table from the segments that the spool still has; rollups from their inputs.
 
     The rows come out as they were. What retention took or checks moved to quarantine stays away. Where segments are
     gone, or other rows would come out, nothing is changed.
     """
-    config = configuration(ctx)
-    target = Lake.open(lake, config.storage, config.encryption_key).trusting(config.trust.reading(spool))
-    target = target.priced(config.cost.prices).limited(config.ingest)
-    source = Spool(spool, config.storage, config.spool.writers, config.ingest)
+    lake, spool = context.open_lake(), context.spool()
     days = (first.date(), last.date())
     # Looked at first, so that no cluster starts for what cannot be done, nor for rollups, which need none.
-    done = run_replay(target, source, InProcess(), table, days, dry_run=True)
+    done = run_replay(lake, spool, InProcess(), table, days, dry_run=True)
     if done.partitions and not dry_run:
         with ExitStack() as stack:
-            crew: Workers = InProcess()
+            workers: Workers = InProcess()
             if done.segments:
-                crew = stack.enter_context(on_demand(*cluster(config, dask)))
+                workers = stack.enter_context(context.workers())
             progress = stack.enter_context(progress_bar("replay"))
-            done = run_replay(target, source, crew, table, days, progress=progress)
+            done = run_replay(lake, spool, workers, table, days, progress=progress)
     if as_json:
         click.echo(json.dumps({**asdict(done), "dry_run": dry_run}))
         return

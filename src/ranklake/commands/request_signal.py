@@ -1,12 +1,10 @@
 """``ranklake request-signal``: ask for a metric that nobody records yet."""
 
 import json
-from pathlib import Path
 
 import click
 
-from ranklake.commands.catalog_parts import overlay_option
-from ranklake.commands.options import configuration, json_option
+from ranklake.commands.options import configuration, configured, contracts_option, json_option
 from ranklake.config import ConfigError
 from ranklake.lake.contracts.model import Metric
 from ranklake.lake.contracts.requests import file_request
@@ -28,10 +26,10 @@ _MEND = "pass --contracts DIR or write overlay under [contracts] in ranklake.tom
     show_default=True,
     help="When a value would be due.",
 )
-@overlay_option
+@contracts_option
 @json_option
 @click.pass_context
-def request_signal(  # noqa: PLR0913 - one parameter an option
+def request_signal(
     ctx: click.Context,
     name: str,
     unit: str,
@@ -39,7 +37,6 @@ def request_signal(  # noqa: PLR0913 - one parameter an option
     owner: str,
     kind: str,
     sampling: str,
-    overlay: Path | None,
     *,
     as_json: bool,
 ) -> None:
@@ -47,10 +44,11 @@ def request_signal(  # noqa: PLR0913 - one parameter an option
 
     Asked again in the same words it changes nothing. Refused if there is such a metric.
     """
+    overlay = configuration(ctx).overlay
     if overlay is None:
         raise ConfigError("no folder of your own contracts is named", mend=_MEND)
     wanted = Metric(name, unit, kind, redact(owner), sampling, redact(why.strip()), status="requested")
-    configured = configuration(ctx).contracts.overlay
+    own = configured(ctx).overlay
     filed = file_request(overlay, wanted)
     if as_json:
         facts = {"metric": name, "path": str(filed.path), "new": filed.is_new, "near": filed.near}
@@ -58,7 +56,7 @@ def request_signal(  # noqa: PLR0913 - one parameter an option
         return
     click.echo(f"{name} {'is requested' if filed.is_new else 'was requested already'}: {filed.path}")
     shows = f"ranklake catalog {name}"
-    if not configured or overlay.resolve() != Path(configured).resolve():
+    if own is None or overlay.resolve() != own.resolve():
         shows += f" --contracts {overlay}"
         mend = f'without --contracts it is where ranklake.toml says overlay = "{overlay}" under [contracts]'
         click.echo(f"`{shows}` shows it; {mend}")

@@ -2,24 +2,18 @@
 
 import getpass
 import json
-from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, date, datetime
-from pathlib import Path
 
 import click
 
-from ranklake.commands.options import configuration, json_option, lake_option, spool_option
-from ranklake.config import Config
-from ranklake.lake.contracts.load import load_contracts
-from ranklake.lake.contracts.model import Contract
+from ranklake.commands.context import with_context
+from ranklake.commands.options import json_option, lake_option, optional_spool, spool_option
+from ranklake.context import Context
 from ranklake.lake.governance.retention_plans import RetentionPlan, register
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.storage.store import Lake
 from ranklake.retention.apply import apply as apply_plan
 from ranklake.retention.apply import approve as approve_plan
 from ranklake.retention.plan import make_plan
-from ranklake.retention.policy import Policies, load_policies
 from ranklake.retention.sweep import Swept
 from ranklake.retention.sweep import sweep as sweep_spool
 
@@ -38,13 +32,12 @@ def retain() -> None:
 @lake_option
 @click.option("--as-of", metavar="DATE", help="Day to plan for, such as 2026-12-31; default: today, UTC.")
 @json_option
-@click.pass_context
-def plan(ctx: click.Context, lake: str, as_of: str | None, *, as_json: bool) -> None:
+@with_context
+def plan(context: Context, as_of: str | None, *, as_json: bool) -> None:
     """Show what is older than its class is kept, and why it would go, and write that down as a plan."""
-    config = configuration(ctx)
-    contracts, policies = _law(config)
+    contracts, policies = context.contracts(), context.policies()
     day = _day(as_of)
-    made = make_plan(Lake.open(lake, config.storage).trusting(config.trust), contracts, policies, day)
+    made = make_plan(context.open_lake(), contracts, policies, day)
     if as_json:
         click.echo(json.dumps({"as_of": day.isoformat(), "plan": None if made is None else made.plain()}))
     elif made is None:
@@ -59,12 +52,10 @@ def plan(ctx: click.Context, lake: str, as_of: str | None, *, as_json: bool) -> 
 @click.option("--by", metavar="NAME", required=True, help="Who approves; kept in the audit trail.")
 @click.option("--reason", metavar="TEXT", help="Why; kept in the audit trail.")
 @json_option
-@click.pass_context
-def approve(ctx: click.Context, name: str, lake: str, by: str, reason: str | None, *, as_json: bool) -> None:
+@with_context
+def approve(context: Context, name: str, by: str, reason: str | None, *, as_json: bool) -> None:
     """Approve a plan, so that it can be applied."""
-    config = configuration(ctx)
-    target = Lake.open(lake, config.storage).trusting(config.trust)
-    found, fresh = approve_plan(target, name, _named(by), reason)
+    found, fresh = approve_plan(context.open_lake(), name, _named(by), reason)
     if as_json:
         click.echo(json.dumps({"approved_now": fresh, **found.plain()}))
     elif fresh:
@@ -80,32 +71,21 @@ def approve(ctx: click.Context, name: str, lake: str, by: str, reason: str | Non
 @click.option(
     "--single-operator", is_flag=True, help="Who approved it applies it, too; register, trail and outputs then say so."
 )
-@click.option("--spool", metavar="URI", help="Spool to sweep of what is all gone; default: the configured one.")
+@optional_spool("Spool to sweep of what is all gone; default: the configured one.")
 @json_option
-@click.pass_context
-def apply(
-    ctx: click.Context,
-    name: str,
-    lake: str,
-    by: str | None,
-    spool: str | None,
-    *,
-    single_operator: bool,
-    as_json: bool,
-) -> None:
+@with_context
+def apply(context: Context, name: str, by: str | None, *, single_operator: bool, as_json: bool) -> None:
     """Remove exactly what an approved plan names, bytes and all.
 
     Refuses a plan that nobody approved, one that whoever applies it approved, too, and one whose partitions are not as
     they were planned. Then sweeps the spool of segments, kept for replay, whose rows are all gone. If it is
     interrupted, run it again.
     """
-    config = configuration(ctx)
-    contracts, policies = _law(config)
+    contracts, policies = context.contracts(), context.policies()
     actor = _named(by if by is not None else getpass.getuser())
-    target = Lake.open(lake, config.storage).trusting(config.trust)
-    found, fresh = apply_plan(target, name, actor, contracts, policies, single_operator=single_operator)
-    uri = spool or config.spool.uri
-    swept = sweep_spool(target, _spool(config, uri), actor) if uri else None
+    lake = context.open_lake()
+    found, fresh = apply_plan(lake, name, actor, contracts, policies, single_operator=single_operator)
+    swept = sweep_spool(lake, context.spool(), actor) if context.has_spool else None
     if as_json:
         done = None if swept is None else asdict(swept)
         click.echo(json.dumps({"applied_now": fresh, "swept": done, **found.plain()}))
@@ -125,23 +105,20 @@ def apply(
 @spool_option
 @click.option("--by", metavar="NAME", help="Who sweeps; default: the account that runs this.")
 @json_option
-@click.pass_context
-def sweep(ctx: click.Context, lake: str, spool: str, by: str | None, *, as_json: bool) -> None:
+@with_context
+def sweep(context: Context, by: str | None, *, as_json: bool) -> None:
     """Delete from the spool what holds only rows that applied plans removed."""
-    config = configuration(ctx)
-    target = Lake.open(lake, config.storage).trusting(config.trust)
-    done = sweep_spool(target, _spool(config, spool), _named(by if by is not None else getpass.getuser()))
+    done = sweep_spool(context.open_lake(), context.spool(), _named(by if by is not None else getpass.getuser()))
     click.echo(json.dumps(asdict(done)) if as_json else _told(done))
 
 
 @retain.command("list")
 @lake_option
 @json_option
-@click.pass_context
-def list_(ctx: click.Context, lake: str, *, as_json: bool) -> None:
+@with_context
+def list_(context: Context, *, as_json: bool) -> None:
     """List plans and what became of them."""
-    config = configuration(ctx)
-    plans = register(Lake.open(lake, config.storage).trusting(config.trust)).values()
+    plans = register(context.open_lake()).values()
     if as_json:
         click.echo(json.dumps([one.plain() for one in plans]))
         return
@@ -152,20 +129,9 @@ def list_(ctx: click.Context, lake: str, *, as_json: bool) -> None:
         click.echo(f"{one.name}  {one.state:<8}  {when:%Y-%m-%d %H:%M}  {_sums(one)}{_alone(one)}")
 
 
-def _spool(config: Config, uri: str) -> Spool:
-    return Spool(uri, config.storage, config.spool.writers, config.ingest)
-
-
 def _told(swept: Swept) -> str:
     stay = f"; {_counted(swept.in_packs, 'segment')} stay, in packs with others" if swept.in_packs else ""
     return f"swept {_counted(swept.segments, 'segment')} from the spool, {swept.size_bytes:,} bytes{stay}"
-
-
-def _law(config: Config) -> tuple[Mapping[str, Contract], Policies]:
-    overlay = Path(config.contracts.overlay) if config.contracts.overlay else None
-    contracts = load_contracts(overlay)
-    file = Path(config.retention.policies) if config.retention.policies else None
-    return contracts, load_policies({one.retention for one in contracts.values()}, file)
 
 
 def _day(text: str | None) -> date:

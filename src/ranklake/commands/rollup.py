@@ -5,31 +5,29 @@ from dataclasses import asdict
 
 import click
 
-from ranklake.commands.options import configuration, json_option, lake_option
+from ranklake.commands.context import with_context
+from ranklake.commands.options import json_option, lake_option, prices_option
 from ranklake.commands.progress import progress_bar
 from ranklake.commands.tell import tell_damaged
+from ranklake.context import Context
 from ranklake.lake.rollups.runner import RollupResult, run_rollups
-from ranklake.lake.storage.store import Lake
 
 
 @click.command()
 @click.argument("names", metavar="[NAME]…", nargs=-1)
 @click.option("--full", is_flag=True, help="Compute everything anew; the result is the same.")
-@click.option("--prices", metavar="FILE", help="Price table (CSV) for the rollup cost; default: as configured.")
+@prices_option
 @lake_option
 @json_option
-@click.pass_context
-def rollup(
-    ctx: click.Context, names: tuple[str, ...], prices: str | None, lake: str, *, full: bool, as_json: bool
-) -> int:
+@with_context
+def rollup(context: Context, names: tuple[str, ...], *, full: bool, as_json: bool) -> int:
     """Recompute the rollups whose inputs changed: all, or those named and what they read.
 
     Exits 1 if data files among the inputs are damaged: nothing is computed from those, and it stays due.
     """
-    config = configuration(ctx)
-    target = Lake.open(lake, config.storage).priced(prices or config.cost.prices)
+    lake = context.open_lake()
     with progress_bar("rollup") as progress:
-        results = run_rollups(target, names or None, progress=progress, full=full)
+        results = run_rollups(lake, names or None, progress=progress, full=full)
     if as_json:
         click.echo(json.dumps([asdict(result) for result in results]))
     else:

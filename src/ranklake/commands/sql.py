@@ -12,13 +12,13 @@ from typing import Any, Final
 import click
 import pyarrow as pa
 
-from ranklake.commands.options import configuration, lake_option
+from ranklake.commands.context import with_context
+from ranklake.commands.options import lake_option
 from ranklake.commands.tables import as_csv, as_json, as_parquet, as_table
+from ranklake.context import Context
 from ranklake.errors import RanklakeError, did_you_mean
-from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.query.roles import Role, RoleError, load_role
 from ranklake.lake.query.sql import query
-from ranklake.lake.storage.store import Lake
 
 _FORMATS: Final[Mapping[str, Callable[[pa.Table], str]]] = MappingProxyType(
     {"table": as_table, "csv": as_csv, "json": as_json}
@@ -86,9 +86,9 @@ _EXAMPLE: Final = 'Example: ranklake sql "SELECT rank, count(*) n, avg(step_time
 @click.option("--verify", is_flag=True, help="Hold the files that are read against their digests first.")
 @click.option("--limit", type=click.IntRange(min=0), help="Most rows to give.")
 @lake_option
-@click.pass_context
-def sql(  # noqa: PLR0913, PLR0917 - one parameter an option
-    ctx: click.Context,
+@with_context
+def sql(  # noqa: PLR0913 - one parameter an option
+    context: Context,
     text: str,
     chosen: str | None,
     output: Path | None,
@@ -96,20 +96,17 @@ def sql(  # noqa: PLR0913, PLR0917 - one parameter an option
     as_of: tuple[str, ...],
     role: str | None,
     limit: int | None,
-    lake: str,
     *,
     verify: bool,
 ) -> None:
     """Ask the tables in SQL (DataFusion's, close to PostgreSQL's). Nothing can be changed this way."""
-    config = configuration(ctx)
     kind = chosen or _by_ending(output)
     if kind == "parquet" and output is None:
         raise RanklakeError("Parquet is not for a terminal", where="--format", mend="name a file with --output")
-    overlay = Path(config.contracts.overlay) if config.contracts.overlay else None
     values = dict(_param(item) for item in params)
-    seen_by = None if role is None else _role(role, config.sql.roles, overlay)
-    there = Lake.open(lake, config.storage)
-    rows = query(there, text, values, limit, overlay=overlay, as_of=as_of, role=seen_by, verify=verify)
+    seen_by = None if role is None else _role(context, role)
+    lake = context.open_lake()
+    rows = query(lake, text, values, limit, overlay=context.overlay, as_of=as_of, role=seen_by, verify=verify)
     if output is None:
         click.echo(_FORMATS[kind](rows), color=True)  # else click takes what looks like colours out of values
         return
@@ -129,11 +126,12 @@ def _by_ending(output: Path | None) -> str:
     return kind
 
 
-def _role(name: str, file: str, overlay: Path | None) -> Role:
+def _role(context: Context, name: str) -> Role:
+    file = context.config.sql.roles
     if not file:
         mend = "name their file by roles under [sql] in ranklake.toml"
         raise RoleError(f"no roles are defined, so none is called {name!r}", where="--role", mend=mend)
-    return load_role(Path(file), name, load_contracts(overlay))
+    return load_role(Path(file), name, context.contracts())
 
 
 def _param(item: str) -> tuple[str, pa.Scalar]:

@@ -11,8 +11,10 @@ import click
 from ranklake.capture.spool.places import existing_root
 from ranklake.capture.spool.waiting import waiting as waiting_in
 from ranklake.commands.audit import told
-from ranklake.commands.options import configuration, json_option, lake_option
+from ranklake.commands.context import with_context
+from ranklake.commands.options import json_option, lake_option, optional_spool
 from ranklake.commands.tell import tell
+from ranklake.context import Context
 from ranklake.lake.audit.proof import Proof, prove
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.ingest.index_summary import History
@@ -20,7 +22,6 @@ from ranklake.lake.ingest.ingestion_index import sort_out, unknown
 from ranklake.lake.plans.plan import DamagedPlanError, last_finished, read_plan
 from ranklake.lake.plans.verification import authorise
 from ranklake.lake.spool.gate import firsts
-from ranklake.lake.spool.spool import Spool
 from ranklake.lake.status.duplicate_ranks import twins
 from ranklake.lake.status.liveness import NEEDS_A_LOOK, OVER, RankState, liveness
 from ranklake.lake.status.reconciliation import TableBalance, reconcile
@@ -34,39 +35,33 @@ _COLUMNS = ("recorded", "stored", "quarantined", "sampled_out", "gaps", "in_flig
 
 @click.command()
 @lake_option
-@click.option(
-    "--spool",
-    metavar="URI",
-    help="URI or folder of the spool; without one, nothing is in flight.",
-)
+@optional_spool("URI or folder of the spool; without one, nothing is in flight.")
 @click.option("--ranks", "of_ranks", is_flag=True, help="Say of every rank how it is; exit 1 if one needs a look.")
 @json_option
-@click.pass_context
-def status(ctx: click.Context, lake: str, spool: str | None, *, of_ranks: bool, as_json: bool) -> int:
+@with_context
+def status(context: Context, *, of_ranks: bool, as_json: bool) -> int:
     """Prove that every recorded row is stored, quarantined, sampled out, counted as a gap, or in flight.
 
     Says which ranks of the last two days' runs are silent, missing, or hang. Exits 1 if the books of a table do not
     add up, the audit trail is broken, a removal of rows lacks its plan, its approval or its rows in the trail, or the
     plan that is to be carried out next is none that may be.
     """
-    config = configuration(ctx)
-    target = Lake.open(lake, config.storage).trusting(config.trust)
-    uri = spool or config.spool.uri
-    number, hint, stopped = _unfinished(target)
-    history = History(target, delta_table(target, "segments"))
-    source = Spool(uri, config.storage, config.spool.writers, config.ingest) if uri else None
-    spooled = source.listing(history.near) if source else []
+    config, lake = context.config, context.open_lake()
+    number, hint, stopped = _unfinished(lake)
+    history = History(lake, delta_table(lake, "segments"))
+    spool = context.spool() if context.has_spool else None
+    spooled = spool.listing(history.near) if spool else []
     known = history.of(spooled)
     news = unknown(spooled, known)
     waiting = [claims[0] for claims in news]
-    held = sort_out(news, known, config.ingest)[1] | (source.passed_over if source else {})
-    balances = reconcile(target, waiting)
-    ranks = liveness(target, waiting)
-    doubled, root = twins(target), existing_root(config.spool.local)
+    held = sort_out(news, known, config.ingest)[1] | (spool.passed_over if spool else {})
+    balances = reconcile(lake, waiting)
+    ranks = liveness(lake, waiting)
+    doubled, root = twins(lake), existing_root(config.spool.local)
     here = None if root is None else waiting_in(root)
     wrong = [item for item in balances if not item.adds_up]
     refused = sum((Counter(item.refused) for item in balances), Counter[str]())
-    proof, removals = prove(target), unaccounted(target)
+    proof, removals = prove(lake), unaccounted(lake)
     bad = bool(wrong or stopped or removals or not proof.whole)
     if as_json:
         rows = [{**asdict(item), "adds_up": item.adds_up} for item in balances]

@@ -6,15 +6,15 @@ from datetime import timedelta
 
 import click
 
-from ranklake.commands.options import cluster, configuration, dask_option, json_option, lake_option
+from ranklake.commands.context import with_context
+from ranklake.commands.options import dask_option, json_option, lake_option
 from ranklake.commands.progress import progress_bar
 from ranklake.commands.tell import tell_damaged
+from ranklake.context import Context
 from ranklake.lake.maintenance.run import Upkept
 from ranklake.lake.maintenance.run import upkeep as run_upkeep
 from ranklake.lake.maintenance.vacuum import GRACE
-from ranklake.lake.plans.dask_workers import on_demand
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.storage.store import Lake
 
 _GRACE_HOURS = int(GRACE / timedelta(hours=1))
 
@@ -32,26 +32,20 @@ _GRACE_HOURS = int(GRACE / timedelta(hours=1))
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 @click.option("--scrub", is_flag=True, help="Also read every data file whole and compare it with its digest.")
 @json_option
-@click.pass_context
-def upkeep(
-    ctx: click.Context, lake: str, dask: str | None, grace_hours: int, *, dry_run: bool, scrub: bool, as_json: bool
-) -> int:
+@with_context
+def upkeep(context: Context, grace_hours: int, *, dry_run: bool, scrub: bool, as_json: bool) -> int:
     """Merge small files, shorten the logs, and purge what nobody can want any more.
 
     Changes no row. Run it once a day or more often, beside ingest and queries; killed on the way, the next run goes on.
     Exits 1 if data files are damaged: those it merges are looked at, and with --scrub all (once a week, say).
     """
-    config = configuration(ctx)
-    target = Lake.open(lake, config.storage).trusting(config.trust).limited(config.ingest)
+    lake = context.open_lake()
     grace = timedelta(hours=grace_hours)
     if dry_run:
-        done = run_upkeep(target, InProcess(), grace=grace, dry_run=True, with_scrub=scrub)
+        done = run_upkeep(lake, InProcess(), grace=grace, dry_run=True, with_scrub=scrub)
     else:
-        with (
-            on_demand(*cluster(config, dask)) as crew,
-            progress_bar("upkeep") as progress,
-        ):
-            done = run_upkeep(target, crew, grace=grace, with_scrub=scrub, progress=progress)
+        with context.workers() as workers, progress_bar("upkeep") as progress:
+            done = run_upkeep(lake, workers, grace=grace, with_scrub=scrub, progress=progress)
     if as_json:
         click.echo(json.dumps({**asdict(done), "dry_run": dry_run}))
     else:

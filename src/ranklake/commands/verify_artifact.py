@@ -9,10 +9,11 @@ from deltalake.exceptions import DeltaError
 
 from ranklake.allowed import allowed
 from ranklake.artifacts import Verdict, note, recorded, verify
-from ranklake.commands.options import configuration, json_option, lake_option
+from ranklake.commands.context import with_context
+from ranklake.commands.options import json_option, lake_option
 from ranklake.commands.progress import progress_bar
+from ranklake.context import Context
 from ranklake.errors import RanklakeError
-from ranklake.lake.storage.store import Lake
 
 
 @click.command("verify-artifact")
@@ -22,27 +23,24 @@ from ranklake.lake.storage.store import Lake
 @click.option("--by", default=None, metavar="NAME", help="Who does it; default: the user of this process.")
 @lake_option
 @json_option
-@click.pass_context
-def verify_artifact(
-    ctx: click.Context, artifact: str, *, run: str, at: str | None, by: str | None, lake: str, as_json: bool
-) -> int:
+@with_context
+def verify_artifact(context: Context, artifact: str, *, run: str, at: str | None, by: str | None, as_json: bool) -> int:
     """Hash an artifact again and compare with what was recorded when it was made.
 
     What was verified, and what came of it, becomes a row of the audit trail. A place that was recorded is opened only
     if it is named here, lies in the lake or the spool, or below one of [artifacts] allow in ranklake.toml. Exits 1 if
     the bytes differ, are gone, or were not hashed when they were recorded.
     """
-    config = configuration(ctx)
-    opened = Lake.open(lake, config.storage).trusting(config.trust)
-    row = recorded(opened, artifact, run)
-    own = (opened.uri, config.spool.uri)
+    lake = context.open_lake()
+    row = recorded(lake, artifact, run)
+    own = (lake.uri, context.config.spool.uri)
     typed = (artifact, os.path.abspath(artifact), at or "")  # noqa: PTH100 - as it was recorded: links stay
-    allow = allowed((*config.artifacts.allow, *own), typed)
+    allow = allowed((*context.config.artifacts.allow, *own), typed)
     with progress_bar(f"hashing {row['name']}") as progress:
-        verdict = verify(opened, row, allow, at=at, progress=progress)
+        verdict = verify(lake, row, allow, at=at, progress=progress)
     _tell(verdict, as_json=as_json)
     try:
-        note(opened, verdict, by or _user())
+        note(lake, verdict, by or _user())
     except (RanklakeError, DeltaError, OSError) as error:  # the verdict stands: whoever asks may read the lake alone
         click.echo(f"ranklake: the audit trail has no row of it: {type(error).__name__}: {error}", err=True)
     return 0 if verdict.is_good else 1

@@ -10,13 +10,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ranklake.commands.options import configuration, json_option, lake_option
+from ranklake.commands.context import with_context
+from ranklake.commands.options import json_option, lake_option
+from ranklake.context import Context
 from ranklake.lake.diagnosis.run_spans import read_spans, trace_of
 from ranklake.lake.diagnosis.spans import counted
 from ranklake.lake.diagnosis.timeline import write_timeline
 from ranklake.lake.diagnosis.what_if import WhatIf
 from ranklake.lake.diagnosis.what_if import what_if as analyse
-from ranklake.lake.storage.store import Lake
 
 _MOST_ROWS: Final = 12
 _MOST_COLUMNS: Final = 12
@@ -36,18 +37,14 @@ _HEAT: Final = ((1.5, "white on red"), (1.2, "black on red"), (1.1, "black on da
 )
 @json_option
 @lake_option
-@click.pass_context
-def what_if(
-    ctx: click.Context, run: str, attempt: int | None, timeline: Path | None, lake: str, *, as_json: bool
-) -> None:
+@with_context
+def what_if(context: Context, run: str, attempt: int | None, timeline: Path | None, *, as_json: bool) -> None:
     """Say how much faster RUN had been without stragglers, and which operations, stages and ranks made it slow.
 
     Its steps are simulated from their spans: as recorded but without delays, and with ideal lengths for all
     operations but some.
     """
-    config = configuration(ctx)
-    overlay = Path(config.contracts.overlay) if config.contracts.overlay else None
-    chosen, rows, notes = read_spans(Lake.open(lake, config.storage), run, attempt, overlay=overlay)
+    chosen, rows, notes = read_spans(context.open_lake(), run, attempt, overlay=context.overlay)
     found = analyse(trace_of(rows, notes))
     if as_json:
         click.echo(json.dumps({"run": run, "attempt": chosen, **facts(found)}))

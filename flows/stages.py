@@ -1,0 +1,94 @@
+"""Stages: what the pipeline is made of, and in which order. The command and the flows follow this one table.
+
+A stage does its work by a plain function of `ranklake.flows.calls`; `ranklake.flows.stage_flows` makes its flow.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ranklake.context import Context
+from ranklake.flows.calls import (
+    ChecksFailedError,
+    catalog_once,
+    check_once,
+    ingest_once,
+    refuse_damage,
+    refuse_failure,
+    rollup_once,
+    upkeep_once,
+)
+from ranklake.quality.results import together
+
+Done = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A piece of work that is scheduled by itself, or as a step of the pipeline.
+
+    Attributes
+    ----------
+    name
+        Of its task; its flow is called ``ranklake-<name>``.
+    summary
+        What it does, in a sentence.
+    work
+        Does it: takes a context and options by keyword, and returns plain JSON values.
+    outcome
+        Returns what was done, or raises what was found, so that the flow ends Failed where the command exits 1.
+    """
+
+    name: str
+    summary: str
+    work: Callable[..., Done]
+    outcome: Callable[[Done], Done] = refuse_damage
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A stage with options, at its place in the pipeline."""
+
+    stage: Stage
+    options: Mapping[str, object] = field(default_factory=dict)
+
+
+INGEST: Final = Stage("ingest", "Bring new segments from the spool into the lake, exactly once.", ingest_once)
+CHECK: Final = Stage("check", "Run the contracts' checks on new partitions.", check_once, refuse_failure)
+ROLLUP: Final = Stage("rollup", "Recompute the rollups whose inputs changed.", rollup_once)
+CATALOG: Final = Stage("catalog", "Bring the catalog's tables up to date.", catalog_once)
+UPKEEP: Final = Stage(
+    "upkeep",
+    "Merge small files, shorten the logs and vacuum unreferenced files. With a scrub, read every data file first. "
+    "Schedule it by itself, such as once a day: the pipeline's ingest merges by itself.",
+    upkeep_once,
+)
+
+PIPELINE: Final = (
+    Step(INGEST),
+    Step(CHECK, {"kinds": ("fact",)}),
+    Step(ROLLUP),
+    Step(CHECK, {"kinds": ("derived",)}),
+    Step(CATALOG),
+)
+"""Facts are checked before they are rolled up, and then what came of them."""
+
+
+def gathered(done: Iterable[tuple[Stage, Done]]) -> Done:
+    """Return what the pipeline's steps did, by stage; that of a stage with two steps together."""
+    found: Done = {}
+    for stage, one in done:
+        found[stage.name] = together(found[stage.name], one) if stage.name in found else one
+    return found
+
+
+def pipeline_once(context: Context) -> Done:
+    """Run the pipeline's steps in order; a failed check stops nothing."""
+    return gathered([(step.stage, step.stage.work(context, **step.options)) for step in PIPELINE])
+
+
+def pipeline_outcome(done: Done) -> Done:
+    """Return what the pipeline did. Raises `ChecksFailedError` or `ranklake.flows.calls.DamageError` for findings."""
+    if not done[CHECK.name]["passed"]:
+        raise ChecksFailedError(done, done[CHECK.name])
+    return refuse_damage(done)

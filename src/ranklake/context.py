@@ -1,0 +1,104 @@
+"""Context: the lake, the spool and all that belongs to them, as the operator configured them.
+
+    ranklake.toml, environment ──▶ Config ─┐
+    options of a command                   ├──▶ Context ──▶ lake, spool, workers, contracts, policies
+    parameters of a flow  ─────────────────┘
+
+Commands and flows get all of it here, so that a setting reaches each of them. Nothing is opened before it is asked for.
+"""
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from ranklake.config import Config
+from ranklake.lake.contracts.load import load_contracts
+from ranklake.lake.contracts.model import Contract
+from ranklake.lake.plans.dask_workers import on_demand
+from ranklake.lake.plans.workers import Workers
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.storage.store import Lake
+from ranklake.lake.trust.operator import Trust
+from ranklake.redaction.redact import redact_uri
+from ranklake.retention.policy import Policies, load_policies
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What commands and flows work with. Its repr holds no secret.
+
+    Attributes
+    ----------
+    config
+        The configuration, with what was given in its place.
+    trust
+        What the lake is held against. Plans may read the configured spool and the one that was given.
+    """
+
+    config: Config
+    trust: Trust = field(repr=False)
+
+    @classmethod
+    def of(cls, configured: Config, given: Mapping[str, object] | None = None) -> Self:
+        """Return the context for a configuration and what overrides it, by ``section.key``."""
+        config = configured.overridden(given or {})
+        trust = configured.trust if configured.spool == config.spool else configured.trust.reading(config.spool.uri)
+        return cls(config, trust)
+
+    def __repr__(self) -> str:
+        lake, spool = redact_uri(self.config.lake.uri), redact_uri(self.config.spool.uri)
+        return f"Context(lake={lake!r}, spool={spool!r}, file={self.config.file!r})"
+
+    @property
+    def lake_uri(self) -> str:
+        """The lake's URI. Raises `ConfigError` if there is none."""
+        return self.config.uri_of("lake")
+
+    @property
+    def spool_uri(self) -> str:
+        """The spool's URI. Raises `ConfigError` if there is none."""
+        return self.config.uri_of("spool")
+
+    @property
+    def has_spool(self) -> bool:
+        """Whether a spool is configured or was given."""
+        return bool(self.config.spool.uri)
+
+    def open_lake(self) -> Lake:
+        """Open the lake. Raises `ConfigError`, `NotALakeError` or `LakeUnreachableError`."""
+        return self._equipped(Lake.open(self.lake_uri, self.config.storage, self.config.capture.encryption_key))
+
+    def create_lake(self) -> Lake:
+        """Open the lake, making it where its place is empty. Raises also `UnsafeStoreError`."""
+        return self._equipped(Lake.create(self.lake_uri, self.config.storage, self.config.capture.encryption_key))
+
+    def _equipped(self, lake: Lake) -> Lake:
+        config = self.config
+        lake = lake.trusting(self.trust).limited(config.ingest).guarded(config.spool.writers)
+        return lake.priced(config.cost.prices)
+
+    def spool(self) -> Spool:
+        """Return the spool. Raises `ConfigError` if there is none."""
+        config = self.config
+        return Spool(self.spool_uri, config.storage, config.spool.writers, config.ingest)
+
+    def workers(self) -> AbstractContextManager[Workers]:
+        """Give the workers that carry out plans; see `ranklake.lake.plans.dask_workers.on_demand`."""
+        dask = self.config.dask
+        return on_demand(dask.address, dask.workers, dask.memory_limit, dask.tls)
+
+    @property
+    def overlay(self) -> Path | None:
+        """Folder of the operator's own contracts, if there is one."""
+        return self.config.overlay
+
+    def contracts(self) -> Mapping[str, Contract]:
+        """Return all contracts by table, the operator's own among them."""
+        return load_contracts(self.overlay)
+
+    def policies(self) -> Policies:
+        """Return how long each retention class is kept. Raises `ranklake.retention.policy.PolicyError`."""
+        file = Path(self.config.retention.policies) if self.config.retention.policies else None
+        return load_policies({one.retention for one in self.contracts().values()}, file)
