@@ -14,9 +14,10 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.ingest.segment_columns import conformed
-from ranklake.lake.spool.gate import UNREAD, printable
+from ranklake.lake.spool.gate import UNREAD
 from ranklake.lake.spool.packs import pack_of
 from ranklake.lake.storage.store import Lake
+from ranklake.printable import printable_name
 from ranklake.segments.segment import (
     NotASegmentError,
     SegmentFooter,
@@ -96,8 +97,8 @@ class Incoming:
         in_quarantine = self.unreadable is not None and self.unreadable not in UNREAD and name is not None
         return {
             "sha256": self.sha256,
-            "table": printable(table),
-            "uri_name": printable(self.path),
+            "table": printable_name(table),
+            "uri_name": printable_name(self.path),
             "run": name.run if name else None,
             "attempt": name.attempt if name else None,
             "rank": name.rank if name else None,

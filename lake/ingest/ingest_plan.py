@@ -28,11 +28,11 @@ from ranklake.lake.plans.kinds import INGEST
 from ranklake.lake.plans.ledger import commit_rows, ledger_row, row_files
 from ranklake.lake.plans.plan import LEDGER, Plan, Progress
 from ranklake.lake.plans.workers import ONE, PIECE_SHARE, Room, Workers
-from ranklake.lake.spool.gate import printable
 from ranklake.lake.storage.reachability import LakeError
 from ranklake.lake.trust.limits import Limits
 from ranklake.lake.trust.planned_segment import PlannedSegment
 from ranklake.lake.trust.writers import NOT_ASKED, Authenticator
+from ranklake.printable import printable_name
 from ranklake.segments.keys import has_key
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def compose(
         waiting.update(keyless)
     if held is not None:
         held.clear()
-        held.update(spool.passed_over | {printable(path): why for path, why in kept.items()})
+        held.update(spool.passed_over | {printable_name(path): why for path, why in kept.items()})
     if not new:
         return None
     rules, _ = spool.writers.rules()

@@ -13,8 +13,8 @@ from ranklake.lake.ingest.disowned import TABLE as DISOWNED
 from ranklake.lake.ingest.incoming import segment_name
 from ranklake.lake.plans.rules import segment_paths
 from ranklake.lake.plans.verification import no_file, refusal, verify_files
-from ranklake.lake.spool.gate import printable
 from ranklake.lake.spool.spool import Spool
+from ranklake.printable import printable_name
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan
@@ -91,7 +91,7 @@ def _verify_disowned(lake: "Lake", plan: "Plan") -> None:
     answered = {row["subject"] for row in trail(lake) if row["action"] == DISOWN}
     for claim in claims:
         if claim not in answered:
-            what = f"the plan would disown what nobody answers for in the audit trail: {printable(claim)}"
+            what = f"the plan would disown what nobody answers for in the audit trail: {printable_name(claim)}"
             raise refusal(lake, plan, what)
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.storage.reachability import LakeUnreachableError
+from ranklake.printable import printable_name
 
 GONE: Final = "gone from the spool before it was read"
 DENIED: Final = "the spool does not let it be read"
@@ -25,13 +26,6 @@ _DENIALS: Final = frozenset({401, 403})
 
 class UnreadError(RanklakeError):
     """A file that is there and cannot, or must not, be read; `what` is one of `UNREAD`."""
-
-
-def printable(path: str) -> str:
-    """Return a name as text that any terminal, table and plan takes: on one line, what is odd in it escaped."""
-    if path.isascii() and path.isprintable():
-        return path
-    return "".join(one if one.isprintable() else one.encode("unicode_escape", "surrogatepass").decode() for one in path)
 
 
 def firsts(held: Mapping[str, str]) -> dict[str, str]:
@@ -64,10 +58,10 @@ def fetch(fs: Any, path: str, begin: int | None = None, end: int | None = None, 
             raise
         except (OSError, LakeUnreachableError) as error:
             if isinstance(error, PermissionError) or getattr(error, "status", None) in _DENIALS:
-                raise UnreadError(DENIED, where=printable(path)) from None
+                raise UnreadError(DENIED, where=printable_name(path)) from None
             if last:
                 if root and _answers(fs, root):
-                    raise UnreadError(UNSTEADY, where=printable(path)) from None
+                    raise UnreadError(UNSTEADY, where=printable_name(path)) from None
                 raise
     raise AssertionError("not reached")
 

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from fsspec.implementations.local import LocalFileSystem
 
-from ranklake.lake.spool.gate import DENIED, IRREGULAR, TOO_LARGE, UnreadError, printable
+from ranklake.lake.spool.gate import DENIED, IRREGULAR, TOO_LARGE, UnreadError
+from ranklake.printable import printable_name
 
 _OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE: Final = _OPEN | os.O_NONBLOCK | os.O_NOCTTY  # a FIFO would keep whoever opens it waiting for a writer
@@ -50,11 +51,11 @@ class SpoolFolder(LocalFileSystem):  # type: ignore[misc] # fsspec ships no type
             begin = 0 if start is None else start
             size = (file_bytes if end is None else min(end, file_bytes)) - begin
             if end is None and size > self.most_bytes:
-                raise UnreadError(TOO_LARGE, where=printable(path))
+                raise UnreadError(TOO_LARGE, where=printable_name(path))
             try:
                 return _read(file, begin, size)
             except PermissionError:
-                raise UnreadError(DENIED, where=printable(path)) from None
+                raise UnreadError(DENIED, where=printable_name(path)) from None
 
     def forget(self, path: str) -> None:
         """Have the next look at a file come from the disk, as far as the system can be told."""
@@ -129,7 +130,7 @@ class SpoolFolder(LocalFileSystem):  # type: ignore[misc] # fsspec ships no type
         facts = os.fstat(handle)
         if not stat.S_ISREG(facts.st_mode):
             os.close(handle)
-            raise UnreadError(IRREGULAR, where=printable(path))
+            raise UnreadError(IRREGULAR, where=printable_name(path))
         return handle, facts.st_size
 
     def _folder_of(self, path: str) -> tuple[int, str]:
@@ -141,12 +142,12 @@ class SpoolFolder(LocalFileSystem):  # type: ignore[misc] # fsspec ships no type
         """Open a folder at or below the top, name by name. Raises `OSError` or `UnreadError`."""
         inside = path.rstrip("/").removeprefix(self.top)
         if (inside and not inside.startswith("/")) or not path.startswith(self.top):
-            raise UnreadError(DENIED, where=printable(path), mend="it lies outside the spool")
+            raise UnreadError(DENIED, where=printable_name(path), mend="it lies outside the spool")
         handle = os.open(self.top or "/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         for name in inside.split("/")[1:]:
             try:
                 if name in {"", ".", ".."}:
-                    raise UnreadError(DENIED, where=printable(path), mend="it lies outside the spool")
+                    raise UnreadError(DENIED, where=printable_name(path), mend="it lies outside the spool")
                 below = _opened(name, _OPEN | os.O_DIRECTORY, handle)
             finally:
                 os.close(handle)

@@ -10,14 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.spool.gate import (
-    UnreadError,
-    printable,
-)
+from ranklake.lake.spool.gate import UnreadError
 from ranklake.lake.spool.local_folder import SpoolFolder
 from ranklake.lake.spool.packs import Reader, pack_of, settled
 from ranklake.lake.spool.spool import Known, Spool
 from ranklake.lake.spool.spooled import Spooled, identities, is_rewritten, misread
+from ranklake.printable import printable_name
 
 HEALED: Final = "was read as damaged, and is sound"
 
@@ -76,7 +74,7 @@ def _is_sound(spool: Spool, item: Spooled) -> bool:
         return False
     if hashlib.sha256(raw).hexdigest() != item.sha256:
         return False
-    spool.passed_over[printable(item.path)] = HEALED
+    spool.passed_over[printable_name(item.path)] = HEALED
     if pack_of(item.path) is None:
         with suppress(OSError, RanklakeError):  # what is newer than the judgement is new
             if isinstance(spool.fs, SpoolFolder):

@@ -9,11 +9,7 @@ import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.spool.gate import (
-    UNSTEADY,
-    UnreadError,
-    printable,
-)
+from ranklake.lake.spool.gate import UNSTEADY, UnreadError
 from ranklake.lake.spool.listing_cache import Rounds
 from ranklake.lake.spool.local_folder import SpoolFolder
 from ranklake.lake.spool.packs import Reader, look_into, member_path, pack_name, settled
@@ -23,6 +19,7 @@ from ranklake.lake.storage.objects import delta_options, file_system
 from ranklake.lake.storage.reachability import LakeUnreachableError, unreachable
 from ranklake.lake.trust.limits import DEFAULT, Limits
 from ranklake.lake.trust.writers import ANYBODY, Writers
+from ranklake.printable import printable_name
 from ranklake.segments.segment import NotASegmentError, SegmentName
 
 STAYS: Final = "cannot be deleted"
@@ -140,7 +137,7 @@ class Spool:
         spooled = [self._look(one) for path, one in files.items() if path not in packs]
         for path, found in contents.items():
             if found.unread:
-                self.passed_over[printable(path)] = found.unread
+                self.passed_over[printable_name(path)] = found.unread
                 continue
             for member in found.members:
                 where = member_path(path, member)
@@ -170,7 +167,7 @@ class Spool:
             for day in rounds.choose(folders, datetime.now(UTC)):
                 found |= self._find(folders[day])
         left = {path: why for path, info in found.items() if (why := unfit(path, info)) is not None}
-        self.passed_over |= {printable(path): why for path, why in left.items()}
+        self.passed_over |= {printable_name(path): why for path, why in left.items()}
         return {
             path: Listed(path, int(info["size"] or 0), written(info))
             for path, info in found.items()
@@ -197,7 +194,7 @@ class Spool:
         except UnreadError as error:
             if folder in self._roots:
                 raise self._unlisted(error) from None
-            self.passed_over[printable(folder)] = error.what
+            self.passed_over[printable_name(folder)] = error.what
             return {}
         except (OSError, LakeUnreachableError) as error:
             raise self._unlisted(error) from None
@@ -243,6 +240,6 @@ class Spool:
         except FileNotFoundError:  # another driver was faster
             return 0
         except (PermissionError, UnreadError):
-            self.passed_over[printable(path)] = STAYS
+            self.passed_over[printable_name(path)] = STAYS
             return 0
         return 1

@@ -9,16 +9,10 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.spool.gate import (
-    DENIED,
-    IRREGULAR,
-    MEMBER_LIKE,
-    UNPRINTABLE,
-    UNREAD,
-    printable,
-)
+from ranklake.lake.spool.gate import DENIED, IRREGULAR, MEMBER_LIKE, UNPRINTABLE, UNREAD
 from ranklake.lake.spool.packs import pack_of
 from ranklake.lake.trust.writers import REFUSED
+from ranklake.printable import printable_name
 from ranklake.segments.segment import SegmentName
 
 MISPLACED = "(no table)"
@@ -68,7 +62,7 @@ def unfit(path: str, info: Mapping[str, Any]) -> str | None:
         return None
     if info["type"] not in {"file", "directory"}:
         return DENIED if info["type"] == "denied" else IRREGULAR
-    if printable(path) != path:
+    if printable_name(path) != path:
         return UNPRINTABLE
     return MEMBER_LIKE if pack_of(path) is not None else None
 

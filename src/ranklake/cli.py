@@ -15,7 +15,8 @@ import click
 
 import ranklake
 from ranklake.errors import RanklakeError, did_you_mean
-from ranklake.terminal import guarded, printable
+from ranklake.printable import printable
+from ranklake.terminal import guarded
 
 _COMMANDS = {
     "demo": "Train a small real model on two ranks, then everything below, embedded.",

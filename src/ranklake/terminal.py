@@ -1,28 +1,11 @@
-"""What may reach a terminal: text, and nothing that makes the terminal do something.
+"""What may reach a terminal: text, and nothing that makes the terminal do something; see `ranklake.printable`."""
 
-Values come from training processes, file names and other tools' logs. An escape sequence in one of them could clear
-what was said before it, write elsewhere on the screen, set the clipboard; a newline could forge a line.
-"""
-
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final, TextIO
+from typing import Any, TextIO
 
-# Control characters of ASCII and of Latin-1, what turns the direction of writing, and halves of characters.
-_CONTROL: Final = "\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff"
-_UNSAFE: Final = re.compile(f"[{_CONTROL}]")
-_UNSAFE_IN_A_LINE: Final = re.compile(f"[{_CONTROL}\n\t]")
-
-
-def printable(text: str) -> str:
-    r"""Return a text as one line that a terminal only shows: controls as escapes, such as ``\x1b`` and ``\n``."""
-    return _UNSAFE_IN_A_LINE.sub(_escaped, text)
-
-
-def _escaped(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape").decode("ascii")
+from ranklake.printable import printable_lines
 
 
 class _Guard:
@@ -39,7 +22,7 @@ class _Guard:
 
     def write(self, text: str) -> int:
         """Write text without its controls."""
-        self.rich_proxied_file.write(_UNSAFE.sub(_escaped, text))
+        self.rich_proxied_file.write(printable_lines(text))
         return len(text)
 
     def writelines(self, lines: list[str]) -> None:

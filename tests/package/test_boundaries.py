@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "retention": {"ranklake.retention", "ranklake.lake", *SHARED},
     "flows": {"ranklake.context", "ranklake.config", *SHARED, *(f"ranklake.{room}" for room in ROOMS)},
 }
-EVERYBODY = {"ranklake.errors"}
+EVERYBODY = {"ranklake.errors", "ranklake.printable"}
 CAPTURE = {  # what each folder of capture imports, for types or at need, too; a module of its own is a folder here
     "common": set(),
     "build": {"common"},

@@ -9,8 +9,9 @@ import pytest
 from governed import Site, any_rows
 
 from ranklake.cli import run
-from ranklake.commands.tell import tell
-from ranklake.terminal import guarded, printable
+from ranklake.printable import printable
+from ranklake.terminal import guarded
+from ranklake.views.tell import tell
 
 EVIL = "\x1b]52;c;cm0gLXJm\x07\x1b[2J\x9b1mfine\r\nsteps  yes\u202e\x7f\udc9b"
 ASK = ["sql", "SELECT message FROM events", "--format"]

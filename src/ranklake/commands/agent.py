@@ -1,14 +1,13 @@
 """``ranklake agent``."""
 
 import contextlib
-import json
 import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from ranklake.capture.spool.places import LocalSpoolError, local_root, spool_uri
 from ranklake.commands.options import json_option, optional_spool, with_config
 from ranklake.config import Config
 from ranklake.segments.storage_options import fsspec_options
+from ranklake.views.json_output import json_text, show_json
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -190,7 +190,7 @@ def _elected(duty: Duty) -> Leadership | None:
         if found is not None and str(found) != told:
             told = str(found)
             line = f"{duty.root} has an agent ({found}); waiting to take over"
-            click.echo(json.dumps({"standby": asdict(found)}) if duty.as_json else line)
+            click.echo(json_text({"standby": found}) if duty.as_json else line)
         duty.stop.wait(STANDBY_LOOK_S)
     return None
 
@@ -270,7 +270,7 @@ def _stopped_by_signals(stop: threading.Event) -> Iterator[None]:
 
 def _tell(done: PassResult, *, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(asdict(done)))
+        show_json(done)
         return
     click.echo(
         f"{done.streams} streams adopted, {done.segments} segments uploaded, {done.rows:,} rows"

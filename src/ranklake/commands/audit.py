@@ -1,7 +1,5 @@
 """``ranklake audit``."""
 
-import json
-
 import click
 
 from ranklake.commands.context import with_context
@@ -10,6 +8,7 @@ from ranklake.context import Context
 from ranklake.lake.audit.proof import Proof, prove
 from ranklake.lake.audit.trail import resume as go_on
 from ranklake.lake.audit.trail import trail
+from ranklake.views.json_output import show_json
 
 
 @click.group()
@@ -30,7 +29,7 @@ def verify(context: Context, *, as_json: bool) -> int:
     proof = prove(context.open_lake())
     if as_json:
         facts = {"rows": proof.rows, "whole": proof.whole, "first_broken": proof.broken, "why": proof.why or None}
-        click.echo(json.dumps({**facts, "lost": proof.lost, "vouched_for": proof.witnessed}))
+        show_json({**facts, "lost": proof.lost, "vouched_for": proof.witnessed})
     else:
         for line in told(proof):
             click.echo(line, err=not proof.whole)
@@ -68,7 +67,7 @@ def list_(context: Context, *, as_json: bool) -> None:
     rows = trail(context.open_lake())
     if as_json:
         plain = [{**row, "ts": row["ts"].isoformat(), "date": row["date"].isoformat()} for row in rows]
-        click.echo(json.dumps(plain))
+        show_json(plain)
         return
     if not rows:
         click.echo("the audit trail is empty")

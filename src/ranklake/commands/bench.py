@@ -1,7 +1,5 @@
 """``ranklake bench``."""
 
-import json
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,9 +8,10 @@ import click
 from ranklake.bench.generate import Generated, generate
 from ranklake.bench.job import DEFAULT_START, SEAL_S, Job
 from ranklake.commands.options import json_option, spool_option, with_config
-from ranklake.commands.progress import progress_bar
 from ranklake.config import Config
 from ranklake.segments.storage_options import fsspec_options
+from ranklake.views.json_output import json_text
+from ranklake.views.progress import progress_bar
 
 _FORMATS = ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d")
 
@@ -90,7 +89,7 @@ def generate_command(
     options = fsspec_options(spool, config.storage)
     with progress_bar("nodes") as progress:
         made = generate(job, spool, options, packed=packed, workers=workers, progress=progress)
-    click.echo(json.dumps(asdict(made)) if as_json else _told(made))
+    click.echo(json_text(made) if as_json else _told(made))
 
 
 def _told(made: Generated) -> str:

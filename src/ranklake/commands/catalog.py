@@ -1,6 +1,5 @@
 """``ranklake catalog``: tables, columns and metrics by name, on a terminal or as JSON, and what hangs on them."""
 
-import json
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
@@ -9,7 +8,7 @@ from typing import Any
 
 import click
 
-from ranklake.commands.catalog_parts import export, refresh, size_text, sizes
+from ranklake.commands.catalog_parts import export, refresh, sizes
 from ranklake.commands.context import with_context
 from ranklake.commands.options import contracts_option, json_option, overriding
 from ranklake.context import Context
@@ -20,6 +19,9 @@ from ranklake.lake.contracts import Column, Contract, Metric, load_contracts, lo
 from ranklake.lake.contracts.checks.registry import promise
 from ranklake.lake.query.sql import query
 from ranklake.lake.storage.store import Lake, NotALakeError
+from ranklake.views.json_output import json_text, show_json
+from ranklake.views.table import TextColumn, table_lines
+from ranklake.views.words import size_text
 
 _WIDTH = 100
 _OF_METRIC = (
@@ -67,7 +69,7 @@ def show(context: Context, name: str | None, lake: str | None, *, as_json: bool)
         held = {one: _size(target, one) for one in tables} if target else {}
         if as_json:
             briefs = [_brief(one) | _held(held.get(one.table)) for one in tables.values()]
-            click.echo(json.dumps({"tables": briefs, "metrics": list(metrics)}, default=str))
+            show_json({"tables": briefs, "metrics": list(metrics)})
         else:
             click.echo("\n".join(_listing(tables.values(), len(metrics), held)))
         return
@@ -75,12 +77,12 @@ def show(context: Context, name: str | None, lake: str | None, *, as_json: bool)
         found = find(name, overlay)
     except UnknownNameError:
         seen = _recorded(target, name, overlay)
-        click.echo(json.dumps(seen, default=str) if as_json else "\n".join(_unregistered(seen)))
+        click.echo(json_text(seen) if as_json else "\n".join(_unregistered(seen)))
         return
     size = _size(target, found.table) if target and isinstance(found, Contract) else None
     if as_json:
         facts = _table_facts(found) | _held(size) if isinstance(found, Contract) else asdict(found)
-        click.echo(json.dumps(facts, default=str))
+        show_json(facts)
     else:
         click.echo("\n".join(_table(found, size) if isinstance(found, Contract) else _metric(found)))
 
@@ -167,9 +169,9 @@ def _table(one: Contract, size: TableSize | None) -> Iterator[str]:
         yield _stored(size)
     yield ""
     rows = [(c.name, c.type, c.unit or "", _class(c), "required" if c.required else "") for c in one.columns]
-    wide = [max(len(cell) for cell in cells) for cells in zip(*rows, strict=True)]
-    for row, column in zip(rows, one.columns, strict=True):
-        yield "  ".join(f"{cell:<{width}}" for cell, width in zip(row, wide, strict=True)).rstrip()
+    lines = table_lines([TextColumn("")] * len(rows[0]), rows, has_head=False)
+    for line, column in zip(lines, one.columns, strict=True):
+        yield line
         yield from textwrap.wrap(column.doc, _WIDTH, initial_indent="    ", subsequent_indent="    ")
     yield ""
     for check in one.all_checks():

@@ -1,6 +1,5 @@
 """What ``ranklake catalog`` has besides showing: ``sizes``, ``refresh`` and ``export``."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -18,18 +17,25 @@ from ranklake.lake.catalog.sizes import Sizes, column_sizes, live_files, newest,
 from ranklake.lake.contracts import contract
 from ranklake.lake.contracts.odcs import document
 from ranklake.lake.storage.store import cannot_write
+from ranklake.views.json_output import show_json
+from ranklake.views.table import TextColumn, numbers, table_lines
+from ranklake.views.words import size_text
 
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
-_STEP: Final = 1024
-
-
-def size_text(size: float) -> str:
-    """Return a number of bytes for people."""
-    for unit in _UNITS:
-        if size < _STEP or unit == _UNITS[-1]:
-            return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
-        size /= _STEP
-    raise AssertionError
+_TABLES: Final = (
+    TextColumn("table", 18),
+    *numbers(["rows"], 14),
+    *numbers(["files"], 8),
+    *numbers(["stored"], 12),
+    *numbers(["bytes a row"], 13),
+)
+_OF_COLUMNS: Final = (
+    TextColumn("column"),
+    *numbers(["stored"], 12),
+    *numbers(["share"], 8),
+    *numbers(["a row", "a value"], 9),
+    *numbers(["plain"], 12),
+    TextColumn("  encodings"),
+)
 
 
 @click.command()
@@ -46,21 +52,25 @@ def sizes(context: Context, table: str | None, files: int | None, *, as_json: bo
         held = [table_size(name, *live_files(lake, name)) for name in context.contracts()]
         held = sorted((one for one in held if one.rows), key=lambda one: -one.stored_bytes)
         if as_json:
-            click.echo(json.dumps([asdict(one) for one in held], default=str))
+            show_json(held)
             return
-        lines = [f"{'table':<18}{'rows':>14}{'files':>8}{'stored':>12}{'bytes a row':>13}"]
-        lines += [
-            f"{one.table:<18}{one.rows:>14,}{one.files:>8,}{size_text(one.stored_bytes):>12}"
-            f"{one.stored_bytes / one.rows:>13.2f}"
+        rows = [
+            (
+                one.table,
+                f"{one.rows:,}",
+                f"{one.files:,}",
+                size_text(one.stored_bytes),
+                f"{one.stored_bytes / one.rows:.2f}",
+            )
             for one in held
         ]
-        click.echo("\n".join(lines))
+        click.echo("\n".join(table_lines(_TABLES, rows, gap="")))
         return
     of = contract(table, context.overlay)
     _, live = live_files(lake, table)
     found = None if live is None or not live.num_rows else column_sizes(lake, of, newest(live, files))
     if as_json:
-        click.echo(json.dumps(None if found is None else _facts(found)))
+        show_json(None if found is None else _facts(found))
     else:
         click.echo("\n".join(_costs(found)) if found else f"{table} holds nothing yet")
 
@@ -80,17 +90,20 @@ def _costs(found: Sizes) -> Iterator[str]:
         f"{found.table}: {found.rows:,} rows in {found.files:,} files, {size_text(found.stored_bytes)}; "
         f"{found.stored_bytes / found.rows:.2f} bytes a row{each}"
     )
-    wide = max(len(column.column) for column in found.columns)
-    yield f"{'column':<{wide}}{'stored':>12}{'share':>8}{'a row':>9}{'a value':>9}{'plain':>12}  encodings"
-    for column in sorted(found.columns, key=lambda column: -column.stored_bytes):
-        value = f"{column.stored_bytes / column.values:.3f}" if column.values else ""
-        yield (
-            f"{column.column:<{wide}}{size_text(column.stored_bytes):>12}"
-            f"{column.stored_bytes / found.stored_bytes:>8.1%}{column.stored_bytes / found.rows:>9.3f}{value:>9}"
-            f"{size_text(column.plain_bytes):>12}  {', '.join(column.encodings)}"
+    rows = [
+        (
+            column.column,
+            size_text(column.stored_bytes),
+            f"{column.stored_bytes / found.stored_bytes:.1%}",
+            f"{column.stored_bytes / found.rows:.3f}",
+            f"{column.stored_bytes / column.values:.3f}" if column.values else "",
+            size_text(column.plain_bytes),
+            f"  {', '.join(column.encodings)}",
         )
-    rest = found.rest_bytes
-    yield f"{'(footers and indexes)':<{wide}}{size_text(rest):>12}{rest / found.stored_bytes:>8.1%}"
+        for column in sorted(found.columns, key=lambda column: -column.stored_bytes)
+    ]
+    rest = ("(footers and indexes)", size_text(found.rest_bytes), f"{found.rest_bytes / found.stored_bytes:.1%}")
+    yield from table_lines(_OF_COLUMNS, [*rows, rest], gap="")
 
 
 @click.command()
@@ -102,7 +115,7 @@ def refresh(context: Context, *, as_json: bool) -> None:
     """Bring catalog_tables, catalog_columns and catalog_metrics up to date."""
     done = refresh_catalog(context.open_lake(), context.overlay)
     if as_json:
-        click.echo(json.dumps(asdict(done)))
+        show_json(done)
     else:
         click.echo(f"{done.tables:,} tables, {done.columns:,} columns, {done.metrics:,} metrics")
 

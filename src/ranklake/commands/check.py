@@ -1,6 +1,5 @@
 """``ranklake check``."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable
 
@@ -8,16 +7,24 @@ import click
 
 from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option
-from ranklake.commands.progress import progress_bar
 from ranklake.context import Context
 from ranklake.quality.check import run_checks
 from ranklake.quality.results import CheckReport, CheckResult
+from ranklake.views.json_output import show_json
+from ranklake.views.progress import progress_bar
+from ranklake.views.table import TextColumn, numbers, table_lines
+from ranklake.views.words import counted
 
 _WORDS = (
     ("passed", "passed"),
     ("failed", "failed"),
     ("errored", "could not be computed"),
     ("skipped", "had no values"),
+)
+_COLUMNS = (
+    *map(TextColumn, ("table", "partition", "check", "severity", "status")),
+    *numbers(("rows failed", "of", "moved")),
+    TextColumn("what"),
 )
 
 
@@ -38,7 +45,7 @@ def check(context: Context, tables: tuple[str, ...], *, as_json: bool) -> int:
     with progress_bar("check") as progress:
         report = run_checks(lake, tables or None, contracts_overlay=context.overlay, progress=progress)
     if as_json:
-        click.echo(json.dumps(report.summary()))
+        show_json(report.summary())
     else:
         _print(report)
     return 0 if report.passed else 1
@@ -48,14 +55,14 @@ def _print(report: CheckReport) -> None:
     if report.unsound:
         _table(report.unsound)
     if not report.partitions:
-        click.echo(f"nothing changed since the last check; {_counted(report.unchanged, 'partition')} unchanged")
+        click.echo(f"nothing changed since the last check; {counted(report.unchanged, 'partition')} unchanged")
     else:
         by_status = Counter(result.status for result in report.results)
         said = ", ".join(f"{by_status[status]} {words}" for status, words in _WORDS if by_status[status])
-        unchanged = f"; {_counted(report.unchanged, 'partition')} unchanged" if report.unchanged else ""
-        click.echo(f"{_counted(report.partitions, 'partition')}: checks {said}{unchanged}")
+        unchanged = f"; {counted(report.unchanged, 'partition')} unchanged" if report.unchanged else ""
+        click.echo(f"{counted(report.partitions, 'partition')}: checks {said}{unchanged}")
     if report.quarantined_rows:
-        click.echo(f"{_counted(report.quarantined_rows, 'row')} moved to the table rejects")
+        click.echo(f"{counted(report.quarantined_rows, 'row')} moved to the table rejects")
     if report.standing:
         click.echo("still failing since an earlier check:")
         _table(report.standing)
@@ -74,15 +81,7 @@ def _mend(report: CheckReport) -> None:
 
 
 def _table(results: Iterable[CheckResult]) -> None:
-    head = ("table", "partition", "check", "severity", "status", "rows failed", "of", "moved", "what")
-    lines = [head, *(_line(result) for result in results)]
-    widths = [max(len(line[index]) for line in lines) for index in range(len(head))]
-    for line in lines:
-        cells = (
-            cell.rjust(width) if 5 <= index <= 7 else cell.ljust(width)  # noqa: PLR2004 - the three counts
-            for index, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
-        click.echo("  ".join(cells).rstrip())
+    click.echo("\n".join(table_lines(_COLUMNS, map(_line, results))))
 
 
 def _line(result: CheckResult) -> tuple[str, ...]:
@@ -98,7 +97,3 @@ def _line(result: CheckResult) -> tuple[str, ...]:
         f"{result.quarantined_rows:,}" if result.quarantined_rows else "",
         f"{result.message or ''}{seen}",
     )
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -1,6 +1,5 @@
 """``ranklake demo``."""
 
-import json
 import sys
 import time
 from dataclasses import asdict
@@ -14,6 +13,7 @@ from ranklake.demo.launch import WORLD_SIZE, Trained, launch
 from ranklake.demo.summary import Facts, gather, render
 from ranklake.flows.embedded import run_pipeline
 from ranklake.flows.settings import FlowSettings
+from ranklake.views.json_output import show_json
 
 
 @click.command()
@@ -40,7 +40,7 @@ def demo(folder: Path, steps: int, slow_rank: int | None, kill_rank: int | None,
     _say("4/4 asking the lake", started)
     facts = gather(str(lake), str(spool), trained, done["check"])
     if as_json:
-        click.echo(json.dumps(_plain(facts, trained), default=str))
+        show_json(_plain(facts, trained))
     else:
         click.echo("\n".join(render(facts, trained, _shown(lake))))
     return 0 if facts.books_add_up and not facts.lost and not facts.repeated else 1

@@ -1,7 +1,6 @@
 """``ranklake disown``."""
 
 import getpass
-import json
 
 import click
 
@@ -10,6 +9,7 @@ from ranklake.commands.options import json_option, lake_option
 from ranklake.context import Context
 from ranklake.lake.ingest.disowned import Claim
 from ranklake.retention.disown import disown as set_aside
+from ranklake.views.json_output import show_json
 
 
 @click.command()
@@ -29,7 +29,7 @@ def disown(context: Context, name: str, reason: str, by: str | None, *, as_json:
     """
     done = set_aside(context.open_lake(), Claim.parse(name), by or getpass.getuser(), reason)
     if as_json:
-        click.echo(json.dumps({"disowned": str(done.claim), "plan": done.plan, "rows": done.rows, "now": done.fresh}))
+        show_json({"disowned": str(done.claim), "plan": done.plan, "rows": done.rows, "now": done.fresh})
     elif done.fresh:
         click.echo(f"plan {done.plan}: {done.claim} is set aside, {done.rows:,} rows moved to the table rejects")
     else:

@@ -1,16 +1,14 @@
 """``ranklake import``."""
 
-import json
-from dataclasses import asdict
-
 import click
 
 from ranklake.capture.importers.formats import FORMATS
 from ranklake.capture.importers.imports import Imported, import_files
 from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.commands.options import json_option, spool_option, with_config
-from ranklake.commands.progress import progress_bar
 from ranklake.config import Config
+from ranklake.views.json_output import json_text
+from ranklake.views.progress import progress_bar
 
 
 @click.command(
@@ -46,7 +44,7 @@ def import_(
             format_name, paths, config.uri_of("spool"),
             run=run, mapping=mapping, storage=config.storage, keys=keys, progress=progress,
         )  # fmt: skip
-    click.echo(json.dumps(asdict(done)) if as_json else _told(done))
+    click.echo(json_text(done) if as_json else _told(done))
     return 1 if done.cut or done.is_all_refused else 0
 
 

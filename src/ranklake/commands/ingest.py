@@ -1,18 +1,16 @@
 """``ranklake ingest``."""
 
-import json
-from dataclasses import asdict
-
 import click
 
 from ranklake.commands.context import with_context
 from ranklake.commands.options import dask_option, json_option, lake_option, spool_option
-from ranklake.commands.progress import progress_bar
-from ranklake.commands.tell import tell, tell_damaged
 from ranklake.context import Context
 from ranklake.lake.ingest.run import ingest as run_ingest
 from ranklake.segments.envelope import MissingKeyError
 from ranklake.segments.keys import read_keyring
+from ranklake.views.json_output import show_json
+from ranklake.views.progress import progress_bar
+from ranklake.views.tell import tell, tell_damaged
 
 
 @click.command()
@@ -39,7 +37,7 @@ def ingest(context: Context, keep_days: int, *, as_json: bool) -> int:
     with context.workers() as workers, progress_bar("ingest") as progress:
         done = run_ingest(lake, context.spool(), workers, keep_days=keep_days, progress=progress)
     if as_json:
-        click.echo(json.dumps(asdict(done)))
+        show_json(done)
     elif not done.plans:
         click.echo("nothing new in the spool; nothing committed")
     else:

@@ -1,6 +1,5 @@
 """``ranklake mfu``: the calculator. It needs no lake; a run's own MFU is in the table ``mfu``."""
 
-import json
 import math
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.mfu.calculate import GivenPeak, Utilization, named_peak, utilization
 from ranklake.lake.mfu.flops import CONVENTIONS, N_CONVENTIONS, RECOMPUTE, Model, convention, token_flops
 from ranklake.lake.mfu.rows import COMPARED, INCONSISTENT, Published, rows_with_utilization, write_csv
+from ranklake.views.json_output import show_json
 
 
 class _Positive(click.FloatRange):
@@ -112,7 +112,7 @@ def mfu(*, convention_name: str, n_convention: str, rows: Path | None, **given: 
     for reason in found.reasons:
         click.echo(f"warning: {reason}", err=True)
     if given["as_json"]:
-        click.echo(json.dumps(_facts(found)))
+        show_json(_facts(found))
     else:
         _print(found)
 
@@ -211,6 +211,6 @@ def _print_rows(
     if published is not None:
         click.echo(f"{verdicts.count(INCONSISTENT)} of {len(rows)} rows are {INCONSISTENT}", err=True)
     if as_json:
-        click.echo(json.dumps(rows))
+        show_json(rows)
     else:
         write_csv(rows, sys.stdout)

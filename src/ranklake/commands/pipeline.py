@@ -1,15 +1,14 @@
 """``ranklake pipeline``."""
 
-import json
-
 import click
 
 from ranklake.commands.context import with_context
 from ranklake.commands.options import dask_option, json_option, lake_option, spool_option
-from ranklake.commands.tell import tell_damaged
 from ranklake.context import Context
 from ranklake.flows.calls import damage_in
 from ranklake.flows.stages import pipeline_once
+from ranklake.views.json_output import show_json
+from ranklake.views.tell import tell_damaged
 
 
 @click.command()
@@ -25,7 +24,7 @@ def pipeline(context: Context, *, as_json: bool) -> int:
     """
     done = pipeline_once(context)
     if as_json:
-        click.echo(json.dumps(done, default=str))
+        show_json(done)
     else:
         ingested, checked = done["ingest"], done["check"]
         written = sum(len(result["partitions"]) for result in done["rollup"]["rollups"])

@@ -1,7 +1,6 @@
 """``ranklake renumber``."""
 
 import getpass
-import json
 
 import click
 
@@ -9,6 +8,7 @@ from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option
 from ranklake.context import Context
 from ranklake.retention.renumber import renumber as give_numbers
+from ranklake.views.json_output import show_json
 
 
 @click.command()
@@ -27,7 +27,7 @@ def renumber(context: Context, run: str, by: str | None, *, as_json: bool) -> No
     done = give_numbers(context.open_lake(), run, by or getpass.getuser())
     attempts = sorted(set(done.attempts.values()))
     if as_json:
-        click.echo(json.dumps({"run": run, "plan": done.plan, "rows": done.rows, "attempts": attempts}))
+        show_json({"run": run, "plan": done.plan, "rows": done.rows, "attempts": attempts})
     else:
         shown = ", ".join(map(str, attempts))
         click.echo(f"plan {done.plan}: {done.rows:,} rows of run {run} are attempt {shown} now")

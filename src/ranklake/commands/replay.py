@@ -1,6 +1,5 @@
 """``ranklake replay``."""
 
-import json
 from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import date, datetime
@@ -9,10 +8,11 @@ import click
 
 from ranklake.commands.context import with_context
 from ranklake.commands.options import dask_option, json_option, lake_option, spool_option
-from ranklake.commands.progress import progress_bar
 from ranklake.context import Context
 from ranklake.lake.plans.workers import InProcess, Workers
 from ranklake.lake.replay.run import replay as run_replay
+from ranklake.views.json_output import show_json
+from ranklake.views.progress import progress_bar
 
 _DAY = click.DateTime(["%Y-%m-%d"])
 
@@ -45,7 +45,7 @@ def replay(context: Context, table: str, first: datetime, last: datetime, *, dry
             progress = stack.enter_context(progress_bar("replay"))
             done = run_replay(lake, spool, workers, table, days, progress=progress)
     if as_json:
-        click.echo(json.dumps({**asdict(done), "dry_run": dry_run}))
+        show_json({**asdict(done), "dry_run": dry_run})
         return
     if done.kept:
         click.echo(f"{table}: {', '.join(done.kept)} stay as they are: retention took what they were made of")

@@ -1,7 +1,5 @@
 """``ranklake request-signal``: ask for a metric that nobody records yet."""
 
-import json
-
 import click
 
 from ranklake.commands.options import configuration, configured, contracts_option, json_option
@@ -9,6 +7,7 @@ from ranklake.config import ConfigError
 from ranklake.lake.contracts.model import Metric
 from ranklake.lake.contracts.requests import file_request
 from ranklake.redaction.redact import redact
+from ranklake.views.json_output import show_json
 
 _MEND = "pass --contracts DIR or write overlay under [contracts] in ranklake.toml"
 
@@ -52,7 +51,7 @@ def request_signal(
     filed = file_request(overlay, wanted)
     if as_json:
         facts = {"metric": name, "path": str(filed.path), "new": filed.is_new, "near": filed.near}
-        click.echo(json.dumps(facts))
+        show_json(facts)
         return
     click.echo(f"{name} {'is requested' if filed.is_new else 'was requested already'}: {filed.path}")
     shows = f"ranklake catalog {name}"

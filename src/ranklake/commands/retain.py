@@ -1,8 +1,6 @@
 """``ranklake retain``."""
 
 import getpass
-import json
-from dataclasses import asdict
 from datetime import UTC, date, datetime
 
 import click
@@ -16,8 +14,14 @@ from ranklake.retention.apply import approve as approve_plan
 from ranklake.retention.plan import make_plan
 from ranklake.retention.sweep import Swept
 from ranklake.retention.sweep import sweep as sweep_spool
+from ranklake.views.json_output import json_text, show_json
+from ranklake.views.table import TextColumn, numbers, table_lines
+from ranklake.views.words import counted, size_text
 
-_KILO = 1024
+_COLUMNS = (
+    *map(TextColumn, ("table", "partition", "class")),
+    *numbers(("kept days", "goes before", "rows", "bytes", "files")),
+)
 
 
 @click.group()
@@ -39,7 +43,7 @@ def plan(context: Context, as_of: str | None, *, as_json: bool) -> None:
     day = _day(as_of)
     made = make_plan(context.open_lake(), contracts, policies, day)
     if as_json:
-        click.echo(json.dumps({"as_of": day.isoformat(), "plan": None if made is None else made.plain()}))
+        show_json({"as_of": day.isoformat(), "plan": None if made is None else made.plain()})
     elif made is None:
         click.echo(f"nothing is due on {day}")
     else:
@@ -57,7 +61,7 @@ def approve(context: Context, name: str, by: str, reason: str | None, *, as_json
     """Approve a plan, so that it can be applied."""
     found, fresh = approve_plan(context.open_lake(), name, _named(by), reason)
     if as_json:
-        click.echo(json.dumps({"approved_now": fresh, **found.plain()}))
+        show_json({"approved_now": fresh, **found.plain()})
     elif fresh:
         click.echo(f"{name}: approved; apply it with 'ranklake retain apply {name}'")
     else:
@@ -87,8 +91,7 @@ def apply(context: Context, name: str, by: str | None, *, single_operator: bool,
     found, fresh = apply_plan(lake, name, actor, contracts, policies, single_operator=single_operator)
     swept = sweep_spool(lake, context.spool(), actor) if context.has_spool else None
     if as_json:
-        done = None if swept is None else asdict(swept)
-        click.echo(json.dumps({"applied_now": fresh, "swept": done, **found.plain()}))
+        show_json({"applied_now": fresh, "swept": swept, **found.plain()})
         return
     if fresh:
         click.echo(f"{name}: removed {_sums(found)} by plan {found.plan}{_alone(found)}")
@@ -109,7 +112,7 @@ def apply(context: Context, name: str, by: str | None, *, single_operator: bool,
 def sweep(context: Context, by: str | None, *, as_json: bool) -> None:
     """Delete from the spool what holds only rows that applied plans removed."""
     done = sweep_spool(context.open_lake(), context.spool(), _named(by if by is not None else getpass.getuser()))
-    click.echo(json.dumps(asdict(done)) if as_json else _told(done))
+    click.echo(json_text(done) if as_json else _told(done))
 
 
 @retain.command("list")
@@ -120,7 +123,7 @@ def list_(context: Context, *, as_json: bool) -> None:
     """List plans and what became of them."""
     plans = register(context.open_lake()).values()
     if as_json:
-        click.echo(json.dumps([one.plain() for one in plans]))
+        show_json([one.plain() for one in plans])
         return
     if not plans:
         click.echo("no retention plans")
@@ -130,8 +133,8 @@ def list_(context: Context, *, as_json: bool) -> None:
 
 
 def _told(swept: Swept) -> str:
-    stay = f"; {_counted(swept.in_packs, 'segment')} stay, in packs with others" if swept.in_packs else ""
-    return f"swept {_counted(swept.segments, 'segment')} from the spool, {swept.size_bytes:,} bytes{stay}"
+    stay = f"; {counted(swept.in_packs, 'segment')} stay, in packs with others" if swept.in_packs else ""
+    return f"swept {counted(swept.segments, 'segment')} from the spool, {swept.size_bytes:,} bytes{stay}"
 
 
 def _day(text: str | None) -> date:
@@ -151,7 +154,6 @@ def _named(by: str) -> str:
 
 
 def _show(made: RetentionPlan) -> None:
-    head = ("table", "partition", "class", "kept days", "goes before", "rows", "bytes", "files")
     lines = [
         (
             item.table,
@@ -165,13 +167,7 @@ def _show(made: RetentionPlan) -> None:
         )
         for item in made.items
     ]
-    widths = [max(len(line[index]) for line in (head, *lines)) for index in range(len(head))]
-    for line in (head, *lines):
-        cells = (
-            cell.ljust(width) if index < 3 else cell.rjust(width)  # noqa: PLR2004 - three texts, then numbers
-            for index, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
-        click.echo("  ".join(cells).rstrip())
+    click.echo("\n".join(table_lines(_COLUMNS, lines)))
     for class_, reason in sorted({(item.retention_class, item.reason) for item in made.items}):
         click.echo(f"{class_}: {reason}")
     then = {
@@ -188,15 +184,5 @@ def _alone(one: RetentionPlan) -> str:
 
 
 def _sums(one: RetentionPlan) -> str:
-    size = float(one.bytes)
-    units = iter(("B", "KiB", "MiB", "GiB", "TiB"))
-    unit = next(units)
-    while size >= _KILO and (larger := next(units, "")):
-        size, unit = size / _KILO, larger
-    shown = f"{size:.0f}" if unit == "B" else f"{size:.1f}"
-    counts = (_counted(len(one.items), "partition"), _counted(one.rows, "row"), f"{shown} {unit}")
-    return f"{', '.join(counts)} in {_counted(one.files, 'file')}"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    counts = (counted(len(one.items), "partition"), counted(one.rows, "row"), size_text(one.bytes))
+    return f"{', '.join(counts)} in {counted(one.files, 'file')}"

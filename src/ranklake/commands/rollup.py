@@ -1,16 +1,17 @@
 """``ranklake rollup``."""
 
-import json
-from dataclasses import asdict
-
 import click
 
 from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option, prices_option
-from ranklake.commands.progress import progress_bar
-from ranklake.commands.tell import tell_damaged
 from ranklake.context import Context
 from ranklake.lake.rollups.runner import RollupResult, run_rollups
+from ranklake.views.json_output import show_json
+from ranklake.views.progress import progress_bar
+from ranklake.views.table import TextColumn, numbers, table_lines
+from ranklake.views.tell import tell_damaged
+
+_COLUMNS = (TextColumn("rollup", 14), *numbers(("partitions", "rows"), 12), *numbers(("version", "seconds"), 10))
 
 
 @click.command()
@@ -29,7 +30,7 @@ def rollup(context: Context, names: tuple[str, ...], *, full: bool, as_json: boo
     with progress_bar("rollup") as progress:
         results = run_rollups(lake, names or None, progress=progress, full=full)
     if as_json:
-        click.echo(json.dumps([asdict(result) for result in results]))
+        show_json(results)
     else:
         _print(results)
     damaged = dict.fromkeys(one for result in results for one in result.damaged)
@@ -43,9 +44,14 @@ def _print(results: list[RollupResult]) -> None:
         changed = "" if any(result.damaged for result in results) else "nothing changed; "
         click.echo(f"{changed}nothing was committed")
         return
-    click.echo(f"{'rollup':<14}{'partitions':>12}{'rows':>12}{'version':>10}{'seconds':>10}")
-    for result in results:
-        version = "" if result.version is None else f"{result.version:,}"
-        click.echo(
-            f"{result.name:<14}{len(result.partitions):>12,}{result.rows:>12,}{version:>10}{result.seconds:>10.2f}"
+    rows = [
+        (
+            result.name,
+            f"{len(result.partitions):,}",
+            f"{result.rows:,}",
+            "" if result.version is None else f"{result.version:,}",
+            f"{result.seconds:.2f}",
         )
+        for result in results
+    ]
+    click.echo("\n".join(table_lines(_COLUMNS, rows, gap="")))

@@ -14,11 +14,11 @@ import pyarrow as pa
 
 from ranklake.commands.context import with_context
 from ranklake.commands.options import lake_option
-from ranklake.commands.tables import as_csv, as_json, as_parquet, as_table
 from ranklake.context import Context
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.query.roles import Role, RoleError, load_role
 from ranklake.lake.query.sql import query
+from ranklake.views.result_set import as_csv, as_json, as_parquet, as_table
 
 _FORMATS: Final[Mapping[str, Callable[[pa.Table], str]]] = MappingProxyType(
     {"table": as_table, "csv": as_csv, "json": as_json}

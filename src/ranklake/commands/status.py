@@ -1,6 +1,5 @@
 """``ranklake status``."""
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -13,7 +12,6 @@ from ranklake.capture.spool.waiting import waiting as waiting_in
 from ranklake.commands.audit import told
 from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option, optional_spool
-from ranklake.commands.tell import tell
 from ranklake.context import Context
 from ranklake.lake.audit.proof import Proof, prove
 from ranklake.lake.delta.tables import delta_table
@@ -26,11 +24,14 @@ from ranklake.lake.status.duplicate_ranks import twins
 from ranklake.lake.status.liveness import NEEDS_A_LOOK, OVER, RankState, liveness
 from ranklake.lake.status.reconciliation import TableBalance, reconcile
 from ranklake.lake.storage.store import Lake
+from ranklake.printable import printable
 from ranklake.retention.removals import unaccounted
 from ranklake.segments.envelope import MissingKeyError
-from ranklake.terminal import printable
+from ranklake.views.json_output import show_json
+from ranklake.views.table import TextColumn, numbers, table_lines
+from ranklake.views.tell import tell
 
-_COLUMNS = ("recorded", "stored", "quarantined", "sampled_out", "gaps", "in_flight", "retired")
+_FATES = ("recorded", "stored", "quarantined", "sampled_out", "gaps", "in_flight", "retired")
 
 
 @click.command()
@@ -80,7 +81,7 @@ def status(context: Context, *, of_ranks: bool, as_json: bool) -> int:
             "held_first": firsts(held),
             "ranks": [asdict(r) for r in ranks],
         }
-        click.echo(json.dumps(facts, default=str))
+        show_json(facts)
     else:
         _print(balances)
         tell(*_lines(ranks, every=of_ranks), *map(str, doubled))
@@ -143,9 +144,15 @@ def _print(balances: list[TableBalance]) -> None:
     if not balances:
         click.echo("the lake is empty, and so is the spool")
         return
-    click.echo(f"{'table':<16}" + "".join(f"{name.replace('_', ' '):>14}" for name in _COLUMNS) + "  adds up")
-    for item in balances:
-        cells = "".join(f"{getattr(item, name):>14,}" for name in _COLUMNS)
-        tell(f"{printable(item.table):<16}{cells}  {'yes' if item.adds_up else 'NO'}")
+    fates = numbers((name.replace("_", " ") for name in _FATES), 14)
+    rows = [
+        (
+            printable(item.table),
+            *(f"{getattr(item, name):,}" for name in _FATES),
+            "  yes" if item.adds_up else "  NO",
+        )
+        for item in balances
+    ]
+    tell(*table_lines([TextColumn("table", 16), *fates, TextColumn("  adds up")], rows, gap=""))
     for item in balances:
         tell(*(f"{item.table}: {fault}" for fault in item.faults), err=True)

@@ -1,6 +1,5 @@
 """``ranklake upkeep``."""
 
-import json
 from dataclasses import asdict
 from datetime import timedelta
 
@@ -8,13 +7,14 @@ import click
 
 from ranklake.commands.context import with_context
 from ranklake.commands.options import dask_option, json_option, lake_option
-from ranklake.commands.progress import progress_bar
-from ranklake.commands.tell import tell_damaged
 from ranklake.context import Context
 from ranklake.lake.maintenance.run import Upkept
 from ranklake.lake.maintenance.run import upkeep as run_upkeep
 from ranklake.lake.maintenance.vacuum import GRACE
 from ranklake.lake.plans.workers import InProcess
+from ranklake.views.json_output import show_json
+from ranklake.views.progress import progress_bar
+from ranklake.views.tell import tell_damaged
 
 _GRACE_HOURS = int(GRACE / timedelta(hours=1))
 
@@ -47,7 +47,7 @@ def upkeep(context: Context, grace_hours: int, *, dry_run: bool, scrub: bool, as
         with context.workers() as workers, progress_bar("upkeep") as progress:
             done = run_upkeep(lake, workers, grace=grace, with_scrub=scrub, progress=progress)
     if as_json:
-        click.echo(json.dumps({**asdict(done), "dry_run": dry_run}))
+        show_json({**asdict(done), "dry_run": dry_run})
     else:
         _tell(done, "would be " if dry_run else "")
     tell_damaged(done.damaged)

@@ -1,7 +1,6 @@
 """``ranklake verify-artifact``."""
 
 import getpass
-import json
 import os
 
 import click
@@ -11,9 +10,10 @@ from ranklake.allowed import allowed
 from ranklake.artifacts import Verdict, note, recorded, verify
 from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option
-from ranklake.commands.progress import progress_bar
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
+from ranklake.views.json_output import show_json
+from ranklake.views.progress import progress_bar
 
 
 @click.command("verify-artifact")
@@ -59,6 +59,6 @@ def _tell(verdict: Verdict, *, as_json: bool) -> None:
         facts = {key: row[key] for key in ("run", "attempt", "name", "kind", "bytes", "file_count")}
         digests = {"recorded_sha256": row["sha256"], "found_sha256": found.sha256 if found else None}
         told = {"uri": verdict.place, "ts": row["ts"].isoformat(), "verified": verdict.is_good, "verdict": verdict.said}
-        click.echo(json.dumps({**facts, **digests, **told}))
+        show_json({**facts, **digests, **told})
     else:
         click.echo(f"{row['name']} of run {row['run']}, {row['bytes'] or 0:,} bytes at {verdict.place}: {verdict.said}")

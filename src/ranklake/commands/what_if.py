@@ -1,6 +1,5 @@
 """``ranklake what-if``: how much slower a run was than it had to be, and what made it so."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +17,7 @@ from ranklake.lake.diagnosis.spans import counted
 from ranklake.lake.diagnosis.timeline import write_timeline
 from ranklake.lake.diagnosis.what_if import WhatIf
 from ranklake.lake.diagnosis.what_if import what_if as analyse
+from ranklake.views.json_output import show_json
 
 _MOST_ROWS: Final = 12
 _MOST_COLUMNS: Final = 12
@@ -47,7 +47,7 @@ def what_if(context: Context, run: str, attempt: int | None, timeline: Path | No
     chosen, rows, notes = read_spans(context.open_lake(), run, attempt, overlay=context.overlay)
     found = analyse(trace_of(rows, notes))
     if as_json:
-        click.echo(json.dumps({"run": run, "attempt": chosen, **facts(found)}))
+        show_json({"run": run, "attempt": chosen, **facts(found)})
     else:
         _print(found, run, chosen)
     if timeline is not None:

@@ -14,6 +14,7 @@ from ranklake.lake.query.sql import query
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.status.reconciliation import TableBalance, balance
 from ranklake.lake.storage.store import Lake
+from ranklake.views.table import numbers, table_lines
 
 PHASES = ("data", "forward", "backward", "collective", "optimizer", "checkpoint")
 PHASES_RATIO = """
@@ -125,13 +126,19 @@ def render(facts: Facts, trained: Trained, lake_uri: str) -> list[str]:
 
 def _rank_table(rows: Sequence[dict[str, Any]]) -> list[str]:
     phases = [phase for phase in PHASES if any(row[phase] is not None for row in rows)]
-    lines = ["rank  trainer counted  rows in steps  mean ms a step" + "".join(f"{phase:>12}" for phase in phases)]
-    lines[0] += "   in phases"
-    for row in rows:
-        cells = "".join(f"{_ms(row[phase]):>12}" for phase in phases)
-        cells += f"{_percent(row['phases_ratio']):>12}"
-        lines.append(f"{row['rank']:>4}  {row['counted']:>15,}  {row['n']:>13,}  {_ms(row['step']):>14}{cells}")
-    return lines
+    counts = ("rank", "  trainer counted", "  rows in steps", "  mean ms a step")
+    cells = [
+        (
+            str(row["rank"]),
+            f"{row['counted']:,}",
+            f"{row['n']:,}",
+            _ms(row["step"]),
+            *(_ms(row[phase]) for phase in phases),
+            _percent(row["phases_ratio"]),
+        )
+        for row in rows
+    ]
+    return table_lines([*numbers(counts), *numbers([*phases, "in phases"], 12)], cells, gap="")
 
 
 def _percent(ratio: float | None) -> str:

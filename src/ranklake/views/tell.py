@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import click
 
 from ranklake.lake.delta.integrity import Damage
-from ranklake.terminal import printable
+from ranklake.printable import printable
 
 
 def tell(*lines: object, err: bool = False) -> None:

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from datetime import date, datetime, timedelta
@@ -12,7 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ranklake.terminal import printable
+from ranklake.printable import printable
+from ranklake.views.json_output import json_text
+from ranklake.views.table import TextColumn, table_lines
 
 
 def as_table(rows: pa.Table) -> str:
@@ -26,16 +27,15 @@ def as_table(rows: pa.Table) -> str:
         for kind in rows.schema.types
     ]
     names = [printable(name) for name in rows.column_names]
-    widths = [max([len(name), *map(len, cells)]) for name, cells in zip(names, columns, strict=True)]
-    lines = [_line(names, widths, right), "-+-".join("-" * width for width in widths)]
-    lines += [_line(list(cells), widths, right) for cells in zip(*columns, strict=True)]
+    heads = [TextColumn(name, is_right=to_right) for name, to_right in zip(names, right, strict=True)]
+    lines = table_lines(heads, zip(*columns, strict=True), gap=" | ", rule="-+-")
     count = rows.num_rows
     return "\n".join([*lines, f"({count:,} row{'' if count == 1 else 's'})"])
 
 
 def as_json(rows: pa.Table) -> str:
     """Return a JSON list of objects, a line each. Times are ISO 8601; what JSON has no number for is null."""
-    body = ",\n".join(json.dumps(row, allow_nan=False) for row in _plain_rows(rows))
+    body = ",\n".join(json_text(row) for row in _plain_rows(rows))
     return f"[{body}]"
 
 
@@ -53,14 +53,6 @@ def as_parquet(rows: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     pq.write_table(rows, sink, compression="zstd")
     return bytes(sink.getvalue().to_pybytes())
-
-
-def _line(cells: list[str], widths: list[int], right: list[bool]) -> str:
-    padded = (
-        cell.rjust(width) if to_right else cell.ljust(width)
-        for cell, width, to_right in zip(cells, widths, right, strict=True)
-    )
-    return " | ".join(padded).rstrip()
 
 
 def _cell(value: Any) -> str:  # noqa: ANN401 - whatever Arrow holds

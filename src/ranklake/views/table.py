@@ -1,0 +1,64 @@
+"""Tables of text: the one way in which commands line up columns."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class TextColumn:
+    """A column of a table.
+
+    Attributes
+    ----------
+    title
+        Its head.
+    width
+        Characters that it takes at least; it grows with its longest cell.
+    is_right
+        Whether its cells stand at its right end, as numbers do.
+    """
+
+    title: str
+    width: int = 0
+    is_right: bool = False
+
+
+def numbers(titles: Iterable[str], width: int = 0) -> list[TextColumn]:
+    """Return columns of numbers."""
+    return [TextColumn(title, width, is_right=True) for title in titles]
+
+
+def table_lines(
+    columns: Sequence[TextColumn],
+    rows: Iterable[Sequence[str]],
+    *,
+    gap: str = "  ",
+    rule: str = "",
+    has_head: bool = True,
+) -> list[str]:
+    """Return a table as lines without spaces at their ends: the head, a rule if there is one, and a line a row.
+
+    Parameters
+    ----------
+    rows
+        Cells as text; a row may be shorter than the head.
+    gap
+        What stands between columns.
+    rule
+        What stands between the columns' dashes under the head; empty for no rule.
+    """
+    shown = [list(row) for row in rows]
+    heads = [[one.title for one in columns]] if has_head else []
+    widths = [
+        max([one.width, *(len(row[place]) for row in (*heads, *shown) if place < len(row))])
+        for place, one in enumerate(columns)
+    ]
+    rules = [rule.join("-" * width for width in widths)] if rule else []
+    lines = [
+        gap.join(
+            cell.rjust(width) if one.is_right else cell.ljust(width)
+            for cell, width, one in zip(row, widths, columns, strict=False)
+        ).rstrip()
+        for row in (*heads, *shown)
+    ]
+    return [*lines[: len(heads)], *rules, *lines[len(heads) :]]
