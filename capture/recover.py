@@ -31,21 +31,19 @@ from ranklake.capture.spool.meta import Meta, read_meta
 from ranklake.capture.spool.owner import HELD, OWNER_FILE, Owner, OwnerLock
 from ranklake.capture.spool.ownership import is_mine, open_regular, read_regular
 from ranklake.capture.spool.places import local_root, spool_uri
-from ranklake.capture.spool.stream import (
+from ranklake.capture.spool.stream import META_FILE, discard, sweep
+from ranklake.capture.spool.stream_files import (
     ACKED,
     DROPPED,
-    META_FILE,
     OPEN,
     SEALED,
     SPARE,
     OpenFile,
     SealedFile,
     StreamName,
-    discard,
     open_files,
     sealed_files,
     streams,
-    sweep,
 )
 from ranklake.segments.envelope import EncryptionError
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ranklake.capture.assets.checkpoints import AtomicWrite
-from ranklake.capture.assets.fingerprint import identity_of
+from ranklake.capture.assets.file_entries import identity_of
 from ranklake.capture.assets.hashing import Hashing
 from ranklake.capture.assets.places import Place, last_part, short_text, shown_place
 from ranklake.capture.common.monotonic import now

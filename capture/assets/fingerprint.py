@@ -19,57 +19,23 @@ being hashed, and a digest for each level of the tree, however many files there 
 import errno
 import hashlib
 import os
-import stat
-import struct
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
+
+from ranklake.capture.assets.file_entries import CHANGED, Entry, Hashed, Known, local_entries, remote_entries
+from ranklake.capture.assets.merkle import MerkleTree, leaf
 
 METHOD: Final = "ranklake-merkle-sha256-v1"
 THREADS: Final = min(8, os.cpu_count() or 1)
-CHUNK_BYTES: Final = 1 << 20
 NAMED_AT_MOST: Final = 20
-RACY_NS: Final = 2_000_000_000
-"""A file that was changed so short a time before it was read may change again without another mtime."""
 
-CHANGED: Final = "it changed while it was read"
-LOOP: Final = "a link to a folder that it is in"
-SPECIAL: Final = "not a regular file"
-_LENGTH: Final = struct.Struct(">Q")
 
 Progress = Callable[[int, int], None]
-
-
-class Known(Protocol):
-    """Digests of files that have been read before."""
-
-    def get(self, found: os.stat_result) -> bytes | None:
-        """Return the digest of a file with this identity, size and time of change, if it is known."""
-
-    def put(self, found: os.stat_result, digest: bytes) -> None:
-        """Remember a digest."""
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A file to be hashed, or the reason why one cannot be."""
-
-    path: str
-    hash: Callable[[], "Hashed"] | None = None
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Hashed:
-    """The digest and size of a file as it was read; of a local one, its identity if that may be remembered."""
-
-    digest: bytes
-    size_bytes: int
-    identity: os.stat_result | None = None
 
 
 @dataclass
@@ -133,7 +99,7 @@ def fingerprint(
     began = time.monotonic_ns()
     gathering = _Gathering(known, progress)
     text = os.fspath(place)
-    entries = _remote_entries(text, storage_options or {}) if "://" in text else _local_entries(Path(text), known)
+    entries = remote_entries(text, storage_options or {}) if "://" in text else local_entries(Path(text), known)
     with ThreadPoolExecutor(threads, thread_name_prefix="ranklake-hash") as pool:
         try:
             for entry in entries:
@@ -210,146 +176,7 @@ def _submitted(pool: ThreadPoolExecutor, work: Callable[[], Hashed]) -> "Future[
         return done
 
 
-def leaf(path: bytes, size_bytes: int, digest: bytes) -> bytes:
-    """Return the hash of a file's leaf."""
-    return hashlib.sha256(b"\0" + _LENGTH.pack(len(path)) + path + _LENGTH.pack(size_bytes) + digest).digest()
-
-
-class MerkleTree:
-    """The root over leaves that come one by one; holds one digest for each level."""
-
-    def __init__(self) -> None:
-        self._peaks: list[tuple[int, bytes]] = []  # (leaves below, digest), of falling powers of two
-
-    def add(self, digest: bytes) -> None:
-        """Add the next leaf."""
-        leaves = 1
-        while self._peaks and self._peaks[-1][0] == leaves:
-            digest = _node(self._peaks.pop()[1], digest)
-            leaves *= 2
-        self._peaks.append((leaves, digest))
-
-    def root(self) -> bytes:
-        """Return the root over the leaves so far."""
-        if not self._peaks:
-            return hashlib.sha256().digest()
-        digest = self._peaks[-1][1]
-        for _, left in reversed(self._peaks[:-1]):
-            digest = _node(left, digest)
-        return digest
-
-
-def _node(left: bytes, right: bytes) -> bytes:
-    return hashlib.sha256(b"\1" + left + right).digest()
-
-
 # ── local files ──
 
 
-def _local_entries(place: Path, known: Known | None) -> Iterator[Entry]:
-    found = place.stat()
-    if stat.S_ISDIR(found.st_mode):
-        yield from _folder(str(place), "", ((found.st_dev, found.st_ino),), known)
-    else:
-        yield _entry(str(place), "", found, known)
-
-
-def _folder(folder: str, prefix: str, above: tuple[tuple[int, int], ...], known: Known | None) -> Iterator[Entry]:
-    try:
-        names = sorted((entry.name for entry in os.scandir(folder)), key=os.fsencode)
-    except OSError as error:
-        yield Entry(prefix.rstrip("/"), reason=error.strerror or type(error).__name__)
-        return
-    for name in names:
-        full, path = f"{folder}/{name}", f"{prefix}{name}"
-        try:
-            found = os.stat(full)  # noqa: PTH116 - a million times
-        except OSError as error:
-            yield Entry(path, reason=LOOP if error.errno == errno.ELOOP else error.strerror or type(error).__name__)
-            continue
-        identity = (found.st_dev, found.st_ino)
-        if not stat.S_ISDIR(found.st_mode):
-            yield _entry(full, path, found, known)
-        elif identity in above:
-            yield Entry(path, reason=LOOP)
-        else:
-            yield from _folder(full, f"{path}/", (*above, identity), known)
-
-
-def _entry(full: str, path: str, found: os.stat_result, known: Known | None) -> Entry:
-    if not stat.S_ISREG(found.st_mode):
-        return Entry(path, reason=SPECIAL)
-    digest = None if known is None else known.get(found)
-    if digest is not None:
-        return Entry(path, lambda: Hashed(digest, found.st_size))
-    return Entry(path, lambda: _hash_local(full))
-
-
-def _hash_local(full: str) -> Hashed:
-    """Hash a file; one that changes meanwhile is tried once more. Raises `OSError`, EAGAIN for one that changes on."""
-    for _ in range(2):
-        fd = os.open(full, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            before = os.fstat(fd)
-            digest, size = hashlib.sha256(), 0
-            while chunk := os.read(fd, CHUNK_BYTES):
-                digest.update(chunk)
-                size += len(chunk)
-            after = os.fstat(fd)
-        finally:
-            os.close(fd)
-        if same(before, after) and size == after.st_size:
-            settled = time.time_ns() - max(after.st_mtime_ns, after.st_ctime_ns) > RACY_NS
-            return Hashed(digest.digest(), size, after if settled else None)
-    raise OSError(errno.EAGAIN, CHANGED)
-
-
-def same(one: os.stat_result, other: os.stat_result) -> bool:
-    """Say whether two looks saw the same file in the same state."""
-    return identity_of(one) == identity_of(other)
-
-
-def identity_of(found: os.stat_result) -> tuple[int, int, int, int, int]:
-    """Return device, inode, times of change in ns, and size."""
-    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
-
-
 # ── fsspec ──
-
-
-def _remote_entries(uri: str, storage_options: dict[str, Any]) -> Iterator[Entry]:
-    from fsspec.core import url_to_fs  # only where a URI asks for it
-
-    files, root = url_to_fs(uri, **storage_options)
-    if files.isfile(root):
-        yield Entry("", lambda: _hash_remote(files, root))
-        return
-    if not files.exists(root):
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), root)
-    yield from _remote_folder(files, root.rstrip("/"), "")
-
-
-def _remote_folder(files: Any, folder: str, prefix: str) -> Iterator[Entry]:  # noqa: ANN401 - a file system of fsspec
-    found = {item["name"].rstrip("/").rpartition("/")[2]: item for item in files.ls(folder, detail=True)}
-    for name in sorted(found, key=lambda name: name.encode("utf-8", "surrogateescape")):
-        full, path = f"{folder}/{name}", f"{prefix}{name}"
-        if not name or item_is_itself(found[name]["name"], folder):
-            continue
-        if found[name]["type"] == "directory":
-            yield from _remote_folder(files, full, f"{path}/")
-        else:
-            yield Entry(path, lambda full=full: _hash_remote(files, full))  # type: ignore[misc]
-
-
-def item_is_itself(name: str, folder: str) -> bool:
-    """Say whether an entry of a listing is the folder's own marker, as object stores have them."""
-    return str(name).rstrip("/").lstrip("/") == folder.strip("/")
-
-
-def _hash_remote(files: Any, path: str) -> Hashed:  # noqa: ANN401 - a file system of fsspec
-    digest, size = hashlib.sha256(), 0
-    with files.open(path, "rb") as stream:
-        while chunk := stream.read(CHUNK_BYTES):
-            digest.update(chunk)
-            size += len(chunk)
-    return Hashed(digest.digest(), size)

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from ranklake.capture.assets.fingerprint import identity_of
+from ranklake.capture.assets.file_entries import identity_of
 
 NAME: Final = "fingerprints.sqlite"
 MOST_ROWS: Final = 5_000_000

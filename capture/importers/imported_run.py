@@ -23,9 +23,9 @@ import ranklake
 from ranklake.capture.common.arrays import Array, numbers, plain, texts
 from ranklake.capture.sealing.keys import NO_KEYS, ActiveKeys
 from ranklake.capture.sealing.rows import FLAGS, NO_ROWS, Columns, Rows
-from ranklake.capture.sealing.seal import Origin, segment_bytes
+from ranklake.capture.sealing.segment_bytes import Origin, segment_bytes
 from ranklake.capture.spool.meta import Meta
-from ranklake.capture.spool.stream import SealedFile, StreamName
+from ranklake.capture.spool.stream_files import SealedFile, StreamName
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.redaction.redact import redact

@@ -24,12 +24,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.capture.importers import mlperf_v05
+from ranklake.capture.importers.decoding import Line
 from ranklake.capture.importers.endings import Ending, tell_ending
 from ranklake.capture.importers.logged_steps import add_steps
 from ranklake.capture.importers.mlperf_intervals import KINDS, Edge, Told, paired
 from ranklake.capture.importers.mlperf_platform import is_cuda, platform_of
 from ranklake.capture.importers.mlperf_steps import Progress, is_number, step_of
-from ranklake.capture.importers.source import Line, SourceError, uncoloured
+from ranklake.capture.importers.source import SourceError, uncoloured
 
 if TYPE_CHECKING:
     from ranklake.capture.importers.imported_run import ImportedRun

@@ -12,7 +12,7 @@ import fsspec
 from ranklake.capture.importers.source import SourceError
 from ranklake.capture.sending.packing import PACK_BYTES, PACK_MEMBERS
 from ranklake.capture.sending.upload import Uploader, UploadError
-from ranklake.capture.spool.stream import SealedFile, StreamName
+from ranklake.capture.spool.stream_files import SealedFile, StreamName
 from ranklake.segments.pack import pack
 
 FOLDER: Final = "imports"

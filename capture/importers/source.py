@@ -3,13 +3,11 @@
 Nothing here holds a file in memory: a line has at most `LINE_BYTES`, a block as many as its reader asks for.
 """
 
-import codecs
 import hashlib
 import io
 import os
 import posixpath
 import re
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,48 +15,32 @@ from typing import IO, Any, Final
 
 import fsspec
 
+from ranklake.capture.importers.decoding import (
+    LINE_BYTES,
+    Blocks,
+    DamagedError,
+    Line,
+    Told,
+    _Counted,
+    as_utf8,
+    line_of,
+    unpacked,
+)
 from ranklake.errors import RanklakeError, did_you_mean
 
-LINE_BYTES: Final = 16 << 20
-"""A line that is longer is refused, and counted."""
-NO_TEXT: Final = "\ufdd0"
-"""A character that Unicode keeps out of texts."""
 _CHUNK_BYTES: Final = 1 << 20
-_GZIP: Final = b"\x1f\x8b"
-_GZIP_BITS: Final = 31  # zlib: a gzip header, and the largest window
 _UTF8_BOM: Final = b"\xef\xbb\xbf"
 _UTF16_BOMS: Final = (b"\xff\xfe", b"\xfe\xff")
 HEAD_BYTES: Final = 1 << 16
 
 _COLOURS: Final = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
-Told = Callable[[int], None]
-"""Is told how many bytes more were read of a file as it lies there."""
 
 _SLASHES: Final = re.compile("/{2,}")
 
 
 class SourceError(RanklakeError):
     """A file cannot be imported at all; nothing of it was written."""
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A line without its end.
-
-    Attributes
-    ----------
-    number
-        From 1.
-    text
-        What could not be decoded stands as U+FFFD; empty if the line is too long.
-    flaw
-        What is wrong with it, without any of its words; None for a sound one.
-    """
-
-    number: int
-    text: str
-    flaw: str | None = None
 
 
 @dataclass
@@ -145,11 +127,11 @@ class Source:
         found = b""
         with self.fs.open(self.path, "rb") as raw:
             try:
-                for block in _unpacked(raw, HEAD_BYTES):
+                for block in unpacked(raw, HEAD_BYTES):
                     found += block
                     if len(found) >= most_bytes:
                         break
-            except _DamagedError:
+            except DamagedError:
                 pass
         if found.startswith(_UTF16_BOMS):
             raise SourceError("the text is UTF-16", where=self.name, mend="convert it: iconv -f UTF-16 -t UTF-8")
@@ -163,10 +145,10 @@ class Source:
         with self.fs.open(self.path, "rb") as raw:
             first = True
             try:
-                for block in _unpacked(_Counted(raw, self.told), block_bytes):
+                for block in unpacked(_Counted(raw, self.told), block_bytes):
                     yield block.removeprefix(_UTF8_BOM) if first else block
                     first = False
-            except _DamagedError as error:
+            except DamagedError as error:
                 self.cut = str(error)
 
     def whole(self, most_bytes: int) -> bytes:
@@ -195,11 +177,11 @@ class Source:
 
     def binary_stream(self) -> IO[bytes]:
         """Return the unpacked bytes as a file to read from."""
-        return io.BufferedReader(_Blocks(self.blocks()), _CHUNK_BYTES)
+        return io.BufferedReader(Blocks(self.blocks()), _CHUNK_BYTES)
 
     def text_stream(self) -> IO[bytes]:
         """Return the unpacked text as a file to read from; what is not UTF-8 in it has become `NO_TEXT`, in UTF-8."""
-        return io.BufferedReader(_Blocks(_as_utf8(self.blocks())), _CHUNK_BYTES)
+        return io.BufferedReader(Blocks(as_utf8(self.blocks())), _CHUNK_BYTES)
 
     def lines(self) -> Iterator[Line]:
         """Yield the lines. Never raises for what a line holds; see `blocks` for the rest."""
@@ -211,14 +193,14 @@ class Source:
             for at, piece in enumerate(pieces):
                 if at < len(pieces) - 1:
                     number += 1
-                    yield _line(number, rest + piece, too_long=skipping)
+                    yield line_of(number, rest + piece, too_long=skipping)
                     rest, skipping = b"", False
                 elif not skipping:
                     rest += piece
             if len(rest) > LINE_BYTES:
                 rest, skipping = b"", True
         if rest or skipping:
-            yield _line(number + 1, rest, too_long=skipping)
+            yield line_of(number + 1, rest, too_long=skipping)
 
 
 def uncoloured(text: str) -> str:
@@ -269,93 +251,3 @@ def sources(paths: Iterable[str], options: Callable[[str], dict[str, Any]], insi
             found[name] = Source(fs, name, int(fs.info(name)["size"] or 0), base=base)
     by_place = {os.path.realpath(name) if local else name: name for name in sorted(found, reverse=True)}
     return [found[name] for name in sorted(by_place.values())]  # a link to a run's folder is no other run
-
-
-def _line(number: int, raw: bytes, *, too_long: bool) -> Line:
-    if too_long or len(raw) > LINE_BYTES:
-        return Line(number, "", f"a line longer than {LINE_BYTES >> 20} MiB")
-    raw = raw.removesuffix(b"\r")
-    try:
-        return Line(number, raw.decode())
-    except UnicodeDecodeError:
-        return Line(number, raw.decode(errors="replace"), "not UTF-8")
-
-
-def _as_utf8(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    decoder = codecs.getincrementaldecoder("utf-8")(_MARKED)
-    for block in blocks:
-        if text := decoder.decode(block):
-            yield text.encode()
-    if text := decoder.decode(b"", final=True):
-        yield text.encode()
-
-
-def _marked(error: UnicodeError) -> tuple[str, int]:
-    assert isinstance(error, UnicodeDecodeError)
-    return NO_TEXT, error.end
-
-
-_MARKED: Final = "ranklake.marked"
-codecs.register_error(_MARKED, _marked)
-
-
-def _unpacked(raw: Any, block_bytes: int) -> Iterator[bytes]:  # noqa: ANN401 - any binary file
-    """Yield a file's bytes, unpacked where they are packed; all there are before the damage, then `_DamagedError`."""
-    block = raw.read(block_bytes)
-    if not block.startswith(_GZIP):
-        while block:
-            yield block
-            block = raw.read(block_bytes)
-        return
-    unpacker = zlib.decompressobj(_GZIP_BITS)
-    while block:
-        try:
-            out = unpacker.decompress(block, block_bytes)
-        except zlib.error:
-            raise _DamagedError("the gzip archive is damaged") from None
-        if out:
-            yield out
-        block = unpacker.unused_data if unpacker.eof else unpacker.unconsumed_tail
-        if unpacker.eof:  # archives may follow each other, with zeros behind them
-            block = (block or raw.read(block_bytes)).lstrip(b"\0")
-            unpacker = zlib.decompressobj(_GZIP_BITS) if block else unpacker
-        else:
-            block = block or raw.read(block_bytes)
-    if not unpacker.eof and (rest := unpacker.flush()):
-        yield rest
-    if not unpacker.eof:
-        raise _DamagedError("the gzip archive is cut off")
-
-
-class _DamagedError(Exception):
-    """An archive's rest cannot be read."""
-
-
-class _Counted:
-    """A file that tells how much of it was read."""
-
-    def __init__(self, raw: Any, told: Told) -> None:  # noqa: ANN401 - any binary file
-        self._raw, self._told = raw, told
-
-    def read(self, size: int = -1) -> bytes:
-        block = bytes(self._raw.read(size))
-        self._told(len(block))
-        return block
-
-
-class _Blocks(io.RawIOBase):
-    """Blocks of bytes as a file."""
-
-    def __init__(self, blocks: Iterator[bytes]) -> None:
-        super().__init__()
-        self._blocks, self._rest = blocks, b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, into: Any) -> int:  # noqa: ANN401 - a buffer
-        if not self._rest:
-            self._rest = next(self._blocks, b"")
-        part, self._rest = self._rest[: len(into)], self._rest[len(into) :]
-        into[: len(part)] = part
-        return len(part)

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.capture.common.arrays import Array, numbers, plain, texts, truths
+from ranklake.capture.importers.decoding import NO_TEXT
 from ranklake.capture.importers.mapping import EPOCHS, Filter, Rule
 from ranklake.capture.importers.moments import moment_ns
-from ranklake.capture.importers.source import NO_TEXT
 from ranklake.capture.importers.units import Conversion
 from ranklake.lake.contracts.arrow import ARROW_TYPES
 

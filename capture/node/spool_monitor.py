@@ -16,7 +16,7 @@ from ranklake.capture.sending.breaker import Standing
 from ranklake.capture.sending.packing import PACK_BYTES
 from ranklake.capture.spool.owner import HELD, Owner, is_orphan
 from ranklake.capture.spool.ownership import is_mine, may_serve
-from ranklake.capture.spool.stream import SealedFile, StreamName, open_files, ready_files, sealed_files, streams
+from ranklake.capture.spool.stream_files import SealedFile, StreamName, open_files, ready_files, sealed_files, streams
 
 LONGEST_REST_S: Final = 60.0
 """Longest time between tries at a stream that cannot be finished."""

@@ -16,7 +16,8 @@ from ranklake.capture.recover import taken_over
 from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.sending.upload import Uploader
 from ranklake.capture.spool.meta import ENDED, read_meta
-from ranklake.capture.spool.stream import Stream, StreamName
+from ranklake.capture.spool.stream import Stream
+from ranklake.capture.spool.stream_files import StreamName
 
 
 def reassign(recorder: Recorder, launch: Launch) -> Path | None:

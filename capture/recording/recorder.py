@@ -42,7 +42,8 @@ from ranklake.capture.series.series import Series
 from ranklake.capture.spool.files import sync_file
 from ranklake.capture.spool.meta import ENDED, sum_up
 from ranklake.capture.spool.mounts import is_network
-from ranklake.capture.spool.stream import SPARE, OpenFile, SealedFile, Stream, new_incarnation
+from ranklake.capture.spool.stream import Stream, new_incarnation
+from ranklake.capture.spool.stream_files import SPARE, OpenFile, SealedFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -37,7 +37,8 @@ from ranklake.capture.sealing.seal import Sealed, Sealing, seal
 from ranklake.capture.sending.upload import Uploader
 from ranklake.capture.spool.eviction import evict, finish
 from ranklake.capture.spool.leader import leader
-from ranklake.capture.spool.stream import SealedFile, Stream, open_files, sealed_files
+from ranklake.capture.spool.stream import Stream
+from ranklake.capture.spool.stream_files import SealedFile, open_files, sealed_files
 from ranklake.segments.envelope import EncryptionError
 
 ANCHOR_EVERY_S: Final = 10.0

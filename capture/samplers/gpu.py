@@ -11,7 +11,7 @@ from ranklake.capture.samplers.nvml import Nvml, asked, why
 from ranklake.capture.samplers.reading import Reading, Tree, UnavailableError
 from ranklake.capture.samplers.sample import Holders, Row, Told, event
 from ranklake.capture.samplers.xid import XidWatch
-from ranklake.capture.spool.stream import StreamName
+from ranklake.capture.spool.stream_files import StreamName
 
 TABLE: Final = "gpu_samples"
 SLOW_NS: Final = 10 * 10**9

@@ -13,7 +13,7 @@ from ranklake.capture.samplers.cgroup import CGROUP_COLUMNS, Cgroup, cgroup_of, 
 from ranklake.capture.samplers.reading import NOT_THERE, Reading, Tree
 from ranklake.capture.samplers.sample import Holders, Row
 from ranklake.capture.spool.ntp import read_clock
-from ranklake.capture.spool.stream import StreamName
+from ranklake.capture.spool.stream_files import StreamName
 
 TABLE: Final = "host_samples"
 SLOW_NS: Final = 10 * 10**9

@@ -17,7 +17,7 @@ from ranklake.capture.samplers.sample import Holders, Row, Sampler, Told
 from ranklake.capture.samplers.sample_writer import SampleWriter
 from ranklake.capture.spool.leader import leader
 from ranklake.capture.spool.owner import HELD, OWNER_FILE, Owner
-from ranklake.capture.spool.stream import StreamName, streams
+from ranklake.capture.spool.stream_files import StreamName, streams
 
 DEVICE_FILES: Final = ("/dev/nvidiactl", "/dev/dxg")
 """One of these is there where NVML can find a device, on Linux and on Windows' Linux."""

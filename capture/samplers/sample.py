@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from ranklake.capture.common.values import json_text
-from ranklake.capture.spool.stream import StreamName
+from ranklake.capture.spool.stream_files import StreamName
 
 
 class Row(NamedTuple):

@@ -20,7 +20,7 @@ from ranklake.capture.sealing.rows import FLAGS, Columns, Rows, flag_texts, flag
 from ranklake.capture.spool import frames
 from ranklake.capture.spool.clock import Anchor, wall_ns
 from ranklake.capture.spool.meta import Meta
-from ranklake.capture.spool.stream import StreamName
+from ranklake.capture.spool.stream_files import StreamName
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.segments.segment import REFUSED, REFUSED_ROW

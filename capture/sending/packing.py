@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from ranklake.capture.spool.stream import SealedFile
+from ranklake.capture.spool.stream_files import SealedFile
 
 PACK_BYTES: Final = 32 << 20
 PACK_MEMBERS: Final = 5000

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.capture.sending.breaker import Breaker
 from ranklake.capture.spool.files import sync_folder
-from ranklake.capture.spool.stream import SealedFile, StreamName, ready_files
+from ranklake.capture.spool.stream_files import SealedFile, StreamName, ready_files
 from ranklake.errors import RanklakeError
 from ranklake.redaction.redact import secrets_in, without
 from ranklake.segments.storage_options import PUT

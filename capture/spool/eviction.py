@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ranklake.capture.common.gaps import DROPPED_OLDEST
 from ranklake.capture.spool.meta import dropped_frame, read_meta
-from ranklake.capture.spool.stream import DROPPED, SEALED, SealedFile, sealed_files
+from ranklake.capture.spool.stream_files import DROPPED, SEALED, SealedFile, sealed_files
 
 Note = Callable[[dict[str, Any]], None]
 Gone = Callable[[SealedFile], None]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from ranklake.capture.spool.stream import open_files, sealed_files, streams
+from ranklake.capture.spool.stream_files import open_files, sealed_files, streams
 
 
 @dataclass(frozen=True, slots=True)

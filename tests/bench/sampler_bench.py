@@ -23,7 +23,7 @@ from ranklake.capture.node.agent_run import AgentRun
 from ranklake.capture.node.worker import WorkerTask
 from ranklake.capture.samplers.gpu import GpuSampler
 from ranklake.capture.samplers.host import HostSampler
-from ranklake.capture.spool.stream import StreamName
+from ranklake.capture.spool.stream_files import StreamName
 
 TAPE = Path(__file__).parents[1] / "support" / "nvml_handmade.jsonl"
 RANK = """

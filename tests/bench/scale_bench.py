@@ -23,7 +23,7 @@ from pathlib import Path
 import psutil
 
 from ranklake import capture
-from ranklake.capture.sealing.seal import read_footer
+from ranklake.capture.sealing.segment_bytes import read_footer
 
 STEPS_PER_S, VALUES, PHASES = 1.0, 20, ("data", "forward", "backward", "optimizer", "collective", "checkpoint")
 STEADY = ("scalars", "spans", "steps")

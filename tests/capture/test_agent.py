@@ -26,7 +26,8 @@ from ranklake.capture.recording import threads
 from ranklake.capture.sending.packing import PACK_BYTES, Waiting, packs_of
 from ranklake.capture.spool import frames
 from ranklake.capture.spool.leader import Leadership, leader
-from ranklake.capture.spool.stream import META_FILE, SealedFile, ready_files, sealed_files, streams
+from ranklake.capture.spool.stream import META_FILE
+from ranklake.capture.spool.stream_files import SealedFile, ready_files, sealed_files, streams
 from ranklake.lake.contracts.load import load_metrics
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.plans.workers import InProcess

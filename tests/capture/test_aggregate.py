@@ -29,7 +29,7 @@ from ranklake.capture.metrics.aggregate import NOTHING_YET, fold
 from ranklake.capture.recover import recover
 from ranklake.capture.sealing.tables import read_rows
 from ranklake.capture.spool.meta import Meta, Metric
-from ranklake.capture.spool.stream import streams
+from ranklake.capture.spool.stream_files import streams
 
 CHILD = Path(__file__).with_name("fold_child.py")
 FINITE = st.floats(-1e9, 1e9, allow_subnormal=False)

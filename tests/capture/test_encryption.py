@@ -15,7 +15,7 @@ from ranklake.capture.common.settings import read_settings
 from ranklake.capture.node.agent import Agent
 from ranklake.capture.recover import recover
 from ranklake.capture.sealing.keys import SealingKeys
-from ranklake.capture.spool.stream import SealedFile, sealed_files, streams
+from ranklake.capture.spool.stream_files import SealedFile, sealed_files, streams
 from ranklake.segments.segment import METADATA_KEY, SegmentFooter
 
 # A process that records 40 steps with an encryption key, seals half of them, and is killed.

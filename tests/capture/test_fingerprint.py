@@ -14,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ranklake.capture.assets import fingerprint as module
-from ranklake.capture.assets.fingerprint import CHANGED, LOOP, SPECIAL, MerkleTree, StoppedError, fingerprint, leaf
+from ranklake.capture.assets.file_entries import CHANGED, LOOP, SPECIAL
+from ranklake.capture.assets.fingerprint import StoppedError, fingerprint
 from ranklake.capture.assets.known_files import NAME, KnownFiles
+from ranklake.capture.assets.merkle import MerkleTree, leaf
 
 
 def sha(*parts):

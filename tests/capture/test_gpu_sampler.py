@@ -19,7 +19,7 @@ from ranklake.capture.samplers.holding import by_environment, held_by
 from ranklake.capture.samplers.nvml import clock_reasons
 from ranklake.capture.samplers.nvml_tape import Tape
 from ranklake.capture.samplers.reading import Tree
-from ranklake.capture.spool.stream import StreamName
+from ranklake.capture.spool.stream_files import StreamName
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 

@@ -13,7 +13,7 @@ from ranklake.capture.provenance.launcher import Launch
 from ranklake.capture.samplers.inprocess import InProcess, SpoolHolders, samples_here
 from ranklake.capture.spool import frames
 from ranklake.capture.spool.leader import Leadership
-from ranklake.capture.spool.stream import streams
+from ranklake.capture.spool.stream_files import streams
 
 SEIZE = """
 import sys

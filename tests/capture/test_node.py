@@ -16,7 +16,7 @@ from ranklake.capture.node.worker import WorkerTask, send
 from ranklake.capture.recording.budget import SHARES
 from ranklake.capture.samplers.sample import Row, Value
 from ranklake.capture.sending.breaker import Breaker, Standing
-from ranklake.capture.spool.stream import streams
+from ranklake.capture.spool.stream_files import streams
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.spool.spool import Spool

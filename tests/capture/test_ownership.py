@@ -19,7 +19,8 @@ from ranklake.capture.spool.files import write_whole
 from ranklake.capture.spool.leader import Leadership, leader
 from ranklake.capture.spool.owner import OWNER_FILE
 from ranklake.capture.spool.ownership import with_rights_of
-from ranklake.capture.spool.stream import META_FILE, streams
+from ranklake.capture.spool.stream import META_FILE
+from ranklake.capture.spool.stream_files import streams
 
 OTHER = 54321
 KILLED = """

@@ -15,7 +15,8 @@ from ranklake.capture.recover import recover
 from ranklake.capture.spool.eviction import evict, finish
 from ranklake.capture.spool.frames import FrameFile
 from ranklake.capture.spool.meta import read_meta
-from ranklake.capture.spool.stream import DROPPED, META_FILE, sealed_files, streams
+from ranklake.capture.spool.stream import META_FILE
+from ranklake.capture.spool.stream_files import DROPPED, sealed_files, streams
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.spool.spool import Spool

@@ -21,7 +21,7 @@ from ranklake.capture.samplers.exposition import NotExpositionError, parse
 from ranklake.capture.samplers.fetch import FetchError, fetch, shown
 from ranklake.capture.samplers.prometheus import MOST_SERIES, PrometheusSampler
 from ranklake.capture.samplers.sample import Row, Value
-from ranklake.capture.spool.stream import StreamName
+from ranklake.capture.spool.stream_files import StreamName
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 

@@ -20,7 +20,7 @@ from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.sealing.tables import arrow_table
 from ranklake.capture.spool import frames
 from ranklake.capture.spool.owner import HELD
-from ranklake.capture.spool.stream import sealed_files, streams
+from ranklake.capture.spool.stream_files import sealed_files, streams
 
 # A process that records and is killed: 300 steps with two metrics each, half of them sealed before.
 RECORD = """

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ranklake import capture
-from ranklake.capture.sealing.seal import parquet_bytes
+from ranklake.capture.sealing.segment_bytes import parquet_bytes
 from ranklake.lake.contracts.arrow import conform
 from ranklake.lake.contracts.load import contract
 from ranklake.segments.segment import METADATA_KEY, SegmentFooter

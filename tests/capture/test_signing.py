@@ -11,7 +11,7 @@ from ranklake.capture.importers.imports import import_files
 from ranklake.capture.node.worker import WorkerTask
 from ranklake.capture.recover import recover
 from ranklake.capture.sealing.keys import SealingKeys
-from ranklake.capture.spool.stream import streams
+from ranklake.capture.spool.stream_files import streams
 from ranklake.segments.segment import SegmentName
 from ranklake.segments.signing import BLANK
 

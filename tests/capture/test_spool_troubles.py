@@ -16,7 +16,8 @@ from recorded import check_books, gaps, rows, segments
 
 from ranklake.capture.common.gaps import AFTER_CLOSE, BAD_VALUE, SPOOL_FULL, SPOOL_REFUSED, SPOOL_VANISHED
 from ranklake.capture.recover import recover
-from ranklake.capture.spool.stream import META_FILE, streams
+from ranklake.capture.spool.stream import META_FILE
+from ranklake.capture.spool.stream_files import streams
 from ranklake.segments.segment import SegmentName
 
 

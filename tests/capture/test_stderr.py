@@ -13,7 +13,7 @@ from ranklake.capture.logs.faults import FAULTS_FILE
 from ranklake.capture.logs.stderrlines import Grouping, columns_of
 from ranklake.capture.recover import recover
 from ranklake.capture.spool import frames
-from ranklake.capture.spool.stream import streams
+from ranklake.capture.spool.stream_files import streams
 from ranklake.redaction.redact import redact
 
 CHILD = Path(__file__).with_name("stderr_child.py")

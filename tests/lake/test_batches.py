@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from segments import put_bytes
 
-from ranklake.capture.sealing.seal import parquet_bytes
+from ranklake.capture.sealing.segment_bytes import parquet_bytes
 from ranklake.lake.contracts.arrow import conform
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest import batch_columns, batches

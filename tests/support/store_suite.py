@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ranklake.capture.sending.upload import Uploader
-from ranklake.capture.spool.stream import SealedFile, StreamName
+from ranklake.capture.spool.stream_files import SealedFile, StreamName
 from ranklake.lake.spool.spool import Spool
 
 NAME = StreamName("run", 0, 3, 0xABC)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from ranklake.capture.sealing.seal import parquet_bytes
+from ranklake.capture.sealing.segment_bytes import parquet_bytes
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.segments.segment import SegmentFooter, SegmentName

@@ -12,12 +12,12 @@ from ranklake.bench.job import Job
 from ranklake.capture.common.arrays import Array
 from ranklake.capture.common.layouts import SLOT_LANES, TABLE_OF_LANE
 from ranklake.capture.sealing.rows import NO_ROWS, Rows
-from ranklake.capture.sealing.seal import Origin, segment_bytes
+from ranklake.capture.sealing.segment_bytes import Origin, segment_bytes
 from ranklake.capture.sealing.tables import read_rows
 from ranklake.capture.spool import frames
 from ranklake.capture.spool.clock import Anchor, straighten
 from ranklake.capture.spool.meta import Meta
-from ranklake.capture.spool.stream import SealedFile, StreamName
+from ranklake.capture.spool.stream_files import SealedFile, StreamName
 from ranklake.segments.segment import ClockReading
 
 ANCHOR_S: Final = 10

@@ -1,0 +1,154 @@
+"""File entries: the files below a place, local or in a store, in the order of a walk, each with what hashes it."""
+
+import errno
+import hashlib
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+CHUNK_BYTES: Final = 1 << 20
+RACY_NS: Final = 2_000_000_000
+"""A file that was changed so short a time before it was read may change again without another mtime."""
+CHANGED: Final = "it changed while it was read"
+LOOP: Final = "a link to a folder that it is in"
+SPECIAL: Final = "not a regular file"
+
+
+class Known(Protocol):
+    """Digests of files that have been read before."""
+
+    def get(self, found: os.stat_result) -> bytes | None:
+        """Return the digest of a file with this identity, size and time of change, if it is known."""
+
+    def put(self, found: os.stat_result, digest: bytes) -> None:
+        """Remember a digest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file to be hashed, or the reason why one cannot be."""
+
+    path: str
+    hash: Callable[[], "Hashed"] | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Hashed:
+    """The digest and size of a file as it was read; of a local one, its identity if that may be remembered."""
+
+    digest: bytes
+    size_bytes: int
+    identity: os.stat_result | None = None
+
+
+def local_entries(place: Path, known: Known | None) -> Iterator[Entry]:
+    """Yield the files below a local place, or the place itself. Raises `OSError`."""
+    found = place.stat()
+    if stat.S_ISDIR(found.st_mode):
+        yield from _folder(str(place), "", ((found.st_dev, found.st_ino),), known)
+    else:
+        yield _entry(str(place), "", found, known)
+
+
+def _folder(folder: str, prefix: str, above: tuple[tuple[int, int], ...], known: Known | None) -> Iterator[Entry]:
+    try:
+        names = sorted((entry.name for entry in os.scandir(folder)), key=os.fsencode)
+    except OSError as error:
+        yield Entry(prefix.rstrip("/"), reason=error.strerror or type(error).__name__)
+        return
+    for name in names:
+        full, path = f"{folder}/{name}", f"{prefix}{name}"
+        try:
+            found = os.stat(full)  # noqa: PTH116 - a million times
+        except OSError as error:
+            yield Entry(path, reason=LOOP if error.errno == errno.ELOOP else error.strerror or type(error).__name__)
+            continue
+        identity = (found.st_dev, found.st_ino)
+        if not stat.S_ISDIR(found.st_mode):
+            yield _entry(full, path, found, known)
+        elif identity in above:
+            yield Entry(path, reason=LOOP)
+        else:
+            yield from _folder(full, f"{path}/", (*above, identity), known)
+
+
+def _entry(full: str, path: str, found: os.stat_result, known: Known | None) -> Entry:
+    if not stat.S_ISREG(found.st_mode):
+        return Entry(path, reason=SPECIAL)
+    digest = None if known is None else known.get(found)
+    if digest is not None:
+        return Entry(path, lambda: Hashed(digest, found.st_size))
+    return Entry(path, lambda: _hash_local(full))
+
+
+def _hash_local(full: str) -> Hashed:
+    """Hash a file; one that changes meanwhile is tried once more. Raises `OSError`, EAGAIN for one that changes on."""
+    for _ in range(2):
+        fd = os.open(full, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            before = os.fstat(fd)
+            digest, size = hashlib.sha256(), 0
+            while chunk := os.read(fd, CHUNK_BYTES):
+                digest.update(chunk)
+                size += len(chunk)
+            after = os.fstat(fd)
+        finally:
+            os.close(fd)
+        if same(before, after) and size == after.st_size:
+            settled = time.time_ns() - max(after.st_mtime_ns, after.st_ctime_ns) > RACY_NS
+            return Hashed(digest.digest(), size, after if settled else None)
+    raise OSError(errno.EAGAIN, CHANGED)
+
+
+def same(one: os.stat_result, other: os.stat_result) -> bool:
+    """Say whether two looks saw the same file in the same state."""
+    return identity_of(one) == identity_of(other)
+
+
+def identity_of(found: os.stat_result) -> tuple[int, int, int, int, int]:
+    """Return device, inode, times of change in ns, and size."""
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
+
+
+def remote_entries(uri: str, storage_options: dict[str, Any]) -> Iterator[Entry]:
+    """Yield the files below a place in a store, or the place itself. Raises what the store's client does."""
+    from fsspec.core import url_to_fs  # only where a URI asks for it
+
+    files, root = url_to_fs(uri, **storage_options)
+    if files.isfile(root):
+        yield Entry("", lambda: _hash_remote(files, root))
+        return
+    if not files.exists(root):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), root)
+    yield from _remote_folder(files, root.rstrip("/"), "")
+
+
+def _remote_folder(files: Any, folder: str, prefix: str) -> Iterator[Entry]:  # noqa: ANN401 - a file system of fsspec
+    found = {item["name"].rstrip("/").rpartition("/")[2]: item for item in files.ls(folder, detail=True)}
+    for name in sorted(found, key=lambda name: name.encode("utf-8", "surrogateescape")):
+        full, path = f"{folder}/{name}", f"{prefix}{name}"
+        if not name or item_is_itself(found[name]["name"], folder):
+            continue
+        if found[name]["type"] == "directory":
+            yield from _remote_folder(files, full, f"{path}/")
+        else:
+            yield Entry(path, lambda full=full: _hash_remote(files, full))  # type: ignore[misc]
+
+
+def item_is_itself(name: str, folder: str) -> bool:
+    """Say whether an entry of a listing is the folder's own marker, as object stores have them."""
+    return str(name).rstrip("/").lstrip("/") == folder.strip("/")
+
+
+def _hash_remote(files: Any, path: str) -> Hashed:  # noqa: ANN401 - a file system of fsspec
+    digest, size = hashlib.sha256(), 0
+    with files.open(path, "rb") as stream:
+        while chunk := stream.read(CHUNK_BYTES):
+            digest.update(chunk)
+            size += len(chunk)
+    return Hashed(digest.digest(), size)

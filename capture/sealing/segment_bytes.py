@@ -1,0 +1,194 @@
+"""Segment bytes: rows, and what their footer says, as Parquet; encrypted and signed where there are keys. Pure."""
+
+import dataclasses
+import io
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import ranklake
+from ranklake.capture.common.gaps import DAMAGED, OUT_OF_RANGE
+from ranklake.capture.sealing.keys import NO_KEYS, ActiveKeys
+from ranklake.capture.sealing.rows import Rows
+from ranklake.capture.sealing.tables import arrow_table
+from ranklake.capture.spool.clock import Anchor, bracket
+from ranklake.capture.spool.meta import Meta
+from ranklake.capture.spool.stream_files import StreamName
+from ranklake.lake.contracts.load import contract
+from ranklake.segments.envelope import encrypt
+from ranklake.segments.segment import METADATA_KEY, NotASegmentError, SegmentFooter, SegmentName
+from ranklake.segments.signing import BLANK, sign
+
+WRITER: Final = f"ranklake {ranklake.__version__}"
+_LAST: Final = "events"  # sealed last: its final segment says how much of every table there is
+_FEW_VALUES: Final = frozenset(
+    {"run", "metric", "kind", "value_flag", "edge_flag", "name", "stream", "non_finite", "event", "severity"}
+)
+_SMALL_BYTES: Final = 4096
+"""A column that takes less than that encoded costs its reader more to begin than to read: with zstd twice as much as
+with LZ4, for about the same bytes. Decision 026 has the figures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Whose rows are sealed, as their footers say it.
+
+    Attributes
+    ----------
+    name, world_size
+        The stream.
+    boot_id
+        The kernel's id of the boot that it was recorded on; empty if it is not known.
+    ranks
+        The least and the greatest rank, where the rows are of several and have a column that says of which.
+    """
+
+    name: StreamName
+    world_size: int
+    boot_id: str
+    ranks: tuple[int, ...] = dataclasses.field(default=(), kw_only=True)
+
+
+def gaps_due(meta: Meta, table: str, rows: Rows) -> dict[str, int]:
+    """Return the gaps that the footer of a table's next segment has to carry."""
+    gaps = meta.pending(table)
+    for reason, count in found_in(rows).items():
+        gaps[reason] = gaps.get(reason, 0) + count
+    return gaps
+
+
+def segment_bytes(
+    origin: Origin,
+    meta: Meta,
+    table: str,
+    segment: int,
+    rows: Rows,
+    straight: Sequence[Anchor],
+    *,
+    final: bool,
+    keys: ActiveKeys = NO_KEYS,
+) -> tuple[bytes, SegmentFooter]:
+    """Return a segment's bytes, and the footer in them. Pure: nothing is written, and `meta` stays as it is.
+
+    Parameters
+    ----------
+    meta
+        What the stream has recorded and sealed so far; its pending gaps of the table go into the footer.
+    straight
+        Anchors around the times of the rows, as `ranklake.capture.spool.clock.straighten` gives them.
+    final
+        This is the table's last segment of the stream.
+    keys
+        To encrypt and to sign with.
+    """
+    key, signer = keys
+    gaps = gaps_due(meta, table, rows)
+    totals: dict[str, list[int]] = {}
+    if final and table == _LAST and not meta.damaged:  # counts of a damaged meta.frames are lower bounds, no totals
+        names = {*meta.rows, *meta.assigned, table}
+        totals = {name: [meta.rows[name], meta.assigned[name]] for name in sorted(names)}
+        totals[table] = [totals[table][0] + len(rows), totals[table][1] + sum(gaps.values())]
+    first, last = (int(rows.mono_ns.min()), int(rows.mono_ns.max())) if len(rows) else (0, 0)
+    used = bracket(straight, first, last) if len(rows) else []
+    name = origin.name
+    footer = SegmentFooter(
+        table=table,
+        contract_version=contract(table).version,
+        run=name.run,
+        attempt=name.attempt,
+        rank=name.rank,
+        world_size=origin.world_size,
+        incarnation=name.incarnation,
+        segment=segment,
+        rows=len(rows),
+        rows_before=meta.rows[table],
+        gaps=gaps,
+        gaps_before=meta.assigned[table],
+        anchors=[list(anchor) for anchor in used],
+        clock=_clock_of(meta, used),
+        boot_id=origin.boot_id,
+        final=final,
+        totals=totals,
+        writer=WRITER,
+        key_id=key.id if key else "",
+        signer=signer.id if signer else "",
+        mac=BLANK if signer else "",
+        ranks=list(origin.ranks),
+    )
+    bond = name_of(name, segment, len(rows)).bond(table)
+    raw = parquet_bytes(arrow_table(rows, table, name, segment, straight), footer, times_repeat=rows.times_repeat)
+    if signer is not None:
+        raw, mac = sign(signer, raw, bond)
+        footer = dataclasses.replace(footer, mac=mac)
+    if key is not None:
+        raw = encrypt(key, raw, bond)
+    return raw, footer
+
+
+def _clock_of(meta: Meta, used: Sequence[Anchor]) -> list[list[int | None]]:
+    readings = [meta.clock[mono] for mono, _ in used if mono in meta.clock]
+    return [list(astuple(reading)) for reading in readings[:1] + readings[1:][-1:]]
+
+
+def name_of(stream: StreamName, segment: int, rows: int) -> SegmentName:
+    """Return the name that a segment's envelope and MAC are bound to."""
+    return SegmentName(stream.run, stream.attempt, stream.rank, stream.incarnation, segment, rows, sha256="")
+
+
+def parquet_bytes(table: pa.Table, footer: SegmentFooter, *, times_repeat: bool = False) -> bytes:
+    """Return a segment's bytes: deltas for whole numbers and times, floats split by byte, zstd or LZ4, page checksums.
+
+    Most segments are small: a rank's values of a minute. So what a column costs that says nothing counts for more than
+    its values. Columns that are NULL throughout are left out (a reader takes them for NULL), and there are no
+    statistics: nobody prunes by those of a segment, which is read whole, once.
+    """
+    table = table.select(
+        [field.name for field in table.schema if not field.nullable or table[field.name].null_count < len(table)]
+    )
+    encodings: dict[str, str] = {}
+    for field in table.schema:
+        if pa.types.is_floating(field.type):
+            encodings[field.name] = "BYTE_STREAM_SPLIT"
+        elif pa.types.is_integer(field.type) or pa.types.is_timestamp(field.type):
+            # Deltas are packed bit by bit, in which zstd cannot see that a stretch of times comes again.
+            plain = times_repeat and pa.types.is_timestamp(field.type)
+            encodings[field.name] = "PLAIN" if plain else "DELTA_BINARY_PACKED"
+    bare = pa.schema([pa.field(field.name, field.type, field.nullable) for field in table.schema])
+    sink = io.BytesIO()
+    with pq.ParquetWriter(
+        sink,
+        bare,
+        compression={name: _codec(table[name], few_values=name in _FEW_VALUES) for name in table.column_names},
+        use_dictionary=[name for name in table.column_names if name in _FEW_VALUES],
+        column_encoding=encodings,
+        write_page_checksum=True,
+        write_statistics=False,
+        store_schema=False,  # docs of columns have no place in each of ten thousand small files
+    ) as writer:
+        writer.write_table(pa.Table.from_arrays(table.columns, schema=bare))
+        writer.add_key_value_metadata({METADATA_KEY: footer.to_json()})
+    return sink.getvalue()
+
+
+def _codec(column: pa.ChunkedArray, *, few_values: bool) -> str:
+    """Return how a column is compressed; places in a dictionary, and differences but of times, take about a byte."""
+    of_a_byte = few_values or pa.types.is_integer(column.type)
+    return "lz4" if (len(column) if of_a_byte else column.nbytes) < _SMALL_BYTES else "zstd"
+
+
+def read_footer(raw: bytes) -> SegmentFooter:
+    """Read a segment's footer. Raises `NotASegmentError`."""
+    try:
+        metadata = pq.read_metadata(pa.BufferReader(raw)).metadata or {}
+    except (pa.ArrowException, OSError) as error:
+        raise NotASegmentError("not readable as Parquet") from error
+    return SegmentFooter.from_json(metadata.get(METADATA_KEY, b""))
+
+
+def found_in(rows: Rows) -> dict[str, int]:
+    """Return by reason how many rows were found to be lost in reading them."""
+    found = {DAMAGED: rows.damaged, OUT_OF_RANGE: rows.out_of_range}
+    return {reason: count for reason, count in found.items() if count}

@@ -1,0 +1,193 @@
+"""Stream files: what the names of a stream's folder and of the files in it say, and where they are found."""
+
+import contextlib
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from ranklake.capture.common.layouts import TABLE_OF_LANE
+from ranklake.capture.spool.ownership import is_mine, open_regular, regular_files
+from ranklake.segments.segment import RUN_NAME, SegmentName
+
+OPEN, SPARE, SEALED, ACKED, DROPPED = ".open", ".spare", ".sealed", ".acked", ".dropped"
+NEW, GONE, DAMAGED_FOLDER = ".new-", ".gone-", "damaged"
+_FOLDER: Final = re.compile(r"r(\d{1,9})-([0-9a-f]{16})")
+_ATTEMPT: Final = re.compile(r"a(\d{1,9})")
+_OPEN: Final = re.compile(r"([a-z_]+)-(\d{6,9})\.open")
+_SEALED: Final = re.compile(
+    r"([a-z_]+)-(\d{6,9})~(\d{4}-\d{2}-\d{2})~(\d{1,10})~([0-9a-f]{64})(?:\.([0-9a-f]{8}))?\.sealed"
+)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StreamName:
+    """Whose rows a folder holds."""
+
+    run: str
+    attempt: int
+    rank: int
+    incarnation: int
+
+    def folder(self, root: Path) -> Path:
+        """Return where the stream lies below a local spool."""
+        return root / self.run / f"a{self.attempt}" / f"r{self.rank:05d}-{self.incarnation:016x}"
+
+    @classmethod
+    def of(cls, folder: Path) -> Self | None:
+        """Read the name off a folder's path; None if it is no stream's."""
+        own, attempt = _FOLDER.fullmatch(folder.name), _ATTEMPT.fullmatch(folder.parent.name)
+        run = folder.parent.parent.name
+        if not own or not attempt or not RUN_NAME.fullmatch(run):
+            return None
+        return cls(run, int(attempt[1]), int(own[1]), int(own[2], 16))
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFile:
+    """A file of slots or frames that is not sealed yet."""
+
+    path: Path
+    lane: str
+    segment: int
+
+    @property
+    def table(self) -> str:
+        """The table that its rows belong to."""
+        return TABLE_OF_LANE[self.lane]
+
+    @classmethod
+    def of(cls, path: Path) -> Self | None:
+        """Read the name of a path; None if it is another kind of file."""
+        found = _OPEN.fullmatch(path.name)
+        if not found or found[1] not in TABLE_OF_LANE:
+            return None
+        return cls(path, found[1], int(found[2]))
+
+
+@dataclass(frozen=True, slots=True)
+class SealedFile:
+    """A segment that waits for its upload; `key_id` as in `SegmentName`."""
+
+    path: Path
+    table: str
+    segment: int
+    date: str
+    rows: int
+    sha256: str
+    key_id: str = ""
+
+    @classmethod
+    def of(cls, path: Path) -> Self | None:
+        """Read the name of a path; None if it is another kind of file."""
+        found = _SEALED.fullmatch(path.name)
+        if not found:
+            return None
+        return cls(path, found[1], int(found[2]), found[3], int(found[4]), found[5], found[6] or "")
+
+    @staticmethod
+    def local_name(table: str, segment: int, date: str, rows: int, sha256: str, key_id: str = "") -> str:
+        """Return the file's name in its stream."""
+        return f"{table}-{segment:06d}~{date}~{rows}~{sha256}{f'.{key_id}' if key_id else ''}{SEALED}"
+
+    def acknowledge(self) -> Path:
+        """Write down, by its name, that the segment is in the spool; return what the file is called then.
+
+        Raises `OSError`. Whoever else has sent it and was faster has done this: that is no error.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            self.path.rename(self.acked)
+        return self.acked
+
+    @property
+    def acked(self) -> Path:
+        """What the file is called when its segment is in the spool."""
+        return self.path.with_suffix(ACKED)
+
+    def read_to_send(self) -> bytes:
+        """Return the segment's bytes, and mark the file as one that may be in the store from now on.
+
+        The mark is that its owner may no longer write to it. Raises `OSError`: if there is no such file, it was sent
+        or given up.
+        """
+        with open(open_regular(self.path), "rb") as file:  # noqa: PTH123 - a descriptor
+            with contextlib.suppress(PermissionError, NotImplementedError):  # a file system without permissions
+                os.fchmod(file.fileno(), stat.S_IRUSR)
+            return file.read()
+
+    @staticmethod
+    def is_tried(path: Path) -> bool:
+        """Say whether a segment, whatever it is called now, may be in the store. Raises `OSError`."""
+        return not path.stat().st_mode & stat.S_IWUSR
+
+    def remote(self, stream: StreamName) -> str:
+        """Return the segment's path below the spool's URI."""
+        name = SegmentName(
+            run=stream.run,
+            attempt=stream.attempt,
+            rank=stream.rank,
+            incarnation=stream.incarnation,
+            segment=self.segment,
+            rows=self.rows,
+            sha256=self.sha256,
+            key_id=self.key_id,
+        )
+        return f"segments/{self.date}/{self.table}/{name}"
+
+
+def open_files(folder: Path) -> list[OpenFile]:
+    """Return the unsealed files of a stream, by table and segment. Raises `OSError`."""
+    found = [file for path in regular_files(folder) if (file := OpenFile.of(path))]
+    return sorted(found, key=lambda file: (file.table, file.segment))
+
+
+def sealed_files(folder: Path) -> list[SealedFile]:
+    """Return the segments of a stream that wait, by table and segment. Raises `OSError`."""
+    found = [file for path in regular_files(folder) if (file := SealedFile.of(path))]
+    return sorted(found, key=lambda file: (file.table, file.segment))
+
+
+def ready_files(folder: Path) -> list[SealedFile]:
+    """Return the segments of a stream that may be sent, by table and segment. Raises `OSError`.
+
+    A segment whose slots are still there may have to be sealed again, so it is not ready. What is sealed is listed
+    first: slots that are gone by the second listing are gone for good.
+    """
+    waiting = sealed_files(folder)
+    unfinished = {(file.table, file.segment) for file in open_files(folder)}
+    return [file for file in waiting if (file.table, file.segment) not in unfinished]
+
+
+def streams(root: Path, whose: Callable[[Path], bool] = is_mine) -> Iterator[Path]:
+    """Yield the folders of streams below a local spool, sorted; what cannot be listed is skipped.
+
+    Parameters
+    ----------
+    whose
+        Says of a folder whether to yield it; by default those of this process's user.
+    """
+    yield from (path for path in _below_attempts(root) if StreamName.of(path) and whose(path))
+
+
+def remains(root: Path, kind: str, whose: Callable[[Path], bool] = is_mine) -> Iterator[Path]:
+    """Yield what killed processes left of streams half made (`NEW`) or half removed (`GONE`); `whose` as `streams`."""
+    yield from (path for path in _below_attempts(root) if path.name.startswith(kind) and whose(path))
+
+
+def _below_attempts(root: Path) -> Iterator[Path]:
+    """Yield all that lies where streams do. Not by a glob, which raises if a folder goes while it is listed."""
+    for run in _entries(root):
+        for attempt in _entries(run):
+            if _ATTEMPT.fullmatch(attempt.name):
+                yield from _entries(attempt)
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(folder / entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+    except OSError:
+        return []
