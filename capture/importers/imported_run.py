@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -20,16 +20,28 @@ import numpy as np
 import pyarrow as pa
 
 import ranklake
-from ranklake.capture.common.arrays import Array, numbers, plain, texts
+from ranklake.capture.common.arrays import Array, numbers, texts
+from ranklake.capture.importers.import_identity import ImportIdentity
+from ranklake.capture.importers.typed_rows import (
+    RANK,
+    SEVERAL,
+    cuts_of,
+    extent_of,
+    fields_of,
+    fit,
+    flag_of,
+    joined,
+    narrow,
+    stream_of,
+    typed_columns,
+)
 from ranklake.capture.sealing.keys import NO_KEYS, ActiveKeys
-from ranklake.capture.sealing.rows import FLAGS, NO_ROWS, Columns, Rows
+from ranklake.capture.sealing.rows import NO_ROWS, Columns, Rows
 from ranklake.capture.sealing.segment_bytes import Origin, segment_bytes
 from ranklake.capture.spool.meta import Meta
 from ranklake.capture.spool.stream_files import SealedFile, StreamName
-from ranklake.lake.contracts.arrow import arrow_schema
-from ranklake.lake.contracts.load import contract
 from ranklake.redaction.redact import redact
-from ranklake.segments.segment import DATES_PER_SEGMENT, REFUSED, REFUSED_ROW
+from ranklake.segments.segment import REFUSED, REFUSED_ROW
 
 SEGMENT_ROWS: Final = 200_000
 """Rows of a stream and table that are sealed together."""
@@ -37,41 +49,10 @@ HELD_ROWS: Final = 1_000_000
 """Rows of all streams that wait to be sealed; beyond them the fullest is sealed."""
 _TEXT_CHARACTERS: Final = 4_096
 _SHOWN_REASONS: Final = 3
-_DAY_NS: Final = 86_400 * 10**9
-_SEVERAL: Final = -1
-"""Where a rank stands: that of the stream for rows of several."""
 _WALL: Final = ((0, 0),)
 """Foreign times are wall times: the one anchor says that both clocks are the same."""
 
 Shipped = Callable[[SealedFile, StreamName, bytes], None]
-
-
-@dataclass(frozen=True, slots=True)
-class ImportIdentity:
-    """What rows are imported from.
-
-    Attributes
-    ----------
-    format, mapping
-        The importer, and the digest of the mapping's text; empty if it takes none.
-    name, sha256
-        The file's name without folders, and the digest of its bytes.
-    by_name
-        Whether two files of the same content are two imports, since rows depend on the name or the file's time.
-    """
-
-    format: str
-    mapping: str
-    name: str
-    sha256: str
-    by_name: bool = False
-
-    def incarnation(self, run: str, attempt: int, rank: int) -> int:
-        """Return the positive 63-bit number that stands for the import of a rank, or of `_SEVERAL`."""
-        own = (self.name,) if self.by_name else ()
-        whose = "ranks" if rank == _SEVERAL else str(rank)
-        of = "\0".join((self.format, self.mapping, self.sha256, run, str(attempt), whose, *own))
-        return (int.from_bytes(hashlib.sha256(of.encode()).digest()[:8], "big") >> 2) + 1
 
 
 @dataclass
@@ -205,16 +186,16 @@ class ImportedRun:
         if math.isfinite(value):
             self.row("scalars", ts_ns, rank, metric=metric, value=float(value), **more)
         else:
-            self.row("scalars", ts_ns, rank, metric=metric, value_flag=_flag(value), **more)
+            self.row("scalars", ts_ns, rank, metric=metric, value_flag=flag_of(value), **more)
 
     def step(self, number: int, seconds: float, ts_ns: int, rank: int = 0, **columns: Any) -> None:  # noqa: ANN401
         """Add a step that began at `ts_ns`; of loss, grad_norm and lr, what is not finite is flagged."""
         wrong = []
         for name in ("loss", "grad_norm", "lr"):
             value = columns.get(name)
-            if value is not None and not math.isfinite(_narrow(value)):
+            if value is not None and not math.isfinite(narrow(value)):
                 columns[name] = None
-                wrong.append(f"{name}:{_flag(_narrow(value))}")
+                wrong.append(f"{name}:{flag_of(narrow(value))}")
         if wrong:
             columns["non_finite"] = ",".join(wrong)
         self.row("steps", ts_ns, rank, step=number, step_time_s=seconds, **columns)
@@ -274,7 +255,7 @@ class ImportedRun:
         return lane
 
     def _key(self, rank: int, table: str) -> tuple[int, str]:
-        return (rank if self.rank_by_rank else _SEVERAL, table)
+        return (rank if self.rank_by_rank else SEVERAL, table)
 
     def _took(self, rank: int, table: str, ts_ns: int, count: int) -> None:
         lane = self._lane(rank, table)
@@ -294,13 +275,13 @@ class ImportedRun:
             lane.times, lane.rows, lane.ranks = [], [], []
             rows = self._typed(table, times, given, ranks)
         else:
-            rows = _joined(table, lane.batches)
+            rows = joined(table, lane.batches)
             lane.batches = []
         self._held -= lane.held
         lane.held = 0
         self._seal_refused(table, lane)
-        stream, rows = _stream_of(rows)
-        parts = _cuts(rows)
+        stream, rows = stream_of(rows)
+        parts = cuts_of(rows)
         for part in parts:
             self._write(stream, table, part, final=final and part is parts[-1])
 
@@ -310,35 +291,35 @@ class ImportedRun:
             self._held -= len(lane.refused)
             lane.refused = []
             zeros = np.zeros(len(reasons), np.int64)
-            columns = {REFUSED: texts(reasons), REFUSED_ROW: texts(wholes), _RANK: numbers(np.array(ranks), pa.int32())}
-            stream, rows = _stream_of(Rows(zeros, np.arange(len(reasons)), columns, 0))
+            columns = {REFUSED: texts(reasons), REFUSED_ROW: texts(wholes), RANK: numbers(np.array(ranks), pa.int32())}
+            stream, rows = stream_of(Rows(zeros, np.arange(len(reasons)), columns, 0))
             self._write(stream, table, rows, final=False)
 
     def _typed(self, table: str, times: list[int], given: list[Mapping[str, Any]], ranks: list[int]) -> Rows:
         """Return rows as columns; those that do not fit are refused, one by one."""
-        fields = _fields(table)
-        columns = _columns(table, given, fields)
-        if columns is None or not _fit(times):
+        fields = fields_of(table)
+        columns = typed_columns(table, given, fields)
+        if columns is None or not fit(times):
             kept = []
             for ts_ns, row, rank in zip(times, given, ranks, strict=True):
-                if _fit([ts_ns]) and _columns(table, [row], fields) is not None:
+                if fit([ts_ns]) and typed_columns(table, [row], fields) is not None:
                     kept.append((ts_ns, row, rank))
                 else:
                     self.refuse(table, "a value does not fit its column", _compact(row), rank=rank)
             times, given, ranks = [one for one, *_ in kept], [one for _, one, _ in kept], [one for *_, one in kept]
-            columns = (_columns(table, given, fields) or {}) if given else {}
+            columns = (typed_columns(table, given, fields) or {}) if given else {}
         if not given:
             return NO_ROWS
-        columns[_RANK] = numbers(np.array(ranks), pa.int32())
+        columns[RANK] = numbers(np.array(ranks), pa.int32())
         return Rows(np.array(times, np.int64), np.arange(len(times)), columns, 0)
 
     def _write(self, stream: int, table: str, rows: Rows, *, final: bool) -> None:
-        """Seal rows as the next segment of a stream: a rank's, or that of `_SEVERAL`, whose rows say their ranks."""
+        """Seal rows as the next segment of a stream: a rank's, or that of `SEVERAL`, whose rows say their ranks."""
         meta = self._metas.setdefault(stream, Meta())
         incarnation = self.identity.incarnation(self.run, self.attempt, stream)
         name = StreamName(self.run, self.attempt, max(stream, 0), incarnation)
         number = meta.highest.get(table, -1) + 1
-        origin = Origin(name, self.world_size, "", ranks=_extent(rows) if stream == _SEVERAL else ())
+        origin = Origin(name, self.world_size, "", ranks=extent_of(rows) if stream == SEVERAL else ())
         raw, footer = segment_bytes(origin, meta, table, number, rows, _WALL, final=final, keys=self.keys)
         if final and table == "events":
             self._told.add(stream)
@@ -349,93 +330,9 @@ class ImportedRun:
         self.shipped(SealedFile(Path(), table, number, self.day, len(rows), digest, footer.key_id), name, raw)
 
 
-def _stream_of(rows: Rows) -> tuple[int, Rows]:
-    """Return the stream that rows go into, and the rows as they go there: with their ranks only where they differ."""
-    low, high = _extent(rows) or (0, 0)
-    if low != high:
-        return _SEVERAL, rows
-    return low, replace(rows, columns={name: column for name, column in rows.columns.items() if name != _RANK})
-
-
-def _extent(rows: Rows) -> tuple[int, ...]:
-    """Return the least and the greatest rank; nothing where there is no row."""
-    ranks = rows.columns[_RANK].to_numpy() if len(rows) else NO_ROWS.slots
-    return (int(ranks.min()), int(ranks.max())) if len(ranks) else ()
-
-
-def _cuts(rows: Rows) -> list[Rows]:
-    """Return rows in parts of no more dates than ingest takes from a segment; nearly always that is one."""
-    _, firsts = np.unique(rows.mono_ns // _DAY_NS, return_index=True)
-    if len(firsts) <= DATES_PER_SEGMENT:
-        return [rows] if len(rows) else []
-    end = int(np.sort(firsts)[DATES_PER_SEGMENT])
-    return [_slice(rows, 0, end), *_cuts(_slice(rows, end, len(rows)))]
-
-
-def _slice(rows: Rows, begin: int, end: int) -> Rows:
-    columns = {name: column[begin:end] for name, column in rows.columns.items()}
-    return Rows(rows.mono_ns[begin:end], np.arange(end - begin), columns, 0)
-
-
 def today() -> str:
     """Return the UTC date: the day folder that segments go into, where ingest looks first."""
     return datetime.now(UTC).date().isoformat()
-
-
-_FIELDS: dict[str, list[pa.Field]] = {}
-_RANK: Final = "rank"
-_ENVELOPE: Final = frozenset({"run", "attempt", "rank", "incarnation", "segment", "slot", "ts"})
-
-
-def _fields(table: str) -> list[pa.Field]:
-    if table not in _FIELDS:
-        _FIELDS[table] = [item for item in arrow_schema(contract(table), segment=True) if item.name not in _ENVELOPE]
-    return _FIELDS[table]
-
-
-def _columns(table: str, given: list[Mapping[str, Any]], fields: list[pa.Field]) -> Columns | None:
-    """Return the columns that rows have values for; None if a value does not fit, or a required one is missing."""
-    named = set().union(*(row.keys() for row in given)) if given else set()
-    unknown = named - {item.name for item in fields}
-    assert not unknown, f"{table} has no {sorted(unknown)}"
-    columns: Columns = {}
-    try:
-        for item in fields:
-            if item.name in named:
-                values = [row.get(item.name) for row in given]
-                if not item.nullable and None in values:
-                    return None
-                columns[item.name] = plain(values, item.type)
-            elif not item.nullable:
-                return None
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return columns
-
-
-def _joined(table: str, batches: list[tuple[Array, Columns, Array]]) -> Rows:
-    if not batches:
-        return NO_ROWS
-    times = np.concatenate([times for times, *_ in batches])
-    columns: Columns = {_RANK: numbers(np.concatenate([ranks for *_, ranks in batches]), pa.int32())}
-    for item in _fields(table):
-        if any(item.name in some for _, some, _ in batches):
-            parts = [some[item.name] if item.name in some else pa.nulls(len(at), item.type) for at, some, _ in batches]
-            columns[item.name] = pa.concat_arrays(parts)
-    return Rows(times, np.arange(len(times)), columns, 0)
-
-
-def _fit(times: list[int]) -> bool:
-    return all(isinstance(ts_ns, int) and abs(ts_ns) < 1 << 62 for ts_ns in times)
-
-
-def _flag(value: float) -> str:
-    return FLAGS[0] if math.isnan(value) else FLAGS[1] if value > 0 else FLAGS[2]
-
-
-def _narrow(value: float) -> float:
-    with np.errstate(over="ignore"):
-        return float(np.float32(value))
 
 
 def _compact(of: Mapping[str, Any]) -> str:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from ranklake.capture.importers.formats import FORMATS, Format, rather
-from ranklake.capture.importers.imported_run import ImportedRun, ImportIdentity, today
+from ranklake.capture.importers.import_identity import ImportIdentity
+from ranklake.capture.importers.imported_run import ImportedRun, today
 from ranklake.capture.importers.mapping import Mapping as ColumnMapping
-from ranklake.capture.importers.mapping import load_mapping
+from ranklake.capture.importers.mapping_reader import load_mapping
 from ranklake.capture.importers.naming import known_as, named, of_before
 from ranklake.capture.importers.shipping import TOGETHER, Shipping, refuse_changed
 from ranklake.capture.importers.source import HEAD_BYTES, Source, SourceError, sources

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from importing import ask, imported, rejects
 
 from ranklake.capture.importers.imports import import_files
-from ranklake.capture.importers.mapping import MappingError, load_mapping
+from ranklake.capture.importers.mapping import MappingError
+from ranklake.capture.importers.mapping_reader import load_mapping
 from ranklake.capture.importers.source import SourceError
 from ranklake.lake.storage.store import Lake
 from ranklake.lake.trust.limits import Limits

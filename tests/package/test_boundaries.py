@@ -48,6 +48,17 @@ CAPTURE = {  # what each folder of capture imports, for types or at need, too; a
     "frameworks": {"assets", "common", "steps", "training"},
     "importers": {"common", "provenance", "samplers", "sealing", "sending", "spool"},
 }
+LATE = {  # what functions of capture import from their own room when they are called, and what is heavy in it
+    "capture/training/start.py": {  # pyarrow, fsspec: not before something is recorded
+        "recording.threads",
+        "samplers.inprocess",
+        "samplers.sample_writer",
+    },
+    "capture/metrics/meter.py": {"metrics.distribution"},  # numpy
+    "capture/assets/hashing.py": {"assets.known_files"},  # sqlite
+    "capture/node/agent.py": {"recover"},  # numpy, pyarrow: most looks seal nothing
+    "capture/node/worker.py": {"node.agent", "sealing.keys"},  # the agent's own process imports this module, too
+}
 LAKE = {  # what each folder of the lake imports, for types and in functions, too; likewise
     "contracts": set(),
     "trust": set(),
@@ -153,6 +164,21 @@ def test_the_lake_imports_by_name_only_where_it_is_written_down():
         if means & (names | {node.attr for node in nodes if isinstance(node, ast.Attribute)}):
             found.add(path.relative_to(ROOT).as_posix())
     assert found == IMPORTS_BY_NAME
+
+
+def test_capture_imports_late_only_what_is_heavy():
+    """What functions of capture import from their own room is heavy, and written down."""
+    found = {}
+    for path in (ROOT / "capture").rglob("*.py"):
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                for node in ast.walk(function):
+                    if isinstance(node, ast.ImportFrom) and node.module.startswith("ranklake.capture"):
+                        short = node.module.removeprefix("ranklake.capture.")
+                        is_folder = (ROOT / "capture" / short).is_dir()
+                        late = {f"{short}.{alias.name}" for alias in node.names} if is_folder else {short}
+                        found.setdefault(path.relative_to(ROOT).as_posix(), set()).update(late)
+    assert found == LATE
 
 
 def test_the_package_root_is_imported_by_nobody_but_for_errors():
