@@ -5,8 +5,6 @@ its own at its first write, and so does a process whose folder vanished.
 """
 
 import contextlib
-import itertools
-import os
 import sys
 import threading
 import time
@@ -24,7 +22,7 @@ from ranklake.capture.common.gaps import (
     Gaps,
     RefusedError,
 )
-from ranklake.capture.common.layouts import FRAME_LANES, ROWS, SCALARS, SLOT_LANES, STEPS, WRITTEN, Layout
+from ranklake.capture.common.layouts import FRAME_LANES, ROWS, SCALARS, SLOT_LANES, STEPS, Layout
 from ranklake.capture.common.misuse import Misuses
 from ranklake.capture.common.settings import Settings
 from ranklake.capture.common.values import json_text
@@ -32,10 +30,11 @@ from ranklake.capture.lanes.lane import RETRY_NS, Lane
 from ranklake.capture.lanes.records import RecordLane, refusal
 from ranklake.capture.lanes.shards import Shards
 from ranklake.capture.lanes.slots import SlotFile
-from ranklake.capture.lanes.written import RecordFile, WrittenLane
+from ranklake.capture.lanes.written import WrittenLane
 from ranklake.capture.provenance.launcher import Launch
 from ranklake.capture.recording.budget import Budget
 from ranklake.capture.recording.folding import Folding
+from ranklake.capture.recording.slot_files import SlotFiles
 from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.series.policies import Policies, registry_of
 from ranklake.capture.series.series import Series
@@ -43,7 +42,7 @@ from ranklake.capture.spool.files import sync_file
 from ranklake.capture.spool.meta import ENDED, sum_up
 from ranklake.capture.spool.mounts import is_network
 from ranklake.capture.spool.stream import Stream, new_incarnation
-from ranklake.capture.spool.stream_files import SPARE, OpenFile, SealedFile
+from ranklake.capture.spool.stream_files import OpenFile, SealedFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,17 +105,22 @@ class Recorder:
         self.unsealed: dict[OpenFile, int] = {}
         self.untold: Counter[tuple[str, str]] = Counter()
         self.budget = Budget(self.settings.disk_budget_bytes, evicts=self.settings.backpressure == "drop_oldest")
-        self._file_bytes = file_bytes or {}
         self.settle: Callable[..., bool] = _is_final
         self._family = new_incarnation()
         self.is_worker = False
-        self._spares = itertools.count()
         self._gaps_again_ns = 0
         self._mutex = threading.RLock()
         folding = self._folding = Folding(lambda: self.slots["intervals"], self.series, self.gaps)
         self._folds: dict[Layout, Callable[..., None]] = {SCALARS: folding.scalar, ROWS: folding.row}
         writes = self.settings.spool_writes
         self._writes_records = writes == "records" or (writes == "auto" and is_network(root))
+        self._files = SlotFiles(
+            self.budget,
+            self._new_path,
+            lambda: self.require().folder,
+            by_record=self._writes_records,
+            sizes=file_bytes or {},
+        )
         sharded = self.settings.shards == "always" or (self.settings.shards == "auto" and not has_gil())
         self.slots: dict[str, Lane | Shards] = {
             name: Shards(layout, self._new_lane) if sharded else self._new_lane(layout)
@@ -399,9 +403,16 @@ class Recorder:
         if stream is not None:
             stream.close()
 
+    def _new_path(self, lane: str) -> Path:
+        if self.closed:  # a file made now would be nobody's to seal
+            raise RefusedError(AFTER_CLOSE)
+        if not self.budget.has_room(lane, 0):  # samples: other files are asked for at their full size
+            raise RefusedError(BACKPRESSURE, f"{self.budget.used_bytes} bytes of the disk budget are used")
+        return self.require().next_open(lane)
+
     def _new_lane(self, layout: Layout) -> Lane:
-        kind = WrittenLane if self._writes_records else Lane
-        lane = kind(layout, self._new_slots, self._new_spare, self._adopt_spare, self.gaps.count, self._weigh)
+        kind, files = (WrittenLane if self._writes_records else Lane), self._files
+        lane = kind(layout, files.new, files.spare, files.adopt, self.gaps.count, self._weigh)
         lane.alone = self.is_worker
         if self.settings.backpressure == "aggregate":
             lane.fold = self._folds.get(layout)
@@ -413,47 +424,6 @@ class Recorder:
         if file.layout is ROWS:
             return self.series.values_in(file.marked("schema").tolist())
         return len(file.marked("mark"))
-
-    def _new_path(self, lane: str) -> Path:
-        if self.closed:  # a file made now would be nobody's to seal
-            raise RefusedError(AFTER_CLOSE)
-        if not self.budget.has_room(lane, 0):  # samples: other files are asked for at their full size
-            raise RefusedError(BACKPRESSURE, f"{self.budget.used_bytes} bytes of the disk budget are used")
-        return self.require().next_open(lane)
-
-    def _path_for(self, layout: Layout) -> Path:
-        return self._new_path(layout.lane + WRITTEN if self._writes_records else layout.lane)
-
-    def _new_slots(self, layout: Layout) -> SlotFile:
-        self._make_sure_of_room(layout)
-        return self._slots_at(self._path_for(layout), layout)
-
-    def _new_spare(self, layout: Layout) -> SlotFile:
-        self._make_sure_of_room(layout)
-        return self._slots_at(
-            self.require().folder / f"{layout.lane}-{os.getpid()}-{next(self._spares)}{SPARE}", layout
-        )
-
-    def _make_sure_of_room(self, layout: Layout) -> None:
-        if not self.budget.has_room(layout.lane, self._size(layout)):
-            raise RefusedError(BACKPRESSURE, f"{self.budget.used_bytes} bytes of the disk budget are used")
-
-    def _size(self, layout: Layout) -> int:
-        return self._file_bytes.get(layout.lane) or self.budget.file_bytes(layout)
-
-    def _slots_at(self, path: Path, layout: Layout) -> SlotFile:
-        try:
-            file = (RecordFile if self._writes_records else SlotFile)(path, layout, self._size(layout))
-        except OSError as error:
-            raise refusal(error) from error
-        self.budget.made(self._size(layout))
-        return file
-
-    def _adopt_spare(self, spare: SlotFile) -> None:
-        try:
-            spare.rename(self._path_for(spare.layout))
-        except OSError as error:
-            raise refusal(error) from error
 
 
 def _is_final(patience_s: float, *, last: bool) -> bool:

@@ -30,20 +30,18 @@ from ranklake.capture.recording.reassignment import finish as finish_stream
 from ranklake.capture.recording.reassignment import reassign
 from ranklake.capture.recording.recorder import Recorder
 from ranklake.capture.recording.syncer import Syncer
+from ranklake.capture.recording.uploading import Uploading
 from ranklake.capture.recording.wake import Wake
 from ranklake.capture.recover import Recovery, recover_stream
 from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.sealing.seal import Sealed, Sealing, seal
-from ranklake.capture.sending.upload import Uploader
 from ranklake.capture.spool.eviction import evict, finish
-from ranklake.capture.spool.leader import leader
 from ranklake.capture.spool.stream import Stream
-from ranklake.capture.spool.stream_files import SealedFile, open_files, sealed_files
+from ranklake.capture.spool.stream_files import SealedFile
 from ranklake.segments.envelope import EncryptionError
 
 ANCHOR_EVERY_S: Final = 10.0
 ADOPT_EVERY_S: Final = 5.0
-AGENT_EVERY_S: Final = 5.0
 DEVICE_HOLD_NS: Final = 2_000_000_000
 _LATE_S: Final = 5.0
 _SETTLE_S: Final = 10.0
@@ -85,17 +83,15 @@ class RecorderThreads:
     ) -> None:
         self._recorder = recorder
         self._storage_options = dict(storage_options or {})
-        self._uploader = Uploader(recorder.spool, storage_options) if recorder.spool else None
+        self._uploading = Uploading(recorder, self._storage_options, self._guarded)
         self._settings = recorder.settings
         self._expects_late_values, self._each_second = expects_late_values, each_second
-        self._sealer_wakes, self._uploader_wakes = Wake(), threading.Event()
+        self._sealer_wakes = Wake()
         self._flushes: deque[threading.Event] = deque()
         self._reassignments: deque[Reassignment] = deque()
-        self._look_again_s: float | None = None  # after which the uploader looks without being woken
         self._stopping = self._finished = False
         self._sealing_over = threading.Event()
         self._deadline = float("inf")
-        self._pushing = threading.Lock()
         self._forked = False
         self._spares = Preallocator(recorder, self._sealer_wakes.set)
         self._syncer = Syncer(recorder, self._spares.make_room)
@@ -139,14 +135,14 @@ class RecorderThreads:
         self._sealer_wakes.set()
         if not done.wait(timeout_s):
             return False
-        return self._push(deadline) == 0
+        return self._uploading.push(deadline) == 0
 
     def stop(self, timeout_s: float) -> None:
         """Seal the rest and upload it for at most `timeout_s`. The recorder is closed already."""
         self._deadline = time.monotonic() + timeout_s
         self._stopping = True
         self._sealer_wakes.set()
-        self._uploader_wakes.set()
+        self._uploading.wake()
         self._spares.stop(timeout_s)
         self._syncer.stop(timeout_s)
         for thread in self._threads:
@@ -167,7 +163,7 @@ class RecorderThreads:
                 self._guarded(self._tick, "sealing")
         self._guarded(self._finish, "sealing at the end")
         self._sealing_over.set()
-        self._uploader_wakes.set()
+        self._uploading.wake()
 
     def _tick(self) -> None:
         while self._reassignments:
@@ -225,7 +221,7 @@ class RecorderThreads:
             seal(job_of(stream, recorder.keys), recorder.to_seal(), final=final, told=told)
         finally:  # what was sealed before a failure is on its way all the same
             recorder.forget_sealed()
-            self._uploader_wakes.set()
+            self._uploading.wake()
 
     def _finish(self) -> None:
         recorder = self._recorder
@@ -248,13 +244,13 @@ class RecorderThreads:
         recorder = self._recorder
         if recorder.stream is None or not recorder.stream.vanished():
             return
-        known = self._pushing.acquire(timeout=self._patience_s())
+        known = self._uploading.lock.acquire(timeout=self._patience_s())
         try:
             if known or self._stopping:
                 recorder.abandon_stream()
         finally:
             if known:
-                self._pushing.release()
+                self._uploading.lock.release()
 
     def reassign(self, launch: Launch) -> bool:
         """Record for another run or rank from here on, see `ranklake.capture.recording.reassignment`.
@@ -271,15 +267,15 @@ class RecorderThreads:
         return asked.is_done
 
     def _reassign(self, launch: Launch) -> bool:
-        if not self._pushing.acquire(timeout=self._patience_s()):
+        if not self._uploading.lock.acquire(timeout=self._patience_s()):
             return False
         try:
             folder = reassign(self._recorder, launch)
             if folder is not None:
-                uploader = None if self._has_agent() else self._uploader
+                uploader = None if self._uploading.has_agent() else self._uploading.uploader
                 self._guarded(partial(finish_stream, folder, self._recorder.keys, uploader), f"sealing {folder}")
         finally:
-            self._pushing.release()
+            self._uploading.lock.release()
         return True
 
     def _patience_s(self) -> float:
@@ -306,107 +302,42 @@ class RecorderThreads:
 
     def _keep_uploading(self) -> None:
         while not self._stopping:
-            self._uploader_wakes.clear()
-            self._look_again_s = AGENT_EVERY_S
-            self._guarded(self._send_what_waits, "uploading")
-            self._uploader_wakes.wait(self._look_again_s)
+            self._uploading.begin_round()
+            self._guarded(self._uploading.send_what_waits, "uploading")
+            self._uploading.wait()
         # The stream is let go of when nobody seals in it any more, however late; `stop` does not wait for that.
         self._sealing_over.wait()
-        self._guarded(self._part, "uploading at the end")
-
-    def _send_what_waits(self) -> None:
-        """Upload what is sealed, or leave it to the agent; choose when to look again."""
-        if self._left_to_agent():
-            return
-        left = self._push(None) if self._recorder.stream is not None else 0
-        breaker = self._uploader.breaker if left and self._uploader is not None else None
-        self._look_again_s = None if breaker is None else max(0.05, breaker.left_s())
-
-    def _has_agent(self) -> bool:
-        found = leader(self._recorder.root)
-        return found is not None and found.serves(self._recorder.spool)
-
-    def _left_to_agent(self) -> bool:
-        """Note what the node's agent has sent; say whether it is to be trusted with what waits."""
-        stream = self._recorder.stream
-        if stream is None or not stream.waiting:
-            return False
-        self._guarded(stream.note_acks, "noting what the agent has sent")
-        if not self._has_agent():
-            return False
-        oldest = min((since for name in list(stream.waiting) if (since := _sealed_at(stream, name))), default=None)
-        return oldest is None or time.time() - oldest < self._settings.agent_patience_s
-
-    def _push(self, deadline: float | None) -> int:
-        """Upload what is sealed; return how many segments are left."""
-        stream = self._recorder.stream
-        if stream is None:
-            return 0
-        patience = -1.0 if deadline is None else max(0.0, deadline - time.monotonic())
-        if not self._pushing.acquire(timeout=patience):
-            return 1
-        try:
-            if self._uploader is None:
-                return len(sealed_files(stream.folder))
-            acked = partial(_acked, stream)
-            late = partial(_is_past, deadline)
-            pushed = self._uploader.push(stream.folder, acked=acked, stop=late, deadline=deadline)
-        except OSError:  # the folder vanished, say: the sealer sees that, too
-            return 1
-        finally:
-            self._pushing.release()
-        if pushed.left:
-            self._gaps.warn("upload", f"the spool cannot be reached, trying on: {self._uploader.last_error}")
-        return pushed.left
-
-    def _part(self) -> None:
-        """Upload the last segments; remove the stream if they all went, else leave it to recovery."""
-        if self._left_to_agent():
-            stream, self._recorder.stream = self._recorder.stream, None
-            if stream is not None:
-                stream.close()
-            return
-        left = self._push(self._deadline)
-        stream, self._recorder.stream = self._recorder.stream, None
-        if stream is None:
-            return
-        if left == 0 and self._finished and not _any_open(stream):
-            stream.discard()
-            return
-        stream.close()
-        if self._uploader is None:
-            self._gaps.warn("close", f"no spool is set; the segments wait in {stream.folder} for `ranklake agent`")
-        else:
-            self._gaps.warn(
-                "close", f"{left} segments wait in {stream.folder}; recovery or `ranklake agent` sends them"
-            )
+        finish = partial(self._uploading.finish, self._deadline, all_sealed=self._finished)
+        self._guarded(finish, "uploading at the end")
 
     # ── others' streams ──
 
     def _recover(self) -> None:
-        if self._has_agent():
+        if self._uploading.has_agent():
             return
         recorder = self._recorder
-        recovery = Recovery(recorder.root, recorder.spool, self._storage_options, self._uploader, recorder.keys)
+        recovery = Recovery(
+            recorder.root, recorder.spool, self._storage_options, self._uploading.uploader, recorder.keys
+        )
         self._guarded(lambda: recovery.run(stop=lambda: self._stopping), "recovering what dead processes left")
 
     def _adopt(self, stream: Stream) -> None:
         """Take over the streams of this process's forked children that have died, unless an agent does."""
-        if self._has_agent():
+        if self._uploading.has_agent():
             return
         for folder in sorted(stream.folder.parent.glob(f"r{stream.name.rank:05d}-*")):
-            if folder != stream.folder and self._pushing.acquire(timeout=self._patience_s()):
+            if folder != stream.folder and self._uploading.lock.acquire(timeout=self._patience_s()):
                 adopt = partial(
                     recover_stream,
                     folder,
-                    self._uploader,
+                    self._uploading.uploader,
                     family=stream.owner.family,
                     keys=self._recorder.keys,
                 )
                 try:
                     self._guarded(adopt, f"recovering {folder}")  # a damaged one must not block the others, nor a flush
                 finally:
-                    self._pushing.release()
+                    self._uploading.lock.release()
 
     def report_late(self) -> None:
         """Write down what was refused after the close, as a stream that has nothing but gaps.
@@ -429,8 +360,8 @@ class RecorderThreads:
             return
         stream.note_gaps(counts)
         seal(job_of(stream, recorder.keys), [], final=True)
-        if self._uploader is not None and not is_sending:
-            pushed = self._uploader.push(stream.folder, deadline=time.monotonic() + _LATE_S)
+        if self._uploading.uploader is not None and not is_sending:
+            pushed = self._uploading.uploader.push(stream.folder, deadline=time.monotonic() + _LATE_S)
             if pushed.left == 0:
                 stream.discard()
                 return
@@ -449,30 +380,6 @@ class RecorderThreads:
             self._gaps.warn("encryption", f"nothing is sealed or sent: {error}; it waits in {where}; trying again")
         except Exception as error:  # noqa: BLE001 - a bug of ours
             self._gaps.warn(doing, f"{doing} failed: {type(error).__name__}: {error}")
-
-
-def _is_past(deadline: float | None) -> bool:
-    return deadline is not None and time.monotonic() > deadline
-
-
-def _sealed_at(stream: Stream, name: str) -> float | None:
-    """Return when a segment was sealed, in wall seconds since 1970; None if its file is gone."""
-    try:
-        return (stream.folder / name).stat().st_mtime
-    except OSError:
-        return None
-
-
-def _any_open(stream: Stream) -> bool:
-    """Say whether there are files that were not sealed: a write into one never ended, say."""
-    try:
-        return bool(open_files(stream.folder))
-    except OSError:  # the folder vanished
-        return False
-
-
-def _acked(stream: Stream, file: SealedFile) -> None:
-    stream.waiting.pop(file.path.name, None)
 
 
 def job_of(stream: Stream, keys: SealingKeys) -> Sealing:

@@ -22,7 +22,7 @@ from recorded import check_books, gaps, rows, segments
 from ranklake.capture.node.agent import Agent
 from ranklake.capture.node.agent_metrics import COUNTERS, GAUGES, AgentMetrics, GapCount, prometheus
 from ranklake.capture.node.endpoint import Endpoint, PortInUseError
-from ranklake.capture.recording import threads
+from ranklake.capture.recording import uploading
 from ranklake.capture.sending.packing import PACK_BYTES, Waiting, packs_of
 from ranklake.capture.spool import frames
 from ranklake.capture.spool.leader import Leadership, leader
@@ -278,7 +278,7 @@ def test_a_process_takes_note_of_what_the_agent_sent(place):
 @pytest.mark.parametrize("end", ["dies", "dawdles", "serves another spool"])
 def test_processes_upload_themselves_when_the_agent_does_not(place, end, monkeypatch):
     """An agent that dies, or leaves segments lying, or is there for another spool, keeps nothing from the spool."""
-    monkeypatch.setattr(threads, "AGENT_EVERY_S", 0.05)
+    monkeypatch.setattr(uploading, "AGENT_EVERY_S", 0.05)
     place.local.mkdir()
     lead = Leadership.take(place.local, "s3://elsewhere" if end == "serves another spool" else "")
     try:

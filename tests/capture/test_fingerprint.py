@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ranklake.capture.assets import fingerprint as module
+from ranklake.capture.assets import file_entries
 from ranklake.capture.assets.file_entries import CHANGED, LOOP, SPECIAL
 from ranklake.capture.assets.fingerprint import StoppedError, fingerprint
 from ranklake.capture.assets.known_files import NAME, KnownFiles
@@ -160,7 +160,7 @@ def test_known_files_are_not_read_again(folder, tmp_path):
     finally:
         again.close()
     deadline = time.time() + 60
-    while time.time_ns() - (folder / "b.txt").stat().st_ctime_ns < module.RACY_NS and time.time() < deadline:
+    while time.time_ns() - (folder / "b.txt").stat().st_ctime_ns < file_entries.RACY_NS and time.time() < deadline:
         time.sleep(0.05)
     third = KnownFiles(tmp_path)
     made = fingerprint(folder, known=third)

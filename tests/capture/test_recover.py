@@ -276,7 +276,7 @@ def test_a_file_that_cannot_be_sealed_blocks_no_other(local, tmp_path, monkeypat
             raise ValueError("unthought of")
         return arrow_table(rows, table, *rest)
 
-    monkeypatch.setattr("ranklake.capture.sealing.seal.arrow_table", fail)
+    monkeypatch.setattr("ranklake.capture.sealing.segment_bytes.arrow_table", fail)
     done = adopt(local, tmp_path / "spool")
     assert (done.troubles, done.left) == ((), 0)
     assert gaps(tmp_path / "spool") == {"steps": {"file not sealable": 300}}
