@@ -1,6 +1,6 @@
 """Provenance: what rank 0 writes down about a run when it starts.
 
-Cheap to find out, and nothing that starts a device; `inquiry` finds out the rest.
+Cheap to find out, and nothing that starts a device; `run_record` finds out the rest.
 """
 
 import getpass

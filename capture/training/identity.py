@@ -58,9 +58,6 @@ class Identified(Protocol):
     def rows(self) -> RowParts:
         """Where it says who it is."""
 
-    def reassign(self, launch: Launch) -> bool:
-        """Have what is recorded from here on be another run's or rank's; False where that cannot be done now."""
-
 
 class Identity:
     """Who this process is, as far as it is known.
@@ -71,12 +68,20 @@ class Identity:
         Says who it is, given what torch.distributed says.
     make_run_record
         Makes what finds out the row of ``runs``, which rank 0 writes.
+    reassign
+        Has what is recorded from here on be another run's or rank's; False where that cannot be done now.
     """
 
     def __init__(
-        self, run: Identified, recorder: Recorder, find: Find, make_run_record: Callable[[Launch], RunRecord]
+        self,
+        run: Identified,
+        recorder: Recorder,
+        find: Find,
+        make_run_record: Callable[[Launch], RunRecord],
+        reassign: Callable[[Launch], bool],
     ) -> None:
-        self._run, self._recorder, self._find, self._make_run_record = run, recorder, find, make_run_record
+        self._run, self._recorder, self._find = run, recorder, find
+        self._make_run_record, self._reassign = make_run_record, reassign
         self._group: Group | None = None
         self._trains = self._is_settled = self._is_announced = self._is_parents = False
         self._claimed: tuple[Launch, Claim] | None = None
@@ -166,7 +171,7 @@ class Identity:
         whose = (launch.run, launch.attempt, launch.rank)
         is_other = whose != (before.run, before.attempt, before.rank)
         if is_other or (run_record is not None and not run_record.amend(launch)):
-            if not self._run.reassign(launch):
+            if not self._reassign(launch):
                 return  # tried again in a second
             if run_record is not None:
                 run_record.leave()

@@ -5,7 +5,6 @@ Nothing in here raises into training, whatever it is given: what cannot be recor
 told once in a warning of the logger "ranklake".
 """
 
-import contextlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -15,16 +14,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ranklake.capture.assets.places import Place
-from ranklake.capture.common.gaps import BAD_ARGUMENTS, NOWHERE, Gaps, RefusedError
-from ranklake.capture.common.values import number, repr_of, text
-from ranklake.capture.lifecycle.failures import FAILURES
-from ranklake.capture.lifecycle.preemption import PREEMPTION
+from ranklake.capture.common.gaps import BAD_ARGUMENTS, NOWHERE, Gaps
+from ranklake.capture.common.values import repr_of, text
 from ranklake.capture.logs.logs import LogHandler, StructlogProcessor
 from ranklake.capture.metrics.handles import Unrecorded
 from ranklake.capture.metrics.scalar import Scalar, no_scalar
 from ranklake.capture.metrics.value_log import ValueLog, plainly_named
 from ranklake.capture.provenance.launcher import Launch
-from ranklake.capture.spool.meta import ENDED
 from ranklake.capture.steps.collectives import Collectives
 from ranklake.capture.steps.flight import FlightRecorder
 from ranklake.capture.steps.flops import PEAK_MEASURED, FlopCount, measure_cpu_peak
@@ -33,16 +29,15 @@ from ranklake.capture.steps.phases import AnyPhase
 from ranklake.capture.steps.step import Step
 from ranklake.capture.steps.waits import Loader
 from ranklake.capture.training.parts import RowParts, SlotParts
+from ranklake.capture.training.recording import Recording
 
 if TYPE_CHECKING:
     from ranklake.capture.metrics.aggregate import Aggregate
     from ranklake.capture.metrics.counter import Counter
     from ranklake.capture.metrics.distribution import Distribution
     from ranklake.capture.recording.recorder import Recorder
-    from ranklake.capture.recording.threads import RecorderThreads
     from ranklake.capture.steps.phase import Phase
     from ranklake.capture.steps.steps import Steps
-    from ranklake.capture.training.identity import Identity
 
 T = TypeVar("T")
 
@@ -63,22 +58,21 @@ class Run:
     ----------
     launch
         Who this process is, as far as it is known.
-    identity
-        What finds that out.
-    rows, slots
-        The parts that it is composed of; `slots` is None for a run that records nothing.
+    rows, slots, recording
+        The parts that it is composed of; the last two are None for a run that records nothing.
     """
 
     def __init__(self, launch: Launch, recorder: "Recorder | None" = None, idle: Gaps | None = None) -> None:
         self.launch = launch
-        self.identity: Identity | None = None
-        self._recorder, self._idle = recorder, idle
-        self._threads: RecorderThreads | None = None
         self.rows = RowParts(self, recorder, idle)
-        self.slots = None if recorder is None else SlotParts(self, recorder, self.rows)
+        self.slots: SlotParts | None = None
+        self.recording: Recording | None = None
+        self._idle = idle
         self._steps: Steps | None = None
         self._phases: dict[object, Phase] = {}
-        if self.slots is not None:
+        if recorder is not None:
+            self.slots = SlotParts(self, recorder, self.rows)
+            self.recording = Recording(self, recorder, self.rows, self.slots)
             # What a training loop calls in each step has a short way: no call of ours hands on to another.
             self._steps, self._phases = self.slots.steps, self.slots.phases.made
             object.__setattr__(self, "log", self.slots.values.fast)
@@ -602,105 +596,15 @@ class Run:
 
     def flush(self, timeout_s: float = 10.0) -> bool:
         """Seal and upload what is recorded so far; True if all of it reached the spool in time."""
-        if self._threads is None or self.slots is None or not self.enabled:
-            return False
-        try:
-            self.slots.device.drain(0.0)
-            self.rows.lifecycle.drain(1.0)
-            return self._threads.flush(self.rows.sink.gaps.lenient("timeout_s", number, timeout_s, 10.0))
-        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
-            self.rows.sink.trouble("flushing", error)
-            return False
+        return self.recording is not None and self.recording.flush(timeout_s)
 
     def close(self, timeout_s: float = 10.0) -> None:
         """End the recording: seal everything, upload it for at most `timeout_s`, leave the rest to recovery.
 
         Closing twice is harmless. What is logged afterwards is counted as a gap.
         """
-        slots, sink, lifecycle = self.slots, self.rows.sink, self.rows.lifecycle
-        if self._recorder is None or slots is None or sink.is_closed:
-            return
-        seconds = sink.gaps.lenient("timeout_s", number, timeout_s, 10.0)
-        try:
-            slots.device.drain(min(1.0, seconds))
-            lifecycle.wind_up(min(1.0, seconds))
-            if slots.scalars.sampler is not None:
-                slots.scalars.sampler.close()
-            slots.watchers.stop(lifecycle.ending.get("reason"))
-            slots.waits.leave_all()
-            if self.identity is not None:
-                self.identity.close()
-            self._record_end()
-        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
-            self.rows.sink.trouble("ending the run", error)
-        sink.is_closed = True
-        PREEMPTION.leave(lifecycle)
-        FAILURES.leave(lifecycle)
-        try:
-            self._recorder.close()
-            if self._threads is not None:
-                self._threads.stop(seconds)
-            elif self._recorder.stream is not None:  # a forked child: its parent seals and uploads
-                self._recorder.flush_gaps()
-                self._recorder.stream.close()
-        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
-            self.rows.sink.trouble("closing", error)
-
-    def _record_end(self) -> None:
-        assert self._recorder is not None
-        if self._recorder.is_worker:
-            return
-        self._recorder.flush_gaps()
-        self._recorder.tell_gaps()
-        if (
-            self.launch.rank == 0 and "signal" not in self.rows.lifecycle.ending
-        ):  # what a signal ends has not come to its end
-            self.event("run_end")
-        self.event("rank_end", **self.rows.lifecycle.ending)
-        with contextlib.suppress(RefusedError):
-            self._recorder.note(ENDED)
-
-    def reassign(self, launch: Launch) -> bool:
-        """Have what is recorded from here on be another run's or rank's; False where that cannot be done now."""
-        if self._threads is None or not self._threads.reassign(launch):
-            return False
-        for told in self.rows.lifecycle.on_reassigned:
-            told(launch)
-        return True
-
-    def keep(self, threads: "RecorderThreads") -> None:
-        """Have sealing and uploading looked after."""
-        self._threads = threads
-        self.rows.lifecycle.hurry = threads.hurry
-
-    def expects_late_values(self) -> bool:
-        """Say whether values are on their way from a device."""
-        return self.slots is not None and len(self.slots.device) > 0
-
-    def note_fork(self) -> None:
-        """In the parent: a child may leave a stream of its own."""
-        if self._threads is not None:
-            self._threads.note_fork()
-
-    def at_exit(self) -> None:
-        """Close at interpreter exit; write down, in a stream of its own, what was refused after an earlier close."""
-        self.close()
-        if self._threads is not None and self._recorder is not None:
-            try:
-                self._threads.report_late()
-            except Exception as error:  # noqa: BLE001 - nobody is left to handle it
-                self.rows.sink.trouble("reporting late gaps", error)
-
-    def after_fork(self) -> None:
-        """In a forked child: no threads, no uploads; blocks that are open began in the parent, which records them."""
-        self._threads = self.rows.lifecycle.hurry = None
-        if self.slots is not None:
-            self.slots.after_fork()
-        if self._recorder is not None:
-            self._recorder.after_fork()
-        if self.identity is not None:
-            self.identity.after_fork()
-        self.rows.progress.after_fork()
+        if self.recording is not None:
+            self.recording.close(timeout_s)
 
     def __enter__(self) -> Self:
         return self
@@ -717,7 +621,7 @@ class Run:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as a run that records nothing: a checkpoint may hold a trainer that holds a run."""
-        wanted = self._recorder is not None or self._idle is not None
+        wanted = self.recording is not None or self._idle is not None
         return (_elsewhere if wanted else Run), (self.launch,)
 
 
@@ -726,6 +630,5 @@ def _elsewhere(launch: Launch) -> Run:
     return Run(launch, None, NOWHERE)
 
 
-ValueLog.log.__doc__ = (
-    Run.log.__doc__
-)  # which stands in its place in a run that records: `help(run.log)` tells the same
+# What stands in its place in a run that records: `help(run.log)` tells the same.
+ValueLog.log.__doc__ = Run.log.__doc__

@@ -21,7 +21,6 @@ from ranklake.capture.provenance.names import clean
 from ranklake.capture.provenance.provenance import learn_secrets, run_row
 from ranklake.capture.provenance.run_record import RunRecord
 from ranklake.capture.recording.recorder import Recorder
-from ranklake.capture.samplers.sample import Sampler
 from ranklake.capture.sending.upload import missing_package
 from ranklake.capture.spool.claims import Claims
 from ranklake.capture.spool.places import local_root, spool_uri
@@ -154,9 +153,11 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
     missing = missing_package(uri)
     if missing:
         gaps.warn("spool", f"nothing can be sent to {redact_uri(uri)}: {missing}; it waits in {recorder.root}")
-    begun.identity = Identity(begun, recorder, find, make_run_record)
+    recording = begun.recording
+    assert recording is not None
+    recording.identity = Identity(begun, recorder, find, make_run_record, recording.reassign)
     with begun.rows.sink.recording("events"):
-        begun.identity.begin()
+        recording.identity.begin()
     return begun
 
 
@@ -172,18 +173,20 @@ def _begin(recorder: Recorder, storage_options: dict[str, Any]) -> Run:
     except RefusedError as refused:  # it may be there later; until then each row is counted
         recorder.gaps.warn("start", f"the local spool cannot be used yet: {refused.reason} ({refused.detail})")
     run = Run(recorder.launch, recorder)
-    rows = run.rows
+    rows, slots, recording = run.rows, run.slots, run.recording
+    assert slots is not None
+    assert recording is not None
     lifecycle = rows.lifecycle
     lifecycle.each_second.append(Heartbeat(run, recorder.settings, rows.events, rows.progress).look)
     threads = RecorderThreads(
-        recorder, storage_options, expects_late_values=run.expects_late_values, each_second=lifecycle.look
+        recorder, storage_options, expects_late_values=recording.expects_late_values, each_second=lifecycle.look
     )
-    run.keep(threads)
+    recording.keep(threads)
     _runs.add(run)
-    atexit.register(run.at_exit)
+    atexit.register(recording.at_exit)
     util = sys.modules.get("multiprocessing.util")
     if util is not None and spawner() is not None:  # a forked one of its children ends without the others being called
-        util.Finalize(None, run.at_exit, exitpriority=1)
+        util.Finalize(None, recording.at_exit, exitpriority=1)
     FAILURES.watch(lifecycle)
     if recorder.stream is not None:
         try:
@@ -195,15 +198,11 @@ def _begin(recorder: Recorder, storage_options: dict[str, Any]) -> Run:
         lifecycle.drains.append(PREEMPTION.settle)
     except (OSError, ValueError) as error:
         recorder.gaps.warn("preemption", f"signals are not recorded: {error}")
-
-    def write_samples(samplers: list[Sampler]) -> SampleWriter:
-        assert run.slots is not None
-        return SampleWriter(rows.sink, rows.events, run.slots.meter, samplers)
-
     try:
         threads.start()
         own = recorder.stream.name if recorder.stream else None
-        inprocess.begin(lifecycle, write_samples, recorder.root, own, recorder.launch)
+        writes = partial(SampleWriter, rows.sink, rows.events, slots.meter)
+        inprocess.begin(lifecycle, writes, recorder.root, own, recorder.launch)
     except RuntimeError as error:  # no more threads to be had
         recorder.gaps.warn("threads", f"{error}; segments wait in {recorder.root} for `ranklake agent`")
     return run
@@ -218,14 +217,16 @@ def _after_fork_in_child() -> None:
     NOWHERE.after_fork()
     for run in list(_runs):
         try:
-            run.after_fork()
+            if run.recording is not None:
+                run.recording.after_fork()
         except Exception as error:  # noqa: BLE001 - the next run's turn must come
             LOGGER.warning("ranklake: after a fork: %s", error)
 
 
 def _after_fork_in_parent() -> None:
     for run in list(_runs):
-        run.note_fork()
+        if run.recording is not None:
+            run.recording.note_fork()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child, after_in_parent=_after_fork_in_parent)

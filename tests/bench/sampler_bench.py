@@ -74,7 +74,7 @@ class _Clocked:
 
 
 def agent(seconds):
-    """Return CPU seconds of the agent and of its errands, and the agent's peak memory in MB, over some seconds."""
+    """Return CPU seconds of the agent and of its workers, and the agent's peak memory in MB, over some seconds."""
     with tempfile.TemporaryDirectory() as folder:
         local, spool = f"{folder}/local", f"{folder}/spool"
         ranks = [

@@ -174,7 +174,7 @@ def main():
     )
     print("| what | % of a core | target |\n|---|---|---|")
     print(f"| agent's process, samplers in it | {found['agent'] / seconds:.2%} | |")
-    print(f"| its errands | {found['errands'] / seconds:.2%} | |")
+    print(f"| its worker processes | {found['errands'] / seconds:.2%} | |")
     print(f"| ranklake's threads in both ranks | {sum(threads) / seconds:.2%} | |")
     print(f"| recording calls in both ranks, {each * 1e6:.0f} µs a step | {sum(calls) / seconds:.2%} | |")
     print(f"| all together, a node | {total / seconds:.2%} | 1 % |")

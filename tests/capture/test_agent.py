@@ -260,7 +260,7 @@ def test_a_process_takes_note_of_what_the_agent_sent(place):
     with leading(place.local, str(place.spool)):
         run = place.start(seal_every_s=0.05)
         run.log({"a": 1.0, "b": 2.0})
-        stream = run._recorder.stream
+        stream = run.recording.recorder.stream
         until(lambda: any(file.table == "scalars" for file in ready_files(stream.folder)))
         assert Agent(place.local, str(place.spool)).look(pack_now=True).left == 0
         run.log({"a": 3.0, "b": 4.0})  # sealing wakes the uploader
@@ -268,7 +268,7 @@ def test_a_process_takes_note_of_what_the_agent_sent(place):
         until(lambda: set(stream.waiting) == {file.path.name for file in sealed_files(stream.folder)})
         until(lambda: any(file.table == "scalars" for file in ready_files(stream.folder)))
         shutil.rmtree(stream.folder)
-        until(lambda: run._recorder.stream is not stream)
+        until(lambda: run.recording.recorder.stream is not stream)
         run.close()
         assert Agent(place.local, str(place.spool)).look().streams == 1
     assert len(rows(place.spool, "scalars")) == 2
@@ -285,7 +285,7 @@ def test_processes_upload_themselves_when_the_agent_does_not(place, end, monkeyp
         run = place.start(seal_every_s=0.05, agent_patience_s=0.5 if end == "dawdles" else 300)
         run.log({"a": 1.0, "b": 2.0})
         if end == "dies":
-            until(lambda: run._recorder.stream.waiting)
+            until(lambda: run.recording.recorder.stream.waiting)
             assert alone(place.spool) == []
             lead.release()
         until(lambda: len(rows(place.spool, "scalars")) == 2)

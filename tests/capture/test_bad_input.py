@@ -387,7 +387,7 @@ def test_starting_badly_does_not_raise(tmp_path, settings):
     with run.step(0), run.phase("forward"):
         run.log(loss=1.0)
     run.close(timeout_s=0.5)
-    run.at_exit()
+    run.recording.at_exit()
 
 
 def test_use_after_close_is_counted(place):

@@ -46,7 +46,7 @@ def test_what_a_living_child_records_is_synced_by_its_parent(place, monkeypatch)
 
     def work():
         run.log(a=1.0, step=1)
-        folder = run._recorder.stream.folder
+        folder = run.recording.recorder.stream.folder
         os.write(mine, str(folder).encode())
         os.read(go_on, 1)
 

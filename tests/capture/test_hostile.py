@@ -220,7 +220,7 @@ def test_nothing_raises_and_the_count_is_exact(calls, late, chosen):
         for call in late:
             after.update(attempt(run, *call))
         assert found_rows(spool) + counted(run) == attempted + after
-        run.at_exit()
+        run.recording.at_exit()
 
 
 def counted(run):

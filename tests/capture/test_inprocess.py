@@ -94,7 +94,7 @@ def test_others_processes_are_found_and_ones_own_lock_is_kept(place):
         " local_dir=sys.argv[1], samplers='off'); print(flush=True); sys.stdin.read(); run.close()"
     )
     run = place.start(run="own")
-    own = run._recorder.stream.name
+    own = run.recording.recorder.stream.name
     command = [sys.executable, "-c", script, str(place.local)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         child.stdout.readline()

@@ -135,7 +135,7 @@ def test_a_sampler_that_fails_costs_no_other(place, caplog):
 def test_samples_give_way_before_steps(place):
     """With their share of the disk budget used, samples are counted as gaps; steps and events still find room."""
     node = AgentRun(place.local, str(place.spool), Settings(disk_budget_bytes=1 << 20))
-    budget = node.run._recorder.budget
+    budget = node.run.recording.recorder.budget
     for table in ("gpu_samples", "host_samples"):
         assert SHARES[table] < min(share for lane, share in SHARES.items() if not lane.endswith("samples"))
     budget.used_bytes = int(0.65 * budget.limit_bytes)
@@ -158,7 +158,7 @@ def test_what_waits_for_a_store_that_is_away_counts_against_the_budget(place):
         sampling.tick()
         node._next_anchor = 0.0
         node.tick()
-    assert node.run._recorder.budget.used_bytes > 2000
+    assert node.run.recording.recorder.budget.used_bytes > 2000
     node.close()
 
 

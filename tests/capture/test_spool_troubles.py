@@ -91,7 +91,7 @@ def test_a_folder_that_cannot_come_back(place, caplog):
     counted = run.gaps()
     assert sum(counted["steps"].values()) == 100
     assert sum(counted["scalars"].values()) == 100
-    run.at_exit()
+    run.recording.at_exit()
     assert f"{sum(sum(reasons.values()) for reasons in counted.values())} gaps are in no segment" in caplog.text
 
 
@@ -315,7 +315,7 @@ def test_gaps_written_down_in_a_folder_that_vanishes_are_not_forgotten(place):
     run.flush(0.5)
     for _ in range(5):
         run.log(a="no number")
-    run._recorder.flush_gaps()
+    run.recording.recorder.flush_gaps()
     (folder,) = streams(place.local)
     vanish(folder)
     wait_for(lambda: folder not in list(streams(place.local)) and list(streams(place.local)))
@@ -362,7 +362,7 @@ def test_what_is_being_sent_when_its_folder_vanishes_is_stored_and_no_gap(place)
 def test_a_folder_that_cannot_be_asked_for_has_not_vanished(place):
     """What may still be there is not counted as lost: it will be sealed once it can be reached."""
     run = place.start()
-    stream = run._recorder.stream
+    stream = run.recording.recorder.stream
     place.local.chmod(0)
     os.seteuid(65534 if os.getuid() == 0 else os.geteuid())
     try:
@@ -379,7 +379,7 @@ def test_a_folder_that_cannot_be_asked_for_has_not_vanished(place):
 def test_a_damaged_child_holds_up_neither_its_siblings_nor_a_flush(place):
     """What cannot be recovered of one forked child is told; the others are adopted, and a flush gets its answer."""
     run = place.start()
-    own = {run._recorder.stream.folder}
+    own = {run.recording.recorder.stream.folder}
     for number in range(2):
         child = os.fork()
         if not child:
@@ -404,9 +404,9 @@ def test_what_is_refused_while_the_last_segments_are_sent_is_counted_in_the_spoo
     run.close(0.3)
     run.event("late")
     run.log(a=2.0, b=3.0)
-    run.at_exit()
+    run.recording.at_exit()
     Hesitant.go_on.set()
-    wait_for(lambda: run._recorder.stream is None)
+    wait_for(lambda: run.recording.recorder.stream is None)
     recover(place.local, "hesitant://late")
     for path, file in Hesitant.store.items():
         target = place.spool / path.partition("/late/")[2]

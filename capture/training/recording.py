@@ -1,0 +1,132 @@
+"""Recording: what a run is recorded by, from start to end: its recorder, its threads, and who it turns out to be."""
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from ranklake.capture.common.gaps import RefusedError
+from ranklake.capture.common.run_like import RunLike
+from ranklake.capture.common.values import number
+from ranklake.capture.lifecycle.failures import FAILURES
+from ranklake.capture.lifecycle.preemption import PREEMPTION
+from ranklake.capture.provenance.launcher import Launch
+from ranklake.capture.recording.recorder import Recorder
+from ranklake.capture.spool.meta import ENDED
+from ranklake.capture.training.parts import RowParts, SlotParts
+
+if TYPE_CHECKING:
+    from ranklake.capture.recording.threads import RecorderThreads
+    from ranklake.capture.training.identity import Identity
+
+
+class Recording:
+    """How one run is recorded; there is none for a run that records nothing.
+
+    Attributes
+    ----------
+    threads
+        Seal and send; None where that is left to others, as in a forked child.
+    identity
+        Finds out which rank of which run this process is.
+    """
+
+    def __init__(self, run: RunLike, recorder: Recorder, rows: RowParts, slots: SlotParts) -> None:
+        self.recorder = recorder
+        self.threads: RecorderThreads | None = None
+        self.identity: Identity | None = None
+        self._run, self._rows, self._slots = run, rows, slots
+        self._sink, self._lifecycle = rows.sink, rows.lifecycle
+
+    def keep(self, threads: "RecorderThreads") -> None:
+        """Have sealing and sending looked after."""
+        self.threads = threads
+        self._lifecycle.hurry = threads.hurry
+
+    def flush(self, timeout_s: float) -> bool:
+        """Seal and upload what is recorded so far; True if all of it reached the spool in time."""
+        if self.threads is None or self._sink.is_closed:
+            return False
+        try:
+            self._slots.device.drain(0.0)
+            self._lifecycle.drain(1.0)
+            return self.threads.flush(self._sink.gaps.lenient("timeout_s", number, timeout_s, 10.0))
+        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
+            self._sink.trouble("flushing", error)
+            return False
+
+    def close(self, timeout_s: float) -> None:
+        """End it: seal everything, upload it for at most so long, leave the rest to recovery. Twice is harmless."""
+        slots, sink, lifecycle = self._slots, self._sink, self._lifecycle
+        if sink.is_closed:
+            return
+        seconds = sink.gaps.lenient("timeout_s", number, timeout_s, 10.0)
+        try:
+            slots.device.drain(min(1.0, seconds))
+            lifecycle.wind_up(min(1.0, seconds))
+            if slots.scalars.sampler is not None:
+                slots.scalars.sampler.close()
+            slots.watchers.stop(lifecycle.ending.get("reason"))
+            slots.waits.leave_all()
+            if self.identity is not None:
+                self.identity.close()
+            self._tell_end()
+        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
+            sink.trouble("ending the run", error)
+        sink.is_closed = True
+        PREEMPTION.leave(lifecycle)
+        FAILURES.leave(lifecycle)
+        try:
+            self.recorder.close()
+            if self.threads is not None:
+                self.threads.stop(seconds)
+            elif self.recorder.stream is not None:  # a forked child: its parent seals and uploads
+                self.recorder.flush_gaps()
+                self.recorder.stream.close()
+        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
+            sink.trouble("closing", error)
+
+    def _tell_end(self) -> None:
+        recorder, ending = self.recorder, self._lifecycle.ending
+        if recorder.is_worker:
+            return
+        recorder.flush_gaps()
+        recorder.tell_gaps()
+        if self._run.rank == 0 and "signal" not in ending:  # what a signal ends has not come to its end
+            self._rows.events.add("run_end")
+        self._rows.events.add("rank_end", **ending)
+        with contextlib.suppress(RefusedError):
+            recorder.note(ENDED)
+
+    def at_exit(self) -> None:
+        """Close at interpreter exit; write down, in a stream of its own, what was refused after an earlier close."""
+        self._run.close()
+        if self.threads is not None:
+            try:
+                self.threads.report_late()
+            except Exception as error:  # noqa: BLE001 - nobody is left to handle it
+                self._sink.trouble("reporting late gaps", error)
+
+    def reassign(self, launch: Launch) -> bool:
+        """Have what is recorded from here on be another run's or rank's; False where that cannot be done now."""
+        if self.threads is None or not self.threads.reassign(launch):
+            return False
+        for told in self._lifecycle.on_reassigned:
+            told(launch)
+        return True
+
+    def expects_late_values(self) -> bool:
+        """Say whether values are on their way from a device."""
+        return len(self._slots.device) > 0
+
+    def note_fork(self) -> None:
+        """In the parent: a child may leave a stream of its own."""
+        if self.threads is not None:
+            self.threads.note_fork()
+
+    def after_fork(self) -> None:
+        """In a forked child: no threads, no uploads; blocks that are open began in the parent, which records them."""
+        self.threads = self._lifecycle.hurry = None
+        self._slots.after_fork()
+        self.recorder.after_fork()
+        if self.identity is not None:
+            self.identity.after_fork()
+        self._rows.progress.after_fork()
