@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.read import read
-from ranklake.lake.governance.evidence import Told, lacking, told
+from ranklake.lake.governance.evidence import Actions, missing_evidence, recorded_actions
 from ranklake.lake.governance.retention_plans import RETENTION_PLANS, register
 from ranklake.lake.plans.kinds import RETENTION, Rows, booked
 from ranklake.lake.plans.plan import LEDGER, DamagedPlanError, last_finished, read_plan
@@ -24,7 +24,7 @@ def unaccounted(lake: "Lake") -> list[str]:
 
     Reads the ledger, the register, the audit trail, and the plan files of removals. Raises what the store raises.
     """
-    plans, trail = register(lake), told(lake, RETENTION_PLANS)
+    plans, trail = register(lake), recorded_actions(lake, RETENTION_PLANS)
     every = read(lake, contract(LEDGER), ["plan", "kind", "tables"])
     # Of the plans of years, those that took something away: only a count below zero has a minus.
     some = every.filter(pc.or_kleene(pc.match_substring(every["tables"], "-"), pc.equal(every["kind"], RETENTION.name)))
@@ -41,7 +41,7 @@ def unaccounted(lake: "Lake") -> list[str]:
 
 
 def _by_ledger(
-    lake: "Lake", ledger: Mapping[int, Mapping[str, Any]], plans: "Mapping[str, RetentionPlan]", trail: Told
+    lake: "Lake", ledger: Mapping[int, Mapping[str, Any]], plans: "Mapping[str, RetentionPlan]", trail: Actions
 ) -> Iterator[str]:
     applied = {one.plan: one for one in plans.values() if one.plan is not None}
     for number, row in sorted(ledger.items()):
@@ -57,7 +57,7 @@ def _by_ledger(
 
 
 def _lacks(
-    lake: "Lake", number: int, gone: Mapping[str, int], one: "RetentionPlan | None", trail: Told
+    lake: "Lake", number: int, gone: Mapping[str, int], one: "RetentionPlan | None", trail: Actions
 ) -> Iterator[str]:
     """Yield what a retention lacks that was carried out."""
     try:
@@ -73,7 +73,7 @@ def _lacks(
     for item in one.items:
         expected[item.table] += item.rows
     rows, again = trail.get(one.name, {}), f"run 'ranklake retain apply {one.name}' again"
-    missing = lacking(RETENTION_PLANS, one, trail)
+    missing = missing_evidence(RETENTION_PLANS, one, trail)
     faults = {
         f"the items of {one.name} were altered": not one.intact,
         f"{one.name} names other rows": dict(gone) != {table: count for table, count in expected.items() if count},

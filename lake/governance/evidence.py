@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 DIGEST: Final = "items_sha256"
 """Under which a row of the trail names what was approved, or begun."""
 
-Told = Mapping[str, Mapping[str, list[dict[str, Any]]]]
+Actions = Mapping[str, Mapping[str, list[dict[str, Any]]]]
 """By subject and action: the details of rows."""
 
 
@@ -28,7 +28,7 @@ class NoEvidenceError(ProposalError):
         super().__init__(proposal, what, mend=mend)
 
 
-def told(lake: "Lake", kind: AnyKind) -> Told:
+def recorded_actions(lake: "Lake", kind: AnyKind) -> Actions:
     """Return what the trail says of proposals of a kind. Whether the trail is whole is another question."""
     actions = {kind.approve, kind.begin, kind.applied}
     found: dict[str, dict[str, list[dict[str, Any]]]] = {}
@@ -39,7 +39,7 @@ def told(lake: "Lake", kind: AnyKind) -> Told:
     return found
 
 
-def lacking(kind: AnyKind, proposal: Proposal, trail: Told) -> str:
+def missing_evidence(kind: AnyKind, proposal: Proposal, trail: Actions) -> str:
     """Return what the trail lacks for an approval of a proposal as it is; empty if it has it.
 
     Approvals of older software carry no digest of the items; the proposal's name is one.
@@ -57,8 +57,8 @@ def require(lake: "Lake", kind: AnyKind, proposal: Proposal, *, begun: bool = Fa
     proof = prove(lake)
     if not proof.whole:
         raise NoEvidenceError(proposal.name, f"the audit trail is broken: {proof.why}")
-    trail = told(lake, kind)
-    what = lacking(kind, proposal, trail)
+    trail = recorded_actions(lake, kind)
+    what = missing_evidence(kind, proposal, trail)
     if not what and begun and not trail[proposal.name].get(kind.begin):
         what = "the audit trail does not say that it was begun"
     if what:

@@ -186,7 +186,7 @@ def _carry_out(
     """Write all files of a plan, then commit them but for the ledger's; return the account of its segments."""
     workers = workers.fitting(expected_cpu_s(plan.body["segments"]))
     authenticator = Authenticator(lake.encryption_key, lake.writers.restored(plan.body.get("rules", [])))
-    tries = attempts.begun(WHOLE)
+    tries = attempts.times_begun(WHOLE)
     # What died often is cut as it was each time, whatever workers there are; in between as if nothing were wrong,
     # since whoever kills drivers for being slow would never see an end.
     is_deadly = tries >= TRIES and tries % 2 == TRIES % 2

@@ -44,7 +44,7 @@ class Careful:
         files = slot_files(group.segments)
         if len(files) > 1:
             what = segments_digest(group.segments)
-            done = None if self._attempts.begun(what) or self._attempts.died(what) else self._tried(group)
+            done = None if self._attempts.times_begun(what) or self._attempts.times_died(what) else self._tried(group)
             if done is not None:
                 return done
             middle = len(files) // 2
@@ -66,7 +66,7 @@ class Careful:
     def _last_tried(self, group: Group) -> Compacted | None:
         """Return what came of a task that is tried over and over; None if it died each time."""
         what = segments_digest(group.segments)
-        while self._attempts.died(what) < TRIES and self._attempts.begun(what) < UNSEEN_TRIES:
+        while self._attempts.times_died(what) < TRIES and self._attempts.times_begun(what) < UNSEEN_TRIES:
             done = self._tried(group)
             if done is not None:
                 return done
@@ -77,7 +77,7 @@ class Careful:
         with self._attempts.at(what):
             (done,) = self._workers.run(attempted, [group], lost=_nothing)
             if done is None:
-                self._attempts.saw_die(what)
+                self._attempts.record_death(what)
         return done
 
     def _check(self, group: Group) -> None:

@@ -36,11 +36,11 @@ class Attempts:
         stem = self._stem.removeprefix(f"{FOLDER}/")
         self._marks = {name.removeprefix(stem) for name in names if name.startswith(stem)}
 
-    def begun(self, what: str) -> int:
+    def times_begun(self, what: str) -> int:
         """Return how often something was begun and did not end."""
         return self._count(what, "begun")
 
-    def died(self, what: str) -> int:
+    def times_died(self, what: str) -> int:
         """Return how often a process was seen to die at something."""
         return self._count(what, "died")
 
@@ -53,7 +53,7 @@ class Attempts:
         finally:
             self._remove(mark)
 
-    def saw_die(self, what: str) -> None:
+    def record_death(self, what: str) -> None:
         """Mark that a process died at something."""
         self._put(what, "died")
 

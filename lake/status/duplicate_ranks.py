@@ -1,4 +1,4 @@
-"""Twins: ranks that two processes recorded at a time, such as those of two nodes that both were taken for rank 0."""
+"""Ranks that two processes recorded at a time, such as those of two nodes that both were taken for rank 0."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Twins:
-    """Two processes, by their incarnations, that recorded one rank; the later began `since`."""
+class DuplicateRank:
+    """A rank that two processes, by their incarnations, recorded; the later began `since`."""
 
     run: str
     attempt: int
@@ -32,8 +32,8 @@ class Twins:
         return f"{whose} was recorded by two processes at a time, {both}: {mend}"
 
 
-def twins(lake: "Lake", now: datetime | None = None) -> list[Twins]:
+def duplicate_ranks(lake: "Lake", now: datetime | None = None) -> list[DuplicateRank]:
     """Return the ranks of the last two days that two processes recorded at a time. Raises what `query` raises."""
     since = ((now or datetime.now(UTC)) - LOOKS_BACK).date()
     text = files(__package__).joinpath("duplicate_ranks.sql").read_text(encoding="utf-8")
-    return [Twins(**row) for row in query(lake, text, {"since": since}).to_pylist()]
+    return [DuplicateRank(**row) for row in query(lake, text, {"since": since}).to_pylist()]

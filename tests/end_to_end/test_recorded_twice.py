@@ -6,7 +6,7 @@ import pytest
 from bringing import bring
 
 from ranklake import capture, cli
-from ranklake.lake.status.duplicate_ranks import twins
+from ranklake.lake.status.duplicate_ranks import duplicate_ranks
 from ranklake.lake.storage.store import Lake
 
 
@@ -30,11 +30,13 @@ def test_two_nodes_that_record_one_rank_are_shown_and_parted(tmp_path, capsys, m
                 pass
     for run in nodes:
         run.flush()
-    nodes[0].record("events", {"event": "late", "severity": "info"}, nodes[1].identity._begun_ns + 3_000_000_000)
+    nodes[0].rows.sink.record(
+        "events", {"event": "late", "severity": "info"}, nodes[1].identity._begun_ns + 3_000_000_000
+    )
     for run in nodes:
         run.flush()
     bring(lake, spool)
-    (found,) = twins(lake)
+    (found,) = duplicate_ranks(lake)
     assert (found.run, found.attempt, found.rank) == ("run", 0, 0)
     where = ("--lake", lake.uri, "--spool", str(spool))
     code, said = run_command(capsys, "status", *where)
@@ -48,4 +50,4 @@ def test_two_nodes_that_record_one_rank_are_shown_and_parted(tmp_path, capsys, m
         run.close()
     bring(lake, spool)
     code, _ = run_command(capsys, "renumber", "run", "--lake", lake.uri)
-    assert (code, twins(lake)) == (0, [])
+    assert (code, duplicate_ranks(lake)) == (0, [])

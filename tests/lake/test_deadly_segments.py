@@ -72,7 +72,7 @@ ingest(Lake.open({lake.uri!r}), Spool({str(spool)!r}), InProcess())
     path = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     ended = subprocess.run([sys.executable, "-c", script], env=path, capture_output=True, check=False)
     assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
-    assert Attempts(lake, 1).begun(WHOLE) == 1
+    assert Attempts(lake, 1).times_begun(WHOLE) == 1
     monkeypatch.setattr(ingest_plan, "TRIES", 1)
     monkeypatch.setattr(isolation, "TRIES", 1)
     done = bring(lake, spool)
@@ -130,8 +130,8 @@ def test_tries_are_counted_across_drivers(lake, spool, deadly):
         patch.setattr(isolation, "set_aside", _interrupt)
         with pytest.raises(KeyboardInterrupt):
             bring(lake, spool)
-    assert Attempts(lake, 1).died(segments_digest([{"path": str(third)}])) == isolation.TRIES
-    assert Attempts(lake, 1).begun(WHOLE) == isolation.TRIES, "an interrupt is no death"
+    assert Attempts(lake, 1).times_died(segments_digest([{"path": str(third)}])) == isolation.TRIES
+    assert Attempts(lake, 1).times_begun(WHOLE) == isolation.TRIES, "an interrupt is no death"
     started = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(isolation, "attempted", lambda group: started.append(group) or task.compact(group))

@@ -20,7 +20,7 @@ from ranklake.lake.ingest.ingestion_index import sort_out, unknown
 from ranklake.lake.plans.plan import DamagedPlanError, last_finished, read_plan
 from ranklake.lake.plans.verification import authorise
 from ranklake.lake.spool.gate import firsts
-from ranklake.lake.status.duplicate_ranks import twins
+from ranklake.lake.status.duplicate_ranks import duplicate_ranks
 from ranklake.lake.status.liveness import NEEDS_A_LOOK, OVER, RankState, liveness
 from ranklake.lake.status.reconciliation import TableBalance, reconcile
 from ranklake.lake.storage.store import Lake
@@ -58,7 +58,7 @@ def status(context: Context, *, of_ranks: bool, as_json: bool) -> int:
     held = sort_out(news, known, config.ingest)[1] | (spool.passed_over if spool else {})
     balances = reconcile(lake, waiting)
     ranks = liveness(lake, waiting)
-    doubled, root = twins(lake), existing_root(config.spool.local)
+    doubled, root = duplicate_ranks(lake), existing_root(config.spool.local)
     here = None if root is None else waiting_in(root)
     wrong = [item for item in balances if not item.adds_up]
     refused = sum((Counter(item.refused) for item in balances), Counter[str]())
