@@ -246,7 +246,7 @@ def sql(  # noqa: PLR0913 - those of `query`, and what to give
     if not isinstance(lake, Lake):
         uri = lake or os.environ.get("RANKLAKE_LAKE", "")
         if not uri:
-            raise QueryError("no lake is named", mend="pass lake=URI or set RANKLAKE_LAKE")
+            raise QueryError("no lake configured", mend="pass lake=URI or set RANKLAKE_LAKE")
         lake = Lake.open(uri, storage)
     rows = query(lake, text, params, limit, as_of=as_of, role=role, verify=verify)
     if as_ == "pandas":

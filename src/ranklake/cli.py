@@ -18,28 +18,28 @@ from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.printable import printable
 from ranklake.terminal import guarded
 
-_COMMANDS = {
-    "demo": "Train a small real model on two ranks, then everything below, embedded.",
-    "agent": "Upload and adopt what the ranks of this node left in their local spool.",
+SUMMARIES = {
+    "demo": "Train a small model on two ranks, and run the whole pipeline on its record.",
+    "agent": "Upload what the ranks of this node record, and adopt what dead ones left.",
     "import": "Import telemetry of other tools into the spool.",
     "ingest": "Bring new segments from the spool into the lake, exactly once.",
     "check": "Run the contracts' checks on new partitions.",
     "rollup": "Recompute the rollups whose inputs changed.",
-    "upkeep": "Merge small files, shorten the logs, and purge what nobody can want any more.",
+    "upkeep": "Compact small files, shorten the logs and vacuum unreferenced files.",
     "pipeline": "Run ingest, check and rollup once, in order.",
     "status": "Prove that every recorded row is stored, quarantined, counted as a gap or in flight.",
-    "sql": "Ask the tables.",
-    "replay": "Rebuild dates of a table from the segments that are left.",
+    "sql": "Query the tables.",
+    "replay": "Rebuild dates of a table from segments that the spool still has.",
     "catalog": "Show tables, columns and metrics.",
-    "request-signal": "Ask for a metric that nobody records yet.",
+    "request-signal": "Request a metric that nobody records yet.",
     "retain": "Plan, approve and apply retention.",
-    "disown": "Set aside a segment or stream whose word cannot be, so that the books hold.",
-    "renumber": "Make attempts of the lives of a run that was recorded again under one name.",
+    "disown": "Set aside a segment or stream with impossible counts, so that the books add up.",
+    "renumber": "Split a run that was recorded again under one name into attempts.",
     "mfu": "Compute model FLOP/s utilization from its inputs.",
-    "what-if": "Say how much faster a run had been without stragglers, and what made it slow.",
+    "what-if": "Estimate how much faster a run would have been without stragglers.",
     "audit": "Read and verify the audit trail.",
-    "verify-artifact": "Hash an artifact again and compare with what was recorded.",
-    "bench": "Make data to measure with.",
+    "verify-artifact": "Hash an artifact again and compare it with its recorded digest.",
+    "bench": "Generate synthetic data for measurements.",
 }
 _PIPELINE = {
     "dask",
@@ -57,11 +57,11 @@ _PIPELINE = {
 class _Lazy(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
-        return list(_COMMANDS)
+        return list(SUMMARIES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         del ctx
-        if cmd_name not in _COMMANDS:
+        if cmd_name not in SUMMARIES:
             return None
         name = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name.replace("-", "_")
         module = importlib.import_module(f"ranklake.commands.{name}")
@@ -71,14 +71,14 @@ class _Lazy(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and not args[0].startswith("-") and args[0] not in _COMMANDS:
-            ctx.fail(f"no such command {args[0]!r}; {did_you_mean(args[0], _COMMANDS)}")
+        if args and not args[0].startswith("-") and args[0] not in SUMMARIES:
+            ctx.fail(f"no such command {args[0]!r}; {did_you_mean(args[0], SUMMARIES)}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         del ctx
         with formatter.section("Commands"):
-            formatter.write_dl(list(_COMMANDS.items()))
+            formatter.write_dl(list(SUMMARIES.items()))
 
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})

@@ -182,7 +182,7 @@ class Config:
         uri: str = getattr(self, noun).uri
         if not uri:
             mend = f"pass --{noun} URI, set RANKLAKE_{noun.upper()}, or write uri under [{noun}] in ranklake.toml"
-            raise ConfigError(f"no {noun} is named", mend=mend)
+            raise ConfigError(f"no {noun} configured", mend=mend)
         return uri
 
     def overridden(self, given: Mapping[str, object]) -> Self:

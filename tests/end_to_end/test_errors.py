@@ -72,7 +72,7 @@ def called(place, monkeypatch, capfd):
         (["ingest", "--lake", "/proc/lake", "--spool", "spool"], "cannot be written"),
         (["status", "--lake", "weird://bucket/lake"], "cannot be reached"),
         (["ingest", "--lake", "lake", "--spool", "weird://bucket/spool"], "weird://bucket/spool: cannot be reached"),
-        (["status"], "no lake is named"),
+        (["status"], "no lake configured"),
         (["rollup", "mfuu", "--lake", "lake"], "did you mean 'mfu'?"),
         (["retain", "apply", "nonsense", "--lake", "lake"], "nonsense"),
         (["stats"], "did you mean 'status'?"),

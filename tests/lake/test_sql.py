@@ -215,7 +215,7 @@ def test_the_call_from_python(lake, monkeypatch):
     monkeypatch.setenv("RANKLAKE_LAKE", lake.uri)
     assert isinstance(ranklake.lake.sql(COUNT, as_="polars"), pl.DataFrame)
     monkeypatch.delenv("RANKLAKE_LAKE")
-    with pytest.raises(QueryError, match="no lake is named"):
+    with pytest.raises(QueryError, match="no lake configured"):
         ranklake.lake.sql(COUNT)
     with pytest.raises(QueryError, match="did you mean 'pandas'"):
         ranklake.lake.sql(COUNT, lake, as_="panda")

@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 from segments import phase_rows, put_segment, step_rows
 
-from ranklake.cli import main
+from ranklake.cli import SUMMARIES, main
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -144,3 +144,15 @@ def test_the_guide_of_imported_runs_ends_with_its_figures(tmp_path):
     assert f"{device_s}" in cost.replace(",", "")
     assert "1.7777" in cost
     assert "0.035" in summary, "1.767e14 of 989.4e12 x 5 s"
+
+
+def test_every_command_is_listed_and_documented():
+    """The list that ``ranklake --help`` prints has each command's module once; README or docs/ name each of them."""
+    modules = {
+        path.stem.rstrip("_").replace("_", "-")
+        for path in (ROOT / "src/ranklake/commands").glob("*.py")
+        if "@click" in (text := path.read_text(encoding="utf-8")) and f"\ndef {path.stem}(" in text
+    }
+    assert modules == set(SUMMARIES)
+    told = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    assert not [name for name in SUMMARIES if f"ranklake {name}" not in told]

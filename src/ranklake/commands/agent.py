@@ -67,7 +67,7 @@ class Duty:
 @click.command()
 @optional_spool("URI or folder of the spool; default: where each run meant to send it.")
 @click.option("--local-dir", metavar="DIR", help="Local spool of this node; default: as the runs here have it.")
-@click.option("--once", is_flag=True, help="Look once, send all, and end.")
+@click.option("--once", is_flag=True, help="Look once, send everything and exit.")
 @click.option(
     "--interval-s", default=10.0, show_default=True, type=click.FloatRange(min=0.1), help="Time between looks."
 )
@@ -76,14 +76,14 @@ class Duty:
     default=60.0,
     show_default=True,
     type=click.FloatRange(min=0.0),
-    help="How long segments wait to be packed with others.",
+    help="Max time that segments wait to be packed with others.",
 )
 @click.option(
     "--metrics-port",
     metavar="PORT",
     default=0,
     type=click.IntRange(0, 65535),
-    help="Serve figures for Prometheus at http://127.0.0.1:PORT/metrics, such as 9464; default: not at all.",
+    help="Serve metrics for Prometheus at http://127.0.0.1:PORT/metrics, such as 9464; default: off.",
 )
 @click.option("--sample/--no-sample", default=True, show_default=True, help="Sample the node's GPUs and the host.")
 @click.option(

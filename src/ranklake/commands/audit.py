@@ -21,10 +21,10 @@ def audit() -> None:
 @json_option
 @with_context
 def verify(context: Context, *, as_json: bool) -> int:
-    """Prove that no row of the trail was altered, removed, put in between, or cut off its end.
+    """Prove that no row of the trail was altered, removed, inserted or cut off its end.
 
-    The end is held against the head records in the lake, and against those at the witness, where [audit] witness names
-    one. Exits 1, naming the first broken row, if one was.
+    Compares the end with the head records in the lake and, if [audit] witness is configured, with those there. Exits 1
+    and names the first broken row if there is one.
     """
     proof = prove(context.open_lake())
     if as_json:
@@ -46,13 +46,13 @@ def told(proof: Proof) -> list[str]:
 
 @audit.command()
 @lake_option
-@click.option("--by", metavar="NAME", required=True, help="Who goes on; kept in the trail.")
-@click.option("--reason", metavar="TEXT", required=True, help="What was found; kept in the trail.")
+@click.option("--by", metavar="NAME", required=True, help="Who continues the trail; recorded in it.")
+@click.option("--reason", metavar="TEXT", required=True, help="What was found; recorded in the trail.")
 @with_context
 def resume(context: Context, by: str, reason: str) -> None:
-    """Go on behind rows that were cut off and cannot be restored.
+    """Continue the trail after rows that were cut off and cannot be restored.
 
-    What is lost stays visible: the next row says how many rows are missing, and every proof says so again.
+    The loss stays visible: the next row says how many rows are missing, and every proof repeats it.
     """
     number = go_on(context.open_lake(), by, reason)
     click.echo(f"the audit trail goes on at row {number}, which says what is lost")

@@ -18,7 +18,7 @@ _FORMATS = ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d")
 
 @click.group()
 def bench() -> None:
-    """Make data to measure with."""
+    """Generate synthetic data for measurements."""
 
 
 @bench.command("generate")
@@ -28,10 +28,10 @@ def bench() -> None:
     type=click.FloatRange(0, 24 * 366, min_open=True),
     default=0.1,
     show_default=True,
-    help="How long the job takes.",
+    help="Length of the job.",
 )
 @spool_option
-@click.option("--seed", default=0, show_default=True, help="Another one gives other numbers.")
+@click.option("--seed", default=0, show_default=True, help="Another seed gives other numbers.")
 @click.option(
     "--step-s",
     type=click.FloatRange(0.001, 3600),
@@ -58,13 +58,13 @@ def bench() -> None:
     type=click.FloatRange(1, 3600),
     default=SEAL_S,
     show_default=True,
-    help="How long a process records before it seals.",
+    help="Time that a process records before it seals.",
 )
 @click.option(
     "--packed/--single",
     default=True,
     show_default=True,
-    help="What a node seals at a time in one object, or each segment by itself.",
+    help="One object for what a node seals at a time, or one for each segment.",
 )
 @click.option("--workers", type=click.IntRange(min=0), default=0, help="Processes; default: one for each core.")
 @json_option

@@ -58,7 +58,7 @@ def catalog() -> None:
     place="lake.uri",
     expose_value=True,
     metavar="URI",
-    help="Lake whose sizes to show; default the configured one, if it is there.",
+    help="Lake whose sizes to show; default: the configured one, if it exists.",
 )
 @with_context
 def show(context: Context, name: str | None, lake: str | None, *, as_json: bool) -> None:

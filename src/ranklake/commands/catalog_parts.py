@@ -42,11 +42,11 @@ _OF_COLUMNS: Final = (
 @click.argument("table", required=False)
 @lake_option
 @contracts_option
-@click.option("--files", type=click.IntRange(min=1), help="Look at so many of the newest files only; default all.")
+@click.option("--files", type=click.IntRange(min=1), help="Look only at this many of the newest files; default: all.")
 @json_option
 @with_context
 def sizes(context: Context, table: str | None, files: int | None, *, as_json: bool) -> None:
-    """Say what a table's columns cost in its files; without a table, what each table costs."""
+    """Show how much of a table's files each column takes; without TABLE, how much each table takes."""
     lake = context.open_lake()
     if table is None:
         held = [table_size(name, *live_files(lake, name)) for name in context.contracts()]
@@ -132,7 +132,7 @@ def refresh(context: Context, *, as_json: bool) -> None:
 @contracts_option
 @with_context
 def export(context: Context, tables: tuple[str, ...], form: str, output: Path | None) -> None:
-    """Write contracts in the words of a standard; by default all of them."""
+    """Export contracts in a standard format; by default all of them."""
     if form != "odcs":
         raise click.UsageError(f"no format is called {form!r}; {did_you_mean(form, ['odcs'])}")
     chosen = [contract(name, context.overlay) for name in tables] or list(context.contracts().values())

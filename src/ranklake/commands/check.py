@@ -36,8 +36,8 @@ _COLUMNS = (
 def check(context: Context, tables: tuple[str, ...], *, as_json: bool) -> int:
     """Run the contracts' checks on new partitions of all tables, or of those named.
 
-    New is a partition whose files, or whose checks, changed since it was last checked. Rows that fail a check whose
-    contract says so are moved to the table rejects. Results are in the table quality_results.
+    A partition is new if its files or its checks changed since its last check. Where the contract says so, rows that
+    fail move to the table rejects. Results are in the table quality_results.
 
     Exits 1 if a check of severity error failed or could not be computed, or failed before on rows that are still there.
     """

@@ -24,10 +24,10 @@ from ranklake.views.json_output import show_json
 @click.option("--kill-rank", type=click.IntRange(0, WORLD_SIZE - 1), help="Kill this rank with SIGKILL half-way.")
 @json_option
 def demo(folder: Path, steps: int, slow_rank: int | None, kill_rank: int | None, *, as_json: bool) -> int:
-    """Train a small real model on two ranks, record it, and bring the record into governed tables.
+    """Train a small model on two ranks, record it, and bring the record into governed tables.
 
-    Everything runs here, on CPUs, without any service: torchrun, a Dask cluster and a Prefect server start and end with
-    the command. Run it again, and another run joins the same lake. Exits 1 if anything recorded is missing.
+    Everything runs on this machine's CPUs, without a service: torchrun, a Dask cluster and a Prefect server start and
+    end with the command. Run it again to add another run to the lake. Exits 1 if anything recorded is missing.
     """
     folder = folder.resolve()
     lake, spool = folder / "lake", folder / "spool"

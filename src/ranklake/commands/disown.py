@@ -20,12 +20,12 @@ from ranklake.views.json_output import show_json
 @json_option
 @with_context
 def disown(context: Context, name: str, reason: str, by: str | None, *, as_json: bool) -> None:
-    """Set a segment or a stream aside whose word cannot be, so that the books of the others hold again.
+    """Set aside a segment or stream with impossible counts, so that the books of the others add up again.
 
     Named as 'ranklake status' names it, or as its file is called: steps/r1~a0~r00000~0123456789abcdef~000002 is a
     segment, without the last number all of the stream's, without the table those of all tables. Its rows go to the
-    table rejects, and what it says was recorded does not count any more. Killed half-way, it is finished by the next
-    command that changes the lake.
+    table rejects, and its own counts no longer count. If the command is killed, the next one that changes the lake
+    finishes it.
     """
     done = set_aside(context.open_lake(), Claim.parse(name), by or getpass.getuser(), reason)
     if as_json:

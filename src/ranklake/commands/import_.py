@@ -17,7 +17,7 @@ from ranklake.views.progress import progress_bar
 @click.argument("format_name", metavar="FORMAT")
 @click.argument("paths", metavar="PATH…", nargs=-1, required=True)
 @spool_option
-@click.option("--run", metavar="NAME", help="The run that rows go into; default: made from the file's name.")
+@click.option("--run", metavar="NAME", help="Run that the rows belong to; default: made from the file's name.")
 @click.option(
     "--mapping", metavar="FILE", help="For table: a file, or helios, helios-capacity, straggler-trace, worker-steps."
 )
@@ -34,9 +34,9 @@ def import_(
 ) -> int:
     """Import telemetry of other tools into the spool, for ingest to bring in like any other.
 
-    PATH is a file, a glob in quotes, or a URI; .gz is unpacked. Import the same file as often as you like: nothing is
-    stored twice. Rows that do not convert go to quarantine, counted. Exits 1 if a file was damaged at its end, or
-    nothing was converted.
+    PATH is a file, a quoted glob or a URI; .gz is unpacked. Import the same file as often as you like: nothing is
+    stored twice. Rows that do not convert are counted and go to quarantine. Exits 1 if a file was damaged at its end,
+    or nothing was converted.
     """
     keys = SealingKeys(config.capture.encryption_key, config.capture.signing_key)
     with progress_bar("import") as progress:

@@ -22,16 +22,16 @@ from ranklake.views.tell import tell, tell_damaged
     default=7,
     show_default=True,
     type=click.IntRange(min=0),
-    help="Days an ingested segment stays in the spool.",
+    help="Days to keep an ingested segment in the spool.",
 )
 @json_option
 @with_context
 def ingest(context: Context, keep_days: int, *, as_json: bool) -> int:
     """Bring new segments from the spool into the lake, exactly once.
 
-    Makes the lake if the place is empty. Run it as often as you like, from as many machines as you like: what is in the
-    lake already is never stored again, and what a dead run left half done is finished first. Exits 1 if encrypted
-    segments wait for a key that is not at hand, or files that were to be merged are damaged.
+    Creates the lake in an empty place. Run it as often as you like, from as many machines as you like: it never stores
+    a row twice, and first finishes what a dead run left half done. Exits 1 if encrypted segments wait for a key that is
+    not at hand, or if files to be merged are damaged.
     """
     lake = context.create_lake()
     with context.workers() as workers, progress_bar("ingest") as progress:

@@ -18,11 +18,11 @@ from ranklake.views.json_output import show_json
 @json_option
 @with_context
 def renumber(context: Context, run: str, by: str | None, *, as_json: bool) -> None:
-    """Make attempts of the lives of a RUN that was recorded again under one name, so that no step is there twice.
+    """Split a RUN that was recorded again under one name into attempts, so that no step is stored twice.
 
     The rows of its later lives get the numbers behind its highest attempt, in all tables; ranks of one life stay
-    together. Derived tables follow with the next 'ranklake rollup'. Kept in the audit trail. Killed half-way, it is
-    finished by the next command that changes the lake.
+    together. Derived tables follow with the next 'ranklake rollup'. The audit trail records it. If the command is
+    killed, the next one that changes the lake finishes it.
     """
     done = give_numbers(context.open_lake(), run, by or getpass.getuser())
     attempts = sorted(set(done.attempts.values()))

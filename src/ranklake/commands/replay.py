@@ -21,17 +21,17 @@ _DAY = click.DateTime(["%Y-%m-%d"])
 @click.option("--table", required=True, help="Table to rebuild: one that ranks record, or a rollup.")
 @click.option("--from", "first", required=True, type=_DAY, help="First date (UTC).")
 @click.option("--to", "last", required=True, type=_DAY, help="Last date (UTC).")
-@click.option("--dry-run", is_flag=True, help="Only look whether it can be done, and at what; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be rebuilt, and from what; change nothing.")
 @lake_option
 @spool_option
 @dask_option
 @json_option
 @with_context
 def replay(context: Context, table: str, first: datetime, last: datetime, *, dry_run: bool, as_json: bool) -> None:
-    """Rebuild dates of a table from the segments that the spool still has; rollups from their inputs.
+    """Rebuild dates of a table from segments that the spool still has, and rollups from their inputs.
 
-    The rows come out as they were. What retention took or checks moved to quarantine stays away. Where segments are
-    gone, or other rows would come out, nothing is changed.
+    The rows come out as they were. Rows that retention removed or a check quarantined do not come back. If segments
+    are gone, or other rows would come out, nothing changes.
     """
     lake, spool = context.open_lake(), context.spool()
     days = (first.date(), last.date())

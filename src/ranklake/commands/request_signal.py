@@ -45,7 +45,7 @@ def request_signal(
     """
     overlay = configuration(ctx).overlay
     if overlay is None:
-        raise ConfigError("no folder of your own contracts is named", mend=_MEND)
+        raise ConfigError("no folder of your own contracts configured", mend=_MEND)
     wanted = Metric(name, unit, kind, redact(owner), sampling, redact(why.strip()), status="requested")
     own = configured(ctx).overlay
     filed = file_request(overlay, wanted)

@@ -28,17 +28,17 @@ _COLUMNS = (
 def retain() -> None:
     """Plan, approve and apply retention.
 
-    Nothing is ever removed but by a plan that somebody looked at and approved.
+    Only a plan that somebody has approved removes anything.
     """
 
 
 @retain.command()
 @lake_option
-@click.option("--as-of", metavar="DATE", help="Day to plan for, such as 2026-12-31; default: today, UTC.")
+@click.option("--as-of", metavar="DATE", help="Day to plan for, such as 2026-12-31; default: today (UTC).")
 @json_option
 @with_context
 def plan(context: Context, as_of: str | None, *, as_json: bool) -> None:
-    """Show what is older than its class is kept, and why it would go, and write that down as a plan."""
+    """List what is past its retention period, and why it would go, and record that as a plan."""
     contracts, policies = context.contracts(), context.policies()
     day = _day(as_of)
     made = make_plan(context.open_lake(), contracts, policies, day)
@@ -73,17 +73,19 @@ def approve(context: Context, name: str, by: str, reason: str | None, *, as_json
 @lake_option
 @click.option("--by", metavar="NAME", help="Who applies it; default: the account that runs this.")
 @click.option(
-    "--single-operator", is_flag=True, help="Who approved it applies it, too; register, trail and outputs then say so."
+    "--single-operator",
+    is_flag=True,
+    help="Let the approver apply the plan, too; register, trail and outputs then say so.",
 )
-@optional_spool("Spool to sweep of what is all gone; default: the configured one.")
+@optional_spool("Spool to sweep; default: the configured one.")
 @json_option
 @with_context
 def apply(context: Context, name: str, by: str | None, *, single_operator: bool, as_json: bool) -> None:
     """Remove exactly what an approved plan names, bytes and all.
 
-    Refuses a plan that nobody approved, one that whoever applies it approved, too, and one whose partitions are not as
-    they were planned. Then sweeps the spool of segments, kept for replay, whose rows are all gone. If it is
-    interrupted, run it again.
+    Refuses a plan without an approval, one that the same person approved, and one whose partitions have changed since.
+    Then deletes from the spool the segments, kept for replay, whose rows are all gone. If it is interrupted, run it
+    again.
     """
     contracts, policies = context.contracts(), context.policies()
     actor = _named(by if by is not None else getpass.getuser())
@@ -110,7 +112,7 @@ def apply(context: Context, name: str, by: str | None, *, single_operator: bool,
 @json_option
 @with_context
 def sweep(context: Context, by: str | None, *, as_json: bool) -> None:
-    """Delete from the spool what holds only rows that applied plans removed."""
+    """Delete segments from the spool whose rows were all removed by applied plans."""
     done = sweep_spool(context.open_lake(), context.spool(), _named(by if by is not None else getpass.getuser()))
     click.echo(json_text(done) if as_json else _told(done))
 

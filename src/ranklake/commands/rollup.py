@@ -16,7 +16,7 @@ _COLUMNS = (TextColumn("rollup", 14), *numbers(("partitions", "rows"), 12), *num
 
 @click.command()
 @click.argument("names", metavar="[NAME]…", nargs=-1)
-@click.option("--full", is_flag=True, help="Compute everything anew; the result is the same.")
+@click.option("--full", is_flag=True, help="Recompute everything; the result is the same.")
 @prices_option
 @lake_option
 @json_option
@@ -24,7 +24,7 @@ _COLUMNS = (TextColumn("rollup", 14), *numbers(("partitions", "rows"), 12), *num
 def rollup(context: Context, names: tuple[str, ...], *, full: bool, as_json: bool) -> int:
     """Recompute the rollups whose inputs changed: all, or those named and what they read.
 
-    Exits 1 if data files among the inputs are damaged: nothing is computed from those, and it stays due.
+    Exits 1 if data files among the inputs are damaged. What needs them is not computed and stays due.
     """
     lake = context.open_lake()
     with progress_bar("rollup") as progress:

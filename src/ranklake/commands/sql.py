@@ -99,7 +99,7 @@ def sql(  # noqa: PLR0913 - one parameter an option
     *,
     verify: bool,
 ) -> None:
-    """Ask the tables in SQL (DataFusion's, close to PostgreSQL's). Nothing can be changed this way."""
+    """Query the tables in SQL (DataFusion's dialect, close to PostgreSQL's). Queries cannot change anything."""
     kind = chosen or _by_ending(output)
     if kind == "parquet" and output is None:
         raise RanklakeError("Parquet is not for a terminal", where="--format", mend="name a file with --output")

@@ -37,15 +37,15 @@ _FATES = ("recorded", "stored", "quarantined", "sampled_out", "gaps", "in_flight
 @click.command()
 @lake_option
 @optional_spool("URI or folder of the spool; without one, nothing is in flight.")
-@click.option("--ranks", "of_ranks", is_flag=True, help="Say of every rank how it is; exit 1 if one needs a look.")
+@click.option("--ranks", "of_ranks", is_flag=True, help="Show the state of every rank; exit 1 if one needs a look.")
 @json_option
 @with_context
 def status(context: Context, *, of_ranks: bool, as_json: bool) -> int:
     """Prove that every recorded row is stored, quarantined, sampled out, counted as a gap, or in flight.
 
-    Says which ranks of the last two days' runs are silent, missing, or hang. Exits 1 if the books of a table do not
+    Names the ranks of the last two days' runs that are silent, missing or hung. Exits 1 if the books of a table do not
     add up, the audit trail is broken, a removal of rows lacks its plan, its approval or its rows in the trail, or the
-    plan that is to be carried out next is none that may be.
+    next plan is refused.
     """
     config, lake = context.config, context.open_lake()
     number, hint, stopped = _unfinished(lake)

@@ -27,17 +27,17 @@ _GRACE_HOURS = int(GRACE / timedelta(hours=1))
     default=_GRACE_HOURS,
     show_default=True,
     type=click.IntRange(1, _GRACE_HOURS),
-    help="Hours a file outlives its last use: no query, and no run of ingest, may take longer.",
+    help="Hours to keep a file after its last use. No query or ingest may take longer.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
-@click.option("--scrub", is_flag=True, help="Also read every data file whole and compare it with its digest.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
+@click.option("--scrub", is_flag=True, help="Also read every data file and compare it with its digest.")
 @json_option
 @with_context
 def upkeep(context: Context, grace_hours: int, *, dry_run: bool, scrub: bool, as_json: bool) -> int:
-    """Merge small files, shorten the logs, and purge what nobody can want any more.
+    """Compact small files, shorten the logs and vacuum unreferenced files.
 
-    Changes no row. Run it once a day or more often, beside ingest and queries; killed on the way, the next run goes on.
-    Exits 1 if data files are damaged: those it merges are looked at, and with --scrub all (once a week, say).
+    Changes no row. Run it once a day or more often, beside ingest and queries. If it is killed, the next run goes on.
+    Exits 1 if data files are damaged. It checks the files that it merges; with --scrub, say once a week, all files.
     """
     lake = context.open_lake()
     grace = timedelta(hours=grace_hours)

@@ -18,18 +18,18 @@ from ranklake.views.progress import progress_bar
 
 @click.command("verify-artifact")
 @click.argument("artifact", metavar="NAME|URI|PATH")
-@click.option("--run", default="", help="Run that made it; default: whichever made one of this name last.")
-@click.option("--at", metavar="URI", help="Where the bytes are now, if they were moved.")
+@click.option("--run", default="", help="Run that made it; default: the last run that made one of this name.")
+@click.option("--at", metavar="URI", help="Where the bytes are now, if they moved.")
 @click.option("--by", default=None, metavar="NAME", help="Who does it; default: the user of this process.")
 @lake_option
 @json_option
 @with_context
 def verify_artifact(context: Context, artifact: str, *, run: str, at: str | None, by: str | None, as_json: bool) -> int:
-    """Hash an artifact again and compare with what was recorded when it was made.
+    """Hash an artifact again and compare it with the digest recorded when it was made.
 
-    What was verified, and what came of it, becomes a row of the audit trail. A place that was recorded is opened only
-    if it is named here, lies in the lake or the spool, or below one of [artifacts] allow in ranklake.toml. Exits 1 if
-    the bytes differ, are gone, or were not hashed when they were recorded.
+    The audit trail records what was verified, and the result. A recorded place is opened only if it is named here, lies
+    in the lake or the spool, or below one of [artifacts] allow in ranklake.toml. Exits 1 if the bytes differ, are gone,
+    or were not hashed when they were recorded.
     """
     lake = context.open_lake()
     row = recorded(lake, artifact, run)

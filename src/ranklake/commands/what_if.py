@@ -1,4 +1,4 @@
-"""``ranklake what-if``: how much slower a run was than it had to be, and what made it so."""
+"""``ranklake what-if``: how much faster a run would have been, and what slowed it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,20 +28,20 @@ _HEAT: Final = ((1.5, "white on red"), (1.2, "black on red"), (1.1, "black on da
 
 @click.command(name="what-if")
 @click.argument("run")
-@click.option("--attempt", type=click.IntRange(min=0), help="Default: the last one that has spans.")
+@click.option("--attempt", type=click.IntRange(min=0), help="Default: the last attempt with spans.")
 @click.option(
     "--timeline",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write the ideal timeline for Perfetto, .json or .json.gz.",
+    help="Write the ideal timeline for Perfetto (.json or .json.gz).",
 )
 @json_option
 @lake_option
 @with_context
 def what_if(context: Context, run: str, attempt: int | None, timeline: Path | None, *, as_json: bool) -> None:
-    """Say how much faster RUN had been without stragglers, and which operations, stages and ranks made it slow.
+    """Estimate how much faster RUN would have been without stragglers, and which operations and ranks slowed it.
 
-    Its steps are simulated from their spans: as recorded but without delays, and with ideal lengths for all
+    Simulates the run's steps from their spans: as recorded but without delays, and with ideal lengths for all
     operations but some.
     """
     chosen, rows, notes = read_spans(context.open_lake(), run, attempt, overlay=context.overlay)
