@@ -1,0 +1,123 @@
+"""State of a lake: what ``ranklake status`` tells, as facts; the command shows them."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ranklake.capture.spool.places import existing_root
+from ranklake.capture.spool.waiting import Waiting, waiting
+from ranklake.context import Context
+from ranklake.lake.audit.proof import Proof, prove
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.ingest.index_summary import History
+from ranklake.lake.ingest.ingestion_index import sort_out, unknown
+from ranklake.lake.plans.plan import DamagedPlanError, last_finished, read_plan
+from ranklake.lake.plans.verification import authorise
+from ranklake.lake.status.duplicate_ranks import DuplicateRank, duplicate_ranks
+from ranklake.lake.status.liveness import RankState, liveness
+from ranklake.lake.status.reconciliation import TableBalance, reconcile
+from ranklake.lake.storage.store import Lake
+from ranklake.retention.removals import unaccounted
+from ranklake.segments.envelope import MissingKeyError
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedPlan:
+    """The plan that is to be carried out next.
+
+    Attributes
+    ----------
+    number
+        Its number; None if there is none.
+    kind
+        Its kind; empty where there is none, or it is refused.
+    refused
+        Why it may not be carried out; empty if it may.
+    """
+
+    number: int | None = None
+    kind: str = ""
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeState:
+    """What is known of a lake, its spool and this node.
+
+    Attributes
+    ----------
+    balances
+        What became of the rows of each table.
+    unfinished
+        The next plan.
+    proof, removals
+        Of the audit trail; and removals of rows that nobody accounts for, a line each.
+    ranks, doubled
+        How the ranks of late are, and those that were recorded twice.
+    held
+        Files of the spool that are left alone, by path: why.
+    root, here
+        This node's local spool, and what waits in it; None if there is none.
+    """
+
+    balances: Sequence[TableBalance]
+    unfinished: UnfinishedPlan
+    proof: Proof
+    removals: Sequence[str]
+    ranks: Sequence[RankState]
+    doubled: Sequence[DuplicateRank]
+    held: Mapping[str, str]
+    root: Path | None
+    here: Waiting | None
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether the books of all tables do."""
+        return all(item.adds_up for item in self.balances)
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether books, trail, removals and the next plan are as they should be."""
+        return self.adds_up and self.proof.whole and not self.removals and not self.unfinished.refused
+
+    @property
+    def refused(self) -> Counter[str]:
+        """Segments that were refused, by reason."""
+        return sum((Counter(item.refused) for item in self.balances), Counter[str]())
+
+
+def lake_state(context: Context) -> LakeState:
+    """Look at the lake, at its spool if one is configured, and at this node's local spool; changes nothing."""
+    config, lake = context.config, context.open_lake()
+    unfinished = _unfinished(lake)
+    history = History(lake, delta_table(lake, "segments"))
+    spool = context.spool() if context.has_spool else None
+    spooled = spool.listing(history.near) if spool else []
+    known = history.of(spooled)
+    news = unknown(spooled, known)
+    incoming = [claims[0] for claims in news]
+    root = existing_root(config.spool.local)
+    return LakeState(
+        balances=reconcile(lake, incoming),
+        unfinished=unfinished,
+        proof=prove(lake),
+        removals=unaccounted(lake),
+        ranks=liveness(lake, incoming),
+        doubled=duplicate_ranks(lake),
+        held=sort_out(news, known, config.ingest)[1] | (spool.passed_over if spool else {}),
+        root=root,
+        here=None if root is None else waiting(root),
+    )
+
+
+def _unfinished(lake: Lake) -> UnfinishedPlan:
+    number = last_finished(lake) + 1
+    try:
+        plan = read_plan(lake, number)
+        if plan is None:
+            return UnfinishedPlan()
+        authorise(lake, plan)
+    except (DamagedPlanError, MissingKeyError) as error:
+        return UnfinishedPlan(number, refused=str(error))
+    return UnfinishedPlan(number, plan.kind)
