@@ -6,7 +6,8 @@ for ever. Its lives are told apart by the incarnations of their ranks:
     audit row (begun) ─▶ one numbered plan: the rows of later lives with a number of their own ─▶ audit row
 
 No row goes and none comes; a replay of the dates is refused from then on, for it would undo this. Lives whose steps do
-not repeat, such as those of an elastic launch that goes on where it was, stay together.
+not repeat, such as those of an elastic launch that goes on where it was, stay together. Steps that one life repeats,
+whose numbers began anew, cannot be parted so: that is said, and nothing is written.
 """
 
 from collections import defaultdict
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.errors import RanklakeError
+from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import append_files
@@ -29,31 +30,47 @@ from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.kinds import RENUMBER
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
+from ranklake.retention.repeated_steps import COUNTED_ANEW, repeated_in_run
 
 if TYPE_CHECKING:
     from ranklake.lake.delta.data_file import DataFile
     from ranklake.lake.plans.plan import Plan
     from ranklake.lake.storage.store import Lake
 
-_REPEATED: Final = """
-SELECT DISTINCT attempt FROM (
-    SELECT attempt, rank, step FROM steps WHERE run = $run GROUP BY attempt, rank, step HAVING count(*) > 1
-)
-"""
+_NOW: Final = "SELECT DISTINCT incarnation, attempt FROM {} WHERE run = $run"
 
 
 class NoRepeatError(RanklakeError):
     """No step of the run was recorded twice."""
 
 
+class UnknownRunError(RanklakeError):
+    """The lake has no row of the run."""
+
+
+class OneLifeError(RanklakeError):
+    """The only steps that were recorded twice are of one life each, which renumbering cannot part."""
+
+    exit_code = 1
+
+
 @dataclass(frozen=True, slots=True)
 class Renumbered:
-    """What was done: the plan, the new attempts by incarnation, and how many rows have them."""
+    """What was done.
+
+    Attributes
+    ----------
+    plan, attempts, rows
+        The plan, the new attempts by incarnation, and how many rows have them.
+    within
+        Steps that are still there twice, for one life recorded them so.
+    """
 
     run: str
     plan: int
     attempts: Mapping[int, int]
     rows: int
+    within: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +88,8 @@ class Life:
 def renumber(lake: "Lake", run: str, by: str) -> Renumbered:
     """Give later lives of a run, where steps repeat, the attempts behind its highest.
 
-    Raises `NoRepeatError`, and what the trail and the store raise; nothing was changed then.
+    Raises `UnknownRunError`, `NoRepeatError`, `OneLifeError`, and what the trail and the store raise; nothing was
+    changed then.
     """
     done: list[Renumbered] = []
 
@@ -141,14 +159,21 @@ def _lives(segments: list[dict[str, Any]]) -> list[Life]:
 
 
 def _compose(lake: "Lake", run: str, number: int, by: str) -> "tuple[Plan | None, Renumbered]":
-    repeated = [row["attempt"] for row in query(lake, _REPEATED, {"run": run}).to_pylist()]
-    if not repeated:
-        mend = "what else fails a check, 'ranklake check' says"
-        raise NoRepeatError("no step of the run was recorded twice", where=run, mend=mend)
     names = ["table", "run", "attempt", "rank", "incarnation", "ts_min", "ts_max", "rows_stored"]
     known = read(lake, contract("segments"), names)
+    repeated = repeated_in_run(lake, run)
+    if not repeated:
+        refuse_unknown(run, known["run"])
+        mend = "what else fails a check, 'ranklake check' says"
+        raise NoRepeatError("nothing to renumber: no step of the run was recorded twice", where=run, mend=mend)
+    within = sum(one.within for one in repeated)
+    parted = [one.attempt for one in repeated if one.between]
+    if not parted:
+        counted = f"{within:,} step{'s' * (within != 1)} of a rank"
+        raise OneLifeError(f"nothing to renumber: one life recorded {counted} twice", where=run, mend=COUNTED_ANEW)
     segments = [row for row in known.filter(pc.equal(known["run"], run)).to_pylist() if row["ts_min"] is not None]
-    new = attempts_of(_lives(segments), repeated)
+    segments = _as_they_are(lake, run, segments)
+    new = attempts_of(_lives(segments), parted)
     audit.record(lake, by, "renumber", run, None, {"incarnations": len(new)}, once=True)
     added: list[DataFile] = []
     gone: dict[str, pa.Table] = {}
@@ -169,7 +194,23 @@ def _compose(lake: "Lake", run: str, number: int, by: str) -> "tuple[Plan | None
         if dropped:
             gone[table] = pa.concat_tables(dropped)
     plan = action_plan.compose(number, RENUMBER.name, add=added, remove=gone, facts={"run": run}) if gone else None
-    return plan, Renumbered(run, number, new, moved)
+    return plan, Renumbered(run, number, new, moved, within)
+
+
+def refuse_unknown(run: str, known: pa.ChunkedArray) -> None:
+    """Raise `UnknownRunError` unless a run is among those that segments name."""
+    names = pc.unique(known).to_pylist()
+    if run not in names:
+        raise UnknownRunError("there is no such run in the lake", where=run, mend=did_you_mean(run, names))
+
+
+def _as_they_are(lake: "Lake", run: str, segments: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return what is known of segments with the attempts that their rows have now, after earlier renumberings."""
+    now: dict[int, int] = {}
+    for table in sorted({row["table"] for row in segments if row["rows_stored"]}):
+        found = query(lake, _NOW.format(table), {"run": run})
+        now.update(zip(found["incarnation"].to_pylist(), found["attempt"].to_pylist(), strict=True))
+    return [row | {"attempt": now.get(row["incarnation"], row["attempt"])} for row in segments]
 
 
 def _days(rows: Iterable[Mapping[str, Any]]) -> list[Any]:

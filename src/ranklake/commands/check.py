@@ -1,20 +1,24 @@
 """``ranklake check``."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import click
 
 from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option
 from ranklake.context import Context
+from ranklake.lake.storage.store import Lake
+from ranklake.printable import printable
 from ranklake.quality.check import run_checks
 from ranklake.quality.results import CheckReport, CheckResult
+from ranklake.retention.repeated_steps import COUNTED_ANEW, repeated_on_dates
 from ranklake.views.json_output import show_json
 from ranklake.views.progress import progress_bar
 from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.words import counted
 
+_SHOWN_RUNS = 5
 _WORDS = (
     ("passed", "passed"),
     ("failed", "failed"),
@@ -48,6 +52,8 @@ def check(context: Context, tables: tuple[str, ...], *, as_json: bool) -> int:
         show_json(report.summary())
     else:
         _print(report)
+        for line in _mend(lake, report):
+            click.echo(line)
     return 0 if report.passed else 1
 
 
@@ -66,18 +72,26 @@ def _print(report: CheckReport) -> None:
     if report.standing:
         click.echo("still failing since an earlier check:")
         _table(report.standing)
-    _mend(report)
 
 
-def _mend(report: CheckReport) -> None:
-    """Say what to do about failures that no later data mends."""
+def _mend(lake: Lake, report: CheckReport) -> Iterator[str]:
+    """Yield what to do about failures that no later data mends."""
     failing = [*report.unsound, *report.standing]
-    if any(one.check_id == "steps_unique" and one.status == "failed" for one in failing):
-        click.echo(
-            "steps are there twice where a run's name was used again, or two processes recorded one rank: "
-            "'SELECT run, attempt, rank, step FROM steps GROUP BY 1, 2, 3, 4 HAVING count(*) > 1' finds the runs, and "
+    days = [one.partition_date for one in failing if one.check_id == "steps_unique" and one.status == "failed"]
+    repeated = repeated_on_dates(lake, days)
+    if between := _named(one.run for one in repeated if one.between):
+        yield (
+            f"steps are there twice since a run's name was used again, or two processes recorded one rank: {between}; "
             "'ranklake renumber RUN' makes attempts of their lives"
         )
+    if within := _named(one.run for one in repeated if one.within):
+        yield f"steps are there twice within one life, whose numbers began anew: {within}; {COUNTED_ANEW}"
+
+
+def _named(runs: Iterable[str]) -> str:
+    names = [printable(name) for name in dict.fromkeys(runs)]
+    more = f" and {len(names) - _SHOWN_RUNS} more" if len(names) > _SHOWN_RUNS else ""
+    return f"{', '.join(names[:_SHOWN_RUNS])}{more}"
 
 
 def _table(results: Iterable[CheckResult]) -> None:
