@@ -18,31 +18,26 @@ import json
 import re
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.capture.importers import mlperf_v05
-from ranklake.capture.importers.decoding import Line
 from ranklake.capture.importers.endings import Ending, tell_ending
 from ranklake.capture.importers.logged_steps import add_steps
 from ranklake.capture.importers.mlperf_intervals import KINDS, Edge, Told, paired
+from ranklake.capture.importers.mlperf_lines import OTHER_UNIT, Broken, Clock, clock_of, pieces
 from ranklake.capture.importers.mlperf_platform import is_cuda, platform_of
 from ranklake.capture.importers.mlperf_steps import Progress, is_number, step_of
-from ranklake.capture.importers.source import SourceError, uncoloured
+from ranklake.capture.importers.source import SourceError
 
 if TYPE_CHECKING:
     from ranklake.capture.importers.imported_run import ImportedRun
     from ranklake.capture.importers.mapping import Mapping
     from ranklake.capture.importers.source import Source
 
-MARKER: Final = ":::MLLOG"
-_SYSTEM: Final = ":::SYSJSON"
-_LABEL: Final = re.compile(r"^\s*\[?(?:rank\s*)?(\d{1,9})\]?\s*:\s*$")
 _NS_PER_MS: Final = 10**6
-_LARGEST_MS: Final = 1 << 42
-_DECODER: Final = json.JSONDecoder()
+_EDGES: Final = ("_start", "_stop", "_end")
 _FIGURES: Final = frozenset({"eval_accuracy", "train_loss"})
 _NO_SETTINGS: Final = frozenset({"tracked_stats", "cache_clear", "status", "checkpoint", "weights_initialization"})
 _LATE_SETTING: Final = re.compile("opt_.*|submission_.*|(?:train|eval)_samples|seed|.*batch_size|max_sequence_length")
@@ -73,26 +68,30 @@ def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") 
     Raises
     ------
     SourceError
-        There is no marked line in the file.
+        There is no marked line in the file, or none tells a time.
     """
     del mapping
-    begins = _begins(source)
+    with source.first_look():
+        found = (piece for line in source.lines() for piece in pieces(line) if not isinstance(piece, Broken))
+        told = [(entry["key"], entry["time_ms"]) for label, entry in found if label is not None]
+    clock = clock_of(at for _, at in told)
+    begins = _begins((key, at_ms) for key, at in told if (at_ms := clock(at)) is not None)
     names = [f"{recording.run[:120]}-{number}" for number in range(2, len(begins) + 2)]
     logs = [(_Log(), own) for own in (recording, *(recording.beside(name, recording.attempt) for name in names))]
     seen: set[str] = set()
     for line in source.lines():
-        for piece in _pieces(line):
-            if isinstance(piece, str):
-                recording.refuse("events", line.flaw or "an MLLOG line that is not whole", piece, line.number)
+        for piece in pieces(line):
+            if isinstance(piece, Broken):
+                recording.refuse("events", piece.reason, piece.text, line.number)
             elif (text := piece[1].get("text", "")) not in seen:  # of v0.5, which many trainers write twice
                 seen.update({text} - {""})
-                _entry_of(logs, begins, *piece)
+                if (reason := _entry_of(logs, begins, clock, *piece)) is not None:
+                    recording.refuse("events", reason, json.dumps(piece[1]), line.number)
     if source.cut:
         recording.refuse("events", source.cut, "")
     if recording.is_empty:
-        raise SourceError(
-            "no line of the file begins with :::MLLOG or :::MLPv0.5", where=source.name, mend="name a result_….txt"
-        )
+        what = "begins with :::MLLOG or :::MLPv0.5" if not told else "tells a time"
+        raise SourceError(f"no line of the file {what}", where=source.name, mend="name a result_….txt")
     for log, own in logs:
         if log.last:
             _spans(log, own)
@@ -100,69 +99,46 @@ def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") 
 
 
 def _entry_of(
-    logs: "list[tuple[_Log, ImportedRun]]", begins: list[int], label: int | None, entry: dict[str, Any]
-) -> None:
+    logs: "list[tuple[_Log, ImportedRun]]", begins: list[int], clock: Clock, label: int | None, entry: dict[str, Any]
+) -> str | None:
+    """Take what a line says; return why it cannot be taken, if so."""
     if label is None:
         for log, _ in logs:
             log.system = entry
-        return
-    log, own = logs[bisect_right(begins, entry["time_ms"])]
-    _take(log, own, entry, label if label >= 0 else None)
+        return None
+    if not entry["time_ms"]:  # written by a launcher, about the whole log
+        if not _is_setting(entry):
+            return "an MLLOG line whose time is 0"
+        for log, _ in logs:
+            _setting(log, entry["key"], entry.get("value"), 0)
+        return None
+    at_ms = clock(entry["time_ms"])
+    if at_ms is None:
+        return OTHER_UNIT
+    log, own = logs[bisect_right(begins, at_ms)]
+    _take(log, own, {**entry, "time_ms": at_ms}, label if label >= 0 else None)
+    return None
 
 
-def _begins(source: "Source") -> list[int]:
-    """Go through the log once, for where in time its second run begins, and each after that."""
+def _begins(told: Iterable[tuple[str, int]]) -> list[int]:
+    """Return where in time a log's second run begins, and each after that, by keys and times in the file's order."""
     inits: list[int] = []
     edges: dict[str, list[int]] = {"run_start": [], "run_stop": []}
     before: int | None = None
-    with source.first_look():
-        pieces = (piece for line in source.lines() for piece in _pieces(line))
-        for label, entry in (piece for piece in pieces if not isinstance(piece, str)):
-            if label is None:
-                continue
-            key, at = entry["key"], entry["time_ms"]
-            if key == "init_start":
-                inits.append(at if before is None else min(at, before))
-            elif key in edges:
-                edges[key].append(at)
-            if not _PREAMBLE.fullmatch(key):
-                before = None
-            elif before is None:
-                before = at
+    for key, at in told:
+        if key == "init_start":
+            inits.append(at if before is None else min(at, before))
+        elif key in edges:
+            edges[key].append(at)
+        if not _PREAMBLE.fullmatch(key):
+            before = None
+        elif before is None:
+            before = at
     starts, stops = sorted(edges["run_start"]), edges["run_stop"]
     found = [min(between) for one, two in pairwise(starts) if (between := [at for at in inits if one < at <= two])]
     if starts and stops and (after := [at for at in inits if at > max(starts[-1], *stops)]):
         found.append(min(after))
     return found
-
-
-def _pieces(line: Line) -> Iterator[str | tuple[int | None, dict[str, Any]]]:
-    """Yield what a line holds: entries under their labels (-1: none), the system (None), and texts that are broken."""
-    before, *marked = uncoloured(line.text).split(MARKER)
-    label = -1
-    if not marked and (system := _system(before)):
-        yield None, system
-    if not marked and mlperf_v05.MARKER in before and line.flaw is None and (old := mlperf_v05.entry(before)):
-        yield -1, old
-    for text in marked:
-        found = _LABEL.match(before.rpartition("\r")[2])
-        label = int(found[1]) if found else label
-        entry, before = _entry(text) if line.flaw is None else (None, "")
-        yield MARKER + text if entry is None else (label, entry)
-
-
-def _entry(text: str) -> tuple[dict[str, Any] | None, str]:
-    """Return a line's object, None if it is none, or lacks a key or a time; and what stands behind it."""
-    try:
-        found, end = _DECODER.raw_decode(text, len(text) - len(text.lstrip()))
-    except (ValueError, RecursionError):
-        return None, ""
-    if not isinstance(found, dict) or not isinstance(found.get("key"), str) or not found["key"]:
-        return None, ""
-    at = found.get("time_ms")
-    if not isinstance(at, int | float) or isinstance(at, bool) or not 0 < at < _LARGEST_MS:
-        return None, ""
-    return {**found, "time_ms": int(at)}, text[end:]
 
 
 def _take(log: _Log, recording: "ImportedRun", entry: dict[str, Any], label: int | None) -> None:
@@ -179,7 +155,7 @@ def _take(log: _Log, recording: "ImportedRun", entry: dict[str, Any], label: int
     _edge(log, rank, key, at)
     status = metadata.get("status")
     is_aborted = key == "run_stop" and status not in {None, "success"}
-    if not _measured(log, recording, rank, entry, metadata) and entry.get("event_type") == "POINT_IN_TIME":
+    if not _measured(log, recording, rank, entry, metadata) and _is_setting(entry):
         _setting(log, key, value, at)
     more = {name: entry[name] for name in ("event_type", "value", "metadata") if entry.get(name) is not None}
     recording.row(
@@ -205,6 +181,11 @@ def _edge(log: _Log, rank: int, key: str, at: int) -> None:
         edges.append((at, len(edges), "eval", "sign"))
 
 
+def _is_setting(entry: dict[str, Any]) -> bool:
+    """Return whether a line tells a fact; launchers that say no type of a line tell facts in those with a value."""
+    return entry.get("event_type", "POINT_IN_TIME") == "POINT_IN_TIME" and not entry["key"].endswith(_EDGES)
+
+
 def _setting(log: _Log, key: str, value: Any, at: int) -> None:  # noqa: ANN401 - JSON
     """Keep a hyperparameter; what is told while training runs is none, unless its name says so."""
     is_running = log.run_start is not None and at > log.run_start
@@ -228,15 +209,6 @@ def _measured(log: _Log, recording: "ImportedRun", rank: int, entry: dict[str, A
             metric = f"mlperf/{name.removesuffix(' in s').replace(' ', '_')}"
             recording.scalar(metric[:512], float(number), at * _NS_PER_MS, rank, kind="gauge", edge_flag="unregistered")
     return True
-
-
-def _system(text: str) -> dict[str, Any]:
-    _, marker, after = text.partition(_SYSTEM)
-    try:
-        found, _ = _DECODER.raw_decode(after.lstrip()) if marker else ({}, 0)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _spans(log: _Log, recording: "ImportedRun") -> None:

@@ -305,3 +305,57 @@ def test_lines_of_version_05(lake, spool, tmp_path):
     assert ask(lake, "SELECT job FROM runs") == [{"job": "ncf"}]
     with pytest.raises(SourceError, match="it looks like mlperf"):
         import_files("sacct", [str(tmp_path / "ncf.log")], str(spool))
+
+
+def fact(key, value, **time):
+    return f":::MLLOG {json.dumps({'key': key, 'value': value, **time})}"
+
+
+def test_times_in_seconds(lake, spool, tmp_path):
+    """Logs that have `time_s` are read to the ms; 0 is no time, and what such lines say is of the run."""
+    head = [fact("submission_org", "Anyone", time_s=0.0), fact("global_batch_size", 64, time_s=0.0)]
+    timed = [one for one in WHOLE if ":::MLLOG" in one]
+    seconds = [
+        one.replace('"time_ms": ', '"time_s": ').replace(str(at), f"{at // 1000}.{at % 1000:03d}")
+        for one in timed
+        for at in [json.loads(one.partition(" ")[2])["time_ms"]]
+    ]
+    tail = [fact("submission_benchmark", "rough", time_ms=0), fact("submission_platform", "2xH100-SXM", time_ms=0)]
+    (tmp_path / "log").write_text("\n".join([*head, *seconds, *tail]))
+    done = imported(lake, spool, "mlperf", tmp_path / "log", run="r")
+    assert (done.rows["events"], done.refused) == (13, {})
+    run_rollups(lake, ["goodput"])
+    wanted = "SELECT wall_ns, init_ns, productive_ns, evaluation_ns, status FROM goodput"
+    assert list(ask(lake, wanted)[0].values()) == [*(ms * 10**6 for ms in (5_800, 2_500, 2_100, 1_001)), "finished"]
+    (run,) = ask(lake, "SELECT config, labels, node_count, ts FROM runs")
+    assert json.loads(run["config"])["global_batch_size"] == 64
+    assert json.loads(run["labels"])["submission_org"] == "Anyone"
+    assert (run["node_count"], int(run["ts"].timestamp() * 1000)) == (2, BEGIN)
+
+
+@pytest.mark.parametrize("unit", ["seconds", "ms from a second"])
+def test_times_off_by_1000(lake, spool, tmp_path, unit):
+    """A log some of whose lines count seconds, or ms from a second, is put right by its other lines."""
+    at = {"init_start": 0, "run_start": 300_000, "block_start": 300_000, "block_stop": 500_000, "run_stop": 500_000}
+    times = {key: (BEGIN + ms) // 1000 if unit == "seconds" else BEGIN // 1000 + ms for key, ms in at.items()}
+    lines = [fact(key, None, time_ms=told) for key, told in times.items()]
+    whole = [line("cache_clear", -1_000, value=True), line("seed", 530_000, 3), *lines]
+    (tmp_path / "log").write_text("\n".join(whole))
+    assert imported(lake, spool, "mlperf", tmp_path / "log", run="r").refused == {}
+    run_rollups(lake, ["goodput"])
+    (account,) = ask(lake, "SELECT init_ns, productive_ns FROM goodput")
+    assert [ns // 10**9 for ns in account.values()] == [300, 200]
+
+
+def test_times_of_no_unit(lake, spool, tmp_path):
+    """Times that nothing puts right are refused at import, with the reason; the run is known as imported."""
+    lines = [line("init_start", 0), fact("run_start", None, time_ms=5_000), fact("run_stop", None, time_ms=0)]
+    lines += [fact("seed", 1), ':::MLLOG {"time_ms": 1}', ":::MLLOG [1", fact("seed", 1, time_ms="now")]
+    (tmp_path / "log").write_text("\n".join(lines))
+    assert set(imported(lake, spool, "mlperf", tmp_path / "log", run="r").refused) == {
+        "a time that is not ms since 1970, as time_ms should be", "an MLLOG line whose time is 0",
+        "an MLLOG line without a time", "an MLLOG line without a key", "an MLLOG line that is not whole",
+        "a time that is no number",
+    }  # fmt: skip
+    run_rollups(lake, ["goodput"])
+    assert ask(lake, "SELECT status FROM goodput") == [{"status": "imported"}]
