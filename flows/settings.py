@@ -10,7 +10,7 @@ from pathlib import Path
 from ranklake.config import Config, load_config
 from ranklake.context import Context
 from ranklake.flows.storage import MEND, StorageReferenceError, storage_options
-from ranklake.redaction.redact import redact_uri
+from ranklake.redaction.redact import has_credential
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class FlowSettings:
         if not isinstance(self.storage, str):
             raise StorageReferenceError("storage is no reference, and options have credentials in them", mend=MEND)
         for name in ("lake", "spool", "dask_address"):
-            if redact_uri(getattr(self, name)) != getattr(self, name):
+            if has_credential(getattr(self, name)):
                 mend = "give credentials by storage, or by the environment of whoever runs the flow"
                 raise StorageReferenceError("a credential stands in a URI", where=name, mend=mend)
 

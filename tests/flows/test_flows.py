@@ -95,6 +95,15 @@ def test_parameters_take_no_secret(given):
     assert SECRET not in str(error.value)
 
 
+def test_a_folder_of_any_name_is_no_credential():
+    """Only what is a credential for sure is refused; a name that looks drawn at random is none."""
+    for place in ("/tmp/s/tmp0y7_8vxj/lake", "s3://b/Xq7Tz9LmWp3RkV2cJdY8sNfH/lake", "/data/9fK2.mZ7qLxW4vTb/lake"):
+        assert FlowSettings(lake=place, spool=place).lake == place
+    for place in ("s3://b/lake?X-Amz-Signature=0123456789abcdef", "s3://b/ghp_16C7e42F292c6912E7710c838347Ae178B4a"):
+        with pytest.raises(StorageReferenceError, match="a credential stands in a URI"):
+            FlowSettings(lake="l", spool=place)
+
+
 def test_options_are_read_where_they_are_needed(tmp_path, monkeypatch):
     """A file's section [storage] or a variable's JSON object; what gives none says so, and nothing that it read."""
     (tmp_path / "c.toml").write_text('[storage]\na = "b"\nn = 1\n')

@@ -480,3 +480,13 @@ def test_no_name_hides_a_secret():
             for text in (f"{name} {token}", f"{name}/{token}", f"{token}_{name}", f"{name}={token}"):
                 assert token not in redact(text), text
             assert redact(f"{name} {token}").startswith(name)
+
+
+def test_names_of_temporary_folders_stay():
+    """What tempfile and mktemp call a folder is short and drawn at random, and no secret, wherever the folder lies."""
+    random = randomness.Random(11)
+    python, mktemp = string.ascii_lowercase + string.digits + "_", string.ascii_letters + string.digits
+    drawn_names = ["tmp" + "".join(random.choices(python, k=8)) for _ in range(200)]
+    drawn_names += ["tmp." + "".join(random.choices(mktemp, k=10)) for _ in range(200)]
+    paths = [path for name in drawn_names for path in (f"/tmp/suite/{name}/lake", f"/tmp/{name}")]
+    assert [path for path in paths if redact(path) != path] == []

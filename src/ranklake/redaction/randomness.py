@@ -29,6 +29,7 @@ _KNOWN: Final = re.compile(
     r"|(?<=[-+.])g[0-9a-f]{7,40}"  # as ``git describe`` has a commit
     r"|0[xX][0-9a-fA-F]+"
     r"|_ZN[0-9A-Za-z_]+"  # a symbol of C++, as in stack traces
+    r"|(?<=/)tmp(?:[0-9a-z_]{8}|\.[0-9A-Za-z]{6,10})"  # a temporary folder of Python's, or of mktemp
     r"|[0-9]{8}T[0-9]{4,12}Z?"  # a time, as in names of runs and folders
     r"|(?:sha(?:1|256|384|512)|SHA256|md5)[-:=][A-Za-z0-9+/_-]{20,88}={0,2}"
     r"|(?i:abcdefghijklmnopqrstuvwxyz|bcdefghijklmnopqrstuvwxyz|0123456789|ghijklmnopqrstuvwxyz)+"
@@ -44,8 +45,11 @@ _HARDWARE: Final = re.compile(
 )
 """What names of machines and of what ran on them are put together from; by itself between two marks, as no chance has
 it in a token."""
-_PART: Final = re.compile(r"(?<![0-9A-Za-z])(?:[0-9]{1,3}x)?[A-Z0-9]{1,16}(?:x[0-9]{1,4})?(?![0-9A-Za-z])")
-"""Numbers of models, in a name that has such a word."""
+_PART: Final = re.compile(
+    r"(?<![0-9A-Za-z])(?:[0-9]{1,3}x)?[A-Z0-9]{1,16}(?:x[0-9]{1,4}(?:[A-Z][A-Z0-9]{0,7}(?:[A-Z][a-z]{2,5}[0-9]{0,5})?)?)?"
+    r"(?![0-9A-Za-z])"
+)
+"""Numbers of models, with how many devices of which kind behind them, in a name that has such a word."""
 _EDGE: Final = re.compile(r"[/.~]")
 _REST: Final = 12
 """What is left of a run beside a random stretch, if it is shorter than that, may as well be a part of the secret."""

@@ -129,6 +129,14 @@ def redact_uri(uri: str) -> str:
     return _text(bare)
 
 
+def has_credential(uri: str) -> bool:
+    """Return whether a URI holds a credential for sure: a password, a signature, what has the shape of a known token.
+
+    For refusals. What merely looks drawn at random, such as a folder's name, is none here, though it is redacted.
+    """
+    return _told_secrets(uri) != uri
+
+
 def secrets_in(options: Any) -> Iterator[str]:  # noqa: ANN401 - JSON, as users nest it
     """Yield the texts that stand under a secret's name in a store's options, however deep."""
     for name, value in options.items() if isinstance(options, Mapping) else ():
@@ -146,6 +154,14 @@ def without(text: str, secrets: Iterable[str]) -> str:
 
 
 def _text(text: str) -> str:
+    text = _told_secrets(text)
+    for begin, end in reversed(random_stretches(text)):
+        text = text[:begin] + REDACTED + text[end:]
+    return text
+
+
+def _told_secrets(text: str) -> str:
+    """Return a text without what a name, a shape or this process says to be a secret."""
     if len(text) < _SHORTEST:
         return text
     text = without_known(text, REDACTED)
@@ -163,8 +179,6 @@ def _text(text: str) -> str:
         text = _assigned(text)
     if any(map(small.__contains__, _SCHEMES)):
         text = _BEARER.sub(_bearer, text)
-    for begin, end in reversed(random_stretches(text)):
-        text = text[:begin] + REDACTED + text[end:]
     return text
 
 
