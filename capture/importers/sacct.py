@@ -136,11 +136,19 @@ def _derive(columns: dict[str, Any], row: dict[str, str]) -> None:
     submit, start = columns.get("submit_ts"), columns.get("start_ts")
     if submit is not None and start is not None and start >= submit:
         columns["queue_time_s"] = (start - submit) / 1e6
+    end = columns.get("end_ts")
+    if columns.get("elapsed_s") is None and start is not None and end is not None and end >= start:
+        columns["elapsed_s"] = _running_s(start, end, columns.get("suspended_s"))
     if columns["gpu_count"] is not None and columns.get("elapsed_s") is not None:
         columns["gpu_time_s"] = float(columns["gpu_count"] * columns["elapsed_s"])
     array = re.match(r"(\d+)_", columns["job_id"])
     if array:
         columns["array_job_id"] = array[1]
+
+
+def _running_s(start_us: int, end_us: int, suspended_s: float | None) -> float:
+    """Return for how long a job ran, as Slurm has it: without the time for which it was suspended."""
+    return max(0.0, (end_us - start_us) / 1e6 - (suspended_s or 0.0))
 
 
 def _outcome(state: str) -> str | None:

@@ -218,6 +218,12 @@ def load_config(path: Path | None = None) -> Config:
         raise ConfigError(f"not valid TOML: {error}", where=str(file), mend="mend the line named") from error
     sections: dict[str, Any] = {}
     for name, body in raw.items():
+        if not isinstance(body, dict) and name in {*_SECTIONS, "storage"}:
+            raise ConfigError(
+                f"{name} must be a section, not {type(body).__name__}",
+                where=_place(file, text, re.escape(name)),
+                mend=f"write [{name}] in a line of its own, and its keys below",
+            )
         if not isinstance(body, dict):
             raise ConfigError(
                 f"{name!r} stands outside a section",

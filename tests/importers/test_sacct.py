@@ -80,3 +80,16 @@ def test_no_header(spool, tmp_path):
     file.write_text("JobId|Stat\n1|2\n")
     with pytest.raises(SourceError, match=r"names no JobID, State, .*; did you mean 'JobId'\? print it with: sacct"):
         import_files("sacct", [str(file)], str(spool))
+
+
+def test_elapsed_follows_from_start_and_end(lake, spool, tmp_path):
+    """Where no column tells it, it is from start to end, less what was suspended; it stays NULL where one is unknown."""
+    file = tmp_path / "sacct.txt"
+    file.write_text(
+        "JobID|State|Start|End|Suspended|AllocTRES\n"
+        "1|COMPLETED|2024-05-01T10:00:00|2024-05-01T10:01:30|00:00:30|gres/gpu=2\n"
+        "2|RUNNING|2024-05-01T10:00:00|Unknown||gres/gpu=2\n"
+    )
+    imported(lake, spool, "sacct", file, run="accounting")
+    found = [list(row.values()) for row in ask(lake, "SELECT elapsed_s, gpu_time_s FROM jobs ORDER BY job_id")]
+    assert found == [[60.0, 120.0], [None, None]]

@@ -21,6 +21,7 @@ def test_environment_wins_over_the_file(tmp_path, monkeypatch):
     [
         ('[lake]\nurl = "x"\n', "unknown key 'url' in [lake]; did you mean 'uri'?"),
         ("[dsak]\n", "unknown section [dsak]; did you mean 'dask'?"),
+        ("spool = 3\n", "ranklake.toml:1: spool must be a section, not int; write [spool]"),
         ('[dask]\nworkers = "two"\n', "dask.workers must be int, not str"),
         ('uri = "x"\n', "'uri' stands outside a section"),
         ("[lake\n", "not valid TOML"),
