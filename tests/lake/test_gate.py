@@ -17,7 +17,7 @@ from ranklake.lake.contracts.edge import judge
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.read import read
 from ranklake.lake.ingest import ingest_plan
-from ranklake.lake.ingest import task as compact_module
+from ranklake.lake.ingest import piece as piece_module
 from ranklake.lake.plans.plan import Plan
 from ranklake.lake.spool import local_folder
 from ranklake.lake.spool.gate import DENIED, IRREGULAR, MEMBER_LIKE, TOO_LARGE, UNPRINTABLE, UNSTEADY, UnreadError
@@ -260,12 +260,12 @@ def test_whatever_a_segment_raises_is_its_own(lake, spool, monkeypatch, where):
 
     if where == "decoding":
         monkeypatch.setattr(
-            compact_module._Piece,
+            piece_module.Piece,
             "add",
-            trip(compact_module._Piece.add, lambda _, r: bad in r.table["rank"].to_pylist()),
+            trip(piece_module.Piece.add, lambda _, r: bad in r.table["rank"].to_pylist()),
         )
     else:
-        monkeypatch.setattr(compact_module, "judge", trip(judge, lambda _, rows: bad in rows["rank"].to_pylist()))
+        monkeypatch.setattr(piece_module, "judge", trip(judge, lambda _, rows: bad in rows["rank"].to_pylist()))
     done = bring(lake, spool)
     told = read(lake, contract("segments"), ["rank", "unreadable"]).to_pylist()
     assert {row["rank"] for row in told if row["unreadable"]} == {bad}
