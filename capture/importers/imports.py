@@ -19,10 +19,13 @@ from ranklake.capture.importers.shipping import TOGETHER, Shipping, refuse_chang
 from ranklake.capture.importers.source import HEAD_BYTES, Source, SourceError, sources
 from ranklake.capture.sealing.keys import NO_KEYS, SealingKeys
 from ranklake.errors import did_you_mean
+from ranklake.redaction.redact import REDACTED
 from ranklake.segments.segment import RUN_NAME
 from ranklake.segments.storage_options import fsspec_options
 
 _SHOWN_REASONS: Final = 3
+_HIDDEN: Final = REDACTED.strip("[]")
+"""What stands in a run's name for a credential."""
 _AMONG_BYTES: Final = 8 << 20
 """How far lines are looked for that stand among others."""
 
@@ -45,6 +48,10 @@ class Imported:
         What was wrong with the end of files, by name.
     first_refused
         Where the first reasons for refusing rows were met: file, line, reason.
+    nothing
+        Files of which nothing was converted, and the first reason.
+    hidden
+        Runs whose names, made of the names of files, lost what looks like a credential.
     """
 
     format: str
@@ -56,6 +63,8 @@ class Imported:
     again: int = 0
     cut: dict[str, str] = field(default_factory=dict)
     first_refused: list[str] = field(default_factory=list)
+    nothing: dict[str, str] = field(default_factory=dict)
+    hidden: list[str] = field(default_factory=list)
     segments: int = 0
     segment_bytes: int = 0
     objects: int = 0
@@ -65,6 +74,17 @@ class Imported:
     def is_all_refused(self) -> bool:
         """Whether nothing came of the files but rows for quarantine."""
         return bool(self.refused) and not self.rows
+
+    def took(self, source: Source, recording: ImportedRun, *, is_named: bool) -> None:
+        """Add what came of a file; `is_named` says whether its run was given, not made of the file's name."""
+        self.runs += [run for run in recording.runs if run not in self.runs]
+        self.rows = {t: self.rows.get(t, 0) + recording.rows.get(t, 0) for t in {*self.rows, *recording.rows}}
+        self.first_refused += [one for one in recording.first_refused if len(self.first_refused) < _SHOWN_REASONS]
+        self.left_out += recording.left_out
+        if recording.refused and not recording.rows:
+            self.nothing[source.name] = recording.first_refused[0]
+        if not is_named and _HIDDEN in recording.run and _HIDDEN not in source.stem:
+            self.hidden.append(recording.run)
 
 
 def import_files(
@@ -156,11 +176,8 @@ def import_files(
         shipping.remember(memory, source.path, name, facts)
         if run is None and own_run:
             shipping.remember(memory, source.path, "", facts)
-        done.runs += [run_ for run_ in recording.runs if run_ not in done.runs]
-        done.rows = {t: done.rows.get(t, 0) + recording.rows.get(t, 0) for t in {*done.rows, *recording.rows}}
         refused.update(recording.refused)
-        done.first_refused += [one for one in recording.first_refused if len(done.first_refused) < _SHOWN_REASONS]
-        done.left_out += recording.left_out
+        done.took(source, recording, is_named=name == run)
     done.rows = dict(sorted(done.rows.items()))
     done.refused = dict(refused.most_common())
     done.segments, done.segment_bytes, done.objects = shipping.segments, shipping.segment_bytes, shipping.objects

@@ -122,6 +122,30 @@ def test_imports_that_bring_nothing_say_so(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["first_refused"][0] == "facts.csv:2: time: a time that is none"
 
 
+def test_a_file_that_brings_nothing_is_named(tmp_path, capsys):
+    """Where one file of several brings nothing the command names it and exits 1; the others are imported."""
+    (tmp_path / "good").write_text(':::MLLOG {"time_ms": 1727896395561, "key": "init_start"}\n')
+    (tmp_path / "bad").write_text(":::MLLOG {\n")
+    command = ["import", "mlperf", str(tmp_path / "good"), str(tmp_path / "bad"), "--spool", str(tmp_path / "s")]
+    assert run(command) == 1
+    said = capsys.readouterr().out
+    assert "  nothing of bad was converted: bad:1: an MLLOG line that is not whole\n" in said
+    assert "events                    1 rows" in said
+
+
+def test_a_name_that_was_redacted_is_told(tmp_path, capsys):
+    """A run whose file's name looks like a credential is named without it, and the command says so."""
+    token = "ghp_16C7e42F292c6912E7710c838347Ae178B4a"
+    (tmp_path / token).write_text(':::MLLOG {"time_ms": 1727896395561, "key": "init_start"}\n')
+    command = ["import", "mlperf", str(tmp_path / token), "--spool", str(tmp_path / "s")]
+    assert run(command) == 0
+    said = capsys.readouterr().out
+    assert "looked like a credential; give --run NAME" in said
+    assert token not in said
+    assert run([*command, "--run", "plain"]) == 0
+    assert "credential" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("text", "what"),
     [

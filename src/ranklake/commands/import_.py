@@ -36,7 +36,7 @@ def import_(
 
     PATH is a file, a quoted glob or a URI; .gz is unpacked. Import the same file as often as you like: nothing is
     stored twice. Rows that do not convert are counted and go to quarantine. Exits 1 if a file was damaged at its end,
-    or nothing was converted.
+    or nothing of a file was converted.
     """
     keys = SealingKeys(config.capture.encryption_key, config.capture.signing_key)
     with progress_bar("import") as progress:
@@ -45,7 +45,7 @@ def import_(
             run=run, mapping=mapping, storage=config.storage, keys=keys, progress=progress,
         )  # fmt: skip
     click.echo(json_text(done) if as_json else _told(done))
-    return 1 if done.cut or done.is_all_refused else 0
+    return 1 if done.cut or done.nothing else 0
 
 
 def _told(done: Imported) -> str:
@@ -56,6 +56,9 @@ def _told(done: Imported) -> str:
     if done.is_all_refused:
         lines[0] = f"{done.format}: nothing of {done.files} file{'s' * (done.files != 1)} was converted; first reasons:"
         lines[1:1] = [f"  {reason}" for reason in done.first_refused]
+    else:
+        lines += [f"  nothing of {name} was converted: {why}" for name, why in done.nothing.items()]
+    lines += [f"  the name of run {name} looked like a credential; give --run NAME for another" for name in done.hidden]
     if done.left_out:
         lines.append(f"  {done.left_out:,} left out by filters")
     lines += [f"  {name}: {what}; what came before it is imported" for name, what in done.cut.items()]
