@@ -12,6 +12,10 @@ if TYPE_CHECKING:
 _COUNT: Final = len("count(")
 
 
+def _nobody(number: int) -> None:
+    del number
+
+
 class Progress:
     """How far one run is.
 
@@ -25,6 +29,10 @@ class Progress:
         Number of the step that values belong to: the running one's, or between steps that of the one that ended last.
     latest
         Number of the step that began last; ABSENT before the first.
+    first
+        Number of the step that began first; ABSENT before it.
+    on_again
+        Called with the first step's number when it comes again after others.
     span_ids
         Gives each span its number, unique in the process.
     on_begin, on_end
@@ -36,9 +44,10 @@ class Progress:
     def __init__(self) -> None:
         self.stack = Stack()
         self.current: OpenStep | None = None
-        self.at = self.latest = ABSENT
+        self.at = self.latest = self.first = ABSENT
+        self.on_again: Callable[[int], object] = _nobody
         self.span_ids = itertools.count(1)
-        self.on_begin: tuple[Callable[[OpenStep], object], ...] = ()
+        self.on_begin: tuple[Callable[[OpenStep], object], ...] = (self._begin_first,)
         self.on_end: tuple[Callable[[OpenStep], object], ...] = ()
         self.on_settled: tuple[Callable[[OpenStep, int, bool], object], ...] = ()
 
@@ -46,10 +55,20 @@ class Progress:
         """Take note that a step begins: values logged from here on are its."""
         self.current = step
         self.at = number = step.number
-        if number != ABSENT:
+        if number > self.latest:
+            self.latest = number
+        elif number != ABSENT:
+            if number == self.first and number < self.latest:
+                self.on_again(number)
             self.latest = number
         for told in self.on_begin:
             told(step)
+
+    def _begin_first(self, step: OpenStep) -> None:
+        """Note the first number; what is called once costs later steps nothing."""
+        if step.number != ABSENT:
+            self.first = step.number
+            self.on_begin = tuple(told for told in self.on_begin if told != self._begin_first)
 
     def end(self, around: OpenStep | None) -> None:
         """Take note that a step ends: what is logged now belongs to the step around it, or to the one that ended."""

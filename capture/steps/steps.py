@@ -44,6 +44,7 @@ class Steps:
         self.sink, self.progress, self.stack = spans.sink, spans.progress, spans.progress.stack
         self.spans, self.waits, self.device = spans, waits, device
         self.events, self.values, self.lane = events, values, lane
+        self.progress.on_again = self._tell_again
 
     def number(self, raw: object) -> int:
         """Return a step's number; None is one more than the last. Raises what `integer` raises."""
@@ -56,3 +57,8 @@ class Steps:
         if whole < 0:
             self.sink.misuse("step below 0", f"step {whole} is below 0: its row will be refused when it is ingested")
         return whole
+
+    def _tell_again(self, number: int) -> None:
+        said = f"step {number} came again in this process, after others"
+        mend = "number steps over all epochs, or leave the number out"
+        self.sink.misuse("step again", f"{said}: rows of one step are there more than once; {mend}")

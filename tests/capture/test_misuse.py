@@ -67,3 +67,21 @@ def test_every_unit_of_ours_is_one():
     units = {column.unit for contract in load_contracts().values() for column in contract.columns if column.unit}
     units |= {metric.unit for metric in load_metrics().values()}
     assert [unit for unit in sorted(units) if not is_unit(unit)] == []
+
+
+def test_steps_that_begin_anew_in_each_epoch_are_told_once(place, caplog):
+    """A loop over epochs that numbers each from 0; a step that failed and is tried again is none."""
+    with place.start() as run:
+        for _ in range(3):
+            for number in range(3):
+                with run.step(number):
+                    pass
+    (line,) = told(caplog)
+    assert "step 0 came again in this process" in line
+    assert "over all epochs" in line
+    caplog.clear()
+    with place.start(attempt=1) as run:
+        for number in (4, 4, 5, 6, 5, 7):  # tried again, and threads that begin out of order
+            with run.step(number):
+                pass
+    assert told(caplog) == []
