@@ -27,7 +27,7 @@ class RanklakeTracker(GeneralTracker):  # type: ignore[misc]  # typed as Any whe
     """Records training by an Accelerator: steps with phases, what ``accelerator.log`` is given, checkpoints, config.
 
     A step is a step of the optimizer, so that batches under ``accelerator.accumulate`` are its micro-batches. Every
-    rank records.
+    rank records; what ``accelerator.log`` is given only the main process, as Accelerate has it.
 
     Parameters
     ----------
@@ -46,6 +46,7 @@ class RanklakeTracker(GeneralTracker):  # type: ignore[misc]  # typed as Any whe
         super().__init__()
         self._run, self._settings = run, settings
         self._follower = follow(run, **settings)
+        PATCHES.put(Accelerator, "init_trackers", _on_each_rank)
 
     @property
     def tracker(self) -> "Run":
@@ -98,6 +99,26 @@ def _timed(original: Any) -> Any:
         return saved
 
     return save_state
+
+
+def _on_each_rank(original: Any) -> Any:
+    """Accelerator's `init_trackers` runs on the main process only, also for trackers that ask for all of them."""
+
+    @functools.wraps(original)
+    def init_trackers(
+        self: Any, project_name: str, config: dict[str, Any] | None = None, *args: Any, **kwargs: Any
+    ) -> None:
+        original(self, project_name, config, *args, **kwargs)
+        if self.is_main_process:
+            return
+        for tracker in self.log_with:
+            if isinstance(tracker, RanklakeTracker) and tracker not in self.trackers:
+                self.trackers.append(tracker)
+                tracker.start()
+                if config is not None:
+                    tracker.store_init_configuration(config)
+
+    return init_trackers
 
 
 def attach() -> None:

@@ -10,6 +10,7 @@ training, and where nothing is followed the hooks cost a look at a variable.
 """
 
 import contextlib
+import pickle
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -102,6 +103,27 @@ class Follower:
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
             self.run.rows.sink.trouble("following a framework", error)
 
+    def elsewhere(self) -> dict[str, Any]:
+        """Return what `start` needs in another process to record another rank of the run; only what can be pickled."""
+        settings = self._settings
+        if self._run is not None and self._run.recording is not None:
+            settings = {**self._run.recording.asked, "run": self._run.name}
+        return {name: value for name, value in settings.items() if _can_travel(value)}
+
+    def be_own(self) -> None:
+        """Have a rank that was forked from a process with a run record as itself, with a stream and threads of its own.
+
+        Nothing changes in a child that is no rank, such as a data loader's worker.
+        """
+        before = None if self._run is None else self._run.recording
+        if self._run is None or before is None or not before.is_of_another_rank:
+            return
+        self._leave_all()
+        self.step = None
+        self._known.clear()
+        self._run = self._watched(start(**{**before.asked, "run": self._run.name}))
+        self._run.collectives()
+
     # ── a fit ──
 
     def lead(self, leader: object, config: Mapping[str, Any] | None = None) -> bool:
@@ -162,6 +184,7 @@ class Follower:
         """
         if self.step is not None:
             return
+        self.be_own()
         at = self.latest + 1 if number is None else number
         if at <= self.latest and self.given is None:
             self._renew()
@@ -275,6 +298,14 @@ class Follower:
             self.run.log(numbers, step=step)
 
 
+def _can_travel(value: object) -> bool:
+    try:
+        pickle.dumps(value)
+    except Exception:  # noqa: BLE001 - users hand over anything
+        return False
+    return True
+
+
 def _is_number(value: object) -> bool:
     if isinstance(value, (int, float)):
         return True
@@ -301,6 +332,7 @@ def follow(run: "Run | str | None" = None, **settings: Any) -> Follower:
     if FOLLOWED and (run is None or FOLLOWED[0].given is run):
         found = FOLLOWED[0]
         if found.is_fresh or found.is_on:
+            found.be_own()
             return found
     FOLLOWED[:] = [Follower(run, settings)]
     return FOLLOWED[0]

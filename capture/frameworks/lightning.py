@@ -5,6 +5,7 @@ trainer = lightning.Trainer(callbacks=[RanklakeCallback()])
 """
 
 import functools
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -123,10 +124,13 @@ class RanklakeCallback(pl.Callback):  # type: ignore[misc]  # typed as Any where
         return news
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_run": self._run, "_settings": self._settings}
+        here = {"_run": self._run, "_settings": self._settings}
+        return {**here, "_pid": os.getpid(), "_elsewhere": self._follower.elsewhere()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["_run"], **state["_settings"])  # type: ignore[misc]  # it is made anew elsewhere
+        is_copy = state["_pid"] == os.getpid()
+        settings = {"run": state["_run"], **state["_settings"]} if is_copy else state["_elsewhere"]
+        self.__init__(**settings)  # type: ignore[misc]  # it is made anew elsewhere, of the same run
 
 
 def _config(trainer: Any, module: Any) -> dict[str, Any]:

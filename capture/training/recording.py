@@ -1,13 +1,14 @@
 """Recording: what a run is recorded by, from start to end: its recorder, its threads, and who it turns out to be."""
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ranklake.capture.common.gaps import RefusedError
 from ranklake.capture.common.run_like import RunLike
 from ranklake.capture.common.values import number
 from ranklake.capture.lifecycle.failures import FAILURES
 from ranklake.capture.lifecycle.preemption import PREEMPTION
+from ranklake.capture.provenance.group import group_of
 from ranklake.capture.provenance.launcher import Launch
 from ranklake.capture.recording.recorder import Recorder
 from ranklake.capture.spool.meta import ENDED
@@ -27,14 +28,30 @@ class Recording:
         Seal and send; None where that is left to others, as in a forked child.
     identity
         Finds out which rank of which run this process is.
+    asked
+        What `start` was called with that holds for all ranks.
     """
 
     def __init__(self, run: RunLike, recorder: Recorder, rows: RowParts, slots: SlotParts) -> None:
         self.recorder = recorder
         self.threads: RecorderThreads | None = None
         self.identity: Identity | None = None
+        self.asked: dict[str, Any] = {}
         self._run, self._rows, self._slots = run, rows, slots
         self._sink, self._lifecycle = rows.sink, rows.lifecycle
+
+    @property
+    def is_parents(self) -> bool:
+        """Whether it was begun by the process that this one was forked from."""
+        return self.recorder.is_worker
+
+    @property
+    def is_of_another_rank(self) -> bool:
+        """Whether this process was forked from the one that began it, and is a rank by now."""
+        if not self.is_parents:
+            return False
+        group = group_of()
+        return group is not None and group.world_size > 1
 
     def keep(self, threads: "RecorderThreads") -> None:
         """Have sealing and sending looked after."""

@@ -101,6 +101,12 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
     -------
     A run. Nothing is raised: if the recording cannot begin, the run records nothing, and a warning says why.
     """
+    shared = {
+        "job": job, "spool": spool, "local_dir": local_dir, "attempt": attempt, "config": config, "labels": labels,
+        "injected": injected, "compute_dtype": compute_dtype, "param_count": param_count, "dp_size": dp_size,
+        "tp_size": tp_size, "pp_size": pp_size, "ep_size": ep_size, "cp_size": cp_size,
+        "storage_options": storage_options, **settings,
+    }  # fmt: skip
     gaps = Gaps()
     given_run = "" if run is None else text(run)
     launch = Launch(run=clean(given_run or "run"))
@@ -155,6 +161,7 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
         gaps.warn("spool", f"nothing can be sent to {redact_uri(uri)}: {missing}; it waits in {recorder.root}")
     recording = begun.recording
     assert recording is not None
+    recording.asked = {name: value for name, value in shared.items() if value is not None}
     recording.identity = Identity(begun, recorder, find, make_run_record, recording.reassign)
     with begun.rows.sink.recording("events"):
         recording.identity.begin()

@@ -40,6 +40,9 @@ if __name__ == "__main__":
     batches = torch.utils.data.DataLoader(torch.ones(16, 8), batch_size=2)
     trainer.fit(Module(), batches, batches)
 """
+IN_MAIN = LIGHTNING.replace("\nif HOW", '\nif __name__ == "__main__" and HOW').replace(
+    "autolog(", 'autolog(job="mine", '
+)
 ACCELERATE = """
 import torch
 import accelerate
@@ -60,6 +63,24 @@ def train():
     accelerator.end_training()
 
 """
+TRACKER = """
+import torch
+import accelerate
+from ranklake.capture.frameworks.accelerate import RanklakeTracker
+
+torch.set_num_threads(1)
+accelerator = accelerate.Accelerator(cpu=True, log_with=[RanklakeTracker(spool="spool", local_dir="local")])
+accelerator.init_trackers("project", config={"rate": 0.1})
+net = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+batches = torch.utils.data.DataLoader(torch.ones(16, 8), batch_size=2)
+net, optimizer, batches = accelerator.prepare(net, optimizer, batches)
+for batch in batches:
+    accelerator.backward(net(batch).square().mean())
+    optimizer.step()
+    optimizer.zero_grad()
+accelerator.end_training()
+"""
 
 
 def train(folder, script, *command):
@@ -78,13 +99,17 @@ def train(folder, script, *command):
     return [line for line in done.stderr.splitlines() if "ranklake:" in line]
 
 
-def check_ranks(folder, launcher):
-    """Two ranks of one run, each with its steps; one row of ``runs``, whose world has two."""
+def check_ranks(folder, launcher, *, begun_by_parent=False):
+    """Two ranks of one run, each with its steps; one row of ``runs``, whose world has two.
+
+    A process that began the run and then started the ranks has a row beside that: it says the smaller world.
+    """
     spool = folder / "spool"
     steps = rows(spool, "steps")
     assert sorted((row["rank"], row["step"]) for row in steps) == [(rank, n) for rank in (0, 1) for n in range(4)]
     (name,) = {row["run"] for table in ("steps", "events", "spans", "runs") for row in rows(spool, table)}
-    (run,) = rows(spool, "runs")
+    *others, run = sorted(rows(spool, "runs"), key=lambda row: row["world_size"])
+    assert [row["world_size"] for row in others] == [1] * begun_by_parent
     assert (run["run"], run["rank"], run["world_size"], run["launcher"]) == (name, 0, 2, launcher)
     starts = [row for row in rows(spool, "events") if row["event"] == "rank_start"]
     assert {(row["rank"], attributes(row)["world_size"]) for row in starts} >= {(0, 2), (1, 2)}
@@ -107,6 +132,15 @@ def test_lightning_spawns_processes(tmp_path):
 
 
 @pytest.mark.frameworks
+@pytest.mark.parametrize("strategy", ["ddp_notebook", "ddp_spawn"])
+def test_lightning_starts_ranks_from_a_process_that_has_a_run(tmp_path, strategy):
+    """Autolog in the parent: forked or spawned, each child is a rank of the parent's run, in the parent's spool."""
+    assert train(tmp_path, IN_MAIN, "train.py", "autolog", strategy) == []
+    check_ranks(tmp_path, "multiprocessing", begun_by_parent=True)
+    assert all(row["run"].startswith("mine-") for row in rows(tmp_path / "spool", "steps"))
+
+
+@pytest.mark.frameworks
 def test_accelerate_launches(tmp_path):
     """``accelerate launch``: each is its rank."""
     script = ACCELERATE + 'if __name__ == "__main__":\n    train()\n'
@@ -122,3 +156,12 @@ def test_accelerate_launches_from_a_notebook(tmp_path):
     script = ACCELERATE + 'if __name__ == "__main__":\n    accelerate.debug_launcher(train, num_processes=2)\n'
     assert train(tmp_path, script, "train.py") == []
     check_ranks(tmp_path, "multiprocessing")
+
+
+@pytest.mark.frameworks
+def test_accelerates_tracker_records_each_rank(tmp_path):
+    """A tracker in ``log_with``: Accelerate begins trackers on the main process only, and each rank has its steps."""
+    assert train(tmp_path, TRACKER, "-m", "torch.distributed.run", "--nproc_per_node=2", "train.py") == []
+    check_ranks(tmp_path, "torchrun")
+    ends = [(row["rank"], row["event"]) for row in rows(tmp_path / "spool", "events")]
+    assert {(rank, name) for rank in (0, 1) for name in ("config", "fit_end")} <= set(ends)
