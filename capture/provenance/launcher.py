@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from ranklake.capture.provenance.group import Group, spawner
-from ranklake.capture.provenance.names import LARGEST, SET_RUN, number, run_name, shared_by_a_launch
+from ranklake.capture.provenance.names import (
+    LARGEST,
+    SET_RUN,
+    is_started_by_hand,
+    number,
+    run_name,
+    shared_by_a_launch,
+    unusable,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +42,9 @@ class Launch:
         Whether the caller or torch.distributed said so: variables may be those of another process, or missing.
     key
         What the ranks of this launch on this host share, its restarts included, and no other launch has; empty where
-        there is no such thing, or the run's name is nobody else's.
+        the run's name is nobody else's.
+    is_by_hand
+        Whether a shell or somebody's own script started the ranks: then other launches may have that, too.
     is_named
         Whether others may record a run of that name.
     is_told
@@ -55,6 +65,12 @@ class Launch:
     key: str = ""
     is_named: bool = False
     is_told: bool = False
+    is_by_hand: bool = False
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the launch is this one process, as far as that is known, and may be any attempt."""
+        return self.launcher == "none" and self.world_size == 1 and not self.is_told
 
     @property
     def is_on_one_node(self) -> bool:
@@ -150,6 +166,9 @@ def find_launch(
     if not 0 <= own_rank < own_world or not 0 <= own_attempt <= LARGEST or own_world > LARGEST:
         raise ValueError(f"rank {own_rank} of {own_world}, attempt {own_attempt}")
     name, warning = run_name(job, environ, launcher, run, found.get("node_count"))
+    warnings = [] if attempt is not None or said is not None else unusable(environ, ("RANKLAKE_ATTEMPT",))
+    if rank is None and group is None:
+        warnings += _misread(environ, launcher, found)
     if launcher == "none" and own_world > 1 and not (run or environ.get("RANKLAKE_RUN")):
         warning = SET_RUN
     is_by_chance = launcher == "none" and not any((run, environ.get("RANKLAKE_RUN"), environ.get("SLURM_JOB_ID")))
@@ -163,12 +182,31 @@ def find_launch(
         launcher=launcher,
         scheduler_job_id=environ.get("SLURM_JOB_ID") or environ.get("PBS_JOBID") or environ.get("LSB_JOBID") or None,
         node_count=found.get("node_count", 1 if own_world == 1 else None),
-        warning=warning,
+        warning="; ".join([*warnings, *([warning] if warning else [])]),
         is_certain=rank is not None or group is not None,
         key="" if is_by_chance else shared_by_a_launch(environ, launcher, own_world),
         is_named=not is_by_chance,
         is_told=attempt is not None or said is not None,
+        is_by_hand=is_started_by_hand(environ, launcher, own_world),
     )
+
+
+def _misread(environ: Mapping[str, str], launcher: str, found: Mapping[str, int]) -> list[str]:
+    """Return what to say of variables that make no sense, where nothing else tells the rank."""
+    mend = "set RANK and WORLD_SIZE, or hand over rank= and world_size="
+    if launcher != "none":
+        rank, world_size = found["rank"], found["world_size"]
+        is_out = rank >= world_size
+        said = f"rank {rank} of {world_size} cannot be, and is recorded as rank {rank} of {rank + 1}"
+        return [f"{said}: {mend}"] if is_out else []
+    wrong = []
+    for dialect in _DIALECTS:
+        bad = unusable(environ, (*dialect.rank, *dialect.world_size))
+        ranks = [name for name in dialect.rank if number(environ, (name,)) is not None]
+        if ranks and not bad and number(environ, dialect.world_size) is None:
+            bad = [f"{ranks[0]} is set, and {dialect.world_size[0]} is not"]
+        wrong += bad
+    return [f"{', '.join(wrong)}: this process is recorded as rank 0 of 1; {mend}"] if wrong else []
 
 
 def _launcher(environ: Mapping[str, str], group: Group | None) -> tuple[str, dict[str, int]]:

@@ -25,12 +25,13 @@ from ranklake.capture.spool.owner import boot_id, start_ticks
 from ranklake.redaction.redact import redact
 from ranklake.segments.segment import RUN_NAME
 
-SET_RUN: Final = "ranks of one run on several nodes cannot agree on its name: set RANKLAKE_RUN to the same text on all"
+SET_RUN: Final = "not all ranks may come to this name of the run: set RANKLAKE_RUN to the same text on all of them"
 PARENT_VARIABLE: Final = "RANKLAKE_PARENT_RUN"
 """Process and name of a run that began before its process started others of the run, as Lightning does."""
 _UNFIT: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST: Final = 128
 _THIS_HOST: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+_SHOWN: Final = 40
 LARGEST: Final = 999_999_999
 """Of what is counted in names of files."""
 
@@ -51,6 +52,16 @@ def number(environ: Mapping[str, str], names: tuple[str, ...]) -> int | None:
         if value.isascii() and value.isdigit() and int(value) <= LARGEST:
             return int(value)
     return None
+
+
+def unusable(environ: Mapping[str, str], names: tuple[str, ...]) -> list[str]:
+    """Return what to say of variables that are set and hold no number."""
+    held = {name: environ.get(name, "").strip() for name in names}
+    return [
+        f"{name}={str(redact(value))[:_SHOWN]!r} is no number from 0 to {LARGEST}"
+        for name, value in held.items()
+        if value and number(environ, (name,)) is None
+    ]
 
 
 def run_name(
@@ -86,7 +97,7 @@ def run_name(
 def shared_by_a_launch(environ: Mapping[str, str], launcher: str, world_size: int) -> str:
     """Return a text that the ranks of one launch on this host share, its restarts included, and nobody else has.
 
-    Empty if nothing is known of the kind: ranks that somebody's own script has started.
+    Of ranks that a shell or somebody's own script has started it is their parent, see `is_started_by_hand`.
     """
     scheduled = _scheduled(environ)
     if launcher == "slurm" or (scheduled and launcher != "torchrun"):
@@ -95,9 +106,20 @@ def shared_by_a_launch(environ: Mapping[str, str], launcher: str, world_size: in
         return _mpi_job(environ)
     if launcher == "lightning":
         return _shared_by_siblings(_first_of_lightnings(environ))
-    if launcher == "none" and spawner() is None:
-        return _shared_by_siblings(os.getpid()) if world_size == 1 else ""
+    if launcher == "none" and spawner() is None and world_size == 1:
+        return _shared_by_siblings(os.getpid())
     return _shared_by_local_ranks(environ)
+
+
+def is_started_by_hand(environ: Mapping[str, str], launcher: str, world_size: int) -> bool:
+    """Say whether a shell or somebody's own script started the ranks: what they share may have started others."""
+    if launcher == "none":
+        return world_size > 1 and not _scheduled(environ)
+    if launcher not in {"torchrun", "horovod", "mpi"} or (launcher == "mpi" and _mpi_job(environ)):
+        return False
+    if launcher != "torchrun" and _scheduled(environ):
+        return False
+    return not environ.get("TORCHELASTIC_RUN_ID") and "/attempt_" not in environ.get("TORCHELASTIC_ERROR_FILE", "")
 
 
 def _scheduled(environ: Mapping[str, str]) -> str:

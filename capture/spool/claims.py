@@ -46,10 +46,11 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
-    """The attempt of a launch, and whether another launch has recorded under the run's name."""
+    """The attempt of a launch, whether the run's name was used before, and whether this is the next attempt of it."""
 
     attempt: int
     is_used_again: bool = False
+    is_next: bool = False
 
 
 @dataclass
@@ -60,6 +61,22 @@ class _Seen:
     def highest(self) -> int:
         attempts = [int(key.split()[0]) for key in self.ranks]
         return max([-1, *self.launches.values(), *attempts])
+
+    def holder(self, attempt: int, rank: int) -> Claim | None:
+        return _claim(self.ranks.get(f"{attempt} {rank}"))
+
+    def has_living(self, attempt: int) -> bool:
+        """Say whether any rank of an attempt is recorded now."""
+        claims = (_claim(who) for key, who in self.ranks.items() if key.split()[0] == str(attempt))
+        return any(claim is not None and claim.lives() for claim in claims)
+
+    def joined(self) -> int | None:
+        """Return the attempt that a process records now as rank 0, or has begun and not claimed yet."""
+        for launch, attempt in sorted(self.launches.items(), key=lambda item: -item[1]):
+            holder = self.holder(attempt, 0)
+            if holder.lives() if holder is not None else _lives(launch):
+                return attempt
+        return None
 
 
 class Claims:
@@ -74,7 +91,9 @@ class Claims:
     def __init__(self, root: Path, run: str) -> None:
         self._folder, self._path = root / FOLDER, root / FOLDER / f"{run}.json"
 
-    def number(self, launch: str, restarts: int, *, advances: bool, alone: bool = False) -> Numbered:
+    def number(
+        self, launch: str, restarts: int, *, advances: bool, alone: bool = False, is_begun: bool = False
+    ) -> Numbered:
         """Return the attempt of a launch that has restarted so many times: behind those of earlier launches.
 
         Parameters
@@ -85,25 +104,55 @@ class Claims:
             False where ranks on other nodes could not come to the same number: then it is only said that the name was
             used before.
         alone
-            The launch is one process, which may have recorded the run before.
+            The launch is one process, which may have recorded the run before. Where another records it now, both claim
+            the same rank: it is no later attempt.
+        is_begun
+            That process is this one: then it is.
         """
         with self._locked() as seen:
             others = {key for key in seen.launches if key != launch}
+            joined = seen.joined() if alone and advances and launch not in seen.launches else None
+            if joined is not None:
+                seen.launches[launch] = joined
+                return Numbered(joined)
             if launch not in seen.launches:
                 seen.launches[launch] = seen.highest() + 1 if advances else 0
             attempt = seen.launches[launch] + restarts
             holder = _claim(seen.ranks.get(f"{attempt} 0"))
-            is_again = alone and advances and holder is not None and not holder.lives()
+            has_ended = holder is not None and not holder.lives()
+            is_again = alone and advances and (is_begun or has_ended)
             if is_again:
                 attempt = seen.launches[launch] = seen.highest() + 1
-            return Numbered(attempt, is_again or bool(others))
+            is_used_again = is_again or bool(others)
+            return Numbered(attempt, is_used_again, is_used_again and advances)
 
-    def claim(self, attempt: int, rank: int, claim: Claim) -> Claim | None:
-        """Claim a rank of an attempt; return who has it, if that is another stream of a process that lives."""
+    def number_by_hand(self, launch: str, rank: int, restarts: int, *, advances: bool) -> Numbered:
+        """Return the attempt of a rank that somebody's shell or script started: nothing tells its launch from another.
+
+        So the name is used again where that rank has been recorded, and its process has ended. Its launch is the next
+        attempt, as far as no other rank of the last one lives.
+        """
+        with self._locked() as seen:
+            attempt = max(0, seen.highest()) if advances else restarts
+            holder = seen.holder(attempt, rank)
+            has_ended = holder is not None and not holder.lives()
+            is_next = has_ended and advances and not seen.has_living(attempt)
+            attempt += is_next
+            seen.launches[launch] = attempt
+            return Numbered(attempt, has_ended, is_next)
+
+    def claim(self, attempt: int, rank: int, claim: Claim, *, alone: bool = False) -> Claim | None:
+        """Claim a rank of an attempt; return who has it, if that is another stream of a process that lives.
+
+        Parameters
+        ----------
+        alone
+            Nobody takes the rank's place after another: it also counts who has ended since the attempt was numbered.
+        """
         with self._locked() as seen:
             key = f"{attempt} {rank}"
             holder = _claim(seen.ranks.get(key))
-            if holder is not None and holder.incarnation != claim.incarnation and holder.lives():
+            if holder is not None and holder.incarnation != claim.incarnation and (alone or holder.lives()):
                 return holder
             seen.ranks[key] = [claim.pid, claim.start_ticks, claim.boot_id, claim.incarnation]
         return None
@@ -157,6 +206,14 @@ def _claim(who: list[Any] | None) -> Claim | None:
         return None if who is None else Claim(int(who[0]), int(who[1]), str(who[2]), int(who[3]))
     except (ValueError, TypeError, IndexError):
         return None
+
+
+def _lives(launch: str) -> bool:
+    """Say whether a launch that is named after a process goes on: that very process runs."""
+    parts = launch.split()
+    if len(parts) != len(("boot", "pid", "ticks")) or not (parts[1].isdigit() and parts[2].isdigit()):
+        return False
+    return parts[0] == boot_id() and int(parts[2]) > 0 and start_ticks(int(parts[1])) == int(parts[2])
 
 
 def _lock(path: Path) -> int:

@@ -32,20 +32,33 @@ Find = Callable[[Group | None], Launch]
 _LONGEST: Final = 128 - len("-claim-00000000")
 
 
-def numbered(launch: Launch, claims: Claims, gaps: Gaps) -> Launch:
-    """Return who a process is, with the attempt that it is where the run's name was used before on this node."""
+def numbered(launch: Launch, claims: Claims, gaps: Gaps, *, is_begun: bool = False) -> Launch:
+    """Return who a process is, with the attempt that it is where the run's name was used before on this node.
+
+    Parameters
+    ----------
+    is_begun
+        This very process records that rank of the run still.
+    """
     if not launch.key:
         return launch
-    here = launch.is_on_one_node
-    alone = launch.launcher == "none" and launch.world_size == 1
-    found = claims.number(launch.key, launch.attempt, advances=here and not launch.is_told, alone=alone)
+    advances = launch.is_on_one_node and not launch.is_told
+    if launch.is_by_hand:
+        found = claims.number_by_hand(launch.key, launch.rank, launch.attempt, advances=advances)
+    else:
+        found = claims.number(launch.key, launch.attempt, advances=advances, alone=launch.is_alone, is_begun=is_begun)
     if launch.is_told:
         return launch
-    if found.is_used_again and here:
+    if is_begun and found.is_next:
+        told = f"run {launch.run!r} is recorded by this process already: this is attempt {found.attempt}"
+        gaps.warn("attempt", f"{told}; close() a run before it begins again")
+    elif found.is_next:
         gaps.warn("attempt", f"run {launch.run!r} was recorded before on this node: this is attempt {found.attempt}")
     elif found.is_used_again:
         mend = "set RANKLAKE_ATTEMPT to the next number on all ranks, or RANKLAKE_RUN to another name"
-        gaps.warn("attempt", f"run {launch.run!r} was recorded before: its steps will be there twice; {mend}")
+        gaps.warn(
+            "attempt", f"run {launch.run!r} was recorded before: steps that come again will be there twice; {mend}"
+        )
     return replace(launch, attempt=found.attempt)
 
 
@@ -215,7 +228,8 @@ class Identity:
         if not launch.is_named or stream is None:
             return
         own = Claim.of_this_process(stream.name.incarnation)
-        other = self._claims(launch).claim(launch.attempt, launch.rank, own)
+        alone = launch.is_alone and self._trains  # a process that only starts ranks has none's steps
+        other = self._claims(launch).claim(launch.attempt, launch.rank, own, alone=alone)
         if other is None:
             self._claimed = launch, own
             return

@@ -6,6 +6,7 @@ import sys
 import weakref
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from ranklake.capture.common.gaps import LOGGER, NOWHERE, Gaps, RefusedError
@@ -99,7 +100,8 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
 
     Returns
     -------
-    A run. Nothing is raised: if the recording cannot begin, the run records nothing, and a warning says why.
+    A run. Where this process records one of the same name still, it is the next attempt, and that is told. Nothing is
+    raised: if the recording cannot begin, the run records nothing, and a warning says why.
     """
     shared = {
         "job": job, "spool": spool, "local_dir": local_dir, "attempt": attempt, "config": config, "labels": labels,
@@ -123,7 +125,7 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
 
         configured = read_spool(os.environ, gaps.warn)
         launch, root = find(group_of()), local_root(local_dir, configured.get("local", ""))
-        launch = numbered(launch, Claims(root, launch.run), gaps)
+        launch = numbered(launch, Claims(root, launch.run), gaps, is_begun=_is_recorded_here(launch, root))
         chosen = read_settings(settings, os.environ, gaps.warn)
         uri = spool_uri(spool, configured.get("uri", ""))
         recorder = Recorder(root, launch, uri, chosen)
@@ -166,6 +168,13 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
     with begun.rows.sink.recording("events"):
         recording.identity.begin()
     return begun
+
+
+def _is_recorded_here(launch: Launch, root: Path) -> bool:
+    """Say whether this process records that rank of the run still, as where a notebook's cell is run again."""
+    own = [run for run in list(_runs) if run.enabled and (run.name, run.rank) == (launch.run, launch.rank)]
+    found = (run.recording for run in own)
+    return any(one is not None and not one.is_parents and one.recorder.root == root for one in found)
 
 
 def _begin(recorder: Recorder, storage_options: dict[str, Any]) -> Run:

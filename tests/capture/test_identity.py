@@ -9,6 +9,8 @@ import textwrap
 import pytest
 from recorded import attributes, check_books, gaps, left_in, rows, segments
 
+from ranklake.capture.frameworks.follower import follow
+
 torch = pytest.importorskip("torch")
 
 
@@ -114,6 +116,32 @@ def test_a_forked_child_is_the_rank_that_its_parent_is(place, group):
     run.close()
     (event,) = (row for row in rows(place.spool, "events") if row["event"] == "in the child")
     assert event["rank"] == 1
+
+
+def test_a_forked_rank_whose_parent_has_a_run_is_a_rank_of_its_own(place, group, caplog):
+    """What follows frameworks begins the child's own recording, of the parent's run, once it is in a group."""
+    parent = follow(place.start())
+    for rank in range(2):
+        pid = os.fork()
+        if pid == 0:
+            group(rank, 2)
+            child = follow()
+            child.begin_step()
+            child.end_step()
+            child.run.close()
+            os._exit(0)
+        os.waitpid(pid, 0)
+    parent.run.close()
+    found = sorted((row["run"], row["attempt"], row["rank"], row["step"]) for row in rows(place.spool, "steps"))
+    assert found == [("run", 0, 0, 0), ("run", 0, 1, 0)]
+    starts = [
+        (row["rank"], attributes(row)["world_size"])
+        for row in rows(place.spool, "events")
+        if row["event"] == "rank_start"
+    ]
+    assert sorted(starts) == [(0, 1), (0, 2), (1, 2)]
+    assert told(caplog) == []
+    check_books(place.spool)
 
 
 SPAWNED = """
@@ -227,3 +255,87 @@ def test_restarts_of_one_launch_stay_together_behind_those_of_earlier_ones(place
     caplog.clear()
     assert launch("c", 0, 0, ranks_here=1) == 0
     assert any("set RANKLAKE_ATTEMPT" in line for line in told(caplog))
+
+
+def test_a_run_begun_again_in_one_process_is_the_next_attempt(place, caplog):
+    """A notebook's cell run twice, the earlier run never closed: it goes on, and which attempt this is is told."""
+    for _ in range(2):
+        run = place.start()
+        for number in range(2):
+            with run.step(number):
+                pass
+    for run in place.runs:
+        run.close()
+    found = [(row["attempt"], row["step"]) for row in rows(place.spool, "steps")]
+    assert found == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    (line,) = told(caplog)
+    assert "recorded by this process already: this is attempt 1" in line
+    check_books(place.spool)
+
+
+def test_two_ranks_of_one_run_in_one_process_are_one_attempt(place):
+    """Only the same rank of the same run begins again."""
+    for rank in range(2):
+        assert place.start(rank=rank, world_size=2).attempt == 0
+    assert place.start(run="other").attempt == 0
+
+
+def test_a_process_beside_a_living_one_is_no_later_attempt(place, holder, caplog):
+    """Neither names a rank or an attempt: the second is kept apart as soon as it trains, told, and takes no time."""
+    with place.start() as run:
+        assert (run.name, run.attempt) == ("run", 0)
+        with run.step(0):
+            pass
+    assert run.name.startswith("run-claim-")
+    assert run.attempt == 0
+    (line,) = told(caplog)
+    assert f"process {holder.pid}" in line
+    holder.communicate(timeout=30)
+    assert [(row["run"], row["attempt"]) for row in rows(place.spool, "steps")] == [("run", 0), (run.name, 0)]
+
+
+def test_a_process_that_outlives_the_one_beside_it_is_kept_apart_too(place, holder, caplog):
+    """The other has ended when this one claims the rank: the rank's steps are there already."""
+    run = place.start()
+    holder.communicate(timeout=30)
+    with run.step(0):
+        pass
+    run.close()
+    assert run.name.startswith("run-claim-")
+    assert len(told(caplog)) == 1
+    with place.start() as later:
+        assert (later.name, later.attempt) == ("run", 1)
+
+
+def test_ranks_that_a_shell_starts_again_are_told_where_they_repeat(place, monkeypatch, caplog):
+    """Its process is their parent each time. The first ones are told nothing, whatever their parents are."""
+    monkeypatch.setenv("RANKLAKE_RUN", "run")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+
+    def life():
+        for rank in "01":
+            monkeypatch.setenv("RANK", rank)
+            with place.start() as run, run.step(0):
+                pass
+        return run.attempt
+
+    assert life() == 0
+    assert told(caplog) == []
+    assert life() == 0
+    assert [("set RANKLAKE_ATTEMPT" in line) for line in told(caplog)] == [True, True]
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    caplog.clear()
+    assert life() == 1
+    assert ["this is attempt 1" in line for line in told(caplog)] == [True]
+    assert life() == 2
+
+
+def test_ranks_of_one_launch_with_parents_of_their_own_are_one_launch(place, monkeypatch, caplog):
+    """A shell that pipes each rank's output starts each from another process: that makes no rank a later one."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank, parent in (("0", 4_000_001), ("1", 4_000_002)):
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setattr(os, "getppid", lambda pid=parent: pid)
+        with place.start() as run, run.step(0):
+            assert run.attempt == 0
+    assert told(caplog) == []

@@ -60,7 +60,6 @@ def facts(launch):
         ({**DEEPSPEED, "RANKLAKE_RUN": "mine"}, ("torchrun", "mine", 3, 4, 0, "")),
         ({**HOROVOD, "RANKLAKE_RUN": "mine"}, ("horovod", "mine", 1, 4, 0, "")),
         ({**MVAPICH, "RANKLAKE_RUN": "mine"}, ("mpi", "mine", 2, 4, 0, "")),
-        ({"RANK": "x", "WORLD_SIZE": "8", "RANKLAKE_RUN": "mine"}, ("none", "mine", 0, 1, 0, "")),
     ],
     ids=[
         "torchrun",
@@ -77,7 +76,6 @@ def facts(launch):
         "deepspeed",
         "horovod",
         "mvapich",
-        "garbage",
     ],
 )
 def test_each_launcher_is_understood(environ, expected):
@@ -153,3 +151,34 @@ def test_under_a_real_torchrun(tmp_path):
     assert len({row["run"] for row in found}) == 1
     (run,) = rows(tmp_path / "spool", "runs")
     assert (run["launcher"], run["world_size"], run["local_world_size"]) == ("torchrun", 2, 2)
+
+
+NO_NUMBER = "is no number from 0 to 999999999"
+
+
+@pytest.mark.parametrize(
+    ("environ", "rank", "said"),
+    [
+        ({"RANK": "1"}, (0, 1), "RANK is set, and WORLD_SIZE is not: this process is recorded as rank 0 of 1"),
+        ({"RANK": "abc1", "WORLD_SIZE": "2"}, (0, 1), f"RANK='abc1' {NO_NUMBER}: this process is recorded as rank 0"),
+        ({"RANK": "-1", "WORLD_SIZE": "2"}, (0, 1), f"RANK='-1' {NO_NUMBER}"),
+        ({"RANK": "1", "WORLD_SIZE": "two"}, (0, 1), f"WORLD_SIZE='two' {NO_NUMBER}"),
+        ({"RANK": "9" * 21, "WORLD_SIZE": "2"}, (0, 1), f"RANK='{'9' * 21}' {NO_NUMBER}"),
+        ({"PMIX_RANK": "1"}, (0, 1), "PMIX_RANK is set, and OMPI_COMM_WORLD_SIZE is not"),
+        ({"RANKLAKE_ATTEMPT": "x1"}, (0, 1), f"RANKLAKE_ATTEMPT='x1' {NO_NUMBER}"),
+        ({"RANK": "1", "WORLD_SIZE": "1"}, (1, 2), "rank 1 of 1 cannot be, and is recorded as rank 1 of 2"),
+    ],
+)
+def test_variables_that_make_no_sense_are_told(environ, rank, said):
+    """In one line, which says what the process is recorded as; nothing where another source tells the rank."""
+    launch = find_launch("gpt", {**environ, "RANKLAKE_RUN": "mine"})
+    assert (launch.rank, launch.world_size, launch.attempt) == (*rank, 0)
+    assert launch.warning.startswith(said)
+    assert "\n" not in launch.warning
+    assert find_launch("gpt", environ, run="mine", rank=0, world_size=2, attempt=0).warning == ""
+
+
+@pytest.mark.parametrize("environ", [{"RANK": "", "WORLD_SIZE": ""}, {"WORLD_SIZE": "2"}, {"SLURM_NTASKS": "8"}])
+def test_variables_that_say_nothing_are_not_told(environ):
+    """Empty ones, and a number of ranks without a rank, as a shell in an allocation has it."""
+    assert find_launch("gpt", {**environ, "RANKLAKE_RUN": "mine"}).warning == ""
