@@ -42,6 +42,8 @@ class Format:
         Whether its lines stand among whatever else was printed, so that a beginning without any says little.
     own_run
         Whether each file is a run of its own; else all files of one call go into one.
+    by_file
+        Whether, though files may share a run, each is a run called after it where no name is given.
     maps
         Whether it takes a mapping.
     inside
@@ -64,6 +66,7 @@ class Format:
     among: bool = False
     by_name: bool = False
     by_folder: bool = False
+    by_file: bool = False
     refuse_strangers: "Callable[[list[Source]], None] | None" = None
 
 
@@ -88,6 +91,7 @@ FORMATS: Final[dict[str, Format]] = {
         sacct.read,
         re.compile(rb"^[^\n]*\bJobID[^\n|]*\|"),
         own_run=False,
+        by_file=True,
     ),
     "kineto": Format(
         "torch.profiler traces, .json or .json.gz, one file a rank",
@@ -123,6 +127,7 @@ FORMATS: Final[dict[str, Format]] = {
             re.MULTILINE,
         ),
         own_run=False,
+        by_file=True,
         by_name=True,
     ),
     "tensorboard": Format(

@@ -131,7 +131,7 @@ def import_files(
     done = Imported(format_name, len(files))
     refused: Counter[str] = Counter()
     total, seen = sum(source.size_bytes for source in files), 0
-    own_run = kind.own_run if columns is None else columns.own_run
+    own_run = (kind.own_run or (kind.by_file and run is None)) if columns is None else columns.own_run
 
     def told(count: int) -> None:
         nonlocal seen
@@ -152,7 +152,7 @@ def import_files(
         refuse_changed(before, sha256, digest, where=source.name, run=name)
         identity = ImportIdentity(format_name, digest, source.name, sha256, by_name)
         done.again += before is not None
-        before = before or _elsewhere(shipping, kind, source, identity, name)
+        before = before or _elsewhere(shipping, kind, source, identity, name, own_run=own_run)
         todo.append((source, name, identity, before is not None and not before.get(TOGETHER)))
     active = keys.active() if keys is not None else NO_KEYS
     for source, name, identity, rank_by_rank in todo:
@@ -206,14 +206,14 @@ def _asked(format_name: str, mapping: str | None, run: str | None) -> tuple[Form
 
 
 def _elsewhere(
-    shipping: Shipping, kind: Format, source: Source, identity: ImportIdentity, run: str
+    shipping: Shipping, kind: Format, source: Source, identity: ImportIdentity, run: str, *, own_run: bool
 ) -> dict[str, Any] | None:
     """Return what was noted of the same content at another path.
 
     Raises `SourceError` where the run has rows of another file, and each file, or folder, is a run of its own.
     """
-    if not kind.maps and (kind.own_run or kind.by_folder):
-        folder = "" if kind.own_run else _folder(source)
+    if not kind.maps and (own_run or kind.by_folder):
+        folder = "" if own_run else _folder(source)
         shipping.refuse_merged(identity.format, identity.sha256, run, folder, where=source.name)
     return shipping.elsewhere(identity.format, identity.sha256, identity.mapping, run)
 

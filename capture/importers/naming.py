@@ -42,10 +42,18 @@ def named(
     ]
 
 
+def of_folder(source: Source, kind: str) -> str:
+    """Return the name of a run whose files lie side by side."""
+    return clean("-".join(filter(None, source.folders)) or kind)[:128]
+
+
 def known_as(
     shipping: Shipping, memory: str, source: Source, sha256: str, mapping: str, given: str | None
 ) -> str | None:
     """Return the name that an earlier import, of other files beside it, made for a file: it stays one run."""
+    kind = memory.partition("/")[0]
+    if FORMATS[kind].by_file and shipping.remembered(memory, source.path, of_folder(source, kind)) is not None:
+        return of_folder(source, kind)  # as versions named it that went by the folder
     stem, digest = clean(source.stem), sha256[:_DIGITS]
     plain = stem if given is None else f"{given}-{stem}"[:128]
     # without a name given it was noted under none; then come the names that versions made which left folders out
@@ -91,5 +99,7 @@ def _run_name(
     if not own_run:
         if columns is not None and columns.run:
             return columns.run
-        return clean("-".join(filter(None, source.folders)) or kind)[:128]  # files of one run lie side by side
+        return of_folder(source, kind)  # files of one run lie side by side
+    if FORMATS[kind].by_file:
+        return stem[:128]
     return stem[:128] if columns is not None else f"{stem[: 127 - _DIGITS]}-{sha256[:_DIGITS]}"

@@ -7,6 +7,7 @@ from importing import ask, imported, refused_as_another_run
 
 from ranklake.capture.importers.imports import import_files
 from ranklake.capture.importers.mapping import MappingError
+from ranklake.capture.importers.naming import of_folder
 from ranklake.capture.importers.source import SourceError, sources
 from ranklake.cli import run
 
@@ -120,6 +121,35 @@ def test_imports_that_bring_nothing_say_so(tmp_path, capsys):
     assert "table: nothing of 1 file was converted; first reasons:\n  facts.csv:2: time: a time that is none\n" in said
     assert run([*command, "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["first_refused"][0] == "facts.csv:2: time: a time that is none"
+
+
+JOBS = "JobID|State|Start|End\n{}|COMPLETED|2024-05-01T10:00:00|2024-05-01T10:01:30\n"
+
+
+def test_tables_of_one_folder_are_runs_of_their_own(tmp_path):
+    """`sacct` and `prometheus` files are called after themselves; only `--run` merges them, else that is refused."""
+    spool = str(tmp_path / "spool")
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "jobs.txt").write_text(JOBS.format(f"1{ord(name)}"))
+    (tmp_path / "a" / "dcgm.txt").write_text("up 1\n")
+    one, other, page = (str(tmp_path / path) for path in ("a/jobs.txt", "b/jobs.txt", "a/dcgm.txt"))
+    assert import_files("sacct", [one], spool).runs == ["jobs"]
+    assert import_files("prometheus", [page], spool).runs == ["dcgm"]
+    with pytest.raises(SourceError, match=r"run jobs has rows of another run since .* with --run NAME"):
+        import_files("sacct", [other], spool)
+    again = import_files("sacct", [one, other], spool)
+    assert (again.again, again.runs) == (1, ["jobs", "b-jobs"])
+    assert import_files("sacct", [one, other], spool, run="both").runs == ["both"]
+
+
+def test_a_table_stays_the_run_of_its_folder_that_it_was(tmp_path):
+    """Versions that named such runs after the folder left notes: their files keep these runs."""
+    (tmp_path / "jobs.txt").write_text(JOBS.format(1))
+    spool, folder = str(tmp_path / "spool"), of_folder(sources([str(tmp_path / "jobs.txt")], lambda _: {})[0], "sacct")
+    import_files("sacct", [str(tmp_path / "jobs.txt")], spool, run=folder)
+    done = import_files("sacct", [str(tmp_path / "jobs.txt")], spool)
+    assert (done.again, done.runs) == (1, [folder])
 
 
 def test_a_file_that_brings_nothing_is_named(tmp_path, capsys):
