@@ -124,6 +124,12 @@ def test_links_lead_somewhere():
                 assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
 
 
+def test_no_page_holds_half_a_merge():
+    """Nothing of a merge's markers is left in a page."""
+    for page in PAGES:
+        assert not re.search(r"^(<{7}|>{7}) ", page.read_text(encoding="utf-8"), re.MULTILINE), page
+
+
 def test_the_guide_of_imported_runs_ends_with_its_figures(tmp_path):
     """Followed from the first command to the last, the guide gives MFU, devices and a price to a run that had none."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RANKLAKE_")}
