@@ -169,11 +169,31 @@ def rather(name: str, head: bytes, *, whole: bool) -> str | None:
         return None
     others = [other for other in likely(head) if other != name]
     if kind.among and not whole:  # what comes later may be ours, whatever commas there are here
-        others = [other for other in others if other not in {"table", "prometheus"}]
-    if not others:
-        return None
-    return others[0]
+        others = [other for other in others if other not in _LINE_BY_LINE]
+    return next((other for other in others if other not in _LINE_BY_LINE or _throughout(other, head)), None)
 
 
+def _throughout(name: str, head: bytes) -> bool:
+    """Return whether nearly all of the first lines are of a format that has nothing else in its files.
+
+    A line or two of a log are easily taken for a sample, or for a row.
+    """
+    lines = [line for line in head.splitlines()[:_LOOKED_AT] if line.strip()]
+    if not lines or head.lstrip().startswith((b"{", b"PAR1")):
+        return True
+    if name == "prometheus":
+        fit = sum(_SAMPLE.fullmatch(line.rstrip()) is not None for line in lines)
+    else:
+        mark = max((b",", b";", b"\t"), key=lines[0].count)
+        fit = sum(line.count(mark) >= lines[0].count(mark) > 0 for line in lines)
+    return fit >= _MOSTLY * len(lines)
+
+
+_LINE_BY_LINE: Final = frozenset({"table", "prometheus"})
+_LOOKED_AT: Final = 200
+_MOSTLY: Final = 0.9
+_SAMPLE: Final = re.compile(
+    rb"#.*|[a-zA-Z_:][\w:]*(?:\{.*\})?[ \t]+[-+]?(?:[\d.][\d.eE+-]*|Inf|NaN)(?:[ \t]+[-\d.]+)?(?: #.*)?"
+)
 _COLOURS: Final = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
 _ORDER: Final = ("mlperf", "kineto", "sacct", "tensorboard", "wandb", "megatron", "torchtitan", "prometheus", "table")

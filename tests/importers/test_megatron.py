@@ -171,3 +171,20 @@ def test_another_file(spool, tmp_path):
     (tmp_path / "log").write_text("hello\n")
     with pytest.raises(SourceError, match="log: nothing of Megatron-LM or DeepSpeed is in the file"):
         import_files("megatron", [str(tmp_path / "log")], str(spool))
+
+
+def test_a_log_of_another_trainer_is_not_taken_for_a_page(spool, tmp_path):
+    """Lines such as "epoch 1" make no page of Prometheus, and commas no table: only what all lines are is named."""
+    log = [
+        "+ export A=1",
+        "Setting ds_accelerator, to cuda",
+        "steps 12",
+        "Some information",
+        "{'loss': 1.5, 'epoch': 1.0}",
+    ]
+    (tmp_path / "hf.out").write_text("\n".join(log * 9))
+    with pytest.raises(SourceError, match="nothing of Megatron-LM or DeepSpeed is in the file"):
+        import_files("megatron", [str(tmp_path / "hf.out")], str(spool))
+    (tmp_path / "page").write_text('# TYPE up gauge\nup{job="a b"} 1\nload 1.5e3 1700000000000\n')
+    with pytest.raises(SourceError, match="it looks like prometheus"):
+        import_files("megatron", [str(tmp_path / "page")], str(spool))
