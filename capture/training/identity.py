@@ -190,7 +190,7 @@ class Identity:
                 run_record.leave()
             self._run_record, self._recorder.settle = None, self._no_run_record
         self._recorder.launch = self._run.launch = launch
-        if launch.warning:
+        if launch.warning != before.warning and launch.warning:
             self._recorder.gaps.warn("launch", launch.warning)
         self._introduce()
 

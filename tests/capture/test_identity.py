@@ -144,6 +144,16 @@ def test_a_forked_rank_whose_parent_has_a_run_is_a_rank_of_its_own(place, group,
     check_books(place.spool)
 
 
+def test_what_is_wrong_with_variables_is_told_once(place, group, monkeypatch, caplog):
+    """Not again when torch.distributed has said which rank this is."""
+    monkeypatch.setenv("RANKLAKE_ATTEMPT", "x1")
+    with place.start() as run:
+        group(1, 2)
+    assert run.rank == 1
+    (line,) = told(caplog)
+    assert "RANKLAKE_ATTEMPT='x1'" in line
+
+
 SPAWNED = """
 import os, sys
 import torch
