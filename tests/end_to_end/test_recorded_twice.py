@@ -31,7 +31,7 @@ def test_two_nodes_that_record_one_rank_are_shown_and_parted(tmp_path, capsys, m
     for run in nodes:
         run.flush()
     nodes[0].rows.sink.record(
-        "events", {"event": "late", "severity": "info"}, nodes[1].identity._begun_ns + 3_000_000_000
+        "events", {"event": "late", "severity": "info"}, nodes[1].recording.identity._begun_ns + 3_000_000_000
     )
     for run in nodes:
         run.flush()
