@@ -198,7 +198,8 @@ def test_a_file_system_without_a_page_to_spare(tmp_path):
         elif table == "events":
             stored = sum(row["event"] == "tick" for row in kept)
         else:
-            stored = sum(row.get("agg_count") or 1 for row in kept)
+            # Steps that begin anew are told, and what was told is a metric of ours.
+            stored = sum(row.get("agg_count") or 1 for row in kept if row.get("metric") != "ranklake/misuses")
         more = stored + sum(counted[table].values()) - rows_due
         # Events that tell of gaps are attempted, too, each second one for a table.
         assert 0 <= more <= 5 * 60 if table == "events" else more == 0, (table, more)
