@@ -82,10 +82,12 @@ def with_rights_of(stream: Path) -> Iterator[None]:
     The kernel lets nobody but root look into a process that was root's, or signal it, whatever it acts as. All threads
     of the process are affected: none but this one should be touching files.
 
-    Raises `OSError` where the stream's folders are not of one user, or rights cannot be changed.
+    Raises `OSError` where the stream's folders are not of one user, or rights cannot be changed; `FileNotFoundError`
+    where the stream is gone, since its process has closed it meanwhile.
     """
     owner = owner_of(stream)
     if owner is None:
+        stream.lstat()  # what a process removes in passing is no trouble, and must not be told as one
         raise OSError(errno.EPERM, "folders of more than one user, or none", str(stream))
     if owner == os.geteuid():
         yield

@@ -5,6 +5,7 @@ The tests run as root where they can, and make folders of another user; what nee
 
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -12,6 +13,7 @@ import sys
 
 import pytest
 
+from ranklake.capture.node import agent as agent_module
 from ranklake.capture.node.agent import Agent
 from ranklake.capture.node.spool_monitor import SpoolMonitor
 from ranklake.capture.recover import recover
@@ -191,6 +193,21 @@ def test_the_destination_is_never_taken_from_others(local, tmp_path):
     assert done.left > 0
     assert not elsewhere.exists()
     assert look(local, elsewhere).segments == done.left
+
+
+def test_a_stream_that_its_process_removes_in_passing_is_no_trouble(local, monkeypatch):
+    """A stream closed between the agent's listing and its look at it is passed over without a word."""
+    stream = stream_of(local)
+    before = agent_module.is_mine
+
+    def closed_meanwhile(folder):
+        mine = before(folder)
+        shutil.rmtree(local / folder.relative_to(local).parts[0])
+        return mine
+
+    monkeypatch.setattr(agent_module, "is_mine", closed_meanwhile)
+    assert look(local).troubles == ()
+    assert not stream.exists()
 
 
 @as_root
