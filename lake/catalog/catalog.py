@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from textwrap import wrap
 from typing import Final
 
 from ranklake.errors import RanklakeError, did_you_mean
@@ -71,11 +72,11 @@ def _table(one: Contract) -> str:
         "",
         f"# {one.table}",
         "",
-        _summary(one),
+        *_prose(_summary(one)),
         "",
         f"Version {one.version}; {one.kind}; retention class `{one.retention}`.",
         f"Owner: {one.owner}. Steward: {one.steward}.",
-        f"One row per {_code(one.grain)}; partitioned by {_code(one.partition)}; sorted by {_code(one.sort)}.",
+        *_prose(f"One row per {_code(one.grain)}; partitioned by {_code(one.partition)}; sorted by {_code(one.sort)}."),
         "",
         "## Columns",
         "",
@@ -89,6 +90,11 @@ def _table(one: Contract) -> str:
         gone = [(f"`{t.name}`", str(t.id), t.type, str(t.retired_in), t.reason) for t in one.retired]
         lines += ["## Retired", "", *_grid(("column", "id", "type", "in version", "reason"), gone), ""]
     return "\n".join(lines)
+
+
+def _prose(text: str) -> list[str]:
+    """Return a paragraph's lines, as wide as those of all pages."""
+    return wrap(text, width=120, break_long_words=False, break_on_hyphens=False)
 
 
 def _metrics(metrics: Mapping[str, Metric]) -> str:

@@ -130,6 +130,17 @@ def test_no_page_holds_half_a_merge():
         assert not re.search(r"^(<{7}|>{7}) ", page.read_text(encoding="utf-8"), re.MULTILINE), page
 
 
+def test_lines_of_prose_are_at_most_120_characters():
+    """A page is read in a terminal and in a diff, too; tables and code may be as wide as they are."""
+    too_long = [
+        f"{page.relative_to(ROOT)}: {line[:60]}"
+        for page in PAGES
+        for line in FENCE.sub("", page.read_text(encoding="utf-8")).splitlines()
+        if len(line) > 120 and not line.startswith(("|", "    "))
+    ]
+    assert not too_long, too_long
+
+
 def test_the_guide_of_imported_runs_ends_with_its_figures(tmp_path):
     """Followed from the first command to the last, the guide gives MFU, devices and a price to a run that had none."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RANKLAKE_")}
