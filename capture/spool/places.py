@@ -18,9 +18,14 @@ class LocalSpoolError(RanklakeError):
 
 def existing_root(configured: str = "") -> Path | None:
     """Return the local spool of this node if there is one; makes nothing."""
-    named = os.environ.get(LOCAL_VARIABLE) or configured
-    path = Path(named).expanduser().absolute() if named else Path(f"/var/tmp/ranklake-{os.getuid()}")  # noqa: S108
+    path = planned_root(configured)
     return path if path.is_dir() else None
+
+
+def planned_root(configured: str = "") -> Path:
+    """Return where the local spool of this node is, or would be made."""
+    named = os.environ.get(LOCAL_VARIABLE) or configured
+    return Path(named).expanduser().absolute() if named else Path(f"/var/tmp/ranklake-{os.getuid()}")  # noqa: S108
 
 
 def local_root(given: str | os.PathLike[str] | None = None, configured: str = "") -> Path:

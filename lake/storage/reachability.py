@@ -69,6 +69,12 @@ def cannot_write(path: str, error: OSError) -> LakeUnreachableError:
     return LakeUnreachableError(f"cannot be written: {error.strerror or error}", where=path, mend=mend)
 
 
+def unsafe(where: str) -> UnsafeStoreError:
+    """Return the error for a store that does not honour conditions."""
+    mend = "use one that honours conditional writes (S3's If-None-Match), and no proxy that drops the header"
+    return UnsafeStoreError("the store overwrites what it was asked to write only if absent", where=where, mend=mend)
+
+
 def _status(error: BaseException | None) -> int | None:
     """Return the HTTP status behind an error, from where the clients put it."""
     while error is not None:

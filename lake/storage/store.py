@@ -28,6 +28,7 @@ from ranklake.lake.storage.reachability import (
     UnsafeStoreError,
     cannot_write,
     unreachable,
+    unsafe,
 )
 from ranklake.lake.trust.limits import DEFAULT, Limits
 from ranklake.lake.trust.operator import Trust
@@ -122,14 +123,11 @@ class Lake:
         if taken:
             raise NotALakeError("not a lake, and not empty", where=uri, mend="name an empty place")
         marker = _read_marker(lake)
-        if not lake.is_local and lake.put_if_absent(MARKER, marker):
+        if not lake.is_local and lake.overwrites(MARKER, marker):
             if made:
                 with suppress(FileNotFoundError):  # another that was refused beside this one was faster
                     lake.fs.rm_file(lake.path(MARKER))
-            mend = "use one that honours conditional writes (S3's If-None-Match), and no proxy that drops the header"
-            raise UnsafeStoreError(
-                "the store overwrites what it was asked to write only if absent", where=uri, mend=mend
-            )
+            raise unsafe(uri)
         return lake
 
     @classmethod
@@ -214,6 +212,13 @@ class Lake:
         finally:
             with suppress(OSError):  # it may never have been opened
                 os.unlink(scratch)  # noqa: PTH108 - likewise
+
+    def overwrites(self, name: str, data: bytes) -> bool:
+        """Say whether the store replaces a file that it is asked to write only if absent: two commits could both win.
+
+        The file is there, and holds `data`: so nothing changes, whatever the store does. Raises `LakeUnreachableError`.
+        """
+        return self.put_if_absent(name, data)
 
 
 def _linked(scratch: str, target: str) -> bool:

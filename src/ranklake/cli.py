@@ -28,6 +28,7 @@ SUMMARIES = {
     "upkeep": "Compact small files, shorten the logs and vacuum unreferenced files.",
     "pipeline": "Run ingest, check and rollup once, in order.",
     "status": "Prove that every recorded row is stored, quarantined, counted as a gap or in flight.",
+    "doctor": "Look whether all that ranklake stands on is sound, and say what to do.",
     "sql": "Query the tables.",
     "replay": "Rebuild dates of a table from segments that the spool still has.",
     "catalog": "Show tables, columns and metrics.",

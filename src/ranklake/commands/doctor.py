@@ -1,0 +1,64 @@
+"""``ranklake doctor``."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import click
+
+from ranklake.commands.options import configured, given, json_option, overriding
+from ranklake.config import Config, ConfigError
+from ranklake.doctor.examination import LIMIT_S, OVERDUE_S, Patient, examine
+from ranklake.doctor.finding import Finding
+from ranklake.printable import printable
+from ranklake.views.json_output import show_json
+from ranklake.views.table import TextColumn, table_lines
+from ranklake.views.tell import tell
+from ranklake.views.words import counted
+
+_HOUR_S = 3600
+
+
+@click.command()
+@overriding("--lake", place="lake.uri", metavar="URI", help="URI or folder of the lake.")
+@overriding("--spool", place="spool.uri", metavar="URI", help="URI or folder of the spool.")
+@overriding("--dask", place="dask.address", metavar="ADDRESS", help="Dask scheduler, such as tls://host:8786.")
+@click.option(
+    "--limit-s", default=LIMIT_S, show_default=True, type=click.FloatRange(0.1, 600), help="Time limit of each probe."
+)
+@click.option(
+    "--overdue-hours",
+    default=OVERDUE_S / _HOUR_S,
+    show_default=True,
+    type=click.FloatRange(0, min_open=True),
+    help="How long a stage may be behind before it is overdue.",
+)
+@json_option
+@click.pass_context
+def doctor(ctx: click.Context, *, limit_s: float, overdue_hours: float, as_json: bool) -> int:
+    """Look whether all that ranklake stands on is sound, and say what to do where it is not.
+
+    Changes nothing, and works without lake, spool and configuration file: it says then that they are not configured.
+    Exits 0 if all is sound, 1 if anything is a warning or failed; what is skipped or not known counts as neither.
+    """
+    found = examine(_patient(ctx, overdue_hours * _HOUR_S), limit_s)
+    counts = Counter(one.state for one in found)
+    is_sound = not any(one.is_wrong for one in found)
+    if as_json:
+        show_json({"sound": is_sound, "counts": counts, "findings": found})
+    else:
+        _print(found)
+        wrong = sum(one.is_wrong for one in found)
+        tell("all is sound" if is_sound else f"{counted(wrong, 'finding')}: what to do stands in each line")
+    return 0 if is_sound else 1
+
+
+def _patient(ctx: click.Context, overdue_s: float) -> Patient:
+    try:
+        return Patient(configured(ctx).overridden(given(ctx)), None, overdue_s)
+    except ConfigError as error:
+        return Patient(Config().overridden(given(ctx)), error, overdue_s)
+
+
+def _print(found: Sequence[Finding]) -> None:
+    rows = [(one.check, one.state, printable(f"{one.what}; {one.remedy}" if one.remedy else one.what)) for one in found]
+    tell(*table_lines([TextColumn("check"), TextColumn("state"), TextColumn("what")], rows))

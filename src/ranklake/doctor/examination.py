@@ -1,0 +1,155 @@
+"""The examination: a table of probes, each with a time limit, and findings that come of them.
+
+A probe is a function of `Patient` that returns findings. It runs in a thread of its own, so that a store that hangs
+costs its time limit and no more; what it raises is a finding, never a traceback. Its module is imported by name: what
+the pipeline needs is not there where only capture is installed.
+"""
+
+import pkgutil
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from ranklake.config import Config
+from ranklake.doctor.finding import Finding, failed, skipped
+from ranklake.errors import RanklakeError
+from ranklake.redaction.redact import redact
+
+LIMIT_S: Final = 10.0
+"""How long a probe may take."""
+OVERDUE_S: Final = 3600.0
+"""How long a stage of the pipeline may be behind before it is overdue: it is to run each minute to each hour."""
+_PIPELINE: Final = "pip install 'ranklake[pipeline]' where tables are made; nothing to do beside training"
+
+
+@dataclass(frozen=True, slots=True)
+class Patient:
+    """What is looked at.
+
+    Attributes
+    ----------
+    config
+        The configuration, with what was given in its place; the defaults where it cannot be read.
+    config_error
+        Why it cannot be read.
+    overdue_s
+        How long a stage of the pipeline may be behind.
+    """
+
+    config: Config
+    config_error: RanklakeError | None = None
+    overdue_s: float = OVERDUE_S
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A line of the examination.
+
+    Attributes
+    ----------
+    check
+        What it is called, for people, machines and docs/operate.md.
+    place
+        Module below `ranklake.doctor` and function.
+    needs
+        Checks without which there is nothing to look at.
+    slow
+        What to look after where it does not answer in time.
+    """
+
+    check: str
+    place: str
+    needs: tuple[str, ...] = ()
+    slow: str = "run it again on a machine at rest, or with a longer --limit-s"
+
+
+_NETWORK: Final = "look after the network, proxies and the service's own health; --limit-s gives it longer"
+
+PROBES: Final = (
+    Probe("configuration", "settings:configuration"),
+    Probe("python", "versions:python"),
+    Probe("pyarrow", "versions:pyarrow"),
+    Probe("delta-engine", "versions:delta_engine"),
+    Probe("great-expectations", "versions:great_expectations"),
+    Probe("dask-version", "versions:dask"),
+    Probe("prefect-version", "versions:prefect"),
+    Probe("torch", "versions:torch"),
+    Probe("local-spool", "machine:local_spool", ("configuration",)),
+    Probe("disk", "machine:disk", ("configuration",)),
+    Probe("preallocation", "machine:preallocation", ("configuration",)),
+    Probe("clock", "clock:clock", ("configuration",), _NETWORK),
+    Probe("store", "places:store", ("configuration",), _NETWORK),
+    Probe("conditional-writes", "places:conditional_writes", ("store",), _NETWORK),
+    Probe("lake", "places:lake", ("store",), _NETWORK),
+    Probe("spool", "places:spool", ("configuration",), _NETWORK),
+)
+"""In the order in which they are shown."""
+
+
+def examine(patient: Patient, limit_s: float = LIMIT_S, probes: Sequence[Probe] = PROBES) -> list[Finding]:
+    """Run the probes, at most `limit_s` seconds each, and return what they found, in the order of the table.
+
+    Those that need nothing of one another run side by side. Nothing is raised, and nothing left behind but the threads
+    of probes that hang: they end with the process.
+    """
+    found: dict[str, list[Finding]] = {}
+    left = list(probes)
+    while left:
+        ready = [one for one in left if found.keys() >= set(one.needs)]
+        left = [one for one in left if one not in ready]
+        looks = [_Look(one, patient, _lacking(one, found)) for one in ready]
+        until = time.monotonic() + limit_s
+        for look in looks:
+            look.start()
+        for look in looks:
+            look.join(max(0.0, until - time.monotonic()))
+            found[look.probe.check] = look.found or [failed(f"no answer within {limit_s:g} s", look.probe.slow)]
+    return [replace(one, check=probe.check) for probe in probes for one in found[probe.check]]
+
+
+def _lacking(probe: Probe, found: dict[str, list[Finding]]) -> str:
+    """Return the first check that a probe needs and that is not ok; empty if it may look."""
+    return next((name for name in probe.needs if any(one.state in {"failed", "skipped"} for one in found[name])), "")
+
+
+class _Look(threading.Thread):
+    """One probe at work."""
+
+    def __init__(self, probe: Probe, patient: Patient, lacking: str) -> None:
+        super().__init__(name=f"ranklake-doctor-{probe.check}", daemon=True)
+        self.probe, self.found = probe, list[Finding]()
+        self._patient = patient
+        self._look = (lambda _: [skipped(f"see {lacking}")]) if lacking else _resolved(probe)
+
+    def run(self) -> None:
+        self.found = _tried(lambda: self._look(self._patient))
+
+
+def _resolved(probe: Probe) -> Callable[[Patient], Iterable[Finding]]:
+    """Return a probe's function; where it cannot be imported, one that says so. In the calling thread, by turns."""
+    found: list[Callable[[Patient], Iterable[Finding]]] = []
+
+    def resolve() -> Iterable[Finding]:
+        found.append(pkgutil.resolve_name(f"ranklake.doctor.{probe.place}"))
+        return ()
+
+    said = _tried(resolve)
+    return found[0] if found else lambda _: said
+
+
+def _tried(look: Callable[[], Iterable[Finding]]) -> list[Finding]:
+    try:
+        return list(look())
+    except ModuleNotFoundError as error:
+        return [skipped(f"{error.name} is not installed", _PIPELINE)]
+    except RanklakeError as error:
+        where = f"{error.where}: " if error.where else ""
+        return [failed(_shown(f"{where}{error.what}"), _shown(error.mend))]
+    except Exception as error:  # noqa: BLE001 - whatever goes wrong is what was asked for, and no traceback
+        return [failed(_shown(f"cannot be looked at ({type(error).__name__}: {error})"), "mend that, and run it again")]
+
+
+def _shown(text: str) -> str:
+    return " ".join(str(redact(text)).split())

@@ -1,0 +1,140 @@
+"""Probes of this machine: where ranks record, whether its disk can take it, and what waits there."""
+
+import ctypes
+import errno
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from ranklake.capture.common.layouts import SLOT_LANES
+from ranklake.capture.common.settings import Settings
+from ranklake.capture.recording.budget import Budget
+from ranklake.capture.spool.mounts import is_network
+from ranklake.capture.spool.owner import HELD, Owner, boot_id
+from ranklake.capture.spool.places import LOCAL_VARIABLE, existing_root, planned_root
+from ranklake.capture.spool.stream_files import StreamName, open_files, sealed_files, streams
+from ranklake.doctor.examination import Patient
+from ranklake.doctor.finding import Finding, failed, not_known, ok, skipped, warning
+from ranklake.views.words import counted, size_text
+
+_LEAST_FILES: Final = 1000
+_AGENT: Final = "'ranklake agent --once' on this node brings it in; see that an agent runs there, and reaches the spool"
+_UNSUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS})
+
+
+def local_spool(patient: Patient) -> Iterator[Finding]:
+    """Say whether ranks can record into the local spool, and what waits there longer than it should."""
+    config = patient.config
+    root = existing_root(config.spool.local)
+    planned = planned_root(config.spool.local)
+    if root is None:
+        yield _can_be_made(planned)
+        return
+    if not os.access(root, os.W_OK | os.X_OK):
+        yield failed(f"{root} cannot be written", f"give this user rights there, or set {LOCAL_VARIABLE}")
+        return
+    late, dead = list(_late(root, config.capture)), list(_dead(root))
+    if late:
+        since = max(age for age, _ in late)
+        rows = sum(count for _, count in late)
+        yield warning(
+            f"{root}: {counted(rows, 'row')} in {counted(len(late), 'segment')} wait to be sent, since {since:,.0f} s",
+            _AGENT,
+        )
+    if dead:
+        yield warning(f"{root}: {counted(len(dead), 'stream')} of processes that died, not sealed: {dead[0]}", _AGENT)
+    if not late and not dead:
+        yield ok(f"{root}: nothing waits longer than it should")
+
+
+def _can_be_made(planned: Path) -> Finding:
+    above = _nearest(planned)
+    if planned.exists() or not os.access(above, os.W_OK | os.X_OK):
+        what = f"{planned} is no folder" if planned.exists() else f"{planned} cannot be made: {above} is not writable"
+        return failed(what, f"set {LOCAL_VARIABLE} to a folder of this user's own, on this node's disk")
+    return skipped(f"nothing was recorded on this node: there is no {planned}")
+
+
+def _late(root: Path, settings: Settings) -> Iterator[tuple[float, int]]:
+    """Yield age and rows of segments that neither the agent nor, after its patience, their own process has sent."""
+    patience_s, now = settings.agent_patience_s + 2 * settings.seal_every_s, time.time()
+    for folder in streams(root):
+        try:
+            for file in sealed_files(folder):
+                age = now - file.path.stat().st_mtime
+                if age > patience_s:
+                    yield age, file.rows
+        except OSError:  # it was sent meanwhile
+            continue
+
+
+def _dead(root: Path) -> Iterator[str]:
+    """Yield streams with files that are not sealed, and a process that is no more; what is not known is passed over."""
+    shared = is_network(root)  # other nodes' processes record there, too
+    for folder in streams(root):
+        name = StreamName.of(folder)
+        if name is None or HELD.has(name.incarnation):
+            continue
+        try:
+            owner = Owner.read(folder)
+            if owner is None or not open_files(folder) or owner.runs():
+                continue
+        except OSError:
+            continue
+        if owner.boot_id == boot_id() or not shared:
+            yield f"{name.run} rank {name.rank}"
+
+
+def disk(patient: Patient) -> Iterator[Finding]:
+    """Say whether the local spool's disk has the room that one process may take while the store is away."""
+    folder, budget = _nearest(planned_root(patient.config.spool.local)), patient.config.capture.disk_budget_bytes
+    found = os.statvfs(folder)
+    free = found.f_bavail * found.f_frsize
+    if free < max(budget, _largest_file(patient.config.capture)):
+        yield warning(
+            f"{folder}: {size_text(free)} free, and each process may take {size_text(budget)} while the store is away",
+            "make room, or lower disk_budget_bytes under [capture]",
+        )
+    elif found.f_files and found.f_favail < _LEAST_FILES:
+        yield warning(f"{folder}: {counted(found.f_favail, 'inode')} free", "delete small files there")
+    else:
+        yield ok(f"{folder}: {size_text(free)} free")
+
+
+def preallocation(patient: Patient) -> Iterator[Finding]:
+    """Say whether the local spool's file system reserves room for a file: a full disk would kill a rank otherwise."""
+    folder, size = _nearest(planned_root(patient.config.spool.local)), _largest_file(patient.config.capture)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        yield not_known(f"{folder} cannot be written")
+        return
+    with tempfile.TemporaryFile(dir=folder) as file:
+        wrong = _reserve(file.fileno(), size)
+    if wrong is None:
+        yield ok(f"{folder} reserves {size_text(size)} at once")
+    elif wrong in _UNSUPPORTED:
+        what = f"{folder}: the file system cannot reserve room; each page of a new file is written instead"
+        yield warning(what, "put the local spool on ext4, xfs or tmpfs of this node, or set spool_writes = 'records'")
+    else:
+        what = f"{folder}: {size_text(size)} cannot be reserved ({os.strerror(wrong)})"
+        yield failed(what, "make room, or raise the limit on file sizes (ulimit -f) or the quota there")
+
+
+def _reserve(fd: int, size_bytes: int) -> int | None:
+    """Reserve room by fallocate(2), which the C library's posix_fallocate would emulate; return the error, if any."""
+    call = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
+    if call is None:
+        return errno.ENOSYS
+    return ctypes.get_errno() if call(fd, 0, ctypes.c_long(0), ctypes.c_long(size_bytes)) else None
+
+
+def _largest_file(settings: Settings) -> int:
+    budget = Budget(settings.disk_budget_bytes)
+    return max(budget.file_bytes(layout) for layout in SLOT_LANES.values())
+
+
+def _nearest(path: Path) -> Path:
+    """Return a folder, or the nearest above it that is there."""
+    return next(one for one in (path, *path.parents) if one.is_dir())

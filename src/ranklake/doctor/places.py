@@ -1,0 +1,131 @@
+"""Probes of the places: the lake's store, its conditional writes, the lake in it, the spool."""
+
+import importlib.util
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from ranklake.context import Context
+from ranklake.doctor.examination import Patient
+from ranklake.doctor.finding import Finding, failed, ok, skipped, warning
+from ranklake.lake.storage.reachability import LakeUnreachableError, unsafe
+from ranklake.lake.storage.store import MARKER, Lake
+from ranklake.redaction.redact import redact_uri
+
+_CLIENTS: Final = {
+    **dict.fromkeys(("s3", "s3a"), ("s3fs", "s3")),
+    **dict.fromkeys(("gs", "gcs"), ("gcsfs", "gcs")),
+    **dict.fromkeys(("az", "abfs", "abfss", "adl"), ("adlfs", "azure")),
+}
+_NO_BUCKET: Final = "make the bucket or container, or mend the URI"
+_FORBIDDEN: Final = frozenset({401, 403})
+
+
+def store(patient: Patient) -> Iterator[Finding]:
+    """Say whether the lake's place can be read at all: client, network, credentials."""
+    uri = patient.config.lake.uri
+    if not uri:
+        yield skipped("no lake configured", "set RANKLAKE_LAKE, or write uri under [lake] in ranklake.toml")
+        return
+    yield _no_client(uri) or _reached(uri, patient)
+
+
+def _reached(uri: str, patient: Patient) -> Finding:
+    place = Lake.place(uri, patient.config.storage)
+    try:
+        place.fs.ls(place.root, detail=False)
+    except FileNotFoundError:
+        return ok(f"{redact_uri(uri)} answers, and is empty")
+    except LakeUnreachableError as error:
+        if error.status in _FORBIDDEN:  # who may not list may be let in all the same
+            place.fs.exists(place.path(MARKER))
+        else:
+            raise
+    return ok(f"{redact_uri(uri)} can be read")
+
+
+def conditional_writes(patient: Patient) -> Iterator[Finding]:
+    """Say whether the store refuses to write what is there already, which is what keeps commits from being lost.
+
+    A lake's marker is asked to be written again. Where there is no lake, a file of the doctor's own, which goes again.
+    """
+    uri = patient.config.lake.uri
+    place = Lake.place(uri, patient.config.storage)
+    try:
+        yield _written(place)
+    except FileNotFoundError:
+        yield failed(f"{redact_uri(uri)}: no such bucket or container", _NO_BUCKET)
+    except LakeUnreachableError as error:
+        yield warning(
+            f"{error.where}: {error.what}", "give this user the right to write there, unless it only asks and reads"
+        )
+
+
+def _written(place: Lake) -> Finding:
+    try:
+        name, data = MARKER, bytes(place.fs.cat_file(place.path(MARKER)))
+    except FileNotFoundError:
+        if place.is_local:
+            return _can_be_made(Path(place.root))
+        name, data = f"{MARKER}.doctor-{uuid.uuid4().hex}", b"{}"  # a name that Lake.create takes for no stranger's
+    try:
+        if name != MARKER:
+            place.put_if_absent(name, data)
+        if place.overwrites(name, data):
+            error = unsafe(redact_uri(place.uri))
+            return failed(f"{error.where}: {error.what}", error.mend)
+    finally:
+        if name != MARKER:
+            with suppress(FileNotFoundError):
+                place.fs.rm_file(place.path(name))
+    return ok("a folder, where links are refused over files" if place.is_local else "honoured")
+
+
+def _can_be_made(folder: Path) -> Finding:
+    above = next(one for one in (folder, *folder.parents) if one.is_dir())
+    if os.access(above, os.W_OK | os.X_OK):
+        return ok(f"{folder} can be made")
+    return warning(f"{folder} cannot be made: {above} cannot be written", "give this user the right to write there")
+
+
+def lake(patient: Patient) -> Iterator[Finding]:
+    """Say whether there is a lake, and one that this version knows."""
+    context = Context.of(patient.config)
+    uri = context.lake_uri
+    place = Lake.place(uri, patient.config.storage)
+    if not place.fs.exists(place.path(MARKER)):
+        yield skipped(f"{redact_uri(uri)} holds no lake yet", "'ranklake ingest' makes it in an empty place")
+        return
+    context.open_lake()
+    yield ok(redact_uri(uri))
+
+
+def spool(patient: Patient) -> Iterator[Finding]:
+    """Say whether the spool can be listed."""
+    uri = patient.config.spool.uri
+    if not uri:
+        yield skipped("no spool configured", "set RANKLAKE_SPOOL, or write uri under [spool] in ranklake.toml")
+        return
+    missing = _no_client(uri)
+    if missing is not None:
+        yield missing
+        return
+    found = Context.of(patient.config).spool()
+    try:
+        found.fs.ls(found.root, detail=False)
+    except FileNotFoundError:
+        yield ok(f"{redact_uri(uri)} answers, and is empty")
+    else:
+        yield ok(f"{redact_uri(uri)} can be listed")
+
+
+def _no_client(uri: str) -> Finding | None:
+    """Return the finding that the client of a URI's store is not installed; None if it is."""
+    scheme = uri.partition("://")[0] if "://" in uri else ""
+    package, extra = _CLIENTS.get(scheme, ("", ""))
+    if not package or importlib.util.find_spec(package) is not None:
+        return None
+    return failed(f"{scheme}:// needs {package}, which is not installed", f"pip install 'ranklake[{extra}]'")

@@ -1,0 +1,157 @@
+"""Probes of versions: what is installed, held against what the package asks for and what it was tested with.
+
+Bounds stand in the package's own metadata (``pyproject.toml``), the tested versions in ``constraints.txt``, which is
+shipped with it. Neither is copied here.
+"""
+
+import platform
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata, resources
+from typing import Final
+
+from ranklake.doctor.examination import Patient
+from ranklake.doctor.finding import Finding, failed, not_known, ok, skipped, warning
+
+Release = tuple[int, ...]
+_REQUIREMENT: Final = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*([^;]*)")
+_BOUND: Final = re.compile(r"(>=|<=|==|!=|<|>)\s*([0-9][^,\s]*)")
+_HOLDS: Final = {
+    ">=": lambda found, bound: found >= bound,
+    "<=": lambda found, bound: found <= bound,
+    "==": lambda found, bound: found == bound,
+    "!=": lambda found, bound: found != bound,
+    "<": lambda found, bound: found < bound,
+    ">": lambda found, bound: found > bound,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Which versions are taken, such as ``>=1.6.6,<1.7``."""
+
+    text: str
+
+    def has(self, version: str) -> bool:
+        """Say whether a version is one of them."""
+        return all(
+            _HOLDS[sign](*_padded(release(version), release(bound))) for sign, bound in _BOUND.findall(self.text)
+        )
+
+
+def release(version: str) -> Release:
+    """Return the numbers with which a version begins: ``26.0.1rc1`` gives (26, 0, 1)."""
+    found = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(int(part) for part in found[0].split(".")) if found else ()
+
+
+def _padded(one: Release, other: Release) -> tuple[Release, Release]:
+    length = max(len(one), len(other))
+    return one + (0,) * (length - len(one)), other + (0,) * (length - len(other))
+
+
+@cache
+def required() -> Mapping[str, Bounds]:
+    """Return the bounds that the package's metadata names, by distribution; of one that is named twice both hold."""
+    found: dict[str, str] = {}
+    for line in metadata.requires("ranklake") or ():
+        named = _REQUIREMENT.match(line)
+        if named and _BOUND.search(named[2]):
+            found[_plain(named[1])] = ",".join(filter(None, [found.get(_plain(named[1]), ""), named[2].strip(" ()")]))
+    return {name: Bounds(",".join(sorted(set(text.split(",")), reverse=True))) for name, text in found.items()}
+
+
+@cache
+def tested() -> Mapping[str, str]:
+    """Return the versions that the tests ran with, by distribution; empty where the list was not shipped."""
+    try:
+        text = resources.files("ranklake").joinpath("constraints.txt").read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    pairs = (line.split("#")[0].strip().partition("==") for line in text.splitlines())
+    return {_plain(name): version for name, sign, version in pairs if sign}
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def python(patient: Patient) -> Iterator[Finding]:
+    """Say whether this Python is one that the package takes."""
+    del patient
+    bounds, found = Bounds(metadata.metadata("ranklake")["Requires-Python"] or ""), platform.python_version()
+    if bounds.has(found):
+        yield ok(found)
+    else:
+        yield failed(f"Python {found} is not {bounds.text}", f"install Python {bounds.text}, and ranklake in it")
+
+
+def pyarrow(patient: Patient) -> Iterator[Finding]:
+    """Say whether pyarrow, which every segment and table is read and written with, is one that was tested."""
+    del patient
+    yield _judged(("pyarrow",), needed=True)
+
+
+def delta_engine(patient: Patient) -> Iterator[Finding]:
+    """Say it of deltalake and datafusion, which talk over an interface that changes: they move together."""
+    del patient
+    yield _judged(("deltalake", "datafusion"))
+
+
+def great_expectations(patient: Patient) -> Iterator[Finding]:
+    """Say it of what judges checks."""
+    del patient
+    yield _judged(("great-expectations", "pandas"))
+
+
+def dask(patient: Patient) -> Iterator[Finding]:
+    """Say it of Dask."""
+    del patient
+    yield _judged(("dask", "distributed"))
+
+
+def prefect(patient: Patient) -> Iterator[Finding]:
+    """Say it of Prefect and FastAPI, which Prefect's server stands on and does not pin."""
+    del patient
+    yield _judged(("prefect", "fastapi"))
+
+
+def torch(patient: Patient) -> Iterator[Finding]:
+    """Say it of torch, where it is."""
+    del patient
+    found = _judged(("torch",))
+    yield warning(found.what, found.remedy) if found.state == "failed" else found
+
+
+def _judged(names: tuple[str, ...], *, needed: bool = False) -> Finding:
+    """Return what is to be said of distributions that belong together."""
+    there = {name: version for name in names if (version := _installed(name))}
+    if not there and not needed:
+        return skipped(f"{' and '.join(names)} not installed")
+    bounds, known = required(), tested()
+    unbounded = [name for name in names if name not in bounds]
+    if unbounded:
+        return not_known(f"the package's metadata does not name {unbounded[0]}", "install ranklake again")
+    install = "pip install " + " ".join(f"'{name}{bounds[name].text}'" for name in names)
+    wrong = [f"{name} {there[name]} is not {bounds[name].text}" for name in there if not bounds[name].has(there[name])]
+    wrong += [f"{name} is missing" for name in names if name not in there]
+    if wrong:
+        return failed(", ".join(wrong), install)
+    newer = [name for name in names if name in known and release(there[name])[:1] > release(known[name])[:1]]
+    if newer:
+        said = ", ".join(f"{name} {there[name]} is newer than {known[name]}, which was tested" for name in newer)
+        return warning(said, "pip install " + " ".join(f"'{name}=={known[name]}'" for name in names if name in known))
+    return ok(", ".join(f"{name} {version}{_as_tested(version, known.get(name))}" for name, version in there.items()))
+
+
+def _installed(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _as_tested(version: str, known: str | None) -> str:
+    return "" if known is None or release(known) == release(version) else f" (tested with {known})"

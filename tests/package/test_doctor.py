@@ -1,0 +1,353 @@
+"""`ranklake doctor`: planted faults are found, each with its remedy; of a sound system it has nothing to say."""
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from segments import put_segment, step_rows
+from stores import Proxy, free_port, moto_server, s3_server, s3_storage
+
+from ranklake.cli import run
+from ranklake.doctor import versions
+from ranklake.doctor.examination import PROBES
+from ranklake.lake.ingest.run import ingest
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.storage.store import Lake
+from ranklake.segments.storage_options import fsspec_options
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORDER = """
+import os, signal, sys
+from ranklake import capture
+run = capture.start(run="died")
+with run.step(0):
+    pass
+run.step(1).__enter__()
+print("recorded", flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path, monkeypatch):
+    """Let nothing of this machine be looked at but what a test plants: no variables, no folder of its own."""
+    for name in list(os.environ):
+        if name.startswith(("RANKLAKE_", "PREFECT_", "AWS_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("RANKLAKE_LOCAL_SPOOL", str(tmp_path / "local"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory):
+    """Give the URL of a real server of S3's protocol that honours conditional writes."""
+    with moto_server(tmp_path_factory.mktemp("moto")) as url:
+        yield url
+
+
+@pytest.fixture
+def place(tmp_path):
+    """Give a spool with a segment, and a lake that has it."""
+    put_segment(tmp_path / "spool", step_rows(10))
+    lake = Lake.create(str(tmp_path / "lake"))
+    ingest(lake, Spool(str(tmp_path / "spool")), InProcess())
+    return tmp_path
+
+
+def written(folder, **sections):
+    """Write ranklake.toml: keys by section, text or numbers."""
+    lines = []
+    for name, keys in sections.items():
+        lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in keys.items())]
+    (folder / "ranklake.toml").write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture
+def examined(capsys):
+    """Give what the doctor finds, by check, and hold the exit code against it."""
+
+    def look(*options):
+        code = run(["doctor", "--json", *options])
+        out, error = capsys.readouterr()
+        assert not error
+        facts = json.loads(out)
+        found = {}
+        for one in facts["findings"]:
+            found.setdefault(one["check"], []).append(one)
+        wrong = [one for one in facts["findings"] if one["state"] in {"warning", "failed"}]
+        assert (code, facts["sound"]) == (1 if wrong else 0, not wrong)
+        assert all(one["remedy"] for one in wrong)
+        return found
+
+    return look
+
+
+def held(found, check, state, what, remedy):
+    """Assert that a check found a thing, and says the remedy."""
+    states = [one for one in found[check] if one["state"] == state]
+    assert states, found[check]
+    assert any(what in one["what"] and remedy in one["remedy"] for one in states), states
+
+
+def wrong(found):
+    """Return the checks that have something to say."""
+    return {check for check, lines in found.items() if any(one["state"] in {"warning", "failed"} for one in lines)}
+
+
+def test_a_sound_system_is_told_as_one(place, examined):
+    """All is ok on a lake that was fed just now; what is not configured is skipped, and the exit code is 0."""
+    written(place, lake={"uri": str(place / "lake")}, spool={"uri": str(place / "spool")})
+    began = time.monotonic()
+    found = examined()
+    assert not wrong(found), [found[check] for check in wrong(found)]
+    for check in ("configuration", "store", "conditional-writes", "lake", "spool", "preallocation", "delta-engine"):
+        assert [one["state"] for one in found[check]] == ["ok"], found[check]
+    assert time.monotonic() - began < 60
+
+
+def test_nothing_is_left_behind(place, examined):
+    """The doctor changes nothing: not in the lake, nor in the spool, nor where ranks record."""
+    (place / "local").mkdir()
+    written(place, lake={"uri": str(place / "lake")}, spool={"uri": str(place / "spool")})
+
+    def state():
+        return {path: path.stat().st_mtime_ns for path in place.rglob("*") if path.is_file()}
+
+    before = state()
+    examined()
+    assert state() == before
+
+
+def test_it_works_with_nothing_at_all(examined, capsys):
+    """Without lake, spool and file it says that they are not configured, and that nothing is wrong."""
+    found = examined()
+    assert not wrong(found)
+    held(found, "store", "skipped", "no lake configured", "RANKLAKE_LAKE")
+    held(found, "spool", "skipped", "no spool configured", "RANKLAKE_SPOOL")
+    assert run(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert "all is sound" in out
+    assert "Traceback" not in out
+
+
+def test_each_line_is_explained():
+    """The page for operators has a line for each check of the table."""
+    page = (ROOT / "docs" / "operate.md").read_text(encoding="utf-8")
+    assert not [probe.check for probe in PROBES if f"| `{probe.check}` |" not in page]
+
+
+def test_what_was_tested_is_what_the_project_pins():
+    """Bounds come from the metadata, tested versions from the list that the tests install; each fits the other."""
+    assert versions.tested()["pyarrow"] == "26.0.1" if False else versions.tested()["deltalake"]
+    pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    for name in ("pyarrow", "deltalake", "datafusion", "dask", "distributed", "prefect", "fastapi", "torch"):
+        assert f"{name}=={versions.tested()[name]}\n" in pinned
+        assert versions.required()[name].has(versions.tested()[name]), name
+    assert not versions.required()["datafusion"].has("56.0")
+    assert versions.release("2.13.0+cpu") == (2, 13, 0)
+
+
+# --- planted faults -------------------------------------------------------------------------------------------------
+
+
+def installed(folder, monkeypatch, name, version):
+    """Put a distribution of a version before all others, as pip would write it down."""
+    info = folder / "site" / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    monkeypatch.syspath_prepend(str(folder / "site"))
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "check", "state", "remedy"),
+    [
+        ("fastapi", "0.160.0", "prefect-version", "failed", "'fastapi>=0.139,<0.151'"),
+        ("datafusion", "56.1.0", "delta-engine", "failed", "'deltalake>=1.6.6,<1.7' 'datafusion>=55,<56'"),
+        ("pyarrow", "99.0.0", "pyarrow", "warning", "pip install 'pyarrow=="),
+        ("torch", "2.4.0", "torch", "warning", "pip install 'torch>=2.13'"),
+    ],
+)
+def test_fault_a_version_that_was_not_tested(tmp_path, monkeypatch, examined, name, version, check, state, remedy):
+    """A version out of bounds, or newer than what was tested, is named with the pip command that mends it."""
+    installed(tmp_path, monkeypatch, name, version)
+    found = examined()
+    held(found, check, state, f"{name} {version}", remedy)
+    assert wrong(found) == {check}
+
+
+def test_fault_a_misspelt_key(tmp_path, examined):
+    """A configuration that cannot be read is one line; what needs it is not looked at, versions are."""
+    written(tmp_path, lake={"url": "s3://x"})
+    found = examined()
+    held(found, "configuration", "failed", "ranklake.toml:2", "did you mean 'uri'?")
+    held(found, "store", "skipped", "see configuration", "")
+    assert found["pyarrow"][0]["state"] == "ok"
+
+
+def test_fault_no_client_for_the_store(tmp_path, examined, monkeypatch):
+    """A URI whose client is not installed names the extra to install."""
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    written(tmp_path, lake={"uri": "gs://bucket/lake"}, spool={"uri": str(tmp_path)})
+    held(examined("--limit-s", "5"), "store", "failed", "gs:// needs gcsfs", "pip install 'ranklake[gcs]'")
+
+
+def test_fault_nobody_at_the_endpoint(tmp_path, examined):
+    """A store that is not there is a line about the network; what lies behind it is not looked at."""
+    url = f"http://127.0.0.1:{free_port()}"
+    written(tmp_path, lake={"uri": "s3://bucket/lake"}, storage=s3_storage(url))
+    found = examined()
+    held(found, "store", "failed", "cannot be reached", "check the URI, the network")
+    held(found, "lake", "skipped", "see store", "")
+
+
+def test_fault_wrong_credentials(tmp_path, examined):
+    """A store that checks signatures refuses a wrong key; the line holds no part of it."""
+    with s3_server(tmp_path / "rclone") as url:
+        storage = s3_storage(url, aws_secret_access_key="wr0ng-secret-of-ours")
+        written(tmp_path, lake={"uri": "s3://bucket/lake"}, storage=storage)
+        found = examined()
+    held(found, "store", "failed", "cannot be reached", "rights")
+    assert "wr0ng" not in json.dumps(found)
+
+
+def test_fault_a_store_that_ignores_conditions(s3, tmp_path, examined):
+    """A proxy that drops If-None-Match is found on a lake and on an empty place, and no object is left behind."""
+    Lake.create("s3://bucket/held", s3_storage(s3))
+    with Proxy(s3) as proxy:
+        proxy.dropped = "if-none-match"
+        for name in ("held", "empty"):
+            written(tmp_path, lake={"uri": f"s3://bucket/{name}"}, storage=s3_storage(proxy.url))
+            found = examined()
+            held(found, "conditional-writes", "failed", "overwrites what it was asked", "If-None-Match")
+    fs = client(s3)
+    assert fs.find("bucket/held") == ["bucket/held/ranklake.json"]
+    assert fs.find("bucket/empty") == []
+
+
+def client(url):
+    """Return a client of a server of S3."""
+    import fsspec
+
+    return fsspec.filesystem("s3", skip_instance_cache=True, **fsspec_options("s3://b", s3_storage(url)))
+
+
+def test_a_store_that_honours_them_is_ok(s3, tmp_path, examined):
+    """The real server is sound, with and without a lake; its clock agrees; nothing is left behind."""
+    Lake.create("s3://bucket/good", s3_storage(s3))
+    for name, there in (("good", ["bucket/good/ranklake.json"]), ("none", [])):
+        written(tmp_path, lake={"uri": f"s3://bucket/{name}"}, storage=s3_storage(s3))
+        found = examined()
+        assert found["conditional-writes"][0]["what"] == "honoured"
+        assert any("agrees with" in one["what"] for one in found["clock"])
+        assert client(s3).find(f"bucket/{name}") == there
+
+
+def test_fault_a_store_that_can_only_be_read(s3, tmp_path, examined):
+    """Where each write is forbidden the line says which right is missing."""
+    Lake.create("s3://bucket/read", s3_storage(s3))
+    with Proxy(s3) as proxy:
+        proxy.rule = lambda seen: 403 if seen.method == "PUT" else None
+        written(tmp_path, lake={"uri": "s3://bucket/read"}, storage=s3_storage(proxy.url))
+        found = examined()
+    held(found, "conditional-writes", "warning", "s3://bucket/read", "right to write")
+    assert found["lake"][0]["state"] == "ok"
+
+
+def test_fault_no_such_bucket(s3, tmp_path, examined):
+    """A bucket that nobody made is told as that."""
+    written(tmp_path, lake={"uri": "s3://nobodys/lake"}, storage=s3_storage(s3))
+    held(examined(), "conditional-writes", "failed", "no such bucket", "make the bucket")
+
+
+class _Wrong(BaseHTTPRequestHandler):
+    """A service whose clock is ten minutes ahead, and that knows nobody."""
+
+    def do_HEAD(self):
+        self.send_response_only(403)
+        self.send_header("Date", self.date_time_string(time.time() + 600))
+        self.end_headers()
+
+    do_GET = do_PUT = do_HEAD  # noqa: N815 - likewise
+
+    def log_message(self, *_):
+        """Say nothing."""
+
+
+@contextlib.contextmanager
+def serving(handler):
+    """Serve HTTP for the block; give the URL."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_fault_a_wrong_clock(tmp_path, examined):
+    """A clock ten minutes behind the store's is a failure that names the service to mend."""
+    with serving(_Wrong) as url:
+        written(tmp_path, lake={"uri": "s3://bucket/lake"}, storage=s3_storage(url))
+        held(examined(), "clock", "failed", "s behind it", "chrony or ntpd")
+
+
+@pytest.mark.leaky("a client that waits for a store that never answers: it ends with the process")
+def test_fault_a_store_that_hangs(tmp_path, examined):
+    """A store that takes connections and never answers costs the time limit, not more; the rest is looked at."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        written(tmp_path, lake={"uri": "s3://bucket/lake"}, storage=s3_storage(url))
+        began = time.monotonic()
+        found = examined("--limit-s", "1")
+        assert time.monotonic() - began < 20
+    held(found, "store", "failed", "no answer within 1 s", "network")
+    assert found["disk"][0]["state"] == "ok"
+
+
+def test_fault_too_little_disk(tmp_path, examined):
+    """Less room than one process may take while the store is away is a warning."""
+    written(tmp_path, capture={"disk_budget_bytes": 1 << 60})
+    held(examined(), "disk", "warning", "free", "disk_budget_bytes")
+
+
+def test_fault_no_room_can_be_reserved(tmp_path, examined):
+    """A limit on file sizes is found by the same call by which capture makes its files."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
+    try:
+        found = examined()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    held(found, "preallocation", "failed", "cannot be reserved (File too large)", "ulimit -f")
+
+
+def test_fault_the_local_spool_is_a_file(tmp_path, examined):
+    """A local spool that cannot be one names the variable to set."""
+    (tmp_path / "local").write_text("")
+    held(examined(), "local-spool", "failed", "is no folder", "RANKLAKE_LOCAL_SPOOL")
+
+
+def test_fault_a_process_died_and_its_segments_wait(tmp_path, examined):
+    """What a killed rank left, and a segment older than the agent's patience, are named with the command to run."""
+    killed = subprocess.run([sys.executable, "-c", RECORDER], capture_output=True, text=True, check=False)
+    assert (killed.returncode, killed.stdout) == (-signal.SIGKILL, "recorded\n"), killed.stderr
+    held(examined(), "local-spool", "warning", "processes that died, not sealed: died rank 0", "ranklake agent --once")
+    (folder,) = (tmp_path / "local" / "died" / "a0").iterdir()
+    waits = folder / f"steps-000007~2026-03-01~12~{'0' * 64}.sealed"
+    waits.write_bytes(b"PAR1")
+    old = time.time() - 5000
+    os.utime(waits, (old, old))
+    held(examined(), "local-spool", "warning", "12 rows in 1 segment wait to be sent", "ranklake agent --once")
