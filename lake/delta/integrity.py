@@ -96,9 +96,13 @@ def damaged(lake: "Lake", table: str, some: pa.Table | Iterable[Mapping[str, Any
     rows = (
         some.select(["path", "size_bytes", "num_records", "date"]).to_pylist() if isinstance(some, pa.Table) else some
     )
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        found = pool.map(lambda row: _examined(lake, table, row), rows)
-        return [one for one in found if one is not None]
+    rows = list(rows)
+    if len(rows) <= 1:  # starting a thread takes longer than a look at a small file
+        found = [_examined(lake, table, row) for row in rows]
+    else:
+        with ThreadPoolExecutor(min(_AT_ONCE, len(rows))) as pool:
+            found = list(pool.map(lambda row: _examined(lake, table, row), rows))
+    return [one for one in found if one is not None]
 
 
 def refuse_damaged(lake: "Lake", table: str, some: pa.Table | Iterable[Mapping[str, Any]]) -> None:

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from ranklake.lake.delta.integrity import refuse_damaged
 from ranklake.lake.query.sql import session
-from ranklake.lake.rollups.inputs import NOTHING, WHOLE, Key, Recorded, Snapshot, State, combined, day_of, partition
+from ranklake.lake.rollups.inputs import NOTHING, WHOLE, Key, Snapshot, combined, day_of, partition
+from ranklake.lake.rollups.lineage import Recorded, State
 from ranklake.lake.rollups.session import AFFECTED, replace_table
 from ranklake.lake.rollups.thresholds import MAX_DAYS
 

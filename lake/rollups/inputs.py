@@ -1,8 +1,7 @@
-"""What a rollup's inputs are now, and what they were when it last read them.
+"""What a rollup's inputs are now.
 
-An input partition's fingerprint is the digest of the names of its files, which never change once written. The table
-``lineage`` keeps, for each output partition, the fingerprint of every input partition that it was computed from; a
-rollup is due where the two differ. Whole-run rollups keep theirs under the output partition "" (the whole table).
+An input partition's fingerprint is the digest of the names of its files, which never change once written. A rollup is
+due where it differs from what `lineage` keeps.
 
 A partition that retention took away is no change: what was computed from it stays as it was, even if late rows come
 after.
@@ -11,7 +10,7 @@ after.
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -24,13 +23,11 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import files, fingerprint
 from ranklake.lake.delta.read import read, read_some
 from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.plans.ledger import append_own
 from ranklake.lake.query.scan import live_files
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from ranklake.lake.rollups.declaration import Rollup
     from ranklake.lake.storage.store import Lake
 
 WHOLE: Final = ""
@@ -111,18 +108,6 @@ class Snapshot:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """What lineage says of one input partition of one output partition: its fingerprint, and by which code."""
-
-    fingerprint: str
-    transform_sha256: str
-
-
-State = dict[str, dict[Key, Recorded]]
-"""Output partition to what it was computed from."""
-
-
 def snapshot(lake: "Lake", table: str) -> Snapshot:
     """Open a table as it is now."""
     handle = delta_table(lake, table)
@@ -169,8 +154,7 @@ class Tables:
     """The lake as one run of rollups sees it: what was looked at once is not looked at again.
 
     On an object store each look at a table takes requests, and a run asks for the same tables again and again. A rollup
-    that wrote its table says so by `changed`; of lineage each rollup asks for its own rows alone, which nobody else
-    writes.
+    that wrote its table says so by `changed`.
     """
 
     def __init__(self, lake: "Lake") -> None:
@@ -187,20 +171,6 @@ class Tables:
         """Have a table looked at anew."""
         self._snapshots.pop(name, None)
 
-    def recorded(self, rollup: "Rollup", version: int) -> State:
-        """Return the latest lineage of a rollup's output.
-
-        Lineage of versions above the given one, which is the output's own (`ABSENT` if it was never written), is of a
-        table that is gone or was set back, and says nothing.
-        """
-        rows = self._lineage
-        mine = pc.and_(pc.equal(rows["output_table"], rollup.name), pc.less_equal(rows["output_version"], version))
-        state: State = defaultdict(dict)
-        for row in rows.filter(mine).sort_by("ts").to_pylist():
-            key = (row["input_table"], row["input_partition"])
-            state[row["output_partition"]][key] = Recorded(row["input_fingerprint"], row["transform_sha256"])
-        return dict(state)
-
     @cached_property
     def retired(self) -> set[Key]:
         """Partitions that applied retention plans took away, or files of them."""
@@ -212,44 +182,3 @@ class Tables:
             for row in rows
             if row["row_kind"] == "item" and row["retention_plan"] in applied
         }
-
-    @cached_property
-    def _lineage(self) -> pa.Table:
-        columns = ["output_table", "output_partition", "input_table", "input_partition", "input_fingerprint"]
-        return read(self.lake, contract("lineage"), [*columns, "transform_sha256", "output_version", "ts"])
-
-
-def record(
-    lake: "Lake", rollup: "Rollup", version: int, read_from: Mapping[str, Snapshot], state: Mapping[str, dict[Key, str]]
-) -> None:
-    """Append to lineage what output partitions were computed from.
-
-    Parameters
-    ----------
-    version
-        Delta version of the output that holds the result; `ABSENT` if there was nothing to write.
-    state
-        Output partition to fingerprint by input partition.
-
-    If this fails after the output was committed, the same partitions are computed once more next time, to the same
-    result.
-    """
-    now = datetime.now(UTC)
-    rows = [
-        {
-            "output_table": rollup.name,
-            "output_partition": output,
-            "output_version": version,
-            "input_table": table,
-            "input_version": None if read_from[table].version == ABSENT else read_from[table].version,
-            "input_fingerprint": digest,
-            "transform": rollup.name,
-            "transform_sha256": rollup.sha256,
-            "ts": now,
-            "date": now.date(),
-            "input_partition": name,
-        }
-        for output, inputs in state.items()
-        for (table, name), digest in inputs.items()
-    ]
-    append_own(lake, "lineage", lambda _: rows)

@@ -13,6 +13,7 @@ from ranklake.lake.delta.integrity import Damage, DamagedFileError, damaged
 from ranklake.lake.rollups.declaration import Rollup
 from ranklake.lake.rollups.due import Due, due_days, due_runs, reaches
 from ranklake.lake.rollups.inputs import ABSENT, Key, Snapshot, Tables, partition
+from ranklake.lake.rollups.lineage import Lineage
 from ranklake.lake.rollups.registry import chosen
 from ranklake.lake.rollups.work import Work
 
@@ -75,22 +76,23 @@ def run_rollups(
     rollups = chosen(names, lake.prices)
     results = []
     tables = Tables(lake)
-    for done, rollup in enumerate(rollups):
-        if progress:
-            progress(done, len(rollups))
-        results.append(_bring_up_to_date(tables, rollup, full=full))
+    with Lineage(lake) as lineage:
+        for done, rollup in enumerate(rollups):
+            if progress:
+                progress(done, len(rollups))
+            results.append(_bring_up_to_date(tables, lineage, rollup, full=full))
     if progress:
         progress(len(rollups), len(rollups))
     return results
 
 
-def _bring_up_to_date(tables: Tables, rollup: Rollup, *, full: bool) -> RollupResult:
+def _bring_up_to_date(tables: Tables, lineage: Lineage, rollup: Rollup, *, full: bool) -> RollupResult:
     began = time.monotonic()
     lake = tables.lake
     inputs = {name: tables.snapshot(name) for name in rollup.tables}
     output = tables.snapshot(rollup.name)
-    state = {} if full else tables.recorded(rollup, output.version)
-    work = Work(lake, rollup, inputs, output)
+    state = {} if full else lineage.recorded(rollup, output)
+    work = Work(lake, rollup, inputs, output, lineage)
     if rollup.scope == "partition":
         work.days(due_days(rollup, inputs, output, state, tables.retired))
     else:
@@ -128,11 +130,18 @@ def recompute(
     Raises `DamagedFileError` where inputs are damaged; damaged files of the rollup itself are what this mends.
     """
     (rollup,) = (one for one in chosen([name], lake.prices) if one.name == name)
-    tables = Tables(lake)
+    with Lineage(lake) as lineage:
+        return _recompute(Tables(lake), lineage, rollup, days, dry_run=dry_run)
+
+
+def _recompute(
+    tables: Tables, lineage: Lineage, rollup: Rollup, days: Collection[date], *, dry_run: bool
+) -> tuple[list[date], list[date]]:
+    lake, name = tables.lake, rollup.name
     inputs = {table: tables.snapshot(table) for table in rollup.tables}
     output = tables.snapshot(rollup.name)
     gone = tables.retired
-    work = Work(lake, rollup, inputs, output, anyway=True)
+    work = Work(lake, rollup, inputs, output, lineage, anyway=True)
     held = {day for day in output.fingerprints if day in days}
     if rollup.scope == "partition":
         frozen = {day for day in days if (name, partition(day)) in gone or reaches(rollup, day, gone)}

@@ -1,6 +1,5 @@
 """One rollup at work: what is due is computed, and replaces the dates that came out different."""
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, timedelta
@@ -16,7 +15,8 @@ from ranklake.lake.query.sql import session
 from ranklake.lake.rollups.declaration import Rollup
 from ranklake.lake.rollups.due import Due
 from ranklake.lake.rollups.evaluate import evaluate_day, evaluate_days, evaluate_runs
-from ranklake.lake.rollups.inputs import ABSENT, Key, Snapshot, day_of, partition, record
+from ranklake.lake.rollups.inputs import ABSENT, Key, Snapshot, day_of, partition
+from ranklake.lake.rollups.lineage import Lineage, commit_metadata
 from ranklake.lake.rollups.pieces import AT_ONCE, WHOLE_RANGE, Range, ranges
 
 if TYPE_CHECKING:
@@ -38,13 +38,14 @@ class Work:
         rollup: Rollup,
         inputs: Mapping[str, Snapshot],
         output: Snapshot,
+        lineage: Lineage,
         *,
         anyway: bool = False,
     ) -> None:
         self.anyway = anyway  # whether dates that come out as they were are replaced, too
         self.lake, self.rollup, self.inputs = lake, rollup, inputs
         self.contract = contract(rollup.name)
-        self.output = output
+        self.output, self.lineage = output, lineage
         self.version = output.version
         self.replaced: list[date] = []
         self.computed = self.rows = 0
@@ -136,7 +137,7 @@ class Work:
         self._commit()
 
     def _commit(self) -> None:
-        """Replace the dates that came out different, in one commit; then write lineage of all that were computed."""
+        """Replace the dates that came out different, in one commit; then note lineage of all that were computed."""
         self.computed += len(self._waiting)
         news = {day: rows for day, rows in self._waiting.items() if self.anyway or not self._stands(day, rows)}
         if news:
@@ -145,13 +146,13 @@ class Work:
                 self.contract,
                 pa.concat_tables(news.values()),
                 list(news),
-                metadata=self._metadata(),
+                metadata=commit_metadata(self.rollup, self._state),
                 expected_version=None if self.version == ABSENT else self.version,
             )
             self.replaced += news
             self.rows += sum(rows.num_rows for rows in news.values())
         if self._state:
-            record(self.lake, self.rollup, self.version, self.inputs, self._state)
+            self.lineage.note(self.rollup, self.version, self.inputs, self._state)
         self._waiting, self._state = {}, {}
 
     def _stands(self, day: date, rows: pa.Table) -> bool:
@@ -165,13 +166,6 @@ class Work:
         except DamagedFileError:  # what was computed anew takes its place
             return False
         return bool(_sorted(held, self.contract.grain).equals(_sorted(rows, self.contract.grain)))
-
-    def _metadata(self) -> dict[str, str]:
-        inputs = {
-            output: {f"{table}/{name}": digest[:16] for (table, name), digest in found.items()}
-            for output, found in self._state.items()
-        }
-        return {"rollup": self.rollup.name, "transform_sha256": self.rollup.sha256, "inputs": json.dumps(inputs)}
 
 
 def _sorted(rows: pa.Table, grain: Sequence[str]) -> pa.Table:

@@ -17,8 +17,8 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import files, number_of, replace_partitions, swap
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.rollups import work
-from ranklake.lake.rollups.inputs import record, snapshot
+from ranklake.lake.rollups.inputs import snapshot
+from ranklake.lake.rollups.lineage import Lineage
 from ranklake.lake.rollups.reach import Input
 from ranklake.lake.rollups.registry import ROLLUPS, UnknownRollupError, chosen
 from ranklake.lake.rollups.runner import run_rollups
@@ -330,28 +330,72 @@ def test_code_that_no_longer_reads_a_table_goes_on(lake, name):
     older = replace(rollup, inputs=(*rollup.inputs, Input("runs", rollup.inputs[0].reach)))
     inputs = {table: snapshot(lake, table) for table in older.tables}
     output = "" if rollup.scope == "run" else f"date={DAY}"
-    record(lake, older, delta_table(lake, name).version(), inputs, {output: {("runs", f"date={DAY}"): "x"}})
+    with Lineage(lake) as lineage:
+        lineage.note(older, delta_table(lake, name).version(), inputs, {output: {("runs", f"date={DAY}"): "x"}})
     ingest(lake, run_of("b", seed=1))
     assert all(result.version is not None for result in run_rollups(lake, [name]) if result.name == name)
     assert written(run_rollups(lake, [name])) == {}
 
 
-def test_a_crash_before_lineage_does_no_harm(lake, monkeypatch):
-    """Killed between the commit and its lineage, the next run computes the same partitions to the same rows."""
+def dies(*_arguments):
+    raise KeyboardInterrupt
+
+
+def roll_without_lineage(lake, monkeypatch):
+    """Roll up, as a process does that is killed when all is committed and lineage is not."""
+    with monkeypatch.context() as patched:
+        patched.setattr(Lineage, "write", dies)
+        with pytest.raises(KeyboardInterrupt):
+            roll_some(lake)
+
+
+def test_a_round_writes_lineage_once(lake):
+    """What all rollups of a round were computed from is one commit: the table is made, and written to."""
+    ingest(lake, run_of("a"))
+    roll_some(lake)
+    assert versions(lake)["lineage"] == 1
+
+
+def test_a_round_that_fails_writes_lineage_of_what_it_committed(lake):
+    """Rollups before the failing one are at rest afterwards."""
     ingest(lake, run_of("a"))
 
-    def dies(*_arguments):
-        raise KeyboardInterrupt
+    def fails(done, _total):
+        if done == 1:
+            raise LookupError("of the second rollup")
 
-    with monkeypatch.context() as patched:
-        patched.setattr(work, "record", dies)
-        with pytest.raises(KeyboardInterrupt):
-            run_rollups(lake, ["step_rollup"])
-    once = read(lake, contract("step_rollup"))
-    assert once.num_rows == 30
-    (done,) = run_rollups(lake, ["step_rollup"])
-    assert (done.computed, done.partitions) == (1, ())
-    assert read(lake, contract("step_rollup")).equals(once)
+    names = ["step_rollup", "rank_health"]
+    with pytest.raises(LookupError, match="second"):
+        run_rollups(lake, names, progress=fails)
+    assert [(result.name, result.computed) for result in run_rollups(lake, names)] == [(names[0], 0), (names[1], 1)]
+
+
+def test_a_crash_before_lineage_does_no_harm(lake, monkeypatch):
+    """Killed between its commits and their lineage, a round is computed again to the same rows, and written down."""
+    ingest(lake, run_of("a"))
+    roll_without_lineage(lake, monkeypatch)
+    before = versions(lake)
+    assert before["lineage"] is None
+    assert before["goodput"] is not None
+    again = roll_some(lake)
+    assert all(result.computed for result in again)
+    assert written(again) == {}
+    assert versions(lake) == {**before, "lineage": 1}
+    assert [result.computed for result in roll_some(lake)] == [0] * len(again)
+
+
+def test_what_is_gone_after_a_crash_before_lineage_goes_from_the_rollups(lake, monkeypatch):
+    """A run that only the killed round knew, on a date of its own, is erased from the facts: no rollup keeps it."""
+    ingest(lake, run_of("a"))
+    roll_some(lake)
+    ingest(lake, run_of("gone", start=NOON + timedelta(days=1), seed=5))
+    roll_without_lineage(lake, monkeypatch)
+    assert "gone" in read(lake, contract("goodput"))["run"].to_pylist()
+    drop(lake, NEXT)
+    roll_some(lake)
+    for name, found in state(lake, SOME).items():
+        assert set(found["run"].to_pylist()) == {"a"}, name
+    assert written(roll_some(lake)) == {}
 
 
 def test_lineage_says_which_versions_a_partition_came_from(rolled):
