@@ -94,6 +94,5 @@ class HeadRecords:
 def head_records(lake: Lake) -> list[HeadRecords]:
     """Return where a lake's heads are: beside the table, then the witness, where one is configured."""
     beside = HeadRecords(lake, FOLDER)
-    if not lake.trust.audit_witness:
-        return [beside]
-    return [beside, HeadRecords(Lake.place(lake.trust.audit_witness, lake.storage))]
+    witness = lake.config.audit.witness
+    return [beside, HeadRecords(Lake.place(witness, lake.storage))] if witness else [beside]

@@ -93,8 +93,8 @@ class Loader:
     ) -> None:
         self._lake, self._reader, self._target, self._authenticator = lake, reader, target, authenticator
         self._most_bytes = most_bytes
-        self._opener = Opener(lake.limits)
-        self._decoder = SmallSegments(lake.limits)
+        self._opener = Opener(lake.config.ingest)
+        self._decoder = SmallSegments(lake.config.ingest)
         self._raw: dict[str, bytes] = {}
 
     def load(self, plan: Sequence[PlannedSegment]) -> Iterator[Loaded]:
@@ -124,7 +124,7 @@ class Loader:
         if target is None or name is None or odd or not 0 < name.rows <= PART_ROWS:
             return False
         try:
-            raw = self._raw[path] = self._reader.read(within(row, self._lake.limits))
+            raw = self._raw[path] = self._reader.read(within(row, self._lake.config.ingest))
             if hashlib.sha256(raw).hexdigest() != row["sha256"]:
                 return False
             if name.key_id:
@@ -180,7 +180,7 @@ class Loader:
         if "ts" not in rows.column_names or rows["ts"].null_count:  # refused rows have none
             return None
         firsts, lasts = extremes(rows["ts"].cast(pa.int64()), counts)
-        if not all(map(self._lake.limits.spans_few_dates, zip(firsts, lasts, strict=True))):
+        if not all(map(self._lake.config.ingest.spans_few_dates, zip(firsts, lasts, strict=True))):
             return None
         for segment, extent in zip(batch.segments, zip(firsts, lasts, strict=True), strict=True):
             segment.first, segment.last = moments(extent)
@@ -245,7 +245,7 @@ class Loader:
             "taken": False,
         }
         try:
-            examine(raw, segment, self._opener, self._target, row, unasked, self._lake.limits)
+            examine(raw, segment, self._opener, self._target, row, unasked, self._lake.config.ingest)
         except Exception:  # noqa: BLE001 - it is not what it was, or its key is gone
             return None
         return replace(said_by(segment, self._target), signed=place["signed"])

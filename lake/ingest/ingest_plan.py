@@ -98,7 +98,7 @@ def compose(
         "spool": spool.address,
         "writer": f"ranklake {ranklake.__version__}",
         "versions": {table: _version(lake, table) for table in [*tables, "rejects"]},
-        **lake.limits.saying(),
+        **lake.config.ingest.saying(),
         "left": len(new) - len(chosen) + unopened,
         "rules": [rule.facts() for rule in rules.values()],
         "segments": list(plan_rows(spool, chosen, earlier_cuts(known, files), recorded, list(rules))),
@@ -119,10 +119,10 @@ def _news(
     for listing, unopened in spool.listings(history.near, rounds, PLAN_SEGMENTS):
         known = history.of(listing)
         new, closed = unknown(listing, known, damaged_when(lake, known)), unopened
-        fit, left_alone = sort_out(new, known, lake.limits, spool.is_readable)
+        fit, left_alone = sort_out(new, known, lake.config.ingest, spool.is_readable)
         found = candidates(spool, fit)
         needed = {one.key_id for one in found if one.key_id}
-        missing = {key_id for key_id in needed if not has_key(lake.encryption_key, key_id)}
+        missing = {key_id for key_id in needed if not has_key(lake.config.encryption_key, key_id)}
         ready = [one for one in found if one.refused or (one.key_id not in missing and one.prefix not in lacking)]
         if len(ready) >= PLAN_SEGMENTS:
             break
@@ -185,7 +185,9 @@ def _carry_out(
 ) -> list[dict[str, Any]]:
     """Write all files of a plan, then commit them but for the ledger's; return the account of its segments."""
     workers = workers.fitting(expected_cpu_s(plan.body["segments"]))
-    authenticator = Authenticator(lake.encryption_key, lake.writers.restored(plan.body.get("rules", [])))
+    authenticator = Authenticator(
+        lake.config.encryption_key, lake.config.spool.writers.restored(plan.body.get("rules", []))
+    )
     tries = attempts.times_begun(WHOLE)
     # What died often is cut as it was each time, whatever workers there are; in between as if nothing were wrong,
     # since whoever kills drivers for being slow would never see an end.

@@ -93,7 +93,7 @@ def ingest(
         Whether to merge small files of the tables that got rows, where enough have come together.
     """
     started = time.monotonic()
-    lake = lake.guarded(spool.writers)
+    lake = lake.configured(spool=spool.config.spool)
     outcomes: dict[int, list[dict[str, Any]]] = {}
     waiting: Counter[str] = Counter()
     held: dict[str, str] = {}

@@ -59,7 +59,7 @@ def load(
         segment = Incoming(path, row["sha256"], row["bytes"], segment_name(path))
         tried.append(segment)
         try:
-            raw, is_whole = _steady(read(within(row, lake.limits, path)), path, segment, again or read)
+            raw, is_whole = _steady(read(within(row, lake.config.ingest, path)), path, segment, again or read)
         except FileNotFoundError:
             segment.unreadable = GONE
             continue
@@ -67,7 +67,7 @@ def load(
             segment.unreadable = error.what
             continue
         try:
-            examine(raw, segment, opener, target, row, authenticator, lake.limits, is_whole=is_whole)
+            examine(raw, segment, opener, target, row, authenticator, lake.config.ingest, is_whole=is_whole)
         except NotAuthenticError as error:
             segment.unreadable = error.what
         except (EncryptionError, MemoryError, ImportError):  # Arrow's own error of memory is one of Python's, too

@@ -42,8 +42,8 @@ def compact(group: Group) -> Compacted:
 
 
 def _compact(group: Group) -> Compacted:
-    lake = Lake.open(group.lake_uri, group.storage).limited(group.limits)
-    spool = Spool(group.spool_uri, group.storage, limits=group.limits)
+    lake = Lake.open(group.lake_uri, group.storage).configured(ingest=group.limits)
+    spool = Spool(group.spool_uri, group.storage, lake.config)
     target = recorded_table(group.table)
     paths = (path for row in group.segments for path in (row["path"], *row["others"]))
     reader = Reader(spool.fs, paths, spool.root)
@@ -98,8 +98,8 @@ def _slot_file(row: PlannedSegment) -> tuple[Any, ...]:
 
 def set_aside(group: Group, why: str) -> Compacted:
     """Put segments into quarantine for a reason, as if they were damaged; raises what the store does."""
-    lake = Lake.open(group.lake_uri, group.storage).limited(group.limits)
-    spool = Spool(group.spool_uri, group.storage, limits=group.limits)
+    lake = Lake.open(group.lake_uri, group.storage).configured(ingest=group.limits)
+    spool = Spool(group.spool_uri, group.storage, lake.config)
     outcomes = []
     for row in group.segments:
         segment = Incoming(row["path"], row["sha256"], row["bytes"], segment_name(row["path"]), unreadable=why)

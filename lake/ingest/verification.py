@@ -19,28 +19,30 @@ from ranklake.printable import printable_name
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan
     from ranklake.lake.storage.store import Lake
+    from ranklake.lake.trust.writers import Writers
 
 
 def verify_ingest(lake: "Lake", plan: "Plan") -> None:
     """Look whether all that the plan reads lies in its spool, and whether that is one of ours."""
-    if lake.trust.spools and _root(lake, plan.body["spool"]) not in {_root(lake, uri) for uri in lake.trust.spools}:
+    if lake.config.spools and _root(lake, plan.body["spool"]) not in {_root(lake, uri) for uri in lake.config.spools}:
         uri = plan.body["spool"]
         mend = f"if that is a spool of yours, finish it with --spool {uri}; else remove the file"
         raise refusal(lake, plan, f"the plan reads another spool: {uri}", mend)
     inside = f"{_root(lake, plan.body['spool'])}/"
+    writers = lake.config.spool.writers
     for row in plan.body["segments"]:
         for path in segment_paths(row):
             if not path.startswith(inside):
                 raise refusal(lake, plan, f"the plan reads what is not in its spool: {path}")
         if not row.get("refused"):
-            _verify_signature(lake, plan, row, inside)
+            _verify_signature(lake, writers, plan, row, inside)
 
 
-def _verify_signature(lake: "Lake", plan: "Plan", row: Mapping[str, Any], inside: str) -> None:
+def _verify_signature(lake: "Lake", writers: "Writers", plan: "Plan", row: Mapping[str, Any], inside: str) -> None:
     """Look whether the plan asks of a segment what the operator asks of its prefix."""
     below = row["path"].removeprefix(inside)
-    own, name = lake.writers.of(below), segment_name(row["path"])
-    against = lake.writers.against(below, name) if name is not None else ""
+    own, name = writers.of(below), segment_name(row["path"])
+    against = writers.against(below, name) if name is not None else ""
     asked = own is not None and _asks_signatures(plan.body.get("rules"), row.get("rule"), own.prefix)
     if against or (own is not None and own.require_signed and not asked):
         mend = "if it is your own, finish it under the [[spool.prefixes]] that it was made under; else remove the file"

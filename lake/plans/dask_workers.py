@@ -5,14 +5,14 @@ Only descriptions of work and of its results pass through the scheduler; rows ne
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from importlib import import_module
 from multiprocessing import resource_tracker
-from types import MappingProxyType
 from typing import Any, Final
 
+from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.workers import ONE, InProcess, Result, Room, Task, Workers, WorkersError
 
 
@@ -104,8 +104,7 @@ needs as much again for its next batch, and pages that are touched for the first
 where segments are small. The most that it holds stays the same."""
 
 
-_NO_TLS: Final[Mapping[str, str]] = MappingProxyType({})
-
+_DEFAULT: Final = DaskSection()
 _QUIET: Final = {
     "distributed.worker.profile.enabled": False,
     "distributed.admin.tick.interval": "500ms",
@@ -116,26 +115,18 @@ driver takes while workers are at it."""
 
 
 @contextmanager
-def workers(
-    address: str = "", count: int = 0, memory_limit: str = "2GiB", tls: Mapping[str, str] = _NO_TLS
-) -> Iterator[OnDask]:
-    """Give workers on a Dask cluster: the one at `address`, else a local one that lives as long as the context.
+def workers(section: DaskSection = _DEFAULT) -> Iterator[OnDask]:
+    """Give workers on a Dask cluster: the one by address, else a local one that lives as long as the context.
 
-    Parameters
-    ----------
-    tls
-        Paths of PEM files for the cluster at `address`: ``tls_ca_file``, ``tls_client_cert``, ``tls_client_key``. With
-        any of them nothing is sent but by TLS. A local cluster makes a key of its own.
-
-    Raises `WorkersError` if no scheduler answers at the address within ten seconds, a file of `tls` is not there, or
-    the memory limit is no amount.
+    A local cluster makes a TLS key of its own. Raises `WorkersError` if no scheduler answers at the address within ten
+    seconds, a file for TLS is not there, or the memory limit is no amount.
     """
     # distributed costs a third of a second to import and many commands need no cluster.
     import dask
     from distributed import Client, Security
 
-    if address:
-        for name, path in tls.items():
+    if address := section.address:
+        for name, path in (tls := section.tls).items():
             if not os.path.isfile(path):  # noqa: PTH113 - as Dask takes it
                 raise WorkersError("no such file", where=f"[dask] {name} = {path}", mend="name a PEM file")
         security = {"security": Security(require_encryption=True, **tls)} if tls else {}
@@ -147,12 +138,12 @@ def workers(
         with client:
             yield OnDask(client)
         return
-    _check_memory(memory_limit)
+    _check_memory(section.memory_limit)
     said = os.environ.get(_PURGE)
     kept = {f"distributed.nanny.pre-spawn-environ.{_PURGE}": said or "-1"}
     with _interrupts_held(), dask.config.set(_QUIET | kept):
         cluster = import_module("ranklake.lake.plans.local_cluster").local_cluster(
-            count or min(4, os.cpu_count() or 1), memory_limit
+            section.workers or min(4, os.cpu_count() or 1), section.memory_limit
         )
     if said is None:  # Dask tells its workers by setting it here: it is not for this process
         os.environ.pop(_PURGE, None)
@@ -161,19 +152,17 @@ def workers(
 
 
 @contextmanager
-def on_demand(
-    address: str = "", count: int = 0, memory_limit: str = "2GiB", tls: Mapping[str, str] = _NO_TLS
-) -> Iterator[Workers]:
+def on_demand(section: DaskSection = _DEFAULT) -> Iterator[Workers]:
     """Give workers that do small work in this process, and start a local cluster for the first that is large.
 
-    Who names a cluster (`address`) or how many workers it has (`count`) gets it at once, for all work. Raises what
-    `workers` does, and at once where the memory limit is no amount.
+    Who names an address or a number of workers gets that cluster at once, for all work. Raises what `workers` does, and
+    at once where the memory limit is no amount.
     """
-    if not address:
-        _check_memory(memory_limit)
+    if not section.address:
+        _check_memory(section.memory_limit)
     with ExitStack() as stack:
-        start = partial(stack.enter_context, workers(address, count, memory_limit, tls))
-        yield start() if address or count else OnDemand(start)
+        start = partial(stack.enter_context, workers(section))
+        yield start() if section.address or section.workers else OnDemand(start)
 
 
 def _check_memory(limit: str) -> None:

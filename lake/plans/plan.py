@@ -179,7 +179,7 @@ def write_and_carry_out(
         if plan is None:
             return None
         if waiting is None:
-            if not lake.put_if_absent(plan.name, sealed(plan, lake.trust.plans_key).to_json()):
+            if not lake.put_if_absent(plan.name, sealed(plan, lake.config.plans.key).to_json()):
                 continue
             mine = plan
         try:

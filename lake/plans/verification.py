@@ -55,10 +55,10 @@ def no_file(lake: "Lake", plan: Plan, path: str) -> RefusedPlanError:
 
 
 def _verify_seal(lake: "Lake", plan: Plan) -> None:
-    trust = lake.trust
-    if trust.plans_key and SEAL in plan.body and not is_sealed(plan.facts, trust.plans_key):
+    seal = lake.config.plans
+    if seal.key and SEAL in plan.body and not is_sealed(plan.facts, seal.key):
         raise refusal(lake, plan, "the plan's seal is not that of its key")
-    if trust.require_signed_plans and (SEAL not in plan.body or not trust.plans_key):
+    if seal.require_signed_plans and (SEAL not in plan.body or not seal.key):
         mend = "find out who put the file there; if it is your own from before, finish it once without "
         raise refusal(lake, plan, "the plan has no seal, and one is required", f"{mend}require_signed_plans")
 

@@ -122,7 +122,7 @@ def replay(
     if not target.envelope:
         what = f"a {target.kind} table that is made neither of segments nor by a rollup"
         raise ReplayError(what, where=table, mend="name a table that ranks record, or a rollup")
-    composer = _Composer(lake.guarded(spool.writers), spool, workers, table, (first, last), progress)
+    composer = _Composer(lake.configured(spool=spool.config.spool), spool, workers, table, (first, last), progress)
     if dry_run:
         chosen = select(lake, spool, table, first, last)
         return composer.result(None, chosen, chosen.live, began)
@@ -209,8 +209,8 @@ class _Composer:
                         number,
                         created,
                         store_rejects=False,
-                        authenticator=Authenticator(self.lake.encryption_key),
-                        limits=self.lake.limits,
+                        authenticator=Authenticator(self.lake.config.encryption_key),
+                        limits=self.lake.config.ingest,
                     ),
                     days,
                 )

@@ -12,6 +12,7 @@ from ranklake.lake.rollups.lookups import PRICES, dtypes, facility, peaks
 from ranklake.lake.rollups.prices import price_table
 from ranklake.lake.rollups.pseudonyms import pseudonym_table
 from ranklake.lake.rollups.reach import Input
+from ranklake.lake.trust.lake_config import DEFAULT, LakeConfig
 
 
 class UnknownRollupError(RanklakeError):
@@ -117,11 +118,10 @@ ROLLUPS: Final = (
 """In an order in which each comes after what it reads."""
 
 
-def chosen(names: Iterable[str] | None = None, prices: str = "") -> tuple[Rollup, ...]:
+def chosen(names: Iterable[str] | None = None, config: LakeConfig = DEFAULT) -> tuple[Rollup, ...]:
     """Return the rollups of these names and those that they read, in order; all without names.
 
-    `prices` names the operator's price table, for those that ask for one. Raises `UnknownRollupError` with the nearest
-    name.
+    Those that ask for the operator's prices get them from `config`. Raises `UnknownRollupError` with the nearest name.
     """
     by_name = {rollup.name: rollup for rollup in ROLLUPS}
     wanted: set[str] = set()
@@ -134,7 +134,7 @@ def chosen(names: Iterable[str] | None = None, prices: str = "") -> tuple[Rollup
             wanted.add(name)
             pending += [table for table in by_name[name].tables if table in by_name]
     found = tuple(rollup for rollup in ROLLUPS if rollup.name in wanted)
-    if not prices:
+    if not config.cost.prices:
         return found
-    lookup = {PRICES: partial(price_table, prices)}
+    lookup = {PRICES: partial(price_table, config.cost.prices)}
     return tuple(replace(one, lookups={**one.lookups, **lookup}) if PRICES in one.lookups else one for one in found)

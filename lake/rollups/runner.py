@@ -73,7 +73,7 @@ def run_rollups(
     All rollups see an input as of one version. Raises `UnknownRollupError`, and `LostRaceError` if another
     process changes the same table meanwhile. Rollups before the failing one stay committed; running again goes on.
     """
-    rollups = chosen(names, lake.prices)
+    rollups = chosen(names, lake.config)
     results = []
     tables = Tables(lake)
     with Lineage(lake) as lineage:
@@ -129,7 +129,7 @@ def recompute(
     run on them was, computed from. Raises as `run_rollups`; inputs that are rollups themselves are taken as they are.
     Raises `DamagedFileError` where inputs are damaged; damaged files of the rollup itself are what this mends.
     """
-    (rollup,) = (one for one in chosen([name], lake.prices) if one.name == name)
+    (rollup,) = (one for one in chosen([name], lake.config) if one.name == name)
     with Lineage(lake) as lineage:
         return _recompute(Tables(lake), lineage, rollup, days, dry_run=dry_run)
 

@@ -17,8 +17,7 @@ from ranklake.lake.spool.spooled import _TABLE, MISPLACED, Spooled, unfit
 from ranklake.lake.storage.listing import Listed, written
 from ranklake.lake.storage.objects import delta_options, file_system
 from ranklake.lake.storage.reachability import LakeUnreachableError, unreachable
-from ranklake.lake.trust.limits import DEFAULT, Limits
-from ranklake.lake.trust.writers import ANYBODY, Writers
+from ranklake.lake.trust.lake_config import DEFAULT, LakeConfig
 from ranklake.printable import printable_name
 from ranklake.segments.segment import NotASegmentError, SegmentName
 
@@ -36,13 +35,13 @@ class Spool:
         Folder or object-store URI, as capture was given it.
     storage
         Options under delta-rs's names.
-    writers
-        Who may write where: segments are looked for below each of the prefixes, too.
-    limits
-        How much of it to take at a time.
+    config
+        What the operator configured: segments are looked for below each prefix, too, and none larger is opened.
 
     Attributes
     ----------
+    writers
+        Who may write where.
     root
         The spool's own folder, for its file system.
     passed_over
@@ -53,19 +52,18 @@ class Spool:
         self,
         uri: str,
         storage: dict[str, str] | None = None,
-        writers: Writers = ANYBODY,
-        limits: Limits = DEFAULT,
+        config: LakeConfig = DEFAULT,
     ) -> None:
         self.uri = uri.rstrip("/")
         self._storage = delta_options(self.uri, storage or {})
         self.fs, root = file_system(self.uri, self._storage)
         self.address = root if isinstance(self.fs, LocalFileSystem) else self.uri
-        self.writers, self.limits = writers, limits
+        self.config, self.writers = config, config.spool.writers
         self.root = root.rstrip("/")
         prefixes = dict.fromkeys(("", *(one.prefix for one in self.writers.prefixes)))
         self._roots = [f"{self.root}/{prefix}/segments".replace("//segments", "/segments") for prefix in prefixes]
         if isinstance(self.fs, LocalFileSystem):
-            self.fs = SpoolFolder(root, limits.segment_bytes)
+            self.fs = SpoolFolder(root, config.ingest.segment_bytes)
         self.passed_over: dict[str, str] = {}
 
     def listing(self, known: Known | None = None, rounds: Rounds | None = None) -> list[Spooled]:
@@ -131,7 +129,7 @@ class Spool:
         """Return what some files are, and what is in those that are packs."""
         packs = {path: one.size_bytes for path, one in files.items() if pack_name(path)}
         try:
-            contents = look_into(self.fs, packs, self.limits.segment_bytes, self.root)
+            contents = look_into(self.fs, packs, self.config.ingest.segment_bytes, self.root)
         except (OSError, LakeUnreachableError) as error:
             raise self._unlisted(error) from None
         spooled = [self._look(one) for path, one in files.items() if path not in packs]

@@ -30,9 +30,7 @@ from ranklake.lake.storage.reachability import (
     unreachable,
     unsafe,
 )
-from ranklake.lake.trust.limits import DEFAULT, Limits
-from ranklake.lake.trust.operator import Trust
-from ranklake.lake.trust.writers import ANYBODY, Writers
+from ranklake.lake.trust.lake_config import DEFAULT, LakeConfig
 
 __all__ = [
     "FORMAT",
@@ -62,16 +60,8 @@ class Lake:
         Options under delta-rs's names, for delta-rs and (translated) for fsspec.
     fs, root
         The file system and the path of the lake in it.
-    encryption_key
-        Where the keys of encrypted segments are, for ingest; see `ranklake.segments.keys`.
-    writers
-        Who may put segments where, for ingest; see `ranklake.lake.trust.writers`.
-    prices
-        The operator's price table, for the rollup `cost`; see `ranklake.lake.rollups.prices`.
-    trust
-        What the operator holds the lake against.
-    limits
-        What one segment may ask of ingest.
+    config
+        What the operator configured of it.
     opened
         Handles on tables that `ranklake.lake.delta.tables.latest` keeps, by name. They stay in this process.
     sound
@@ -82,11 +72,7 @@ class Lake:
     storage: dict[str, str] = field(default_factory=dict)
     fs: Any = field(default=None, repr=False, compare=False)
     root: str = ""
-    encryption_key: str = ""
-    prices: str = ""
-    trust: Trust = field(default_factory=Trust)
-    writers: Writers = ANYBODY
-    limits: Limits = DEFAULT
+    config: LakeConfig = field(default=DEFAULT, repr=False)
     opened: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     sound: dict[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -95,19 +81,19 @@ class Lake:
         return {**self.__dict__, "opened": {}, "sound": {}}
 
     @classmethod
-    def open(cls, uri: str, storage: dict[str, str] | None = None, encryption_key: str = "") -> "Lake":
+    def open(cls, uri: str, storage: dict[str, str] | None = None, config: LakeConfig = DEFAULT) -> "Lake":
         """Open an existing lake. Raises `NotALakeError` or `LakeUnreachableError`."""
-        lake = cls._at(uri, storage, encryption_key)
+        lake = cls._at(uri, storage, config)
         _read_marker(lake)
         return lake
 
     @classmethod
-    def create(cls, uri: str, storage: dict[str, str] | None = None, encryption_key: str = "") -> "Lake":
+    def create(cls, uri: str, storage: dict[str, str] | None = None, config: LakeConfig = DEFAULT) -> "Lake":
         """Open the lake, making it first where the place is empty or absent. Creating twice at once is harmless.
 
         Raises `NotALakeError`, `LakeUnreachableError`, or `UnsafeStoreError`; what this call put there is gone then.
         """
-        lake = cls._at(uri, storage, encryption_key)
+        lake = cls._at(uri, storage, config)
         made = False
         try:
             # Another process may be making the lake right now: its marker, whole or not, is no stranger's file, and
@@ -131,34 +117,22 @@ class Lake:
         return lake
 
     @classmethod
-    def _at(cls, uri: str, storage: dict[str, str] | None, encryption_key: str) -> "Lake":
+    def _at(cls, uri: str, storage: dict[str, str] | None, config: LakeConfig) -> "Lake":
         options = delta_options(uri, storage or {})
         fs, root = file_system(uri, options)
         if not isinstance(fs, LocalFileSystem) and _ESCAPE.search(root):
             mend = "name another; a space or a letter beyond ASCII may stand there as it is"
             raise LakeError("Delta clients take % and two digits for an escaped character", where=uri, mend=mend)
-        return cls(uri.rstrip("/"), options, fs, root.rstrip("/"), encryption_key)
+        return cls(uri.rstrip("/"), options, fs, root.rstrip("/"), config)
 
-    def priced(self, prices: str) -> "Lake":
-        """Return the lake with a price table, the path of a CSV file; an empty one stands for none."""
-        return replace(self, prices=prices)
-
-    def trusting(self, trust: Trust) -> "Lake":
-        """Return the lake as held against what the operator keeps elsewhere."""
-        return replace(self, trust=trust)
+    def configured(self, **sections: Any) -> "Lake":  # noqa: ANN401 - a section's own type
+        """Return the lake with parts of its configuration replaced; their names are the fields of `LakeConfig`."""
+        return replace(self, config=replace(self.config, **sections))
 
     @classmethod
     def place(cls, uri: str, storage: dict[str, str] | None = None) -> "Lake":
         """Return a place outside any lake, to keep small files in. Raises `LakeUnreachableError`."""
-        return cls._at(uri.removeprefix("file:") if not uri.startswith("file://") else uri, storage, "")
-
-    def guarded(self, writers: Writers) -> "Lake":
-        """Return the lake with what is said of who may write to its spools."""
-        return replace(self, writers=writers)
-
-    def limited(self, limits: Limits) -> "Lake":
-        """Return the lake with other limits to what one segment may ask of ingest."""
-        return replace(self, limits=limits)
+        return cls._at(uri.removeprefix("file:") if not uri.startswith("file://") else uri, storage, DEFAULT)
 
     @property
     def address(self) -> str:

@@ -17,71 +17,22 @@ from typing import Any, Self
 
 from ranklake.capture.common.settings import PREFIX, Settings
 from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.lake.plans.dask_section import DaskSection
+from ranklake.lake.trust.lake_config import AuditSection, CostSection, LakeConfig, PlansSection, SpoolSection
 from ranklake.lake.trust.limits import Limits
-from ranklake.lake.trust.operator import Trust
-from ranklake.lake.trust.writers import Prefix, Writers
+from ranklake.lake.trust.writers import Prefix
 
 
 class ConfigError(RanklakeError):
     """A configuration file or value that cannot be used."""
 
 
-def _variable(name: str) -> str:
-    """Declare a key that an environment variable overrides. Text; empty by default."""
-    found: str = field(default="", metadata={"variable": name})
-    return found
-
-
 @dataclass(frozen=True, slots=True)
 class LakeSection:
     """Where the governed tables are."""
 
-    uri: str = _variable("RANKLAKE_LAKE")
-    """Folder or object-store URI of the lake; overridden by ``RANKLAKE_LAKE`` and ``--lake``."""
-
-
-@dataclass(frozen=True, slots=True)
-class SpoolSection:
-    """Where capture uploads segments to and ingest reads them from."""
-
-    uri: str = _variable("RANKLAKE_SPOOL")
-    """Folder or object-store URI of the spool; overridden by ``RANKLAKE_SPOOL`` and ``--spool``."""
-    local: str = ""
-    """Folder on a node's own disk that ranks record into; ``RANKLAKE_LOCAL_SPOOL`` wins. Empty: below /var/tmp."""
-    prefixes: tuple[Prefix, ...] = ()
-    """Who may write where, each as a table ``[[spool.prefixes]]``; see `ranklake.lake.trust.writers.Prefix`."""
-
-    def __post_init__(self) -> None:
-        Writers(self.prefixes)  # raises `ValueError`
-
-    @property
-    def writers(self) -> Writers:
-        """What is said of all prefixes."""
-        return Writers(self.prefixes)
-
-
-@dataclass(frozen=True, slots=True)
-class DaskSection:
-    """What runs the tasks of ingest."""
-
-    address: str = ""
-    """Scheduler address such as ``tls://host:8786``; empty starts a local cluster where there is enough to do."""
-    workers: int = 0
-    """Processes of a local cluster that does all work; 0 means one per core, four at most, and none for small work."""
-    memory_limit: str = "2GiB"
-    """Memory of each local worker process."""
-    tls_ca_file: str = ""
-    """PEM file of whom to trust at `address`; with any of these three nothing is sent there but by TLS."""
-    tls_client_cert: str = ""
-    """PEM file of the certificate to show there."""
-    tls_client_key: str = ""
-    """PEM file of its key."""
-
-    @property
-    def tls(self) -> dict[str, str]:
-        """Those of the three that are named, as `ranklake.lake.plans.dask_workers.workers` takes them."""
-        said = {name: getattr(self, name) for name in ("tls_ca_file", "tls_client_cert", "tls_client_key")}
-        return {name: path for name, path in said.items() if path}
+    uri: str = field(default="", metadata={"variable": "RANKLAKE_LAKE"})
+    """Folder or object-store URI of the lake; overridden by ``--lake``, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +52,6 @@ class SqlSection:
 
 
 @dataclass(frozen=True, slots=True)
-class CostSection:
-    """What devices cost."""
-
-    prices: str = _variable("RANKLAKE_PRICES")
-    """Price table (CSV), see docs/goodput.md; overridden by ``RANKLAKE_PRICES``. Empty: costs are unknown."""
-
-
-@dataclass(frozen=True, slots=True)
 class ArtifactsSection:
     """Which places that ranks recorded commands may open."""
 
@@ -123,26 +66,6 @@ class RetentionSection:
 
     policies: str = ""
     """Policy file; empty means the packaged ``retention/policies.yaml``."""
-
-
-@dataclass(frozen=True, slots=True)
-class AuditSection:
-    """What the audit trail is held against."""
-
-    witness: str = _variable("RANKLAKE_AUDIT_WITNESS")
-    """Where its head is written down outside the lake: ``file:/folder`` or a URI that who writes the lake cannot write;
-    overridden by ``RANKLAKE_AUDIT_WITNESS``. Empty: only beside the table."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlansSection:
-    """Whether plans are sealed with a key that who writes the bucket need not have."""
-
-    key: str = _variable("RANKLAKE_PLANS_KEY")
-    """Where the keys are: ``file:/path``, ``env:NAME`` or ``command:/path``; the first seals, all are believed;
-    overridden by ``RANKLAKE_PLANS_KEY``. Empty: plans are not sealed."""
-    require_signed_plans: bool = False
-    """Refuse a plan that is found without a seal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +90,11 @@ class Config:
     """The file that was read, as an absolute path; empty if there is none."""
 
     @property
-    def trust(self) -> Trust:
-        """What the lake is held against."""
+    def lake_config(self) -> LakeConfig:
+        """What whoever opens the lake or the spool goes by: all sections that the two have in common, and the keys."""
+        shared = {item.name: getattr(self, item.name) for item in fields(LakeConfig) if item.name in _SECTIONS}
         spools = (self.spool.uri,) if self.spool.uri else ()
-        return Trust(self.audit.witness, self.plans.key, self.plans.require_signed_plans, spools)
+        return LakeConfig(**shared, encryption_key=self.capture.encryption_key, spools=spools)
 
     @property
     def overlay(self) -> Path | None:

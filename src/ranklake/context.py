@@ -9,7 +9,7 @@ Commands and flows get all of it here, so that a setting reaches each of them. N
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
@@ -20,7 +20,7 @@ from ranklake.lake.plans.dask_workers import on_demand
 from ranklake.lake.plans.workers import Workers
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.storage.store import Lake
-from ranklake.lake.trust.operator import Trust
+from ranklake.lake.trust.lake_config import LakeConfig
 from ranklake.redaction.redact import redact_uri
 from ranklake.retention.policy import Policies, load_policies
 
@@ -33,19 +33,19 @@ class Context:
     ----------
     config
         The configuration, with what was given in its place.
-    trust
-        What the lake is held against. Plans may read the configured spool and the one that was given.
+    lake_config
+        Its part that the lake and the spool go by. Plans may read the configured spool and the one that was given.
     """
 
     config: Config
-    trust: Trust = field(repr=False)
+    lake_config: LakeConfig = field(repr=False)
 
     @classmethod
     def of(cls, configured: Config, given: Mapping[str, object] | None = None) -> Self:
         """Return the context for a configuration and what overrides it, by ``section.key``."""
         config = configured.overridden(given or {})
-        trust = configured.trust if configured.spool == config.spool else configured.trust.reading(config.spool.uri)
-        return cls(config, trust)
+        spools = dict.fromkeys((*configured.lake_config.spools, *config.lake_config.spools))
+        return cls(config, replace(config.lake_config, spools=tuple(spools)))
 
     def __repr__(self) -> str:
         lake, spool = redact_uri(self.config.lake.uri), redact_uri(self.config.spool.uri)
@@ -68,26 +68,19 @@ class Context:
 
     def open_lake(self) -> Lake:
         """Open the lake. Raises `ConfigError`, `NotALakeError` or `LakeUnreachableError`."""
-        return self._equipped(Lake.open(self.lake_uri, self.config.storage, self.config.capture.encryption_key))
+        return Lake.open(self.lake_uri, self.config.storage, self.lake_config)
 
     def create_lake(self) -> Lake:
         """Open the lake, making it where its place is empty. Raises also `UnsafeStoreError`."""
-        return self._equipped(Lake.create(self.lake_uri, self.config.storage, self.config.capture.encryption_key))
-
-    def _equipped(self, lake: Lake) -> Lake:
-        config = self.config
-        lake = lake.trusting(self.trust).limited(config.ingest).guarded(config.spool.writers)
-        return lake.priced(config.cost.prices)
+        return Lake.create(self.lake_uri, self.config.storage, self.lake_config)
 
     def spool(self) -> Spool:
         """Return the spool. Raises `ConfigError` if there is none."""
-        config = self.config
-        return Spool(self.spool_uri, config.storage, config.spool.writers, config.ingest)
+        return Spool(self.spool_uri, self.config.storage, self.lake_config)
 
     def workers(self) -> AbstractContextManager[Workers]:
         """Give the workers that carry out plans; see `ranklake.lake.plans.dask_workers.on_demand`."""
-        dask = self.config.dask
-        return on_demand(dask.address, dask.workers, dask.memory_limit, dask.tls)
+        return on_demand(self.config.dask)
 
     @property
     def overlay(self) -> Path | None:

@@ -46,6 +46,7 @@ from ranklake.lake.delta.read import read_files
 from ranklake.lake.ingest import ingest_plan
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.task import compact
+from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_workers import workers
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.spool.spool import Spool
@@ -272,7 +273,7 @@ def cores(table: str, rows: int, place: Path) -> bool:
     for number in range(3):
         for count, times in took.items():
             bare[count].append(_side_by_side(count, spool, table, place))
-            with workers(count=count) as crew:
+            with workers(DaskSection(workers=count)) as crew:
                 for lake in (Lake.create(str(place / f"lake-{count}-{number}-{time_}")) for time_ in ("warm", "timed")):
                     began = time.perf_counter()
                     ingest(lake, Spool(str(spool)), crew)

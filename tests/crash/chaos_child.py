@@ -13,6 +13,7 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.audit.trail import record
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.maintenance.run import upkeep
+from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_workers import workers
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.spool.spool import Spool
@@ -27,7 +28,7 @@ def drive(lake, spool, storage, address, seed):
     _arm(seed)
 
     def once():
-        with workers(address) as crew:
+        with workers(DaskSection(address)) as crew:
             while True:
                 ingest(Lake.create(lake, storage), Spool(spool, storage), crew)
                 time.sleep(0.05)

@@ -36,7 +36,7 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.status.reconciliation import balance
 from ranklake.lake.storage.store import Lake
-from ranklake.lake.trust.operator import Trust
+from ranklake.lake.trust.lake_config import AuditSection
 
 ROWS = 60
 EVERY_CASES = 10
@@ -82,7 +82,7 @@ class Place:
 
     def opened(self):
         """Open the lake anew, as a process does."""
-        return Lake.create(self.lake_uri, self.storage).trusting(Trust(audit_witness=f"file:{self.witness}"))
+        return Lake.create(self.lake_uri, self.storage).configured(audit=AuditSection(f"file:{self.witness}"))
 
     def spooled(self):
         """Open the spool."""

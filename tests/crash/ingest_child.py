@@ -22,7 +22,7 @@ from ranklake.lake.maintenance.run import upkeep
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.storage.store import Lake
-from ranklake.lake.trust.operator import Trust
+from ranklake.lake.trust.lake_config import AuditSection
 
 MODE, NUMBER = "never", 0
 ROOM = str(Path(sys.modules["ranklake.lake"].__file__).parent)
@@ -50,7 +50,7 @@ if __name__ == "__main__":
         threading.Thread(target=die_later, daemon=True).start()
     else:
         sys.setprofile(watch)
-    lake = Lake.create(LAKE).trusting(Trust(audit_witness=f"file:{LAKE}-witness"))
+    lake = Lake.create(LAKE).configured(audit=AuditSection(f"file:{LAKE}-witness"))
     ingest(lake, Spool(SPOOL), InProcess())
     trail.record(lake, "child", "test.act", "ingest")
     trail.record_all(lake, [trail.Entry("child", "test.once", f"{number}", once=True) for number in range(3)])

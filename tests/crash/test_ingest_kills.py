@@ -26,7 +26,7 @@ from ranklake.lake.plans.plan import last_finished, read_plan
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.status.reconciliation import balance
 from ranklake.lake.storage.store import Lake
-from ranklake.lake.trust.operator import Trust
+from ranklake.lake.trust.lake_config import AuditSection
 
 KILLS = int(os.environ.get("RANKLAKE_KILLS", "20"))
 SEED = int(os.environ.get("RANKLAKE_SEED", "20261120"))
@@ -97,7 +97,7 @@ def test_killed_ingest_and_upkeep_lose_and_repeat_nothing(tmp_path, capsys):
     assert refused == Counter(bad)
     faults = [fault for item in balance(opened, Spool(str(spool)).listing()) for fault in item.faults]
     assert faults_of_others(faults) == []
-    proof = prove(opened.trusting(Trust(audit_witness=f"file:{lake}-witness")))
+    proof = prove(opened.configured(audit=AuditSection(f"file:{lake}-witness")))
     assert (proof.why, set(proof.witnessed.values())) == ("", {proof.rows})
     assert Counter(row["action"] for row in trail(opened))["test.once"] == 3
     assert CANARY not in b"".join(path.read_bytes() for path in lake.rglob("*") if path.is_file())

@@ -368,5 +368,5 @@ def test_history_of_many_dates_is_cut(lake, spool, tmp_path, mapping, monkeypatc
     monkeypatch.setattr("ranklake.capture.importers.typed_rows.DATES_PER_SEGMENT", 3)
     lines = [f"2020-05-{1 + number % 8:02d} 00:01:00,x,{number},,1,25,h\n" for number in range(20)]
     file = written(tmp_path / "vc.csv", HEADER + "".join(lines))
-    assert imported(lake.limited(Limits(dates=3)), spool, "table", file, mapping=mapping).rows["pools"] == 20
+    assert imported(lake.configured(ingest=Limits(dates=3)), spool, "table", file, mapping=mapping).rows["pools"] == 20
     assert ask(lake, """SELECT count(*) n FROM segments WHERE "table" = 'pools'""") == [{"n": 7}]

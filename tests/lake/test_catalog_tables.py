@@ -123,14 +123,14 @@ def test_a_wrong_clock_makes_no_growth(tmp_path):
         wrong = step_rows(5, segment=segment, start=datetime(year, 5, 1, tzinfo=UTC))
         put_segment(spool, wrong, rows_before=4000 + 5 * segment)
     any_time = Limits(future_hours=10**6)
-    bring(lake.limited(any_time), spool)
+    bring(lake.configured(ingest=any_time), spool)
     size = table_size("steps", *live_files(lake, "steps"))
     assert (size.first_date.year, size.last_date.year, size.rows) == (2021, 2099, 4010)
     assert size.daily_rows == 2000
     assert size.daily_bytes < size.stored_bytes / 2
     only = Lake.create(str(tmp_path / "only"))
     put_segment(tmp_path / "other", step_rows(5, start=datetime(2099, 5, 1, tzinfo=UTC)))
-    bring(only.limited(any_time), tmp_path / "other")
+    bring(only.configured(ingest=any_time), tmp_path / "other")
     assert table_size("steps", *live_files(only, "steps")).daily_rows is None
 
 

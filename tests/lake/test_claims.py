@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from bringing import under
 from ciphered import ONE, TWO, encrypt_segment, source_of
 from packing import pack_up
 from segments import DAY, put_segment, step_rows
@@ -19,11 +20,12 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.status.reconciliation import balance
 from ranklake.lake.storage.store import Lake
+from ranklake.lake.trust.lake_config import LakeConfig
 from ranklake.lake.trust.writers import ANYBODY, CONFLICT, NOT_SIGNED, Prefix, Writers
 
 
 def bring(lake, spool, writers=ANYBODY):
-    return ingest(lake, Spool(str(spool), None, writers), InProcess())
+    return ingest(lake, Spool(str(spool), None, under(writers)), InProcess())
 
 
 def losses(lake):
@@ -40,7 +42,7 @@ def reasons(lake):
 
 
 def adds_up(lake, spool, writers=ANYBODY):
-    listing = Spool(str(spool), None, writers).listing()
+    listing = Spool(str(spool), None, under(writers)).listing()
     assert [fault for item in balance(lake, listing) for fault in item.faults] == []
 
 
@@ -104,7 +106,7 @@ def test_once_the_first_has_left_the_spool_a_repeat_is_taken_for_one(lake, spool
 def test_of_two_that_come_together_the_vouched_for_is_heard_first(spool, tmp_path, how):
     """Whatever their names' order, a signed or encrypted segment beats the clear one of its stream."""
     writers = Writers((Prefix(keys=source_of(tmp_path / "sign", ONE)),))
-    lake = Lake.create(str(tmp_path / "lake"), encryption_key=source_of(tmp_path / "keys", TWO))
+    lake = Lake.create(str(tmp_path / "lake"), config=LakeConfig(encryption_key=source_of(tmp_path / "keys", TWO)))
     genuine = step_rows(10)
     path = put_segment(spool, genuine)
     if how == "signed":

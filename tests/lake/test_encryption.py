@@ -23,6 +23,7 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.status.reconciliation import balance
 from ranklake.lake.storage.store import Lake
+from ranklake.lake.trust.lake_config import LakeConfig
 from ranklake.segments import keys
 from ranklake.segments.envelope import EncryptionError, Key, MissingKeyError, NotAuthenticError, decrypt, encrypt
 from ranklake.segments.keys import Keyring, find_key, read_keyring
@@ -188,7 +189,7 @@ def test_a_mixed_spool_comes_in_whole(spool, tmp_path, packed):
     """Plain segments and those of an old and a new key are read in one go, in packs as well."""
     if packed:
         pack_up(spool, sorted(spool.glob("segments/*/steps/*")))
-    lake = Lake.create(str(tmp_path / "lake"), encryption_key=source_of(tmp_path / "keys", TWO, ONE))
+    lake = Lake.create(str(tmp_path / "lake"), config=LakeConfig(encryption_key=source_of(tmp_path / "keys", TWO, ONE)))
     done = bring(lake, spool)
     assert (done.rows_stored, done.unreadable, done.waiting) == (30, 0, {})
     assert stored(lake) == [0] * 10 + [1] * 10 + [2] * 10
@@ -201,7 +202,7 @@ def test_segments_whose_key_is_not_there_wait(spool, tmp_path, packed):
     if packed:
         pack_up(spool, sorted(spool.glob("segments/*/steps/*")))
     keyring = tmp_path / "keys"
-    lake = Lake.create(str(tmp_path / "lake"), encryption_key=source_of(keyring, ONE))
+    lake = Lake.create(str(tmp_path / "lake"), config=LakeConfig(encryption_key=source_of(keyring, ONE)))
     done = bring(lake, spool)
     assert (done.rows_stored, done.unreadable, done.waiting) == (20, 0, {TWO.id: 1})
     assert not (tmp_path / "lake" / "quarantine").exists()
@@ -216,7 +217,9 @@ def test_segments_whose_key_is_not_there_wait(spool, tmp_path, packed):
 
 def test_a_plan_that_names_them_is_not_carried_out_without_the_key(spool, tmp_path):
     """A driver that finds it unfinished stops with one line and quarantines nothing; one with the key goes on."""
-    with_keys = Lake.create(str(tmp_path / "lake"), encryption_key=source_of(tmp_path / "keys", ONE, TWO))
+    with_keys = Lake.create(
+        str(tmp_path / "lake"), config=LakeConfig(encryption_key=source_of(tmp_path / "keys", ONE, TWO))
+    )
 
     class Dies(InProcess):
         """Workers that are gone when they are needed."""
@@ -238,7 +241,7 @@ def test_bytes_under_another_segments_name_are_quarantined(spool, tmp_path):
     """An encrypted segment that is renamed does not open: it is put aside, counted, and the others come in."""
     (path,) = spool.glob(f"segments/*/steps/*.{ONE.id}.enc")
     path.rename(path.with_name(path.name.replace("~000001~", "~000009~")))
-    lake = Lake.create(str(tmp_path / "lake"), encryption_key=source_of(tmp_path / "keys", ONE, TWO))
+    lake = Lake.create(str(tmp_path / "lake"), config=LakeConfig(encryption_key=source_of(tmp_path / "keys", ONE, TWO)))
     done = bring(lake, spool)
     assert (done.rows_stored, done.unreadable) == (20, 1)
     assert read(lake, contract("segments"), ["unreadable"])["unreadable"].drop_null().to_pylist() == [

@@ -23,6 +23,7 @@ from ranklake.lake.spool import local_folder
 from ranklake.lake.spool.gate import DENIED, IRREGULAR, MEMBER_LIKE, TOO_LARGE, UNPRINTABLE, UNSTEADY, UnreadError
 from ranklake.lake.spool.local_folder import SpoolFolder
 from ranklake.lake.spool.spool import Spool
+from ranklake.lake.trust.lake_config import LakeConfig
 from ranklake.lake.trust.limits import DEFAULT, Limits
 from ranklake.segments.segment import METADATA_KEY, NotASegmentError, SegmentFooter, SegmentName
 
@@ -75,7 +76,7 @@ def wreck(said, rows=None):
 
 def passed(spool, limits=DEFAULT):
     """Return what a look at the spool passes over, by the file's own name."""
-    seen = Spool(str(spool), limits=limits)
+    seen = Spool(str(spool), config=LakeConfig(ingest=limits))
     seen.listing()
     return {path.rpartition("/")[2]: why for path, why in seen.passed_over.items()}
 
@@ -280,7 +281,7 @@ def test_a_segment_that_is_too_large_waits(lake, spool):
     put_segment(spool, step_rows(5))
     large = put_segment(spool, step_rows(5_000, segment=1), rows_before=5)
     limits = Limits(segment_bytes=large.stat().st_size - 1)
-    done = bring(lake.limited(limits), spool)
+    done = bring(lake.configured(ingest=limits), spool)
     assert (done.rows_stored, done.held) == (5, {TOO_LARGE: 1})
     assert adds_up(lake, spool)["steps"].in_flight == 5_000
     assert bring(lake, spool).rows_stored == 5_000

@@ -29,6 +29,7 @@ from ranklake.lake.ingest.index_summary import History
 from ranklake.lake.ingest.ingestion_index import damaged_when
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.maintenance.run import upkeep
+from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_workers import on_demand, workers
 from ranklake.lake.plans.plan import DamagedPlanError
 from ranklake.lake.plans.workers import InProcess, WorkersError
@@ -530,7 +531,7 @@ def test_what_workers_cannot_do_is_said_in_one_error(tmp_path, lake, spool):
 @pytest.mark.parametrize("start", [workers, on_demand])
 def test_memory_that_is_no_amount(start):
     """A memory limit that cannot be read is refused before anything is started."""
-    with pytest.raises(WorkersError, match="lots"), start(memory_limit="lots"):
+    with pytest.raises(WorkersError, match="lots"), start(DaskSection(memory_limit="lots")):
         pass
 
 

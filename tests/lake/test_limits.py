@@ -72,7 +72,7 @@ def test_a_bomb_is_set_aside_and_told(lake, spool, limits, rows, options, why):
     put_segment(spool, step_rows(10))
     bomb(spool, rows, **options)
     began = time.process_time()
-    done = bring(lake.limited(limits), spool)
+    done = bring(lake.configured(ingest=limits), spool)
     took_s = time.process_time() - began
     assert (done.rows_stored, done.unreadable) == (10, 1)
     assert [why in said for said in told(lake)] == [True]
@@ -89,7 +89,7 @@ def test_a_bomb_of_rows_is_refused_before_it_is_decoded(lake, spool):
     assert path.stat().st_size < 100_000
     before = pa.total_allocated_bytes()
     pool_before = pa.default_memory_pool().max_memory()
-    assert bring(lake.limited(Limits(decoded_bytes=64 * 2**20)), spool).unreadable == 1
+    assert bring(lake.configured(ingest=Limits(decoded_bytes=64 * 2**20)), spool).unreadable == 1
     assert pa.default_memory_pool().max_memory() - max(pool_before, before) < 16 * 2**20
     assert "decoded_bytes" in told(lake)[0]
 
@@ -117,7 +117,7 @@ def test_a_plan_is_carried_out_under_the_limits_that_it_was_made_under(lake, spo
     assert plan is not None
     lake.put_if_absent(plan.name, plan.to_json())
     assert Limits.said(Plan.from_json(plan.to_json(), "").body) == Limits()
-    done = bring(lake.limited(Limits(decoded_bytes=1)), spool)
+    done = bring(lake.configured(ingest=Limits(decoded_bytes=1)), spool)
     assert (done.rows_stored, done.unreadable) == (2_000, 0)
 
 

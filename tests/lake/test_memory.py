@@ -14,6 +14,7 @@ from ranklake.lake.delta.parquet import write_days
 from ranklake.lake.delta.tables import ensure_table
 from ranklake.lake.ingest import ingest_plan
 from ranklake.lake.ingest.run import ingest
+from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_workers import workers
 from ranklake.lake.plans.workers import ONE, InProcess, Room
 from ranklake.lake.spool.spool import Spool
@@ -35,7 +36,7 @@ def peak():
 def test_a_small_worker_takes_smaller_pieces(lake, spool):
     """One task of more rows than the worker could hold goes through, by the worker that began it, within its limit."""
     rows = telemetry.fill(spool, "spans", 1_200_000)
-    with workers(count=1, memory_limit=str(LIMIT_BYTES)) as crew:
+    with workers(DaskSection(workers=1, memory_limit=str(LIMIT_BYTES))) as crew:
         assert crew.room() == Room(1, LIMIT_BYTES)
         ((before, _),) = crew.client.run(peak).values()
         done = ingest(lake, Spool(str(spool)), crew)

@@ -27,6 +27,7 @@ from ranklake.lake.spool.packs import Reader
 from ranklake.lake.spool.purging import purge
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.storage.store import Lake
+from ranklake.lake.trust.lake_config import LakeConfig
 from ranklake.segments.pack import NotAPackError, PackName, pack, read_directory, salvage
 
 
@@ -145,7 +146,7 @@ def test_a_backlog_is_opened_as_plans_take_it(lake, spool, tmp_path, monkeypatch
     assert sum(opened) < 12 * 3
     assert bring(lake, spool).plans == []
     assert adds_up(lake, spool)["steps"].stored == 10 * few
-    keyed = Lake.open(lake.uri, encryption_key=source_of(tmp_path / "keys", ONE))
+    keyed = Lake.open(lake.uri, config=LakeConfig(encryption_key=source_of(tmp_path / "keys", ONE)))
     assert bring(keyed, spool).rows_stored == 240 - 10 * few
     assert len(set(stored_slots(lake))) == 240
 

@@ -21,6 +21,7 @@ from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.plans import action_plan
+from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_workers import workers
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.plan import last_finished
@@ -149,7 +150,7 @@ def test_packs_on_a_real_cluster(site):
     pack_up(site.spool)
     assert ingest(site.lake, Spool(str(site.spool)), InProcess()).rows_stored == 400
     before = whole(site)
-    with workers(count=2) as crew:
+    with workers(DaskSection(workers=2)) as crew:
         done = again(site, crew=crew)
     assert (done.segments, done.rows) == (2, 400)
     assert whole(site).equals(before)

@@ -16,6 +16,7 @@ from ranklake.lake.rollups.prices import COLUMNS, PriceError, price_table, read_
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.rollups.session import replace_table
 from ranklake.lake.storage.store import Lake
+from ranklake.lake.trust.lake_config import CostSection
 
 HOUR = 3600 * 10**9
 NEXT = DAY + timedelta(days=1)
@@ -246,7 +247,7 @@ def test_a_corrected_price_is_computed_again(tmp_path):
         "events": [{"ts": NOON, "event": "run_start"}, {"ts": NOON + timedelta(hours=1), "event": "run_end"}],
     }.items():
         append(lake, table, facts)
-    priced = lake.priced(prices(tmp_path, ",,0.123456789,EUR,2026-01-01,"))
+    priced = lake.configured(cost=CostSection(prices(tmp_path, ",,0.123456789,EUR,2026-01-01,")))
 
     def brought():
         (done,) = (one for one in run_rollups(priced, ["cost"]) if one.name == "cost")

@@ -23,6 +23,7 @@ from ranklake.lake.rollups.reach import Input
 from ranklake.lake.rollups.registry import ROLLUPS, UnknownRollupError, chosen
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.storage.store import Lake
+from ranklake.lake.trust.lake_config import CostSection
 
 NEXT = DAY + timedelta(days=1)
 SOME = chosen(["goodput", "rank_health"])
@@ -503,7 +504,7 @@ def test_incremental_is_full_whatever_the_order_of_arrival(tmp_path_factory, see
         "device_name,pool,price_per_device_hour,currency,valid_from,valid_to\n"
         f"a CPU,,0.123456789,EUR,2026-01-01,{NEXT}\na CPU,,2.5,EUR,{NEXT},\n"
     )
-    incremental = Lake.create(str(tmp_path_factory.mktemp("incremental"))).priced(str(prices))
+    incremental = Lake.create(str(tmp_path_factory.mktemp("incremental"))).configured(cost=CostSection(str(prices)))
     cuts = sorted(rng.integers(0, len(pieces), arrivals))
     for low, high in zip([0, *cuts], [*cuts, len(pieces)], strict=True):
         arrived = {}
@@ -511,7 +512,7 @@ def test_incremental_is_full_whatever_the_order_of_arrival(tmp_path_factory, see
             arrived.setdefault(table, []).append(row)
         ingest(incremental, arrived)
         run_rollups(incremental)
-    fresh = Lake.create(str(tmp_path_factory.mktemp("fresh"))).priced(str(prices))
+    fresh = Lake.create(str(tmp_path_factory.mktemp("fresh"))).configured(cost=CostSection(str(prices)))
     for table in sorted(filled | others):
         append(fresh, table, pa.concat_tables([rows(table, facts[table]) for facts in whole if table in facts]))
     run_rollups(fresh)

@@ -13,6 +13,7 @@ from ranklake.capture.importers.imports import import_files
 from ranklake.lake.rollups.registry import chosen
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.storage.store import Lake
+from ranklake.lake.trust.lake_config import CostSection
 from ranklake.quality.check import run_checks
 
 DAYS = 2
@@ -66,7 +67,7 @@ def add_facts(lake, folder, when, run="r1", tables=("runs", "scalars")):
 @pytest.fixture
 def priced(tmp_path):
     (tmp_path / "prices.csv").write_text(PRICES)
-    lake = Lake.create(str(tmp_path / "lake")).priced(str(tmp_path / "prices.csv"))
+    lake = Lake.create(str(tmp_path / "lake")).configured(cost=CostSection(str(tmp_path / "prices.csv")))
     for table, rows in logged().items():
         append(lake, table, rows)
     return lake
@@ -77,7 +78,7 @@ def rolled_up(tmp_path_factory):
     """Give a lake whose run was rolled up before anything was said of it; tests take copies."""
     folder = tmp_path_factory.mktemp("rolled_up")
     (folder / "prices.csv").write_text(PRICES)
-    lake = Lake.create(str(folder / "lake")).priced(str(folder / "prices.csv"))
+    lake = Lake.create(str(folder / "lake")).configured(cost=CostSection(str(folder / "prices.csv")))
     for table, rows in logged().items():
         append(lake, table, rows)
     run_rollups(lake, SHOWN)
@@ -107,7 +108,7 @@ def test_facts_hold_whatever_their_date(priced, rolled_up, tmp_path, offset):
     assert not [one for one in run_checks(priced, ["runs"]).results if one.status == "failed"]
     if offset == timedelta(hours=3):
         return
-    late = copied(rolled_up, tmp_path / "late").priced(str(tmp_path / "prices.csv"))
+    late = copied(rolled_up, tmp_path / "late").configured(cost=CostSection(str(tmp_path / "prices.csv")))
     bring(late, tmp_path / "spool")
     run_rollups(late, SHOWN)
     one, other = (state(lake, chosen(SHOWN)) for lake in (late, priced))

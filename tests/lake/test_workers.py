@@ -7,6 +7,7 @@ import ssl
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -14,6 +15,7 @@ import pytest
 from distributed import Client, Security
 
 from ranklake.config import load_config
+from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_workers import workers
 from ranklake.lake.plans.workers import WorkersError
 
@@ -73,7 +75,7 @@ def turns_strangers_away(port):
 def test_nobody_else_connects_to_a_local_cluster():
     """All that the cluster's processes listen on is TLS of a key of its own; who lacks it runs no code there."""
     before = listening([psutil.Process()])
-    with workers(count=1) as crew:
+    with workers(DaskSection(workers=1)) as crew:
         ports = listening(ours()) - before
         assert {address for address, _ in ports} == {"0100007F"}
         assert len(ports) == 3  # scheduler, nanny, worker
@@ -107,14 +109,14 @@ def test_a_cluster_by_address_is_spoken_to_by_tls_where_configured(tmp_path, mon
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         address = process.stdout.readline().strip()
-        with workers(address, tls=load_config().dask.tls) as crew:
+        with workers(replace(load_config().dask, address=address)) as crew:
             assert crew.room().tasks == 1
         with (
             pytest.raises(WorkersError, match="no Dask scheduler answers"),
-            workers(address.replace("tls", "tcp"), tls=load_config().dask.tls),
+            workers(replace(load_config().dask, address=address.replace("tls", "tcp"))),
         ):
             pass
         process.communicate("", timeout=30)
     (tmp_path / "tls_client_key").unlink()
-    with pytest.raises(WorkersError, match="tls_client_key"), workers(address, tls=load_config().dask.tls):
+    with pytest.raises(WorkersError, match="tls_client_key"), workers(replace(load_config().dask, address=address)):
         pass

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from bringing import under
 from ciphered import ONE, THREE, TWO, encrypt_segment, source_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -28,6 +29,7 @@ from ranklake.lake.replay.run import replay
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.status.reconciliation import balance
 from ranklake.lake.storage.store import Lake
+from ranklake.lake.trust.lake_config import LakeConfig
 from ranklake.lake.trust.writers import (
     FORGED,
     NOT_ENCRYPTED,
@@ -59,7 +61,7 @@ def genuine(spool, number, key=ONE, prefix="team-a", run="a-1", **more):
 
 
 def bring(lake, spool, writers=None):
-    source = Spool(str(spool), None, writers) if writers is not None else Spool(str(spool))
+    source = Spool(str(spool), None, under(writers)) if writers is not None else Spool(str(spool))
     return ingest(lake, source, InProcess())
 
 
@@ -72,7 +74,7 @@ def stored(lake):
 
 
 def adds_up(lake, spool, writers):
-    listing = Spool(str(spool), None, writers).listing()
+    listing = Spool(str(spool), None, under(writers)).listing()
     assert [fault for item in balance(lake, listing) for fault in item.faults] == []
 
 
@@ -206,7 +208,7 @@ def test_unsigned_rows_of_a_signed_stream_are_refused(lake, spool, tmp_path):
 @pytest.mark.parametrize("at_once", [True, False])
 def test_a_clear_forgery_does_not_beat_an_encrypted_stream(spool, tmp_path, at_once):
     """Without any rule, clear rows under the number of a process that encrypts are refused, in whichever order."""
-    lake = Lake.create(str(tmp_path / "lake"), encryption_key=source_of(tmp_path / "keys", ONE))
+    lake = Lake.create(str(tmp_path / "lake"), config=LakeConfig(encryption_key=source_of(tmp_path / "keys", ONE)))
     encrypt_segment(put_segment(spool, step_rows(10)), ONE)
     if not at_once:
         bring(lake, spool)
@@ -236,7 +238,7 @@ def test_what_must_be_encrypted_and_is_not_is_refused(spool, tmp_path):
     keys = source_of(tmp_path / "keys", TWO)
     rule = Prefix("team-a", require_signed=True, require_encryption=True, keys=source_of(tmp_path / "a", ONE))
     writers = Writers((rule,))
-    lake = Lake.create(str(tmp_path / "lake"), encryption_key=keys)
+    lake = Lake.create(str(tmp_path / "lake"), config=LakeConfig(encryption_key=keys))
     genuine(spool, 0)
     assert bring(lake, spool, writers).refused == {"not encrypted": 1}
     encrypt_segment(put_segment(spool / "team-a", step_rows(10, segment=1, incarnation=9)), TWO)
@@ -269,7 +271,7 @@ def test_a_plan_is_not_carried_out_without_its_keys(lake, spool, writers):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        ingest(lake, Spool(str(spool), None, writers), Dies())
+        ingest(lake, Spool(str(spool), None, under(writers)), Dies())
     with pytest.raises(MissingKeyError, match="the plan needs the key"):
         bring(lake, spool)
     assert bring(lake, spool, writers).rows_stored == 10
@@ -365,7 +367,7 @@ def test_segments_of_prefixes_are_replayed_and_leave_the_spool(lake, spool, writ
     genuine(spool, 0, THREE, "team-b", "b-1", incarnation=8)
     bring(lake, spool, writers)
     before = read(lake, contract("steps")).sort_by([("incarnation", "ascending"), ("slot", "ascending")])
-    source = Spool(str(spool), None, writers)
+    source = Spool(str(spool), None, under(writers))
     done = replay(lake, source, InProcess(), "steps", (DAY.date(), DAY.date()))
     assert (done.segments, done.rows) == (2, 20)
     after = read(lake, contract("steps")).sort_by([("incarnation", "ascending"), ("slot", "ascending")])

@@ -71,7 +71,7 @@ LAKE = {  # what each folder of the lake imports, for types and in functions, to
     "maintenance": {"audit", "contracts", "delta", "plans", "spool", "storage"},
     "query": {"contracts", "delta", "storage"},
     "mfu": set(),
-    "rollups": {"contracts", "delta", "mfu", "plans", "query", "storage"},
+    "rollups": {"contracts", "delta", "mfu", "plans", "query", "storage", "trust"},  # the operator's prices
     "pseudonyms": {"rollups"},
     "ingest": {"audit", "contracts", "delta", "maintenance", "plans", "spool", "storage", "trust"},
     "replay": {

@@ -49,13 +49,13 @@ def test_each_setting_reaches_the_lake_and_the_spool(file, tmp_path):
     """Whoever opens the lake by its context has keys, prices, trust, limits and writers; no command leaves one out."""
     context = Context.of(load_config(file))
     for lake in (context.create_lake(), context.open_lake()):
-        assert (lake.prices, lake.encryption_key) == ("prices.csv", "env:KEY")
-        assert (lake.trust.audit_witness, lake.trust.plans_key) == ("file:/witness", "file:/keys")
-        assert lake.trust.require_signed_plans
-        assert lake.trust.spools == (str(tmp_path / "spool"),)
-        assert lake.limits.future_hours == 7
-        assert [one.prefix for one in lake.writers.prefixes] == ["team-a"]
-    assert (context.spool().limits, context.spool().writers) == (lake.limits, lake.writers)
+        assert (lake.config.cost.prices, lake.config.encryption_key) == ("prices.csv", "env:KEY")
+        assert (lake.config.audit.witness, lake.config.plans.key) == ("file:/witness", "file:/keys")
+        assert lake.config.plans.require_signed_plans
+        assert lake.config.spools == (str(tmp_path / "spool"),)
+        assert lake.config.ingest.future_hours == 7
+        assert [one.prefix for one in lake.config.spool.writers.prefixes] == ["team-a"]
+    assert context.spool().config == lake.config == context.lake_config
     assert context.overlay == Path("own")
 
 
@@ -67,7 +67,7 @@ def test_what_is_given_stands_in_place_of_what_is_configured(file, tmp_path):
         "prices.csv",
         3,
     )
-    assert context.trust.spools == (str(tmp_path / "spool"), "s3://other")
+    assert context.lake_config.spools == (str(tmp_path / "spool"), "s3://other")
     with pytest.raises(ConfigError, match="pass --lake URI"):
         Context.of(Config()).open_lake()
 

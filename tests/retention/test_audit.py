@@ -24,7 +24,7 @@ from ranklake.lake.maintenance.merges import FAN_IN
 from ranklake.lake.maintenance.run import upkeep
 from ranklake.lake.plans.ledger import append_own
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.trust.operator import Trust
+from ranklake.lake.trust.lake_config import AuditSection
 
 ACTOR = "Zacharias.Zebra"
 
@@ -221,7 +221,7 @@ def forge_the_end(site):
     for path in (site.folder / "lake/audit").rglob("*.json"):
         if path.stem > f"{4:010d}":
             path.rename(path.with_suffix(".aside"))
-    alone = site.lake.trusting(Trust())
+    alone = site.lake.configured(audit=AuditSection())
     for index in range(5):
         record(alone, "A Forger", "test.act", f"forged {index}")
 
@@ -244,7 +244,7 @@ def test_a_tail_that_was_cut_off_is_found(site, attack, witnessed):
     """By the heads beside the table; and by those outside the bucket where the heads beside it went, too."""
     harm, first, needs_witness = ATTACKS[attack]
     if witnessed:
-        site.lake = site.lake.trusting(Trust(audit_witness=f"file:{site.folder}/witness"))
+        site.lake = site.lake.configured(audit=AuditSection(f"file:{site.folder}/witness"))
     fill(site, 4)
     shutil.copytree(site.folder / "lake/tables/audit", site.folder / "copy")
     shutil.copytree(site.folder / "lake/audit", site.folder / "heads")
@@ -277,7 +277,7 @@ def test_somebody_goes_on_behind_what_is_lost(site):
 @pytest.mark.parametrize("where", ["lake", "witness"])
 def test_a_row_whose_head_was_not_written_is_no_false_alarm(site, monkeypatch, where):
     """Killed between a row and its head the trail is whole, and the next call writes the head."""
-    site.lake = site.lake.trusting(Trust(audit_witness=f"file:{site.folder}/witness"))
+    site.lake = site.lake.configured(audit=AuditSection(f"file:{site.folder}/witness"))
     fill(site, 3)
     genuine = HeadRecords.note
 
@@ -299,10 +299,10 @@ def test_a_row_whose_head_was_not_written_is_no_false_alarm(site, monkeypatch, w
 
 def test_a_witness_of_another_lake_is_told(site, tmp_path):
     """Two lakes cannot share one: the heads of the other are not this one's rows."""
-    trust = Trust(audit_witness=str(tmp_path / "witness"))
+    witnessed = AuditSection(str(tmp_path / "witness"))
     other = Site(tmp_path / "other")
-    record(other.lake.trusting(trust), ACTOR, "test.act", "theirs")
-    site.lake = site.lake.trusting(trust)
+    record(other.lake.configured(audit=witnessed), ACTOR, "test.act", "theirs")
+    site.lake = site.lake.configured(audit=witnessed)
     with pytest.raises(BrokenTrailError):
         record(site.lake, ACTOR, "test.act", "ours")
 

@@ -28,8 +28,8 @@ from ranklake.lake.plans.plan import DamagedPlanError, Plan, RefusedPlanError, l
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.storage.removal import OutsideError, delete
-from ranklake.lake.trust.operator import Trust
-from ranklake.lake.trust.writers import Prefix, Writers
+from ranklake.lake.trust.lake_config import PlansSection, SpoolSection
+from ranklake.lake.trust.writers import Prefix
 from ranklake.segments.envelope import Key
 
 ACTION = {"writer": "w", "add": [], "remove": {}, "purge": False, "kept": {}, "account": {}, "facts": {}}
@@ -311,24 +311,23 @@ def test_a_plan_of_another_spool_is_refused(site):
     put_segment(site.folder / "other", step_rows(10, incarnation=8))
     theirs = ingest_plan.compose(site.lake, Spool(str(site.folder / "other")), 1)
     site.lake.put_if_absent(theirs.name, theirs.to_json())
-    own = site.lake.trusting(Trust(spools=(str(site.spool),)))
+    own = site.lake.configured(spools=(str(site.spool),))
     with pytest.raises(RefusedPlanError, match="another spool"):
         drive(own, lambda _: None, InProcess())
-    drive(own.trusting(own.trust.reading(f"file://{site.folder}/other")), lambda _: None, InProcess())
+    drive(own.configured(spools=(*own.config.spools, f"file://{site.folder}/other")), lambda _: None, InProcess())
     assert len(site.rows("steps")) == 10
 
 
 @pytest.mark.parametrize("forged", [False, True])
 def test_a_plan_that_asks_for_no_signature_is_refused(site, forged):
     """Where a prefix of the spool requires signatures, a plan that a stranger wrote cannot leave them out."""
-    writers = Writers((Prefix(require_signed=True, keys=keyring(site, ONE)),))
+    lake = site.lake.configured(spool=SpoolSection(prefixes=(Prefix(require_signed=True, keys=keyring(site, ONE)),)))
     sign_segment(put_segment(site.spool, step_rows(10)), Key(bytes.fromhex(ONE)))
-    made = ingest_plan.compose(site.lake, Spool(str(site.spool), writers=writers), 1)
+    made = ingest_plan.compose(site.lake, Spool(str(site.spool), config=lake.config), 1)
     if forged:
         rows = [{**row, "rule": -1} for row in made.body["segments"]]
         made = replace(made, body={**made.body, "rules": [], "segments": rows})
     site.lake.put_if_absent(made.name, made.to_json())
-    lake = site.lake.guarded(writers)
     if forged:
         with pytest.raises(RefusedPlanError, match="asks for no signature"):
             drive(lake, lambda _: None, InProcess())
@@ -391,14 +390,14 @@ ONE, TWO = "11" * 32, "22" * 32
 
 
 def sealing(site, source, *, required=True):
-    return site.lake.trusting(Trust(plans_key=source, require_signed_plans=required))
+    return site.lake.configured(plans=PlansSection(source, required))
 
 
 def unfinished(site, lake):
     """Leave a merge unfinished that was written with the trust of a lake; return its file."""
     number = last_finished(lake) + 1
     kind, facts = merged(site, number)
-    made = sealed(Plan(number, kind, 0, facts), lake.trust.plans_key)
+    made = sealed(Plan(number, kind, 0, facts), lake.config.plans.key)
     lake.put_if_absent(made.name, made.to_json())
     return Path(lake.path(made.name))
 

@@ -382,7 +382,7 @@ def test_who_dates_rows_in_the_future_does_not_keep_them_for_ever(site):
     """Rows that an older lake holds of a date to come go by when they were written: as old as they say, or are."""
     ahead = datetime.now(UTC) + timedelta(days=3000)
     put_segment(site.spool, step_rows(5, start=ahead))
-    any_time = site.lake.limited(Limits(future_hours=10**6))
+    any_time = site.lake.configured(ingest=Limits(future_hours=10**6))
     assert ingest(any_time, Spool(str(site.spool)), InProcess()).rows_stored == 5
     today = datetime.now(UTC).date()
     assert make_plan(site.lake, CONTRACTS, POLICIES, today + timedelta(days=90)) is None

@@ -4,11 +4,17 @@ from ranklake.lake.ingest.run import ingest
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.status.reconciliation import balance
+from ranklake.lake.trust.lake_config import LakeConfig, SpoolSection
 
 
 def bring(lake, spool, **options):
     """Ingest what is in the spool, in this process, within the limits of the lake."""
-    return ingest(lake, Spool(str(spool), limits=lake.limits), InProcess(), **options)
+    return ingest(lake, Spool(str(spool), config=lake.config), InProcess(), **options)
+
+
+def under(writers):
+    """Return the configuration that says of a spool who may write where."""
+    return LakeConfig(SpoolSection(prefixes=writers.prefixes))
 
 
 def books(lake, spool):

@@ -27,7 +27,7 @@ from ranklake.lake.replay.run import replay
 from ranklake.lake.rollups.runner import recompute, run_rollups
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.storage.store import MARKER, Lake, LakeError, NotALakeError
-from ranklake.lake.trust.operator import Trust
+from ranklake.lake.trust.lake_config import AuditSection, LakeConfig
 from ranklake.quality.check import run_checks
 from ranklake.retention.apply import apply, approve
 from ranklake.retention.plan import make_plan
@@ -66,8 +66,8 @@ class LakeSuite:
             step_rows(50, start=days_ago(3)),
             step_rows(50, run="old", incarnation=8, start=days_ago(900)),
         )
-        trust = Trust(audit_witness=f"{place.uri}/witness", spools=(spool.uri,))
-        lake = Lake.create(f"{place.uri}/lake", place.storage).trusting(trust)
+        config = LakeConfig(audit=AuditSection(f"{place.uri}/witness"), spools=(spool.uri,))
+        lake = Lake.create(f"{place.uri}/lake", place.storage, config)
         left = ingest_plan.compose(lake, spool, 1)
         lake.put_if_absent(left.name, left.to_json())  # somebody who died before anything was done
         assert ingest(lake, spool, InProcess()).rows_stored == 100

@@ -58,7 +58,7 @@ def ingest(context: Context, keep_days: int, *, as_json: bool) -> int:
             tell(f"{count} segments wait for the keys {key_id}", err=True)
             continue
         mend = "name its source by encryption_key under [capture] in ranklake.toml"
-        tell(f"{count} segments wait for the key {key_id}; {_why(lake.encryption_key) or mend}", err=True)
+        tell(f"{count} segments wait for the key {key_id}; {_why(lake.config.encryption_key) or mend}", err=True)
     tell_damaged(done.damaged)
     return 1 if done.waiting or done.damaged else 0
 
