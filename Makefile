@@ -78,6 +78,7 @@ lint: .venv/.test ## ruff, and what is generated is up to date
 	@$(BIN)/ruff format --check .
 	@$(BIN)/python -m ranklake.lake.contracts.freeze --check
 	@$(BIN)/python -m ranklake.lake.catalog --check
+	@$(BIN)/python -m ranklake.settings_reference --check
 
 types: .venv/.test ## mypy, strict
 	@$(BIN)/mypy
@@ -86,8 +87,9 @@ format: .venv/.test ## format the code
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-catalog: .venv/.test ## write docs/catalog from the contracts
+catalog: .venv/.test ## write docs/catalog from the contracts, and docs/settings.md from the settings
 	@$(BIN)/python -m ranklake.lake.catalog --write
+	@$(BIN)/python -m ranklake.settings_reference --write
 
 snapshots: .venv/.test ## freeze the contracts' new versions
 	@$(BIN)/python -m ranklake.lake.contracts.freeze

@@ -32,7 +32,10 @@ Tell = Callable[[str, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a user may change of capture. Every field has a default that suits a training cluster."""
+    """What a user may change of capture. Every field has a default that suits a training cluster.
+
+    Where training runs, ``RANKLAKE_CAPTURE_`` and a field's name in capitals overrides it.
+    """
 
     seal_every_s: float = 60.0
     """How long rows wait to be sealed and uploaded."""

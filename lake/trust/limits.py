@@ -22,7 +22,7 @@ _WORD_BYTES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Section ``[ingest]`` of ``ranklake.toml``: the most that one segment may hold."""
+    """What one segment may hold at most, as ``[ingest]`` says it."""
 
     segment_bytes: int = 512 * 2**20
     """Bytes of its file, or of itself in a pack: a worker holds them at once. A larger one is not read, and waits."""

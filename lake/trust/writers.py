@@ -38,28 +38,20 @@ class RefusedSegmentError(RanklakeError):
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """What holds below a prefix of the spool, as ``[[spool.prefixes]]`` says it.
-
-    Attributes
-    ----------
-    prefix
-        Folder below the spool, whose ``segments/`` ingest lists; empty for the spool itself.
-    team
-        Whose it is, for people.
-    runs
-        Patterns (``*``, ``?``) of the runs that come by it, and by no other prefix; none: any run that no other has.
-    require_signed, require_encryption
-        Whether what is not signed, or not encrypted, is refused.
-    keys
-        Where the keys are that sign, as `ranklake.segments.keys` reads it; all of them hold.
-    """
+    """What holds below a prefix of the spool, as ``[[spool.prefixes]]`` says it."""
 
     prefix: str = ""
+    """Folder below the spool, whose ``segments/`` ingest lists; empty for the spool itself."""
     team: str = ""
+    """Whose it is, for people."""
     runs: tuple[str, ...] = ()
+    """Patterns (``*``, ``?``) of the runs that come by it, and by no other prefix; none: any run that no other has."""
     require_signed: bool = False
+    """Refuse what is not signed."""
     require_encryption: bool = False
+    """Refuse what is not encrypted."""
     keys: str = ""
+    """Where the keys are that sign: ``file:/path``, ``env:NAME`` or ``command:/path``; all of them hold."""
 
     def __post_init__(self) -> None:
         if self.prefix != self.prefix.strip("/") or not {"..", "segments"}.isdisjoint(self.prefix.split("/")):
