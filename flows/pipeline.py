@@ -1,22 +1,25 @@
 """Flow ``ranklake-pipeline``: the flows of the pipeline's steps, in order."""
 
+from functools import partial
 from typing import Any
 
 from prefect import flow
 
+from ranklake.flows import run_log, run_names
 from ranklake.flows.calls import ChecksFailedError, DamageError
 from ranklake.flows.settings import FlowSettings
 from ranklake.flows.stage_flows import FLOWS
 from ranklake.flows.stages import PIPELINE, Done, Step, gathered, pipeline_outcome
 
 
-@flow(name="ranklake-pipeline")
+@flow(name="ranklake-pipeline", flow_run_name=partial(run_names.at_first, "pipeline"))
 async def pipeline_flow(settings: FlowSettings) -> dict[str, Any]:
     """Ingest, check facts, roll up, check rollups and refresh the catalog.
 
     A failed check stops nothing, nor does a damaged file: they are findings about the data. But the flow ends Failed
     for them, by `ChecksFailedError` or `DamageError`, once all is done.
     """
+    run_log.attach()
     return pipeline_outcome(gathered([(step.stage, await _done(step, settings)) for step in PIPELINE]))
 
 

@@ -1,16 +1,38 @@
-"""When a task is worth trying again: an outage passes, a mistake does not."""
+"""When a task is worth trying again: an outage passes, a mistake does not.
+
+A unit that fails is tried again once, soon; the stage around it some times more, over a minute. A stage that is begun
+anew finds what is done and goes on from there.
+"""
 
 from typing import Any, Final
+
+from prefect.task_engine import TaskRunTimeoutError
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.storage.store import LakeUnreachableError
 
+_STAYS: Final = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError)
+
+
+def is_transient(error: BaseException) -> bool:
+    """Return whether an error may pass by itself: a store, a network or a cluster that was away for a moment."""
+    if isinstance(error, RanklakeError):
+        return isinstance(error, LakeUnreachableError)
+    return isinstance(error, OSError) and not isinstance(error, _STAYS)
+
 
 async def may_pass(task: Any, run: Any, state: Any) -> bool:  # noqa: ANN401 - Prefect hands over objects of its own
-    """Return whether the error may pass: it is an outage, or not one of ours."""
+    """Return whether the error that a task's run ended with may pass. A task that took too long would again."""
     del task, run
     error = await state.aresult(raise_on_failure=False)
-    return isinstance(error, LakeUnreachableError) or not isinstance(error, RanklakeError)
+    return isinstance(error, Exception) and not isinstance(error, TaskRunTimeoutError) and is_transient(error)
 
 
-RETRIES: Final[dict[str, Any]] = {"retries": 3, "retry_delay_seconds": [1, 10, 60], "retry_condition_fn": may_pass}
+RETRIES: Final[dict[str, Any]] = {
+    "retries": 3,
+    "retry_delay_seconds": [1, 10, 60],
+    "retry_jitter_factor": 0.5,
+    "retry_condition_fn": may_pass,
+}
+"""Of a stage."""
+UNIT_RETRIES: Final[dict[str, Any]] = {**RETRIES, "retries": 1, "retry_delay_seconds": 2}

@@ -1,33 +1,55 @@
 """The flow of each stage: one factory, since they differ only in their work and its options."""
 
 import asyncio
+import logging
+import time
+from functools import partial
 from inspect import Parameter, Signature, signature
 from typing import Any, Final
 
 from prefect import Flow, flow, task
+from prefect.cache_policies import NO_CACHE
 
+from ranklake.flows import run_log, run_names
+from ranklake.flows.headlines import headline
 from ranklake.flows.retrying import RETRIES
 from ranklake.flows.settings import FlowSettings
 from ranklake.flows.stages import CATALOG, CHECK, INGEST, ROLLUP, UPKEEP, Done, Stage
+from ranklake.flows.watching import Watching
+from ranklake.lake.plans.units import watched_by
+from ranklake.redaction.redact import redact_uri
+
+_LOG: Final = logging.getLogger(__name__)
+_ONCE: Final[dict[str, Any]] = {"cache_policy": NO_CACHE, "persist_result": False}
 
 
 def stage_flow(stage: Stage) -> Flow[..., Any]:
-    """Return the flow of a stage: one task, off the event loop, tried again when an outage may pass.
+    """Return the flow of a stage: a task in a thread, tried again when an outage may pass, around those of its units.
 
     Its parameters are ``settings`` and the options of the stage's work; it ends as `Stage.outcome` says.
     """
 
-    async def work(settings: FlowSettings, **options: Any) -> Done:  # noqa: ANN401 - the stage's own
-        return await asyncio.to_thread(lambda: stage.work(settings.context(), **options))
+    def work(settings: FlowSettings, **options: Any) -> Done:  # noqa: ANN401 - the stage's own
+        began = time.monotonic()
+        context = settings.context()
+        _LOG.info("%s of %s begins", stage.name, redact_uri(context.lake_uri))
+        with watched_by(Watching()):
+            done = stage.work(context, **options)
+        counts = ", ".join(headline(stage.name, done))
+        _LOG.info("%s ends after %.1f s: %s", stage.name, time.monotonic() - began, counts)
+        return done
 
     _named(work, stage, "task")
-    unit = task(name=stage.name, **RETRIES)(work)
+    unit = task(name=stage.name, task_run_name=stage.name, tags={"ranklake"}, **_ONCE, **RETRIES)(work)
 
     async def run(settings: FlowSettings, **options: Any) -> Done:  # noqa: ANN401 - likewise
-        return stage.outcome(await unit(settings, **options))
+        run_log.attach()
+        done = await asyncio.to_thread(lambda: unit(settings, **options))
+        await run_names.add(headline(stage.name, done)[:1])
+        return stage.outcome(done)
 
     _named(run, stage, "flow")
-    return flow(name=f"ranklake-{stage.name}")(run)
+    return flow(name=f"ranklake-{stage.name}", flow_run_name=partial(run_names.at_first, stage.name))(run)
 
 
 def _named(function: Any, stage: Stage, kind: str) -> None:  # noqa: ANN401 - functions have what mypy does not know of

@@ -4,6 +4,7 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +17,7 @@ from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.plans.driver import drive, finish
 from ranklake.lake.plans.kinds import QUARANTINE
 from ranklake.lake.plans.ledger import append_own
+from ranklake.lake.plans.units import Unit, carry_out
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.storage.reachability import LakeError
 from ranklake.quality import quarantine
@@ -139,13 +141,9 @@ class _Run:
 
     def check(self, work: _Work) -> list[CheckResult]:
         """Scan the partitions of a table and commit what came of it; return the results."""
-        self._judge = self._judge or Judge()
-        found: list[tuple[Partition, list[Tally]]] = []
-        for part in work.parts:
-            self._tell()
-            found.append((part, scan(self.lake, work.contract, work.suite, part, self._judge)))
-            self._done += 1
-            self._tell()
+        table = work.contract.table
+        unit = Unit("check", table, tuple(part.day for part in work.parts), reads=(table,))
+        found = carry_out(unit, partial(self._scanned, work))
         dirty = [(part, tallies) for part, tallies in found if _must_lose_rows(work.suite, tallies)]
         moved = self._take_out(work, dirty)
         told = {result.partition_date for result in moved}
@@ -155,8 +153,23 @@ class _Run:
             if part.day not in told
             for result in self._results(work.suite, part, tallies, None)
         ]
-        append_own(self.lake, RESULTS, lambda _: [result.row() for result in quiet])
+        rows = [result.row() for result in quiet]
+        unit = Unit("commit", RESULTS, detail=f"of {table}", reads=(table,), writes=True)
+        if rows:
+            carry_out(unit, partial(append_own, self.lake, RESULTS, lambda _: rows))
         return sorted([*moved, *quiet], key=lambda result: result.partition_date)
+
+    def _scanned(self, work: _Work) -> list[tuple[Partition, list[Tally]]]:
+        self._judge = self._judge or Judge()
+        found: list[tuple[Partition, list[Tally]]] = []
+        before = self._done
+        for index, part in enumerate(work.parts):
+            self._done = before + index
+            self._tell()
+            found.append((part, scan(self.lake, work.contract, work.suite, part, self._judge)))
+        self._done = before + len(work.parts)
+        self._tell()
+        return found
 
     def _take_out(self, work: _Work, dirty: list[tuple[Partition, list[Tally]]]) -> list[CheckResult]:
         """Move failing rows to ``rejects`` and commit the results of those partitions with it; return the results.

@@ -10,6 +10,7 @@ A refresh replaces the rows of its day, so that the last one of each day stays, 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +22,7 @@ from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract, load_contracts, load_metrics
 from ranklake.lake.delta.commit import LostRaceError, replace_partitions
 from ranklake.lake.delta.read import read_batches
+from ranklake.lake.plans.units import Unit, carry_out
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract, Metric
@@ -76,7 +78,8 @@ def refresh(lake: "Lake", overlay: Path | None = None, *, now: datetime | None =
     seen = _seen(lake, contracts, {name: files for name, (_, files) in live.items() if files is not None})
     metrics = _metric_rows(load_metrics(overlay), seen, moment)
     for name, rows in (("catalog_tables", tables), ("catalog_columns", columns), ("catalog_metrics", metrics)):
-        _replace(lake, name, rows, moment.date())
+        unit = Unit("commit", name, (moment.date(),), writes=True)
+        carry_out(unit, partial(_replace, lake, name, rows, moment.date()))
     return Refreshed(len(tables), len(columns), len(metrics))
 
 

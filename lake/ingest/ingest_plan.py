@@ -9,6 +9,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import ranklake
@@ -17,7 +18,7 @@ from ranklake.lake.delta.commit import LostRaceError, number_of, swap
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import ensure_table, latest, refuse_newer
 from ranklake.lake.ingest.admission import Candidate, candidates, plan_rows, undisputed
-from ranklake.lake.ingest.group import PIECE_BYTES, Group
+from ranklake.lake.ingest.group import PIECE_BYTES, Compacted, Group
 from ranklake.lake.ingest.index_summary import History
 from ranklake.lake.ingest.ingestion_index import damaged_when, earlier_cuts, sort_out, standings, unknown
 from ranklake.lake.ingest.isolation import TRIES, Careful, attempted
@@ -27,6 +28,7 @@ from ranklake.lake.plans.attempts import WHOLE, Attempts
 from ranklake.lake.plans.kinds import INGEST
 from ranklake.lake.plans.ledger import commit_rows, ledger_row, row_files
 from ranklake.lake.plans.plan import LEDGER, Plan, Progress
+from ranklake.lake.plans.units import SPOOL, Unit, carry_out, counted
 from ranklake.lake.plans.workers import ONE, PIECE_SHARE, Room, Workers
 from ranklake.lake.storage.reachability import LakeError
 from ranklake.lake.trust.limits import Limits
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import DeltaTable
 
+    from ranklake.lake.delta.data_file import DataFile
     from ranklake.lake.spool.listing_cache import Rounds
     from ranklake.lake.spool.spool import Spool
     from ranklake.lake.storage.store import Lake
@@ -165,7 +168,7 @@ def execute(lake: "Lake", plan: Plan, workers: "Workers", progress: Progress | N
     files = foretold(lake, plan, (row["table"] for row in plan.body["segments"]))
     if files is not None:
         for table, some in in_order(files).items():
-            swap(ensure_table(lake, contract(table)), plan.number, add=some, metadata=_metadata(plan))
+            carry_out(_commit_of(plan, table, some), partial(_commit_again, lake, plan, table, some))
         outcomes = outcomes_in(lake, files)
     else:
         outcomes = _carry_out(lake, plan, workers, attempts, progress)
@@ -175,7 +178,8 @@ def execute(lake: "Lake", plan: Plan, workers: "Workers", progress: Progress | N
     sums = {name: sum(row[name] for row in outcomes) for name in ("rows_stored", "rows_rejected", "rows_duplicate")}
     recorded = sum(row["rows"] or 0 for row in outcomes)
     row = ledger_row(plan, per_table, segments=len(outcomes), rows_recorded=recorded, **sums)
-    commit_rows(lake, LEDGER, [row], plan.number)
+    unit = Unit("commit", LEDGER, detail=f"plan {plan.number}", reads=(SPOOL,), writes=True)
+    carry_out(unit, lambda: commit_rows(lake, LEDGER, [row], plan.number))
     attempts.clear()
     return outcomes
 
@@ -200,10 +204,14 @@ def _carry_out(
         progress(0, len(groups))
         done = lambda: progress(next(counter), len(groups))  # noqa: E731 - one line at its one place of use
     careful = Careful(workers, attempts)
-    with attempts.at(WHOLE):
-        found = [None] * len(groups) if is_deadly else workers.run(attempted, groups, done, lost=lambda _: None)
-        pairs = zip(groups, found, strict=True)
-        results = [careful.carry_out(group) if one is None else one for group, one in pairs]
+
+    def write() -> list[Compacted]:
+        with attempts.at(WHOLE):
+            found = [None] * len(groups) if is_deadly else workers.run(attempted, groups, done, lost=lambda _: None)
+            pairs = zip(groups, found, strict=True)
+            return [careful.carry_out(group) if one is None else one for group, one in pairs]
+
+    results = carry_out(_writing_of(plan, groups), write)
 
     files = [file for part in results for file in (*part.files, *part.rejects)]
     outcomes = [{**row, "plan": plan.number, "date": plan.created.date()} for part in results for row in part.outcomes]
@@ -211,12 +219,31 @@ def _carry_out(
         files += row_files(lake, "segments", outcomes, plan.number)
     more = saying(files)
     for table, some in in_order(files).items():
-        handle = ensure_table(lake, contract(table))
-        if not swap(handle, plan.number, add=some, metadata=_metadata(plan) | more):
-            # What that one wrote down is true of its rows; what was found here may be another truth by now.
-            raise LostRaceError(f"another driver carried out plan {plan.number}", where=lake.uri, mend="run it again")
+        carry_out(_commit_of(plan, table, some), partial(_commit, lake, plan, table, some, more))
         more = {}
     return outcomes
+
+
+def _commit(lake: "Lake", plan: Plan, table: str, files: "list[DataFile]", more: dict[str, str]) -> None:
+    if not swap(ensure_table(lake, contract(table)), plan.number, add=files, metadata=_metadata(plan) | more):
+        # What that one wrote down is true of its rows; what was found here may be another truth by now.
+        raise LostRaceError(f"another driver carried out plan {plan.number}", where=lake.uri, mend="run it again")
+
+
+def _commit_again(lake: "Lake", plan: Plan, table: str, files: "list[DataFile]") -> None:
+    swap(ensure_table(lake, contract(table)), plan.number, add=files, metadata=_metadata(plan))
+
+
+def _commit_of(plan: Plan, table: str, files: "list[DataFile]") -> Unit:
+    dates = tuple(file.partition for file in files)
+    return Unit("commit", table, dates, f"plan {plan.number}", reads=(SPOOL,), writes=True)
+
+
+def _writing_of(plan: Plan, groups: list[Group]) -> Unit:
+    tables = {group.table for group in groups}
+    of = (("segment", len(plan.body["segments"])), ("table", len(tables)), ("task", len(groups)))
+    detail = ", ".join(counted(count, noun) for noun, count in of)
+    return Unit("write", detail=f"plan {plan.number}: {detail}", reads=(SPOOL,))
 
 
 def _metadata(plan: Plan) -> dict[str, str]:

@@ -19,13 +19,14 @@ from ranklake.lake.ingest.ingestion_index import damaged_when
 from ranklake.lake.maintenance.compaction import merge_small
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.plan import LEDGER
+from ranklake.lake.plans.units import SPOOL, Unit, carry_out
 from ranklake.lake.spool.gate import UNREAD, firsts
 from ranklake.lake.spool.listing_cache import Rounds
 from ranklake.lake.spool.purging import purge
 from ranklake.lake.trust.writers import REFUSED
 
 if TYPE_CHECKING:
-    from ranklake.lake.plans.plan import Progress
+    from ranklake.lake.plans.plan import Plan, Progress
     from ranklake.lake.plans.workers import Workers
     from ranklake.lake.spool.spool import Spool
     from ranklake.lake.storage.store import Lake
@@ -99,10 +100,13 @@ def ingest(
     held: dict[str, str] = {}
     rounds = Rounds.load(lake, spool.address)
     left = True
+
+    def compose(number: int) -> "Plan | None":
+        look = partial(ingest_plan.compose, lake, spool, number, waiting, rounds, held)
+        return carry_out(Unit("plan", detail="what is new in the spool", reads=(SPOOL,)), look)
+
     while left:
-        driven = drive(
-            lake, lambda number: ingest_plan.compose(lake, spool, number, waiting, rounds, held), workers, progress
-        )
+        driven = drive(lake, compose, workers, progress)
         outcomes |= driven.outcomes
         # What vanished before it was read stays new; a listing that goes on naming it must not keep us here for ever.
         account = driven.outcomes.get(driven.plan.number) if driven.plan else []
@@ -147,6 +151,7 @@ def _purge(lake: "Lake", spool: "Spool", keep_days: int, rounds: Rounds) -> int:
     if not rows or not rounds.purge_is_due({"rows": rows, "days": len(set(old["date"].to_pylist()))}, now):
         return 0
     history = History(lake, handle)
-    purged = purge(spool, history.near, history.of, today, keep_days, partial(damaged_when, lake))
+    delete = partial(purge, spool, history.near, history.of, today, keep_days, partial(damaged_when, lake))
+    purged = carry_out(Unit("purge", detail=f"segments older than {keep_days} days"), delete)
     rounds.save(lake)
     return purged

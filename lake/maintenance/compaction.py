@@ -24,6 +24,7 @@ from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.kinds import COMPACTION
 from ranklake.lake.plans.plan import read_plan
+from ranklake.lake.plans.units import Unit, carry_out, counted
 from ranklake.lake.plans.workers import PIECE_SHARE
 
 if TYPE_CHECKING:
@@ -148,7 +149,8 @@ class _Composer:
             if self.progress is not None:
                 self.progress(done, len(tasks))
 
-        every = workers.run(merge, [replace(task, most_bytes=most_bytes) for task in tasks], tell)
+        wanted = [replace(task, most_bytes=most_bytes) for task in tasks]
+        every = carry_out(_merging_of(tasks), lambda: workers.run(merge, wanted, tell))
         self.damaged |= {(one.table, one.path): one for made in every for one in made.damaged}
         return every
 
@@ -171,3 +173,11 @@ class _Composer:
 
     def _is_there(self, file: DataFile) -> bool:
         return bool(self.lake.fs.exists(self.lake.path("tables", file.table, file.path)))
+
+
+def _merging_of(tasks: Sequence[Merge]) -> Unit:
+    tables = {task.table for task in tasks}
+    files = sum(len(task.files) for task in tasks)
+    where = f"of {len(tables)} tables " if len(tables) > 1 else ""
+    detail = f"{where}{counted(files, 'small file')} into {len(tasks):,}"
+    return Unit("merge", "" if where else min(tables), tuple(task.day for task in tasks), detail)

@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ranklake.lake.contracts.delta import CHECKPOINT_EVERY
@@ -17,6 +18,7 @@ from ranklake.lake.maintenance.scrub import Scrubbed, scrub
 from ranklake.lake.maintenance.vacuum import GRACE, garbage, remove
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.plan import last_finished
+from ranklake.lake.plans.units import Unit, carry_out
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Progress
@@ -85,13 +87,10 @@ def upkeep(
     began = time.monotonic()
     scrubbed = scrub(lake, workers, progress) if with_scrub else None
     merged = _foreseen(lake) if dry_run else _merge(lake, workers, progress)
-    checkpoints = _tidy(lake, dry_run=dry_run)
-    purged: Counter[str] = Counter()
-    purged_bytes = 0
-    for some in list(garbage(lake, grace)):
-        if dry_run or remove(lake, some):
-            purged[some.what] += 1
-            purged_bytes += some.size_bytes
+    checkpoints = carry_out(Unit("tidy", detail="logs of tables"), partial(_tidy, lake, dry_run=dry_run))
+    purged, purged_bytes = carry_out(
+        Unit("vacuum", detail="files that nothing refers to"), partial(_vacuum, lake, grace, dry_run=dry_run)
+    )
     return Upkept(
         plans=merged.plans,
         files_before=merged.files_before,
@@ -104,6 +103,17 @@ def upkeep(
         damaged=list(dict.fromkeys([*(scrubbed.damaged if scrubbed else []), *merged.damaged])),
         scrubbed=scrubbed,
     )
+
+
+def _vacuum(lake: "Lake", grace: timedelta, *, dry_run: bool) -> tuple[Counter[str], int]:
+    """Return the files that went, counted by what they were, and their bytes."""
+    purged: Counter[str] = Counter()
+    purged_bytes = 0
+    for some in list(garbage(lake, grace)):
+        if dry_run or remove(lake, some):
+            purged[some.what] += 1
+            purged_bytes += some.size_bytes
+    return purged, purged_bytes
 
 
 def _merge(lake: "Lake", workers: "Workers", progress: "Progress | None") -> Merged:

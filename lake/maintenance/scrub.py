@@ -12,6 +12,7 @@ from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.data_file import digest_of
 from ranklake.lake.delta.integrity import Damage, damaged
 from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.plans.units import Unit, carry_out, counted
 from ranklake.lake.storage.store import Lake
 
 if TYPE_CHECKING:
@@ -71,7 +72,9 @@ def scrub(lake: Lake, workers: "Workers", progress: "Progress | None" = None) ->
         if progress is not None:
             progress(done, len(tasks))
 
-    found = workers.fitting(size_bytes * _BYTE_CPU_S).run(scrub_files, tasks, tell)
+    fitting = workers.fitting(size_bytes * _BYTE_CPU_S)
+    unit = Unit("scrub", detail=f"{counted(len(rows), 'file')} of {counted(len({one for one, _ in rows}), 'table')}")
+    found = carry_out(unit, lambda: fitting.run(scrub_files, tasks, tell))
     return Scrubbed(len(rows), size_bytes, no_digest, [one for some in found for one in some])
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import date
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from ranklake.lake.delta.read import read_some
 from ranklake.lake.delta.tables import delta_table, ensure_table, last_table, refuse_newer
 from ranklake.lake.plans.ledger import ledger_row, row_files
 from ranklake.lake.plans.plan import LEDGER, Plan
+from ranklake.lake.plans.units import Unit, carry_out
 from ranklake.lake.storage.listing import listed
 from ranklake.lake.storage.reachability import LakeUnreachableError
 from ranklake.lake.storage.removal import delete
@@ -113,15 +115,30 @@ def execute(lake: "Lake", plan: Plan, _workers: object = None, _progress: object
         if rows
     }
     metadata = {"ranklake.plan": str(plan.number), "ranklake.kind": plan.kind}
-    data_change = bool(plan.body.get("data_change", True))
+    data_change = _changes_data(plan)
+    detail = f"plan {plan.number} ({plan.kind})"
     for table in sorted({*added, *removed} - {LEDGER}):
-        handle = ensure_table(lake, contract(table))
         add, remove = added.get(table, []), removed.get(table)
-        if data_change or _are_live(handle, remove):
-            swap_plan(handle, plan.number, add=add, remove=remove, metadata=metadata, data_change=data_change)
+        dates = {*(file.partition for file in add), *([] if remove is None else remove["date"].to_pylist())}
+        unit = Unit("commit", table, tuple(dates), detail, writes=data_change)
+        carry_out(unit, partial(_commit, lake, plan, table, add, remove, metadata))
     if plan.body["purge"]:
-        _purge(lake, plan)
-    _finish(lake, plan, added, removed.get(LEDGER), metadata)
+        carry_out(Unit("purge", detail=f"files that {detail} took out"), partial(_purge, lake, plan))
+    finish = partial(_finish, lake, plan, added, removed.get(LEDGER), metadata)
+    carry_out(Unit("commit", LEDGER, detail=detail, writes=data_change), finish)
+
+
+def _commit(
+    lake: "Lake", plan: Plan, table: str, add: list[DataFile], remove: pa.Table | None, metadata: Mapping[str, str]
+) -> None:
+    handle = ensure_table(lake, contract(table))
+    data_change = _changes_data(plan)
+    if data_change or _are_live(handle, remove):
+        swap_plan(handle, plan.number, add=add, remove=remove, metadata=metadata, data_change=data_change)
+
+
+def _changes_data(plan: Plan) -> bool:
+    return bool(plan.body.get("data_change", True))
 
 
 def _finish(

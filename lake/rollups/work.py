@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pyarrow.compute as pc
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import replace_partitions
 from ranklake.lake.delta.integrity import Damage, DamagedFileError, damaged
+from ranklake.lake.plans.units import Unit, carry_out, counted
 from ranklake.lake.query.sql import session
 from ranklake.lake.rollups.declaration import Rollup
 from ranklake.lake.rollups.due import Due
@@ -55,11 +57,22 @@ class Work:
 
     def days(self, due: Mapping[date, dict[Key, str]]) -> None:
         """Compute dates of a partition rollup."""
-        for group in self._groups(due):
+        groups = list(self._groups(due))
+        while groups:
+            dates = tuple(day for group in groups for day in group)
+            unit = Unit("compute", self.rollup.name, dates, reads=self.rollup.tables)
+            done = carry_out(unit, partial(self._compute_some, groups))
+            self._commit()
+            groups = groups[done:]
+
+    def _compute_some(self, groups: "Sequence[Mapping[date, dict[Key, str]]]") -> int:
+        """Compute groups of dates until there are rows enough for a commit; return how many were computed."""
+        self._waiting, self._state = {}, {}  # of an earlier try
+        for done, group in enumerate(groups, 1):
             self._compute(group)
             if sum(rows.num_rows for rows in self._waiting.values()) >= BATCH_ROWS:
-                self._commit()
-        self._commit()
+                return done
+        return len(groups)
 
     def _groups(self, due: Mapping[date, dict[Key, str]]) -> Iterator[dict[date, dict[Key, str]]]:
         """Yield dates that are computed at once: one, or as many in a row as the rollup takes and memory allows."""
@@ -123,6 +136,11 @@ class Work:
         """Compute whole runs of a run rollup; what else lies in their output dates stays."""
         if due is None:
             return
+        unit = Unit("compute", self.rollup.name, detail=counted(len(due.starts), "run"), reads=self.rollup.tables)
+        carry_out(unit, partial(self._compute_runs, due))
+        self._commit()
+
+    def _compute_runs(self, due: Due) -> None:
         live = {name: one.files_of(due.starts) for name, one in self.inputs.items()}  # sound, or they were not due
         ctx = session(self.lake, self.rollup.tables, live=live)
         rows = evaluate_runs(ctx, self.rollup, due.starts)
@@ -134,14 +152,14 @@ class Work:
         rows = pa.concat_tables([rows, others])
         self._waiting = {day: rows.filter(pc.equal(rows["date"], pa.scalar(day, pa.date32()))) for day in days}
         self._state = {"": due.inputs}
-        self._commit()
 
     def _commit(self) -> None:
         """Replace the dates that came out different, in one commit; then note lineage of all that were computed."""
         self.computed += len(self._waiting)
         news = {day: rows for day, rows in self._waiting.items() if self.anyway or not self._stands(day, rows)}
         if news:
-            self.version = replace_partitions(
+            replace = partial(
+                replace_partitions,
                 self.lake,
                 self.contract,
                 pa.concat_tables(news.values()),
@@ -149,6 +167,8 @@ class Work:
                 metadata=commit_metadata(self.rollup, self._state),
                 expected_version=None if self.version == ABSENT else self.version,
             )
+            unit = Unit("commit", self.rollup.name, tuple(news), reads=self.rollup.tables, writes=True)
+            self.version = carry_out(unit, replace)
             self.replaced += news
             self.rows += sum(rows.num_rows for rows in news.values())
         if self._state:

@@ -1,7 +1,6 @@
 """The flows, for real: a Prefect server, a Dask cluster, a Delta lake."""
 
 import asyncio
-import json
 import sqlite3
 import subprocess
 import sys
@@ -21,37 +20,19 @@ from ranklake.lake.rollups.registry import ROLLUPS
 from ranklake.lake.storage.store import Lake, LakeUnreachableError, NotALakeError
 from ranklake.quality.check import run_checks
 
-EMBEDDED = """
-import json, sys
-from pathlib import Path
-from ranklake.flows.settings import FlowSettings
-from ranklake.flows.embedded import run_pipeline
-if __name__ == "__main__":
-    settings = FlowSettings(sys.argv[1], sys.argv[2], storage=sys.argv[4])
-    print(json.dumps(run_pipeline(settings, Path(sys.argv[3])), default=str))
-"""
-SECRET = "q8Zr3xKpW1vT6yLmN4cJ9sHd2fGb7aQe"
+SECRET = "q8Zr3xKpW1vT6yLmN4cJ9sHd2fGb7aQe"  # the scenario's, too
 
 
 @pytest.mark.slow
-def test_the_embedded_pipeline_runs_on_prefect_and_dask(tmp_path):
+def test_the_embedded_pipeline_runs_on_prefect_and_dask(scenario):
     """The pipeline flow ingests, checks, rolls up and checks again, with a server of its own.
 
     Where a check fails, the flows end Failed, after all stages ran; a credential among the storage options is in no
     byte that Prefect keeps.
     """
-    spool, home = tmp_path / "spool", tmp_path / "prefect"
-    for rank in range(2):
-        put_segment(spool, step_rows(50, rank=rank, incarnation=7 + rank))
-    put_segment(spool, step_rows(1, rank=0, incarnation=9))  # a step of rank 0 for the second time
-    config = tmp_path / "ranklake.toml"
-    config.write_text(f'[storage]\naws_secret_access_key = "{SECRET}"\n')
-    command = [sys.executable, "-c", EMBEDDED, str(tmp_path / "lake"), str(spool), str(home), f"file:{config}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout.splitlines()[-1])["check"]
-    assert not said["passed"]
-    lake = Lake.open(str(tmp_path / "lake"))
+    home = scenario.folder / "prefect"
+    assert not scenario.told["done"]["check"]["passed"]
+    lake = Lake.open(str(scenario.folder / "lake"))
     assert read(lake, contract("steps")).num_rows == 101
     assert read(lake, contract("step_rollup")).num_rows == 50
     judged = set(read(lake, contract("quality_results"))["table"].to_pylist())
@@ -63,6 +44,7 @@ def test_the_embedded_pipeline_runs_on_prefect_and_dask(tmp_path):
     with closing(sqlite3.connect(database)) as base:
         rows = base.execute(
             "SELECT flow.name, flow_run.state_type FROM flow_run JOIN flow ON flow.id = flow_run.flow_id"
+            " WHERE flow.name LIKE 'ranklake-%'"
         )
         ended = sorted(rows.fetchall())
     assert ended == [
@@ -138,7 +120,13 @@ class _State:
 
 @pytest.mark.parametrize(
     ("error", "again"),
-    [(LakeUnreachableError("x"), True), (NotALakeError("x"), False), (ConnectionResetError(), True)],
+    [
+        (LakeUnreachableError("x"), True),
+        (NotALakeError("x"), False),
+        (ConnectionResetError(), True),
+        (FileNotFoundError(), False),
+        (TypeError(), False),
+    ],
 )
 def test_only_what_may_pass_is_tried_again(error, again):
     """An outage is tried again; a lake that is none is not."""

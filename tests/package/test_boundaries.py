@@ -78,7 +78,7 @@ LAKE = {  # what each folder of the lake imports, for types and in functions, to
         *("contracts", "delta", "governance", "ingest", "plans", "query", "rollups", "spool", "storage", "trust")
     },
     "status": {"contracts", "delta", "governance", "ingest", "plans", "query", "spool", "storage", "trust"},
-    "catalog": {"contracts", "delta", "storage"},
+    "catalog": {"contracts", "delta", "plans", "storage"},
     "diagnosis": {"query", "storage"},
 }
 IMPORTS_BY_NAME = {

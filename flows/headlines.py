@@ -1,0 +1,51 @@
+"""What a stage did, in counts: the first of them is in the name of its run, all are in its log."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from ranklake.lake.plans.units import counted
+
+Done = dict[str, Any]
+
+
+def _ingest(done: Done) -> list[str]:
+    more = {"quarantined": "rows_rejected", "seen before": "rows_duplicate"}
+    said = [f"{done[name]:,} {words}" for words, name in more.items() if done[name]]
+    return [counted(done["segments"], "segment"), f"{done['rows_stored']:,} rows stored", *said]
+
+
+def _check(done: Done) -> list[str]:
+    outcomes = [f"{count:,} {status}" for status, count in done["checks"].items() if status != "skipped"]
+    standing = [f"{len(done['standing']):,} still failing"] if done["standing"] else []
+    return [counted(done["partitions"], "partition"), *outcomes, *standing]
+
+
+def _rollup(done: Done) -> list[str]:
+    written = [one for one in done["rollups"] if one["partitions"]]
+    partitions = sum(len(one["partitions"]) for one in written)
+    return [counted(partitions, "partition"), f"{sum(one['rows'] for one in written):,} rows of {len(written)} tables"]
+
+
+def _upkeep(done: Done) -> list[str]:
+    merged = f"{done['files_before']:,} files merged into {done['files_after']:,}"
+    return [merged, f"{sum(done['purged'].values()):,} files purged", counted(len(done["checkpoints"]), "checkpoint")]
+
+
+def _catalog(done: Done) -> list[str]:
+    return [f"{done['tables']:,} tables", f"{done['columns']:,} columns", f"{done['metrics']:,} metrics"]
+
+
+_HEADLINES: Final[Mapping[str, Callable[[Done], list[str]]]] = {
+    "ingest": _ingest,
+    "check": _check,
+    "rollup": _rollup,
+    "upkeep": _upkeep,
+    "catalog": _catalog,
+}
+
+
+def headline(stage: str, done: Done) -> list[str]:
+    """Return counts of what a stage did, the most telling first; none for a stage that has none."""
+    damaged = [counted(len(done["damaged"]), "damaged file")] if done.get("damaged") else []
+    told = _HEADLINES.get(stage)
+    return [*(told(done) if told else []), *damaged]

@@ -1,0 +1,91 @@
+"""Units of work as tasks of the flow's run: what a stage did, how long each part took, which part failed.
+
+    room ── carry_out(unit, work) ──▶ Watching ── sync task run in the room's own thread ──▶ work()
+
+A task holds no data: its result is nothing, what the work returns goes straight back to the room.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from prefect import Task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas import State
+
+from ranklake.errors import RanklakeError
+from ranklake.flows.retrying import UNIT_RETRIES
+from ranklake.lake.plans.units import Unit
+
+Result = TypeVar("Result")
+_LOG: Final = logging.getLogger(__name__)
+
+MOST_TASKS: Final = 200
+"""Task runs that one stage makes; what it does after that is in its log alone."""
+UNIT_S: Final = 3600.0
+"""Seconds after which a unit is given up. Python code is interrupted; a call that blocks ends first."""
+
+
+class UnitTimeoutError(RanklakeError):
+    """A unit took longer than `UNIT_S`, and was given up half-way."""
+
+
+class Watching:
+    """Makes a task run of each unit: the first `MOST_TASKS` of a stage."""
+
+    def __init__(self) -> None:
+        self._runs = 0
+        self._last: State | None = None
+        self._wrote: dict[str, State] = {}
+
+    def carry_out(self, unit: Unit, work: Callable[[], Result]) -> Result:
+        """Carry out a unit as a task run; one that may pass is tried again. Raises what the work raises.
+
+        Raises `UnitTimeoutError` where it takes too long.
+        """
+        self._runs += 1
+        if self._runs > MOST_TASKS:
+            if self._runs == MOST_TASKS + 1:
+                _LOG.info("more than %s units; the others are told by the log alone", MOST_TASKS)
+            _LOG.info("%s", unit.name)
+            return work()
+        found: list[Result] = []
+        failed: list[Exception] = []
+
+        def run() -> None:
+            failed.clear()  # of an earlier try
+            try:
+                found.append(work())
+            except Exception as error:
+                failed.append(error)
+                raise
+
+        state = self._task(unit, run)(return_state=True, wait_for=self._before(unit))
+        if not state.is_completed():
+            self._last = None
+            raise failed[-1] if failed else UnitTimeoutError(f"{unit.name}: {state.message}")
+        self._last = state
+        if unit.writes:
+            self._wrote[unit.table] = state
+        return found[-1]
+
+    def _before(self, unit: Unit) -> list[State]:
+        """Return the runs that a unit follows from: those that wrote what it reads, else the one before it."""
+        wrote = [self._wrote[table] for table in unit.reads if table in self._wrote]
+        return wrote or ([self._last] if self._last else [])
+
+    def _task(self, unit: Unit, run: Callable[[], None]) -> "Task[[], None]":
+        return Task(run, **_options(unit))
+
+
+def _options(unit: Unit) -> dict[str, Any]:
+    tags = {"ranklake", f"unit:{unit.what}"} | ({f"table:{unit.table}"} if unit.table else set())
+    return {
+        "name": unit.what,
+        "task_run_name": unit.name.replace("{", "{{").replace("}", "}}"),
+        "tags": tags,
+        "timeout_seconds": UNIT_S,
+        "cache_policy": NO_CACHE,
+        "persist_result": False,
+        **UNIT_RETRIES,
+    }

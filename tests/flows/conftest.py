@@ -1,0 +1,54 @@
+"""Flows that ran once, on a Prefect server of their own, for all tests that ask what its API tells of them."""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from segments import put_segment, step_rows
+
+SECRET = "q8Zr3xKpW1vT6yLmN4cJ9sHd2fGb7aQe"
+SCENARIO = Path(__file__).parents[1] / "support/flow_scenario.py"
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Where flows ran, and what the server told afterwards."""
+
+    folder: Path
+    told: dict
+
+    def run(self, what):
+        """Return the first run of a flow whose name begins so."""
+        runs = sorted(self.told["flow_runs"], key=lambda one: one["start_time"])
+        return next(one for one in runs if one["name"].startswith(what))
+
+    def tasks(self, what):
+        """Return the task runs of that run, in the order of their beginning."""
+        name = self.run(what)["id"]
+        runs = [one for one in self.told["task_runs"] if one["flow_run_id"] == name]
+        return sorted(runs, key=lambda one: one["start_time"])
+
+    def said(self, what):
+        """Return what the run logged, as (logger, text, whether a task said it)."""
+        name = self.run(what)["id"]
+        logs = [one for one in self.told["logs"] if one["flow_run_id"] == name]
+        return [(one["name"], one["message"], bool(one["task_run_id"])) for one in logs]
+
+
+@pytest.fixture(scope="session")
+def scenario(tmp_path_factory):
+    """Run the flows of `flow_scenario` over two ranks of 50 steps, one of which was recorded twice."""
+    folder = tmp_path_factory.mktemp("flows")
+    spool = folder / "spool"
+    for rank in range(2):
+        put_segment(spool, step_rows(50, rank=rank, incarnation=7 + rank))
+    put_segment(spool, step_rows(1, rank=0, incarnation=9))  # a step of rank 0 for the second time
+    config = folder / "ranklake.toml"
+    config.write_text(f'[storage]\naws_secret_access_key = "{SECRET}"\n')
+    command = [sys.executable, str(SCENARIO), *map(str, (folder, folder / "lake", spool, f"file:{config}"))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=420, check=False)
+    assert done.returncode == 0, done.stderr
+    return Scenario(folder, json.loads((folder / "told.json").read_text()))
