@@ -16,7 +16,7 @@ A data file goes if all of this is true:
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
@@ -75,8 +75,19 @@ class Garbage:
     what: str
 
 
-def garbage(lake: "Lake", grace: timedelta = GRACE, now: datetime | None = None) -> Iterator[Garbage]:
+def garbage(
+    lake: "Lake", grace: timedelta = GRACE, now: datetime | None = None, tables: Collection[str] | None = None
+) -> Iterator[Garbage]:
     """Yield what may go; none while a plan is unfinished.
+
+    Parameters
+    ----------
+    grace
+        As for `ranklake.lake.maintenance.run.upkeep`.
+    now
+        Moment that it is reckoned from; default the present.
+    tables
+        Tables to look at, and at nothing else; by default all, and what lies beside them.
 
     Raises `GraceError` for a grace period below zero or longer than the logs remember, `LakeUnreachableError` where a
     log cannot be read.
@@ -89,8 +100,10 @@ def garbage(lake: "Lake", grace: timedelta = GRACE, now: datetime | None = None)
     if read_plan(lake, finished + 1) is not None:
         return
     before = (now or datetime.now(UTC)) - grace
-    for table in table_names():
+    for table in table_names() if tables is None else tables:
         yield from _data_files(lake, table, finished, grace, before)
+    if tables is not None:
+        return
     yield from _scratch(lake, before)
     for one in listed(lake.fs, lake.path(ATTEMPTS)):  # no plan is unfinished
         if _is_older(one, before):

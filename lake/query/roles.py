@@ -88,6 +88,14 @@ class Role:
 
 def load_role(path: Path, name: str, contracts: Mapping[str, "Contract"]) -> Role:
     """Read one role of a file. Raises `RoleError` if it is not there, or anything in the file is not understood."""
+    known = load_roles(path, contracts)
+    if name not in known:
+        raise RoleError(f"no role is called {name!r}", where=str(path), mend=did_you_mean(name, known))
+    return known[name]
+
+
+def load_roles(path: Path, contracts: Mapping[str, "Contract"]) -> dict[str, Role]:
+    """Read all roles of a file. Raises `RoleError` if anything in it is not understood."""
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -97,10 +105,7 @@ def load_role(path: Path, name: str, contracts: Mapping[str, "Contract"]) -> Rol
     roles = document.get("roles") if isinstance(document, dict) and set(document) == {"roles"} else None
     if not isinstance(roles, dict):
         raise RoleError("no mapping of roles", where=str(path), mend="write them under roles:, and nothing beside it")
-    known = {str(one): _role(f"{path}: role {one}", str(one), body, contracts) for one, body in roles.items()}
-    if name not in known:
-        raise RoleError(f"no role is called {name!r}", where=str(path), mend=did_you_mean(name, known))
-    return known[name]
+    return {str(one): _role(f"{path}: role {one}", str(one), body, contracts) for one, body in roles.items()}
 
 
 def _role(place: str, name: str, body: object, contracts: Mapping[str, "Contract"]) -> Role:

@@ -84,6 +84,20 @@ PROBES: Final = (
     Probe("conditional-writes", "places:conditional_writes", ("store",), _NETWORK),
     Probe("lake", "places:lake", ("store",), _NETWORK),
     Probe("spool", "places:spool", ("configuration",), _NETWORK),
+    Probe("dask", "services:dask", ("configuration",), _NETWORK),
+    Probe("prefect", "services:prefect", (), _NETWORK),
+    Probe("contracts", "rules:contracts", ("configuration",)),
+    Probe("retention-policies", "rules:policies", ("contracts",)),
+    Probe("roles", "rules:roles", ("contracts",)),
+    Probe("prices", "rules:prices", ("configuration",)),
+    Probe("plans", "books:plans", ("lake",), _NETWORK),
+    Probe("audit-trail", "books:audit", ("lake",), _NETWORK),
+    Probe("removals", "books:removals", ("lake",), _NETWORK),
+    Probe("ingest", "stages:ingest", ("lake",), _NETWORK),
+    Probe("check", "stages:check", ("lake",), _NETWORK),
+    Probe("rollup", "stages:rollup", ("lake",), _NETWORK),
+    Probe("catalog", "stages:catalog", ("lake",), _NETWORK),
+    Probe("upkeep", "stages:upkeep", ("lake",), _NETWORK),
 )
 """In the order in which they are shown."""
 

@@ -1,0 +1,52 @@
+"""Probes of the operator's own rules: contracts, retention policies, roles, prices."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ranklake.context import Context
+from ranklake.doctor.examination import Patient
+from ranklake.doctor.finding import Finding, failed, ok, skipped, warning
+from ranklake.lake.contracts.load import load_metrics
+from ranklake.lake.query.roles import load_roles
+from ranklake.lake.rollups.prices import read_prices
+from ranklake.views.words import counted
+
+
+def contracts(patient: Patient) -> Iterator[Finding]:
+    """Say whether contracts and metrics hold together, the operator's own among them."""
+    context = Context.of(patient.config)
+    if context.overlay is not None and not context.overlay.is_dir():
+        yield failed(f"{context.overlay} is no folder", "mend overlay under [contracts], or make the folder")
+        return
+    if context.overlay is not None and not any(context.overlay.glob("*.y*ml")):
+        yield warning(f"{context.overlay} holds no contract and no metrics", "put the .yaml files into that folder")
+        return
+    tables, metrics = context.contracts(), load_metrics(context.overlay)
+    own = f", with those in {context.overlay}" if context.overlay else ""
+    yield ok(f"{counted(len(tables), 'table')}, {counted(len(metrics), 'metric')}{own}")
+
+
+def policies(patient: Patient) -> Iterator[Finding]:
+    """Say whether each retention class has a policy."""
+    found = Context.of(patient.config).policies()
+    whose = patient.config.retention.policies or "the packaged ones"
+    yield ok(f"{len(found.by_class)} classes, {whose}")
+
+
+def roles(patient: Patient) -> Iterator[Finding]:
+    """Say whether each role of the file is understood."""
+    file = patient.config.sql.roles
+    if not file:
+        yield skipped("no roles configured")
+        return
+    found = load_roles(Path(file), Context.of(patient.config).contracts())
+    yield ok(f"{file}: {', '.join(found) or 'none'}")
+
+
+def prices(patient: Patient) -> Iterator[Finding]:
+    """Say whether the price table is one."""
+    file = patient.config.cost.prices
+    if not file:
+        yield skipped("no prices configured: costs are not known")
+        return
+    yield ok(f"{file}: {counted(len(read_prices(file)), 'price')}")
