@@ -4,13 +4,20 @@ So none of them is a secret. They say where the lake and the spool are and name 
 task that does the work reads that file where it runs, and makes its `ranklake.context.Context` of both.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ranklake.config import Config, load_config
 from ranklake.context import Context
 from ranklake.flows.storage import MEND, StorageReferenceError, storage_options
 from ranklake.redaction.redact import has_credential
+
+
+def _told(description: str) -> str:
+    """Declare a parameter: text, empty by default, with what Prefect's UI says of it."""
+    found: str = field(default="", metadata={"description": description})
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +38,17 @@ class FlowSettings:
         Path of the ``ranklake.toml`` to read where the flow runs, with the environment there; empty: neither is read.
     """
 
-    lake: str = ""
-    spool: str = ""
-    storage: str = ""
-    dask_address: str = ""
-    dask_workers: int = 0
-    config: str = ""
+    lake: str = _told("URI or folder of the lake; empty: as configured where the flow runs")
+    spool: str = _told("URI or folder of the spool; empty: as configured where the flow runs")
+    storage: str = _told(
+        "Where options of the object store are: file:/path/to/ranklake.toml (its section [storage]) or env:NAME; never "
+        "the options themselves"
+    )
+    dask_address: str = _told("Dask scheduler, such as tls://host:8786; empty: as configured, or a local cluster")
+    dask_workers: int = field(
+        default=0, metadata={"description": "Processes of a local cluster; 0: as configured", "ge": 0}
+    )
+    config: str = _told("Path of the ranklake.toml to read where the flow runs; empty: neither it nor variables count")
 
     def __post_init__(self) -> None:
         if not isinstance(self.storage, str):
@@ -58,3 +70,27 @@ class FlowSettings:
             "dask.workers": self.dask_workers,
         }
         return Context.of(configured, given)
+
+
+def flow_settings(configured: Config, given: Mapping[str, object], without_file: str = "") -> FlowSettings:
+    """Return the settings of runs on this machine: what was given, and for the rest the file, which each run reads.
+
+    Parameters
+    ----------
+    configured, given
+        The configuration, and what overrides it by ``section.key``.
+    without_file
+        The file that runs read if none is configured; the lake and the spool are then named outright.
+    """
+    said = configured.overridden(given) if not configured.file else Config().overridden(given)
+    return FlowSettings(
+        lake=absolute(said.lake.uri),
+        spool=absolute(said.spool.uri),
+        dask_address=said.dask.address,
+        config=configured.file or without_file,
+    )
+
+
+def absolute(uri: str) -> str:
+    """Return a folder as an absolute path, and any other URI as it is: runs may start in another folder."""
+    return uri if not uri or "://" in uri else str(Path(uri).absolute())

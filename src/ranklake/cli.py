@@ -27,6 +27,7 @@ SUMMARIES = {
     "rollup": "Recompute the rollups whose inputs changed.",
     "upkeep": "Compact small files, shorten the logs and vacuum unreferenced files.",
     "pipeline": "Run ingest, check and rollup once, in order.",
+    "up": "Serve all scheduled flows here: a local Prefect server with its UI, and a worker.",
     "status": "Prove that every recorded row is stored, quarantined, counted as a gap or in flight.",
     "doctor": "Look whether all that ranklake stands on is sound, and say what to do.",
     "sql": "Query the tables.",

@@ -1,0 +1,102 @@
+"""Deployments: which flows run when, with what. Plain data, the one source of what ``up`` and ``deploy`` register.
+
+``flows/prefect.yaml`` is written from it, for those who use Prefect's own command (`ranklake.flows.deployment_file`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+OWNED: Final = "ranklake"
+"""Tag of every deployment of ours. What does not carry it is somebody else's, whatever its name."""
+PIPELINE_EVERY_S: Final = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """When a deployment runs by itself, in UTC: by an interval, counted from 2020-01-01, or by cron; else never."""
+
+    every_s: int = 0
+    cron: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.every_s or self.cron)
+
+    def __str__(self) -> str:
+        if not self:
+            return "by name only"
+        return f"cron {self.cron} UTC" if self.cron else f"every {_period(self.every_s)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """A flow, its schedule and its parameters beside ``settings``, which says of which lake (`FlowSettings`).
+
+    Attributes
+    ----------
+    name
+        Of the deployment; Prefect puts the flow's before it: ``ranklake-pipeline/pipeline``.
+    entrypoint
+        ``module:flow``, importable wherever ranklake is installed: no code travels.
+    description
+        What it does, for the UI. Markdown.
+    schedule, parameters
+        When it runs, and with what.
+
+    One run of a deployment is in flight at a time. A run that comes due meanwhile is cancelled, since the one in flight
+    or the next does its work: so what was late is made up for by one run.
+    """
+
+    name: str
+    entrypoint: str
+    description: str
+    schedule: Schedule = field(default_factory=Schedule)
+    parameters: Mapping[str, object] = field(default_factory=dict)
+    tags: tuple[str, ...] = (OWNED,)
+
+
+def _period(seconds: int) -> str:
+    minutes, rest = divmod(seconds, 60)
+    if rest:
+        return f"{seconds} s"
+    return "minute" if minutes == 1 else f"{minutes} minutes"
+
+
+_STAGES: Final = "ranklake.flows.stage_flows"
+DEPLOYMENTS: Final = (
+    Deployment(
+        "pipeline",
+        "ranklake.flows.pipeline:pipeline_flow",
+        "Bring new segments into the lake, check them, roll them up, check the rollups and renew the catalog, each a "
+        "sub-flow of one run.",
+        Schedule(every_s=PIPELINE_EVERY_S),
+    ),
+    Deployment(
+        "catalog",
+        f"{_STAGES}:catalog_flow",
+        "Bring the catalog's tables up to date, also on a day that brings nothing new.",
+        Schedule(cron="30 2 * * *"),
+    ),
+    Deployment(
+        "upkeep",
+        f"{_STAGES}:upkeep_flow",
+        "Merge small files, shorten the logs and vacuum unreferenced files. Changes no row.",
+        Schedule(cron="15 3 * * *"),
+    ),
+    Deployment(
+        "deep-check",
+        f"{_STAGES}:upkeep_flow",
+        "Upkeep that first reads every data file and compares it with its digest.",
+        Schedule(cron="15 4 * * 0"),
+        {"with_scrub": True},
+    ),
+    Deployment("ingest", f"{_STAGES}:ingest_flow", "Bring new segments into the lake, and nothing else."),
+    Deployment("check", f"{_STAGES}:check_flow", "Run the contracts' checks on new partitions, and nothing else."),
+    Deployment("rollup", f"{_STAGES}:rollup_flow", "Recompute the rollups whose inputs changed, and nothing else."),
+)
+
+
+def deployments(every_s: int = PIPELINE_EVERY_S) -> tuple[Deployment, ...]:
+    """Return all deployments, the pipeline's with another interval."""
+    faster = Schedule(every_s=every_s)
+    return tuple(replace(one, schedule=faster) if one.schedule.every_s else one for one in DEPLOYMENTS)

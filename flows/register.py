@@ -1,0 +1,141 @@
+"""Registers deployments with a Prefect server. Idempotent; touches none that is not ours."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from prefect.client.schemas.actions import DeploymentScheduleCreate
+from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
+from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
+from prefect.deployments.runner import RunnerDeployment
+from prefect.exceptions import ObjectNotFound
+from prefect.types.entrypoint import EntrypointType
+
+from ranklake.errors import RanklakeError
+from ranklake.flows.deployments import OWNED, Deployment, Schedule
+from ranklake.flows.one_driver import limit_name
+from ranklake.flows.settings import FlowSettings
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import PrefectClient
+    from prefect.client.schemas.responses import DeploymentResponse
+
+_ANCHOR: Final = datetime(2020, 1, 1, tzinfo=UTC)
+_ONE: Final = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW)
+
+
+class PoolError(RanklakeError):
+    """The work pool is not there, or is of a kind that cannot run these flows."""
+
+
+class ForeignDeploymentError(RanklakeError):
+    """A deployment of that name is somebody else's, or another lake's. Nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A deployment as the server has it: what was done to it, and its id (None in a dry run that would create it)."""
+
+    name: str
+    schedule: str
+    action: str
+    id: UUID | None
+
+
+async def register(
+    client: "PrefectClient",
+    found: Iterable[Deployment],
+    settings: FlowSettings,
+    pool: str,
+    job_variables: Mapping[str, object],
+    *,
+    lake: str,
+    dry_run: bool = False,
+) -> list[Registered]:
+    """Create or update deployments on a work pool, and the limit of one driver a lake.
+
+    Raises `ForeignDeploymentError` before anything is written, where a name is taken.
+    """
+    made = [(one, await _runner_deployment(one, settings, pool, job_variables)) for one in found]
+    limit = limit_name(lake)
+    mark = f"lake:{limit}"
+    there = {deployment.full_name: await _existing(client, deployment.full_name) for _, deployment in made}
+    for name, other in there.items():
+        if other is not None:
+            _refuse_foreign(name, other, mark)
+    if not dry_run:
+        await client.upsert_global_concurrency_limit_by_name(limit, 1)
+    done = []
+    for one, deployment in made:
+        before = there[deployment.full_name]
+        deployment.tags = [*one.tags, mark]
+        done_id = before.id if before else None
+        if not dry_run:
+            done_id = await deployment.aapply()
+            if before and not one.schedule:  # an update leaves schedules alone that it does not speak of
+                for old in before.schedules:
+                    await client.delete_deployment_schedule(before.id, old.id)
+        action = "updated" if before else "created"
+        done.append(Registered(deployment.full_name, str(one.schedule), action, done_id))
+    return done
+
+
+async def read_pool(client: "PrefectClient", name: str) -> Any:  # noqa: ANN401 - Prefect's
+    """Return a work pool. Raises `PoolError` where there is none."""
+    try:
+        return await client.read_work_pool(name)
+    except ObjectNotFound as error:
+        mend = f"create it: prefect work-pool create {name} --type process (or docker, kubernetes)"
+        raise PoolError("no such work pool", where=name, mend=mend) from error
+
+
+async def _existing(client: "PrefectClient", name: str) -> "DeploymentResponse | None":
+    try:
+        return await client.read_deployment_by_name(name)
+    except ObjectNotFound:
+        return None
+
+
+def _refuse_foreign(name: str, other: "DeploymentResponse", mark: str) -> None:
+    """Raise `ForeignDeploymentError` for one that does not carry our tag, or carries that of another lake."""
+    if OWNED not in other.tags:
+        raise ForeignDeploymentError(
+            "a deployment of this name is not ranklake's", where=name, mend="rename it, or give ours another by --name"
+        )
+    if mark not in other.tags:
+        raise ForeignDeploymentError(
+            "a deployment of this name is for another lake", where=name, mend="give these another name by --name"
+        )
+
+
+async def _runner_deployment(
+    one: Deployment, settings: FlowSettings, pool: str, job_variables: Mapping[str, object]
+) -> RunnerDeployment:
+    module, _, attribute = one.entrypoint.partition(":")
+    flow = getattr(import_module(module), attribute)
+    made: RunnerDeployment = await flow.ato_deployment(
+        name=one.name,
+        parameters={"settings": asdict(settings), **one.parameters},
+        description=one.description,
+        tags=list(one.tags),
+        concurrency_limit=_ONE,
+        enforce_parameter_schema=True,
+        entrypoint_type=EntrypointType.MODULE_PATH,
+        work_pool_name=pool,
+        job_variables=dict(job_variables),
+    )
+    made.entrypoint = one.entrypoint
+    made.schedules = [*_schedules(one.name, one.schedule)]
+    return made
+
+
+def _schedules(name: str, schedule: Schedule) -> list[DeploymentScheduleCreate]:
+    if not schedule:
+        return []
+    if schedule.cron:
+        return [DeploymentScheduleCreate(schedule=CronSchedule(cron=schedule.cron, timezone="UTC"), slug=name)]
+    every = IntervalSchedule(interval=timedelta(seconds=schedule.every_s), anchor_date=_ANCHOR, timezone="UTC")
+    return [DeploymentScheduleCreate(schedule=every, slug=name)]

@@ -1,0 +1,155 @@
+"""A child process of ``ranklake up``: on a leash, its words passed on without secrets, started again when it dies."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import psutil
+
+from ranklake.printable import printable
+from ranklake.redaction.redact import redact
+
+SHORTEST_S: Final = 1.0
+LONGEST_S: Final = 60.0
+"""Bounds of the pause before a child that died is started again; it doubles until one lived for `LONGEST_S`."""
+_LINE_BYTES: Final = 1 << 20
+LEASH: Final = (sys.executable, "-m", "ranklake.flows.serving.leash")
+
+
+@dataclass(slots=True)
+class Child:
+    """A program that is kept running.
+
+    Attributes
+    ----------
+    name
+        Shown before each of its lines.
+    command, environment
+        What runs, with what.
+    say
+        Takes what is to be told.
+    last
+        Its last lines, to tell why it ended.
+    """
+
+    name: str
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    say: Callable[[str], None]
+    last: deque[str] = field(default_factory=lambda: deque(maxlen=40))
+    process: asyncio.subprocess.Process | None = None
+    pause_s: float = SHORTEST_S
+    _began: float = 0.0
+    _reader: "asyncio.Task[None] | None" = None
+
+    async def start(self) -> None:
+        """Start it in a session of its own: Ctrl-C in a terminal reaches the parent alone."""
+        self._began = time.monotonic()
+        self.process = await asyncio.create_subprocess_exec(
+            *LEASH,
+            str(os.getpid()),
+            *self.command,
+            env=dict(self.environment),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+            limit=_LINE_BYTES,
+        )
+        self._reader = asyncio.create_task(self._pass_on())
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self.process is not None and self.process.returncode is None
+
+    async def died(self) -> str:
+        """Wait until it ends, and return how."""
+        assert self.process is not None
+        code = await self.process.wait()
+        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+    def next_pause_s(self) -> float:
+        """Return how long to wait before it is started again."""
+        if time.monotonic() - self._began > LONGEST_S:
+            self.pause_s = SHORTEST_S
+        found, self.pause_s = self.pause_s, min(2 * self.pause_s, LONGEST_S)
+        return found
+
+    def pids(self) -> set[int]:
+        """Return its process id and those of all below it."""
+        if self.process is None:
+            return set()
+        try:
+            first = psutil.Process(self.process.pid)
+            return {first.pid, *(one.pid for one in first.children(recursive=True))}
+        except psutil.NoSuchProcess:
+            return set()
+
+    def kill_all(self) -> None:
+        """Kill it and everything that it started."""
+        if self.process is not None:
+            kill_tree(self.process.pid)
+
+    async def stop(self, grace_s: float) -> None:
+        """Ask it to end; kill it and what it started if it has not after `grace_s` seconds."""
+        if self.process is None:
+            return
+        if self.alive and grace_s:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.terminate()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.process.wait(), grace_s)
+        self.kill_all()
+        await self.process.wait()
+        if self._reader is not None:
+            await self._reader
+
+    async def _pass_on(self) -> None:
+        assert self.process is not None
+        assert self.process.stdout is not None
+        while True:
+            try:
+                line = await self.process.stdout.readline()
+            except ValueError:  # longer than a line may be
+                continue
+            if not line:
+                return
+            text = printable(redact(line.decode(errors="replace").rstrip()))
+            if text:
+                self.last.append(text)
+                self.say(f"{self.name:<7} {text}")
+
+
+def kill_tree(pid: int) -> None:
+    """Kill a process and all below it with SIGKILL."""
+    try:
+        first = psutil.Process(pid)
+        family = [first, *first.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return
+    for one in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.kill()
+
+
+def kill_left_behind(mark: str, value: str, but: Container[int] = ()) -> int:
+    """Kill every process of this user whose environment says that it belongs to us, but this one; return how many."""
+    me = psutil.Process()
+    mine = {me.pid, *(one.pid for one in me.parents())}
+    found = 0
+    for one in psutil.process_iter():
+        try:
+            if one.pid not in mine and one.pid not in but and one.environ().get(mark) == value:
+                one.kill()
+                found += 1
+        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+            continue
+    return found

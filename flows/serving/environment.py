@@ -1,0 +1,117 @@
+"""What the processes of ``ranklake up`` are told: Prefect's settings, as variables.
+
+The server alone learns where the database is, since an address may carry a password. Prefect reads its settings when
+it is imported, so what imports it comes after `adopt`.
+"""
+
+import os
+from collections.abc import Mapping
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final
+
+from ranklake.errors import RanklakeError
+from ranklake.redaction.redact import has_credential
+
+MARK: Final = "RANKLAKE_UP"
+"""Variable that every process of an ``up`` has: its home. What is left behind is found by it."""
+_AUTH: Final = "PREFECT_SERVER_API_AUTH_STRING"
+_EVERYBODY: Final = {
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "DO_NOT_TRACK": "1",
+    "PREFECT_CLI_PROMPT": "false",
+    "PREFECT_SERVER_EPHEMERAL_ENABLED": "false",
+    "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
+    "DASK_LOGGING__DISTRIBUTED": "warning",
+}
+_SERVER: Final = {
+    "PREFECT_LOGGING_SERVER_LEVEL": "WARNING",
+    "PREFECT_LOGGING_LEVEL": "WARNING",
+    # In memory by default: a server that is killed would then never give back what was held by leases.
+    "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
+}
+_WORKER: Final = {
+    "PREFECT_WORKER_QUERY_SECONDS": "5",
+    "PREFECT_WORKER_PREFETCH_SECONDS": "1",
+    "PREFECT_LOGGING_LEVEL": "INFO",
+}
+
+
+class DatabaseError(RanklakeError):
+    """A reference that gives no database address. Nothing that was read stands in the message."""
+
+
+class HostError(RanklakeError):
+    """Others could reach the server, and it asks nobody for a password."""
+
+
+def url_of(host: str, port: int) -> str:
+    """Return the address under which a server that listens there is found from this machine."""
+    found = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104 - read
+    return f"http://{found}:{port}"
+
+
+def check_host(host: str, environ: Mapping[str, str]) -> None:
+    """Raise `HostError` where others may reach the server without a password: who does may run any flow."""
+    try:
+        loopback = host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback and not environ.get(_AUTH):
+        mend = f"set {_AUTH}=user:password, or leave --host out and go through a tunnel"
+        raise HostError("others could run flows there without a password", where=f"--host {host}", mend=mend)
+
+
+def everybody(home: Path, url: str) -> dict[str, str]:
+    """Return what every process is told, this one too."""
+    return {**_EVERYBODY, "PREFECT_HOME": str(home), "PREFECT_API_URL": f"{url}/api", MARK: str(home)}
+
+
+def adopt(home: Path, url: str) -> None:
+    """Put it into this process's environment, before anything imports Prefect. Profiles of the user's do not count."""
+    auth = os.environ.get(_AUTH, "")
+    for name in [name for name in os.environ if name.startswith("PREFECT_")]:
+        del os.environ[name]
+    os.environ.update(everybody(home, url))
+    if auth:
+        os.environ.update({_AUTH: auth, "PREFECT_API_AUTH_STRING": auth})
+
+
+def for_server(url: str, database: str) -> dict[str, str]:
+    """Return what the server is told beside it: all of the environment, and the database."""
+    told = {**os.environ, **_SERVER, "PREFECT_UI_API_URL": f"{url}/api"}
+    return {**told, "PREFECT_SERVER_DATABASE_CONNECTION_URL": database} if database else told
+
+
+def for_worker() -> dict[str, str]:
+    """Return what the worker is told beside it, and by it each flow run."""
+    return {**os.environ, **_WORKER}
+
+
+def database_url(reference: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the address of the database: SQLite in the home where the reference is empty. Raises `DatabaseError`.
+
+    Parameters
+    ----------
+    reference
+        ``env:NAME`` or ``file:/path`` of what holds it, or the address itself if no password stands in it.
+    """
+    kind, _, place = reference.partition(":")
+    if not reference:
+        return ""
+    if kind == "env":
+        found = environ.get(place, "")
+    elif kind == "file":
+        try:
+            found = Path(place).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            found = ""
+    elif has_credential(reference):
+        mend = "write it into a file and name that: --database file:/path, or env:NAME"
+        raise DatabaseError("the database's address has a password in it", where="--database", mend=mend)
+    else:
+        reference, found = "--database", reference
+    if not found.strip().startswith(("postgresql+asyncpg://", "sqlite+aiosqlite://")):
+        mend = "it must be such as postgresql+asyncpg://user:password@host/prefect"
+        raise DatabaseError("no address of a database is there", where=reference, mend=mend)
+    return found.strip()

@@ -1,0 +1,93 @@
+"""The home of ``ranklake up``: a folder of one user, and of one process at a time.
+
+    <home>/up.json        who serves it; locked as long as that process lives, however it ends
+    <home>/prefect.db     Prefect's database, unless it is elsewhere
+    <home>/…              what else Prefect keeps
+
+The lock is the kernel's, so a file that a killed process left behind says nothing and hinders nobody.
+"""
+
+import fcntl
+import json
+import os
+import socket
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, Self
+
+from ranklake.errors import RanklakeError
+
+LOCK: Final = "up.json"
+_MOST_BYTES: Final = 1 << 16
+
+
+class HomeError(RanklakeError):
+    """The home folder cannot be used."""
+
+
+class HomeTakenError(HomeError):
+    """Another process serves this home."""
+
+    def __init__(self, home: Path, holder: dict[str, object]) -> None:
+        pid = holder.get("pid", "?")
+        told = f"process {pid} on {holder.get('host', '?')} since {holder.get('since', '?')}, {holder.get('url', '')}"
+        mend = f"stop it (kill {pid}), or name another folder by --home and another --port"
+        super().__init__(f"ranklake up runs here already ({told})", where=str(home), mend=mend)
+        self.pid = pid
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """A home folder, held by this process."""
+
+    folder: Path
+    _fd: int
+
+    @classmethod
+    def take(cls, folder: Path, url: str) -> Self:
+        """Make the folder, for nobody else to read, and hold it.
+
+        Raises `HomeTakenError` where a living process has it, `HomeError` where it cannot be written or is another's.
+        """
+        place = folder.absolute() / LOCK
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if folder.stat().st_uid != os.geteuid():
+                raise HomeError("is another user's folder", where=str(folder), mend="name a folder of yours by --home")
+            folder.chmod(0o700)
+            fd = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            mend = "name a folder that you can write by --home"
+            raise HomeError(f"cannot be written ({error.strerror})", where=str(folder), mend=mend) from error
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = _read(fd)
+            os.close(fd)
+            raise HomeTakenError(folder, holder) from None
+        now = datetime.now(UTC).isoformat("T", "seconds")
+        told = {"pid": os.getpid(), "host": socket.gethostname(), "since": now, "url": url}
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, json.dumps(told).encode(), 0)
+        return cls(folder.absolute(), fd)
+
+    def empty_config(self) -> Path:
+        """Return a configuration file that says nothing, so that runs without one read the environment."""
+        place = self.folder / "ranklake.toml"
+        place.write_text(
+            "# ranklake up found no ranklake.toml where it was started: variables count.\n", encoding="utf-8"
+        )
+        return place
+
+    def release(self) -> None:
+        """Give the home up."""
+        os.close(self._fd)
+
+
+def _read(fd: int) -> dict[str, object]:
+    try:
+        found = json.loads(os.pread(fd, _MOST_BYTES, 0))
+    except (OSError, ValueError):  # being written right now
+        return {}
+    return found if isinstance(found, dict) else {}

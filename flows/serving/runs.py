@@ -1,0 +1,103 @@
+"""Flow runs that nobody carries out any more, and runs that came due while nobody was there.
+
+A run is carried out by a process that has its id in its environment. So one that the server calls Pending or Running
+and that has no process is lost: it is marked Crashed, with what it had begun, and its deployment's slot is free again.
+"""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+import psutil
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterDeploymentId,
+    FlowRunFilterId,
+    FlowRunFilterParentFlowRunId,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+    TaskRunFilter,
+    TaskRunFilterState,
+    TaskRunFilterStateType,
+)
+from prefect.client.schemas.objects import State, StateType
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import PrefectClient
+
+RUN_ID: Final = "PREFECT__FLOW_RUN_ID"
+_MOST: Final = 200
+_BEGUN: Final = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
+
+
+def running_ids(mark: str, value: str) -> set[str]:
+    """Return the ids of flow runs that processes with a mark in their environment carry out."""
+    found = set()
+    for one in psutil.process_iter():
+        try:
+            environment = one.environ()
+        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+            continue
+        if environment.get(mark) == value:
+            found.add(environment.get(RUN_ID, ""))
+    return found - {""}
+
+
+async def begun(client: "PrefectClient", deployments: Iterable[UUID]) -> list[Any]:
+    """Return the runs of some deployments that the server believes are begun and not ended."""
+    return await client.read_flow_runs(
+        flow_run_filter=FlowRunFilter(
+            deployment_id=FlowRunFilterDeploymentId(any_=list(deployments)),
+            state=FlowRunFilterState(type=FlowRunFilterStateType(any_=_BEGUN)),
+        ),
+        limit=_MOST,
+    )
+
+
+async def end(client: "PrefectClient", run: Any, kind: StateType, message: str) -> None:  # noqa: ANN401 - Prefect's
+    """Put a lost run, its sub-flows and their tasks into an end state; the state is not asked whether it may change."""
+    family = [run.id]
+    below = [run.id]
+    while below:
+        parents = FlowRunFilter(parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=below))
+        below = [one.id for one in await client.read_flow_runs(flow_run_filter=parents, limit=_MOST)]
+        family += below
+    tasks = await client.read_task_runs(
+        flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=family)),
+        task_run_filter=TaskRunFilter(state=TaskRunFilterState(type=TaskRunFilterStateType(any_=_BEGUN))),
+        limit=_MOST,
+    )
+    for task in tasks:
+        await client.set_task_run_state(task.id, State(type=kind, message=message), force=True)
+    for one in reversed(family):
+        found = await client.read_flow_run(one)
+        if found.state is not None and not found.state.is_final():
+            await client.set_flow_run_state(one, State(type=kind, message=message), force=True)
+
+
+async def collapse_overdue(client: "PrefectClient", deployments: Iterable[UUID]) -> tuple[int, set[UUID]]:
+    """Leave one of the runs of each deployment that came due while nobody was there.
+
+    Returns how many were dropped, and which deployments have one that waits.
+    """
+    dropped, waiting = 0, set()
+    for deployment in deployments:
+        runs = await client.read_flow_runs(
+            flow_run_filter=FlowRunFilter(
+                deployment_id=FlowRunFilterDeploymentId(any_=[deployment]),
+                state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED])),
+            ),
+            limit=_MOST,
+        )
+        now = datetime.now(UTC)
+        due = [(one.expected_start_time, one) for one in runs if one.auto_scheduled]
+        overdue = [one for at, one in sorted(due, key=lambda pair: pair[0] or now) if at is not None and at < now]
+        for one in overdue[:-1]:
+            message = f"came due while ranklake up was down; the run {overdue[-1].name} makes up for it"
+            state: State[Any] = State(type=StateType.CANCELLED, name="Superseded", message=message)
+            await client.set_flow_run_state(one.id, state, force=True)
+            dropped += 1
+        if overdue:
+            waiting.add(deployment)
+    return dropped, waiting

@@ -1,0 +1,289 @@
+"""``ranklake up``: starts a Prefect server and a worker, registers all deployments, and keeps both alive.
+
+    up ──┬─▶ server    uvicorn, Prefect's API and UI, the scheduler      started again when it dies
+         └─▶ worker ──▶ flow run ──▶ Dask workers                        likewise; what it ran is marked Crashed
+         every LOOK_S seconds: runs without a process are marked Crashed
+
+All of them are on a leash (`ranklake.flows.serving.leash`): whoever loses its parent dies. What is cut off is made up
+for by the next run, since the lake converges when it is killed anywhere.
+"""
+
+import asyncio
+import contextlib
+import os
+import shlex
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+import httpx
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.objects import StateType
+from prefect.exceptions import ObjectAlreadyExists, PrefectException
+from prefect.workers.process import ProcessWorker
+
+from ranklake.errors import RanklakeError
+from ranklake.flows.deployments import deployments
+from ranklake.flows.register import Registered, register
+from ranklake.flows.serving.child import LEASH, Child, kill_left_behind
+from ranklake.flows.serving.environment import MARK, for_server, for_worker, url_of
+from ranklake.flows.serving.runs import begun, collapse_overdue, end, running_ids
+from ranklake.flows.settings import FlowSettings
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import PrefectClient
+
+POOL: Final = "ranklake"
+LOOK_S: Final = 10.0
+_READY_POLL_S: Final = 0.2
+_STOP_S: Final = 5.0
+_TELL_S: Final = 10.0
+_AWAY: Final = (httpx.HTTPError, PrefectException, OSError, RuntimeError)
+"""What a client raises while the server is away or is being started again."""
+_LOST: Final = "its process is gone; the next run goes on where it stopped"
+_STOPPED: Final = "ranklake up was stopped; the next run goes on where it stopped"
+_WHY: Final = {
+    "address already in use": ("the port is taken", "name another by --port"),
+    "database is locked": ("the database is locked by another process", "stop what uses it, and start again"),
+    "Can't locate revision": ("the database was made by another version of Prefect", "name another --home"),
+    "readonly database": ("the database cannot be written", "mend the permissions of the home, or name another --home"),
+    "password authentication failed": ("the database refuses the password", "mend what --database names"),
+    "does not exist": ("the database or its user does not exist", "create it, or mend what --database names"),
+    "Connection refused": ("the database cannot be reached", "start it, or mend what --database names"),
+    "No space left": ("the disk is full", "free some space, and start again"),
+}
+
+
+class UpError(RanklakeError):
+    """It cannot be started, and nothing is left running."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be served, and where.
+
+    Attributes
+    ----------
+    home, host, port, database
+        Of the server; see `ranklake.flows.serving.environment`.
+    settings
+        Parameters of all deployments.
+    lake
+        URI, as the flows will find it.
+    every_s
+        How often the pipeline runs.
+    """
+
+    home: Path
+    host: str
+    port: int
+    database: str
+    settings: FlowSettings
+    lake: str
+    every_s: int
+
+    @property
+    def url(self) -> str:
+        """Where processes of this machine find the server."""
+        return url_of(self.host, self.port)
+
+
+def check_port(host: str, port: int) -> None:
+    """Raise `UpError` if something listens there already."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError as error:
+        mend = "name another by --port, or stop what listens there"
+        raise UpError(f"cannot listen there ({error.strerror})", where=f"{host}:{port}", mend=mend) from error
+
+
+def serve(plan: Plan, say: Callable[[str], None]) -> None:
+    """Serve until SIGINT or SIGTERM. Raises `UpError` if it cannot be started."""
+    kill_left_behind(MARK, str(plan.home))
+    check_port(plan.host, plan.port)
+    asyncio.run(_Up(plan, say).run())
+
+
+@dataclass(slots=True)
+class _Up:
+    plan: Plan
+    say: Callable[[str], None]
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    ids: list[UUID] = field(default_factory=list)
+    missing: set[UUID] = field(default_factory=set)
+
+    async def run(self) -> None:
+        began = time.monotonic()
+        plan = self.plan
+        server = Child("server", _server_command(plan), for_server(plan.url, plan.database), self.say)
+        worker = Child("worker", _worker_command(), for_worker(), self.say)
+        with self._stopped_by_signals(server, worker):
+            try:
+                await server.start()
+                if not await self._ready(server):
+                    return
+                async with get_client() as client:
+                    registered = await self._prepare(client)
+                await worker.start()
+                self._tell(registered, time.monotonic() - began)
+                await self._keep(server, worker)
+            finally:
+                await self._end(server, worker)
+
+    async def _ready(self, server: Child) -> bool:
+        """Wait until the server answers; False when told to stop before. Raises `UpError` when it ends instead."""
+        async with httpx.AsyncClient() as client:
+            while server.alive and not self.stop.is_set():
+                with contextlib.suppress(httpx.HTTPError):
+                    if (await client.get(f"{self.plan.url}/api/health")).status_code == httpx.codes.OK:
+                        return True
+                await asyncio.sleep(_READY_POLL_S)
+        if self.stop.is_set():
+            return False
+        raise _explained(await server.died(), list(server.last))
+
+    async def _prepare(self, client: "PrefectClient") -> list[Registered]:
+        """Register everything, and put away what an earlier process left."""
+        template = ProcessWorker.get_default_base_job_template()
+        with contextlib.suppress(ObjectAlreadyExists):
+            await client.create_work_pool(WorkPoolCreate(name=POOL, type="process", base_job_template=template))
+        variables = {"command": shlex.join(_RUN), "working_dir": str(Path.cwd())}
+        plan = self.plan
+        done = await register(client, deployments(plan.every_s), plan.settings, POOL, variables, lake=plan.lake)
+        self.ids = [one.id for one in done if one.id is not None]
+        await self._end_lost(client, at_once=True)
+        dropped, waiting = await collapse_overdue(client, self.ids)
+        if dropped:
+            self.say(f"{dropped} runs came due while it was down; one run of each deployment makes up for them")
+        for one in done:
+            if one.schedule.startswith("every") and one.id not in waiting and one.id is not None:
+                await client.create_flow_run_from_deployment(one.id)  # nobody wants to wait for the first
+        return done
+
+    async def _end_lost(self, client: "PrefectClient", *, at_once: bool = False) -> None:
+        """Mark runs Crashed that have no process: at once, or when they had none at the last look either."""
+        alive = running_ids(MARK, str(self.plan.home))
+        lost = [run for run in await begun(client, self.ids) if str(run.id) not in alive]
+        for run in lost:
+            if at_once or run.id in self.missing:
+                await end(client, run, StateType.CRASHED, _LOST)
+                self.say(f"run {run.name} is marked Crashed: {_LOST}")
+        self.missing = {run.id for run in lost}
+
+    async def _keep(self, server: Child, worker: Child) -> None:
+        """Keep both alive until told to stop."""
+        tasks = [
+            asyncio.create_task(self._restart(server)),
+            asyncio.create_task(self._restart(worker)),
+            asyncio.create_task(self._look()),
+        ]
+        stopped = asyncio.create_task(self.stop.wait())
+        try:
+            done, _ = await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in (*tasks, stopped):
+                task.cancel()
+            await asyncio.gather(*tasks, stopped, return_exceptions=True)
+
+    async def _restart(self, child: Child) -> None:
+        while True:
+            how = await child.died()
+            child.kill_all()
+            pause_s = child.next_pause_s()
+            why = _explained(how, list(child.last))
+            self.say(f"{child.name} {why.what}; starting it again in {pause_s:g} s")
+            await asyncio.sleep(pause_s)
+            await child.start()
+
+    async def _look(self) -> None:
+        """End lost runs, again and again; while the server is away there is nothing to be done."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            with contextlib.suppress(*_AWAY):
+                async with get_client() as client:
+                    await self._end_lost(client)
+
+    async def _end(self, server: Child, worker: Child) -> None:
+        """End the worker with its runs, tell the server so, and end it."""
+        worker.kill_all()
+        await worker.stop(0)
+        kill_left_behind(MARK, str(self.plan.home), but=server.pids())
+        if server.alive and self.ids:
+            with contextlib.suppress(*_AWAY, TimeoutError):
+                async with asyncio.timeout(_TELL_S), get_client() as client:
+                    for run in await begun(client, self.ids):
+                        await end(client, run, StateType.CANCELLED, _STOPPED)
+                        self.say(f"run {run.name} is cancelled: {_STOPPED}")
+        await server.stop(_STOP_S)
+
+    def _tell(self, registered: list[Registered], took_s: float) -> None:
+        width = max(len(one.name) for one in registered)
+        self.say(f"ranklake up: {self.plan.lake}")
+        for one in registered:
+            self.say(f"  {one.name:<{width}}  {one.schedule}")
+        self.say(f"home {self.plan.home}; UI {self.plan.url}")
+        self.say(f"ready after {took_s:.0f} s; Ctrl-C stops it")
+
+    @contextlib.contextmanager
+    def _stopped_by_signals(self, *children: Child) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+
+        def told() -> None:
+            if self.stop.is_set():  # twice: at once
+                for child in children:
+                    child.kill_all()
+                os._exit(130)
+            self.say("stopping")
+            self.stop.set()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, told)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+
+_RUN: Final = (*LEASH, MARK, sys.executable, "-m", "prefect.engine")
+
+
+def _server_command(plan: Plan) -> list[str]:
+    app = ("--factory", "prefect.server.api.server:create_app")
+    place = ("--host", plan.host, "--port", str(plan.port))
+    quick = (
+        "--timeout-keep-alive",
+        "5",
+        "--timeout-graceful-shutdown",
+        "3",
+        "--no-access-log",
+        "--log-level",
+        "warning",
+    )
+    return [sys.executable, "-m", "uvicorn", *app, *place, *quick]
+
+
+def _worker_command() -> list[str]:
+    return [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process", "--name", "up"]
+
+
+def _explained(how: str, last: list[str]) -> UpError:
+    """Return why a child ended, in words where its last lines are understood."""
+    for line in reversed(last):
+        for telling, (what, mend) in _WHY.items():
+            if telling in line:
+                return UpError(f"the server {how}: {what}", mend=mend)
+    told = f": {last[-1]}" if last else ""
+    return UpError(f"{how}{told}", mend="read its lines above")

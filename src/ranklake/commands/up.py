@@ -1,0 +1,63 @@
+"""``ranklake up``."""
+
+import os
+from pathlib import Path
+
+import click
+
+from ranklake.commands.options import configured, dask_option, given, lake_option, spool_option
+from ranklake.flows.deployments import PIPELINE_EVERY_S
+from ranklake.flows.serving.environment import adopt, check_host, database_url, url_of
+from ranklake.flows.serving.home import Home
+from ranklake.flows.settings import flow_settings
+
+_PORT = 4200
+
+
+@click.command()
+@lake_option
+@spool_option
+@dask_option
+@click.option(
+    "--home",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("~/.ranklake"),
+    show_default=True,
+    help="Folder for Prefect's database and what else it keeps; for this user alone.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
+@click.option("--port", default=_PORT, show_default=True, type=click.IntRange(1, 65535), help="Port to listen at.")
+@click.option(
+    "--database",
+    metavar="REFERENCE",
+    default="",
+    help="PostgreSQL in place of SQLite: env:NAME or file:/path of an address such as postgresql+asyncpg://…",
+)
+@click.option(
+    "--every-s",
+    default=PIPELINE_EVERY_S,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Time between runs of the pipeline, in seconds.",
+)
+@click.pass_context
+def up(ctx: click.Context, home: Path, host: str, port: int, database: str, every_s: int) -> None:
+    """Serve all deployments here: a local Prefect server with its UI, and a worker that runs what is due.
+
+    Goes on until Ctrl-C or SIGTERM, and exits 0; runs in flight are cancelled, and the next ones go on from there. A
+    server or worker that dies is started again. One process a home.
+    """
+    found = configured(ctx)
+    address = database_url(database)
+    check_host(host, os.environ)
+    url = url_of(host, port)
+    held = Home.take(home.expanduser(), url)
+    try:
+        settings = flow_settings(found, given(ctx), str(held.empty_config()))
+        lake = settings.lake or found.lake.uri
+        adopt(held.folder, url)
+        from ranklake.flows.serving.up import Plan, serve
+
+        serve(Plan(held.folder, host, port, address, settings, lake, every_s), click.echo)
+    finally:
+        held.release()

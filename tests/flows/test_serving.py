@@ -1,0 +1,98 @@
+"""The parts of ``ranklake up`` that need no server."""
+
+import json
+import os
+import select
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from ranklake.flows.serving.environment import DatabaseError, HostError, adopt, check_host, database_url, url_of
+from ranklake.flows.serving.home import LOCK, Home, HomeError, HomeTakenError
+
+PASSWORD = "pR7xQ2mZ9kLw"
+ADDRESS = f"postgresql+asyncpg://prefect:{PASSWORD}@db/prefect"
+
+
+def test_a_home_is_one_users_and_one_processes(tmp_path):
+    """The folder is made for this user alone; whoever comes second is told the first one's pid and address."""
+    home = Home.take(tmp_path / "home", "http://127.0.0.1:4200")
+    assert stat.S_IMODE((tmp_path / "home").stat().st_mode) == 0o700
+    with pytest.raises(HomeTakenError, match=rf"process {os.getpid()} .*http://127.0.0.1:4200.*--home") as error:
+        Home.take(tmp_path / "home", "")
+    assert error.value.pid == os.getpid()
+    home.release()
+    Home.take(tmp_path / "home", "").release()
+
+
+def test_what_a_killed_process_left_behind_hinders_nobody(tmp_path):
+    """A home whose holder was killed is free, though its file still names a process that lives."""
+    code = (
+        "import os, signal, sys; from pathlib import Path; from ranklake.flows.serving.home import Home;"
+        "Home.take(Path(sys.argv[1]), ''); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False).returncode == -9
+    told = json.loads((tmp_path / LOCK).read_text())
+    (tmp_path / LOCK).write_text(json.dumps({**told, "pid": 1}))
+    Home.take(tmp_path, "").release()
+
+
+def test_a_home_that_cannot_be_written_is_refused_in_one_line(tmp_path):
+    """Where the folder cannot be made or written, the error says so and how to mend it."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HomeError, match=r"cannot be written .*--home"):
+        Home.take(tmp_path / "file" / "home", "")
+
+
+def test_a_database_is_named_by_a_reference(tmp_path, monkeypatch):
+    """A file or a variable holds the address; a password on the command line is refused without repeating it."""
+    (tmp_path / "address").write_text(ADDRESS + "\n")
+    monkeypatch.setenv("DATABASE", ADDRESS)
+    assert database_url(f"file:{tmp_path}/address") == database_url("env:DATABASE") == ADDRESS
+    assert database_url("") == ""
+    assert database_url("postgresql+asyncpg://prefect@db/prefect")
+    for reference in (ADDRESS, "env:NOWHERE", "file:/nowhere", "mysql://db"):
+        with pytest.raises(DatabaseError) as error:
+            database_url(reference)
+        assert PASSWORD not in str(error.value)
+
+
+def test_what_others_can_reach_asks_for_a_password():
+    """Beyond loopback the server must ask for a password, since who reaches it may run any flow."""
+    for host in ("127.0.0.1", "::1", "localhost"):
+        check_host(host, {})
+    for host in ("0.0.0.0", "10.0.0.1", "host.example"):
+        with pytest.raises(HostError, match="PREFECT_SERVER_API_AUTH_STRING"):
+            check_host(host, {})
+        check_host(host, {"PREFECT_SERVER_API_AUTH_STRING": "user:password"})
+    assert url_of("0.0.0.0", 1) == "http://127.0.0.1:1"
+    assert url_of("::1", 1) == "http://[::1]:1"
+
+
+def test_a_users_own_prefect_settings_do_not_count(tmp_path, monkeypatch):
+    """A PREFECT_API_URL of the user's would have `up` write into another server; telemetry stays off."""
+    monkeypatch.setattr(
+        os, "environ", {"PREFECT_API_URL": "https://elsewhere/api", "PREFECT_API_KEY": "k", "HOME": "/"}
+    )
+    adopt(tmp_path, "http://127.0.0.1:1")
+    assert os.environ["PREFECT_API_URL"] == "http://127.0.0.1:1/api"
+    assert "PREFECT_API_KEY" not in os.environ
+    assert os.environ["PREFECT_SERVER_ANALYTICS_ENABLED"] == "false"
+
+
+@pytest.mark.parametrize("told", ["os.getpid()", "'MARKED'"])
+def test_a_program_on_a_leash_dies_with_its_parent(told):
+    """Whoever started it is killed, at whatever moment, and so is it."""
+    leash = f"[{sys.executable!r}, '-m', 'ranklake.flows.serving.leash', str({told}), 'sleep', '1000']"
+    code = f"import os, subprocess; print(subprocess.Popen({leash}).pid, flush=True); input()"
+    pipe, marked = subprocess.PIPE, {**os.environ, "MARKED": "1"}
+    with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, env=marked) as parent:
+        pid = int(parent.stdout.readline())
+        watch = os.pidfd_open(pid)
+        parent.kill()
+    try:
+        assert select.select([watch], [], [], 60)[0]
+    finally:
+        os.close(watch)

@@ -1,0 +1,113 @@
+"""``ranklake up`` for real: one of them for all tests here that only look, and it is killed piece by piece."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+from segments import put_segment, step_rows
+from serving import Up, wait_for
+
+from ranklake.flows.deployments import DEPLOYMENTS
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.delta.read import read
+from ranklake.lake.storage.store import Lake
+
+SECRET = "q8Zr3xKpW1vT6yLmN4cJ9sHd2fGb7aQe"
+ELSEWHERE = "planted9vXs2LkQw7TzR4mB8nYc5HdJ1"
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory):
+    """Return one that is ready; it has a segment to bring in, and secrets in its configuration and environment."""
+    folder = tmp_path_factory.mktemp("up")
+    put_segment(folder / "spool", step_rows(50))
+    (folder / "ranklake.toml").write_text(
+        f'lake.uri = "{folder}/lake"\nspool.uri = "{folder}/spool"\nstorage.aws_secret_access_key = "{SECRET}"\n'
+    )
+    found = Up.start(folder, "--every-s", "3600", environment={"AWS_SECRET_ACCESS_KEY": ELSEWHERE})
+    try:
+        found.ready()
+        yield found
+    finally:
+        found.kill()
+
+
+def test_all_deployments_are_served(up):
+    """Every deployment is there with its schedule, one run at a time, parameters described and no secret in them."""
+    there = up.deployments()
+    assert set(there) == {one.name for one in DEPLOYMENTS}
+    for one in DEPLOYMENTS:
+        assert one.name in up.out()
+        served = there[one.name]
+        assert bool(served["schedules"]) == bool(one.schedule)
+        assert served["global_concurrency_limit"]["limit"] == 1
+        assert served["concurrency_options"]["collision_strategy"] == "CANCEL_NEW"
+        described = served["parameter_openapi_schema"]["definitions"]["FlowSettings"]["properties"]
+        assert all(parameter["description"] for parameter in described.values())
+    assert there["deep-check"]["parameters"]["with_scrub"] is True
+
+
+def test_what_lies_in_the_spool_is_brought_in_without_a_hand(up):
+    """The pipeline runs at once: rows are in the lake, checked and rolled up."""
+    wait_for("a run of the pipeline", lambda: [one for one in up.runs("pipeline") if one["state_type"] == "COMPLETED"])
+    lake = Lake.open(str(up.folder / "lake"))
+    assert read(lake, contract("steps")).num_rows == 50
+    assert read(lake, contract("step_rollup")).num_rows == 50
+    assert read(lake, contract("quality_results")).num_rows
+
+
+def test_the_scheduler_plans_runs(up):
+    """Runs of scheduled deployments are planned ahead; those by name only have none."""
+    wait_for("a planned run", lambda: [one for one in up.runs("upkeep") if one["state_type"] == "SCHEDULED"])
+    assert not up.runs("rollup")
+
+
+def test_a_second_one_is_refused_by_the_first_ones_pid(up):
+    """Another one on the same home ends at once with one line; so does one on another home and the same port."""
+    second = Up.start(up.folder, port=up.port)
+    assert second.process.wait(60) == 2
+    assert f"ranklake up runs here already (process {up.process.pid} " in up.out()
+    command = [sys.executable, "-m", "ranklake", "up", "--home", str(up.folder / "other"), "--port", str(up.port)]
+    done = subprocess.run(command, cwd=up.folder, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "name another by --port" in done.stderr
+
+
+def test_only_loopback_is_listened_at(up):
+    """The server listens at 127.0.0.1 alone, and the home is for this user alone."""
+    listening = {one.laddr for one in up.child("uvicorn").net_connections() if one.status == "LISTEN"}
+    assert {address.ip for address in listening} == {"127.0.0.1"}
+    assert up.home.stat().st_mode & 0o077 == 0
+
+
+def test_a_killed_server_is_started_again(up):
+    """The server is killed: it is told, another one answers, and what was registered is still there."""
+    up.child("uvicorn").kill()
+    wait_for("the news", lambda: "server killed by SIGKILL" in up.out())
+    wait_for("another server", lambda: up.asked("health"))
+    assert set(up.deployments()) == {one.name for one in DEPLOYMENTS}
+
+
+def test_a_killed_worker_leaves_no_run_in_running(up):
+    """The worker is killed with a run in flight: the run is marked Crashed, and the next one completes."""
+    lost = up.run("ingest")
+    wait_for("a run in flight", lambda: up.state(lost) in {"PENDING", "RUNNING"})
+    up.child("worker").kill()
+    wait_for("the end of what was lost", lambda: up.state(lost) == "CRASHED")
+    following = up.run("ingest")
+    wait_for("the next run", lambda: up.state(following) == "COMPLETED")
+
+
+def test_ctrl_c_leaves_nothing_behind(up):
+    """Ctrl-C while a run is in flight: exit code 0, no process left, the run is cancelled, no secret in any file."""
+    run = up.run("check")
+    wait_for("a run in flight", lambda: up.state(run) in {"PENDING", "RUNNING"})
+    assert up.stop(signal.SIGINT) == 0
+    assert not up.members()
+    assert "is cancelled" in up.out()
+    kept = [path for path in [*up.home.rglob("*"), up.folder / "out"] if path.is_file()]
+    for secret in (SECRET, ELSEWHERE):
+        assert not [path for path in kept if secret.encode() in path.read_bytes()]
