@@ -232,7 +232,8 @@ def test_the_wait_in_the_queue_is_known_where_the_environment_says(place, monkey
 @pytest.mark.slow
 def test_torchrun_restarts_a_run(tmp_path):
     """A rank that fails is a failure, the one that torchrun ends then a preemption; the next attempt is of that run."""
-    place = [str(tmp_path / "spool"), str(tmp_path / "local")]
+    os.mkfifo(tmp_path / "waits")
+    place = [str(tmp_path / name) for name in ("spool", "local", "waits")]
     script = str(CHILD.with_name("elastic_child.py"))
     options = ["--standalone", "--nproc-per-node=2", "--max-restarts=1", "--monitor-interval=0.1"]
     command = [sys.executable, "-m", "torch.distributed.run", *options, script, *place]

@@ -381,15 +381,26 @@ def test_a_damaged_child_holds_up_neither_its_siblings_nor_a_flush(place):
     """What cannot be recovered of one forked child is told; the others are adopted, and a flush gets its answer."""
     run = place.start()
     own = {run.recording.recorder.stream.folder}
+    recorded, tell = os.pipe()
+    leave, let = os.pipe()
+    children = []
     for number in range(2):
         child = os.fork()
         if not child:
             run.scalar("child").add(float(number), number)
+            os.write(tell, b".")
+            os.read(leave, 1)
             os._exit(0)
-        os.waitpid(child, 0)
-    hurt, sound = (folder for folder in streams(place.local) if folder not in own)
+        children.append(child)
+        os.read(recorded, 1)
+    hurt, sound = (folder for folder in streams(place.local) if folder not in own)  # they live: nobody adopts them yet
     (hurt / META_FILE).unlink()
     (hurt / META_FILE).mkdir()
+    os.write(let, b"..")
+    for child in children:
+        os.waitpid(child, 0)
+    for end in (recorded, tell, leave, let):
+        os.close(end)
     assert run.flush()
     assert not sound.exists()
     assert len(rows(place.spool, "scalars")) == 1
