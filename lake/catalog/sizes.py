@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -108,6 +108,22 @@ class Sizes:
         """Values that are not NULL, in all columns; None if one of them does not tell."""
         known = [column.values for column in self.columns if column.stored_bytes]
         return None if None in known else sum(count for count in known if count is not None)
+
+    @property
+    def row_bytes(self) -> float:
+        """Stored bytes a row."""
+        return self.stored_bytes / self.rows
+
+    @property
+    def value_bytes(self) -> float | None:
+        """Stored bytes a value; None where there is none, or not all columns tell."""
+        return self.stored_bytes / self.values if self.values else None
+
+    def facts(self) -> dict[str, Any]:
+        """Return the fields, and what follows from them, for programs."""
+        return asdict(self) | {
+            name: getattr(self, name) for name in ("rest_bytes", "values", "row_bytes", "value_bytes")
+        }
 
 
 def live_files(lake: "Lake", table: str) -> tuple[int | None, pa.Table | None]:

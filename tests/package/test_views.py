@@ -1,12 +1,17 @@
 """Views: tables and JSON are drawn in one place, and facts are not."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from ranklake.capture.node.pass_result import PassResult
+from ranklake.lake.diagnosis.facts import Slowdowns, StepTimes
+from ranklake.lake.diagnosis.what_if import Worker
 from ranklake.printable import printable, printable_name
+from ranklake.views.agent import pass_line
 from ranklake.views.json_output import json_text
+from ranklake.views.slowdowns import show_slowdowns
 from ranklake.views.table import TextColumn, numbers, table_lines
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,4 +64,54 @@ def test_commands_line_up_nothing_by_themselves():
     for folder in ("commands", "demo"):
         for path in (ROOT / "src/ranklake" / folder).glob("*.py"):
             text = path.read_text(encoding="utf-8")
-            assert not [word for word in ("json.dumps(", ".ljust(", ".rjust(") if word in text], path
+            drawn = ("json.dumps(", ".ljust(", ".rjust(", "import textwrap", "from rich")
+            assert not [word for word in drawn if word in text], path
+
+
+def test_facts_know_nothing_of_how_they_are_shown():
+    """What gathers facts imports no view, so that pages and programs may have them, too."""
+    gathered = ["lake_state.py", "catalog_facts.py", "artifacts.py", "demo/facts.py", "demo/sources.py"]
+    for path in (ROOT / "src/ranklake" / name for name in gathered):
+        assert "from ranklake.views" not in path.read_text(encoding="utf-8"), path
+
+
+def test_slowdowns(capsys):
+    """Parts of a run stand slowest first, workers as numbers, or as shades where they are many; names forge no line."""
+    workers = [Worker(dp, dp, 0, 1.0 + dp / 10) for dp in range(3)]
+    facts = Slowdowns(
+        run="r\x1b[2J", attempt=0, s=1.25, by_kind={"forward": 1.2, "optimizer": 1.0}, by_stage={0: 1.25},
+        by_dp_rank={2: 1.2, 1: 1.1, 0: 1.0}, by_worker=workers, m_w=None, m_s=None, worst_ranks=[2],
+        per_step={4: 1.0, 5: 1.5}, step_time_s=StepTimes(1.5, 1.25, 0.001), notes=["clocks differ [a]"],
+    )  # fmt: skip
+    show_slowdowns(facts)
+    assert capsys.readouterr().out.splitlines() == [
+        "run r\\x1b[2J, attempt 0: 2 steps, 3 data-parallel ranks, 1 stage",
+        "note: clocks differ [a]",
+        "S    1.2500  a step takes 1.25 s without launch delays, 1 ms ideal; recorded were 1.5 s",
+        "M_W  unknown  of the loss goes if rank 2 alone is ideal",
+        "operations, slowest first  slowdown",
+        "forward                      1.2000",
+        "optimizer                    1.0000",
+        "data-parallel rank, slowest first  slowdown",
+        "2                                    1.2000",
+        "1                                    1.1000",
+        "0                                    1.0000",
+        "step, slowest first  slowdown",
+        "5                      1.5000",
+        "4                      1.0000",
+        "workers dp 0 dp 1 dp 2",
+        "stage 0 1.00 1.10 1.20",
+    ]
+    many = [Worker(dp, dp, 0, 1.0 + dp / 10) for dp in range(13)]
+    show_slowdowns(replace(facts, by_worker=many, by_dp_rank=dict.fromkeys(range(13), 1.0)))
+    assert "stage 0  ▒▓▓▓████████" in capsys.readouterr().out.splitlines()
+
+
+def test_a_look_of_the_agent():
+    """A look of the agent is one line, without what there was none of."""
+    assert pass_line(PassResult(segments=3, rows=1200)) == "0 streams adopted, 3 segments uploaded, 1,200 rows"
+    told = pass_line(PassResult(packs=1, left=2, alive=3, foreign=4, others=5))
+    assert told.endswith(
+        ", in 1 packs; 2 segments wait for the spool; 3 streams are being written; "
+        "4 streams are meant for another spool; 5 streams are other users'"
+    )

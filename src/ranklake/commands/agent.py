@@ -24,6 +24,7 @@ from ranklake.capture.spool.places import LocalSpoolError, local_root, spool_uri
 from ranklake.commands.options import json_option, optional_spool, with_config
 from ranklake.config import Config
 from ranklake.segments.storage_options import fsspec_options
+from ranklake.views.agent import pass_line, standby_line
 from ranklake.views.json_output import json_text, show_json
 
 if TYPE_CHECKING:
@@ -189,8 +190,7 @@ def _elected(duty: Duty) -> Leadership | None:
         found = leader(duty.root)
         if found is not None and str(found) != told:
             told = str(found)
-            line = f"{duty.root} has an agent ({found}); waiting to take over"
-            click.echo(json_text({"standby": found}) if duty.as_json else line)
+            click.echo(json_text({"standby": found}) if duty.as_json else standby_line(duty.root, found))
         duty.stop.wait(STANDBY_LOOK_S)
     return None
 
@@ -272,13 +272,6 @@ def _tell(done: PassResult, *, as_json: bool) -> None:
     if as_json:
         show_json(done)
         return
-    click.echo(
-        f"{done.streams} streams adopted, {done.segments} segments uploaded, {done.rows:,} rows"
-        + (f", in {done.packs} packs" if done.packs else "")
-        + (f"; {done.left} segments wait for the spool" if done.left else "")
-        + (f"; {done.alive} streams are being written" if done.alive else "")
-        + (f"; {done.foreign} streams are meant for another spool" if done.foreign else "")
-        + (f"; {done.others} streams are other users'" if done.others else "")
-    )
+    click.echo(pass_line(done))
     for trouble in done.troubles:
         click.echo(trouble, err=True)

@@ -1,9 +1,6 @@
 """What ``ranklake catalog`` has besides showing: ``sizes``, ``refresh`` and ``export``."""
 
-from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
 
 import click
 import yaml
@@ -13,29 +10,12 @@ from ranklake.commands.options import contracts_option, json_option, lake_option
 from ranklake.context import Context
 from ranklake.errors import did_you_mean
 from ranklake.lake.catalog.refresh import refresh as refresh_catalog
-from ranklake.lake.catalog.sizes import Sizes, column_sizes, live_files, newest, table_size
+from ranklake.lake.catalog.sizes import column_sizes, live_files, newest, table_size
 from ranklake.lake.contracts import contract
 from ranklake.lake.contracts.odcs import document
 from ranklake.lake.storage.store import cannot_write
+from ranklake.views.catalog import column_size_lines, size_lines
 from ranklake.views.json_output import show_json
-from ranklake.views.table import TextColumn, numbers, table_lines
-from ranklake.views.words import size_text
-
-_TABLES: Final = (
-    TextColumn("table", 18),
-    *numbers(["rows"], 14),
-    *numbers(["files"], 8),
-    *numbers(["stored"], 12),
-    *numbers(["bytes a row"], 13),
-)
-_OF_COLUMNS: Final = (
-    TextColumn("column"),
-    *numbers(["stored"], 12),
-    *numbers(["share"], 8),
-    *numbers(["a row", "a value"], 9),
-    *numbers(["plain"], 12),
-    TextColumn("  encodings"),
-)
 
 
 @click.command()
@@ -54,56 +34,15 @@ def sizes(context: Context, table: str | None, files: int | None, *, as_json: bo
         if as_json:
             show_json(held)
             return
-        rows = [
-            (
-                one.table,
-                f"{one.rows:,}",
-                f"{one.files:,}",
-                size_text(one.stored_bytes),
-                f"{one.stored_bytes / one.rows:.2f}",
-            )
-            for one in held
-        ]
-        click.echo("\n".join(table_lines(_TABLES, rows, gap="")))
+        click.echo("\n".join(size_lines(held)))
         return
     of = contract(table, context.overlay)
     _, live = live_files(lake, table)
     found = None if live is None or not live.num_rows else column_sizes(lake, of, newest(live, files))
     if as_json:
-        show_json(None if found is None else _facts(found))
+        show_json(None if found is None else found.facts())
     else:
-        click.echo("\n".join(_costs(found)) if found else f"{table} holds nothing yet")
-
-
-def _facts(found: Sizes) -> dict[str, Any]:
-    return asdict(found) | {
-        "rest_bytes": found.rest_bytes,
-        "values": found.values,
-        "row_bytes": found.stored_bytes / found.rows,
-        "value_bytes": found.stored_bytes / found.values if found.values else None,
-    }
-
-
-def _costs(found: Sizes) -> Iterator[str]:
-    each = f", {found.stored_bytes / found.values:.2f} a value" if found.values else ""
-    yield (
-        f"{found.table}: {found.rows:,} rows in {found.files:,} files, {size_text(found.stored_bytes)}; "
-        f"{found.stored_bytes / found.rows:.2f} bytes a row{each}"
-    )
-    rows = [
-        (
-            column.column,
-            size_text(column.stored_bytes),
-            f"{column.stored_bytes / found.stored_bytes:.1%}",
-            f"{column.stored_bytes / found.rows:.3f}",
-            f"{column.stored_bytes / column.values:.3f}" if column.values else "",
-            size_text(column.plain_bytes),
-            f"  {', '.join(column.encodings)}",
-        )
-        for column in sorted(found.columns, key=lambda column: -column.stored_bytes)
-    ]
-    rest = ("(footers and indexes)", size_text(found.rest_bytes), f"{found.rest_bytes / found.stored_bytes:.1%}")
-    yield from table_lines(_OF_COLUMNS, [*rows, rest], gap="")
+        click.echo("\n".join(column_size_lines(found)) if found else f"{table} holds nothing yet")
 
 
 @click.command()

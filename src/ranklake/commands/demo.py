@@ -1,5 +1,6 @@
 """``ranklake demo``."""
 
+import shutil
 import sys
 import time
 from dataclasses import asdict
@@ -9,10 +10,11 @@ import click
 
 from ranklake.capture.recover import recover
 from ranklake.commands.options import json_option
-from ranklake.demo.launch import WORLD_SIZE, Trained, launch
-from ranklake.demo.summary import Facts, gather, render
+from ranklake.demo.facts import Facts, gather
+from ranklake.demo.launch import WORLD_SIZE, launch
 from ranklake.flows.embedded import run_pipeline
 from ranklake.flows.settings import FlowSettings
+from ranklake.views.demo import summary_lines
 from ranklake.views.json_output import show_json
 
 
@@ -40,15 +42,24 @@ def demo(folder: Path, steps: int, slow_rank: int | None, kill_rank: int | None,
     _say("4/4 asking the lake", started)
     facts = gather(str(lake), str(spool), trained, done["check"])
     if as_json:
-        show_json(_plain(facts, trained))
+        show_json(_plain(facts))
     else:
-        click.echo("\n".join(render(facts, trained, _shown(lake))))
+        click.echo("\n".join(summary_lines(facts, f"{_program()} sql --lake {_shown(lake)}")))
     return 0 if facts.books_add_up and not facts.lost and not facts.repeated else 1
 
 
-def _plain(facts: Facts, trained: Trained) -> dict[str, object]:
+def _plain(facts: Facts) -> dict[str, object]:
     outcome = {"lost": facts.lost, "repeated": facts.repeated, "books_add_up": facts.books_add_up}
-    return {"run": trained.run, **outcome, **asdict(facts)}
+    return {"run": facts.run, **outcome, **asdict(facts)}
+
+
+def _program() -> str:
+    """Return what to type for ``ranklake`` here: the bare name if the shell finds it, else where it is."""
+    here = Path(sys.executable).with_name("ranklake")
+    found = shutil.which("ranklake")
+    if found and Path(found).resolve() == here.resolve():
+        return "ranklake"
+    return str(here.relative_to(Path.cwd())) if here.is_relative_to(Path.cwd()) else str(here)
 
 
 def _shown(path: Path) -> str:

@@ -1,0 +1,117 @@
+"""What ``ranklake catalog`` tells of tables and metrics, as facts: what contracts say, and what a lake holds of it."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from ranklake.context import Context
+from ranklake.errors import did_you_mean
+from ranklake.lake.catalog.catalog import UnknownNameError, find
+from ranklake.lake.catalog.sizes import TableSize, live_files, table_size
+from ranklake.lake.contracts import Contract, Metric, load_contracts, load_metrics
+from ranklake.lake.query.sql import query
+from ranklake.lake.storage.store import Lake, NotALakeError
+
+_OF_METRIC = (
+    'SELECT count(*) AS "rows", count(DISTINCT run) AS runs, min(ts) AS first, max(ts) AS last FROM scalars '
+    "WHERE metric = $name"
+)
+_NAMES = "SELECT metric FROM catalog_metrics WHERE status = 'unregistered'"
+_BRIEF = ("table", "version", "kind", "owner", "retention", "summary")
+_WHOLE = ("table", "version", "kind", "owner", "steward", "retention", "summary", "grain", "partition", "sort")
+
+
+@dataclass(frozen=True, slots=True)
+class TableEntry:
+    """A table.
+
+    Attributes
+    ----------
+    contract
+        What it holds by its contract.
+    stored
+        What the lake has of it; None where no lake was looked at.
+    """
+
+    contract: Contract
+    stored: TableSize | None = None
+
+    def brief(self) -> dict[str, Any]:
+        """Return what a listing says of it."""
+        return self._facts(_BRIEF, {"columns": len(self.contract.columns)})
+
+    def whole(self) -> dict[str, Any]:
+        """Return all that its contract says of it."""
+        one = self.contract
+        columns = [{key.rstrip("_"): value for key, value in asdict(column).items()} for column in one.columns]
+        checks, retired = ([asdict(item) for item in items] for items in (one.checks, one.retired))
+        return self._facts(_WHOLE, {"columns": columns, "checks": checks, "retired": retired})
+
+    def _facts(self, keys: Sequence[str], more: dict[str, Any]) -> dict[str, Any]:
+        own = {key: getattr(self.contract, key) for key in keys}
+        return own | more | ({} if self.stored is None else {"stored": self.stored})
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """All tables, and the names of all metrics."""
+
+    tables: Sequence[TableEntry]
+    metrics: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class UnregisteredMetric:
+    """What the lake has of a metric that nobody registered: how many rows of how many runs, from when to when."""
+
+    metric: str
+    status: str
+    stored_in: str
+    rows: int
+    runs: int
+    first: datetime
+    last: datetime
+
+
+def listing(context: Context, *, needs_lake: bool) -> Listing:
+    """Return all tables and metrics. Raises `NotALakeError` where there is no lake and one is needed."""
+    lake, overlay = _lake(context, needs_lake=needs_lake), context.overlay
+    return Listing([_entry(lake, one) for one in load_contracts(overlay).values()], list(load_metrics(overlay)))
+
+
+def named(context: Context, name: str, *, needs_lake: bool) -> TableEntry | Metric | UnregisteredMetric:
+    """Return the table or metric of a name. Raises `UnknownNameError` with names like it, and as `listing`."""
+    lake, overlay = _lake(context, needs_lake=needs_lake), context.overlay
+    try:
+        found = find(name, overlay)
+    except UnknownNameError:
+        return _recorded(lake, name, overlay)
+    return _entry(lake, found) if isinstance(found, Contract) else found
+
+
+def _lake(context: Context, *, needs_lake: bool) -> Lake | None:
+    """Return the lake; None if there is none and it is not needed."""
+    try:
+        return context.open_lake() if context.config.lake.uri else None
+    except NotALakeError:  # nothing was ingested yet
+        if needs_lake:
+            raise
+        return None
+
+
+def _entry(lake: Lake | None, one: Contract) -> TableEntry:
+    return TableEntry(one, None if lake is None else table_size(one.table, *live_files(lake, one.table)))
+
+
+def _recorded(lake: Lake | None, name: str, overlay: Path | None) -> UnregisteredMetric:
+    if lake is not None:
+        (row,) = query(lake, _OF_METRIC, {"name": name}, overlay=overlay).to_pylist()
+        if row["rows"]:
+            return UnregisteredMetric(name, "unregistered", "scalars.value", **row)
+    known = [*load_contracts(overlay), *load_metrics(overlay)]
+    if lake is not None:
+        noted = query(lake, _NAMES, {}, overlay=overlay)["metric"].to_pylist()
+        known += noted or query(lake, "SELECT DISTINCT metric FROM scalars", {}, overlay=overlay)["metric"].to_pylist()
+    raise UnknownNameError(name, mend=did_you_mean(name, {one for one in known if one}))

@@ -1,0 +1,104 @@
+"""A run's slowdowns on a terminal: tables and a map of the workers, the slower the redder."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from rich.console import Console
+from rich.text import Text
+
+from ranklake.lake.diagnosis.facts import Slowdowns
+from ranklake.printable import printable
+from ranklake.views.table import TextColumn, numbers, table_lines
+from ranklake.views.words import counted
+
+_MOST_ROWS: Final = 12
+_MOST_COLUMNS: Final = 12
+_SHADES: Final = " ░▒▓█"
+_HEAT: Final = ((1.5, "white on red"), (1.2, "black on red"), (1.1, "black on dark_orange"), (1.02, "black on yellow"))
+"""From which slowdown a cell is drawn how."""
+_FIGURE: Final = re.compile(r"(?<= )\d+\.\d+(?= |$)|[░▒▓█]")
+"""What is coloured in a line of a table: a slowdown, or a shade that stands for one."""
+
+
+def show_slowdowns(found: Slowdowns) -> None:
+    """Print them, in colours where a terminal has them."""
+    console = Console(highlight=False)
+    for line in _words(found):
+        console.print(Text(printable(line)), soft_wrap=True)
+    for lines in (*_tables(found), _workers(found)):
+        for place, line in enumerate(lines):
+            console.print(_coloured(line) if place else Text(line, style="bold"), soft_wrap=True)
+
+
+def _words(found: Slowdowns) -> Iterator[str]:
+    stages, dp_size = len(found.by_stage), len(found.by_dp_rank)
+    shape = f"{counted(dp_size, 'data-parallel rank')}, {counted(stages, 'stage')}"
+    yield f"run {found.run}, attempt {found.attempt}: {counted(len(found.per_step), 'step')}, {shape}"
+    yield from (f"note: {note}" for note in found.notes)
+    took = found.step_time_s
+    times = f"a step takes {_time(took.no_delay)} without launch delays, {_time(took.ideal)} ideal"
+    yield f"S    {found.s:.4f}  {times}; recorded were {_time(took.recorded)}"
+    worst = ", ".join(map(str, found.worst_ranks[:_MOST_ROWS]))
+    many = len(found.worst_ranks) > 1
+    goes = f"of the loss goes if {'ranks' if many else 'rank'} {worst} alone {'are' if many else 'is'} ideal"
+    yield f"M_W  {_share(found.m_w)}  {goes}"
+    if stages > 1:
+        yield f"M_S  {_share(found.m_s)}  of the loss goes if the last stage alone is ideal"
+
+
+def _tables(found: Slowdowns) -> Iterator[list[str]]:
+    slowest = dict(sorted(found.per_step.items(), key=lambda item: -item[1]))
+    parts: tuple[tuple[str, Mapping[Any, float]], ...] = (
+        ("operations", found.by_kind),
+        ("stage", found.by_stage),
+        ("data-parallel rank", found.by_dp_rank),
+        ("step", slowest),
+    )
+    for title, of in parts:
+        if len(of) > 1:
+            head = f"{title}, slowest first" if len(of) <= _MOST_ROWS else f"{title}, slowest {_MOST_ROWS}"
+            rows = [(str(name), f"{s:.4f}") for name, s in list(of.items())[:_MOST_ROWS]]
+            yield table_lines([TextColumn(head), *numbers(["slowdown"])], rows)
+
+
+def _workers(found: Slowdowns) -> list[str]:
+    """Return the workers' slowdowns, a row a stage; in shades where there are too many columns for numbers."""
+    cells = {(one.stage, one.dp_rank): one.s for one in found.by_worker}
+    ranks = range(len(found.by_dp_rank))
+    stages = range(len(found.by_stage))
+    if len(ranks) <= _MOST_COLUMNS:
+        heads = [TextColumn("workers"), *numbers(f"dp {dp}" for dp in ranks)]
+        return table_lines(
+            heads, [(f"stage {at}", *(f"{cells[at, dp]:.2f}" for dp in ranks)) for at in stages], gap=" "
+        )
+    legend = ", ".join(f"{shade} from {low}" for shade, (low, _) in zip(_SHADES[:0:-1], _HEAT, strict=True))
+    heads = [TextColumn("workers"), TextColumn(f"dp 0 to {ranks[-1]} ({legend})")]
+    return table_lines(
+        heads, [(f"stage {at}", "".join(_shade(cells[at, dp]) for dp in ranks)) for at in stages], gap=" "
+    )
+
+
+def _shade(s: float) -> str:
+    return _SHADES[sum(s >= low for low, _ in _HEAT)]
+
+
+def _coloured(line: str) -> Text:
+    """Return a line of a table with its slowdowns, or the shades that stand for them, in colours."""
+    text = Text(line)
+    for found in _FIGURE.finditer(line):
+        figure = found.group()
+        if figure in _SHADES:
+            style = _HEAT[len(_SHADES) - 1 - _SHADES.index(figure)][1].rpartition(" ")[2]
+        else:
+            style = next((style for low, style in _HEAT if float(figure) >= low), "")
+        text.stylize(style, *found.span())
+    return text
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.4g} s" if seconds >= 1 else f"{1000 * seconds:.4g} ms"
+
+
+def _share(share: float | None) -> str:
+    return "unknown" if share is None else f"{share:.4f}"
