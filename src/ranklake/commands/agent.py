@@ -67,10 +67,10 @@ class Duty:
 
 @click.command()
 @optional_spool("URI or folder of the spool; default: where each run meant to send it.")
-@click.option("--local-dir", metavar="DIR", help="Local spool of this node; default: as the runs here have it.")
-@click.option("--once", is_flag=True, help="Look once, send everything and exit.")
+@click.option("--local-dir", metavar="DIR", help="Local spool of this node; default: that of the runs here.")
+@click.option("--once", is_flag=True, help="Send everything once and exit.")
 @click.option(
-    "--interval-s", default=10.0, show_default=True, type=click.FloatRange(min=0.1), help="Time between looks."
+    "--interval-s", default=10.0, show_default=True, type=click.FloatRange(min=0.1), help="Time between scans."
 )
 @click.option(
     "--pack-s",
@@ -98,7 +98,7 @@ class Duty:
     "--scrape",
     metavar="URL",
     multiple=True,
-    help="Read a dcgm-exporter, or any page of Prometheus' text format, too; may be given several times.",
+    help="Also read a dcgm-exporter, or any page in the Prometheus text format; repeatable.",
 )
 @click.option(
     "--scrape-interval-s",
@@ -123,7 +123,7 @@ def agent(  # noqa: PLR0913 - click passes options by name
     once: bool,
     as_json: bool,
 ) -> int:
-    """Upload what the ranks of this node record, packed, and adopt what dead processes left in their local spool.
+    """Upload what the ranks of this node record, in packs, and recover what dead processes left in the local spool.
 
     A local spool has one agent; another one that is started waits and takes over when the first ends. Without --once it
     goes on until SIGTERM or Ctrl-C, and ends within five seconds. Exits 1 if a stream could not be finished; segments

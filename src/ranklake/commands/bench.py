@@ -22,7 +22,7 @@ def bench() -> None:
 
 
 @bench.command("generate")
-@click.option("--gpus", type=click.IntRange(1, 1_000_000), default=8, show_default=True, help="Ranks, eight a node.")
+@click.option("--gpus", type=click.IntRange(1, 1_000_000), default=8, show_default=True, help="Ranks, eight per node.")
 @click.option(
     "--hours",
     type=click.FloatRange(0, 24 * 366, min_open=True),
@@ -31,7 +31,7 @@ def bench() -> None:
     help="Length of the job.",
 )
 @spool_option
-@click.option("--seed", default=0, show_default=True, help="Another seed gives other numbers.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the random numbers.")
 @click.option(
     "--step-s",
     type=click.FloatRange(0.001, 3600),
@@ -64,7 +64,7 @@ def bench() -> None:
     "--packed/--single",
     default=True,
     show_default=True,
-    help="One object for what a node seals at a time, or one for each segment.",
+    help="Upload one pack per node and sealing, or each segment by itself.",
 )
 @click.option("--workers", type=click.IntRange(min=0), default=0, help="Processes; default: one for each core.")
 @json_option

@@ -26,7 +26,7 @@ from ranklake.views.json_output import show_json
 @json_option
 @with_context
 def sizes(context: Context, table: str | None, files: int | None, *, as_json: bool) -> None:
-    """Show how much of a table's files each column takes; without TABLE, how much each table takes."""
+    """Show the size of each column in a table's files; without TABLE, the size of each table."""
     lake = context.open_lake()
     if table is None:
         held = [table_size(name, *live_files(lake, name)) for name in context.contracts()]
@@ -51,7 +51,7 @@ def sizes(context: Context, table: str | None, files: int | None, *, as_json: bo
 @json_option
 @with_context
 def refresh(context: Context, *, as_json: bool) -> None:
-    """Bring catalog_tables, catalog_columns and catalog_metrics up to date."""
+    """Update catalog_tables, catalog_columns and catalog_metrics."""
     done = refresh_catalog(context.open_lake(), context.overlay)
     if as_json:
         show_json(done)
@@ -66,7 +66,7 @@ def refresh(context: Context, *, as_json: bool) -> None:
     "--output",
     metavar="DIR",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Write a file per contract, <table>.odcs.yaml; default: print them.",
+    help="Write one file per contract, <table>.odcs.yaml; default: print them.",
 )
 @contracts_option
 @with_context

@@ -20,12 +20,12 @@ from ranklake.views.json_output import show_json
 @json_option
 @with_context
 def disown(context: Context, name: str, reason: str, by: str | None, *, as_json: bool) -> None:
-    """Set aside a segment or stream with impossible counts, so that the books of the others add up again.
+    """Set aside a segment or stream with impossible counts, so that 'ranklake status' balances again.
 
-    Named as 'ranklake status' names it, or as its file is called: steps/r1~a0~r00000~0123456789abcdef~000002 is a
-    segment, without the last number all of the stream's, without the table those of all tables. Its rows go to the
-    table rejects, and its own counts no longer count. If the command is killed, the next one that changes the lake
-    finishes it.
+    Use the name that 'ranklake status' shows, or the file's name: steps/r1~a0~r00000~0123456789abcdef~000002 is a
+    segment; without the last number it is the stream's segments of that table; without the table, of all tables. The
+    rows go to the table rejects, and the segment's own counts are ignored. If the command is killed, the next one that
+    changes the lake finishes it.
     """
     done = set_aside(context.open_lake(), Claim.parse(name), by or getpass.getuser(), reason)
     if as_json:

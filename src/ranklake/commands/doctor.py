@@ -35,7 +35,7 @@ _HOUR_S = 3600
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, *, limit_s: float, overdue_hours: float, as_json: bool) -> int:
-    """Look whether all that ranklake stands on is sound, and say what to do where it is not.
+    """Check everything that ranklake depends on, and say how to fix what is wrong.
 
     Changes nothing, and works without lake, spool and configuration file: it says then that they are not configured.
     Exits 0 if all is sound, 1 if anything is a warning or failed; what is skipped or not known counts as neither.

@@ -32,7 +32,7 @@ def import_(
     *,
     as_json: bool,
 ) -> int:
-    """Import telemetry of other tools into the spool, for ingest to bring in like any other.
+    """Import telemetry of other tools into the spool, where ingest finds it.
 
     PATH is a file, a quoted glob or a URI; .gz is unpacked. Import the same file as often as you like: nothing is
     stored twice. Rows that do not convert are counted and go to quarantine. Exits 1 if a file was damaged at its end,

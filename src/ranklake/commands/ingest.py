@@ -29,9 +29,9 @@ from ranklake.views.tell import tell, tell_damaged
 def ingest(context: Context, keep_days: int, *, as_json: bool) -> int:
     """Bring new segments from the spool into the lake, exactly once.
 
-    Creates the lake in an empty place. Run it as often as you like, from as many machines as you like: it never stores
-    a row twice, and first finishes what a dead run left half done. Exits 1 if encrypted segments wait for a key that is
-    not at hand, or if files to be merged are damaged.
+    Creates the lake in an empty location. Run it as often as you like, from as many machines as you like: it never
+    stores a row twice, and first finishes what an interrupted run left. Exits 1 if encrypted segments wait for a key
+    that is not available, or if files to be merged are damaged.
     """
     lake = context.create_lake()
     with context.workers() as workers, progress_bar("ingest") as progress:

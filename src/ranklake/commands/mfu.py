@@ -33,19 +33,23 @@ _COUNT = click.IntRange(min=1)
 
 @click.command()
 @click.option("--params", type=_POSITIVE, metavar="N", help="Parameters, input embedding included.")
-@click.option("--active-params", type=_POSITIVE, metavar="N", help="Of a mixture of experts: those a token meets.")
-@click.option("--input-embedding-params", type=click.FloatRange(min=0), metavar="N", help="Else vocab times d-model.")
+@click.option(
+    "--active-params", type=_POSITIVE, metavar="N", help="Of a mixture of experts: parameters used per token."
+)
+@click.option(
+    "--input-embedding-params", type=click.FloatRange(min=0), metavar="N", help="Default: vocab times d-model."
+)
 @click.option("--layers", type=_COUNT, help="Transformer layers.")
 @click.option("--d-model", type=_COUNT, help="Model width.")
 @click.option("--seq-len", type=_COUNT, help="Tokens in a sequence.")
 @click.option("--vocab", type=_COUNT, help="Tokens in the vocabulary.")
-@click.option("--heads", type=_COUNT, help="With --head-dim, where heads times head size is not d-model.")
+@click.option("--heads", type=_COUNT, help="With --head-dim, if heads times head size is not d-model.")
 @click.option("--head-dim", type=_COUNT, help="Size of a head; see --heads.")
 @click.option("--flops-per-token", type=_POSITIVE, help="Counted forward and backward, for --convention counted.")
 @click.option("--tokens-per-s", type=_POSITIVE, help="Of all devices together.")
 @click.option("--gpus", type=_COUNT, default=1, show_default=True, help="Devices.")
 @click.option("--device", help="Name as NVML reports it, such as 'NVIDIA H100 80GB HBM3', or a short one.")
-@click.option("--form-factor", help="SXM, PCIe or NVL, where the device's name leaves it open.")
+@click.option("--form-factor", help="SXM, PCIe or NVL, if the device's name does not say.")
 @click.option("--dtype", default="bfloat16", show_default=True, help="Number format of the matrix products.")
 @click.option("--peak-flops", type=_POSITIVE, help="Dense peak FLOP/s of a device, instead of the table's.")
 @click.option(
@@ -61,29 +65,35 @@ _COUNT = click.IntRange(min=1)
     type=click.Choice(N_CONVENTIONS),
     default="all",
     show_default=True,
-    help="Parameters that N counts.",
+    help="Which parameters N counts.",
 )
-@click.option(
-    "--recompute", type=click.Choice(RECOMPUTE), help="Activations computed twice; default: the convention's."
-)
+@click.option("--recompute", type=click.Choice(RECOMPUTE), help="Activation recomputation; default: the convention's.")
 @click.option(
     "--rows",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="CSV of runs, in place of the options above (columns: docs/mfu.md); mfu_pct, hfu_pct and more are appended.",
+    help="CSV of runs, instead of the options above (columns: docs/mfu.md); mfu_pct, hfu_pct and more are appended.",
 )
-@click.option("--published", metavar="COLUMN", help="Of --rows: figures to compare; rows that disagree are flagged.")
+@click.option("--published", metavar="COLUMN", help="With --rows: figures to compare; rows that disagree are flagged.")
 @click.option(
-    "--published-as", type=click.Choice(COMPARED), default="mfu_pct", show_default=True, help="What they are."
+    "--published-as",
+    type=click.Choice(COMPARED),
+    default="mfu_pct",
+    show_default=True,
+    help="What the --published figures are.",
 )
 @click.option(
-    "--tolerance", default="0.01", show_default=True, metavar="X", help="How far they may be off; 2% of the figure."
+    "--tolerance",
+    default="0.01",
+    show_default=True,
+    metavar="X",
+    help="Allowed difference, in their unit or as a share such as 2%.",
 )
-@click.option("--format", "row_format", type=click.Choice(["csv", "json"]), default="csv", help="Of --rows.")
+@click.option("--format", "row_format", type=click.Choice(["csv", "json"]), default="csv", help="Output of --rows.")
 @json_option
 def mfu(*, convention_name: str, n_convention: str, rows: Path | None, **given: Any) -> None:  # noqa: ANN401 - click's
     """Compute model and hardware FLOP/s utilization from their inputs.
 
-    The convention and the peak's source stand with every number; an unknown device gives no ratio and a warning.
+    Every number comes with its convention and the source of its peak. An unknown device gives no ratio and a warning.
     """
     if rows is not None:
         as_json = given["as_json"] or given["row_format"] == "json"

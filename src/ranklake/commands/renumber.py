@@ -21,11 +21,12 @@ from ranklake.views.json_output import show_json
 def renumber(context: Context, run: str, by: str | None, *, as_json: bool) -> int:
     """Split a RUN that was recorded again under one name into attempts, so that no step is stored twice.
 
-    The rows of its later lives get the numbers behind its highest attempt, in all tables; ranks of one life stay
+    Rows of later starts get the attempt numbers after the highest one, in all tables; ranks of one start stay
     together. Derived tables follow with the next 'ranklake rollup'. The audit trail records it. If the command is
     killed, the next one that changes the lake finishes it.
 
-    Exits 1 where a step is still stored twice, since one life counted anew: no attempt can part such steps.
+    Exits 1 if a step is still stored twice because one process numbered its steps again: attempts cannot separate
+    such steps.
     """
     done = give_numbers(context.open_lake(), run, by or getpass.getuser())
     attempts = sorted(set(done.attempts.values()))

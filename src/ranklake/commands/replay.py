@@ -30,8 +30,8 @@ _DAY = click.DateTime(["%Y-%m-%d"])
 def replay(context: Context, table: str, first: datetime, last: datetime, *, dry_run: bool, as_json: bool) -> None:
     """Rebuild dates of a table from segments that the spool still has, and rollups from their inputs.
 
-    The rows come out as they were. Rows that retention removed or a check quarantined do not come back. If segments
-    are gone, or other rows would come out, nothing changes.
+    The result has the same rows as before. Rows that retention removed or a check quarantined do not come back. If
+    segments are gone, or the result would differ, nothing changes.
     """
     lake, spool = context.open_lake(), context.spool()
     days = (first.date(), last.date())

@@ -15,8 +15,8 @@ _MEND = "pass --contracts DIR or write overlay under [contracts] in ranklake.tom
 @click.command("request-signal")
 @click.argument("name")
 @click.option("--unit", required=True, help="Such as s, By, W, Cel, ratio, 1, {request}.")
-@click.option("--why", required=True, metavar="TEXT", help="What its values would say, and what for.")
-@click.option("--owner", required=True, metavar="WHO", help="Team that would answer for it.")
+@click.option("--why", required=True, metavar="TEXT", help="What its values would show, and what for.")
+@click.option("--owner", required=True, metavar="WHO", help="Team that would be responsible for it.")
 @click.option("--kind", type=click.Choice(["gauge", "counter", "delta", "ratio"]), default="gauge", show_default=True)
 @click.option(
     "--sampling",
@@ -41,7 +41,7 @@ def request_signal(
 ) -> None:
     """File a request for a metric into your overlay's registry, where the catalog shows it as requested.
 
-    Asked again in the same words it changes nothing. Refused if there is such a metric.
+    Repeating the same request changes nothing. Refused if the metric exists.
     """
     overlay = configuration(ctx).overlay
     if overlay is None:

@@ -38,7 +38,7 @@ def retain() -> None:
 @json_option
 @with_context
 def plan(context: Context, as_of: str | None, *, as_json: bool) -> None:
-    """List what is past its retention period, and why it would go, and record that as a plan."""
+    """List what is past its retention period, with reasons, and record it as a plan."""
     contracts, policies = context.contracts(), context.policies()
     day = _day(as_of)
     made = make_plan(context.open_lake(), contracts, policies, day)
@@ -81,7 +81,7 @@ def approve(context: Context, name: str, by: str, reason: str | None, *, as_json
 @json_option
 @with_context
 def apply(context: Context, name: str, by: str | None, *, single_operator: bool, as_json: bool) -> None:
-    """Remove exactly what an approved plan names, bytes and all.
+    """Remove exactly what an approved plan names, including its bytes.
 
     Refuses a plan without an approval, one that the same person approved, and one whose partitions have changed since.
     Then deletes from the spool the segments, kept for replay, whose rows are all gone. If it is interrupted, run it
@@ -122,7 +122,7 @@ def sweep(context: Context, by: str | None, *, as_json: bool) -> None:
 @json_option
 @with_context
 def list_(context: Context, *, as_json: bool) -> None:
-    """List plans and what became of them."""
+    """List plans and their state."""
     plans = register(context.open_lake()).values()
     if as_json:
         show_json([one.plain() for one in plans])

@@ -63,28 +63,31 @@ _EXAMPLE: Final = 'Example: ranklake sql "SELECT rank, count(*) n, avg(step_time
 @click.command(epilog=_EXAMPLE)
 @click.argument("text", metavar="SELECT …")
 @click.option(
-    "--format", "chosen", type=click.Choice([*_FORMATS, "parquet"]), help="Default: table, or as --output ends."
+    "--format",
+    "chosen",
+    type=click.Choice([*_FORMATS, "parquet"]),
+    help="Default: table, or by the ending of --output.",
 )
 @click.option(
-    "--output", type=click.Path(dir_okay=False, path_type=Path), help="File to write, in place of the terminal."
+    "--output", type=click.Path(dir_okay=False, path_type=Path), help="File to write instead of the terminal."
 )
 @click.option(
     "--param",
     "params",
     multiple=True,
     metavar="NAME[:TYPE]=VALUE",
-    help=f"Value of a $name in the text; repeatable. Types: {', '.join(_TYPES)}; default: as it looks.",
+    help=f"Value of a $name in the text; repeatable. Types: {', '.join(_TYPES)}; default: inferred.",
 )
 @click.option(
     "--as-of",
     "as_of",
     multiple=True,
     metavar="VERSION|TIME",
-    help="Read tables as they were: at a time (UTC), or a table's version (12, or steps=12); repeatable.",
+    help="Read tables as of a time (UTC) or a table version (12, or steps=12 to name the table); repeatable.",
 )
-@click.option("--role", help="Ask as this role, of the file that [sql] roles in ranklake.toml names.")
-@click.option("--verify", is_flag=True, help="Hold the files that are read against their digests first.")
-@click.option("--limit", type=click.IntRange(min=0), help="Most rows to give.")
+@click.option("--role", help="Query as this role, from the file that [sql] roles in ranklake.toml names.")
+@click.option("--verify", is_flag=True, help="First verify the files that are read against their digests.")
+@click.option("--limit", type=click.IntRange(min=0), help="Maximum number of rows.")
 @lake_option
 @with_context
 def sql(  # noqa: PLR0913 - one parameter an option

@@ -28,14 +28,14 @@ _FATES = ("recorded", "stored", "quarantined", "sampled_out", "gaps", "in_flight
 @click.command()
 @lake_option
 @optional_spool("URI or folder of the spool; without one, nothing is in flight.")
-@click.option("--ranks", "of_ranks", is_flag=True, help="Show the state of every rank; exit 1 if one needs a look.")
+@click.option("--ranks", "of_ranks", is_flag=True, help="Show the state of every rank; exit 1 if one needs attention.")
 @json_option
 @with_context
 def status(context: Context, *, of_ranks: bool, as_json: bool) -> int:
     """Prove that every recorded row is stored, quarantined, sampled out, counted as a gap, or in flight.
 
-    Names the ranks of the last two days' runs that are silent, missing or hung. Exits 1 if the books of a table do not
-    add up, the audit trail is broken, a removal of rows lacks its plan, its approval or its rows in the trail, or the
+    Names the ranks of the last two days' runs that are silent, missing or hung. Exits 1 if a table's row counts do not
+    balance, the audit trail is broken, a removal of rows lacks its plan, its approval or its rows in the trail, or the
     next plan is refused.
     """
     found = lake_state(context)

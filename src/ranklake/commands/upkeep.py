@@ -36,8 +36,8 @@ _GRACE_HOURS = int(GRACE / timedelta(hours=1))
 def upkeep(context: Context, grace_hours: int, *, dry_run: bool, scrub: bool, as_json: bool) -> int:
     """Compact small files, shorten the logs and vacuum unreferenced files.
 
-    Changes no row. Run it once a day or more often, beside ingest and queries. If it is killed, the next run goes on.
-    Exits 1 if data files are damaged. It checks the files that it merges; with --scrub, say once a week, all files.
+    Changes no row. Run it once a day or more often, beside ingest and queries. If it is killed, the next run continues.
+    Exits 1 if data files are damaged. It verifies the files that it merges; with --scrub (weekly, for example), all.
     """
     lake = context.open_lake()
     grace = timedelta(hours=grace_hours)

@@ -27,9 +27,9 @@ from ranklake.views.progress import progress_bar
 def verify_artifact(context: Context, artifact: str, *, run: str, at: str | None, by: str | None, as_json: bool) -> int:
     """Hash an artifact again and compare it with the digest recorded when it was made.
 
-    The audit trail records what was verified, and the result. A recorded place is opened only if it is named here, lies
-    in the lake or the spool, or below one of [artifacts] allow in ranklake.toml. Exits 1 if the bytes differ, are gone,
-    or were not hashed when they were recorded.
+    The audit trail records what was verified, and the result. A recorded location is opened only if it is named here,
+    is in the lake or the spool, or is allowed by [artifacts] allow in ranklake.toml. Exits 1 if the bytes differ, are
+    gone, or were not hashed when they were recorded.
     """
     lake = context.open_lake()
     row = recorded(lake, artifact, run)

@@ -31,7 +31,7 @@ from ranklake.views.words import counted
 def what_if(context: Context, run: str, attempt: int | None, timeline: Path | None, *, as_json: bool) -> None:
     """Estimate how much faster RUN would have been without stragglers, and which operations and ranks slowed it.
 
-    Simulates the run's steps from their spans: as recorded but without delays, and with ideal lengths for all
+    Simulates the run's steps from their spans: as recorded but without launch delays, and with ideal durations for all
     operations but some.
     """
     chosen, rows, notes = read_spans(context.open_lake(), run, attempt, overlay=context.overlay)
