@@ -1,8 +1,8 @@
 """Settings: how capture behaves.
 
-They come from ``[capture]`` in ``ranklake.toml``, then the environment, then what `start` is given; the later wins.
-Training must never fail for a misspelt setting: an unknown or unusable one is told in a warning, and the default holds.
-(The commands are strict about the same section; see `ranklake.config`.)
+They come from ``[capture]`` in ``ranklake.toml``, then the environment, then the arguments of `start`; the last wins.
+Training must never fail because of a misspelt setting: an unknown or unusable one gives a warning, and the default
+applies. (The commands are strict about the same section; see `ranklake.config`.)
 """
 
 import tomllib
@@ -32,7 +32,7 @@ Tell = Callable[[str, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a user may change of capture. Every field has a default that suits a training cluster.
+    """Options of capture. Every field has a default that suits a training cluster.
 
     Where training runs, ``RANKLAKE_CAPTURE_`` and a field's name in capitals overrides it.
     """
@@ -40,32 +40,33 @@ class Settings:
     seal_every_s: float = 60.0
     """How long rows wait to be sealed and uploaded."""
     sync_every_s: float = 1.0
-    """How long rows wait to reach the disk itself: what a power failure may cost. A killed process loses nothing."""
+    """How long rows wait to be synced to disk: the most that a power failure loses. A killed process loses nothing."""
     agent_patience_s: float = 300.0
-    """How long a sealed segment waits for the node's agent before its process uploads it all the same."""
+    """How long a sealed segment waits for the node's agent before its own process uploads it."""
     sampling: str = ""
-    """Metrics of which a share is kept, such as ``eval/*=0.1, debug/*=0.01``; the first pattern that fits holds."""
+    """Metrics to sample and the share to keep, such as ``eval/*=0.1, debug/*=0.01``; the first matching pattern
+    applies."""
     slow_step_ratio: float = 2.0
-    """A step so many times as long as the running median of the last 32 is slow: nothing in it is sampled out."""
+    """A step this many times as long as the running median of the last 32 is slow: nothing in it is sampled out."""
     shards: str = "auto"
-    """Whether each thread has slot files of its own: ``auto`` where Python has no GIL, or ``always``, ``never``."""
+    """Whether each thread has slot files of its own: ``auto`` (if Python has no GIL), ``always`` or ``never``."""
     spool_writes: str = "auto"
-    """How rows get into the local spool: ``mmap``, or ``records`` by a system call each, for network file systems.
-    ``auto`` looks what the folder is on."""
+    """How rows are written to the local spool: ``mmap``, or ``records`` with a system call each, for network file
+    systems. ``auto`` chooses by the folder's file system."""
     disk_budget_bytes: int = 2 << 30
-    """Local disk that a process may take while the store is away; 0 for no limit. A forked child has one of its own."""
+    """Local disk that a process may use while the store is unreachable; 0 for no limit. A forked child has a budget of
+    its own."""
     backpressure: str = "aggregate"
-    """What gives way when the budget is nearly used up. ``aggregate``: values, folded into a row per metric and 10 s.
-    ``drop_oldest``: sealed segments that wait longest. ``drop_newest``: rows that are recorded now. ``block``: the
-    caller, who waits. Samples and values go first, then spans; steps, runs and events have the rest of the budget for
-    themselves. Whatever is given up is counted."""
+    """What happens when the budget is nearly used up. ``aggregate``: values are folded into a row per metric and 10 s.
+    ``drop_oldest``: the oldest sealed segments go. ``drop_newest``: new rows are dropped. ``block``: the caller
+    waits. Samples and values are reduced first, then spans; the rest is reserved for steps, runs and events. Everything
+    dropped is counted."""
     block_at_most_s: float = 10.0
-    """How long a call may wait under ``block``; then its row is counted, and for a second no other call waits."""
+    """How long a call may wait under ``block``. Then its row is counted as a gap, and no call waits for one second."""
     contracts_overlay: str = ""
-    """Folder of your own contracts, whose ``metrics.yaml`` registers your metrics; else what ``[contracts] overlay``
-    says."""
+    """Folder of your own contracts, whose ``metrics.yaml`` registers your metrics; default: ``[contracts] overlay``."""
     unregistered: str = "flag"
-    """What becomes of metrics that are not in the registry: ``flag``, ``quarantine`` or ``drop``."""
+    """What happens to metrics that are not in the registry: ``flag``, ``quarantine`` or ``drop``."""
     wrong_kind: str = "flag"
     """The same for metrics declared with another kind than the registry's."""
     wrong_unit: str = "flag"
@@ -73,48 +74,48 @@ class Settings:
     out_of_range: str = "flag"
     """The same for values outside their metric's range."""
     max_series: int = 10_000
-    """How many series a process may have."""
+    """Maximum number of series of a process."""
     over_max_series: str = "drop"
-    """What becomes of values of further series: counted as gaps, or, with ``flag`` and ``quarantine``, kept under one
-    name that they all share."""
+    """What happens to values of further series: counted as gaps or, with ``flag`` and ``quarantine``, kept under one
+    shared name."""
     encryption_key: str = ""
-    """Where the key is that segments are encrypted with before they leave: ``file:/path``, ``env:NAME`` or
-    ``command:/path/to/helper``. Never the key itself. Empty: they are sent as they are. The commands that read
-    segments look for keys there, too."""
+    """Where the key is that encrypts segments before they are sent: ``file:/path``, ``env:NAME`` or
+    ``command:/path/to/helper``. Never the key itself. Empty: not encrypted. The commands that read segments look for
+    keys there, too."""
     signing_key: str = ""
-    """Where the key is that segments are signed with, named as for ``encryption_key``, so that ingest knows who wrote
-    them. Empty: they go unsigned."""
+    """Where the key is that signs segments, in the same form as ``encryption_key``, so that ingest knows who wrote
+    them. Empty: not signed."""
 
     heartbeat_every_s: float = 60.0
-    """How often a rank says that it lives while it records neither steps nor phases; 0 for never. See `heartbeat`."""
+    """How often a rank that records neither steps nor phases writes a heartbeat; 0 for never. See `heartbeat`."""
     preemption_signals: str = "SIGTERM"
-    """Signals that announce the end, such as ``SIGTERM, SIGUSR1``: recorded as ``preemption``, whoever else handles
-    them. Empty for none. Lightning requeues on SIGUSR1 only if nobody handles it: leave that one to it."""
+    """Signals that announce the end, such as ``SIGTERM, SIGUSR1``: recorded as ``preemption``, even if your code has a
+    handler. Empty for none. Lightning requeues on SIGUSR1 only if that has no other handler: leave it out there."""
     preemption_grace_s: float = 2.0
-    """How much later a process dies of such a signal that nobody else handles, at most, so as to bring away what it
-    recorded."""
+    """Max delay before exiting on such a signal that has no other handler, to send what was recorded."""
 
     stderr: str = "faults"
-    """What is recorded of standard error. ``faults``: the fault handler's text, where nobody has turned that on.
+    """What is recorded of standard error. ``faults``: the fault handler's text, unless your code has enabled that.
     ``all``: each line, too, read by a process that passes them on. ``off``: nothing."""
     fingerprint_key: str = ""
-    """Where the key of features' fingerprints and of request ids is, named as for ``encryption_key``; the same on
-    all that are to be compared. Empty: random, and new in each process."""
+    """Where the key for fingerprints of features and request IDs is, in the same form as ``encryption_key``; use the
+    same key wherever they are to be compared. Empty: random, and new in each process."""
     log_rate_per_s: float = 1.0
-    """How many log lines of one template are kept in a second, in the long run; the others are counted in the next."""
+    """Long-term rate of log lines kept per template; suppressed lines are counted in the next row."""
     log_burst: float = 60.0
-    """How many of them may come at once."""
+    """Number of lines per template that may come at once."""
     log_verbose: float = 0.1
-    """Share of the lines below INFO that is kept, where a handler lets them through."""
+    """Share of the lines below INFO that is kept, if a handler lets them through."""
 
     samplers: str = "auto"
-    """Whether local rank 0 samples its node's GPUs and host: ``auto`` while no agent holds the local spool, which does
-    it then; ``on`` beside one, too; or ``off``. One process that was not launched as one of several counts as that."""
+    """Whether local rank 0 samples its node's GPUs and host: ``auto`` while no agent serves the local spool (the agent
+    samples then); ``on`` even beside an agent; or ``off``. A process started without a launcher counts as local rank
+    0."""
     sample_every_s: float = 1.0
     """Time between samples."""
     patch_bytes: int = 1 << 16
-    """How much is kept of the difference between the training code and its commit; at most 128 KiB, 0 for nothing.
-    Its hash and size are recorded all the same."""
+    """How much of the diff between the training code and its commit is kept; at most 128 KiB, 0 for nothing. Its hash
+    and size are always recorded."""
 
     def __post_init__(self) -> None:
         parse_rules(self.sampling)

@@ -1,27 +1,27 @@
-"""Section ``[dask]`` of ``ranklake.toml``, apart from the clusters that go by it, so that reading it is cheap."""
+"""Section ``[dask]`` of ``ranklake.toml``, separate from the clusters that use it, so that reading it is cheap."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class DaskSection:
-    """What runs the tasks of ingest."""
+    """The workers that run the tasks of ingest."""
 
     address: str = ""
-    """Scheduler address such as ``tls://host:8786``; empty starts a local cluster where there is enough to do."""
+    """Scheduler address such as ``tls://host:8786``. Empty: a local cluster is started if there is enough work."""
     workers: int = 0
-    """Processes of a local cluster that does all work; 0 means one per core, four at most, and none for small work."""
+    """Processes of a local cluster for all work; 0 means one per core, four at most, and none for small work."""
     memory_limit: str = "2GiB"
     """Memory of each local worker process."""
     tls_ca_file: str = ""
-    """PEM file of whom to trust at `address`; with any of these three nothing is sent there but by TLS."""
+    """PEM file of the CA to trust at `address`. If any of these three is set, only TLS is used."""
     tls_client_cert: str = ""
-    """PEM file of the certificate to show there."""
+    """PEM file of the client certificate."""
     tls_client_key: str = ""
-    """PEM file of its key."""
+    """PEM file of the client certificate's key."""
 
     @property
     def tls(self) -> dict[str, str]:
-        """Those of the three that are named, by name."""
+        """The ones of the three that are set, by name."""
         said = {name: getattr(self, name) for name in ("tls_ca_file", "tls_client_cert", "tls_client_key")}
         return {name: path for name, path in said.items() if path}

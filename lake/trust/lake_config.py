@@ -1,7 +1,7 @@
-"""What a lake goes by: those sections of ``ranklake.toml`` that its rooms use.
+"""A lake's configuration: the sections of ``ranklake.toml`` that its rooms use.
 
-Nobody who writes the bucket can change them, so what is in the lake can be held against them. They travel as one
-object, from the configuration to whoever opens a lake or a spool: a new key is a field here and a line where it is
+Writers of the bucket cannot change them, so the lake's content can be checked against them. They are passed as one
+object, from the configuration to whatever opens a lake or a spool: a new key is a field here and a line where it is
 used.
 """
 
@@ -19,7 +19,8 @@ class SpoolSection:
     uri: str = field(default="", metadata={"variable": "RANKLAKE_SPOOL"})
     """Folder or object-store URI of the spool; overridden by ``--spool``, too."""
     local: str = ""
-    """Folder on a node's own disk that ranks record into; ``RANKLAKE_LOCAL_SPOOL`` wins. Empty: below /var/tmp."""
+    """Folder on a node's own disk that ranks record into; overridden by ``RANKLAKE_LOCAL_SPOOL``. Empty: below
+    /var/tmp."""
     prefixes: tuple[Prefix, ...] = ()
     """Who may write where, each as a table ``[[spool.prefixes]]``."""
 
@@ -28,13 +29,13 @@ class SpoolSection:
 
     @property
     def writers(self) -> Writers:
-        """What is said of all prefixes."""
+        """The rules of all prefixes."""
         return Writers(self.prefixes)
 
 
 @dataclass(frozen=True, slots=True)
 class CostSection:
-    """What devices cost."""
+    """Prices of devices."""
 
     prices: str = field(default="", metadata={"variable": "RANKLAKE_PRICES"})
     """Price table (CSV), see docs/goodput.md. Empty: costs are unknown."""
@@ -42,27 +43,27 @@ class CostSection:
 
 @dataclass(frozen=True, slots=True)
 class AuditSection:
-    """What the audit trail is held against."""
+    """What the audit trail is verified against."""
 
     witness: str = field(default="", metadata={"variable": "RANKLAKE_AUDIT_WITNESS"})
-    """Where its head is written down outside the lake: ``file:/folder`` or a URI that who writes the lake cannot write.
-    Empty: only beside the table."""
+    """Where its head is also recorded, outside the lake: ``file:/folder``, or a URI that writers of the lake cannot
+    write to. Empty: only beside the table."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlansSection:
-    """Whether plans are sealed with a key that who writes the bucket need not have."""
+    """Whether plans are sealed with a key that writers of the bucket need not have."""
 
     key: str = field(default="", metadata={"variable": "RANKLAKE_PLANS_KEY"})
-    """Where the keys are: ``file:/path``, ``env:NAME`` or ``command:/path``; the first seals, all are believed. Empty:
+    """Where the keys are: ``file:/path``, ``env:NAME`` or ``command:/path``. The first seals, all are accepted. Empty:
     plans are not sealed."""
     require_signed_plans: bool = False
-    """Refuse a plan that is found without a seal."""
+    """Refuse plans of other processes that have no seal."""
 
 
 @dataclass(frozen=True, slots=True)
 class LakeConfig:
-    """What a lake goes by, section by section; what stands in other places of the configuration has its own names.
+    """A lake's configuration by section; values from other parts of the configuration have names of their own.
 
     Attributes
     ----------

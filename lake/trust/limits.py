@@ -1,8 +1,8 @@
-"""What one segment may ask of ingest: bounds that hold a bomb, and let pass whatever capture and the importers make.
+"""Limits of one segment: they stop a decompression bomb, and admit everything that capture and the importers make.
 
-They are looked at before anything is decoded, as far as the Parquet footer tells, and again while it is decoded, since
-a footer can say what it likes. A segment beyond one of them is set aside like one that cannot be read: the bytes stay
-in quarantine, and ``ranklake replay`` has them after the bound was raised.
+They are checked before anything is decoded, by the Parquet footer, and again while decoding, because a footer can
+claim anything. A segment beyond a limit is set aside like one that cannot be read: its bytes stay in quarantine, and
+``ranklake replay`` reads them after the limit was raised.
 """
 
 from collections.abc import Mapping
@@ -22,20 +22,21 @@ _WORD_BYTES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one segment may hold at most, as ``[ingest]`` says it."""
+    """Maximum contents of one segment, from ``[ingest]``."""
 
     segment_bytes: int = 512 * 2**20
-    """Bytes of its file, or of itself in a pack: a worker holds them at once. A larger one is not read, and waits."""
+    """Bytes of its file, or of its member in a pack; a worker holds them in memory. A larger one is not read, and
+    waits."""
     decoded_bytes: int = 2 * 2**30
-    """Bytes of its rows once decoded, about."""
+    """Approximate bytes of its decoded rows."""
     columns: int = 512
     """Columns; the widest table has some eighty."""
     dates: int = DATES_PER_SEGMENT
-    """UTC dates that its rows fall on: each is a file of its own."""
+    """UTC dates of its rows; each becomes a file of its own."""
     row_group_rows: int = 2**24
     """Rows of one row group."""
     future_hours: int = 24
-    """Hours by which a row's ts may lie after the plan that takes it in; rows beyond go to quarantine."""
+    """Hours by which a row's ts may be later than the plan that ingests it; rows beyond go to quarantine."""
 
     def last_us(self, taken_in: datetime) -> int:
         """Return the last moment (microseconds since 1970) that rows may have which are taken in at a time."""

@@ -1,12 +1,12 @@
-"""Writers: who may put segments where in a spool, and how ingest knows them.
+"""Writers: who may put segments where in a spool, and how ingest recognizes them.
 
     <spool>/segments/…            the prefix ""
     <spool>/team-a/segments/…     the prefix "team-a"
 
-An operator says of a prefix which runs come by it, whether its segments must be signed or encrypted, and where the
-keys are that sign. Some of that is known from a segment's name, before a plan names it (`Writers.against`), the rest
-from its bytes (`signer_of`). A segment that violates it is *refused*: set aside like a damaged one, with a reason that
-begins with `REFUSED`. It claims neither slots nor its digest, so the genuine one, wherever it lies, comes in.
+An operator configures for a prefix which runs may use it, whether its segments must be signed or encrypted, and where
+the signing keys are. Some of that is checked by a segment's name, before a plan names it (`Writers.against`), the rest
+by its bytes (`signer_of`). A segment that violates it is *refused*: set aside like a damaged one, with a reason that
+begins with `REFUSED`. It claims neither slots nor its digest, so the genuine one, wherever it is, is still ingested.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,20 +38,20 @@ class RefusedSegmentError(RanklakeError):
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """What holds below a prefix of the spool, as ``[[spool.prefixes]]`` says it."""
+    """Rules for a prefix of the spool, from ``[[spool.prefixes]]``."""
 
     prefix: str = ""
     """Folder below the spool, whose ``segments/`` ingest lists; empty for the spool itself."""
     team: str = ""
-    """Whose it is, for people."""
+    """Team that it belongs to, for information only."""
     runs: tuple[str, ...] = ()
-    """Patterns (``*``, ``?``) of the runs that come by it, and by no other prefix; none: any run that no other has."""
+    """Patterns (``*``, ``?``) of the runs that may use it, and no other prefix. Empty: any run that no other claims."""
     require_signed: bool = False
-    """Refuse what is not signed."""
+    """Refuse segments that are not signed."""
     require_encryption: bool = False
-    """Refuse what is not encrypted."""
+    """Refuse segments that are not encrypted."""
     keys: str = ""
-    """Where the keys are that sign: ``file:/path``, ``env:NAME`` or ``command:/path``; all of them hold."""
+    """Where the signing keys are: ``file:/path``, ``env:NAME`` or ``command:/path``; all of them are accepted."""
 
     def __post_init__(self) -> None:
         if self.prefix != self.prefix.strip("/") or not {"..", "segments"}.isdisjoint(self.prefix.split("/")):

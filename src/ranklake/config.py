@@ -40,12 +40,12 @@ class ContractsSection:
     """Your own tables, columns and metrics."""
 
     overlay: str = ""
-    """Folder of contract files laid over the packaged ones."""
+    """Folder of contract files that extend the packaged ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class SqlSection:
-    """Who may ask what."""
+    """Who may query what."""
 
     roles: str = ""
     """Role file, for ``ranklake sql --role``; see `ranklake.lake.query.roles`. Empty: there are no roles."""
@@ -53,11 +53,11 @@ class SqlSection:
 
 @dataclass(frozen=True, slots=True)
 class ArtifactsSection:
-    """Which places that ranks recorded commands may open."""
+    """Which locations that ranks recorded commands may open."""
 
     allow: tuple[str, ...] = ()
-    """Folders and URIs such as ``s3://checkpoints/prod``, and what lies below; beside them what is named on the command
-    line, and the lake's and the spool's own places."""
+    """Folders and URIs such as ``s3://checkpoints/prod``, and everything below them. Locations named on the command
+    line, the lake and the spool are always allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,8 @@ class Config:
     plans: PlansSection = field(default_factory=PlansSection)
     capture: Settings = field(default_factory=Settings)
     storage: dict[str, str] = field(default_factory=dict, repr=False)
-    """Object-store options under delta-rs's names, such as ``aws_endpoint_url``; leave credentials to their chains."""
+    """Object-store options under delta-rs's names, such as ``aws_endpoint_url``. Leave credentials to the default
+    provider chain."""
     file: str = ""
     """The file that was read, as an absolute path; empty if there is none."""
 
