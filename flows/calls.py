@@ -3,8 +3,10 @@
 The command ``ranklake pipeline`` calls these without Prefect, so that a scheduled run and a run by hand are the same.
 """
 
+import getpass
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from datetime import UTC, date, datetime
 from typing import Any
 
 from ranklake.context import Context
@@ -15,6 +17,9 @@ from ranklake.lake.ingest.run import ingest
 from ranklake.lake.maintenance.run import upkeep
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.quality.check import KINDS, run_checks
+from ranklake.retention.apply import apply
+from ranklake.retention.plan import make_plan
+from ranklake.retention.sweep import sweep
 
 Progress = Callable[[int, int], None]
 
@@ -90,3 +95,28 @@ def upkeep_once(context: Context, progress: Progress | None = None, *, with_scru
 def catalog_once(context: Context) -> dict[str, Any]:
     """Bring the catalog's tables up to date; return how many rows each got."""
     return asdict(refresh(context.open_lake(), context.overlay))
+
+
+def retention_plan_once(context: Context, *, as_of: date | None = None) -> dict[str, Any]:
+    """Plan what is past its retention period on a day, by default today (UTC); return the plan, None if nothing is."""
+    day = as_of or datetime.now(UTC).date()
+    made = make_plan(context.open_lake(), context.contracts(), context.policies(), day)
+    return {"as_of": day.isoformat(), "plan": None if made is None else made.plain()}
+
+
+def retention_apply_once(context: Context, *, plan: str, by: str = "") -> dict[str, Any]:
+    """Apply an approved plan by its name, then sweep the spool where one is configured; return what went.
+
+    Parameters
+    ----------
+    by
+        Who applies it, for the audit trail; by default the account that runs this.
+
+    Raises what `ranklake.retention.apply.apply` does: nothing goes without an approval that the lake holds, nor by
+    whoever gave it.
+    """
+    actor = " ".join(by.split()) or getpass.getuser()
+    lake = context.open_lake()
+    found, fresh = apply(lake, plan, actor, context.contracts(), context.policies())
+    swept = sweep(lake, context.spool(), actor) if context.has_spool else None
+    return {"applied_now": fresh, "swept": None if swept is None else asdict(swept), **found.plain()}

@@ -35,12 +35,25 @@ def _catalog(done: Done) -> list[str]:
     return [f"{done['tables']:,} tables", f"{done['columns']:,} columns", f"{done['metrics']:,} metrics"]
 
 
+def _retention_plan(done: Done) -> list[str]:
+    plan = done["plan"]
+    return (
+        ["nothing due"] if plan is None else [f"{counted(plan['rows'], 'row')} {plan['state']}", plan["retention_plan"]]
+    )
+
+
+def _retention_apply(done: Done) -> list[str]:
+    return [f"{counted(done['rows'], 'row')} removed" if done["applied_now"] else "applied before"]
+
+
 _HEADLINES: Final[Mapping[str, Callable[[Done], list[str]]]] = {
     "ingest": _ingest,
     "check": _check,
     "rollup": _rollup,
     "upkeep": _upkeep,
     "catalog": _catalog,
+    "retention_plan": _retention_plan,
+    "retention_apply": _retention_apply,
 }
 
 

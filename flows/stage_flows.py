@@ -9,12 +9,15 @@ from typing import Any, Final
 
 from prefect import Flow, flow, task
 from prefect.cache_policies import NO_CACHE
+from prefect.utilities.urls import url_for
 
-from ranklake.flows import run_log, run_names
+from ranklake.flows import artifacts, run_log, run_names
+from ranklake.flows.artifacts import Progress
 from ranklake.flows.headlines import headline
+from ranklake.flows.lineage import Lineage
 from ranklake.flows.retrying import RETRIES
 from ranklake.flows.settings import FlowSettings
-from ranklake.flows.stages import CATALOG, CHECK, INGEST, ROLLUP, UPKEEP, Done, Stage
+from ranklake.flows.stages import STAGES, Done, Stage
 from ranklake.flows.watching import Watching
 from ranklake.lake.plans.units import watched_by
 from ranklake.redaction.redact import redact_uri
@@ -29,23 +32,29 @@ def stage_flow(stage: Stage) -> Flow[..., Any]:
     Its parameters are ``settings`` and the options of the stage's work; it ends as `Stage.outcome` says.
     """
 
-    def work(settings: FlowSettings, **options: Any) -> Done:  # noqa: ANN401 - the stage's own
+    def work(settings: FlowSettings, **options: Any) -> tuple[Done, str, dict[str, str]]:  # noqa: ANN401 - the stage's own
         began = time.monotonic()
         context = settings.context()
-        _LOG.info("%s of %s begins", stage.name, redact_uri(context.lake_uri))
-        with watched_by(Watching()):
+        lake = context.lake_uri
+        _LOG.info("%s of %s begins", stage.name, redact_uri(lake))
+        watching = Watching(Lineage(lake, context.config.spool.uri, context.contracts()))
+        if "progress" in signature(stage.work).parameters:
+            options["progress"] = Progress(stage.name, lake)
+        with watched_by(watching):
             done = stage.work(context, **options)
         counts = ", ".join(headline(stage.name, done))
         _LOG.info("%s ends after %.1f s: %s", stage.name, time.monotonic() - began, counts)
-        return done
+        links = {table: url_for("task-run", obj_id=run) or "" for table, run in watching.shown.items()}
+        return done, lake, links
 
     _named(work, stage, "task")
     unit = task(name=stage.name, task_run_name=stage.name, tags={"ranklake"}, **_ONCE, **RETRIES)(work)
 
     async def run(settings: FlowSettings, **options: Any) -> Done:  # noqa: ANN401 - likewise
         run_log.attach()
-        done = await asyncio.to_thread(lambda: unit(settings, **options))
+        done, lake, links = await asyncio.to_thread(lambda: unit(settings, **options))
         await run_names.add(headline(stage.name, done)[:1])
+        await artifacts.publish(stage.name, lake, done, links, options.get("kinds", ()))
         return stage.outcome(done)
 
     _named(run, stage, "flow")
@@ -65,9 +74,11 @@ def _named(function: Any, stage: Stage, kind: str) -> None:  # noqa: ANN401 - fu
     function.__signature__ = Signature([settings, *options], return_annotation=Done)
 
 
-FLOWS: Final[dict[str, Any]] = {one.name: stage_flow(one) for one in (INGEST, CHECK, ROLLUP, CATALOG, UPKEEP)}
+FLOWS: Final[dict[str, Any]] = {one.name: stage_flow(one) for one in STAGES}
 ingest_flow = FLOWS["ingest"]
 check_flow = FLOWS["check"]
 rollup_flow = FLOWS["rollup"]
 catalog_flow = FLOWS["catalog"]
 upkeep_flow = FLOWS["upkeep"]
+retention_plan_flow = FLOWS["retention_plan"]
+retention_apply_flow = FLOWS["retention_apply"]

@@ -15,6 +15,8 @@ from ranklake.flows.calls import (
     ingest_once,
     refuse_damage,
     refuse_failure,
+    retention_apply_once,
+    retention_plan_once,
     rollup_once,
     upkeep_once,
 )
@@ -63,6 +65,17 @@ UPKEEP: Final = Stage(
     "Schedule it by itself, such as once a day: the pipeline's ingest merges by itself.",
     upkeep_once,
 )
+RETENTION_PLAN: Final = Stage(
+    "retention_plan",
+    "Write down what is past its retention period, as a plan that waits for somebody's approval. It removes nothing.",
+    retention_plan_once,
+)
+RETENTION_APPLY: Final = Stage(
+    "retention_apply",
+    "Remove what an approved plan names. The lake holds the approval: without one, or by the approver, nothing goes.",
+    retention_apply_once,
+)
+STAGES: Final = (INGEST, CHECK, ROLLUP, CATALOG, UPKEEP, RETENTION_PLAN, RETENTION_APPLY)
 
 PIPELINE: Final = (
     Step(INGEST),

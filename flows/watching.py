@@ -2,20 +2,27 @@
 
     room ── carry_out(unit, work) ──▶ Watching ── sync task run in the room's own thread ──▶ work()
 
-A task holds no data: its result is nothing, what the work returns goes straight back to the room.
+A unit that writes a table materializes that table's asset (`ranklake.flows.lineage`). A task holds no data: its result
+is nothing, what the work returns goes straight back to the room.
 """
 
 import logging
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from prefect import Task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas import State
+from prefect.context import FlowRunContext
+from prefect.tasks import MaterializingTask
 
 from ranklake.errors import RanklakeError
+from ranklake.flows.lineage import Lineage
 from ranklake.flows.retrying import UNIT_RETRIES
 from ranklake.lake.plans.units import Unit
+
+if TYPE_CHECKING:
+    from uuid import UUID
 
 Result = TypeVar("Result")
 _LOG: Final = logging.getLogger(__name__)
@@ -33,10 +40,13 @@ class UnitTimeoutError(RanklakeError):
 class Watching:
     """Makes a task run of each unit: the first `MOST_TASKS` of a stage."""
 
-    def __init__(self) -> None:
+    def __init__(self, lineage: Lineage) -> None:
+        self._lineage = lineage
         self._runs = 0
         self._last: State | None = None
         self._wrote: dict[str, State] = {}
+        self.shown: dict[str, UUID] = {}
+        """The last task run about each table."""
 
     def carry_out(self, unit: Unit, work: Callable[[], Result]) -> Result:
         """Carry out a unit as a task run; one that may pass is tried again. Raises what the work raises.
@@ -60,11 +70,16 @@ class Watching:
                 failed.append(error)
                 raise
 
+        # What a task waits for is no input of what it writes: that is what the unit says that it reads.
+        if context := FlowRunContext.get():
+            context.task_run_assets.clear()
         state = self._task(unit, run)(return_state=True, wait_for=self._before(unit))
         if not state.is_completed():
             self._last = None
             raise failed[-1] if failed else UnitTimeoutError(f"{unit.name}: {state.message}")
         self._last = state
+        if unit.table and state.state_details.task_run_id:
+            self.shown[unit.table] = state.state_details.task_run_id
         if unit.writes:
             self._wrote[unit.table] = state
         return found[-1]
@@ -75,7 +90,11 @@ class Watching:
         return wrote or ([self._last] if self._last else [])
 
     def _task(self, unit: Unit, run: Callable[[], None]) -> "Task[[], None]":
-        return Task(run, **_options(unit))
+        written = self._lineage.written(unit)
+        if written is None:
+            return Task(run, **_options(unit))
+        reads = self._lineage.read(unit)
+        return MaterializingTask(run, assets=[written], asset_deps=reads, materialized_by="ranklake", **_options(unit))
 
 
 def _options(unit: Unit) -> dict[str, Any]:

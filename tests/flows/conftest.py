@@ -31,6 +31,11 @@ class Scenario:
         runs = [one for one in self.told["task_runs"] if one["flow_run_id"] == name]
         return sorted(runs, key=lambda one: one["start_time"])
 
+    def pages(self, key):
+        """Return what artifacts of a key's beginning hold, the oldest first."""
+        found = [one for one in self.told["artifacts"] if (one["key"] or "").startswith(key)]
+        return [one["data"] for one in sorted(found, key=lambda one: one["created"])]
+
     def said(self, what):
         """Return what the run logged, as (logger, text, whether a task said it)."""
         name = self.run(what)["id"]

@@ -16,10 +16,13 @@ from pathlib import Path
 
 from ranklake.flows.embedded import run_pipeline
 from ranklake.flows.settings import FlowSettings
+from ranklake.lake.governance.proposals import ProposalError
 from ranklake.lake.plans.units import Unit, carry_out, watched_by
 from ranklake.lake.storage.store import LakeUnreachableError, NotALakeError
+from ranklake.retention.apply import approve
 
 WAIT_S = 30
+ASSETS = {"event": {"prefix": ["prefect.asset."]}}
 
 
 async def _all(client, kind, **body):
@@ -50,6 +53,11 @@ async def _told():
             await asyncio.sleep(0.2)
         found = {kind: await _all(client, kind) for kind in ("flow_runs", "task_runs", "logs", "artifacts")}
         ids = [one["id"] for one in found["flow_runs"]]
+        events = await client._client.post("/events/filter", json={"filter": ASSETS, "limit": 50})
+        found["events"] = events.json()["events"]
+        while more := events.json()["next_page"]:
+            events = await client._client.get(more)
+            found["events"] += events.json()["events"]
         graphs = [await client._client.get(f"/flow_runs/{one}/graph-v2") for one in ids]
         return {**found, "graphs": {one: graph.json() for one, graph in zip(ids, graphs, strict=True)}}
 
@@ -59,6 +67,7 @@ def _probe():
     from prefect import flow
 
     from ranklake.flows import run_log, watching
+    from ranklake.flows.lineage import Lineage
 
     tries = iter((LakeUnreachableError("away"), None))
 
@@ -75,14 +84,14 @@ def _probe():
             time.sleep(0.01)
 
     def units():
-        with watched_by(watching.Watching()):
+        with watched_by(watching.Watching(Lineage("s3://a:b@c/l k?x=1", "", {}))):
             carry_out(Unit("outage"), outage)
             for name, work in (("mistake", mistake), ("hang", hang)):
                 watching.UNIT_S = 0.2 if name == "hang" else 60.0
                 with suppress(NotALakeError, watching.UnitTimeoutError):
                     carry_out(Unit(name), work)
         watching.UNIT_S, watching.MOST_TASKS = 60.0, 3
-        with watched_by(watching.Watching()):
+        with watched_by(watching.Watching(Lineage("s3://a:b@c/l k?x=1", "", {}))):
             return [carry_out(Unit("many", dates=(date(2026, 3, day),)), partial(int, day)) for day in range(1, 6)]
 
     @flow(name="probe", flow_run_name="probe")
@@ -98,6 +107,14 @@ def main(folder, lake, spool, storage):
     os.environ["PREFECT_LOGGING_LEVEL"] = "INFO"
     settings = FlowSettings(lake, spool, storage=storage)
     done = run_pipeline(settings, folder / "prefect")
+    from ranklake.flows.stage_flows import retention_apply_flow, retention_plan_flow
+
+    plan = asyncio.run(retention_plan_flow(settings))["plan"]["retention_plan"]
+    for _ in range(2):
+        with suppress(ProposalError):  # nobody approved it
+            asyncio.run(retention_apply_flow(settings, plan=plan, by="Otto Operator"))
+        approve(settings.context().open_lake(), plan, "Ada Approver", "as agreed")
+    asyncio.run(retention_plan_flow(settings))
     _probe()
     told = asyncio.run(_told())
     (folder / "told.json").write_text(json.dumps({"done": done, **told}, default=str))

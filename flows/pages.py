@@ -1,0 +1,187 @@
+"""What a stage did, as Markdown: the page of its run. Pure text; nothing is computed here.
+
+Names come from training processes and file names, so each value is shown as text alone: no markup, no row of its own.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from ranklake.lake.plans.units import counted
+from ranklake.printable import printable
+from ranklake.redaction.redact import redact
+
+Done = dict[str, Any]
+Links = Mapping[str, str]
+"""Where what was done with a table is shown, by the table's name."""
+
+MOST_ROWS: Final = 200
+_MARKUP: Final = re.compile(r"([\\`*_\[\]<>|~&]|(?<=:)/(?=/))")
+"""What means something within a line; and what makes a link of an address."""
+
+
+def shown(value: object) -> str:
+    """Return a value as text of a Markdown table's cell."""
+    if value is None:
+        return ""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return _MARKUP.sub(r"\\\1", str(redact(printable(str(value)))))
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], links: Links | None = None) -> str:
+    """Return a Markdown table, at most `MOST_ROWS` long; a first value that has a link is one."""
+    every = list(rows)
+    lines = [f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}"]
+    for first, *others in every[:MOST_ROWS]:
+        link = (links or {}).get(str(first))
+        told = f"[{shown(first)}]({link})" if link else shown(first)
+        lines.append(f"| {' | '.join([told, *map(shown, others)])} |")
+    if len(every) > MOST_ROWS:
+        lines.append(f"\nand {len(every) - MOST_ROWS:,} more")
+    return "\n".join(lines)
+
+
+def page(stage: str, done: Done, links: Links | None = None) -> str:
+    """Return the page of a stage's run; empty for a stage that has none."""
+    make = _PAGES.get(stage)
+    if make is None:
+        return ""
+    parts = [part for part in make(done, links or {}) if part]
+    if done.get("damaged"):
+        parts += ["## Damaged files", table(("table", "file", "what"), map(_damage, done["damaged"]))]
+        parts.append("`ranklake replay` makes their dates anew from the segments.")
+    return "\n\n".join(parts)
+
+
+def findings(done: Done) -> list[dict[str, Any]]:
+    """Return the checks that failed, now or before on rows that are still there, as rows of a table."""
+    found = [("now", one) for one in done["unsound"]] + [("before", one) for one in done["standing"]]
+    return [
+        {
+            "table": one["table"],
+            "date": str(one["partition_date"]),
+            "check": one["check_id"],
+            "severity": one["severity"],
+            "status": one["status"],
+            "rows failed": one["rows_failed"],
+            "of": one["rows_checked"],
+            "moved to rejects": one["quarantined_rows"],
+            "what": str(redact(printable(one["message"] or ""))),
+            "since": since,
+        }
+        for since, one in found[:MOST_ROWS]
+    ]
+
+
+def _ingest(done: Done, links: Links) -> Iterable[str]:
+    del links
+    yield f"{counted(done['segments'], 'segment')} in {counted(len(done['plans']), 'plan')}, {done['elapsed_s']:.1f} s"
+    fates = (("stored", "rows_stored"), ("quarantined", "rows_rejected"), ("seen before", "rows_duplicate"))
+    yield table(("rows", "count"), [(words, done[name]) for words, name in fates])
+    counts = [("segments that cannot be read", done["unreadable"]), ("old segments purged", done["purged"])]
+    counts += [(f"segments refused: {why}", count) for why, count in done["refused"].items()]
+    counts += [(f"segments that wait for the key {key}", count) for key, count in done["waiting"].items()]
+    yield table(("what else", "count"), [one for one in counts if one[1]]) if any(n for _, n in counts) else ""
+    if done["held"]:
+        rows = [(why, count, done["held_first"].get(why)) for why, count in done["held"].items()]
+        yield table(("files of the spool left alone", "count", "first"), rows)
+
+
+def _check(done: Done, links: Links) -> Iterable[str]:
+    yield "**passed**" if done["passed"] else "**failed**: a check of severity error failed"
+    changed = f"{counted(done['partitions'], 'partition')} checked, {done['unchanged']:,} unchanged"
+    yield f"{changed}; {counted(done['quarantined_rows'], 'row')} moved to the table `rejects`"
+    if done["checks"]:
+        yield table(("checks", "count"), done["checks"].items())
+    rows = findings(done)
+    if rows:
+        counts: dict[tuple[str, str], int] = {}
+        for one in rows:
+            key = (one["severity"], one["status"])
+            counts[key] = counts.get(key, 0) + 1
+        yield table(("severity", "status", "count"), [(*key, count) for key, count in sorted(counts.items())])
+        yield table(list(rows[0]), [list(one.values()) for one in rows], links)
+
+
+def _rollup(done: Done, links: Links) -> Iterable[str]:
+    written = [one for one in done["rollups"] if one["partitions"]]
+    yield f"{len(written)} of {len(done['rollups'])} rollups changed"
+    columns = ("rollup", "partitions", "of computed", "rows", "version", "seconds", "first date", "last date")
+    rows = [
+        (
+            *(one["name"], len(one["partitions"]), one["computed"], one["rows"], one["version"]),
+            *(f"{one['seconds']:.2f}", one["partitions"][0], one["partitions"][-1]),
+        )
+        for one in written
+    ]
+    yield table(columns, rows, links) if rows else ""
+
+
+def _upkeep(done: Done, links: Links) -> Iterable[str]:
+    del links
+    merged = f"{counted(done['files_before'], 'file')} merged into {done['files_after']:,}"
+    yield f"{merged}, {done['merged_bytes']:,} bytes; {done['elapsed_s']:.1f} s"
+    purged = done["purged"].items()
+    yield table(("purged", "files"), purged) if purged else ""
+    yield f"checkpoints: {', '.join(map(shown, done['checkpoints']))}" if done["checkpoints"] else ""
+    if done["scrubbed"]:
+        yield f"{counted(done['scrubbed']['files'], 'file')} read whole, {done['scrubbed']['size_bytes']:,} bytes"
+
+
+def _catalog(done: Done, links: Links) -> Iterable[str]:
+    del links
+    yield table(("catalog of", "rows"), done.items())
+
+
+def _retention_plan(done: Done, links: Links) -> Iterable[str]:
+    del links
+    plan = done["plan"]
+    if plan is None:
+        yield f"Nothing is past its retention period on {done['as_of']}: nothing to approve."
+        return
+    name = plan["retention_plan"]
+    size = f"{counted(plan['rows'], 'row')} in {counted(plan['files'], 'file')}, {plan['bytes']:,} bytes"
+    yield f"Plan `{name}` as of {done['as_of']}: {size}. It is **{plan['state']}**."
+    if plan["state"] == "planned":
+        yield f"Nothing was removed. To approve it:\n\n    ranklake retain approve {name} --by NAME --reason TEXT"
+    if plan["state"] in {"planned", "approved"}:
+        yield f"Once it is approved, somebody else applies it:\n\n    ranklake retain apply {name}"
+        yield f"or runs the flow `ranklake-retention_apply` with `plan` = `{name}`."
+    columns = ("table", "date", "class", "kept days", "goes before", "rows", "bytes", "files", "reason")
+    names = (
+        "table",
+        "partition_date",
+        "retention_class",
+        "period_days",
+        "cutoff_date",
+        "rows",
+        "bytes",
+        "files",
+        "reason",
+    )
+    yield table(columns, [[one[field] for field in names] for one in plan["items"]])
+
+
+def _retention_apply(done: Done, links: Links) -> Iterable[str]:
+    del links
+    what = "applied" if done["applied_now"] else "was applied before; nothing done"
+    alone = " by the one who approved it (single operator)" if done["single_operator"] else ""
+    yield f"Plan `{done['retention_plan']}` {what}{alone}: {counted(done['rows'], 'row')}, {done['bytes']:,} bytes."
+    if done["swept"]:
+        yield f"{counted(done['swept']['segments'], 'segment')} of the spool deleted, whose rows are gone."
+
+
+def _damage(one: Mapping[str, Any]) -> tuple[object, ...]:
+    return tuple(list(one.values())[:3])
+
+
+_PAGES: Final[Mapping[str, Callable[[Done, Links], Iterable[str]]]] = {
+    "ingest": _ingest,
+    "check": _check,
+    "rollup": _rollup,
+    "upkeep": _upkeep,
+    "catalog": _catalog,
+    "retention_plan": _retention_plan,
+    "retention_apply": _retention_apply,
+}
