@@ -1,20 +1,21 @@
 """Options of object stores: where they are, and what they are when a task needs them.
 
 Prefect writes the parameters of flows into its database in clear, so what has credentials in it is never one.
-A reference is
+A reference is one as `ranklake.segments.references` reads it, to a JSON object of options or to a ``ranklake.toml``,
+whose section [storage] counts:
 
-    file:/etc/ranklake/ranklake.toml   the section [storage] of that file
-    env:NAME                           that variable, a JSON object of options
+    file:/etc/ranklake/ranklake.toml
+    env:NAME
+    command:/path/to/helper argument
 """
 
 import json
-import os
 import tomllib
-from pathlib import Path
 
 from ranklake.errors import RanklakeError
+from ranklake.segments.references import SecretError, is_reference, read_reference
 
-MEND = "name a place: file:/path/to/ranklake.toml for its section [storage], or env:NAME for a JSON object"
+MEND = "name a ranklake.toml or a JSON object of options by file:/path, env:NAME or command:/path/to/helper"
 
 
 class StorageReferenceError(RanklakeError):
@@ -23,26 +24,18 @@ class StorageReferenceError(RanklakeError):
 
 def storage_options(reference: str) -> dict[str, str]:
     """Return the options that a reference stands for now; none for an empty one. Raises `StorageReferenceError`."""
-    kind, _, place = reference.partition(":")
     if not reference:
         return {}
-    if kind not in _READERS or not place:
+    if not is_reference(reference):
         raise StorageReferenceError("the reference to storage options is not understood", mend=MEND)
     try:
-        found = _READERS[kind](place)
-    except (OSError, ValueError, KeyError):
+        text, where = read_reference(reference, "storage options", "command for storage options")
+    except SecretError as error:
+        raise StorageReferenceError(error.what, where=error.where, mend=MEND) from None
+    try:
+        found = json.loads(text) if text.lstrip().startswith("{") else tomllib.loads(text).get("storage", {})
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise StorageReferenceError("no storage options can be read", where=f"{kind}:{place}", mend=MEND)
+        raise StorageReferenceError("no storage options can be read", where=where, mend=MEND)
     return {str(name): str(value) for name, value in found.items()}
-
-
-def _of_file(place: str) -> object:
-    return tomllib.loads(Path(place).read_text(encoding="utf-8")).get("storage", {})
-
-
-def _of_variable(place: str) -> object:
-    return json.loads(os.environ[place])
-
-
-_READERS = {"file": _of_file, "env": _of_variable}

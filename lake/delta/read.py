@@ -68,7 +68,7 @@ def read_files(
         return
     if version is not None:
         with asking(table):
-            table = DeltaTable(lake.table_uri(contract.table), version=version, storage_options=lake.storage)
+            table = DeltaTable(lake.table_uri(contract.table), version=version, storage_options=lake.delta_storage)
     yield from read_some(lake, contract, files(table, partitions), columns)
 
 

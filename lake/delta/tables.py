@@ -68,7 +68,7 @@ def delta_table(lake: "Lake", name: str) -> DeltaTable | None:
     Raises `LakeUnreachableError` if its log is there and cannot be read.
     """
     try:
-        return DeltaTable(lake.table_uri(name), storage_options=lake.storage)
+        return DeltaTable(lake.table_uri(name), storage_options=lake.delta_storage)
     except TableNotFoundError:
         return None
     except (DeltaError, OSError, ValueError) as error:  # ValueError: a partition without its value
@@ -144,7 +144,7 @@ def ensure_table(lake: "Lake", contract: "Contract") -> DeltaTable:
             description=contract.summary,
             configuration={**table_configuration(contract), CONTRACT_VERSION: str(contract.version)},
             raise_if_key_not_exists=False,  # the last property is our own
-            storage_options=lake.storage,
+            storage_options=lake.delta_storage,
         )
     except (DeltaError, OSError) as error:
         found = delta_table(lake, contract.table)  # another process may have made it between our look and our try

@@ -96,7 +96,7 @@ def _at_version(lake: "Lake", table: str, newest: DeltaTable | None, version: in
         mend = f"its versions end at {last}" if newest is not None else "it was never written"
         raise QueryError(f"{table} has no version {version}", where="--as-of", mend=mend)
     try:
-        return DeltaTable(lake.table_uri(table), version=version, storage_options=lake.storage)
+        return DeltaTable(lake.table_uri(table), version=version, storage_options=lake.delta_storage)
     except (DeltaError, OSError, ValueError):
         raise _too_old(table, f"version {version}") from None
 

@@ -19,6 +19,7 @@ from pyarrow.fs import FSSpecHandler
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.storage.reachability import LakeUnreachableError, unreachable
+from ranklake.segments.references import resolved
 from ranklake.segments.storage_options import PUT, StorageOptionError, fsspec_options
 
 WHOLE_BYTES: Final = 16 * 2**20
@@ -69,14 +70,15 @@ def delta_options(uri: str, storage: Mapping[str, str]) -> dict[str, str]:
 
     Raises `StorageOptionError` for options under which two commits could both win.
     """
-    named = {name.lower(): value for name, value in storage.items()}
+    is_folder = "://" not in uri or uri.startswith("file://")
+    named = {name.lower(): value for name, value in (storage if is_folder else resolved(storage)).items()}
     for name, bad in (("aws_s3_allow_unsafe_rename", "true"), ("aws_conditional_put", "disabled")):
         for said in (name, name.removeprefix("aws_")):
             if named.get(said, "").lower() == bad:
                 mend = "take it out of [storage]; commits would be lost"
                 raise StorageOptionError(f"{said} = {bad} is not supported", where=uri, mend=mend)
     options = dict(storage)
-    if "://" not in uri or uri.startswith("file://"):
+    if is_folder:
         return options
     if uri.startswith(_S3) and named.get("aws_endpoint_url", "").startswith("http://"):
         options.setdefault("aws_allow_http", "true")

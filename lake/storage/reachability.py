@@ -6,6 +6,7 @@ from typing import Final
 
 from ranklake.errors import RanklakeError
 from ranklake.redaction.redact import secrets_in, without
+from ranklake.segments.references import known_secrets
 
 _LONGEST: Final = 400
 _COLOUR: Final = re.compile("\x1b" + r"\[\d+m")
@@ -45,7 +46,7 @@ def told(error: BaseException, storage: Mapping[str, str]) -> str:
     first, *causes = _COLOUR.sub("", said).split("\u21b3")  # an arrow before each cause that delta-rs knows
     links = [(first.splitlines() or [""])[0], *causes]
     line = _RETRIES.sub(":", ": ".join(" ".join(_TAG.sub(" ", link).split()) for link in links))
-    return without(line or type(error).__name__, secrets_in(storage))[:_LONGEST]
+    return without(line or type(error).__name__, [*secrets_in(storage), *known_secrets(storage)])[:_LONGEST]
 
 
 def unreachable(

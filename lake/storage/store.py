@@ -31,6 +31,7 @@ from ranklake.lake.storage.reachability import (
     unsafe,
 )
 from ranklake.lake.trust.lake_config import DEFAULT, LakeConfig
+from ranklake.segments.references import resolved
 
 __all__ = [
     "FORMAT",
@@ -57,7 +58,8 @@ class Lake:
     uri
         As the user named it, without a trailing slash.
     storage
-        Options under delta-rs's names, for delta-rs and (translated) for fsspec.
+        Options under delta-rs's names, for delta-rs and (translated) for fsspec; references among them as they are, so
+        that no other process gets what they stand for.
     fs, root
         The file system and the path of the lake in it.
     config
@@ -69,7 +71,7 @@ class Lake:
     """
 
     uri: str
-    storage: dict[str, str] = field(default_factory=dict)
+    storage: dict[str, str] = field(default_factory=dict, repr=False)
     fs: Any = field(default=None, repr=False, compare=False)
     root: str = ""
     config: LakeConfig = field(default=DEFAULT, repr=False)
@@ -133,6 +135,11 @@ class Lake:
     def place(cls, uri: str, storage: dict[str, str] | None = None) -> "Lake":
         """Return a place outside any lake, to keep small files in. Raises `LakeUnreachableError`."""
         return cls._at(uri.removeprefix("file:") if not uri.startswith("file://") else uri, storage, DEFAULT)
+
+    @property
+    def delta_storage(self) -> dict[str, str]:
+        """Options as delta-rs takes them, references followed. Raises `ranklake.segments.references.SecretError`."""
+        return dict(self.storage) if self.is_local else resolved(self.storage)
 
     @property
     def address(self) -> str:

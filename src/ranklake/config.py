@@ -86,7 +86,7 @@ class Config:
     capture: Settings = field(default_factory=Settings)
     storage: dict[str, str] = field(default_factory=dict, repr=False)
     """Object-store options under delta-rs's names, such as ``aws_endpoint_url``. Leave credentials to the default
-    provider chain."""
+    provider chain, or name where they are: ``file:/path``, ``env:NAME`` or ``command:/path/to/helper``."""
     file: str = ""
     """The file that was read, as an absolute path; empty if there is none."""
 

@@ -24,7 +24,7 @@ from ranklake.lake.spool.spool import Spool
 from ranklake.lake.status.reconciliation import balance
 from ranklake.lake.storage.store import Lake
 from ranklake.lake.trust.lake_config import LakeConfig
-from ranklake.segments import keys
+from ranklake.segments import references
 from ranklake.segments.envelope import EncryptionError, Key, MissingKeyError, NotAuthenticError, decrypt, encrypt
 from ranklake.segments.keys import Keyring, find_key, read_keyring
 from ranklake.segments.segment import NotASegmentError, SegmentName
@@ -138,9 +138,9 @@ def test_a_source_that_fails_says_so_in_one_line(source, said):
 
 def test_a_helper_that_hangs_is_not_waited_for(monkeypatch, tmp_path):
     """A key command has its time, and is ended then; what it printed is not shown."""
-    monkeypatch.setattr(keys, "COMMAND_S", 0.2)
+    monkeypatch.setattr(references, "COMMAND_S", 0.2)
     helper = tmp_path / "helper"
-    helper.write_text("#!/bin/sh\necho hunter2\nexec sleep 60\n")
+    helper.write_text("#!/bin/sh\necho hunter2\nsleep 60\n")
     helper.chmod(stat.S_IRWXU)
     started = time.monotonic()
     with pytest.raises(MissingKeyError, match="took longer than") as caught:

@@ -15,6 +15,7 @@ from ranklake.capture.spool.ntp import read_clock
 from ranklake.doctor.examination import Patient
 from ranklake.doctor.finding import Finding, failed, not_known, ok, warning
 from ranklake.redaction.redact import redact_uri
+from ranklake.segments.references import resolved
 
 _ASK_S: Final = 3.0
 _TOLERATED_S: Final = 2.0
@@ -74,7 +75,8 @@ def _host(uri: str, storage: Mapping[str, str]) -> str:
     scheme, mark, rest = uri.partition("://")
     if not mark or scheme == "file":
         return ""
-    named = next((storage[name] for name in _ENDPOINTS if storage.get(name) and name[:2] in _KINDS.get(scheme, ())), "")
+    endpoints = {name: text for name, text in storage.items() if name in _ENDPOINTS and name[:2] == _KINDS.get(scheme)}
+    named = next(iter(resolved(endpoints).values()), "")
     if named:
         return named
     if scheme in {"s3", "s3a"}:
@@ -87,9 +89,9 @@ def _host(uri: str, storage: Mapping[str, str]) -> str:
 
 
 _KINDS: Final = {
-    **dict.fromkeys(("s3", "s3a"), ("aw",)),
-    **dict.fromkeys(("gs", "gcs"), ("go",)),
-    **dict.fromkeys(("az", "abfs", "abfss", "adl"), ("az",)),
+    **dict.fromkeys(("s3", "s3a"), "aw"),
+    **dict.fromkeys(("gs", "gcs"), "go"),
+    **dict.fromkeys(("az", "abfs", "abfss", "adl"), "az"),
 }
 
 

@@ -1,10 +1,4 @@
-"""Keys: where those that encrypt segments come from.
-
-A source is one of
-
-    file:/etc/ranklake/keys           the keyring is the file's text
-    env:NAME                          … the variable's
-    command:/path/to/helper argument  … what the helper prints; no shell, at most `COMMAND_S` seconds
+"""Keys: where those that encrypt segments come from: a reference (`ranklake.segments.references`) to a keyring.
 
 A keyring is text: a key on each line (or behind a comma), 32 bytes in base64 or hex; ``#`` begins a comment. The first
 key encrypts, all of them decrypt. So a key is rotated by writing the new one before the others.
@@ -15,19 +9,14 @@ No message of this module holds anything that was read, nor a word of a source t
 import base64
 import binascii
 import functools
-import os
 import re
-import shlex
-import subprocess
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Self
 
 from ranklake.segments.envelope import KEY_BYTES, Key, MissingKeyError
+from ranklake.segments.references import FORMS, SecretError, is_reference, read_reference
 
-COMMAND_S: Final = 10.0
-MEND: Final = "encryption_key must be file:/path, env:NAME or command:/path/to/helper"
-_MOST_BYTES: Final = 1 << 16
+MEND: Final = f"encryption_key must be {FORMS}"
 _HEX: Final = re.compile(r"[0-9a-fA-F]{64}")
 
 
@@ -72,11 +61,12 @@ class Keyring:
 
 def read_keyring(source: str) -> Keyring:
     """Return the keys that a source gives now. Raises `MissingKeyError`."""
-    kind, _, rest = source.strip().partition(":")
-    read = _SOURCES.get(kind)
-    if read is None or not rest:
+    if not is_reference(source):
         raise MissingKeyError("the source of the encryption key is not understood", mend=MEND)
-    where, text = read(rest)
+    try:
+        text, where = read_reference(source, "keyring", "key command")
+    except SecretError as error:
+        raise MissingKeyError(error.what, where=error.where, mend=error.mend) from None
     return Keyring.parse(text, where)
 
 
@@ -115,53 +105,3 @@ def _secret(word: str) -> bytes | None:
     except (binascii.Error, ValueError):
         return None
     return raw if len(raw) == KEY_BYTES else None
-
-
-def _from_file(path: str) -> tuple[str, str]:
-    try:
-        with Path(path).expanduser().open("rb") as file:
-            return path, _text(file.read(_MOST_BYTES), path)
-    except OSError as error:
-        raise MissingKeyError(f"the keyring cannot be read ({error.strerror})", where=path) from None
-
-
-def _from_environment(name: str) -> tuple[str, str]:
-    text = os.environ.get(name, "")
-    if not text:
-        raise MissingKeyError("the variable that should hold the keyring is not set", where=f"${name}")
-    return f"${name}", text
-
-
-def _from_command(line: str) -> tuple[str, str]:
-    try:
-        words = shlex.split(line)
-    except ValueError:
-        words = []
-    if not words:
-        raise MissingKeyError("the key command is not understood", mend=MEND)
-    try:
-        done = subprocess.run(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # a helper's complaints may quote what it was given
-            timeout=COMMAND_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise MissingKeyError(f"the key command took longer than {COMMAND_S:g} s", where=words[0]) from None
-    except OSError as error:
-        raise MissingKeyError(f"the key command cannot be run ({error.strerror})", where=words[0]) from None
-    if done.returncode:
-        raise MissingKeyError(f"the key command ended with status {done.returncode}", where=words[0])
-    return words[0], _text(done.stdout[:_MOST_BYTES], words[0])
-
-
-def _text(raw: bytes, where: str) -> str:
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        raise MissingKeyError("the keyring is not text", where=where) from None
-
-
-_SOURCES: Final = {"file": _from_file, "env": _from_environment, "command": _from_command}

@@ -1,6 +1,7 @@
 """Storage options: one set of names for a bucket, delta-rs's, and what fsspec calls them.
 
 The section ``[storage]`` of ``ranklake.toml`` is written in these names, and serves delta-rs, the commands and capture.
+A value may be a reference (`ranklake.segments.references`), which is followed here and for delta-rs, not before.
 """
 
 import base64
@@ -9,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from ranklake.errors import RanklakeError
+from ranklake.segments.references import resolved
 
 PUT: Final = "put"
 """Key under which capture finds what goes with each PUT, where the file system of fsspec has no place for it."""
@@ -68,6 +70,7 @@ _AZURE: Final[dict[str, tuple[_Place, Callable[[str], Any]]]] = {
     "azure_storage_client_secret": (("client_secret",), str),
     "azure_encryption_scope": ((PUT, "encryption_scope"), str),
 }
+_ENDPOINT: Final = "azure_storage_endpoint"
 _AZURE_PROTOCOLS: Final = ("az", "abfs", "abfss", "adl")
 _NAMES: Final = {
     **dict.fromkeys(("s3", "s3a"), _S3),
@@ -79,11 +82,16 @@ _NAMES: Final = {
 def fsspec_options(uri: str, storage: Mapping[str, str]) -> dict[str, Any]:
     """Return what fsspec wants for a URI; names that are another store's, or delta-rs's alone, are passed over.
 
-    Raises `StorageOptionError`.
+    Raises `StorageOptionError`, and `ranklake.segments.references.SecretError` where one of those it takes is a
+    reference that gives nothing.
     """
     protocol = uri.partition("://")[0] if "://" in uri else "file"
+    names = _NAMES.get(protocol, {})
+    storage = resolved(
+        {name: text for name, text in storage.items() if name in names or (names is _AZURE and name == _ENDPOINT)}
+    )
     options: dict[str, Any] = {}
-    for name, (place, convert) in _NAMES.get(protocol, {}).items():
+    for name, (place, convert) in names.items():
         value = convert(storage[name]) if storage.get(name) else None
         if value is not None:
             *folders, last = place
@@ -91,7 +99,7 @@ def fsspec_options(uri: str, storage: Mapping[str, str]) -> dict[str, Any]:
             for folder in folders:
                 at = at.setdefault(folder, {})
             at[last] = value
-    endpoint = storage.get("azure_storage_endpoint")
+    endpoint = storage.get(_ENDPOINT)
     if endpoint and protocol in _AZURE_PROTOCOLS:
         options["connection_string"] = _connection_string(endpoint, options)
     put = options.get("s3_additional_kwargs", {})
