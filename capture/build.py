@@ -33,7 +33,9 @@ def build(folder: Path = SOURCE.parent) -> Path:
         behind, and what was built before stays.
     """
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
-        raise BuildError("the hot path in C relies on the GIL, which this interpreter has not", where=sys.executable)
+        raise BuildError(
+            "the hot path in C relies on the GIL, which this interpreter does not have", where=sys.executable
+        )
     target = folder / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
     temporary = folder / f".{target.name}.{os.getpid()}.tmp"
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")

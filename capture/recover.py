@@ -1,4 +1,4 @@
-"""Recover: seal and upload what processes left that are no more.
+"""Recover: seals and uploads what dead processes left.
 
 A stream is taken over only with its owner's lock in hand, so two recoveries never work on the same one. Every step is
 one that sealing and uploading can repeat: a recovery that is killed is carried on by the next, with no row lost and

@@ -52,7 +52,7 @@ class FlowSettings:
 
     def __post_init__(self) -> None:
         if not isinstance(self.storage, str):
-            raise StorageReferenceError("storage is no reference, and options have credentials in them", mend=MEND)
+            raise StorageReferenceError("storage is not a reference, and options have credentials in them", mend=MEND)
         for name in ("lake", "spool", "dask_address"):
             if has_credential(getattr(self, name)):
                 mend = "give credentials by storage, or by the environment of whoever runs the flow"

@@ -27,7 +27,7 @@ def storage_options(reference: str) -> dict[str, str]:
     if not reference:
         return {}
     if not is_reference(reference):
-        raise StorageReferenceError("the reference to storage options is not understood", mend=MEND)
+        raise StorageReferenceError("the reference to storage options is not valid", mend=MEND)
     try:
         text, where = read_reference(reference, "storage options", "command for storage options")
     except SecretError as error:

@@ -79,7 +79,7 @@ def _segments(lake: "Lake", claim: Claim) -> list[dict[str, Any]]:
     found = [row for row in mine if claim.covers(row["table"], claim.stream, row["segment"])]
     if not found:
         mend = "'ranklake status' names streams that do not add up; ask the table segments for others"
-        raise NothingClaimedError("nothing of this was ever taken in", where=str(claim), mend=mend)
+        raise NothingClaimedError("nothing of this was ever ingested", where=str(claim), mend=mend)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Artifacts: the files that a run has made, hashed beside training."""
+"""Artifacts: files that a run has made, hashed in the background."""
 
 import hashlib
 import os

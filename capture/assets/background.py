@@ -1,4 +1,4 @@
-"""Background: what a run finds out beside training, one thing after the other, by a thread of its own."""
+"""Background: work of a run that must not delay training, done in order by a thread of its own."""
 
 import os
 import threading

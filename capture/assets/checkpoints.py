@@ -1,4 +1,4 @@
-"""Checkpoints: files and folders that readers see whole or not at all.
+"""Checkpoints: files and folders that appear whole or not at all.
 
 They are written under another name in the same folder, brought to the disk, and renamed. What a killed process leaves
 is named ``.<name>.<random>.ranklake-tmp``, and no reader takes it for the checkpoint.

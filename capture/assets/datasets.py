@@ -1,4 +1,4 @@
-"""Datasets: what a run was trained and evaluated on, fingerprinted beside training."""
+"""Datasets: the data that a run was trained and evaluated on, fingerprinted in the background."""
 
 import hashlib
 import os

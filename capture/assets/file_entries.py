@@ -1,4 +1,4 @@
-"""File entries: the files below a place, local or in a store, in the order of a walk, each with what hashes it."""
+"""File entries: the files below a local or remote path, in walk order, each with a function that hashes it."""
 
 import errno
 import hashlib

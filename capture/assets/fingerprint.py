@@ -1,4 +1,4 @@
-r"""Fingerprint: what exactly the files of a dataset or an artifact hold, in 32 bytes.
+r"""Fingerprint: a 32-byte hash that identifies the files of a dataset or an artifact.
 
 The Merkle root (method `METHOD`) is of the tree over all readable regular files below a place, in the order of a walk
 that goes through each folder's entries by the bytes of their names:

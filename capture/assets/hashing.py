@@ -1,4 +1,4 @@
-"""Hashing: what files are made of, found out beside training; what a run writes down of it."""
+"""Hashing: fingerprints of files, computed in the background, and the rows that a run records of them."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Known files: digests of local files from before, so that a dataset of millions of them is read once."""
+"""Known files: cached digests of local files, so that a dataset of millions of files is read only once."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Places: where files are, as training says it and as others can find them."""
+"""Places: where files are, as the training code names them and as others can find them."""
 
 import os
 from typing import Final

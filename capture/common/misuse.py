@@ -1,4 +1,4 @@
-"""Misuse: what is recorded, or left out, otherwise than its caller may have meant; told once by name, and counted."""
+"""Misuse: calls that are recorded otherwise than their caller may have meant; reported once by name, and counted."""
 
 import difflib
 import threading

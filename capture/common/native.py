@@ -1,4 +1,4 @@
-"""Native: the hot path in C where it was built (see `ranklake.capture.build`), else none.
+"""Native: the hot path in C if it was built (see `ranklake.capture.build`), else none.
 
 ``RANKLAKE_NATIVE=0`` leaves it out, ``RANKLAKE_NATIVE=1`` warns if there is none. One that was built from another
 source, or for an interpreter with a GIL while this one has none, is left out, too.

@@ -24,7 +24,7 @@ def parse_rules(given: str) -> tuple[tuple[str, float], ...]:
     for rule in filter(None, (part.strip() for part in given.split(","))):
         pattern, equals, ratio = rule.rpartition("=")
         if not equals or not pattern.strip():
-            raise ValueError(f"{rule!r} is no rule of the form metric/*=0.1")
+            raise ValueError(f"{rule!r} is not a rule of the form metric/*=0.1")
         rules.append((pattern.strip(), checked_ratio(float(ratio))))
     return tuple(rules)
 

@@ -1,4 +1,4 @@
-"""Run-like: what the parts of a run need of the run itself. None of them imports `ranklake.capture.training.run`."""
+"""Run-like: the protocol that a run's parts use. None of them imports `ranklake.capture.training.run`."""
 
 from typing import Protocol
 

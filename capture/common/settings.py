@@ -1,4 +1,4 @@
-"""Settings: how capture behaves.
+"""Settings: the options of capture.
 
 They come from ``[capture]`` in ``ranklake.toml``, then the environment, then the arguments of `start`; the last wins.
 Training must never fail because of a misspelt setting: an unknown or unusable one gives a warning, and the default

@@ -1,4 +1,4 @@
-"""Step values: what `run.log` puts into the row of the running step, and their names as metrics."""
+"""Step values: values that `run.log` writes into the row of the running step, and their names as metrics."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Values: what users hand over, as the plain numbers and texts that can be recorded."""
+"""Values: converts users' values to plain numbers and texts that can be recorded."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Follower: makes steps and phases of what frameworks let one see. One per process follows the run of the moment.
+"""Follower: turns a framework's hooks into steps and phases. One per process follows the current run.
 
     hooks in torch (`ranklake.capture.frameworks.torch`)        forward, backward, optimizer, waits, grad_norm, lr, loss
     a framework's own (lightning, transformers, …), the leader   where steps begin and end, and their numbers

@@ -1,4 +1,4 @@
-"""Patches: what is put in the place of frameworks' own functions, until the run that is followed has ended."""
+"""Patches: replacements of frameworks' own functions, until the followed run has ended."""
 
 import contextlib
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Decoding: the bytes of a file as lines of UTF-8, unpacked where they are compressed."""
+"""Decoding: the bytes of a file as lines of UTF-8, decompressed if necessary."""
 
 import codecs
 import io

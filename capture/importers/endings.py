@@ -1,4 +1,4 @@
-"""Endings: what a log says of how its run ended, by the trainer, by its launcher or by the scheduler.
+"""Endings: how a run ended, from the messages of its trainer, its launcher or the scheduler.
 
     the last step, "after training is done"        finished    run_end
     cancelled, time limit, an exit that was asked   preempted   preemption

@@ -1,4 +1,4 @@
-"""Formats: what can be imported, who reads it, and what its files look like."""
+"""Formats: which formats can be imported, which module reads each, and how their files are recognized."""
 
 import re
 from collections.abc import Callable

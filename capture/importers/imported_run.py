@@ -1,4 +1,4 @@
-"""Imported run: rows of a foreign file become segments, sealed by the very code that seals a rank's own.
+"""Imported run: turns rows of a foreign file into segments, with the same code that seals a rank's own.
 
 A stream's incarnation is made from what is imported (`ImportIdentity`), and slots are positions in the file's order. So
 the same file gives the same keys, whoever imports it and however often, and ingest stores nothing twice.

@@ -1,4 +1,4 @@
-"""Traces of torch.profiler (kineto): one file a rank, read event by event, whatever its size.
+"""Traces of torch.profiler (kineto): one file per rank, read event by event, whatever its size.
 
 Every complete event becomes a span; a ``ProfilerStep#N`` is a row of ``steps``, too. Device work (kernels, copies) is
 of the step in which it began, and says what the profiler knows of a collective: its group, size, sequence and bytes.
@@ -137,7 +137,7 @@ def refuse_strangers(files: "list[Source]") -> None:
     if len(worlds) > 1:
         sizes = " and ".join(f"{size} ({name})" for size, name in sorted(worlds.items()))
         raise SourceError(
-            f"not one run: its ranks are said to be {sizes}", where="traces",
+            f"not one run: its ranks report world sizes {sizes}", where="traces",
             mend="import the files of each run by themselves, with --run",
         )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Steps as trainers log them: a line for each, or one line for the last so many.
+"""Steps as trainers log them: one line per step, or one line for several steps.
 
 A line that stands for several steps tells their mean time. Each of them gets a row with that time, and the row says in
 ``interval_end_step`` whose line it is from: so counts, tokens, time, lost work and restarts go by steps, and whoever

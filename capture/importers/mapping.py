@@ -1,4 +1,4 @@
-"""Mapping: which foreign columns become which columns of a contract, as a YAML file says it (docs/import.md).
+"""Mapping: a YAML file that defines which foreign columns become which columns of a contract (docs/import.md).
 
 All that can be wrong with a mapping by itself is found when it is read; what depends on the file to import, such as a
 column that it lacks, when that is opened. Both are told with the mapping's line.

@@ -1,4 +1,4 @@
-"""Mapping reader: a mapping's YAML, checked as it is read; what is wrong is told with its line."""
+"""Mapping reader: reads and checks a mapping's YAML; errors name the line."""
 
 import hashlib
 from fractions import Fraction
@@ -58,7 +58,7 @@ class _Reading:
 
     def known(self, given: Any, names: set[str], at: KeyPath) -> dict[str, Any]:  # noqa: ANN401 - YAML
         if not isinstance(given, dict):
-            self.fail(at, "is no mapping of names to values", f"known: {', '.join(sorted(names))}")
+            self.fail(at, "is not a mapping of names to values", f"known: {', '.join(sorted(names))}")
         for name in given:
             if name not in names:
                 self.fail((*at, name), f"no such key {name!r}", did_you_mean(str(name), names))
@@ -84,14 +84,14 @@ class _Reading:
         rank = self.rule(top["rank"], of.column("rank"), ("rank",)) if "rank" in top else None
         columns = top.get("columns") or {}
         if not isinstance(columns, dict):
-            self.fail(("columns",), "is no mapping of the contract's columns to foreign ones")
+            self.fail(("columns",), "is not a mapping of the contract's columns to foreign ones")
         taken = {"run", "attempt", "rank", "incarnation", "segment", "slot", "ts", "date"}
         own = [column.name for column in of.columns if column.name not in taken]
         rules = []
         for target, given in columns.items():
             at = ("columns", target)
             if target not in own:
-                what = "is made by the import" if target in taken else f"is no column of {of.table}"
+                what = "is made by the import" if target in taken else f"is not a column of {of.table}"
                 self.fail(at, f"{target!r} {what}", did_you_mean(str(target), own))
             rules.append(self.rule(given, of.column(target), at))
         for column in of.columns:
@@ -116,7 +116,7 @@ class _Reading:
     def words(self, given: dict[str, Any], name: str, at: KeyPath) -> frozenset[str]:
         """Return the texts that a list stands for."""
         if not isinstance(given[name], list):
-            self.fail((*at, name), "is no list", f"{name}: [{given[name]}]")
+            self.fail((*at, name), "is not a list", f"{name}: [{given[name]}]")
         return frozenset(text for one in given[name] for text in _spellings(one))
 
     def melt(self, top: dict[str, Any]) -> Melt | None:
@@ -151,7 +151,7 @@ class _Reading:
             try:
                 ZoneInfo(str(given["zone"]))
             except (ZoneInfoNotFoundError, ValueError):
-                self.fail((*at, "zone"), f"no zone is called {given['zone']!r}", "such as UTC or Asia/Shanghai")
+                self.fail((*at, "zone"), f"unknown zone {given['zone']!r}", "such as UTC or Asia/Shanghai")
         return Rule(
             target, at,
             column=None if "column" not in given else str(given["column"]),
@@ -187,9 +187,9 @@ class _Reading:
         """Refuse what is no way to read times, and what would be passed over."""
         form, origin = str(given.get("format", "iso")), "origin" in given
         if target is None and "row" in given:
-            self.fail((*at, "row"), "is no time", "time: {column: …}")
+            self.fail((*at, "row"), "is not a time", "time: {column: …}")
         if form not in {"iso", *EPOCHS} and "%" not in form:
-            self.fail((*at, "format"), f"no format of times is called {form!r}", did_you_mean(form, ["iso", *EPOCHS]))
+            self.fail((*at, "format"), f"unknown time format {form!r}", did_you_mean(form, ["iso", *EPOCHS]))
         if origin and ("format" in given or "unit" not in given):
             self.fail((*at, "origin"), "times from an origin have a unit, and no format", "such as unit: s")
         for name in ("unit", "scale", "offset"):
@@ -204,7 +204,7 @@ class _Reading:
         if given.get("value") is not None and not origin:
             epoch = form in EPOCHS and _is_of(given["value"], "float64")
             if not epoch and moment_ns(str(given["value"]), form) is None:
-                self.fail((*at, "value"), f"{given['value']!r} is no time", "such as 2026-03-01T00:00:00Z")
+                self.fail((*at, "value"), f"{given['value']!r} is not a time", "such as 2026-03-01T00:00:00Z")
 
     def fits_values(self, given: dict[str, Any], target: Column | None, at: KeyPath) -> None:
         """Refuse constants and words that are no values of the column."""
@@ -214,11 +214,13 @@ class _Reading:
         if "json" in given and (target is None or target.format != "json"):
             self.fail((*at, "json"), "the column holds no JSON", "such as attributes")
         if "values" in given and not isinstance(given["values"], dict):
-            self.fail((*at, "values"), "is no mapping of foreign words to values")
+            self.fail((*at, "values"), "is not a mapping of foreign words to values")
         meant = [("values", one) for one in (given.get("values") or {}).values()]
         for place, one in [*meant, *((name, given[name]) for name in ("value", "default") if name in given)]:
             if one is not None and not _is_of(one, kind):
-                self.fail((*at, place), f"{one!r} is no {kind}", f"{target.name if target else 'time'} is {kind}")
+                self.fail(
+                    (*at, place), f"{one!r} is not of type {kind}", f"{target.name if target else 'time'} is {kind}"
+                )
 
     def conversion(self, given: dict[str, Any], target: Column | None, at: KeyPath, *, is_time: bool) -> Conversion:
         found = Conversion()
@@ -242,7 +244,7 @@ class _Reading:
 
         found = moment_ns(str(given["origin"]), "iso", str(given.get("zone", "UTC")))
         if found is None:
-            self.fail((*at, "origin"), "is no time", "such as 2020-07-01T00:00:00Z")
+            self.fail((*at, "origin"), "is not a time", "such as 2020-07-01T00:00:00Z")
         return found
 
     def filter(self, given: Any, at: KeyPath) -> Filter:  # noqa: ANN401 - YAML
@@ -256,7 +258,7 @@ class _Reading:
         for name in ("above", "below"):
             if name in given:
                 if not _is_of(given[name], "float64"):
-                    self.fail((*at, name), "is no number")
+                    self.fail((*at, name), "is not a number")
                 bounds[name] = float(given[name])
         return Filter(str(given["column"]), at, words.get("in"), words.get("not_in"), decimal=self.decimal, **bounds)
 

@@ -1,4 +1,4 @@
-"""Standard output of Megatron-LM, DeepSpeed and Primus, as all ranks wrote it at once.
+"""Standard output of Megatron-LM, DeepSpeed and Primus, interleaved from all ranks.
 
 An iteration's line becomes rows of ``steps``, one for each iteration that it stands for, and scalars; ``time (ms)``
 behind it adds phases; memory lines are scalars of the rank that they name. Other ranks' output cuts lines in two: what

@@ -1,4 +1,4 @@
-"""Lines of Megatron-LM, DeepSpeed and Primus: what each says, and what a whole log says of its intervals and times.
+"""Lines of Megatron-LM, DeepSpeed and Primus: parsed one by one, and surveyed for intervals and times.
 
 Primus is AMD's: its iteration's line is Megatron's with an average behind each value (``1595.5/1630.1`` or
 ``28.2 (29.1)``), behind a prefix with time and rank. Forks add fields; any ``name: number |`` is one.

@@ -1,4 +1,4 @@
-"""What was read of a log of Megatron-LM so far, and what follows from it: times, counts and facts of the run."""
+"""State of reading a Megatron-LM log, and what is derived from it: times, counts and facts of the run."""
 
 import json
 from dataclasses import dataclass, field

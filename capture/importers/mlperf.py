@@ -1,4 +1,4 @@
-"""MLPerf Training logs: ``:::MLLOG`` lines among whatever else was printed.
+"""MLPerf Training logs: ``:::MLLOG`` lines among other output.
 
 Each line is an event, under its key (but ``run_stop``, which is ``run_end`` here). Beside that,
 

@@ -1,4 +1,4 @@
-"""Intervals of an MLPerf log: begins and ends matched, what has only one of them, and what training is.
+"""Intervals of an MLPerf log: matches starts and ends, handles unmatched ones, and finds what is training.
 
 init_start (first) to run_start          init
 block_start to block_stop, or epochs     train, outside of evaluations

@@ -1,4 +1,4 @@
-"""Lines of an MLPerf log: what a marked line holds, and when.
+"""Lines of an MLPerf log: parses the marked lines and their times.
 
 time_ms                 ms since 1970, but 0 is no time: some launchers write the submission's facts so
 time_s                  seconds, in place of it

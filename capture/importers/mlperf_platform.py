@@ -1,4 +1,4 @@
-"""What the name of a platform in an MLPerf log says: how many nodes, of which device."""
+"""Parses the platform name of an MLPerf log: how many nodes, with which device."""
 
 import re
 from typing import Final

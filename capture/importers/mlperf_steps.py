@@ -1,4 +1,4 @@
-"""Steps of an MLPerf log: which lines tell one, or the mean of several, and how many samples and tokens they are.
+"""Steps of an MLPerf log: from lines for one step or the mean of several, with their samples and tokens.
 
 ``train_step_time`` beside ``throughput``, or with samples counted and no step, is the mean of the block that just
 ended, whose steps the lines before it told, if any did: a figure, and no step, unless just one step fits the time.

@@ -1,4 +1,4 @@
-"""Prometheus: pages in its text format, and what its query API answers as JSON (vectors and matrices).
+"""Prometheus: pages in its text format, and JSON responses of its query API (vectors and matrices).
 
 Metrics of dcgm-exporter become rows of ``gpu_samples``, by the table that the sampler of the agent goes by; all others
 are scalars ``prometheus/<name>{<labels>}``. A sample without a time of its own is of the file's last change. A page

@@ -1,4 +1,4 @@
-"""Slurm accounting: what ``sacct --parsable2`` (or ``--parsable``) prints becomes rows of ``jobs``.
+"""Slurm accounting: output of ``sacct --parsable2`` (or ``--parsable``) becomes rows of ``jobs``.
 
 One row a job, array task, component of a heterogeneous job, or step of one. Which columns there are is up to whoever
 asked sacct; JobID and State must be among them. A row is dated to the job's end, else its start, else its submission.

@@ -1,4 +1,4 @@
-"""Shipping: sealed segments go to the spool, many in one object; and the spool remembers what was imported."""
+"""Shipping: sends sealed segments to the spool, many in one object; the spool remembers what was imported."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Source: a foreign file, opened, unpacked and cut into lines, whatever state it is in.
+"""Source: a foreign file, opened, decompressed and split into lines, whatever state it is in.
 
 Nothing here holds a file in memory: a line has at most `LINE_BYTES`, a block as many as its reader asks for.
 """

@@ -52,7 +52,7 @@ def read(source: "Source", recording: "ImportedRun", mapping: "Mapping") -> None
         mend = "give an object a line: jq -c '.[]' FILE"
         raise SourceError("is one JSON array", where=source.name, mend=mend)
     if mapping.melt is not None and (head.startswith(b"PAR1") or head.lstrip().startswith(b"{")):
-        raise SourceError("is no CSV, and the mapping melts columns", where=source.name, mend="give it as CSV")
+        raise SourceError("is not CSV, and the mapping melts columns", where=source.name, mend="give it as CSV")
     table, number = mapping.contract.table, 0
     recording.says_run = recording.says_run and table != "runs"  # its own rows say what is known of the run
     if mapping.rank is None:
@@ -202,7 +202,7 @@ def _csv(source: "Source", mapping: "Mapping", head: bytes) -> Iterator[Block]:
     header = _header(head, separator)
     twice = {name for name in header if header.count(name) > 1}
     if twice:
-        raise SourceError(f"column {min(twice)!r} stands twice", where=source.name, mend="give each a name of its own")
+        raise SourceError(f"column {min(twice)!r} appears twice", where=source.name, mend="give each a name of its own")
     mapping.check_columns(header, source.name)
     types = dict.fromkeys(header, pa.binary())
     try:
@@ -220,7 +220,7 @@ def _csv(source: "Source", mapping: "Mapping", head: bytes) -> Iterator[Block]:
             last = int(places[-1]) if len(places) else last
             yield pa.table(batch), some, places
     except pa.ArrowInvalid as error:
-        what = "is too long" if "block size" in str(error) else "is no CSV"
+        what = "is too long" if "block size" in str(error) else "is not CSV"
         raise SourceError(
             f"a row {what}", where=source.name, mend="mend the file; nothing more of it was read"
         ) from error

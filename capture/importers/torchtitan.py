@@ -1,4 +1,4 @@
-"""Standard output of torchtitan: a line of metrics every so many steps, on one rank or on several.
+"""Standard output of torchtitan: one line of metrics every few steps, from one rank or several.
 
     [rank0]:[titan] 2025-06-16 22:31:04,970 - root - INFO - step: 210  loss:  6.0388  memory: 49.66GiB(52.28%)  tps: …
 

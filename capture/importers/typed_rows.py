@@ -1,4 +1,4 @@
-"""Typed rows: what an importer found, as columns of the contract's types; their ranks, and how they are cut by date."""
+"""Typed rows: converts an importer's rows to the contract's types; their ranks, and how they are split by date."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Units: what a foreign unit is in the contract's. Names as UCUM or people write them; factors are exact."""
+"""Units: converts foreign units to the contract's. Names as UCUM or people write them; factors are exact."""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -51,7 +51,7 @@ def conversion(foreign: str, own: str | None) -> Conversion:
         return Conversion()
     of = {name: (kind, Fraction(factor)) for kind, units in _TABLE.items() for name, factor in units.items()}
     if foreign not in of:
-        message = f"no unit is called {foreign!r}; {did_you_mean(foreign, of)}"
+        message = f"unknown unit {foreign!r}; {did_you_mean(foreign, of)}"
         raise ValueError(message)
     if own not in of or of[foreign][0] != of[own][0]:
         message = (

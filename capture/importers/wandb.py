@@ -1,4 +1,4 @@
-"""wandb: the ``.wandb`` file of a run, as an offline run leaves it. Numbers that were logged become scalars.
+"""wandb: the ``.wandb`` file of an offline run. Numbers that were logged become scalars.
 
 The file is a log of LevelDB's form (its doc/log_format.md; blocks of 32 KiB), but with CRC-32 instead of CRC-32C,
 behind seven bytes of its own; the records are protobuf messages (wandb/proto/wandb_internal.proto).

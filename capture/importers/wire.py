@@ -1,4 +1,4 @@
-"""Wire: protobuf messages as fields by number, and the record formats of event files. No schema, and nothing imported.
+"""Wire: protobuf messages as fields by number, and the record formats of event files. No schema, no dependencies.
 
 A field's value is a whole number (varint and fixed width, as unsigned bits) or bytes. Sources:
 https://protobuf.dev/programming-guides/encoding, and for the records tensorflow/core/lib/io/record_writer.h.

@@ -1,4 +1,4 @@
-"""Double buffer: slots that are written again and again, whole at any moment, even if a kill cuts a write short.
+"""Double buffer: slots that are overwritten repeatedly and still whole at any moment, even after a kill.
 
 A slot holds its state twice, each copy with a sequence number behind it. A write goes to the older copy, its number
 last; readers take the copy with the higher number (see `folded`). So a kill in the middle of a write costs the value

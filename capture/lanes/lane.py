@@ -1,4 +1,4 @@
-"""Lane: the open slot file of one layout, its successor, and what becomes of rows that find no place.
+"""Lane: the open slot file of one layout, its successor, and the handling of rows that find no slot.
 
 writers ──▶ pair ──▶ open file ──full or cut──▶ retired ──nobody writes──▶ collected by the sealer
 ▲

@@ -1,4 +1,4 @@
-"""Pages: keep a mapped file's pages ready to be written to, and bring what was written to the disk.
+"""Pages: prefaults a mapped file's pages ahead of the writers, and syncs what was written to disk.
 
 `mmap.flush` and `mmap.madvise` hold the interpreter's lock for as long as the disk takes, so training would wait for
 it. The same calls by way of ctypes let go of it.

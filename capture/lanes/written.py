@@ -1,4 +1,4 @@
-"""Written: slots that go to their file by a system call each, for file systems where a map is not to be trusted.
+"""Written: slots written with a system call each, for file systems where mapped files are not reliable.
 
 On a network file system another client's lock, a lost connection or a full server turns a store into a mapped page into
 SIGBUS, or into nothing. Here each slot is a record with a checksum behind it, written at the file's end:

@@ -1,4 +1,4 @@
-"""Failures: exceptions that nobody handles are recorded in the runs that are open, then go where they went before."""
+"""Failures: records unhandled exceptions in the open runs, then passes them on to the previous handler."""
 
 import contextlib
 import sys

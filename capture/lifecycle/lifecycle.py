@@ -1,4 +1,4 @@
-"""Lifecycle: how a run says that it lives, fails and ends."""
+"""Lifecycle: records that a run is alive, fails and ends."""
 
 from collections.abc import Callable
 from functools import partial

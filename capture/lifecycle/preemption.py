@@ -1,4 +1,4 @@
-"""Preemption: signals that announce the end are recorded, and then do what they would have done.
+"""Preemption: records signals that announce the end, then lets them act as before.
 
 A handler of Python's runs in the main thread when that is in Python's code. A rank that waits in a collective is not,
 and by default dies of SIGTERM all the same; it must go on to do so. Hence a thread, woken by the interpreter's own
@@ -33,7 +33,7 @@ def signals_named(names: str) -> list[signal.Signals]:
     found = []
     for name in filter(None, (part.strip().upper() for part in names.split(","))):
         if name not in signal.Signals.__members__:
-            raise ValueError(f"{name} is no signal")
+            raise ValueError(f"{name} is not a signal")
         found.append(signal.Signals[name])
     return found
 

@@ -1,4 +1,4 @@
-"""Faults: the text of Python's fault handler survives the process that it tells of.
+"""Faults: keeps the text of Python's fault handler when the process dies.
 
 `faulthandler` writes to a descriptor from within the signal handler, so the file that it writes to, in the stream's
 folder, has the text of a SIGSEGV before the process is dead. Whoever adopts the stream makes a row of ``logs`` of it.

@@ -1,4 +1,4 @@
-"""Logs: what training logs by `logging` or structlog, as rows of the table ``logs``.
+"""Logs: records that training code logs with `logging` or structlog, as rows of the table ``logs``.
 
     logging.getLogger().addHandler(run.log_handler())
     structlog.configure(processors=[..., run.structlog_processor(), renderer])
@@ -252,7 +252,7 @@ def _level(given: int | str) -> int:
     if isinstance(given, str):
         found = logging.getLevelNamesMapping().get(given.upper())
         if found is None:
-            raise ValueError(f"{given!r} is no level")
+            raise ValueError(f"{given!r} is not a level")
         return found
     return int(number(given))
 

@@ -1,4 +1,4 @@
-"""Standard error: what NCCL, C++ and the interpreter itself say there, as rows of ``logs``.
+"""Standard error: output of NCCL, C++ and the interpreter, as rows of ``logs``.
 
 With the setting ``stderr = "all"`` a process between the rank and its standard error (`tee`) passes on every byte
 unchanged, and hands it back to a thread here, which makes rows of it. With ``faults``, the default, descriptor 2 is

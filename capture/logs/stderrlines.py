@@ -1,4 +1,4 @@
-"""Lines of standard error: which of them belong together, how bad they are, and who wrote them. Pure."""
+"""Lines of standard error: groups them into records, with severity and source. Pure."""
 
 import re
 from collections.abc import Iterator

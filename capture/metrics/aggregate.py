@@ -1,4 +1,4 @@
-"""Aggregate: values folded into one row of ``scalars`` per interval, as they come.
+"""Aggregate: values folded into one row of ``scalars`` per interval, as they arrive.
 
 Each thread has a row of its own, so nothing is locked. The running mean and sum of squared distances are Welford's:
 B. P. Welford, "Note on a method for calculating corrected sums of squares and products", Technometrics 4 (1962).

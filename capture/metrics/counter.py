@@ -1,4 +1,4 @@
-"""Counter: a handle that only grows. Each addition writes the sum so far, so the last row says it all."""
+"""Counter: a handle that only grows. Each addition writes the sum so far, so the last row has the total."""
 
 import math
 import threading

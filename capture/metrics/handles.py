@@ -1,4 +1,4 @@
-"""Handles: what all that is looked up once and then used again and again has in common."""
+"""Handles: the common base of objects that are looked up once by name and then reused."""
 
 from collections.abc import Callable
 from typing import Any, Final, Protocol

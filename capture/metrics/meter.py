@@ -1,4 +1,4 @@
-"""Meter: the handles of a run, which are looked up once and used again and again; those that fold are made once."""
+"""Meter: makes the handles of a run. They are looked up once and reused; those that fold values exist once per name."""
 
 from collections.abc import Callable, Hashable
 from functools import partial

@@ -1,4 +1,4 @@
-"""Sampling: a share of a metric's values is kept, the same steps on every rank, and all that is out of the ordinary.
+"""Sampling: keeps a share of a metric's values, the same steps on every rank, and everything unusual.
 
 Weights are those of Horvitz and Thompson ("A generalization of sampling without replacement from a finite universe",
 JASA 47, 1952): 1 over the probability that the value was kept. So the sum of weight x value estimates the sum of all

@@ -1,4 +1,4 @@
-"""Scalar: the handle of one metric, and the fastest way there is to write its values."""
+"""Scalar: the handle of one metric, and the fastest way to write its values."""
 
 import time
 from collections.abc import Callable

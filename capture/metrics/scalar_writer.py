@@ -1,4 +1,4 @@
-"""Scalar writer: single values into ``scalars``, whatever they are: what is no number yet is sent for or counted."""
+"""Scalar writer: single values into ``scalars``; values still on a device are fetched, others counted."""
 
 import contextlib
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Value log: values by name, as `run.log` takes them: some into the row of the step, the rest as metrics.
+"""Value log: takes the values of `run.log` by name: some go into the step's row, the rest become metrics.
 
 The fast way writes one slot. Whatever goes wrong in it (a full file, a value that is no number, a new set of names)
 ends in the slow way, which puts right what can be and counts the rest.

@@ -1,4 +1,4 @@
-"""Agent: what one process of a node does for all ranks there: adopts, packs, uploads, keeps figures.
+"""Agent: one process of a node that works for all ranks there: recovers, packs, uploads, keeps metrics.
 
     live streams:  ….sealed ──┐
     dead streams:  sealed ────┴─▶ pack ─▶ PUT, verify ─▶ members ….acked ─▶ deleted, by their process if it lives

@@ -1,4 +1,4 @@
-"""Agent metrics: what the agent says of itself, for telemetry rows and in the text format of Prometheus."""
+"""Agent metrics: the agent's own metrics, as telemetry rows and in the text format of Prometheus."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""Endpoint: the agent's figures over HTTP, on the loopback address alone, for a Prometheus on the node."""
+"""Endpoint: serves the agent's metrics over HTTP, on the loopback address only, to a Prometheus on the node."""
 
 import threading
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Pass result: what one look at the local spool did."""
+"""Pass result: what one scan of the local spool did."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Sampling: the agent's, from its start to its end, in a thread of the agent's."""
+"""Sampling: the agent's samplers, from its start to its end, in a thread."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Self-metrics: the agent's figures as telemetry rows, in its own run beside those of the ranks."""
+"""Self-metrics: the agent's metrics as telemetry rows, in its own run beside those of the ranks."""
 
 import time
 from typing import Final

@@ -1,4 +1,4 @@
-"""Spool monitor: what there is to do in a local spool, found out without sealing or sending anything.
+"""Spool monitor: finds what is due in a local spool, without sealing or sending anything.
 
 It needs neither pyarrow nor the store's client, so the agent's process stays small; what is due a `WorkerTask` does.
 """

@@ -1,4 +1,4 @@
-"""Worker: one look of the agent at its local spool, by a process of its own that ends when it is done.
+"""Worker: one scan of the agent's local spool, in a process of its own that ends when it is done.
 
     agent's process: light, lives long ──what to do, as JSON, on stdin──▶ worker: numpy, pyarrow, the store's client
                                        ◀──what was done, on stdout──────

@@ -1,4 +1,4 @@
-"""Environment: what a run is installed in: packages, lock file, container, variables of launcher and scheduler."""
+"""Environment: packages, lock file, container, and variables of launcher and scheduler."""
 
 import hashlib
 import os

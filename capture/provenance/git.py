@@ -1,4 +1,4 @@
-"""Git: asks the user's git about a folder, at low priority, for a limited time, and reads its answer as it comes."""
+"""Git: queries the user's git about a folder, at low priority, with a time limit, and reads its output as it comes."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Group: which rank of how many torch.distributed says that this process is. It is asked, never imported."""
+"""Group: this process's rank and world size, from torch.distributed, which is never imported here."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Launcher: which rank of which run this process is.
+"""Launcher: which rank of which run this process is, from the environment.
 
 Who is asked for the rank, in this order: the arguments of `start`, torch.distributed once it is initialised (`group`),
 the variables of frameworks that start processes of their own, the launcher's.

@@ -1,4 +1,4 @@
-"""Names: what a run is called, and what the ranks of one launch share that no other launch has.
+"""Names: the name of a run, and what the ranks of one launch share that no other launch has.
 
 All ranks of a run must come to the same name. Who is asked, after the arguments of `start` and RANKLAKE_RUN:
 
@@ -58,7 +58,7 @@ def unusable(environ: Mapping[str, str], names: tuple[str, ...]) -> list[str]:
     """Return what to say of variables that are set and hold no number."""
     held = {name: environ.get(name, "").strip() for name in names}
     return [
-        f"{name}={str(redact(value))[:_SHOWN]!r} is no number from 0 to {LARGEST}"
+        f"{name}={str(redact(value))[:_SHOWN]!r} is not a number from 0 to {LARGEST}"
         for name, value in held.items()
         if value and number(environ, (name,)) is None
     ]

@@ -1,4 +1,4 @@
-"""Provenance: what rank 0 writes down about a run when it starts.
+"""Provenance: what rank 0 records about a run when it starts.
 
 Cheap to find out, and nothing that starts a device; `run_record` finds out the rest.
 """

@@ -1,4 +1,4 @@
-"""Run record: finds out what takes too long for `start`, and completes the row of ``runs`` with it.
+"""Run record: collects what takes too long for `start`, and completes the row of ``runs`` with it.
 
     start    the row is written at once, with what is known and with why the rest is not
     thread   git, packages, lock file: the row is written again, in the same slot

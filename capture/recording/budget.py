@@ -1,4 +1,4 @@
-"""Budget: how much of the local disk a process may take while the store is away, and who gives way first.
+"""Budget: how much local disk a process may use while the store is unreachable, and which rows are reduced first.
 
 Files are made at their full size, so what is in use is known when a file is made. Each lane may make files until the
 whole process has used the lane's share; what needs no more than the others leave is kept for rows that are never

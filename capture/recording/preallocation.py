@@ -1,4 +1,4 @@
-"""Preallocation: the thread that has the next file of each lane ready before its writers need it.
+"""Preallocation: the thread that prepares the next file of each lane before its writers need it.
 
 A writer that finds no next file makes one itself, and faults its pages in one by one. So this thread waits for nothing
 that takes long: syncing, which may wait for the disk for a second, has another.

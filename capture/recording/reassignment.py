@@ -1,4 +1,4 @@
-"""Reassignment: a process turns out to be another rank than it was taken for, or of another run.
+"""Reassignment: moves a process to the rank or run that it turns out to be.
 
     what was recorded    not sealed yet: its stream is given to the rank that it is, which the folder's name says
                          sealed, or sent: it stays whose it was, and a warning says so

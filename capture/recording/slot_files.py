@@ -1,4 +1,4 @@
-"""Slot files: made for the lanes of one recorder, as large as its disk budget has room for, and prepared ahead."""
+"""Slot files: created for the lanes of one recorder, as large as the disk budget permits, and prepared ahead."""
 
 import itertools
 import os

@@ -1,4 +1,4 @@
-"""Syncer: the thread that brings what was recorded to the disk, and keeps pages ready in front of the writers.
+"""Syncer: the thread that syncs recorded rows to disk, and prefaults pages ahead of the writers.
 
 It has a thread of its own because it has a time limit that sealing, which may take seconds, must not break: a power
 failure costs what `Settings.sync_every_s` says.

@@ -1,4 +1,4 @@
-"""Threads: those that look after a recorder: one seals, one uploads, one recovers what dead processes left.
+"""Threads: the threads of a recorder: one seals, one uploads, one recovers what dead processes left.
 
     sealer     each second: clocks noted, gaps written down, a heartbeat if one is due
                each minute, or when a file is full: files cut and sealed; forked children that have died adopted

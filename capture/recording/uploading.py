@@ -1,4 +1,4 @@
-"""Uploading: what of one recorder's segments is sent when, and by whom: this process, or the node's agent."""
+"""Uploading: when and by whom one recorder's segments are sent: this process, or the node's agent."""
 
 import threading
 import time

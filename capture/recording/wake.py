@@ -1,4 +1,4 @@
-"""Wake: what a thread sleeps on, and a signal handler may set at any moment.
+"""Wake: an event that a thread sleeps on, and that a signal handler may set at any moment.
 
 `threading.Event` has a lock: a handler that sets one while the thread that it interrupts does the same never returns.
 A `queue.SimpleQueue` is made for that.

@@ -1,4 +1,4 @@
-"""Exposition: Prometheus' text format, version 0.0.4, read strictly: a page that is not one is refused, not guessed at.
+"""Exposition: strict parser of the Prometheus text format, version 0.0.4; malformed pages are refused.
 
 Source: https://prometheus.io/docs/instrumenting/exposition_formats/.
 """

@@ -1,4 +1,4 @@
-"""Fetch: one page by HTTP, within limits of time and size, from the place that was named and no other."""
+"""Fetch: gets one page by HTTP, within limits of time and size, and without following redirects."""
 
 import base64
 import http.client

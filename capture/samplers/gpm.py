@@ -1,4 +1,4 @@
-"""GPM: shares of cycles that the parts of a GPU were active, between two samples of counters. Hopper and later."""
+"""GPM: shares of cycles in which parts of a GPU were active, between two counter samples. Hopper and later."""
 
 from typing import Any
 

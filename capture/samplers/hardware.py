@@ -1,4 +1,4 @@
-"""Hardware: what /sys says of a host's ports, clocks, heat and power. Dear to read: firmware answers some of it."""
+"""Hardware: ports, clocks, temperatures and power of a host, from /sys. Slow to read: firmware answers some of it."""
 
 import re
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""In process: samplers in a thread of local rank 0, for nodes without an agent. While there is one, it samples."""
+"""In process: samplers in a thread of local rank 0, for nodes without an agent. They pause while an agent runs."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""Nvml: the driver's library as the sampler uses it: its errors as reasons, its bits by name.
+"""Nvml: wraps the driver's library for the sampler: its errors as reasons, its bits by name.
 
 The library's module, ``pynvml`` of nvidia-ml-py, is handed around as an argument, so that a recording can stand for it.
 """

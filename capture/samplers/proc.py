@@ -1,4 +1,4 @@
-"""Proc: what Linux says of a whole host, file by file, under the names of ``host_samples``.
+"""Proc: host metrics from /proc, file by file, under the names of ``host_samples``.
 
 Sources of the formats: proc(5), and Documentation/admin-guide/iostats.rst, accounting/psi.rst of the kernel. All
 functions raise `OSError` where a file is not there, and `ValueError`, `IndexError` or `KeyError` where it is another.

@@ -1,4 +1,4 @@
-"""Process: what Linux says of one rank's process, under the names of ``host_samples``. Source: proc(5)."""
+"""Process: metrics of one rank's process, under the names of ``host_samples``. Source: proc(5)."""
 
 import os
 from typing import Any, Final

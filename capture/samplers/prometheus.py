@@ -1,4 +1,4 @@
-"""Prometheus: pages in its text format, read on an interval: DCGM's into ``gpu_samples``, all else into ``scalars``.
+"""Prometheus: scrapes pages in its text format: DCGM's into ``gpu_samples``, others into ``scalars``.
 
     thread: fetch, parse ──▶ queue ──▶ sample(): rows, values, events
 

@@ -1,4 +1,4 @@
-"""Reading: the columns of one row as they are found, and why the others are missing."""
+"""Reading: the columns of one row as they are read, and why the others are missing."""
 
 import errno
 import os

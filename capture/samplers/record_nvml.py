@@ -1,4 +1,4 @@
-"""Record NVML: write down what a real device answers to the sampler, to be played to it on machines without one.
+"""Record NVML: records a real driver's answers to the sampler, to replay on machines without a GPU.
 
 python -m ranklake.capture.samplers.record_nvml --seconds 10 --out FILE
 """

@@ -1,4 +1,4 @@
-"""Sample: what a sampler gives, and what it is asked."""
+"""Sample: the interface of samplers, and the rows that they return."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Sample writer: writes what samplers give into a run, and keeps them in time. The ticks are the caller's."""
+"""Sample writer: writes the samplers' rows into a run, within a time limit. The caller sets the ticks."""
 
 import time
 from collections.abc import Sequence

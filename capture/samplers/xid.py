@@ -1,4 +1,4 @@
-"""XID: the driver's reports of GPU errors, waited for in a thread of its own, not polled."""
+"""XID: the driver's reports of GPU errors, received by a thread of its own without polling."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Keys: what this process encrypts and signs segments with, or why there is none.
+"""Keys: the keys with which this process encrypts and signs segments, or why there are none.
 
 Segments are encrypted and signed when they are sealed, so that what uploads them needs no key. It fails closed: where
 either is asked for and its key cannot be had, nothing is sealed; rows wait in the local spool until it can.

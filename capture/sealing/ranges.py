@@ -1,4 +1,4 @@
-"""Ranges: values held against what the registry allows of their metric. Pure, and vectorised over rows.
+"""Ranges: checks values against the range that the registry gives for their metric. Pure, and vectorised over rows.
 
 The definitions in meta.frames carry range and policy, so whoever seals the slots, and however often, judges the same.
 """

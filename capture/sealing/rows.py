@@ -1,4 +1,4 @@
-"""Rows: what the readers of slots and frames have in common. Pure, and vectorised over slots."""
+"""Rows: the common part of the readers of slots and frames. Pure, and vectorised over slots."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

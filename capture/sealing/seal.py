@@ -1,4 +1,4 @@
-"""Seal: slot and frame files become Parquet segments.
+"""Seal: converts slot and frame files to Parquet segments.
 
 Effects in their order, so that a kill between any two is harmless:
 

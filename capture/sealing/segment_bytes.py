@@ -1,4 +1,4 @@
-"""Segment bytes: rows, and what their footer says, as Parquet; encrypted and signed where there are keys. Pure."""
+"""Segment bytes: rows and their footer as Parquet, encrypted and signed if there are keys. Pure."""
 
 import dataclasses
 import io

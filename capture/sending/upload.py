@@ -1,4 +1,4 @@
-"""Upload: sealed segments go to the store under names made from their contents, so that sending one twice is harmless.
+"""Upload: sends sealed segments to the store under content-based names, so that sending one twice is harmless.
 
     ….sealed ─▶ PUT ─▶ verify ─▶ ….acked ─▶ deleted
 
@@ -57,7 +57,7 @@ def missing_package(uri: str) -> str:
         return ""
     known = known_implementations.get(protocol)
     if known is None:
-        return f"no file system is called {protocol!r}"
+        return f"unknown file system {protocol!r}"
     module = known["class"].partition(".")[0]
     if importlib.util.find_spec(module) is not None:
         return ""

@@ -1,4 +1,4 @@
-"""Policies: what becomes of a metric that is not what the registry says of it.
+"""Policies: what happens to a metric that does not match the registry.
 
 A series is judged once, by name, kind and unit, when it gets its number; its values are held against the metric's
 range when they are sealed (`ranges`). Neither costs the call that records a value anything. For each thing that may be
@@ -136,7 +136,7 @@ class Policies:
         """Warn of a metric that is dropped or wrongly declared, or whose name is nearly that of another."""
         hint = self._near(name) if flag == "unregistered" else ""
         if policy == "drop" or how or hint:
-            what = f"metric {text(name, 80)!r} is {flag.replace('_', ' ')}" if how else f"no metric is called {name!r}"
+            what = f"metric {text(name, 80)!r} is {flag.replace('_', ' ')}" if how else f"unknown metric {name!r}"
             done = {"flag": "flagged", "quarantine": "sent to quarantine", "drop": "dropped and counted"}[policy]
             self._tell_once(f"{name} {flag}", f"{what}; {how or hint}{', ' if how or hint else ''}its rows are {done}")
 

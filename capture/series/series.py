@@ -1,4 +1,4 @@
-"""Series: the names of metrics, mappings and spans, replaced by small numbers before they reach the hot path.
+"""Series: maps names of metrics, mappings and spans to small numbers before they reach the hot path.
 
 A definition is written to meta.frames before its number is used in a slot, so that whoever reads the slot finds it.
 """

@@ -1,4 +1,4 @@
-"""Buckets: which of a few a value is in, which says less than the value. Pure."""
+"""Buckets: reduces a value to one of a few buckets, which reveals less than the value. Pure."""
 
 import bisect
 import itertools
@@ -44,7 +44,7 @@ def buckets(given: object) -> Buckets:
     except (BadValueError, DeviceValueError) as error:
         raise ValueError("edges are numbers, words are texts") from error
     if any(not low < high for low, high in itertools.pairwise(edges)) or edges[0] != edges[0]:
-        raise ValueError("edges must rise")
+        raise ValueError("edges must be ascending")
     shown = [f"{edge:g}" for edge in edges]
     inner = [f"[{low},{high})" for low, high in itertools.pairwise(shown)]
     return Buckets(edges, (f"<{shown[0]}", *inner, f">={shown[-1]}"))

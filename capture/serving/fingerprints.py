@@ -1,4 +1,4 @@
-"""Fingerprints: keyed hashes of what must not be kept, equal for what is equal. Pure.
+"""Fingerprints: keyed hashes of values that must not be stored; equal values give equal hashes. Pure.
 
 BLAKE2b with a key (RFC 7693): who has not got it cannot try out what the features may have been.
 """

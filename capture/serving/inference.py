@@ -1,4 +1,4 @@
-"""Inference: requests of a served model, as rows of ``inferences``, without what was asked and what was answered.
+"""Inference: requests to a served model, as rows of ``inferences``, without inputs and outputs.
 
     watched = capture.inference(model="ranker", features={"age": [18, 30, 65]}, keep=0.1)
 

@@ -1,4 +1,4 @@
-"""Claims: which launches and ranks of a run this node has seen, so that none of them is recorded as another.
+"""Claims: which launches and ranks of a run this node has seen, so that none is recorded as another.
 
     <local spool>/.claims/<run>.json    {"launches": {launch: its first attempt}, "ranks": {"attempt rank": who}}
 

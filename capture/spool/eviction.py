@@ -1,4 +1,4 @@
-"""Eviction: sealed segments that are given up for newer ones, each row of them counted as a gap.
+"""Eviction: drops sealed segments to make room for newer ones, and counts each of their rows as a gap.
 
     ….sealed ─▶ ….dropped ─▶ the frame "dropped" in meta.frames ─▶ deleted
 

@@ -1,4 +1,4 @@
-"""Files: written whole or not at all, and on the disk when they appear."""
+"""Files: written whole or not at all, and synced to disk before they appear."""
 
 import contextlib
 import errno

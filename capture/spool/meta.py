@@ -1,4 +1,4 @@
-"""meta.frames read back: all that is needed to seal a stream's files, by its process or by whoever finds them."""
+"""Meta: reads meta.frames back, which has everything needed to seal a stream's files, in its process or another."""
 
 from collections import Counter
 from collections.abc import Callable

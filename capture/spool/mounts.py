@@ -1,4 +1,4 @@
-"""Mounts: whether a folder is on a network file system, where maps are not to be trusted."""
+"""Mounts: whether a folder is on a network file system, where mapped files are not reliable."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Owner: whether the process that writes a stream still lives.
+"""Owner: whether the process that writes a stream is still alive.
 
 The owner holds a POSIX record lock on its ``owner.json`` for life. `lockf`, not `flock`: a forked worker that
 outlives its parent would keep a `flock`. Such a lock is dropped when *any* descriptor of the file is closed in the

@@ -1,4 +1,4 @@
-"""Ownership: whose streams a process may touch in a local spool that it shares with others.
+"""Ownership: whose streams a process may touch in a shared local spool.
 
 Whoever may write into a local spool may leave links, FIFOs and sockets there in place of folders and files, under any
 name. So a stream counts only where its folder, its attempt's and its run's are folders, not links, and one user's; of

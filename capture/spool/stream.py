@@ -1,4 +1,4 @@
-"""Stream: the folder of one incarnation (one process that records) and what the names in it say.
+"""Stream: the folder of one incarnation (one process that records).
 
     <local>/<run>/a<attempt>/r<rank>-<incarnation>/
         owner.json                                  locked while its process lives

@@ -1,4 +1,4 @@
-"""Stream files: what the names of a stream's folder and of the files in it say, and where they are found."""
+"""Stream files: parses the names of a stream's folder and files, and finds them."""
 
 import contextlib
 import os

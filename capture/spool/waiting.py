@@ -1,4 +1,4 @@
-"""Waiting: what lies in a local spool and is in no store yet, as far as names of files tell."""
+"""Waiting: what in a local spool has not been uploaded yet, by file names."""
 
 from dataclasses import dataclass
 from pathlib import Path

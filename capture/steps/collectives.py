@@ -1,4 +1,4 @@
-"""Collectives: how long ranks work, and wait, together; timed where they end by themselves, never by waiting for one.
+"""Collectives: how long ranks work and wait together; timed where they end, without extra synchronization.
 
     on the CPU (gloo)   called and waited for     a phase ``collective`` of the caller's step, as any phase
                         called with async_op      its future says when it is done: a span; the caller's time is its own

@@ -1,4 +1,4 @@
-"""Device queue: numbers on their way from a device, read when they have arrived, so that training never waits for one.
+"""Device queue: numbers in transfer from a device, read when they have arrived, so that training never waits.
 
 A tensor's value is copied to pinned memory on the stream that computes it, and an event is put behind the copy. The
 value is delivered, at some later step's end, once the event has happened.

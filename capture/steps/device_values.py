@@ -1,4 +1,4 @@
-"""Device values: what a run does with numbers that are still on their way from a device."""
+"""Device values: what a run does with numbers that are still in transfer from a device."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Events: rows of ``events``, at the step that runs."""
+"""Events: rows of ``events``, at the running step."""
 
 from typing import Any, Final
 

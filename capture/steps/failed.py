@@ -1,4 +1,4 @@
-"""Failed: an exception carries the number of the step that it ended.
+"""Failed: marks an exception with the number of the step that it ended.
 
 Only later is it known whether somebody handles it or it ends the run. It is said on the exception itself: whoever kept
 the exception meanwhile would keep its frames, and with them the tensors of a step that ran out of memory.

@@ -1,4 +1,4 @@
-"""Flight: torch's Flight Recorder, what collectives each rank had begun and ended, kept when training hangs or fails.
+"""Flight: torch's Flight Recorder, the collectives that each rank had begun and ended, kept on a hang or failure.
 
     TORCH_FR_BUFFER_SIZE=2000 torchrun …        so many collectives torch keeps
     run.flight_recorder(timeout_s=300)           a thread looks whether steps and phases still begin

@@ -1,4 +1,4 @@
-"""FLOPs: counted once on the real step, and the peak of a CPU measured, because no table has it.
+"""FLOPs: counted once on a real step, and the measured peak of a CPU, which no table has.
 
 torch is used only if the caller has imported it.
 """

@@ -1,4 +1,4 @@
-"""Nothing: what a run that records nothing gives for a step, a phase or a count."""
+"""Nothing: null objects that a run which records nothing returns for a step, a phase or a count."""
 
 from typing import Final, Self
 

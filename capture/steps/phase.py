@@ -1,4 +1,4 @@
-"""Phase: a named stretch of time. Its handle is looked up once and entered any number of times, by any thread.
+"""Phase: a named interval. Its handle is looked up once and entered any number of times, by any thread.
 
 Only the monotonic clock is read here, first thing at the end and last thing at the beginning. A row is written when
 the block ends: once ``__exit__`` has returned, the row survives the process.

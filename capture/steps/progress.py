@@ -1,4 +1,4 @@
-"""Progress: how far training is in this process: which step runs, which blocks each thread is in, how many began."""
+"""Progress: which step runs in this process, which blocks each thread is in, and how many have begun."""
 
 import itertools
 from typing import TYPE_CHECKING, Final

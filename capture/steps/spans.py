@@ -1,4 +1,4 @@
-"""Spans: rows of ``spans``: their numbers, their names, and where in the mesh their rank is."""
+"""Spans: rows of ``spans``: their ids, their names, and their rank's coordinates in the mesh."""
 
 from functools import partial
 from typing import Any, Final

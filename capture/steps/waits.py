@@ -1,4 +1,4 @@
-"""Waits: how long training waits for its data, as phase ``data`` of the step that the data feeds.
+"""Waits: how long training waits for data, as phase ``data`` of the step that uses the data.
 
     for n, batch in enumerate(run.loader(batches)):     waits      ├ data ┤
         with run.step(n): ...                           the block           ├ forward ┤├ backward ┤ …

@@ -1,4 +1,4 @@
-"""Identity: which rank of which run and attempt a process is. That may be known only once torch.distributed is in use.
+"""Identity: which rank of which run and attempt a process is, possibly known only once torch.distributed is in use.
 
     start    what the arguments say, else torch.distributed, else variables of the environment
     later    until torch.distributed has spoken: a look each second, when the first step begins, and at the close

@@ -1,4 +1,4 @@
-"""Parts: what a run is composed of, put together in the order in which they need one another."""
+"""Parts: the objects that a run is composed of, created in order of their dependencies."""
 
 from typing import TYPE_CHECKING
 

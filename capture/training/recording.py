@@ -1,4 +1,4 @@
-"""Recording: what a run is recorded by, from start to end: its recorder, its threads, and who it turns out to be."""
+"""Recording: everything that records a run, from start to end: its recorder, its threads and its identity."""
 
 import contextlib
 from typing import TYPE_CHECKING, Any

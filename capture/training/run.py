@@ -1,4 +1,4 @@
-"""Run: what a training loop talks to.
+"""Run: the interface for training loops.
 
 A run is composed of parts with one job each, see `ranklake.capture.training.parts`; what is here hands on to them.
 Nothing in here raises into training, whatever it is given: what cannot be recorded is counted as a gap, by reason, and

@@ -1,4 +1,4 @@
-"""Start: from arguments and environment to a run that records, or to one that does nothing; never to an error."""
+"""Start: turns arguments and environment into a run, or into one that records nothing; it never raises."""
 
 import atexit
 import os

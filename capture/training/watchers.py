@@ -1,4 +1,4 @@
-"""Watchers: what looks over training's shoulder if asked to: collectives, profiler, flight recorder."""
+"""Watchers: optional observers of training: collectives, profiler, flight recorder."""
 
 from collections.abc import Callable
 from os import PathLike

@@ -1,4 +1,4 @@
-"""The proof that the audit trail is whole: its chain, its own count, and its heads outside the table."""
+"""Verifies that the audit trail is intact: its chain, its own count, and its heads outside the table."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The audit trail: who did what to governed data, as a chain that shows where it was altered.
+"""The audit trail: who did what to governed data, as a chain that shows any alteration.
 
     heads beside the table, and the witness: how long was it?  ─▶ the table's end: not shorter? ─▶ rows, one commit
         ─▶ the new head, beside the table and at the witness

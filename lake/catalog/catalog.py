@@ -1,4 +1,4 @@
-"""The catalog: what every table, column and metric is, found by name or rendered as markdown."""
+"""The catalog: describes every table, column and metric, looked up by name or rendered as markdown."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -21,7 +21,7 @@ class UnknownNameError(RanklakeError):
     """Neither a table nor a metric has this name. ``name`` is what was asked for."""
 
     def __init__(self, name: str, *, mend: str = "") -> None:
-        super().__init__(f"no table or metric is called {name!r}", mend=mend)
+        super().__init__(f"unknown table or metric {name!r}", mend=mend)
         self.name = name
 
 

@@ -1,4 +1,4 @@
-"""The catalog as tables: contracts, registry, sizes and freshness, written down once a day or as often as one likes.
+"""The catalog as tables: contracts, registry, sizes and freshness, written once a day or more often.
 
     contracts ─────┐                            ┌─▶ catalog_tables
     Delta logs ────┼─▶ what is there, how much ─┼─▶ catalog_columns

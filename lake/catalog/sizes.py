@@ -1,4 +1,4 @@
-"""What tables and columns weigh: sizes and dates from the Delta log, columns' costs from the footers of data files."""
+"""Sizes of tables and columns: from the Delta log, and for columns from the footers of data files."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Arrow schemas from contracts, and tables made to fit them."""
+"""Arrow schemas from contracts, and casting tables to them."""
 
 from functools import lru_cache
 from typing import Final
@@ -60,7 +60,7 @@ def conform(table: pa.Table, contract: Contract, *, segment: bool = False) -> pa
     schema = arrow_schema(contract, segment=segment)
     problems = [f"unknown column {name!r}" for name in table.column_names if name not in schema.names]
     repeated = {name for name in table.column_names if table.column_names.count(name) > 1}
-    problems += [f"column {name!r} stands twice" for name in sorted(repeated)]
+    problems += [f"column {name!r} appears twice" for name in sorted(repeated)]
     arrays: list[pa.ChunkedArray | pa.Array] = []
     for field in schema:
         if field.name in repeated:

@@ -1,4 +1,4 @@
-"""From a validated document to dataclasses, with the rules that a JSON Schema cannot say."""
+"""From a validated document to dataclasses, with the rules that a JSON Schema cannot express."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -85,7 +85,7 @@ def agree(document: Document, built: Contract, *, first: int) -> None:
     for check in built.all_checks():
         if check.id in seen:
             at = (*_last(document, check.id), "id")
-            document.fail(at, f"check id {check.id!r} stands twice", "results are kept by id; choose another")
+            document.fail(at, f"check id {check.id!r} appears twice", "results are kept by id; choose another")
         seen.add(check.id)
 
 
@@ -127,6 +127,6 @@ def metrics(document: Document) -> dict[str, Metric]:
     found: dict[str, Metric] = {}
     for index, facts in enumerate(document.content["metrics"]):
         if facts["name"] in found:
-            document.fail(("metrics", index, "name"), f"metric {facts['name']!r} stands twice", "remove one")
+            document.fail(("metrics", index, "name"), f"metric {facts['name']!r} appears twice", "remove one")
         found[facts["name"]] = Metric(**{**facts, "aka": tuple(facts.get("aka", ()))})
     return found

@@ -1,4 +1,4 @@
-"""What a contract asks of its Delta table: its properties, and the columns that statistics may be kept of."""
+"""Delta settings that follow from a contract: table properties, and the columns that may have statistics."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""What changed between two contracts of a table, by column id, and what it takes to bring stored data along."""
+"""Differences between two contracts of a table, by column id, and what each requires of stored data."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

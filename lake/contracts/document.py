@@ -1,4 +1,4 @@
-"""Reading a YAML file so that whatever is wrong in it can be shown with its line."""
+"""Reads a YAML file so that errors can name the line."""
 
 import re
 from pathlib import Path
@@ -30,7 +30,7 @@ class _Loader(_Base):
             seen = set()
             for key, _ in node.value:
                 if key.value in seen:
-                    what = f"key {key.value!r} stands twice"
+                    what = f"key {key.value!r} appears twice"
                     raise yaml.constructor.ConstructorError(None, None, what, key.start_mark)
                 seen.add(key.value)
         return found

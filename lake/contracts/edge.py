@@ -1,4 +1,4 @@
-"""Judging rows against their contract, a column at a time: when they arrive, and again once they are stored."""
+"""Checks rows against their contract, one column at a time: when they arrive, and again once they are stored."""
 
 from collections.abc import Iterator
 from functools import cache

@@ -1,4 +1,4 @@
-"""What can be wrong with a contract, with a name looked up in one, or with data held against one."""
+"""Errors of contracts, of names looked up in one, and of data checked against one."""
 
 from ranklake.errors import RanklakeError
 
@@ -17,7 +17,7 @@ class UnknownTableError(RanklakeError):
     """No contract has this name. ``name`` is what was asked for."""
 
     def __init__(self, name: str, *, mend: str = "") -> None:
-        super().__init__(f"no table is called {name!r}", mend=mend)
+        super().__init__(f"unknown table {name!r}", mend=mend)
         self.name = name
 
 
@@ -25,7 +25,7 @@ class UnknownMetricError(RanklakeError):
     """The metric registry does not have this name. ``name`` is what was asked for."""
 
     def __init__(self, name: str, *, mend: str = "") -> None:
-        super().__init__(f"no metric is called {name!r}", mend=mend)
+        super().__init__(f"unknown metric {name!r}", mend=mend)
         self.name = name
 
 

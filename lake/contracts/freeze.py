@@ -1,4 +1,4 @@
-"""What is written down of the contracts: frozen snapshots, and the check kinds in `schema.json`.
+"""Generated files of the contracts: frozen snapshots, and the check kinds in `schema.json`.
 
 A snapshot is what a version of a contract promised to stored data, kept for ever.
 

@@ -1,4 +1,4 @@
-"""JSON in columns of text: what of it every reader can parse."""
+"""JSON in text columns: which of it every reader can parse."""
 
 import json
 from typing import Final

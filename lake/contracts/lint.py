@@ -1,4 +1,4 @@
-"""Named lints of contracts: what is allowed by the schema and still unwise.
+"""Named lints of contracts: what the schema allows but is unwise.
 
 A contract silences one under `lint:` with the code, the item and the reason.
 """
@@ -111,7 +111,7 @@ def _doc(contract: Contract) -> Iterator[tuple[str, str]]:
     """RL005: a doc that is no sentence, or says no more than the name."""
     for column in contract.columns:
         if not column.doc.endswith((".", "…")):
-            yield column.name, "doc is no sentence (no full stop)"
+            yield column.name, "doc is not a sentence (no full stop)"
         elif _words(column.doc) <= _words(column.name):
             yield column.name, "doc says no more than the name"
 

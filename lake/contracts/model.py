@@ -1,4 +1,4 @@
-"""What a contract is, as frozen dataclasses. Nothing here reads a file."""
+"""Contracts as frozen dataclasses. Nothing here reads a file."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Contracts as documents of the Open Data Contract Standard (ODCS) 3.1, for catalogs and tools of others.
+"""Contracts as documents of the Open Data Contract Standard (ODCS) 3.1, for other catalogs and tools.
 
 What the standard has a word for is said in its words; what it has none for (retention class, permanent column ids,
 masks, sort order) stands in `customProperties`. Checks become quality rules of the standard's library where it knows

@@ -1,4 +1,4 @@
-"""Requests: signals that somebody asks for, filed in an overlay's ``metrics.yaml`` with the status ``requested``.
+"""Requests: signals that somebody wants, filed in an overlay's ``metrics.yaml`` with the status ``requested``.
 
 The file is the user's: what stands in it stays as it is, comments and all. An entry is added behind the last one, the
 new file is read back and compared with what it should say, and only then takes the old one's place, at once.

@@ -1,4 +1,4 @@
-"""A data file of a Delta table: what its name says, and the add action that makes it part of the table."""
+"""A data file of a Delta table: parses its name, and holds the add action that makes it part of the table."""
 
 import re
 import time

@@ -1,4 +1,4 @@
-"""Whether data files still are what was written: by the digest in their names, or, without one, by their pages.
+"""Verifies that data files are unchanged: by the digest in their names, or else by their page checksums.
 
 A file that ranklake writes carries the SHA-256 of all its bytes in its name (`ranklake.lake.delta.parquet`), so whoever
 knows a file from the Delta log, a plan or a listing knows its digest, too. Files of older versions have none: theirs

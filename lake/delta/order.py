@@ -1,4 +1,4 @@
-"""The order that a contract asks for: its sort columns as one integer a row, and rows taken in that order."""
+"""The sort order of a contract: its sort columns as one integer per row, and taking rows in that order."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

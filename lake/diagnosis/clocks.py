@@ -1,4 +1,4 @@
-"""How far the clocks of a run's nodes are apart, told by the collectives that all ranks leave together.
+"""Clock offsets between a run's nodes, estimated from the collectives that all ranks leave together.
 
     a node's clock      ── work ──┤ all_reduce ├          it says that the collective ended at e
     another's, ahead        ── work ─┤ all_reduce ├       says e + 3 ms, every time: its clock is 3 ms ahead

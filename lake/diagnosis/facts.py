@@ -1,4 +1,4 @@
-"""What an analysis of a run tells, as plain facts: apart from its arrays, and from how it is shown."""
+"""Results of an analysis as plain facts: separate from its arrays, and from how they are shown."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

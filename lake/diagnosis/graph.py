@@ -1,4 +1,4 @@
-"""What waits for what in a step: one graph that all steps and all data-parallel ranks of a run share."""
+"""Dependencies within a step: one graph that all steps and all data-parallel ranks of a run share."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""The operations of a pipeline-parallel training step: what they are called, and what each runs on.
+"""The operations of a pipeline-parallel training step: their names, and the streams that they run on.
 
 The vocabulary is that of the trace format of "Understanding Stragglers in Large Model Training Using What-if Analysis"
 (OSDI'25), which Megatron-LM's timers use, too.

@@ -1,4 +1,4 @@
-"""Spans of a pipeline-parallel job as a trace: whole steps of the most common shape; the rest is left out and told."""
+"""Spans of a pipeline-parallel job as a trace: whole steps of the most common shape; others are counted."""
 
 from typing import Final
 

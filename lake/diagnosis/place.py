@@ -1,4 +1,4 @@
-"""Where the ranks of a run stand: one rank for each data-parallel rank and stage."""
+"""The coordinates of a run's ranks: one rank for each data-parallel rank and stage."""
 
 import numpy as np
 import pyarrow as pa

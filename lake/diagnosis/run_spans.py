@@ -50,7 +50,7 @@ def read_spans(
         if run in known:
             mend = "record phases of its steps (run.phase), or import them: ranklake import"
             raise WhatIfError("no spans of any step", where=f"run {run}", mend=mend)
-        raise WhatIfError(f"no run is called {run!r}", where="RUN", mend=did_you_mean(run, known) or "ingest one first")
+        raise WhatIfError(f"unknown run {run!r}", where="RUN", mend=did_you_mean(run, known) or "ingest one first")
     if attempt is not None and attempt not in found:
         shown = ", ".join(map(str, sorted(found)))
         raise WhatIfError(f"attempt {attempt} has no spans", where=f"run {run}", mend=f"these have: {shown}")

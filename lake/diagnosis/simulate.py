@@ -1,4 +1,4 @@
-"""A run's steps again, with other lengths: each operation starts when the last thing that it waits for has ended.
+"""Simulates a run's steps with other durations: each operation starts when its last dependency has ended.
 
 Everything goes through all steps and data-parallel ranks at once: one array a node. Times are nanoseconds as float64,
 which is exact up to 104 days.

@@ -1,4 +1,4 @@
-"""How much slower a run was than it had to be, and which part of it made it so.
+"""How much slower a run was than it had to be, and which part caused it.
 
 Definitions: "Understanding Stragglers in Large Model Training Using What-if Analysis" (OSDI'25), equations 1 to 5.
 T is the mean step time without launch delays. S = T as recorded / T where every operation takes its ideal length.

@@ -1,4 +1,4 @@
-"""What the audit trail says of proposals: approved as they are, begun, applied."""
+"""Evidence from the audit trail about proposals: approved unchanged, begun, applied."""
 
 import json
 from collections.abc import Mapping

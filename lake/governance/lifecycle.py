@@ -1,4 +1,4 @@
-"""From a proposal to what was done about it: approved by one person, applied by another, as one numbered plan.
+"""Approves and applies proposals: one person approves, another applies, as one numbered plan.
 
 Whoever dies on the way leaves what the next call for the same proposal finishes: rows of the audit trail are written
 once, and a plan that was written is finished by whoever finds it.

@@ -1,4 +1,4 @@
-"""Proposals: what a person must answer for is proposed, approved by another person, and applied once.
+"""Proposals: actions that a person must answer for: proposed, approved by another person, applied once.
 
     propose ─▶ a name that is a digest of its items ─▶ approve: a row in the audit trail, then one in the register
         ─▶ apply: is it what was approved, and is the lake still as proposed? ─▶ audit row (begun)
@@ -156,7 +156,7 @@ class UnknownProposalError(ProposalError):
 
     def __init__(self, kind: AnyKind, proposal: str, known: Iterable[str]) -> None:
         mend = did_you_mean(proposal, known) or f"make one with '{kind.command} plan'"
-        super().__init__(proposal, f"no {kind.noun} is called {proposal!r}", mend=mend, where="")
+        super().__init__(proposal, f"unknown {kind.noun} {proposal!r}", mend=mend, where="")
 
 
 class AlteredProposalError(ProposalError):
@@ -180,7 +180,7 @@ class NotApprovedError(ProposalError):
 
     def __init__(self, kind: AnyKind, proposal: str) -> None:
         mend = f"{kind.command} approve {proposal} --by NAME"
-        super().__init__(proposal, "nobody approved this plan", mend=mend)
+        super().__init__(proposal, "this plan is not approved", mend=mend)
 
 
 class SameOperatorError(ProposalError):

@@ -1,4 +1,4 @@
-"""The register: retention plans and what became of them, as rows of ``retention_plans``.
+"""The register: retention plans and their state, as rows of ``retention_plans``.
 
 A plan's name is a digest of its items, and is reckoned again when it is read: who changes what a plan would remove
 makes another plan of it, which nobody approved.

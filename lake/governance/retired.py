@@ -1,4 +1,4 @@
-"""What retention took, by date: of tables, and of the raw bytes of segments that could not be read."""
+"""What retention removed, by date: from tables, and from the raw bytes of unreadable segments."""
 
 from collections.abc import Collection, Mapping
 from datetime import date, timedelta

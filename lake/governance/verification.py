@@ -1,4 +1,4 @@
-"""Whether a plan of kind ``retention`` that was found removes exactly what somebody approved."""
+"""Verifies that a found plan of kind ``retention`` removes exactly what was approved."""
 
 from typing import TYPE_CHECKING, Any
 

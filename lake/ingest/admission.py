@@ -1,4 +1,4 @@
-"""Admission: what a plan says of new segments before anybody reads them, from their names, places and streams.
+"""Admission: what a plan records of new segments before they are read, from their names, places and streams.
 
 A digest may lie in several places, and a process's number in several mouths.
 

@@ -1,4 +1,4 @@
-"""A column over all segments of a batch at once, held against what their names say."""
+"""One column over all segments of a batch at once, checked against the segments' names."""
 
 from typing import Final
 

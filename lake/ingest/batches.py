@@ -1,4 +1,4 @@
-"""Small segments on their way in, many at a time.
+"""Decodes small segments in batches.
 
 A rank's minute is some hundred rows, and looking at a segment costs the same for these as for a million. So segments
 are opened with as little as will do, and what they hold is checked together, a column over all of them. Whatever is

@@ -1,4 +1,4 @@
-"""Claims: several segments for one slot file, and whether they say the same.
+"""Claims: several segments for one slot file, and whether they agree.
 
 A slot file that was sealed twice, by whomever, gives the same values for the same slots, perhaps of more slots the
 second time; only its times may be told anew, by other anchors. So a segment whose values differ from what came before

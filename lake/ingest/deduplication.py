@@ -1,4 +1,4 @@
-"""Rows that came before: in the same task, or with an earlier plan.
+"""Deduplication: drops rows that came before, in the same task or with an earlier plan.
 
 A row's key is (incarnation, segment, slot). All rows of a segment share the first two, so a repeat needs either one
 slot twice in a segment, or another segment of the same slot file: one that was sealed twice, with different cuts. Both

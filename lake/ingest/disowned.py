@@ -1,4 +1,4 @@
-"""What was disowned: segments and streams whose claims do not count, as the table ``disowned`` says."""
+"""Disowned segments and streams, whose claims do not count, from the table ``disowned``."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

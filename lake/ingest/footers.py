@@ -1,4 +1,4 @@
-"""Footers as ingest takes them: JSON of anybody's making, held against a table of shapes before it becomes facts."""
+"""Reads untrusted footers: JSON that is checked against a table of shapes before it is used."""
 
 import json
 import re

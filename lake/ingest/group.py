@@ -1,4 +1,4 @@
-"""What a task of ingest is given, and what it gives back."""
+"""The input of an ingest task, and its result."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

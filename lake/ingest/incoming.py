@@ -1,4 +1,4 @@
-"""A segment on its way through a task of ingest: what it says of itself, and what became of its rows."""
+"""A segment on its way through an ingest task: what it declares, and what became of its rows."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""A summary of what was taken in long ago, so that an ingest need not read all of the table ``segments``.
+"""A summary of older segments, so that an ingest need not read all of the table ``segments``.
 
     <lake>/known/<plan>~<sha256>.parquet     of all rows of ``segments`` up to a plan:
         streams    table, incarnation, highest segment number, first and last plan: one row each

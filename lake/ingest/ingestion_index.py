@@ -1,4 +1,4 @@
-"""What the table ``segments`` says of files in the spool: which of them were taken in, and what of their slot files."""
+"""The ingestion index: which files in the spool were ingested, and which slots, by the table ``segments``."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence

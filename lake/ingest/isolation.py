@@ -1,4 +1,4 @@
-"""Tasks of ingest that killed whoever carried them out: tried again in parts, until those to blame stand alone.
+"""Retries ingest tasks that killed their worker, in parts, until the segments to blame are alone.
 
 a task that died ─▶ halves of its slot files, each in a process that may die ─▶ … ─▶ a slot file that dies each time
                                    └──▶ the sound ones come in                              └──▶ quarantine/

@@ -1,4 +1,4 @@
-"""What the first commit of an ingest plan says of those that follow, so that whoever finishes the plan makes the same.
+"""The manifest: what a plan's first commit records of the next ones, so that any driver finishes it the same way.
 
 A driver can die between two commits, and the segments be gone, or not to be read, when the next one comes. So all
 files of the plan are written before its first commit, rows of ``rejects`` and ``segments`` among them, and that commit

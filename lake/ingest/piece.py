@@ -1,4 +1,4 @@
-"""The rows that a task of ingest holds at a time: deduplicated, judged, accounted for, and written."""
+"""The rows that an ingest task holds at a time: deduplicated, checked, counted, and written."""
 
 import math
 from typing import TYPE_CHECKING, Final

@@ -1,4 +1,4 @@
-"""Rows of the table ``rejects``: what was refused, whole, with the reason."""
+"""Rows of the table ``rejects``: refused rows, whole, with the reason."""
 
 import json
 import math

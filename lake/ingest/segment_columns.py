@@ -1,4 +1,4 @@
-"""What a segment's rows must be: columns of the contract, and keys that are those of its name and footer."""
+"""Checks a segment's columns against the contract, and its keys against its name and footer."""
 
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache

@@ -1,4 +1,4 @@
-"""Opening a segment's Parquet bytes, text whose values are stored in a dictionary as one."""
+"""Opens a segment's Parquet bytes, with dictionary-encoded text kept as dictionaries."""
 
 import pyarrow as pa
 import pyarrow.parquet as pq

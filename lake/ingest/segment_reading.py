@@ -1,4 +1,4 @@
-"""A segment on its way in: read, held against its name, and accounted for.
+"""Reads an incoming segment, checks it against its name, and accounts for its rows.
 
 bytes ─▶ digest ─▶ clear text ─▶ Parquet ─▶ footer and contents as the name says ─▶ the contract's types
              └──────────┴────────────┴─────────────────┴──▶ quarantine/<sha256>

@@ -1,4 +1,4 @@
-"""Decoding small segments with as little as will do: each is opened as the one before it was."""
+"""Decodes small segments cheaply: each is opened like the one before it."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""A summary of the table ``segments`` as a file of the lake: sound, of this table, the newest, or none."""
+"""The index summary as a file of the lake: returns the newest valid one of this table, or none."""
 
 import hashlib
 from contextlib import suppress

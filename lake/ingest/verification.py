@@ -1,4 +1,4 @@
-"""Whether a plan that was found may bring segments in, or write rows anew (`ranklake.lake.plans.kinds`)."""
+"""Verifies a found plan that ingests segments or rewrites rows (`ranklake.lake.plans.kinds`)."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""Small files of a date become few, by plans of kind ``compaction``; the table's rows stay what they are.
+"""Compaction: merges small files of a date by plans of kind ``compaction``; rows do not change.
 
 `ranklake.lake.maintenance.merges` says which files, and merges some; here plans are made of the results, one after the
 other until nothing is due.

@@ -1,4 +1,4 @@
-"""Delta logs stay short: a checkpoint now and then, and commits that are older than the log's retention go."""
+"""Keeps Delta logs short: occasional checkpoints, and removal of commits older than the log's retention."""
 
 import json
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Which small files of a date become one, and the task that writes it.
+"""Chooses which small files of a date to merge, and the task that writes the result.
 
 Files are of tiers by how full they are, and a tier that has `FAN_IN` files is merged into one of a higher tier. So a
 row is written again a few times at most, however often ingest runs, and a date has a bounded number of small files. A

@@ -1,4 +1,4 @@
-"""Upkeep as a whole: finish what is unfinished, look at every file if asked, merge, tidy the logs, purge."""
+"""Upkeep as a whole: finish open plans, scrub if asked, compact, clean up the logs, vacuum."""
 
 import time
 from collections import Counter

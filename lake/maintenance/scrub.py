@@ -1,4 +1,4 @@
-"""Reading every live data file whole, to see that all of them still are what was written.
+"""Scrub: reads every live data file whole, to verify that it is unchanged.
 
 Nothing else does: a merge, a rollup and a query look at what they need. What is damaged stays where it is.
 """

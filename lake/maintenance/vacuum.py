@@ -1,4 +1,4 @@
-"""Files that nobody can want any more: left by drivers that died or lost a race, or taken out of a table long ago.
+"""Vacuum: deletes files that nothing can still need: left by dead or losing drivers, or removed long ago.
 
 A data file goes if all of this is true:
 

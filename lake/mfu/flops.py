@@ -213,7 +213,7 @@ def convention(name: str) -> Convention:
     """Return a convention by name or alias, in any case and spacing. Raises `FlopsError` with the nearest name."""
     key = _BY_KEY.get("".join(name.split()).casefold())
     if key is None:
-        raise FlopsError(f"no FLOPs convention is called {name!r}", mend=did_you_mean(name, (*CONVENTIONS, *_ALIASES)))
+        raise FlopsError(f"unknown FLOPs convention {name!r}", mend=did_you_mean(name, (*CONVENTIONS, *_ALIASES)))
     return CONVENTIONS[_ALIASES.get(key, key)]
 
 
@@ -248,7 +248,7 @@ def token_flops(
     n = _n(model, n_convention) if chosen.model.n else 0.0
     kind = recompute or chosen.recompute
     if kind not in RECOMPUTE:
-        raise FlopsError(f"no recomputation is called {kind!r}", mend=did_you_mean(kind, RECOMPUTE))
+        raise FlopsError(f"unknown recomputation {kind!r}", mend=did_you_mean(kind, RECOMPUTE))
     counted = chosen.model.of(model, n)
     extra = chosen.extra.get(kind)
     return TokenFlops(
@@ -267,7 +267,7 @@ def _n(model: Model, n_convention: str) -> float:
     if n_convention == "all":
         return n
     if n_convention != "without-input-embedding":
-        raise FlopsError(f"no N convention is called {n_convention!r}", mend=did_you_mean(n_convention, N_CONVENTIONS))
+        raise FlopsError(f"unknown N convention {n_convention!r}", mend=did_you_mean(n_convention, N_CONVENTIONS))
     embedding = model.input_embedding_params
     if embedding is None and model.vocab is not None and model.d_model is not None:
         embedding = model.vocab * model.d_model

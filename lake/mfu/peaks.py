@@ -102,7 +102,7 @@ def find_peak(device_name: str, dtype: str, form_factor: str | None = None) -> P
     """
     found = dtype_of(dtype)
     if found is None:
-        return NoPeak(f"no number format is called {dtype!r}; {did_you_mean(dtype, _dtypes())}")
+        return NoPeak(f"unknown number format {dtype!r}; {did_you_mean(dtype, _dtypes())}")
     named = _by_name().get(name_key(device_name), ())
     if not named:
         return NoPeak(f"no peak is known of a device called {device_name!r}")

@@ -1,4 +1,4 @@
-"""MFU and HFU of the rows of a file, and whether they are what the file says.
+"""MFU and HFU for the rows of a file, compared with the figures that the file states.
 
 Columns, of which those that the convention needs must be there (`NEEDED`); others pass through:
 
@@ -118,7 +118,7 @@ def rows_with_utilization(
     for row in reader:
         where = f"{name}:{reader.line_num}"
         if None in row or None in row.values():
-            raise RowsError(f"the row has not {len(header)} cells", where=where, mend="check quotes and commas")
+            raise RowsError(f"the row does not have {len(header)} cells", where=where, mend="check quotes and commas")
         added = _added(_canonical(row), where, chosen, n_convention, recompute)
         own = {f"given_{column}" if column in added else column: cell for column, cell in row.items()}
         yield {**own, **added, **({} if published is None else _compared(row, where, added, published))}

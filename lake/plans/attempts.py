@@ -1,4 +1,4 @@
-"""Attempts at a plan that did not end: what was begun is written down beside the plans, and taken back when it ends.
+"""Attempts at a plan: markers written when a task begins and removed when it ends, so that deaths are known.
 
     <lake>/attempts/<plan>~<what>~begun~<number>    what: the whole plan, or the digest of some of its segments
     <lake>/attempts/<plan>~<what>~died~<number>     the driver saw a process die at it

@@ -174,7 +174,7 @@ def _check_memory(limit: str) -> None:
             parse_bytes(limit)
     except ValueError as error:
         mend = "write it like 2GiB, under [dask] memory_limit"
-        raise WorkersError(f"{limit!r} is no amount of memory", mend=mend) from error
+        raise WorkersError(f"{limit!r} is not an amount of memory", mend=mend) from error
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Drives plans of every kind: whoever finds one unfinished finishes it, whatever it came to do itself."""
+"""Drives plans of every kind: any driver first finishes an unfinished plan, whatever its own task."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The kinds of plans: the one table of what a plan of each kind may say, does to rows, and is carried out by.
+"""The kinds of plans: one table of what a plan of each kind may contain, does to rows, and is carried out by.
 
 A new kind is a line here, its rules in `ranklake.lake.plans.rules`, and whoever composes it. What carries a kind out
 and what verifies it live with the kind, in folders that stand on this one; so they are named, as entry points are, and

@@ -1,4 +1,4 @@
-"""A Dask cluster of this machine's own to which nobody else can connect.
+"""A local Dask cluster to which nobody else can connect.
 
 Who connects to a scheduler runs code in its workers, and a port on loopback is open to every user of the machine. So
 each cluster makes a key of its own, in memory, and all that it listens on is TLS that asks for that key's certificate.

@@ -1,4 +1,4 @@
-"""Numbered plans: what is about to be done to the lake, written before it is done.
+"""Numbered plans: changes to the lake, written before they are made.
 
 A plan is written put-if-absent and never changes. Exactly one plan can be unfinished: the next number is proposed
 only when the last plan is finished, and a plan is finished when the table ``ingest_plans``, which every plan commits

@@ -1,4 +1,4 @@
-"""What a plan of each kind may say: held against every plan that is read, before anybody acts on it.
+"""Rules for plans of each kind, checked whenever a plan is read, before anything acts on it.
 
 A plan is a file in the bucket, and who may write there may write one. So none is believed for being there: its paths
 lie in the folders of their tables, dates and counts agree, and a kind does what it is for and nothing else. Which
@@ -56,9 +56,9 @@ def segment_faults(body: Body) -> Iterator[str]:
             if not is_spool_path(path):
                 yield f"segments[{place}] lies outside the spool"
         if not row["table"] or "/" in row["table"] or row["table"] in _DOTS:
-            yield f"segments[{place}].table is no folder's name"
+            yield f"segments[{place}].table is not a folder name"
         if not _DIGEST.fullmatch(row["sha256"]):
-            yield f"segments[{place}].sha256 is no digest"
+            yield f"segments[{place}].sha256 is not a digest"
         if min(row["bytes"], row["rows"]) < 0:
             yield f"segments[{place}] counts below zero"
 
@@ -87,7 +87,7 @@ def _place_faults(body: Body) -> Iterator[str]:
     """Yield tables and paths that are none."""
     tables = {*body["remove"], *body["kept"], *body["account"], *(row["table"] for row in body["add"])}
     for name in sorted(table for table in tables if not _TABLE.fullmatch(table)):
-        yield f"table {name[:40]!r} is no table's name"
+        yield f"table {name[:40]!r} is not a table name"
     for place, row in enumerate(body["add"]):
         if not is_data_path(row["path"], row["partition"]):
             yield f"add[{place}].path lies outside its partition"

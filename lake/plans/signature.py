@@ -1,4 +1,4 @@
-"""The seal of a plan: a MAC under a key that who writes the bucket need not have.
+"""The seal of a plan: a MAC under a key that writers of the bucket need not have.
 
     "seal": {"key": <id>, "hmac_sha256": HMAC-SHA256(key, what the plan file says but for seal and digest)}
 

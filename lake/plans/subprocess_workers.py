@@ -1,4 +1,4 @@
-"""Runs tasks in processes of their own, one at a time: what kills such a process kills no more than that.
+"""Runs each task in a process of its own, one at a time, so that a fatal task kills only that process.
 
 The process is told to work by `subprocess`, not by `multiprocessing`, which would run the caller's main module again.
 """

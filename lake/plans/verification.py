@@ -1,4 +1,4 @@
-"""Whether a plan that was found may be carried out: what it says is held against the lake before anything is done.
+"""Verifies a found plan against the lake before anything of it is carried out.
 
     seal (where keys are configured) ─▶ what its kind asks (`ranklake.lake.plans.kinds`): the spool and who vouches for
         segments (ingest), rows by the log and by footers (all others), an approval that stands in the audit trail

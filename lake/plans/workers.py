@@ -1,4 +1,4 @@
-"""Who carries out tasks: what a plan's work is handed to, and the plain way, one task after the other.
+"""Workers: the interface that carries out a plan's tasks, and the plain way, one task after the other.
 
 `ranklake.lake.plans.dask_workers` has clusters, `ranklake.lake.plans.subprocess_workers` processes that may die.
 """

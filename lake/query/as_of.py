@@ -1,4 +1,4 @@
-"""Which version of a table a query reads: the newest, one by number, or the one that stood at a time."""
+"""Time travel: which version of a table a query reads: the newest, one by number, or that of a time."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -83,7 +83,7 @@ def _time(text: str) -> datetime:
     try:
         found = datetime.fromisoformat(text)
     except ValueError as error:
-        raise QueryError(f"{text!r} is no version and no time", where="--as-of", mend=_MEND) from error
+        raise QueryError(f"{text!r} is neither a version nor a time", where="--as-of", mend=_MEND) from error
     try:
         return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
     except OverflowError as error:

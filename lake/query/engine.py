@@ -1,4 +1,4 @@
-"""DataFusion as the lake uses it: with an allocator that keeps what it will need again, and set up for few threads.
+"""DataFusion as the lake uses it: with an allocator that keeps memory for reuse, and few threads.
 
 DataFusion comes from here, so that it is loaded once and in this way.
 """

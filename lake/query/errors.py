@@ -1,4 +1,4 @@
-"""What is wrong with a query, in one line: DataFusion's own words shortened, with the nearest name that there is."""
+"""Query errors in one line: DataFusion's messages shortened, with the nearest existing name."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -48,12 +48,12 @@ def explained(error: Exception, contracts: Mapping[str, "Contract"], opened: Ite
         return NotReadOnlyError("only queries are answered here", where="SQL", mend="write SELECT …")
     if found := _NO_TABLE.search(said):
         name = found[1]
-        return QueryError(f"no table is called {name!r}", where="SQL", mend=did_you_mean(name, contracts))
+        return QueryError(f"unknown table {name!r}", where="SQL", mend=did_you_mean(name, contracts))
     if found := _NO_FIELD.search(said):
         return _no_column(found[1], _VALID.search(said), contracts, opened)
     if found := _NO_FUNCTION.search(said):
         mend = f"did you mean {found[2]!r}?" if found[2] else ""
-        return QueryError(f"no function is called {found[1]!r}", where="SQL", mend=mend)
+        return QueryError(f"unknown function {found[1]!r}", where="SQL", mend=mend)
     if found := _NO_VALUE.search(said):
         return QueryError(f"no value is given for ${found[1]}", where="SQL", mend=f"pass --param {found[1]}=VALUE")
     where = "SQL"
@@ -74,4 +74,4 @@ def _no_column(
     known = {field.replace('"', "").split(".")[-1] for field in valid[1].split(", ")} if valid else set()
     if not known:
         known = {column for table in opened for column in contracts[table].names}
-    return QueryError(f"no column is called {name!r}", where="SQL", mend=did_you_mean(wanted, known))
+    return QueryError(f"unknown column {name!r}", where="SQL", mend=did_you_mean(wanted, known))

@@ -1,4 +1,4 @@
-"""Roles: what of the tables a query may see, as views that stand in place of the tables.
+"""Roles: what a query may see, as views that replace the tables.
 
 A role's file is YAML. What a role does not name is not there for it, neither tables nor columns:
 
@@ -90,7 +90,7 @@ def load_role(path: Path, name: str, contracts: Mapping[str, "Contract"]) -> Rol
     """Read one role of a file. Raises `RoleError` if it is not there, or anything in the file is not understood."""
     known = load_roles(path, contracts)
     if name not in known:
-        raise RoleError(f"no role is called {name!r}", where=str(path), mend=did_you_mean(name, known))
+        raise RoleError(f"unknown role {name!r}", where=str(path), mend=did_you_mean(name, known))
     return known[name]
 
 
@@ -120,9 +120,9 @@ def _role(place: str, name: str, body: object, contracts: Mapping[str, "Contract
         )
     where, runs = body.get("where", {}), body.get("runs", "")
     if not isinstance(where, dict) or not all(isinstance(text, str) and text for text in where.values()):
-        raise RoleError("where is no mapping of conditions", where=place, mend='write where: {steps: "rank = 0"}')
+        raise RoleError("where is not a mapping of conditions", where=place, mend='write where: {steps: "rank = 0"}')
     if not isinstance(runs, str) or ("runs" in body and not runs):
-        raise RoleError("runs is no condition", where=place, mend="""write runs: "run LIKE 'open-%'\"""")
+        raise RoleError("runs is not a condition", where=place, mend="""write runs: "run LIKE 'open-%'\"""")
     for table in where:
         _known(place, "table", table, contracts)
     role = Role(
@@ -158,7 +158,7 @@ def _names(place: str, noun: str, said: Any, known: Any) -> frozenset[str]:  # n
 
 def _known(place: str, noun: str, name: object, known: Any) -> None:  # noqa: ANN401 - a container of names
     if name not in known:
-        raise RoleError(f"no {noun} is called {name!r}", where=place, mend=did_you_mean(str(name), known))
+        raise RoleError(f"unknown {noun} {name!r}", where=place, mend=did_you_mean(str(name), known))
 
 
 def admit(ctx: SessionContext, role: Role, contracts: Mapping[str, "Contract"]) -> None:

@@ -1,4 +1,4 @@
-"""Putting a Delta table's live files before DataFusion so that it reads only what a query needs.
+"""Gives DataFusion a Delta table's live files, so that it reads only what a query needs.
 
 `SessionContext.register_table(name, DeltaTable)` works, but delta-rs's provider takes no conditions across the C
 interface: every file of the table is read whatever the query asks. So the live files are taken from the Delta log, and

@@ -1,4 +1,4 @@
-"""Asking the tables in SQL: DataFusion over the lake's Delta tables, read only.
+"""Queries the tables in SQL: DataFusion over the lake's Delta tables, read-only.
 
 Only tables that the text of a query names are opened. A table of a contract that was never written is empty, with its
 columns and types, so that ``SELECT count(*) FROM gpu_samples`` gives 0 on a machine without a GPU.
@@ -242,7 +242,7 @@ def sql(  # noqa: PLR0913 - those of `query`, and what to give
     Raises as `query`, and what `Lake.open` raises.
     """
     if as_ not in {"arrow", "pandas", "polars"}:
-        raise QueryError(f"no kind of table is called {as_!r}", mend=did_you_mean(as_, ("arrow", "pandas", "polars")))
+        raise QueryError(f"unknown kind of table {as_!r}", mend=did_you_mean(as_, ("arrow", "pandas", "polars")))
     if not isinstance(lake, Lake):
         uri = lake or os.environ.get("RANKLAKE_LAKE", "")
         if not uri:

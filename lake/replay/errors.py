@@ -1,4 +1,4 @@
-"""What keeps dates from being replayed."""
+"""Errors that keep dates from being replayed."""
 
 from collections.abc import Iterable, Sequence
 from datetime import date

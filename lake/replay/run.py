@@ -1,4 +1,4 @@
-"""Replay: partitions of a table built anew from the segments that the spool still has, or from the facts.
+"""Replay: rebuilds partitions of a table from segments that the spool still has, or from the facts.
 
     fact      segments (by ``segments``, by digest in the spool: selection.py) ─▶ task.py ─▶ one plan: new files in, old
               ones out
@@ -115,7 +115,7 @@ def replay(
     if first > last:
         raise ReplayError(f"{first} is after {last}", where="--from", mend="name the first date first")
     if table not in table_names():
-        raise ReplayError(f"no table is called {table!r}", mend=did_you_mean(table, table_names()))
+        raise ReplayError(f"unknown table {table!r}", mend=did_you_mean(table, table_names()))
     target = contract(table)
     if target.kind == "derived" and table in {rollup.name for rollup in ROLLUPS}:
         return _recomputed(lake, table, first, last, dry_run=dry_run, began=began)

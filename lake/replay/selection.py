@@ -1,4 +1,4 @@
-"""Which dates of a fact table a replay builds anew, and of which segments.
+"""Which dates of a fact table a replay rebuilds, and from which segments.
 
 Nothing comes back that was taken out since: of a date that retention took, only what came later is rebuilt; and where a
 plan of a kind that nothing here can redo changed a date, the replay is refused.

@@ -1,4 +1,4 @@
-"""One Dask task of a replay: segments of one table in, the files that they make of some dates out.
+"""One Dask task of a replay: reads segments of one table, writes their files for some dates.
 
 The rows take the very way of ingest (`ranklake.lake.ingest.task`), which reads, dedupes, judges, sorts and writes. What
 was taken out later is taken out here: rows whose key lies in ``rejects``, and dates that are none of the replay's.

@@ -1,4 +1,4 @@
-"""What a rollup computes, as a SQL file or as a Python function over Arrow tables."""
+"""The body of a rollup: an SQL file, or a Python function over Arrow tables."""
 
 import inspect
 import re

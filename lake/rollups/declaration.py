@@ -1,4 +1,4 @@
-"""What a rollup says of itself: its inputs, its grain, and when it is due."""
+"""The declaration of a rollup: its inputs, its grain, and when it is due."""
 
 import hashlib
 import json

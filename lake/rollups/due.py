@@ -1,4 +1,4 @@
-"""What must be computed again: dates of partition rollups, runs of run rollups."""
+"""What must be recomputed: dates of partition rollups, runs of run rollups."""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping

@@ -1,4 +1,4 @@
-"""Running one rollup over tables that are registered already; no table is opened or written here."""
+"""Runs one rollup over registered tables; no table is opened or written here."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""What a rollup's inputs are now.
+"""The current inputs of a rollup.
 
 An input partition's fingerprint is the digest of the names of its files, which never change once written. A rollup is
 due where it differs from what `lineage` keeps.

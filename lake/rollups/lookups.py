@@ -39,6 +39,8 @@ def facility() -> pa.Table:
         effectiveness = math.nan
     if effectiveness is not None and not 1 <= effectiveness < math.inf:
         raise RanklakeError(
-            "is no power usage effectiveness", where=PUE_VARIABLE, mend="give facility over device energy, such as 1.2"
+            "is not a power usage effectiveness",
+            where=PUE_VARIABLE,
+            mend="give facility over device energy, such as 1.2",
         )
     return pa.table({"power_usage_effectiveness": pa.array([effectiveness], pa.float64())})

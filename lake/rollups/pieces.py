@@ -1,4 +1,4 @@
-"""Cutting a large date into ranges of one column of its group key, of which a few are computed at once.
+"""Splits a large date into ranges of one column of its group key, of which a few are computed at once.
 
 No group has rows in two of them, so the result is that of the whole date; but memory holds only the state of a few,
 and it stays in the caches. Where to cut is told by the Delta log alone: files know their range and their rows.

@@ -1,4 +1,4 @@
-"""The operator's own prices of devices, from a CSV file: what a device-hour costs, where, and from when to when.
+"""The operator's prices of devices, from a CSV file: price per device-hour, by device, pool and validity.
 
 Nothing here knows a price by itself. What the file does not name has no price, and its cost is NULL.
 """
@@ -74,7 +74,7 @@ def price_table(path: str) -> pa.Table:
 def read_prices(path: str) -> tuple[Price, ...]:
     """Read a price table: a CSV file with the columns `COLUMNS`, in any order, and perhaps ``note``.
 
-    Raises `PriceError`, with the line, for what is no price, and for two that hold for one device and pool at once.
+    Raises `PriceError`, with the line, for what is not a price, and for two that hold for one device and pool at once.
     """
     try:
         raw = Path(path).read_bytes()
@@ -113,11 +113,13 @@ def _price(row: dict[str, str], where: str, source: str) -> Price:
         price = Decimal("NaN")
     exponent = price.as_tuple().exponent
     if not price.is_finite() or not 0 <= price < _MOST or not isinstance(exponent, int) or exponent < -_SCALE:
-        what = "price_per_device_hour is no price"
+        what = "price_per_device_hour is not a price"
         raise PriceError(what, where=where, mend="write a number from 0 to below a million, with at most nine decimals")
     currency = cells["currency"]
     if len(currency) != _CODE_LENGTH or not currency.isascii() or not currency.isalpha() or not currency.isupper():
-        raise PriceError("currency is no ISO 4217 code", where=where, mend="write three capital letters, such as EUR")
+        raise PriceError(
+            "currency is not an ISO 4217 code", where=where, mend="write three capital letters, such as EUR"
+        )
     begin, end = (_date(cells[name], name, where) for name in ("valid_from", "valid_to"))
     if begin is None:
         raise PriceError("valid_from is missing", where=where, mend="write the first UTC date that the price holds on")
@@ -131,7 +133,7 @@ def _date(text: str, name: str, where: str) -> date | None:
     try:
         return date.fromisoformat(text) if text else None
     except ValueError:
-        raise PriceError(f"{name} is no date", where=where, mend="write YYYY-MM-DD") from None
+        raise PriceError(f"{name} is not a date", where=where, mend="write YYYY-MM-DD") from None
 
 
 def _contradictions(prices: list[Price]) -> Iterator[tuple[str, str, str]]:

@@ -1,4 +1,4 @@
-"""Pseudonyms of users in rollups, by a keyed hash: whoever lacks the key cannot tell, or try, which user one is.
+"""Pseudonyms of users in rollups, by a keyed hash: without the key nobody can tell or guess the user.
 
 The key comes from where the environment variable RANKLAKE_PSEUDONYM_KEY says: ``file:``, ``env:`` or ``command:``, as
 for encrypted segments (`ranklake.segments.keys`). Without it rollups hold users' names as they are told.

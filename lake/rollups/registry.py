@@ -129,7 +129,7 @@ def chosen(names: Iterable[str] | None = None, config: LakeConfig = DEFAULT) -> 
     while pending:
         name = pending.pop()
         if name not in by_name:
-            raise UnknownRollupError(f"no rollup is called {name!r}", mend=did_you_mean(name, by_name))
+            raise UnknownRollupError(f"unknown rollup {name!r}", mend=did_you_mean(name, by_name))
         if name not in wanted:
             wanted.add(name)
             pending += [table for table in by_name[name].tables if table in by_name]

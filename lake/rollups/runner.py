@@ -1,4 +1,4 @@
-"""Bringing the rollups up to date: compute what is due, replace those partitions, write down what they came from."""
+"""Updates the rollups: computes what is due, replaces those partitions, and records their lineage."""
 
 import time
 from collections.abc import Callable, Collection, Iterable

@@ -1,4 +1,4 @@
-"""Tables in memory that a rollup's session has beside those of the lake."""
+"""In-memory tables of a rollup's session, beside those of the lake."""
 
 from typing import TYPE_CHECKING, Final
 

@@ -1,4 +1,4 @@
-"""One rollup at work: what is due is computed, and replaces the dates that came out different."""
+"""Runs one rollup: computes what is due, and replaces the dates whose result changed."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What earlier ingests saw of a spool: which day folders need no look now, so that a look does not grow with the week.
+"""The listing cache: which day folders of a spool need no listing now, so that listing stays fast.
 
 A day folder is named after the day of sealing, and late uploads may come to any of them. So today's, yesterday's and
 later ones are listed each time; an older one each time while it brings news, and once an hour when it has brought none

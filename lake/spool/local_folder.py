@@ -1,4 +1,4 @@
-"""A folder of this machine as a spool that anybody may write to: opened so that it leads nowhere else."""
+"""A local folder as a spool that anyone may write to, opened so that no link leads outside."""
 
 import errno
 import os

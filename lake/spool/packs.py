@@ -1,4 +1,4 @@
-"""Packs as ingest reads them: members are found, named and read like files of their own.
+"""Packs as ingest reads them: members are found, named and read like single files.
 
 A member's path is ``<path of the pack>#<offset>+<size>/<table>/<segment's name>``: who has it needs to know nothing
 else to get at the bytes.

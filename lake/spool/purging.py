@@ -1,4 +1,4 @@
-"""Deleting from the spool what was taken in long ago."""
+"""Deletes from the spool what was ingested long ago."""
 
 import hashlib
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""The spool as ingest sees it: which segments lie there, and which may go."""
+"""The spool as ingest sees it: which segments are there, and which may be deleted."""
 
 import hashlib
 from collections.abc import Callable, Collection, Iterator

@@ -1,4 +1,4 @@
-"""A file in the spool, and what the table ``segments`` tells of it."""
+"""A file in the spool, and its entry in the table ``segments``."""
 
 import re
 from collections.abc import Mapping

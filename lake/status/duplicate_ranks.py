@@ -1,4 +1,4 @@
-"""Ranks that two processes recorded at a time, such as those of two nodes that both were taken for rank 0."""
+"""Ranks that two processes recorded at the same time, such as on two nodes that both used rank 0."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime

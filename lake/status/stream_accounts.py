@@ -1,4 +1,4 @@
-"""What became of every segment, stream by stream: sums over the table ``segments``, for `stream_balance`.
+"""Sums over the table ``segments``, stream by stream, for `stream_balance`.
 
 A rank's minute is a segment, and a year of a large job hundreds of millions: they are summed up where they lie, and
 only what is odd about some comes here one by one.

@@ -1,4 +1,4 @@
-"""The balance of each stream: what its recorder says it recorded, against what became of its rows."""
+"""The balance of each stream: what its recorder counted, compared with what became of its rows."""
 
 import json
 from collections import defaultdict

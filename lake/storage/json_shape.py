@@ -1,4 +1,4 @@
-"""What JSON values must look like to be worked with: types, ranges, lists, objects, as plain data."""
+"""Shapes of JSON values: types, ranges, lists, objects, declared as plain data and checked."""
 
 import re
 from dataclasses import dataclass

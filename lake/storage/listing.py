@@ -1,4 +1,4 @@
-"""Listings of folders, with the time at which the store says that each file was written."""
+"""Listings of folders, with the modification time that the store reports for each file."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""An object store as the lake's own client sees it: patience, files that nobody else wrote, errors that tell no secret.
+"""The lake's object-store client: retries, create-only writes, and errors that reveal no secret.
 
 Clients are fsspec's (s3fs, gcsfs, adlfs) and delta-rs's, under one set of options
 (`ranklake.segments.storage_options`). Both are told to give up within a minute: what failed is told to somebody, who

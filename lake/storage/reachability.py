@@ -1,4 +1,4 @@
-"""Why a lake cannot be used: errors for whoever can mend the place, and how they are made from a client's own."""
+"""Why a lake cannot be used: errors with a fix, made from a client's own."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Deleting files of a lake: only inside it, and never by way of a link."""
+"""Deletes files of a lake: only inside it, and never through a link."""
 
 import os
 from typing import TYPE_CHECKING, Final

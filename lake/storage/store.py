@@ -1,4 +1,4 @@
-"""A lake's place: its marker, its folders, and how files get there.
+"""A lake's location: its marker, its folders, and how files are written there.
 
 One set of storage options, under delta-rs's names, serves fsspec and delta-rs alike, so that a bucket is named once.
 

@@ -1,4 +1,4 @@
-"""What a plan says of a segment: all that decides what becomes of it, besides its bytes.
+"""A segment's entry in a plan: everything besides its bytes that decides what becomes of it.
 
 A plan is carried out again by whoever finds it unfinished, on another machine, under another configuration, and must
 come to the same. So what reads a segment is given its row of the plan, as this type, and nothing else that may be

@@ -98,7 +98,7 @@ class Writers:
             if one.require_signed and not one.keys:
                 raise ValueError(f"prefixes: {one.prefix!r} has require_signed and no keys to check signatures with")
             if one.prefix in seen:
-                raise ValueError(f"prefixes: {one.prefix!r} stands there twice")
+                raise ValueError(f"prefixes: {one.prefix!r} appears twice")
             seen.add(one.prefix)
 
     def of(self, below: str) -> Prefix | None:

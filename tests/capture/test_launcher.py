@@ -153,7 +153,7 @@ def test_under_a_real_torchrun(tmp_path):
     assert (run["launcher"], run["world_size"], run["local_world_size"]) == ("torchrun", 2, 2)
 
 
-NO_NUMBER = "is no number from 0 to 999999999"
+NO_NUMBER = "is not a number from 0 to 999999999"
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ def test_a_signal_that_is_none_is_told(place, warnings_told):
     """A misspelt name is told once; the run records."""
     run = place.start(preemption_signals="SIGTREM")
     assert run.enabled
-    assert "SIGTREM is no signal" in warnings_told.text
+    assert "SIGTREM is not a signal" in warnings_told.text
 
 
 def test_settings():

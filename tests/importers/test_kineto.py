@@ -100,7 +100,7 @@ def test_traces_of_different_runs(spool, tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / f"{name}.json").write_text(json.dumps(trace(EVENTS) | facts))
         (tmp_path / name / "rank-0.json").write_text(json.dumps(trace(EVENTS)))
-    with pytest.raises(SourceError, match=r"not one run: its ranks are said to be 2 \(b.json\) and 8 \(a.json\)"):
+    with pytest.raises(SourceError, match=r"not one run: its ranks report world sizes 2 \(b.json\) and 8 \(a.json\)"):
         import_files("kineto", [str(tmp_path / "*.json")], str(spool))
     with pytest.raises(SourceError, match="rank 3 has traces in several folders"):
         import_files("kineto", [str(tmp_path / "*" / "rank-0.json")], str(spool), run="r")

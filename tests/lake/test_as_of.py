@@ -67,7 +67,7 @@ def test_one_table_as_of_a_version(site):
     [
         (3, "steps has no version 3; its versions end at 2"),
         ("gpu_samples=0", "the query does not name gpu_samples"),
-        ("yesterday", "'yesterday' is no version and no time; write a version"),
+        ("yesterday", "'yesterday' is neither a version nor a time; write a version"),
         ("events=9", "does not name events"),
     ],
 )

@@ -112,7 +112,7 @@ def test_an_unknown_name_is_told_the_nearest(name, near):
     """Neither a table nor a metric: an error for exit 2 with the nearest of both."""
     with pytest.raises(UnknownNameError) as unknown:
         shown(name)
-    assert str(unknown.value) == f"no table or metric is called {name!r}; did you mean {near!r}?"
+    assert str(unknown.value) == f"unknown table or metric {name!r}; did you mean {near!r}?"
     assert unknown.value.exit_code == 2
 
 
@@ -121,7 +121,7 @@ def test_the_whole_command_line_says_it_in_one_line():
     command = [sys.executable, "-m", "ranklake", "catalog", "stpes"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "ranklake: no table or metric is called 'stpes'; did you mean 'steps'?\n"
+    assert done.stderr == "ranklake: unknown table or metric 'stpes'; did you mean 'steps'?\n"
 
 
 def test_own_contracts_are_shown(tmp_path):

@@ -125,7 +125,7 @@ MISFITS = {
     "truth for a number": (step(tokens=True), "'tokens' is bool and does not fit int64"),
     "a required column left out": (step(step_time_s=None), "required column 'step_time_s' is missing"),
     "an unknown column": (step(stepp=1), "unknown column 'stepp'"),
-    "a column twice": (step().append_column("step", pa.array([1])), "column 'step' stands twice"),
+    "a column twice": (step().append_column("step", pa.array([1])), "column 'step' appears twice"),
 }
 
 

@@ -123,9 +123,9 @@ def test_keys_come_from_a_file_a_variable_and_a_command(tmp_path, monkeypatch):
         ("env:NO_SUCH_VARIABLE", "$NO_SUCH_VARIABLE: the variable that should hold the keyring is not set"),
         ("command:/nowhere/helper hunter2", "/nowhere/helper: the key command cannot be run"),
         ("command:/bin/false hunter2", "/bin/false: the key command ended with status 1"),
-        ("command:'hunter2", "the key command is not understood"),
-        ("hunter2", "the source of the encryption key is not understood"),
-        ("file:", "the source of the encryption key is not understood"),
+        ("command:'hunter2", "the key command is not valid"),
+        ("hunter2", "the source of the encryption key is not valid"),
+        ("file:", "the source of the encryption key is not valid"),
     ],
 )
 def test_a_source_that_fails_says_so_in_one_line(source, said):

@@ -186,7 +186,7 @@ def test_rows_pass_through_and_gain_their_utilization(tmp_path):
             "n_params,n_layers,d_model,seq_len,n_gpus,tokens_per_s\n1e9,2,3,4,5,fast\n",
             "rows.csv:2: tokens_per_s is 'fast'",
         ),
-        ("n_params,n_layers,d_model,seq_len,n_gpus,tokens_per_s\n1e9,2\n", "rows.csv:2: the row has not 6 cells"),
+        ("n_params,n_layers,d_model,seq_len,n_gpus,tokens_per_s\n1e9,2\n", "rows.csv:2: the row does not have 6 cells"),
     ],
 )
 def test_bad_rows_are_named_by_line(tmp_path, text, message):

@@ -78,7 +78,7 @@ def test_names_that_libraries_confuse(name, dtype, expected):
         ("", "bf16", "no peak is known"),
         ("NVIDIA A100-SXM4-80GB", "fp8", "has no published dense peak in float8"),
         ("Tesla V100-SXM2-16GB", "bf16", "has no published dense peak in bfloat16"),
-        ("NVIDIA H200", "bf17", "no number format is called 'bf17'; did you mean 'bf16'?"),
+        ("NVIDIA H200", "bf17", "unknown number format 'bf17'; did you mean 'bf16'?"),
         ("H100", "bf16", "H100 SXM or H100 PCIe or H100 NVL; name the form factor"),
     ],
 )

@@ -162,7 +162,7 @@ def test_what_does_not_fit_the_lake_any_more_is_not_begun(desk):
 
 def test_a_name_that_is_none_is_told(desk):
     """With the nearest name, or how to make one."""
-    with pytest.raises(UnknownProposalError, match="no release is called 'x'; make one with 'ranklake quality plan'"):
+    with pytest.raises(UnknownProposalError, match="unknown release 'x'; make one with 'ranklake quality plan'"):
         desk.approve("x", "Ada")
     name = desk.propose("a")
     with pytest.raises(UnknownProposalError, match=f"did you mean '{name}'"):

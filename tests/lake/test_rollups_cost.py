@@ -213,13 +213,16 @@ def test_quiet_days_in_one_row_have_no_cost(tmp_path):
 REFUSED = {
     "unknown column": ("device,pool", ":1: unknown column 'device'"),
     "missing column": ("device_name,pool", ":1: columns are missing: price_per_device_hour"),
-    "no price": (partial("A,,{},EUR,2026-01-01,".format, "free"), ":2: price_per_device_hour is no price"),
-    "negative": (partial("A,,{},EUR,2026-01-01,".format, "-1"), ":2: price_per_device_hour is no price"),
-    "ten decimals": (partial("A,,{},EUR,2026-01-01,".format, "0.0123456789"), ":2: price_per_device_hour is no price"),
-    "not a number": (partial("A,,{},EUR,2026-01-01,".format, "NaN"), ":2: price_per_device_hour is no price"),
-    "currency": (partial("A,,1,{},2026-01-01,".format, "Euro"), ":2: currency is no ISO 4217 code"),
+    "no price": (partial("A,,{},EUR,2026-01-01,".format, "free"), ":2: price_per_device_hour is not a price"),
+    "negative": (partial("A,,{},EUR,2026-01-01,".format, "-1"), ":2: price_per_device_hour is not a price"),
+    "ten decimals": (
+        partial("A,,{},EUR,2026-01-01,".format, "0.0123456789"),
+        ":2: price_per_device_hour is not a price",
+    ),
+    "not a number": (partial("A,,{},EUR,2026-01-01,".format, "NaN"), ":2: price_per_device_hour is not a price"),
+    "currency": (partial("A,,1,{},2026-01-01,".format, "Euro"), ":2: currency is not an ISO 4217 code"),
     "no begin": (partial("A,,1,EUR,{},".format, ""), ":2: valid_from is missing"),
-    "no date": (partial("A,,1,EUR,{},".format, "1.1.2026"), ":2: valid_from is no date"),
+    "no date": (partial("A,,1,EUR,{},".format, "1.1.2026"), ":2: valid_from is not a date"),
     "ends before": (partial("A,,1,EUR,2026-01-01,{}".format, "2025-01-01"), ":2: valid_to is not after valid_from"),
     "two at once": (partial("A,,1,EUR,2026-01-01,\na,,2,EUR,2026-02-01{}".format, ","), ": 2 and 3: two prices hold"),
 }

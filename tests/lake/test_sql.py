@@ -186,10 +186,10 @@ def test_nothing_can_be_changed(lake, text):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("SELECT * FROM stpes", "no table is called 'stpes'; did you mean 'steps'?"),
-        ("SELECT step_tme_s FROM steps", "no column is called 'step_tme_s'; did you mean 'step_time_s'?"),
+        ("SELECT * FROM stpes", "unknown table 'stpes'; did you mean 'steps'?"),
+        ("SELECT step_tme_s FROM steps", "unknown column 'step_tme_s'; did you mean 'step_time_s'?"),
         ("SELECT s.tokns FROM steps s", "did you mean 'tokens'?"),
-        ("SELECT avrg(tokens) FROM steps", "no function is called 'avrg'; did you mean 'avg'?"),
+        ("SELECT avrg(tokens) FROM steps", "unknown function 'avrg'; did you mean 'avg'?"),
         ("SELEC 1", "SQL:1:1: syntax error: Expected: an SQL statement, found: SELEC"),
         ("SELECT 1\nFROM steps GROUP rank", "SQL:2:12: syntax error"),
         ("SELECT 1 +", "syntax error: Expected: an expression, found: EOF"),
@@ -197,7 +197,7 @@ def test_nothing_can_be_changed(lake, text):
         ("", "No SQL statements"),
         ("SELECT CAST('x' AS INT)", "Cannot cast string 'x'"),
         ("SELECT $missing", "missing"),
-        ("SELECT * FROM '/etc/passwd'", "no table is called"),
+        ("SELECT * FROM '/etc/passwd'", "unknown table"),
     ],
 )
 def test_errors_are_one_line_that_says_what_and_the_mend(lake, text, message):
@@ -278,7 +278,7 @@ def test_parameters_on_the_command_line(lake):
     assert json.loads(ask(lake, text, "--param", "run=r1", "--param", "most=5", "--format", "json").stdout) == [
         {"n": 30}
     ]
-    assert "no NAME=VALUE" in str(ask(lake, text, "--param", "run").exception)
+    assert "not NAME=VALUE" in str(ask(lake, text, "--param", "run").exception)
 
 
 @pytest.mark.leaky("threads of Polars and DuckDB that met Python stay known to it")

@@ -346,7 +346,7 @@ def test_fault_no_room_can_be_reserved(tmp_path, examined):
 def test_fault_the_local_spool_is_a_file(tmp_path, examined):
     """A local spool that cannot be one names the variable to set."""
     (tmp_path / "local").write_text("")
-    held(examined(), "local-spool", "failed", "is no folder", "RANKLAKE_LOCAL_SPOOL")
+    held(examined(), "local-spool", "failed", "is not a folder", "RANKLAKE_LOCAL_SPOOL")
 
 
 def test_fault_a_process_died_and_its_segments_wait(tmp_path, examined):
@@ -446,7 +446,7 @@ def test_fault_stages_that_do_not_run(place, examined):
         ("cost", "prices", "prices.csv", "device,price\n", ("prices", "prices.csv", "")),
         ("contracts", "overlay", "own/steps.yaml", "table: stesp\n", ("contracts", "steps.yaml", "")),
         ("contracts", "overlay", "own/deep/steps.yaml", "", ("contracts", "holds no contract", "that folder")),
-        ("contracts", "overlay", "nowhere", None, ("contracts", "is no folder", "make the folder")),
+        ("contracts", "overlay", "nowhere", None, ("contracts", "is not a folder", "make the folder")),
     ],
 )
 def test_fault_a_rule_that_cannot_be_used(tmp_path, examined, section, key, name, text, said):

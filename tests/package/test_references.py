@@ -71,7 +71,7 @@ def test_all_three_forms_give_the_same(tmp_path, monkeypatch):
         ("command:/nowhere/helper hunter2", "/nowhere/helper: the command for a cannot be run"),
         ("command:{tmp}/fails hunter2", "{tmp}/fails: the command for a ended with status 3"),
         ("command:{tmp}/yes hunter2", "{tmp}/yes: the value of a has more than 65,536 bytes"),
-        ("command:'hunter2", "the command for a is not understood"),
+        ("command:'hunter2", "the command for a is not valid"),
     ],
 )
 def test_a_reference_that_gives_nothing_is_one_line(tmp_path, source, said):

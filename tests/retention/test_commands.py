@@ -41,7 +41,7 @@ def test_from_plan_to_application(site, command):
 
     code, out, err = command("retain", "apply", name)
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "nobody approved this plan" in err
+    assert "this plan is not approved" in err
     assert command("retain", "approve", name, "--by", APPROVER, "--reason", "agreed")[0] == 0
     assert "already" in command("retain", "approve", name, "--by", APPROVER)[1]
     code, out, _ = command("retain", "apply", name, "--by", "Otto")
@@ -78,7 +78,7 @@ def test_mistakes_are_one_line(site, command):
     for args, said in (
         (("retain", "apply", name[:-1]), f"did you mean '{name}'?"),
         (("retain", "plan", "--as-of", "yesterday"), "is not a date"),
-        (("retain", "approve", name, "--by", " "), "says nobody"),
+        (("retain", "approve", name, "--by", " "), "the name is empty"),
         (("retain", "approve", name), "--by"),
         (("retain", "aprove", name), "aprove"),
     ):

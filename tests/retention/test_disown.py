@@ -144,4 +144,4 @@ def test_the_command(site, capsys):
     assert cli.run(["disown", str(path), *lake, "--reason", "cannot be"]) == 0
     assert f"{LIAR}~000000 is set aside, 10 rows moved" in capsys.readouterr().out
     assert cli.run(["disown", "other~a0~r0~0000000000000001", *lake, "--reason", "x"]) == 2
-    assert "nothing of this was ever taken in" in capsys.readouterr().err
+    assert "nothing of this was ever ingested" in capsys.readouterr().err

@@ -418,7 +418,7 @@ def test_a_plan_without_the_key_is_refused(today):
     path.unlink()
     path = unfinished(today, sealing(today, keyring(today, TWO)))
     keyring(today, ONE)
-    with pytest.raises(Exception, match="is at hand"):
+    with pytest.raises(Exception, match="is not available"):
         drive(lake, lambda _: None, InProcess())
     path.unlink()
     path = unfinished(today, lake)

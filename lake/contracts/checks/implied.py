@@ -1,4 +1,4 @@
-"""Checks that follow from a contract without being spelt out, under ids with a colon, which no spelt one can have.
+"""Checks derived from a contract, under ids with a colon, which no explicit check can have.
 
 - ``required:<column>``: a required column is not NULL
 - ``finite:<column>``: a float is neither NaN nor infinite

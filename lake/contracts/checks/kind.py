@@ -1,4 +1,4 @@
-"""What a check kind has to say of itself.
+"""The interface of a check kind.
 
 Contracts are loaded beside training, without pyarrow: a kind's module imports it where a mask is computed, not before.
 """

@@ -1,4 +1,4 @@
-"""Rows held against a check, a column at a time in Arrow."""
+"""Checks rows, one column at a time in Arrow, and returns masks of those that fail."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Every check kind by name. A module in `kinds/` is in it by being there."""
+"""Every check kind by name: all modules in `kinds/` are registered automatically."""
 
 from importlib import import_module
 from pkgutil import iter_modules

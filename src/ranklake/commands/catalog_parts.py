@@ -73,7 +73,7 @@ def refresh(context: Context, *, as_json: bool) -> None:
 def export(context: Context, tables: tuple[str, ...], form: str, output: Path | None) -> None:
     """Export contracts in a standard format; by default all of them."""
     if form != "odcs":
-        raise click.UsageError(f"no format is called {form!r}; {did_you_mean(form, ['odcs'])}")
+        raise click.UsageError(f"unknown format {form!r}; {did_you_mean(form, ['odcs'])}")
     chosen = [contract(name, context.overlay) for name in tables] or list(context.contracts().values())
     documents = {one.table: yaml.safe_dump(document(one), sort_keys=False, width=120) for one in chosen}
     if output is None:

@@ -23,7 +23,7 @@ class _Positive(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - click's
         if not math.isfinite(float(super().convert(value, param, ctx))):
-            self.fail(f"{value} is no number above 0", param, ctx)
+            self.fail(f"{value} is not a number above 0", param, ctx)
         return float(value)
 
 
@@ -188,7 +188,7 @@ def _published(given: dict[str, Any]) -> Published | None:
     except ValueError:
         number = math.nan
     if not 0 <= number < math.inf:
-        raise RanklakeError(f"{text!r} is no tolerance", where="--tolerance", mend="such as 0.01, or 2%")
+        raise RanklakeError(f"{text!r} is not a tolerance", where="--tolerance", mend="such as 0.01, or 2%")
     is_relative = text.endswith("%")
     return Published(given["published"], given["published_as"], number / 100 if is_relative else number, is_relative)
 

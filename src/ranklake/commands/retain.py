@@ -151,7 +151,7 @@ def _day(text: str | None) -> date:
 def _named(by: str) -> str:
     name = " ".join(by.split())
     if not name:
-        raise click.BadParameter("an empty name says nobody", param_hint="--by")
+        raise click.BadParameter("the name is empty", param_hint="--by")
     return name
 
 

@@ -142,18 +142,18 @@ def _param(item: str) -> tuple[str, pa.Scalar]:
     head, equals, value = item.partition("=")
     name, _, kind = head.partition(":")
     if not name or not equals:
-        raise RanklakeError(f"{item!r} is no NAME=VALUE", where="--param", mend="write --param run=demo-1")
+        raise RanklakeError(f"{item!r} is not NAME=VALUE", where="--param", mend="write --param run=demo-1")
     if kind and kind not in _TYPES:
-        raise RanklakeError(f"no type is called {kind!r}", where=f"--param {name}", mend=did_you_mean(kind, _TYPES))
+        raise RanklakeError(f"unknown type {kind!r}", where=f"--param {name}", mend=did_you_mean(kind, _TYPES))
     for candidate in [kind] if kind else ["int", "float", "text"]:
         try:
             return name, pa.scalar(_TYPES[candidate](value))
         except OverflowError as error:
-            mend = f"write --param {name}:text=… if it is no {candidate}"
+            mend = f"write --param {name}:text=… if it is not a {candidate}"
             raise RanklakeError("the value is larger than 64 bits hold", where=f"--param {name}", mend=mend) from error
         except ValueError:
             continue
-    raise RanklakeError(f"the value is no {kind}", where=f"--param {name}", mend=f"write a {kind}, or another type")
+    raise RanklakeError(f"the value is not a {kind}", where=f"--param {name}", mend=f"write a {kind}, or another type")
 
 
 def _write(output: Path, data: bytes) -> None:

@@ -53,7 +53,9 @@ def local_spool(patient: Patient) -> Iterator[Finding]:
 def _can_be_made(planned: Path) -> Finding:
     above = _nearest(planned)
     if planned.exists() or not os.access(above, os.W_OK | os.X_OK):
-        what = f"{planned} is no folder" if planned.exists() else f"{planned} cannot be made: {above} is not writable"
+        what = (
+            f"{planned} is not a folder" if planned.exists() else f"{planned} cannot be made: {above} is not writable"
+        )
         return failed(what, f"set {LOCAL_VARIABLE} to a folder of this user's own, on this node's disk")
     return skipped(f"nothing was recorded on this node: there is no {planned}")
 

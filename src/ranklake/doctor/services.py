@@ -95,7 +95,7 @@ def prefect(patient: Patient) -> Iterator[Finding]:
         return
     shown = redact_uri(url)
     if not url.startswith(("http://", "https://")):
-        yield failed(f"{shown} is no HTTP address", "set PREFECT_API_URL to one such as http://host:4200/api")
+        yield failed(f"{shown} is not an HTTP address", "set PREFECT_API_URL to one such as http://host:4200/api")
         return
     try:
         _asked(f"{url}/health")

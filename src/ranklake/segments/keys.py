@@ -41,7 +41,7 @@ class Keyring:
         for key in self.keys:
             if key.id == key_id:
                 return key
-        raise MissingKeyError(f"no key {key_id} is at hand", mend="add it to the keyring")
+        raise MissingKeyError(f"key {key_id} is not available", mend="add it to the keyring")
 
     @classmethod
     def parse(cls, text: str, where: str) -> Self:
@@ -62,7 +62,7 @@ class Keyring:
 def read_keyring(source: str) -> Keyring:
     """Return the keys that a source gives now. Raises `MissingKeyError`."""
     if not is_reference(source):
-        raise MissingKeyError("the source of the encryption key is not understood", mend=MEND)
+        raise MissingKeyError("the source of the encryption key is not valid", mend=MEND)
     try:
         text, where = read_reference(source, "keyring", "key command")
     except SecretError as error:

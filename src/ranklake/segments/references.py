@@ -62,7 +62,7 @@ def read_reference(source: str, noun: str = "secret", command: str = "command") 
     """
     kind, _, rest = source.strip().partition(":")
     if kind not in _READERS or not rest:
-        raise SecretError(f"the reference to the {noun} is not understood", mend=f"write {FORMS}")
+        raise SecretError(f"the reference to the {noun} is not valid", mend=f"write {FORMS}")
     where, raw = _READERS[kind](rest, noun, command)
     if len(raw) > _MOST_BYTES:
         raise SecretError(f"the {noun} has more than {_MOST_BYTES:,} bytes", where=where)
@@ -140,7 +140,7 @@ def _from_command(line: str, noun: str, command: str) -> tuple[str, bytes]:
     del noun
     words = _words(line)
     if not words:
-        raise SecretError(f"the {command} is not understood", mend=f"write {FORMS}")
+        raise SecretError(f"the {command} is not valid", mend=f"write {FORMS}")
     try:
         helper = subprocess.Popen(
             words,
