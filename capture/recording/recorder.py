@@ -241,7 +241,8 @@ class Recorder:
     def close(self) -> None:
         """End all files for good; later rows are refused, and counted as having come after the close."""
         self.settle(_PATIENCE_S, last=True)
-        self.closed = True
+        with self._mutex:
+            self.closed = True
         for lane in self.slots.values():
             lane.shut()
         for _ in range(_RETIRE_TRIES):  # a write that is just under way holds its file for microseconds
@@ -264,9 +265,14 @@ class Recorder:
                 assert file is not None
                 self.unsealed[file] = rows
 
-    def to_seal(self) -> list[OpenFile]:
-        """Return the files that nobody writes to any more and that are there."""
+    def to_seal(self, *, last: bool = True) -> list[OpenFile]:
+        """Return the files that nobody writes to any more and that are there.
+
+        Once the recorder is closed, all are left to the `last` sealing, whose segments say that nothing follows.
+        """
         with self._mutex:
+            if self.closed and not last:
+                return []
             return [file for file in self.unsealed if file.path.exists()]
 
     def forget_sealed(self) -> None:

@@ -207,7 +207,8 @@ class RecorderThreads:
 
     def _seal(self, stream: Stream, *, final: bool = False) -> None:
         recorder = self._recorder
-        if not recorder.unsealed and not final:
+        files = recorder.to_seal(last=final)
+        if not files and not final:
             return
         recorder.keys.active()  # without one, nothing more is done
         # An anchor behind the last row: with both ends fixed, sealing again gives the same times.
@@ -218,7 +219,7 @@ class RecorderThreads:
             recorder.count_found(sealed.file.table, sealed.found)
 
         try:
-            seal(job_of(stream, recorder.keys), recorder.to_seal(), final=final, told=told)
+            seal(job_of(stream, recorder.keys), files, final=final, told=told)
         finally:  # what was sealed before a failure is on its way all the same
             recorder.forget_sealed()
             self._uploading.wake()

@@ -14,6 +14,7 @@ from recorded import attributes, check_books, gaps, left_in, rows, segments, tot
 
 from ranklake import capture
 from ranklake.capture.common.gaps import AFTER_CLOSE
+from ranklake.capture.recording.threads import RecorderThreads
 
 
 @pytest.fixture(autouse=True, params=["mmap", "records"])
@@ -322,6 +323,27 @@ def test_closing_is_final_and_harmless_twice(place):
     (said,) = totals(place.spool).values()
     assert said == {"events": [4, 0], "runs": [1, 0], "scalars": [1, 0], "spans": [1, 0], "steps": [1, 0]}
     assert left_in(place.local) == []
+
+
+def test_a_round_between_close_and_end_leaves_the_last_files_alone(place, monkeypatch):
+    """The sealer may have its turn when the recorder is closed and the end has not begun: the last segments are final.
+
+    The flush here stands for the second that its thread wakes by.
+    """
+    stop = RecorderThreads.stop
+
+    def flushed_first(threads, timeout_s):
+        threads.flush(timeout_s)
+        stop(threads, timeout_s)
+
+    monkeypatch.setattr(RecorderThreads, "stop", flushed_first)
+    with place.start() as run, run.step(0):
+        run.log(a=1.0)
+    assert {segment.table: segment.footer.final for segment in segments(place.spool)} == dict.fromkeys(
+        ("events", "runs", "scalars", "spans", "steps"), True
+    )
+    assert len(totals(place.spool)) == 1
+    check_books(place.spool)
 
 
 def test_flush_brings_all_so_far_to_the_spool(place):
