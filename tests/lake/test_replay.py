@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from governed import Site, die_before
 from packing import pack_up
-from retaining import POLICIES, TODAY, agree, bring_days, carry_out, days_ago
+from retaining import POLICIES, agree, bring_days, carry_out, days_ago, written_on
 from retaining import plan as retain
 from segments import DAY, put_segment, step_rows
 
@@ -223,7 +223,7 @@ def test_rejects_that_retention_took_come_back_in_no_other_cut(site):
     bad = rows.set_column(at, "step_time_s", pa.array([-1.0] * 3 + [1.0] * 7, pa.float32()))
     site.bring(bad)
     policies = replace(POLICIES, by_class={**POLICIES.by_class, "quarantine": replace(QUARANTINE, period_days=1)})
-    soon = TODAY + timedelta(days=2)
+    soon = written_on(site, "rejects") + timedelta(days=2)
     name = retain(site, soon, policies).name
     agree(site, name)
     carry_out(site, name, soon, policies)

@@ -64,7 +64,8 @@ def test_from_plan_to_application(site, command):
 def test_nothing_due(site, command):
     """It is said, and nothing is planned; a day to come can be asked for."""
     bring_days(site, [10])
-    assert command("retain", "plan") == (0, f"nothing is due on {TODAY}\n", "")
+    assert command("retain", "plan", "--as-of", str(TODAY)) == (0, f"nothing is due on {TODAY}\n", "")
+    assert command("retain", "plan")[1].startswith("nothing is due on ")
     assert command("retain", "list")[1] == "no retention plans\n"
     assert command("audit", "verify") == (0, "the audit trail is empty\n", "")
     assert "plan rp-" in command("retain", "plan", "--as-of", str(TODAY + timedelta(days=100)))[1]

@@ -8,7 +8,7 @@ import pytest
 from governed import Site, any_rows, die_before
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from retaining import APPROVER, CONTRACTS, POLICIES, TODAY, agree, bring_days, carry_out, days_ago, plan
+from retaining import APPROVER, CONTRACTS, POLICIES, TODAY, agree, bring_days, carry_out, days_ago, plan, written_on
 from segments import put_segment, step_rows
 
 from ranklake.lake.audit import trail as audit
@@ -368,7 +368,7 @@ def test_rows_in_quarantine_have_a_period(site):
     rows = step_rows(10)
     bad = pa.array([-1.0] * 3 + [1.0] * 7, pa.float32())
     site.bring(rows.set_column(rows.schema.get_field_index("step_time_s"), "step_time_s", bad))
-    day = TODAY + timedelta(days=POLICIES.by_class["quarantine"].period_days + 1)
+    day = written_on(site, "rejects") + timedelta(days=POLICIES.by_class["quarantine"].period_days + 1)
     made = plan(site, day)
     assert "rejects" in {item.table for item in made.items}
     agree(site, made.name)
@@ -384,7 +384,7 @@ def test_who_dates_rows_in_the_future_does_not_keep_them_for_ever(site):
     put_segment(site.spool, step_rows(5, start=ahead))
     any_time = site.lake.configured(ingest=Limits(future_hours=10**6))
     assert ingest(any_time, Spool(str(site.spool)), InProcess()).rows_stored == 5
-    today = datetime.now(UTC).date()
+    today = written_on(site, "ingest_plans")
     assert make_plan(site.lake, CONTRACTS, POLICIES, today + timedelta(days=90)) is None
     made = make_plan(site.lake, CONTRACTS, POLICIES, today + timedelta(days=91))
     assert [(item.table, item.partition_date, item.rows) for item in made.items] == [("steps", ahead.date(), 5)]

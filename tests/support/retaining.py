@@ -13,6 +13,7 @@ CONTRACTS = load_contracts()
 CLASSES = {one.retention for one in CONTRACTS.values()}
 POLICIES = load_policies(CLASSES)
 TODAY = datetime.now(UTC).date()
+"""What tests pass for today. It may be over by then: what is dated by the clock says when it was, `written_on`."""
 APPROVER = "Ada Approver"
 
 
@@ -25,6 +26,11 @@ def bring_days(site, ages, rows=10):
     """Ingest rows of ``steps``, so many per age in days; one segment each."""
     for segment, age in enumerate(ages):
         site.bring(step_rows(rows, segment=segment, start=days_ago(age)), rows_before=rows * segment)
+
+
+def written_on(site, table):
+    """Return the last date that ingest gave rows of a table, which it dates by its clock."""
+    return max(row["date"] for row in site.rows(table))
 
 
 def plan(site, as_of=TODAY, policies=POLICIES):
@@ -54,4 +60,5 @@ __all__ = [
     "carry_out",
     "days_ago",
     "plan",
+    "written_on",
 ]
