@@ -3,8 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 # What writes through the hot path, which has to hold in C as well as in Python.
 NATIVE_TESTS := $(addprefix tests/capture/test_,run.py slots.py fork.py bad_input.py)
-# Two at a time, a file's tests one after the other in one of them: many wait, for processes, stores and clocks.
-PARALLEL := -n 2 --dist loadfile
+# As many at a time, a file's tests one after the other in one of them, in the order that tests/conftest.py gives the files.
+WORKERS := 2
+PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
@@ -40,7 +41,9 @@ native: .venv/.test ## compile the optional hot path in C, in place
 demo: .venv/.demo ## train a small model on two ranks, record it, and run the whole pipeline
 	@$(BIN)/ranklake demo
 
-test: .venv/.test ## run the test suite (eight to ten minutes), then capture's once more with the hot path in C
+# One more than two cores: many tests wait, for processes, stores and clocks.
+test: WORKERS := 3
+test: .venv/.test ## run the test suite (about eight minutes on two cores), then capture's once more with the hot path in C
 	@RANKLAKE_NATIVE=0 $(BIN)/python -m pytest $(PARALLEL)
 	@$(BIN)/python -m ranklake.capture.build
 	@RANKLAKE_NATIVE=1 $(BIN)/python -m pytest $(PARALLEL) tests/capture/test_native.py $(NATIVE_TESTS)

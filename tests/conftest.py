@@ -4,6 +4,7 @@ import gc
 import os
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,16 @@ ONE_PER_PROCESS = {
     "gcsfs-deferred-close",
 }  # threads that libraries start once and keep
 NOT_OURS = ("anon_inode:", "socket:")  # delta-rs and datafusion keep an event loop each, from their first use on
+
+
+def pytest_collection_modifyitems(items):
+    """Begin with the files that take longest, so that none of them is left over for the end, when others are done.
+
+    Those come first that have most tests marked as slow, and then those that have most tests.
+    """
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    every = Counter(item.path for item in items)
+    items.sort(key=lambda item: (-slow[item.path], -every[item.path]))
 
 
 def _open_files():
