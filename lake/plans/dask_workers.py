@@ -3,6 +3,7 @@
 Only descriptions of work and of its results pass through the scheduler; rows never do.
 """
 
+import logging
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -13,14 +14,33 @@ from multiprocessing import resource_tracker
 from typing import Any, Final
 
 from ranklake.lake.plans.dask_section import DaskSection
+from ranklake.lake.plans.worker_versions import ask, compare
 from ranklake.lake.plans.workers import ONE, InProcess, Result, Room, Task, Workers, WorkersError
+
+_LOG: Final = logging.getLogger(__name__)
 
 
 class OnDask:
-    """Runs tasks on a Dask cluster through a client."""
+    """Runs tasks on a Dask cluster through a client.
 
-    def __init__(self, client: Any) -> None:  # noqa: ANN401 - distributed ships no types
+    Parameters
+    ----------
+    is_ours
+        Whether this process started the cluster, so that its workers run what it runs.
+    """
+
+    def __init__(self, client: Any, *, is_ours: bool = True) -> None:  # noqa: ANN401 - distributed ships no types
         self.client = client
+        self._known: set[str] | None = None if is_ours else set()
+
+    def _compare(self) -> None:
+        """Hold workers that came since the last look against this process. Raises `WorkersError`."""
+        if self._known is None:
+            return
+        new = set(self.client.scheduler_info(n_workers=-1)["workers"]) - self._known
+        if new:
+            compare(ask(self.client, sorted(new)))
+            self._known |= new
 
     def fitting(self, cpu_s: float) -> "Workers":
         """Return itself."""
@@ -40,9 +60,13 @@ class OnDask:
         done: Callable[[], None] | None = None,
         lost: Callable[[Task], Result] | None = None,
     ) -> list[Result]:
-        """Submit all tasks and gather their results as they come; a task lost with its worker runs again."""
+        """Submit all tasks and gather their results as they come; a task lost with its worker runs again.
+
+        Raises `WorkersError` where workers run other versions than this process, before anything is sent.
+        """
         from distributed import KilledWorker, as_completed
 
+        self._compare()
         # No retries of a task that fails: an outage is for whoever runs the whole, a mistake stays one.
         futures = self.client.map(work, list(tasks), pure=False)
         dead = set()
@@ -136,7 +160,8 @@ def workers(section: DaskSection = _DEFAULT) -> Iterator[OnDask]:
             mend = "start a scheduler there, or leave the address out for a local cluster"
             raise WorkersError(f"no Dask scheduler answers: {error}", where=address, mend=mend) from error
         with client:
-            yield OnDask(client)
+            _LOG.info("Dask scheduler %s, dashboard %s", address, client.dashboard_link or "none")
+            yield OnDask(client, is_ours=False)
         return
     _check_memory(section.memory_limit)
     said = os.environ.get(_PURGE)

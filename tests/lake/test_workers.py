@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import psutil
@@ -120,3 +121,42 @@ def test_a_cluster_by_address_is_spoken_to_by_tls_where_configured(tmp_path, mon
     (tmp_path / "tls_client_key").unlink()
     with pytest.raises(WorkersError, match="tls_client_key"), workers(replace(load_config().dask, address=address)):
         pass
+
+
+CLUSTER = """
+import asyncio, sys
+from distributed import Scheduler, Worker
+
+async def main():
+    async with Scheduler(host="127.0.0.1", port=0, dashboard=False) as one:
+        async with Worker(one.address, nthreads=1, dashboard=False):
+            print(one.address, flush=True)
+            await asyncio.to_thread(sys.stdin.read)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.leaky("distributed keeps threads of its own for a while")
+@pytest.mark.parametrize("other", ["", "deltalake"])
+def test_workers_of_other_versions_get_no_work(tmp_path, other):
+    """A worker that runs another version than the driver is named with both, before anything is sent to it."""
+    if other:
+        (tmp_path / f"{other}-0.0.1.dist-info").mkdir()
+        (tmp_path / f"{other}-0.0.1.dist-info/METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {other}\nVersion: 0.0.1\n"
+        )
+    command, environment = [sys.executable, "-c", CLUSTER], {**os.environ, "PYTHONPATH": str(tmp_path)}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        with workers(DaskSection(address=process.stdout.readline().strip())) as crew:
+            if other:
+                with pytest.raises(WorkersError) as error:
+                    crew.run(abs, [-1])
+                assert f"runs {other} 0.0.1 (here {version(other)})" in str(error.value)
+                assert "tcp://127.0.0.1" in str(error.value)
+            else:
+                assert crew.run(abs, [-1, 2]) == [1, 2]
+        process.communicate("", timeout=30)
