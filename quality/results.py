@@ -29,7 +29,7 @@ class CheckResult:
     table, partition_date, table_version
         What was read.
     suite, expectation, column, check_id, severity
-        What was held against it.
+        What was checked against it.
     status
         passed; failed; errored (it could not be computed: nothing is known of the data); skipped (there was nothing to
         judge).
@@ -158,7 +158,7 @@ class Standing:
     Attributes
     ----------
     suite, files_sha256
-        What was held against which files.
+        What was checked against which files.
     errored
         Whether something could not be computed, so that the partition is not done with.
     open

@@ -103,7 +103,7 @@ def by_row(screen: Screen, check: "Check") -> int | None:
 
 
 def at_most(screen: Screen, check: "Check") -> int | None:
-    """Clear rows that all pass, unless a float is held against an integer."""
+    """Clear rows that all pass, unless a float is checked against an integer."""
     floats = {pa.types.is_floating(screen.rows[name].type) for name in check.columns}
     return by_row(screen, check) if len(floats) == 1 else None  # a float may not tell two large integers apart
 

@@ -73,7 +73,7 @@ class RefusedError(Exception):
 class Gaps:
     """Counts by (table, reason), safe from any thread and from signal handlers.
 
-    Each reason is told once per process in one logging warning; the counts go to gap frames and segment footers.
+    Each reason is reported once per process in one logging warning; the counts go to gap frames and segment footers.
 
     Attributes
     ----------
@@ -131,7 +131,7 @@ class Gaps:
             return otherwise
 
     def attempt(self, doing: str, work: Callable[[], object], make_room: Callable[[], None]) -> bool:
-        """Do a thread's work, which is done again soon; whatever it raises is told once.
+        """Do a thread's work, which is done again soon; whatever it raises is reported once.
 
         Parameters
         ----------

@@ -45,7 +45,7 @@ def autolog(run: "Run | str | None" = None, **settings: Any) -> "Run":
 
     Returns
     -------
-    The run. Nothing is raised: what cannot be hooked is told in a warning, and the rest is recorded.
+    The run. Nothing is raised: what cannot be hooked is reported in a warning, and the rest is recorded.
     """
     follower = follow(run, **settings)
     found = follower.run

@@ -97,7 +97,7 @@ class Follower:
 
     @contextlib.contextmanager
     def safely(self) -> Iterator[None]:
-        """Keep what goes wrong within from training: it is told once."""
+        """Keep what goes wrong within from training: it is reported once."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training

@@ -1,7 +1,7 @@
 """Mapping: a YAML file that defines which foreign columns become which columns of a contract (docs/import.md).
 
 All that can be wrong with a mapping by itself is found when it is read; what depends on the file to import, such as a
-column that it lacks, when that is opened. Both are told with the mapping's line.
+column that it lacks, when that is opened. Both are reported with the mapping's line.
 """
 
 from collections.abc import Iterable

@@ -68,7 +68,7 @@ class AgentRun:
         self._next_anchor, self._next_hand_over = now, now + hand_over_s
 
     def tick(self) -> bool:
-        """Do what is due; True if the stream was handed over. Nothing is raised: troubles are told once."""
+        """Do what is due; True if the stream was handed over. Nothing is raised: troubles are reported once."""
         now = time.monotonic()
         handed_over = False
         if now >= self._next_anchor:

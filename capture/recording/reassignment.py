@@ -26,7 +26,7 @@ def reassign(recorder: Recorder, launch: Launch) -> Path | None:
     Returns
     -------
     The folder of what was recorded until then, which `finish` seals; None if there is none. Where it cannot be given to
-    the rank, it stays whose it was, and that is told.
+    the rank, it stays whose it was, and that is reported.
     """
     before = recorder.launch
     is_sealed = recorder.stream is not None and _is_sealed(recorder.stream)

@@ -1,6 +1,6 @@
 """Policies: what happens to a metric that does not match the registry.
 
-A series is judged once, by name, kind and unit, when it gets its number; its values are held against the metric's
+A series is judged once, by name, kind and unit, when it gets its number; its values are checked against the metric's
 range when they are sealed (`ranges`). Neither costs the call that records a value anything. For each thing that may be
 wrong the user has chosen one of
 

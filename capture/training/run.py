@@ -476,8 +476,8 @@ class Run:
                 torch.save(model.state_dict(), place)
 
         The place does not exist yet: make a file or a folder of it; the folder above it does. If the block raises, what
-        it wrote is removed and `path` is as it was; so it is if the block wrote nothing, which is told. The digest is
-        found out in the background. This works in a run that records nothing, too.
+        it wrote is removed and `path` is unchanged. The same happens, with a warning, if the block wrote nothing. The
+        digest is computed in the background. This works in a run that records nothing, too.
 
         Raises
         ------

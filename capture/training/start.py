@@ -100,8 +100,8 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
 
     Returns
     -------
-    A run. Where this process records one of the same name still, it is the next attempt, and that is told. Nothing is
-    raised: if the recording cannot begin, the run records nothing, and a warning says why.
+    A run. If this process still records one of the same name, it is the next attempt, and a warning says so. Nothing
+    is raised: if the recording cannot begin, the run records nothing, and a warning says why.
     """
     shared = {
         "job": job, "spool": spool, "local_dir": local_dir, "attempt": attempt, "config": config, "labels": labels,

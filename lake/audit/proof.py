@@ -47,7 +47,7 @@ class Proof:
 
 
 def prove(lake: "Lake") -> Proof:
-    """Read the trail whole and hold it against its count and its heads.
+    """Read the trail whole and check it against its count and its heads.
 
     Raises `ranklake.lake.audit.heads.HeadError` where a head record cannot be read, and what the store raises.
     """

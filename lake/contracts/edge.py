@@ -55,7 +55,7 @@ def verdicts(contract: Contract, table: pa.Table) -> Iterator[Verdict]:
 
 @cache
 def _arriving(contract: Contract) -> tuple[tuple[str, Check], ...]:
-    """Return what rows are held against on arrival, with the code of the reason, in the order of the reasons."""
+    """Return what rows are checked against on arrival, with the code of the reason, in the order of the reasons."""
     implied = list(implied_by_columns(contract))
     first = [(code, check) for code in _IMPLIED for check in implied if check.id.startswith(f"{code}:")]
     return (*first, *((check.id, check) for check in contract.all_checks() if check.quarantines))

@@ -2,7 +2,7 @@
 
 A file that ranklake writes carries the SHA-256 of all its bytes in its name (`ranklake.lake.delta.parquet`), so whoever
 knows a file from the Delta log, a plan or a listing knows its digest, too. Files of older versions have none: theirs
-are read whole, and each page is held against its checksum. That tells damaged values, but not every damaged footer.
+are read whole, and each page is checked against its checksum. That tells damaged values, but not every damaged footer.
 
 What was found sound once is not looked at again through the same `Lake`, as long as it has its size and its time.
 """

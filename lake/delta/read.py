@@ -1,10 +1,10 @@
 """Rows of a Delta table as Arrow, file by file, without a query engine.
 
-For the pipeline's own small looks (keys, system tables, one partition). People ask through `ranklake.lake.query.sql`.
+For the pipeline's own small lookups (keys, system tables, one partition). Users query by `ranklake.lake.query.sql`.
 
-Every page is held against its checksum as it is read. Who writes rows anew asks for more (`verify`): then all bytes of
-a file are held against the digest in its name first, see `ranklake.lake.delta.integrity`. Either way a damaged file is
-named by `ranklake.lake.delta.integrity.DamagedFileError`.
+Every page is checked against its checksum as it is read. Code that rewrites rows asks for more (`verify`): all bytes of
+a file are first checked against the digest in its name, see `ranklake.lake.delta.integrity`. Either way a damaged file
+is named by `ranklake.lake.delta.integrity.DamagedFileError`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -82,7 +82,7 @@ def read_some(
 ) -> Iterator[tuple[str, pa.Table]]:
     """Yield (path relative to the table, its rows) for some files: rows of `ranklake.lake.delta.commit.files`.
 
-    With `verify`, each is held against its digest first. Raises `ranklake.lake.delta.integrity.DamagedFileError`.
+    With `verify`, each is checked against its digest first. Raises `ranklake.lake.delta.integrity.DamagedFileError`.
     """
     schema = _selected(contract, columns)
     for row in _rows_of(some):
@@ -213,7 +213,7 @@ def _source(lake: "Lake", contract: "Contract", row: Mapping[str, Any]) -> pa.Na
 
 @contextmanager
 def _opened(lake: "Lake", contract: "Contract", row: Mapping[str, Any]) -> Iterator[pa.NativeFile]:
-    """Open a data file; what is damaged in it is told by its name."""
+    """Open a data file; what is damaged in it is reported by its name."""
     with _source(lake, contract, row) as source, reading(contract.table, row):
         yield source
 

@@ -78,7 +78,7 @@ class PlanKind:
     execute
         ``module:function`` that carries a plan out (`ranklake.lake.plans.driver.Executor`).
     verify
-        ``module:function`` that holds a plan that was found against the lake (`ranklake.lake.plans.verification`).
+        ``module:function`` that checks a plan that was found against the lake (`ranklake.lake.plans.verification`).
     """
 
     name: str

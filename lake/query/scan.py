@@ -114,7 +114,7 @@ def needed(
     plan
         Plans the query in the session that it is given, down to the physical plan.
     words
-        Columns that the query may hold conditions against: statistics of others are not looked at.
+        Columns that the query may apply conditions to: statistics of others are not looked at.
 
     Raises whatever `plan` raises.
     """

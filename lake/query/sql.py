@@ -109,7 +109,7 @@ def query(
     role
         Whose views to ask in place of the tables; default the tables themselves.
     verify
-        Whether to hold the files that the query needs against their digests first. DataFusion looks at no checksum: a
+        Whether to verify the files that the query needs against their digests first. DataFusion looks at no checksum: a
         file that rotted gives wrong rows.
 
     Raises

@@ -1,7 +1,7 @@
 """The gate for foreign bytes: what may be opened, what is skipped, and why something stays unread.
 
 A spool may be written by anybody who trains. So its names, kinds and sizes are judged before a plan names a file, and
-again when it is opened; what is not read is told by one of `UNREAD`, and looked at again by a later ingest.
+again when it is opened; what is not read is reported by one of `UNREAD`, and looked at again by a later ingest.
 """
 
 from collections.abc import Mapping

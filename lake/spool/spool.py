@@ -232,7 +232,7 @@ class Spool:
             return False
 
     def delete(self, path: str) -> int:
-        """Delete a file; return how many went. One that cannot be deleted is told in `passed_over`."""
+        """Delete a file; return how many went. One that cannot be deleted is reported in `passed_over`."""
         try:
             self.fs.rm_file(path)
         except FileNotFoundError:  # another driver was faster

@@ -1,8 +1,8 @@
 """The lake's object-store client: retries, create-only writes, and errors that reveal no secret.
 
 Clients are fsspec's (s3fs, gcsfs, adlfs) and delta-rs's, under one set of options
-(`ranklake.segments.storage_options`). Both are told to give up within a minute: what failed is told to somebody, who
-runs it again.
+(`ranklake.segments.storage_options`). Both are set to give up within a minute: the failure is reported, and whoever
+ran the command runs it again.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Probes of versions: what is installed, held against what the package asks for and what it was tested with.
+"""Probes of versions: what is installed, checked against what the package asks for and what it was tested with.
 
 Bounds stand in the package's own metadata (``pyproject.toml``), the tested versions in ``constraints.txt``, which is
 shipped with it. Neither is copied here.
