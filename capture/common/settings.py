@@ -189,7 +189,7 @@ def read_storage(uri: str, environment: Mapping[str, str], tell: Tell) -> dict[s
     """Return fsspec's options for a spool, from ``[storage]`` in ``ranklake.toml``; what is wrong goes to `tell`."""
     file = _file(environment)
     try:
-        section = tomllib.loads(file.read_text(encoding="utf-8")).get("storage", {}) if file.is_file() else {}
+        section = tomllib.loads(file.read_text(encoding="utf-8-sig")).get("storage", {}) if file.is_file() else {}
         return fsspec_options(uri, {name: str(value) for name, value in section.items()})
     except (OSError, ValueError, AttributeError, RanklakeError) as error:
         tell("storage", f"[storage] of {file} cannot be used ({type(error).__name__}: {error}) and is left out")
@@ -200,7 +200,7 @@ def read_spool(environment: Mapping[str, str], tell: Tell) -> dict[str, str]:
     """Return what ``[spool]`` in ``ranklake.toml`` says (``uri``, ``local``); what is wrong goes to `tell`."""
     file = _file(environment)
     try:
-        section = tomllib.loads(file.read_text(encoding="utf-8")).get("spool", {}) if file.is_file() else {}
+        section = tomllib.loads(file.read_text(encoding="utf-8-sig")).get("spool", {}) if file.is_file() else {}
         told = {str(name): value for name, value in section.items()}
     except (OSError, ValueError, AttributeError):  # `read_settings` tells of it
         return {}
@@ -232,7 +232,7 @@ def _hint(name: str) -> str:
 def _sources(given: Mapping[str, Any], environment: Mapping[str, str], tell: Tell) -> Iterator[tuple[str, str, Any]]:
     file = _file(environment)
     try:
-        content = tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        content = tomllib.loads(file.read_text(encoding="utf-8-sig")) if file.is_file() else {}
         overlay = content.get("contracts", {}).get("overlay")
         if overlay is not None:
             yield f"[contracts] of {file}", "contracts_overlay", overlay

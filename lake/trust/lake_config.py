@@ -18,9 +18,8 @@ class SpoolSection:
 
     uri: str = field(default="", metadata={"variable": "RANKLAKE_SPOOL"})
     """Folder or object-store URI of the spool; overridden by ``--spool``, too."""
-    local: str = ""
-    """Folder on a node's own disk that ranks record into; overridden by ``RANKLAKE_LOCAL_SPOOL``. Empty: below
-    /var/tmp."""
+    local: str = field(default="", metadata={"variable": "RANKLAKE_LOCAL_SPOOL"})
+    """Folder on a node's own disk that ranks record into. Empty: below /var/tmp."""
     prefixes: tuple[Prefix, ...] = ()
     """Who may write where, each as a table ``[[spool.prefixes]]``."""
 

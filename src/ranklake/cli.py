@@ -29,6 +29,7 @@ SUMMARIES = {
     "pipeline": "Run ingest, check and rollup once, in order.",
     "up": "Serve all scheduled flows here: a local Prefect server with its UI, and a worker.",
     "status": "Prove that every recorded row is stored, quarantined, counted as a gap or in flight.",
+    "config": "Show the configuration and where each key comes from, and check it.",
     "doctor": "Check everything that ranklake depends on, and say how to fix what is wrong.",
     "sql": "Query the tables.",
     "replay": "Rebuild dates of a table from segments that the spool still has.",

@@ -8,23 +8,19 @@ all come from there; what uses it reads it from the `Config` or, in a room, from
 """
 
 import os
-import re
-import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from ranklake.capture.common.settings import PREFIX, Settings
-from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.config_file import ConfigError, FileRead, read_file
 from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.trust.lake_config import AuditSection, CostSection, LakeConfig, PlansSection, SpoolSection
 from ranklake.lake.trust.limits import Limits
 from ranklake.lake.trust.writers import Prefix
 
-
-class ConfigError(RanklakeError):
-    """A configuration file or value that cannot be used."""
+__all__ = ["Config", "ConfigError", "assembled", "from_environment", "load_config", "read_config", "variables"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,109 +108,84 @@ class Config:
 
     def overridden(self, given: Mapping[str, object]) -> Self:
         """Return the configuration with some keys replaced: values by ``section.key``. An empty one changes nothing."""
+        return self.replaced({place: value for place, value in given.items() if value})
+
+    def replaced(self, given: Mapping[str, object]) -> Self:
+        """Return the configuration with some keys replaced: values by ``section.key``."""
         sections: dict[str, Any] = {}
         for place, value in given.items():
             name, _, key = place.partition(".")
-            if value:
-                sections[name] = replace(sections.get(name, getattr(self, name)), **{key: value})
+            sections[name] = replace(sections.get(name, getattr(self, name)), **{key: value})
         return replace(self, **sections)
 
 
 _SECTIONS: dict[str, Any] = {
     item.name: item.default_factory for item in fields(Config) if is_dataclass(item.default_factory)
 }
-_TAKES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (float, int), "bool": (bool,), "tuple": (list, tuple)}
 _TABLES: dict[str, type] = {"prefixes": Prefix}
 """Keys under which tables stand, and what each of them is; under others stands text."""
+_FROM_TEXT: Final[Mapping[object, Callable[[str], Any]]] = {str: str, int: int, float: float}
 
 
 def load_config(path: Path | None = None) -> Config:
-    """Read the configuration file, if any, and the environment. Raises `ConfigError`."""
+    """Read the configuration file, if any, and the environment. Raises `ConfigError` for the first that is wrong."""
+    read = read_config(path)
+    if read.problems:
+        raise read.problems[0]
+    return assembled(read, os.environ)
+
+
+def read_config(path: Path | None = None) -> FileRead:
+    """Read the configuration file: a path's, the one that ``RANKLAKE_CONFIG`` names, or ``ranklake.toml`` here, if any.
+
+    Raises `ConfigError` where one is named that is not there.
+    """
     named = path or (Path(os.environ["RANKLAKE_CONFIG"]) if os.environ.get("RANKLAKE_CONFIG") else None)
-    if named is not None and not named.is_file():
-        raise ConfigError(
-            "no such configuration file", where=str(named), mend="unset RANKLAKE_CONFIG or write the file"
-        )
     file = named or Path("ranklake.toml")
-    try:
-        text = file.read_text(encoding="utf-8") if file.is_file() else ""
-        raw = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"not valid TOML: {error}", where=str(file), mend="mend the line named") from error
-    sections: dict[str, Any] = {}
-    for name, body in raw.items():
-        if not isinstance(body, dict) and name in {*_SECTIONS, "storage"}:
-            raise ConfigError(
-                f"{name} must be a section, not {type(body).__name__}",
-                where=_place(file, text, re.escape(name)),
-                mend=f"write [{name}] in a line of its own, and its keys below",
-            )
-        if not isinstance(body, dict):
-            raise ConfigError(
-                f"{name!r} stands outside a section",
-                where=_place(file, text, re.escape(name)),
-                mend="put it under a [section]",
-            )
-        if name == "storage":
-            sections[name] = {key: str(value) for key, value in body.items()}
-            continue
-        if name not in _SECTIONS:
-            hint = did_you_mean(name, [*_SECTIONS, "storage"])
-            raise ConfigError(f"unknown section [{name}]", where=_place(file, text, rf"\[{re.escape(name)}"), mend=hint)
-        sections[name] = _section(name, body, file, text)
-    found = Config(**sections, file=str(file.absolute()) if file.is_file() else "")
-    return found.overridden(_from_environment())
+    if not file.exists():
+        if named is None:
+            return FileRead()
+        mend = "unset RANKLAKE_CONFIG or write the file"
+        raise ConfigError("no such configuration file", where=str(named), mend=mend)
+    return read_file(file, _SECTIONS, _TABLES)
 
 
-def _section(name: str, body: dict[str, Any], file: Path, text: str) -> object:
-    return _filled(_SECTIONS[name], name, body, file, text)
+def assembled(read: FileRead, environment: Mapping[str, str]) -> Config:
+    """Return what a file and the environment say together; an empty variable says nothing."""
+    return Config(**read.sections, file=read.file).replaced(from_environment(environment))
 
 
-def _filled(kind: Any, name: str, body: dict[str, Any], file: Path, text: str) -> object:  # noqa: ANN401 - a section's
-    filled: dict[str, Any] = {}
-    known = {item.name: item for item in fields(kind)}
-    for key, value in body.items():
-        where = _place(file, text, re.escape(key))
-        if key not in known:
-            raise ConfigError(f"unknown key {key!r} in [{name}]", where=where, mend=did_you_mean(key, known))
-        expected = _TAKES.get(str(getattr(known[key].type, "__name__", "")), (str,))
-        if not isinstance(value, expected) or isinstance(value, bool) is not (bool in expected):
-            raise ConfigError(f"{name}.{key} must be {expected[0].__name__}, not {type(value).__name__}", where=where)
-        if isinstance(value, int) and value < 0:
-            raise ConfigError(f"{name}.{key} must not be negative", where=where)
-        filled[key] = _listed(name, key, value, file, text) if isinstance(value, list) else value
-        try:
-            kind(**{key: filled[key]})
-        except ValueError as error:
-            raise ConfigError(f"{name}.{error}", where=where) from error
-    return kind(**filled)
-
-
-def _listed(name: str, key: str, items: list[Any], file: Path, text: str) -> tuple[object, ...]:
-    """Return what a list holds: tables of a kind, or text."""
-    expected = dict if key in _TABLES else str
-    where = _place(file, text, re.escape(key))
-    if not all(isinstance(item, expected) for item in items):
-        raise ConfigError(f"{name}.{key} must be a list of {expected.__name__}", where=where)
-    if expected is str:
-        return tuple(items)
-    return tuple(_filled(_TABLES[key], f"{name}.{key}", item, file, text) for item in items)
-
-
-def _place(file: Path, text: str, needle: str) -> str:
-    for number, line in enumerate(text.splitlines(), 1):
-        if re.match(rf"\s*{needle}\b", line):
-            return f"{file}:{number}"
-    return str(file)
-
-
-def _from_environment() -> dict[str, object]:
-    """Return what variables say, by ``section.key``."""
+def variables() -> dict[str, str]:
+    """Return the variables that override keys, by ``section.key``."""
     found = {
         f"{name}.{item.name}": item.metadata["variable"]
         for name, kind in _SECTIONS.items()
         for item in fields(kind)
         if "variable" in item.metadata
     }
-    found |= {f"capture.{key}": f"{PREFIX}{key.upper()}" for key in ("encryption_key", "signing_key")}
-    return {place: os.environ.get(variable, "") for place, variable in found.items()}
+    return found | {f"capture.{item.name}": f"{PREFIX}{item.name.upper()}" for item in fields(Settings)}
+
+
+def from_environment(environment: Mapping[str, str]) -> dict[str, object]:
+    """Return what variables say, by ``section.key``; an empty one says nothing.
+
+    Of capture's, those whose value is not usable are left out, as capture leaves them out.
+    """
+    found: dict[str, object] = {}
+    kinds = {f"capture.{item.name}": item.type for item in fields(Settings)}
+    for place, variable in variables().items():
+        text = environment.get(variable)
+        if not text:
+            continue
+        try:
+            found[place] = _usable(place, kinds[place], text) if place in kinds else text
+        except ValueError:
+            continue
+    return found
+
+
+def _usable(place: str, kind: object, text: str) -> object:
+    """Return the value of a setting of capture's. Raises `ValueError`."""
+    value = _FROM_TEXT[kind](text)
+    Settings(**{place.partition(".")[2]: value})
+    return value

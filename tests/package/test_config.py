@@ -1,10 +1,30 @@
 """Configuration: what is misspelt is refused, and the later source wins."""
 
+import json
+import os
+import re
+import threading
 from pathlib import Path
 
 import pytest
 
-from ranklake.config import ConfigError, load_config
+from ranklake.cli import run
+from ranklake.config import ConfigError, from_environment, load_config, read_config, variables
+from ranklake.config_check import OTHER_VARIABLES
+from ranklake.config_file import MOST_BYTES, line_numbers
+
+ROOT = Path(__file__).resolve().parents[2]
+SECRET = "q8Zr3xKpW1vT6yLmN4cJ9sHd2fGb7aQe"
+
+
+@pytest.fixture
+def alone(tmp_path, monkeypatch):
+    """Give a folder to work in, and no variable of ranklake's."""
+    for name in list(os.environ):
+        if name.startswith("RANKLAKE_"):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 def test_environment_wins_over_the_file(tmp_path, monkeypatch):
@@ -78,3 +98,253 @@ def test_the_section_of_capture_is_strict(tmp_path):
         file.write_text(text)
         with pytest.raises(ConfigError, match=said.replace("?", r"\?")):
             load_config(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"", ""),
+        (b"\xef\xbb\xbf[dask]\nworkers = 3\n", ""),
+        ("[dask]\r\nworkers = 3\r\n# \u00e4\r\n".encode(), ""),
+        (b"[dask]\nworkers = 1\nworkers = 2\n", ":3: not valid TOML"),
+        (b"[dask]\nworkers = 1\n[dask]\n", ":3: not valid TOML"),
+        (b"\xff\xfe[\x00d\x00", ": not valid TOML: byte 0 is not UTF-8; save it as UTF-8"),
+        (b'[dask]\naddress = "\xe4"\n', ": not valid TOML: byte 18 is not UTF-8"),
+        (b"[dask]\nworkers = 1\x00\n", "not valid TOML"),
+        (b"x = " + b"[" * 100_000, "not valid TOML"),
+        (b"x = " + b"9" * 5_000, "not valid TOML"),
+        (b"#" * (MOST_BYTES + 1), ": has more than 1,048,576 bytes"),
+        (b"[capture]\nseal_every_s = nan\n", ":2: capture.seal_every_s must not be negative"),
+        (b"[capture]\nseal_every_s = true\n", ":2: capture.seal_every_s must be float, not bool"),
+        (b"[storage]\naws_region = [1]\n", ":2: storage.aws_region must be text, not list"),
+        (b"[spool]\nprefixes = [1]\n", ":2: spool.prefixes must be a list of dict"),
+        (b'[[spool]]\nuri = "x"\n', ":1: spool must be a section, not list"),
+    ],
+)
+def test_bad_files_are_one_line(alone, text, said):
+    """Whatever bytes the file has, it is read, or refused with one line that names the line; nothing else is raised."""
+    (alone / "ranklake.toml").write_bytes(text)
+    if not said:
+        assert load_config().dask.workers == (3 if text else 0)
+        return
+    with pytest.raises(ConfigError) as caught:
+        load_config()
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_no_file_is_refused(alone, monkeypatch):
+    """A folder, a FIFO and a file that gives an error are told as what they are, and none is waited for."""
+    (alone / "ranklake.toml").mkdir()
+    os.mkfifo(alone / "fifo")
+    with pytest.raises(ConfigError, match="is a folder, not a configuration file"):
+        load_config()
+    for name, said in (("fifo", "is no regular file"), ("/proc/self/mem", "cannot be read")):
+        monkeypatch.setenv("RANKLAKE_CONFIG", name)
+        with pytest.raises(ConfigError, match=said):
+            load_config()
+
+
+def test_a_file_that_is_written_meanwhile_is_read_whole(alone):
+    """While an editor writes in place, over and over, a reader gets one state of the file, or an error: no mixture."""
+    file = alone / "ranklake.toml"
+    states = [f'[lake]\nuri = "{name * 2_000}"\n[cost]\nprices = "{name * 2_000}"\n' for name in "ab"]
+    file.write_text(states[0])
+    done = threading.Event()
+
+    def edit():
+        turn = 0
+        while not done.is_set():
+            turn += 1
+            with file.open("r+") as out:
+                out.write(states[turn % 2])
+
+    editor = threading.Thread(target=edit)
+    editor.start()
+    try:
+        for _ in range(100):
+            read = read_config()
+            if read.problems:
+                assert "is being written" in str(read.problems[0])
+            else:
+                assert read.sections["lake"].uri == read.sections["cost"].prices
+    finally:
+        done.set()
+        editor.join()
+
+
+def test_each_key_has_its_line():
+    """Lines are told apart by section, also of dotted, quoted and listed keys, and behind text of several lines."""
+    text = """lake.uri = "x"
+[spool]
+uri = '''
+[dask]
+uri = 1'''
+  "local" = "y"
+[[spool.prefixes]]
+prefix = "a"
+[[spool.prefixes]]
+prefix = "b"
+[ "cost" ]
+prices = [
+  "z"]
+"""
+    assert line_numbers(text) == {
+        "lake.uri": 1,
+        "spool": 2,
+        "spool.uri": 3,
+        "spool.local": 6,
+        "spool.prefixes": 7,
+        "spool.prefixes[0]": 7,
+        "spool.prefixes[0].prefix": 8,
+        "spool.prefixes[1]": 9,
+        "spool.prefixes[1].prefix": 10,
+        "cost": 11,
+        "cost.prices": 12,
+    }
+
+
+FILE = f"""[lake]
+uri = "s3://one:{SECRET}@bucket/lake"
+[spool]
+uri = "s3://bucket/spool"
+local = "/data/spool"
+[[spool.prefixes]]
+prefix = "a"
+keys = "command:/opt/helper --token {SECRET}"
+[plans]
+key = "{SECRET}"
+[capture]
+seal_every_s = 30
+[storage]
+aws_secret_access_key = "{SECRET}"
+aws_access_key_id = "env:OUR_KEY"
+aws_region = "eu"
+"""
+
+
+def shown(capsys, *options):
+    """Return what ``config show --json`` tells, by key."""
+    assert run(["config", "show", "--json", *options]) == 0
+    out = capsys.readouterr().out
+    assert SECRET not in out
+    return {one["key"]: (one["value"], one["origin"]) for one in json.loads(out)}
+
+
+def test_each_value_is_shown_with_its_origin(alone, monkeypatch, capsys):
+    """A flag wins over a variable, that over the file, that over the default; what is empty says nothing."""
+    file = alone / "ranklake.toml"
+    file.write_text(FILE)
+    monkeypatch.setenv("RANKLAKE_SPOOL", "s3://bucket/other")
+    monkeypatch.setenv("RANKLAKE_LAKE", "")
+    monkeypatch.setenv("RANKLAKE_LOCAL_SPOOL", "/mine")
+    monkeypatch.setenv("RANKLAKE_CAPTURE_LOG_BURST", "7")
+    monkeypatch.setenv("RANKLAKE_CAPTURE_HEARTBEAT_EVERY_S", "0")
+    found = shown(capsys, "--dask", "tls://host:1", "--spool", "")
+    assert found["dask.address"] == ("tls://host:1", "flag")
+    assert found["spool.uri"] == ("s3://bucket/other", "environment RANKLAKE_SPOOL")
+    assert found["spool.local"] == ("/mine", "environment RANKLAKE_LOCAL_SPOOL")
+    assert found["lake.uri"] == ("s3://[redacted]@bucket/lake", f"file {file}:2")
+    assert found["capture.seal_every_s"] == (30, f"file {file}:12")
+    assert found["capture.log_burst"] == (7.0, "environment RANKLAKE_CAPTURE_LOG_BURST")
+    assert found["capture.heartbeat_every_s"] == (0.0, "environment RANKLAKE_CAPTURE_HEARTBEAT_EVERY_S")
+    assert found["capture.sync_every_s"] == (1.0, "default")
+    assert found["storage.aws_region"] == ("eu", f"file {file}:16")
+    assert shown(capsys, "--spool", "x")["spool.uri"] == ("x", "flag")
+
+
+def test_secrets_are_hidden_and_references_are_shown(alone, capsys):
+    """What stands in clear is hidden, also where a reference should stand; of a helper the arguments are left out."""
+    (alone / "ranklake.toml").write_text(FILE)
+    found = shown(capsys)
+    assert found["storage.aws_secret_access_key"][0] == "[redacted]"
+    assert found["storage.aws_access_key_id"][0] == "env:OUR_KEY"
+    assert found["plans.key"][0] == "[redacted]"
+    assert found["spool.prefixes"][0][0]["keys"] == "command:/opt/helper"
+    assert run(["config", "show", "--all"]) == 0
+    out = capsys.readouterr().out
+    assert SECRET not in out
+    assert "capture.sync_every_s" in out
+
+
+def test_all_that_is_wrong_is_told_at_once(alone, monkeypatch, capsys):
+    """Misspelt keys, variables and options, files that are not there, references that give nothing, contradictions."""
+    (alone / "ranklake.toml").write_text(
+        f"""[lake]
+url = "s3://b/lake"
+uri = "s3://one:{SECRET}@bucket"
+[spool]
+uri = "s3://one:{SECRET}@bucket/spool"
+[dsak]
+[plans]
+require_signed_plans = true
+[dask]
+workers = 2
+address = "tcp://x:1"
+tls_client_cert = "nowhere.pem"
+[contracts]
+overlay = "nowhere"
+[capture]
+encryption_key = "command:/bin/false {SECRET}"
+signing_key = "{SECRET}"
+sampling = 3
+[storage]
+aws_acces_key_id = "x"
+aws_secret_access_key = "env:NOT_SET_ANYWHERE"
+aws_conditional_put = "disabled"
+"""
+    )
+    monkeypatch.setenv("RANKLAKE_LKAE", "x")
+    monkeypatch.setenv("RANKLAKE_CAPTURE_SEAL_EVRY_S", "3")
+    monkeypatch.setenv("RANKLAKE_CAPTURE_LOG_BURST", "many")
+    monkeypatch.setenv("RANKLAKE_POOL", "spot")
+    assert run(["config", "check"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert SECRET not in "\n".join(lines)
+    for where, said in (
+        (":2", "unknown key 'url' in [lake]; did you mean 'uri'?"),
+        (":3", "lake.uri: a credential stands in the URI"),
+        (":5", "the lake and the spool lie in one another"),
+        (":6", "unknown section [dsak]; did you mean 'dask'?"),
+        (":8", "every plan would be refused"),
+        (":10", "workers of a local cluster"),
+        (":11", "an address that is not reached by TLS; write tls:// there"),
+        (":12", "there is no PEM file nowhere.pem"),
+        (":12", "a client's certificate and its key belong together"),
+        (":14", "there is no folder nowhere"),
+        (":16", "/bin/false: the key command ended with status 1"),
+        (":17", "no key may stand there; write file:/path"),
+        (":18", "capture.sampling must be str, not int"),
+        (":20", "did you mean 'aws_access_key_id'?"),
+        (":21", "$NOT_SET_ANYWHERE: the variable that should hold"),
+        (":3", "aws_conditional_put = disabled is not supported"),
+        ("$RANKLAKE_LKAE", "did you mean RANKLAKE_LAKE?"),
+        ("$RANKLAKE_CAPTURE_SEAL_EVRY_S", "did you mean RANKLAKE_CAPTURE_SEAL_EVERY_S?"),
+        ("$RANKLAKE_CAPTURE_LOG_BURST", "is no value for capture.log_burst"),
+    ):
+        assert [one for one in lines if f"{where}: " in one and said in one], (where, said, lines)
+    assert not [one for one in lines if "POOL" in one]
+    assert run(["config", "check", "--json"]) == 1
+    assert len(json.loads(capsys.readouterr().out)) == len(lines)
+    assert run(["status"]) == 2, "a command stops at the first"
+    assert ":2: unknown key 'url'" in capsys.readouterr().err
+
+
+def test_a_sound_file_has_no_problem(alone, capsys, monkeypatch):
+    """A file by itself is checked without the environment; one that is not there is a problem, too."""
+    monkeypatch.setenv("RANKLAKE_CAPTURE_LOG_BURST", "many")
+    (alone / "other.toml").write_text('[lake]\nuri = "lake"\n[spool]\nuri = "spool"\n')
+    assert run(["config", "check", "other.toml"]) == 0
+    assert "other.toml: nothing is wrong" in capsys.readouterr().out
+    assert run(["config", "check", "third.toml"]) == 1
+    assert "no such configuration file" in capsys.readouterr().out
+
+
+def test_the_variables_that_are_no_keys_are_known():
+    """Whoever adds a variable to the code adds it to a key, or to the list of others: a check tells of all the rest."""
+    found = set()
+    for folder in ("src/ranklake", "capture", "flows", "lake", "quality", "retention"):
+        for path in (ROOT / folder).rglob("*.py"):
+            found |= set(re.findall(r"RANKLAKE_[A-Z_]*[A-Z]", path.read_text(encoding="utf-8")))
+    assert found - set(variables().values()) - OTHER_VARIABLES == {"RANKLAKE_CAPTURE"} - set(variables().values())
+    assert from_environment({"RANKLAKE_CAPTURE_SHARDS": "sometimes", "RANKLAKE_LAKE": ""}) == {}

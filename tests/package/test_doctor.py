@@ -529,3 +529,36 @@ def test_fault_a_prefect_server_that_is_old_or_gone(examined, monkeypatch):
         monkeypatch.setenv("PREFECT_API_URL", url)
         held(examined(), "prefect", "failed", "HTTP 404", "it ends in /api")
     held(examined(), "prefect", "failed", "no Prefect server answers", "start it, or mend PREFECT_API_URL")
+
+
+def test_fault_settings_that_cannot_work(tmp_path, examined):
+    """A reference that gives nothing, a file that is not there and keys that contradict each other are a line each."""
+    written(
+        tmp_path,
+        capture={"encryption_key": "env:NOT_SET_ANYWHERE"},
+        sql={"roles": "nowhere.yaml"},
+        plans={"require_signed_plans": True},
+    )
+    found = examined()
+    held(found, "settings", "failed", "$NOT_SET_ANYWHERE: the variable that should hold", "env:NAME")
+    held(found, "settings", "failed", "ranklake.toml:4: sql.roles: there is no role file nowhere.yaml", "mend the path")
+    held(found, "settings", "failed", "ranklake.toml:6: plans.require_signed_plans", "name the keys")
+    assert found["disk"][0]["state"] == "ok", "the rest is looked at"
+
+
+def test_fault_secrets_that_everybody_can_read(tmp_path, examined):
+    """A key file for everybody, a configuration with a secret in clear, a role file that others write: each is told."""
+    keys, roles = tmp_path / "keys", tmp_path / "roles.yaml"
+    keys.write_text("11" * 32)
+    keys.chmod(0o644)
+    roles.write_text("roles: {}")
+    roles.chmod(0o666)
+    written(tmp_path, plans={"key": f"file:{keys}"}, sql={"roles": str(roles)}, storage={"aws_secret_access_key": "x"})
+    (tmp_path / "ranklake.toml").chmod(0o644)
+    found = examined()
+    held(found, "secret-files", "failed", f"{keys} can be read by everybody (-rw-r--r--)", f"chmod 600 {keys}")
+    held(found, "secret-files", "failed", "ranklake.toml can be read by everybody", "chmod 600")
+    held(found, "secret-files", "failed", f"{roles} can be written by everybody", f"chmod o-w {roles}")
+    for one in (keys, tmp_path / "ranklake.toml", roles):
+        one.chmod(0o600)
+    assert examined()["secret-files"][0]["state"] == "ok"

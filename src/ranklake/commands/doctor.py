@@ -1,12 +1,14 @@
 """``ranklake doctor``."""
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 
 import click
 
-from ranklake.commands.options import configured, given, json_option, overriding
-from ranklake.config import Config, ConfigError
+from ranklake.commands.options import given, json_option, overriding
+from ranklake.config import ConfigError, assembled, read_config
+from ranklake.config_file import FileRead
 from ranklake.doctor.examination import LIMIT_S, OVERDUE_S, Patient, examine
 from ranklake.doctor.finding import Finding
 from ranklake.printable import printable
@@ -54,9 +56,10 @@ def doctor(ctx: click.Context, *, limit_s: float, overdue_hours: float, as_json:
 
 def _patient(ctx: click.Context, overdue_s: float) -> Patient:
     try:
-        return Patient(configured(ctx).overridden(given(ctx)), None, overdue_s)
+        read = read_config()
     except ConfigError as error:
-        return Patient(Config().overridden(given(ctx)), error, overdue_s)
+        read = FileRead(problems=(error,))
+    return Patient(assembled(read, os.environ).overridden(given(ctx)), read, overdue_s)
 
 
 def _print(found: Sequence[Finding]) -> None:

@@ -9,10 +9,11 @@ import pkgutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ranklake.config import Config
+from ranklake.config_file import FileRead
 from ranklake.doctor.finding import Finding, failed, skipped
 from ranklake.errors import RanklakeError
 from ranklake.redaction.redact import redact
@@ -31,15 +32,15 @@ class Patient:
     Attributes
     ----------
     config
-        The configuration, with what was given in its place; the defaults where it cannot be read.
-    config_error
-        Why it cannot be read.
+        The configuration, with what was given in its place; without what is wrong in the file.
+    read
+        What the file says, and what is wrong with it.
     overdue_s
         How long a stage of the pipeline may be behind.
     """
 
     config: Config
-    config_error: RanklakeError | None = None
+    read: FileRead = field(default_factory=FileRead)
     overdue_s: float = OVERDUE_S
 
 
@@ -69,6 +70,8 @@ _NETWORK: Final = "look after the network, proxies and the service's own health;
 
 PROBES: Final = (
     Probe("configuration", "settings:configuration"),
+    Probe("settings", "settings:settings", ("configuration",)),
+    Probe("secret-files", "settings:secret_files", ("configuration",)),
     Probe("python", "versions:python"),
     Probe("pyarrow", "versions:pyarrow"),
     Probe("delta-engine", "versions:delta_engine"),

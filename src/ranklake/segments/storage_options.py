@@ -78,6 +78,9 @@ _NAMES: Final = {
     **dict.fromkeys(_AZURE_PROTOCOLS, _AZURE),
 }
 
+OPTION_NAMES: Final = frozenset({*_S3, *_GS, *_AZURE, _ENDPOINT})
+"""What serves both clients; names that only delta-rs knows are handed to it as they are."""
+
 
 def fsspec_options(uri: str, storage: Mapping[str, str]) -> dict[str, Any]:
     """Return what fsspec wants for a URI; names that are another store's, or delta-rs's alone, are passed over.

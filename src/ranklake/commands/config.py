@@ -1,0 +1,79 @@
+"""``ranklake config``."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ranklake.commands.options import contracts_option, given, json_option, overriding
+from ranklake.config import ConfigError, assembled, read_config
+from ranklake.config_check import problems
+from ranklake.config_file import FileRead
+from ranklake.config_shown import shown_settings
+from ranklake.printable import printable
+from ranklake.views.json_output import json_text, show_json
+from ranklake.views.table import TextColumn, table_lines
+from ranklake.views.tell import tell
+from ranklake.views.words import counted
+
+
+@click.group()
+def config() -> None:
+    """Show the configuration, and check it.
+
+    An option of a command wins over the environment, that over the file, and that over the default; what is empty says
+    nothing.
+    """
+
+
+@config.command()
+@overriding("--lake", place="lake.uri", metavar="URI", help="URI or folder of the lake.")
+@overriding("--spool", place="spool.uri", metavar="URI", help="URI or folder of the spool.")
+@overriding("--dask", place="dask.address", metavar="ADDRESS", help="Dask scheduler, such as tls://host:8786.")
+@contracts_option
+@click.option("--all", "is_all", is_flag=True, help="Show also what nobody set.")
+@json_option
+@click.pass_context
+def show(ctx: click.Context, *, is_all: bool, as_json: bool) -> None:
+    """Show each key's value and where it comes from: flag, environment, file with line, or default.
+
+    Secrets are hidden, references to them are not followed. What is wrong with the file is left out, and counted.
+    """
+    read = read_config()
+    found = list(shown_settings(assembled(read, os.environ).overridden(given(ctx)), read, os.environ, given(ctx)))
+    if as_json:
+        show_json(found)
+    else:
+        set_ = [one for one in found if is_all or one.origin != "default"]
+        rows = [(one.key, printable(_text(one.value)), printable(one.origin)) for one in set_]
+        tell(*table_lines([TextColumn("key"), TextColumn("value"), TextColumn("origin")], rows))
+        if len(set_) < len(found):
+            tell(f"{counted(len(found) - len(set_), 'key')} at the default; --all shows them, too")
+    if read.problems:
+        tell(f"{counted(len(read.problems), 'problem')} in {read.file}: 'ranklake config check' tells", err=True)
+
+
+@config.command()
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@json_option
+def check(file: Path | None, *, as_json: bool) -> int:
+    """Tell all that is wrong with the configuration at once, or with FILE alone; exit 1 if anything is.
+
+    Looks also whether files that it names are there, and whether references to secrets give something: helpers are run.
+    """
+    environment = {} if file else os.environ
+    try:
+        read = read_config(file)
+    except ConfigError as error:
+        read = FileRead(problems=(error,))
+    found = list(problems(assembled(read, environment), read, environment))
+    if as_json:
+        show_json([{"where": one.where, "what": one.what, "mend": one.mend} for one in found])
+    else:
+        tell(*found, *([] if found else [f"{read.file or 'no file, and the environment'}: nothing is wrong"]))
+    return 1 if found else 0
+
+
+def _text(value: Any) -> str:  # noqa: ANN401 - a key's
+    return value if isinstance(value, str) else json_text(value)

@@ -1,0 +1,80 @@
+"""The configuration as people are shown it: each key's value, where it comes from, and no secret."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Final
+
+from ranklake.config import Config, from_environment, variables
+from ranklake.config_file import STORAGE, FileRead
+from ranklake.redaction.redact import REDACTED, redact
+from ranklake.redaction.secret_names import tells
+from ranklake.segments.references import is_reference, shown
+
+KEYRINGS: Final = ("plans.key", "capture.encryption_key", "capture.signing_key", "capture.fingerprint_key")
+"""Keys that name where a keyring is; so does ``keys`` of each of ``[[spool.prefixes]]``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A key.
+
+    Attributes
+    ----------
+    key
+        ``section.key``.
+    value
+        Plain JSON; a secret that stands there in clear is hidden, a reference to one is shown without arguments.
+    origin
+        ``flag``, ``environment NAME``, ``file PATH:LINE`` or ``default``.
+    """
+
+    key: str
+    value: Any
+    origin: str
+
+
+def shown_settings(
+    config: Config, read: FileRead, environment: Mapping[str, str], given: Mapping[str, object]
+) -> Iterator[Shown]:
+    """Yield all keys in the order of their sections.
+
+    Parameters
+    ----------
+    config
+        What came of the others together.
+    """
+    named, said = variables(), from_environment(environment)
+    for place, value in values(config):
+        if given.get(place):
+            origin = "flag"
+        elif place in said:
+            origin = f"environment {named[place]}"
+        elif place in read.said:
+            origin = f"file {read.file}:{read.said[place]}"
+        else:
+            origin = "default"
+        yield Shown(place, _visible(place, value), origin)
+
+
+def values(config: Config) -> Iterator[tuple[str, Any]]:
+    """Yield the value of each key by ``section.key``, as it is."""
+    for section in fields(config):
+        body = getattr(config, section.name)
+        if is_dataclass(body):
+            yield from ((f"{section.name}.{item.name}", getattr(body, item.name)) for item in fields(body))
+        elif section.name == STORAGE:
+            yield from ((f"{STORAGE}.{name}", text) for name, text in body.items())
+
+
+def _visible(place: str, value: object) -> object:
+    """Return a value as it may be shown."""
+    if isinstance(value, str):
+        if is_reference(value) and (place in KEYRINGS or place.startswith((f"{STORAGE}.", "spool.prefixes"))):
+            return shown(value)
+        secret = place in KEYRINGS or place.endswith(".keys") or (place.startswith(f"{STORAGE}.") and tells(place) > 0)
+        return REDACTED if secret and value else redact(value)
+    if is_dataclass(value):
+        return {item.name: _visible(f"{place}.{item.name}", getattr(value, item.name)) for item in fields(value)}
+    if isinstance(value, tuple):
+        return [_visible(place, item) for item in value]
+    return value
