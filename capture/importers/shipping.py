@@ -119,7 +119,7 @@ class Shipping:
 
     def _put(self, path: str, raw: bytes) -> None:
         if not self._uploader.send(path, raw, time.monotonic() + _PATIENCE_S):
-            mend = "mend that and import again: nothing is stored twice"
+            mend = "fix that and import again: nothing is stored twice"
             raise UploadError(f"the spool cannot be written ({self._uploader.last_error})", where=self.spool, mend=mend)
 
 

@@ -222,7 +222,7 @@ def _csv(source: "Source", mapping: "Mapping", head: bytes) -> Iterator[Block]:
     except pa.ArrowInvalid as error:
         what = "is too long" if "block size" in str(error) else "is not CSV"
         raise SourceError(
-            f"a row {what}", where=source.name, mend="mend the file; nothing more of it was read"
+            f"a row {what}", where=source.name, mend="fix the file; nothing more of it was read"
         ) from error
     if misfits or source.cut:
         cut = [(None, source.cut, "")] if source.cut else []

@@ -53,10 +53,10 @@ _WHY: Final = {
     "address already in use": ("the port is taken", "name another by --port"),
     "database is locked": ("the database is locked by another process", "stop what uses it, and start again"),
     "Can't locate revision": ("the database was made by another version of Prefect", "name another --home"),
-    "readonly database": ("the database cannot be written", "mend the permissions of the home, or name another --home"),
-    "password authentication failed": ("the database refuses the password", "mend what --database names"),
-    "does not exist": ("the database or its user does not exist", "create it, or mend what --database names"),
-    "Connection refused": ("the database cannot be reached", "start it, or mend what --database names"),
+    "readonly database": ("the database cannot be written", "fix the permissions of the home, or name another --home"),
+    "password authentication failed": ("the database refuses the password", "fix what --database names"),
+    "does not exist": ("the database or its user does not exist", "create it, or fix what --database names"),
+    "Connection refused": ("the database cannot be reached", "start it, or fix what --database names"),
     "No space left": ("the disk is full", "free some space, and start again"),
 }
 

@@ -73,7 +73,7 @@ class Document:
             mark = getattr(error, "problem_mark", None)
             line = mark.line + 1 if mark else 1
             problem = getattr(error, "problem", None) or str(error)
-            raise ContractError(f"not usable YAML ({problem})", where=f"{path}:{line}", mend="mend the line") from error
+            raise ContractError(f"not usable YAML ({problem})", where=f"{path}:{line}", mend="fix the line") from error
 
     def fail(self, at: KeyPath, what: str, mend: str = "") -> NoReturn:
         """Raise `ContractError` for the item at the path ``at``, with its line."""

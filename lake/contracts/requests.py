@@ -144,7 +144,7 @@ def _with_entry(before: str, facts: dict[str, Any], path: Path) -> str:
     try:
         root = yaml.compose(before, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
-        raise ContractError("is not YAML", where=str(path), mend="mend it first") from error
+        raise ContractError("is not YAML", where=str(path), mend="fix it first") from error
     nodes = {key.value: (key, value) for key, value in root.value} if isinstance(root, yaml.MappingNode) else {}
     if "metrics" not in nodes:
         raise ContractError("has no list `metrics`", where=str(path), mend="add a line `metrics:`")

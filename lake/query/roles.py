@@ -100,7 +100,7 @@ def load_roles(path: Path, contracts: Mapping[str, "Contract"]) -> dict[str, Rol
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise RoleError(
-            f"no roles can be read ({type(error).__name__})", where=str(path), mend="mend the file"
+            f"no roles can be read ({type(error).__name__})", where=str(path), mend="fix the file"
         ) from error
     roles = document.get("roles") if isinstance(document, dict) and set(document) == {"roles"} else None
     if not isinstance(roles, dict):

@@ -134,6 +134,6 @@ def _explain(error: BaseException) -> tuple[str, int]:
             raise error
         case OSError():  # a full disk, a read-only place, a store that went away: the world's fault, not a bug
             where = f"{error.filename}: " if error.filename else ""
-            return f"{where}{error.strerror or error}; mend that and run it again", 2
+            return f"{where}{error.strerror or error}; fix that and run it again", 2
         case _:
             return "interrupted; run it again to go on where it stopped", 130

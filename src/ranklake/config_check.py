@@ -86,13 +86,13 @@ def _files(config: Config, where: Where) -> Iterator[ConfigError]:
         section, _, key = place.partition(".")
         path = getattr(getattr(config, section), key)
         if path and not Path(path).is_file():
-            yield ConfigError(f"{place}: there is no {noun} {path}", where=where(place), mend="mend the path")
+            yield ConfigError(f"{place}: there is no {noun} {path}", where=where(place), mend="fix the path")
         elif path and not os.access(path, os.R_OK):
             yield ConfigError(f"{place}: {path} cannot be read", where=where(place), mend="give this user the right to")
     overlay = config.overlay
     if overlay is not None and not overlay.is_dir():
         place = "contracts.overlay"
-        yield ConfigError(f"{place}: there is no folder {overlay}", where=where(place), mend="mend the path")
+        yield ConfigError(f"{place}: there is no folder {overlay}", where=where(place), mend="fix the path")
 
 
 def _references(config: Config, where: Where) -> Iterator[ConfigError]:

@@ -75,7 +75,7 @@ def read_file(file: Path, kinds: Mapping[str, Any], tables: Mapping[str, type]) 
     except (ValueError, RecursionError) as error:
         line = _AT_LINE.search(str(error))
         where = f"{file}:{line[1]}" if line else str(file)
-        wrong = ConfigError(f"not valid TOML: {error}", where=where, mend="mend the line named")
+        wrong = ConfigError(f"not valid TOML: {error}", where=where, mend="fix the line named")
         return FileRead(problems=(wrong,), file=str(file.absolute()))
     return _Reader(file, text, kinds, tables).read(raw)
 

@@ -528,7 +528,7 @@ def test_fault_a_prefect_server_that_is_old_or_gone(examined, monkeypatch):
         assert examined()["prefect"][0]["state"] == "ok"
         monkeypatch.setenv("PREFECT_API_URL", url)
         held(examined(), "prefect", "failed", "HTTP 404", "it ends in /api")
-    held(examined(), "prefect", "failed", "no Prefect server answers", "start it, or mend PREFECT_API_URL")
+    held(examined(), "prefect", "failed", "no Prefect server answers", "start it, or fix PREFECT_API_URL")
 
 
 def test_fault_settings_that_cannot_work(tmp_path, examined):
@@ -541,7 +541,7 @@ def test_fault_settings_that_cannot_work(tmp_path, examined):
     )
     found = examined()
     held(found, "settings", "failed", "$NOT_SET_ANYWHERE: the variable that should hold", "env:NAME")
-    held(found, "settings", "failed", "ranklake.toml:4: sql.roles: there is no role file nowhere.yaml", "mend the path")
+    held(found, "settings", "failed", "ranklake.toml:4: sql.roles: there is no role file nowhere.yaml", "fix the path")
     held(found, "settings", "failed", "ranklake.toml:6: plans.require_signed_plans", "name the keys")
     assert found["disk"][0]["state"] == "ok", "the rest is looked at"
 

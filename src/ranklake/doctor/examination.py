@@ -165,7 +165,7 @@ def _tried(look: Callable[[], Iterable[Finding]]) -> list[Finding]:
         where = f"{error.where}: " if error.where else ""
         return [failed(_shown(f"{where}{error.what}"), _shown(error.mend))]
     except Exception as error:  # noqa: BLE001 - whatever goes wrong is what was asked for, and no traceback
-        return [failed(_shown(f"cannot be looked at ({type(error).__name__}: {error})"), "mend that, and run it again")]
+        return [failed(_shown(f"cannot be looked at ({type(error).__name__}: {error})"), "fix that, and run it again")]
 
 
 def _shown(text: str) -> str:

@@ -20,7 +20,7 @@ _CLIENTS: Final = {
     **dict.fromkeys(("gs", "gcs"), ("gcsfs", "gcs")),
     **dict.fromkeys(("az", "abfs", "abfss", "adl"), ("adlfs", "azure")),
 }
-_NO_BUCKET: Final = "make the bucket or container, or mend the URI"
+_NO_BUCKET: Final = "make the bucket or container, or fix the URI"
 _FORBIDDEN: Final = frozenset({401, 403})
 
 

@@ -16,7 +16,7 @@ def contracts(patient: Patient) -> Iterator[Finding]:
     """Say whether contracts and metrics hold together, the operator's own among them."""
     context = Context.of(patient.config)
     if context.overlay is not None and not context.overlay.is_dir():
-        yield failed(f"{context.overlay} is not a folder", "mend overlay under [contracts], or make the folder")
+        yield failed(f"{context.overlay} is not a folder", "fix overlay under [contracts], or make the folder")
         return
     if context.overlay is not None and not any(context.overlay.glob("*.y*ml")):
         yield warning(f"{context.overlay} holds no contract and no metrics", "put the .yaml files into that folder")

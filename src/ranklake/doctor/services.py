@@ -105,12 +105,10 @@ def prefect(patient: Patient) -> Iterator[Finding]:
         if error.code in _REFUSED:
             yield failed(f"{shown} refuses the credentials", "mend PREFECT_API_AUTH_STRING or PREFECT_API_KEY")
         else:
-            yield failed(f"{shown} answers with HTTP {error.code}", "mend PREFECT_API_URL: it ends in /api")
+            yield failed(f"{shown} answers with HTTP {error.code}", "fix PREFECT_API_URL: it ends in /api")
         return
     except (OSError, ValueError) as error:
-        yield failed(
-            f"{shown}: no Prefect server answers ({type(error).__name__})", "start it, or mend PREFECT_API_URL"
-        )
+        yield failed(f"{shown}: no Prefect server answers ({type(error).__name__})", "start it, or fix PREFECT_API_URL")
         return
     here = metadata.version("prefect")
     if not release(there):

@@ -16,7 +16,7 @@ from ranklake.redaction.redact import has_credential
 from ranklake.redaction.secret_names import tells
 from ranklake.segments.references import is_reference
 
-_MEND: Final = "mend it; 'ranklake config check' tells the same"
+_MEND: Final = "fix it; 'ranklake config check' tells the same"
 _RULES: Final = ("sql.roles", "retention.policies", "cost.prices")
 """Files that say what others may see, or what is kept: nobody else may write them."""
 
