@@ -12,6 +12,7 @@ from typing import Final
 
 from ranklake.errors import RanklakeError
 from ranklake.redaction.redact import has_credential
+from ranklake.segments.references import SecretError, is_reference, read_reference
 
 MARK: Final = "RANKLAKE_UP"
 """Variable that every process of an ``up`` has: its home. What is left behind is found by it."""
@@ -88,30 +89,26 @@ def for_worker() -> dict[str, str]:
     return {**os.environ, **_WORKER}
 
 
-def database_url(reference: str, environ: Mapping[str, str] = os.environ) -> str:
+def database_url(reference: str) -> str:
     """Return the address of the database: SQLite in the home where the reference is empty. Raises `DatabaseError`.
 
     Parameters
     ----------
     reference
-        ``env:NAME`` or ``file:/path`` of what holds it, or the address itself if no password stands in it.
+        Where it is, as `ranklake.segments.references` reads it, or the address itself if no password stands in it.
     """
-    kind, _, place = reference.partition(":")
+    where, found = "--database", reference
+    mend = "write it into a file and name that: --database file:/path, or env:NAME"
     if not reference:
         return ""
-    if kind == "env":
-        found = environ.get(place, "")
-    elif kind == "file":
+    if is_reference(reference):
         try:
-            found = Path(place).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):
-            found = ""
+            found, where = read_reference(reference, "database's address", "command for the database's address")
+        except SecretError as error:
+            raise DatabaseError(error.what, where=error.where, mend=mend) from None
     elif has_credential(reference):
-        mend = "write it into a file and name that: --database file:/path, or env:NAME"
         raise DatabaseError("the database's address has a password in it", where="--database", mend=mend)
-    else:
-        reference, found = "--database", reference
     if not found.strip().startswith(("postgresql+asyncpg://", "sqlite+aiosqlite://")):
         mend = "it must be such as postgresql+asyncpg://user:password@host/prefect"
-        raise DatabaseError("no address of a database is there", where=reference, mend=mend)
+        raise DatabaseError("no address of a database is there", where=where, mend=mend)
     return found.strip()

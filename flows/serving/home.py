@@ -85,6 +85,24 @@ class Home:
         os.close(self._fd)
 
 
+def served_at(folder: Path) -> str:
+    """Return the address that a living process of this machine serves a home at; empty if there is none.
+
+    Asked without the lock: taking it, however shortly, could refuse a process that starts just then.
+    """
+    try:
+        fd = os.open(folder / LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return ""
+    try:
+        holder = _read(fd)
+    finally:
+        os.close(fd)
+    pid, host = holder.get("pid"), holder.get("host")
+    lives = isinstance(pid, int) and pid > 0 and host == socket.gethostname() and Path(f"/proc/{pid}").exists()
+    return str(holder.get("url", "")) if lives else ""
+
+
 def _read(fd: int) -> dict[str, object]:
     try:
         found = json.loads(os.pread(fd, _MOST_BYTES, 0))

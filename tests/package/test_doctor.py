@@ -22,6 +22,7 @@ from stores import Proxy, free_port, moto_server, s3_server, s3_storage
 from ranklake.cli import run
 from ranklake.doctor import versions
 from ranklake.doctor.examination import PROBES
+from ranklake.flows.serving.home import Home
 from ranklake.lake.audit.trail import record
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import append_files
@@ -55,6 +56,7 @@ def alone(tmp_path, monkeypatch):
         if name.startswith(("RANKLAKE_", "PREFECT_", "AWS_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("RANKLAKE_LOCAL_SPOOL", str(tmp_path / "local"))
+    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
 
 
@@ -519,13 +521,18 @@ class _Prefect(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def test_fault_a_prefect_server_that_is_old_or_gone(examined, monkeypatch):
+def test_fault_a_prefect_server_that_is_old_or_gone(tmp_path, examined, monkeypatch):
     """An older server, a wrong path and a port where nobody listens are three lines; the same version is ok."""
     with serving(_Prefect) as url:
         monkeypatch.setenv("PREFECT_API_URL", f"{url}/api")
         held(examined(), "prefect", "failed", "is Prefect 3.1.0, older", "upgrade the server")
         monkeypatch.setattr(_Prefect, "version", metadata.version("prefect"))
         assert examined()["prefect"][0]["state"] == "ok"
+        monkeypatch.delenv("PREFECT_API_URL")
+        assert "ranklake up" in examined()["prefect"][0]["what"]
+        home = Home.take(tmp_path / ".ranklake", url)
+        assert examined()["prefect"][0]["what"].startswith(f"{url}/api: Prefect"), "that of ranklake up is found"
+        home.release()
         monkeypatch.setenv("PREFECT_API_URL", url)
         held(examined(), "prefect", "failed", "HTTP 404", "it ends in /api")
     held(examined(), "prefect", "failed", "no Prefect server answers", "start it, or fix PREFECT_API_URL")

@@ -8,22 +8,26 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from importlib import metadata
+from pathlib import Path
 from typing import Any, Final
 
-from distributed import Security
+from distributed import Client, Security
 from distributed.core import rpc
 from distributed.versions import get_versions
 
 from ranklake.doctor.examination import Patient
 from ranklake.doctor.finding import Finding, failed, not_known, ok, skipped, warning
 from ranklake.doctor.versions import release
+from ranklake.flows.serving.home import served_at
+from ranklake.lake.plans.worker_versions import ask, compare
 from ranklake.redaction.redact import redact_uri
 from ranklake.views.words import counted
 
-_ASK_S: Final = 5.0
+_HOME: Final = Path("~/.ranklake")
+"""Where ``ranklake up`` is at home unless it is told otherwise."""
+_ASK_S: Final = 3.0
 _BY_ALL: Final = ("python", "distributed", "dask", "cloudpickle", "msgpack")
 """What scheduler and workers must have as this process has it."""
-_BY_WORKERS: Final = ("ranklake", "pyarrow", "deltalake")
 _REFUSED: Final = frozenset({401, 403})
 
 
@@ -40,7 +44,13 @@ def dask(patient: Patient) -> Iterator[Finding]:
         remedy = "start the scheduler, or mend address and the tls_ keys under [dask]"
         yield failed(f"{section.address}: no Dask scheduler answers ({type(error).__name__})", remedy)
         return
-    yield _compared(section.address, found)
+    apart = _compared(section.address, found)
+    if apart is not None:
+        yield apart
+        return
+    with Client(section.address, timeout=f"{_ASK_S:g}s", set_as_default=False, security=security) as client:
+        compare(ask(client))  # as ingest does before it sends work; what it raises is the finding
+    yield ok(f"{section.address}: {counted(len(found['workers']), 'worker')}, with the versions that are here")
 
 
 async def _told(address: str, security: Security) -> dict[str, Any]:
@@ -48,7 +58,7 @@ async def _told(address: str, security: Security) -> dict[str, Any]:
 
     A client would register itself, and leave threads behind where nobody answers.
     """
-    packages = [*_BY_ALL[1:], *_BY_WORKERS]
+    packages = list(_BY_ALL[1:])
     async with rpc(address, connection_args=security.get_connection_args("client"), timeout=_ASK_S) as scheduler:
         told = await asyncio.wait_for(scheduler.versions(packages=packages), _ASK_S)
         asked = {"op": "versions", "packages": packages}
@@ -56,25 +66,23 @@ async def _told(address: str, security: Security) -> dict[str, Any]:
     return {"client": get_versions(packages=packages), "scheduler": told, "workers": workers}
 
 
-def _compared(address: str, found: Mapping[str, Any]) -> Finding:
-    """Return what is to be said of the versions that Dask told."""
+def _compared(address: str, found: Mapping[str, Any]) -> Finding | None:
+    """Return what is wrong with the versions that Dask told; None if nothing is."""
     here, workers = _packages(found["client"]), found["workers"]
     if not workers:
         return failed(f"{address} has no workers", f"start some: dask worker {address}")
-    others: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
-        ("the scheduler", _packages(found["scheduler"]), _BY_ALL)
-    ]
-    others += [(f"worker {name}", _packages(one), (*_BY_ALL, *_BY_WORKERS)) for name, one in workers.items()]
+    others = [("the scheduler", _packages(found["scheduler"]))]
+    others += [(f"worker {name}", _packages(one)) for name, one in workers.items()]
     apart = [
         f"{who} has {name} {there.get(name) or 'not at all'}, and here is {here[name]}"
-        for who, there, names in others
-        for name in names
+        for who, there in others
+        for name in _BY_ALL
         if here.get(name) and _plain(name, there.get(name)) != _plain(name, here[name])
     ]
-    if apart:
-        rest = f", and {len(apart) - 1} more differences" if len(apart) > 1 else ""
-        return failed(f"{address}: {apart[0]}{rest}", "install the same versions on scheduler and workers as here")
-    return ok(f"{address}: {counted(len(workers), 'worker')}, with the versions that are here")
+    if not apart:
+        return None
+    rest = f", and {len(apart) - 1} more differences" if len(apart) > 1 else ""
+    return failed(f"{address}: {apart[0]}{rest}", "install the same versions on scheduler and workers as here")
 
 
 def _packages(told: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,8 +98,10 @@ def prefect(patient: Patient) -> Iterator[Finding]:
     """Say whether the Prefect server answers, and is not older than the client that is installed here."""
     del patient
     url = os.environ.get("PREFECT_API_URL", "").rstrip("/")
+    if not url and (served := served_at(_HOME.expanduser())):
+        url = f"{served}/api"
     if not url:
-        yield skipped("no server: PREFECT_API_URL is not set")
+        yield skipped(f"no server: PREFECT_API_URL is not set, and 'ranklake up' does not serve {_HOME}")
         return
     shown = redact_uri(url)
     if not url.startswith(("http://", "https://")):

@@ -113,9 +113,9 @@ def dask(patient: Patient) -> Iterator[Finding]:
 
 
 def prefect(patient: Patient) -> Iterator[Finding]:
-    """Say it of Prefect and FastAPI, which Prefect's server stands on and does not pin."""
+    """Say it of Prefect, and of FastAPI and SQLAlchemy, which Prefect's server stands on and does not pin."""
     del patient
-    yield _judged(("prefect", "fastapi"))
+    yield _judged(("prefect", "fastapi", "sqlalchemy"))
 
 
 def torch(patient: Patient) -> Iterator[Finding]:
@@ -131,9 +131,10 @@ def _judged(names: tuple[str, ...], *, needed: bool = False) -> Finding:
     if not there and not needed:
         return skipped(f"{' and '.join(names)} not installed")
     bounds, known = required(), tested()
-    unbounded = [name for name in names if name not in bounds]
-    if unbounded:
-        return not_known(f"the package's metadata does not name {unbounded[0]}", "install ranklake again")
+    names = tuple(name for name in names if name in bounds)  # an editable installation may be older than the code
+    there = {name: there[name] for name in names if name in there}
+    if not there:
+        return not_known("the package's metadata names no versions", "install ranklake again")
     install = "pip install " + " ".join(f"'{name}{bounds[name].text}'" for name in names)
     wrong = [f"{name} {there[name]} is not {bounds[name].text}" for name in there if not bounds[name].has(there[name])]
     wrong += [f"{name} is missing" for name in names if name not in there]
