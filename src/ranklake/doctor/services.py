@@ -113,7 +113,7 @@ def prefect(patient: Patient) -> Iterator[Finding]:
     except urllib.error.HTTPError as error:
         error.close()
         if error.code in _REFUSED:
-            yield failed(f"{shown} refuses the credentials", "mend PREFECT_API_AUTH_STRING or PREFECT_API_KEY")
+            yield failed(f"{shown} refuses the credentials", "fix PREFECT_API_AUTH_STRING or PREFECT_API_KEY")
         else:
             yield failed(f"{shown} answers with HTTP {error.code}", "fix PREFECT_API_URL: it ends in /api")
         return
