@@ -11,7 +11,9 @@ from contextvars import ContextVar
 from hashlib import sha256
 from typing import Final
 
+from prefect.client.orchestration import get_client
 from prefect.concurrency.asyncio import concurrency
+from prefect.exceptions import ObjectNotFound
 
 LEASE_S: Final = 60.0
 _HELD: Final[ContextVar[frozenset[str]]] = ContextVar("_HELD", default=frozenset())
@@ -26,7 +28,7 @@ def limit_name(lake: str) -> str:
 async def one_driver(lake: str) -> AsyncIterator[None]:
     """Hold the lake's limit; flows within this one hold it by it. Waits while another run drives the lake."""
     name = limit_name(lake)
-    if not lake or name in _HELD.get():
+    if name in _HELD.get() or not await _is_registered(name):
         yield
         return
     async with concurrency(name, lease_duration=LEASE_S, raise_on_lease_renewal_failure=False):
@@ -35,3 +37,12 @@ async def one_driver(lake: str) -> AsyncIterator[None]:
             yield
         finally:
             _HELD.reset(token)
+
+
+async def _is_registered(name: str) -> bool:
+    async with get_client() as client:
+        try:
+            await client.read_global_concurrency_limit_by_name(name)
+        except ObjectNotFound:
+            return False
+    return True

@@ -7,6 +7,7 @@ from prefect import flow
 
 from ranklake.flows import run_log, run_names
 from ranklake.flows.calls import ChecksFailedError, DamageError
+from ranklake.flows.one_driver import one_driver
 from ranklake.flows.settings import FlowSettings
 from ranklake.flows.stage_flows import FLOWS
 from ranklake.flows.stages import PIPELINE, Done, Step, gathered, pipeline_outcome
@@ -20,7 +21,9 @@ async def pipeline_flow(settings: FlowSettings) -> dict[str, Any]:
     for them, by `ChecksFailedError` or `DamageError`, once all is done.
     """
     run_log.attach()
-    return pipeline_outcome(gathered([(step.stage, await _done(step, settings)) for step in PIPELINE]))
+    async with one_driver(settings.context().lake_uri):
+        done = [(step.stage, await _done(step, settings)) for step in PIPELINE]
+    return pipeline_outcome(gathered(done))
 
 
 async def _done(step: Step, settings: FlowSettings) -> Done:

@@ -15,6 +15,7 @@ from ranklake.flows import artifacts, run_log, run_names
 from ranklake.flows.artifacts import Progress
 from ranklake.flows.headlines import headline
 from ranklake.flows.lineage import Lineage
+from ranklake.flows.one_driver import one_driver
 from ranklake.flows.retrying import RETRIES
 from ranklake.flows.settings import FlowSettings
 from ranklake.flows.stages import STAGES, Done, Stage
@@ -52,7 +53,8 @@ def stage_flow(stage: Stage) -> Flow[..., Any]:
 
     async def run(settings: FlowSettings, **options: Any) -> Done:  # noqa: ANN401 - likewise
         run_log.attach()
-        done, lake, links = await asyncio.to_thread(lambda: unit(settings, **options))
+        async with one_driver(settings.context().lake_uri):
+            done, lake, links = await asyncio.to_thread(lambda: unit(settings, **options))
         await run_names.add(headline(stage.name, done)[:1])
         await artifacts.publish(stage.name, lake, done, links, options.get("kinds", ()))
         return stage.outcome(done)

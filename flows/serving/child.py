@@ -115,6 +115,7 @@ class Child:
     async def _pass_on(self) -> None:
         assert self.process is not None
         assert self.process.stdout is not None
+        condensed = Condensed()
         while True:
             try:
                 line = await self.process.stdout.readline()
@@ -123,9 +124,26 @@ class Child:
             if not line:
                 return
             text = printable(redact(line.decode(errors="replace").rstrip()))
-            if text:
+            if text and condensed.keeps(text):
                 self.last.append(text)
                 self.say(f"{self.name:<7} {text}")
+
+
+@dataclass(slots=True)
+class Condensed:
+    """Leaves out of lines what stands in a traceback, but for what was raised."""
+
+    _within: bool = False
+
+    def keeps(self, line: str) -> bool:
+        """Return whether a line is to be told."""
+        if line.startswith("Traceback (most recent call last)"):
+            self._within = True
+            return False
+        if self._within and line.startswith((" ", "The above exception", "During handling")):
+            return False
+        self._within = False
+        return True
 
 
 def kill_tree(pid: int) -> None:

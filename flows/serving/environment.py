@@ -16,6 +16,8 @@ from ranklake.segments.references import SecretError, is_reference, read_referen
 
 MARK: Final = "RANKLAKE_UP"
 """Variable that every process of an ``up`` has: its home. What is left behind is found by it."""
+LEASES: Final = "concurrency_leases"
+"""Folder in the home where Prefect keeps leases as files."""
 _AUTH: Final = "PREFECT_SERVER_API_AUTH_STRING"
 _EVERYBODY: Final = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",

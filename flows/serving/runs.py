@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import psutil
+from prefect.client.schemas.actions import GlobalConcurrencyLimitUpdate
 from prefect.client.schemas.filters import (
     FlowRunFilter,
     FlowRunFilterDeploymentId,
@@ -101,3 +102,10 @@ async def collapse_overdue(client: "PrefectClient", deployments: Iterable[UUID])
         if overdue:
             waiting.add(deployment)
     return dropped, waiting
+
+
+async def free_limits(client: "PrefectClient") -> None:
+    """Give back what killed runs hold of limits. Only where nothing runs: their leases must be gone already."""
+    for limit in await client.read_global_concurrency_limits(limit=_MOST):
+        if limit.active_slots:
+            await client.update_global_concurrency_limit(limit.name, GlobalConcurrencyLimitUpdate(active_slots=0))

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import os
 import shlex
+import shutil
 import signal
 import socket
 import sys
@@ -33,8 +34,8 @@ from ranklake.errors import RanklakeError
 from ranklake.flows.deployments import deployments
 from ranklake.flows.register import Registered, register
 from ranklake.flows.serving.child import LEASH, Child, kill_left_behind
-from ranklake.flows.serving.environment import MARK, for_server, for_worker, url_of
-from ranklake.flows.serving.runs import begun, collapse_overdue, end, running_ids
+from ranklake.flows.serving.environment import LEASES, MARK, for_server, for_worker, url_of
+from ranklake.flows.serving.runs import begun, collapse_overdue, end, free_limits, running_ids
 from ranklake.flows.settings import FlowSettings
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ def check_port(host: str, port: int) -> None:
 def serve(plan: Plan, say: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM. Raises `UpError` if it cannot be started."""
     kill_left_behind(MARK, str(plan.home))
+    shutil.rmtree(plan.home / LEASES, ignore_errors=True)  # their holders are dead now
     check_port(plan.host, plan.port)
     asyncio.run(_Up(plan, say).run())
 
@@ -162,6 +164,7 @@ class _Up:
         done = await register(client, deployments(plan.every_s), plan.settings, POOL, variables, lake=plan.lake)
         self.ids = [one.id for one in done if one.id is not None]
         await self._end_lost(client, at_once=True)
+        await free_limits(client)
         dropped, waiting = await collapse_overdue(client, self.ids)
         if dropped:
             self.say(f"{dropped} runs came due while it was down; one run of each deployment makes up for them")

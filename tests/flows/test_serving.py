@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from ranklake.flows.serving.child import Condensed
 from ranklake.flows.serving.environment import DatabaseError, HostError, adopt, check_host, database_url, url_of
 from ranklake.flows.serving.home import LOCK, Home, HomeError, HomeTakenError
 
@@ -96,3 +97,11 @@ def test_a_program_on_a_leash_dies_with_its_parent(told):
         assert select.select([watch], [], [], 60)[0]
     finally:
         os.close(watch)
+
+
+def test_a_traceback_is_told_by_its_last_line():
+    """Of a traceback only what it says is passed on: where it stood is of no use to who runs the pipeline."""
+    lines = ["before", "Traceback (most recent call last):", '  File "x.py", line 1, in y', "    z()", "ValueError: no"]
+    condensed = Condensed()
+    assert [line for line in lines if condensed.keeps(line)] == ["before", "ValueError: no"]
+    assert condensed.keeps("    indented, and no traceback")

@@ -93,7 +93,7 @@ class Up:
         url = f"http://127.0.0.1:{self.port}/api/{path}"
         found = httpx.post(url, json=body, timeout=30) if body else httpx.get(url, timeout=30)
         found.raise_for_status()
-        return found.json()
+        return found.json() if found.content else None
 
     def asked(self, path, **body):
         """Ask it; None while it does not answer."""
@@ -104,7 +104,8 @@ class Up:
 
     def deployments(self):
         """Return {name: deployment}."""
-        return {one["name"]: one for one in self.ask("deployments/filter", limit=50)}
+        found = wait_for("deployments", lambda: self.asked("deployments/filter", limit=50))
+        return {one["name"]: one for one in found}
 
     def runs(self, deployment):
         """Return the runs of a deployment, the oldest first; none while nobody answers."""
@@ -114,7 +115,8 @@ class Up:
     def run(self, deployment):
         """Have a deployment run now; return the run's id."""
         found = self.deployments()[deployment]["id"]
-        return self.ask(f"deployments/{found}/create_flow_run", state={"type": "SCHEDULED"})["id"]
+        place = f"deployments/{found}/create_flow_run"  # SQLite may be busy: the answer is then 503, ask again
+        return wait_for(f"a run of {deployment}", lambda: self.asked(place, state={"type": "SCHEDULED"}))["id"]
 
     def state(self, run):
         """Return the type of a run's state."""
