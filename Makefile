@@ -9,7 +9,7 @@ PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo native test test-s3 test-stores test-frameworks test-frameworks-light published lint types format catalog snapshots chaos chaos-s3 crash faults fuzz crash-capture bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-import bench-sql bench-lake bench-lake-more bench-rollup bench-straggler package clean
+.PHONY: help demo native test test-s3 test-stores test-frameworks test-frameworks-light published lint types format deployments catalog snapshots chaos chaos-s3 crash faults fuzz crash-capture bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-import bench-sql bench-lake bench-lake-more bench-rollup bench-straggler package clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -81,6 +81,7 @@ lint: .venv/.test ## ruff, and what is generated is up to date
 	@$(BIN)/ruff format --check .
 	@$(BIN)/python -m ranklake.lake.contracts.freeze --check
 	@$(BIN)/python -m ranklake.lake.catalog --check
+	@$(BIN)/python -m ranklake.flows.deployment_file docs/deploy/prefect.yaml --check
 	@$(BIN)/python -m ranklake.settings_reference --check
 
 types: .venv/.test ## mypy, strict
@@ -89,6 +90,9 @@ types: .venv/.test ## mypy, strict
 format: .venv/.test ## format the code
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+deployments: .venv/.test ## write docs/deploy/prefect.yaml from the deployments
+	@$(BIN)/python -m ranklake.flows.deployment_file docs/deploy/prefect.yaml
 
 catalog: .venv/.test ## write docs/catalog from the contracts, and docs/settings.md from the settings
 	@$(BIN)/python -m ranklake.lake.catalog --write

@@ -96,7 +96,14 @@ DEPLOYMENTS: Final = (
 )
 
 
-def deployments(every_s: int = PIPELINE_EVERY_S) -> tuple[Deployment, ...]:
-    """Return all deployments, the pipeline's with another interval."""
+def deployments(every_s: int = PIPELINE_EVERY_S, prefix: str = "") -> tuple[Deployment, ...]:
+    """Return all deployments, the pipeline's with another interval, and all with a prefix to their names."""
     faster = Schedule(every_s=every_s)
-    return tuple(replace(one, schedule=faster) if one.schedule.every_s else one for one in DEPLOYMENTS)
+    return tuple(
+        replace(
+            one,
+            name=f"{prefix}-{one.name}" if prefix else one.name,
+            schedule=faster if one.schedule.every_s else one.schedule,
+        )
+        for one in DEPLOYMENTS
+    )

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from prefect.client.schemas.actions import DeploymentScheduleCreate
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 
 _ANCHOR: Final = datetime(2020, 1, 1, tzinfo=UTC)
 _ONE: Final = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW)
-
-
-class PoolError(RanklakeError):
-    """The work pool is not there, or is of a kind that cannot run these flows."""
 
 
 class ForeignDeploymentError(RanklakeError):
@@ -81,15 +77,6 @@ async def register(
         action = "updated" if before else "created"
         done.append(Registered(deployment.full_name, str(one.schedule), action, done_id))
     return done
-
-
-async def read_pool(client: "PrefectClient", name: str) -> Any:  # noqa: ANN401 - Prefect's
-    """Return a work pool. Raises `PoolError` where there is none."""
-    try:
-        return await client.read_work_pool(name)
-    except ObjectNotFound as error:
-        mend = f"create it: prefect work-pool create {name} --type process (or docker, kubernetes)"
-        raise PoolError("no such work pool", where=name, mend=mend) from error
 
 
 async def _existing(client: "PrefectClient", name: str) -> "DeploymentResponse | None":

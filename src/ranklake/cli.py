@@ -28,6 +28,7 @@ SUMMARIES = {
     "upkeep": "Compact small files, shorten the logs and vacuum unreferenced files.",
     "pipeline": "Run ingest, check and rollup once, in order.",
     "up": "Serve all scheduled flows here: a local Prefect server with its UI, and a worker.",
+    "deploy": "Register all scheduled flows on an existing Prefect server.",
     "status": "Prove that every recorded row is stored, quarantined, counted as a gap or in flight.",
     "config": "Show the configuration and where each key comes from, and check it.",
     "doctor": "Check everything that ranklake depends on, and say how to fix what is wrong.",

@@ -1,0 +1,67 @@
+"""Writes ``docs/deploy/prefect.yaml`` from the deployments, for Prefect's own ``prefect deploy``.
+
+python -m ranklake.flows.deployment_file PATH [--check]
+"""
+
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from ranklake.errors import RanklakeError
+from ranklake.flows.deployments import Deployment, deployments
+
+CONFIG: Final = "/etc/ranklake/ranklake.toml"
+POOL: Final = "ranklake"
+_HEAD: Final = """\
+# Written by `make deployments` from flows/deployments.py: change them there.
+# `ranklake deploy --pool NAME` registers the same, and the limit of one driver a lake. By hand:
+#   prefect work-pool create ranklake --type process
+#   prefect --no-prompt deploy --all --prefect-file docs/deploy/prefect.yaml
+# Each run reads the ranklake.toml that its parameters name, where it runs. No secret is a parameter.
+"""
+
+
+class StaleFileError(RanklakeError):
+    """The file is not what the deployments make."""
+
+
+def text() -> str:
+    """Return the file's text."""
+    body = {"name": "ranklake", "pull": [], "deployments": [_entry(one) for one in deployments()]}
+    return _HEAD + yaml.safe_dump(body, sort_keys=False, width=110)
+
+
+def _entry(one: Deployment) -> dict[str, Any]:
+    schedule = one.schedule
+    when: dict[str, Any] = {"slug": one.name, "timezone": "UTC"}
+    when |= {"cron": schedule.cron} if schedule.cron else {"interval": schedule.every_s}
+    if schedule.every_s:
+        when["anchor_date"] = "2020-01-01T00:00:00+00:00"
+    return {
+        "name": one.name,
+        "entrypoint": one.entrypoint,
+        "description": one.description,
+        "tags": list(one.tags),
+        "parameters": {"settings": {"config": CONFIG}, **one.parameters},
+        "schedules": [when] if schedule else [],
+        "concurrency_limit": {"limit": 1, "collision_strategy": "CANCEL_NEW"},
+        "work_pool": {"name": POOL},
+    }
+
+
+def main(arguments: list[str]) -> None:
+    """Write the file, or with ``--check`` raise `StaleFileError` if it is another."""
+    place = Path(arguments[0])
+    if "--check" in arguments:
+        if not place.is_file() or place.read_text(encoding="utf-8") != text():
+            raise SystemExit(
+                str(StaleFileError("is not what the deployments make", where=str(place), mend="make deployments"))
+            )
+        return
+    place.write_text(text(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,71 @@
+"""``ranklake deploy``."""
+
+import asyncio
+from dataclasses import asdict
+
+import click
+
+from ranklake.commands.options import configured, dask_option, given, json_option, lake_option, spool_option
+from ranklake.flows.deployments import PIPELINE_EVERY_S, deployments
+from ranklake.flows.settings import FlowSettings, flow_settings
+from ranklake.views.json_output import show_json
+from ranklake.views.table import TextColumn, table_lines
+
+
+@click.command()
+@lake_option
+@spool_option
+@dask_option
+@click.option("--pool", required=True, metavar="NAME", help="Work pool: of type process, docker or kubernetes.")
+@click.option(
+    "--name",
+    default="",
+    metavar="NAME",
+    help="Put before each deployment's name, to serve several lakes from one server: NAME-pipeline, …",
+)
+@click.option(
+    "--config",
+    default="",
+    metavar="PATH",
+    help="Path of ranklake.toml where the flows run; default: that of the file here.",
+)
+@click.option("--image", default="", metavar="IMAGE", help="Image with ranklake, for docker and kubernetes.")
+@click.option(
+    "--every-s",
+    default=PIPELINE_EVERY_S,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Time between runs of the pipeline, in seconds.",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
+@json_option
+@click.pass_context
+def deploy(
+    ctx: click.Context,
+    pool: str,
+    name: str,
+    config: str,
+    image: str,
+    every_s: int,
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Register all deployments on the Prefect server of PREFECT_API_URL, for workers of a pool to run.
+
+    Run it again after an upgrade: what is there is updated. Deployments of others, and those for another lake, are left
+    alone; a name that one of them has is refused.
+    """
+    found = configured(ctx)
+    local = flow_settings(found, given(ctx))
+    settings = FlowSettings(local.lake, local.spool, dask_address=local.dask_address, config=config or local.config)
+    from ranklake.flows.deploy import Target, deploy_all
+
+    target = Target(pool, image, local.lake or found.lake.uri)
+    done = asyncio.run(deploy_all(deployments(every_s, name), settings, target, dry_run=dry_run))
+    if as_json:
+        show_json({"dry_run": dry_run, "pool": pool, "deployments": [asdict(one) for one in done]})
+        return
+    would = "would be " if dry_run else ""
+    rows = [[one.name, one.schedule, would + one.action] for one in done]
+    click.echo("\n".join(table_lines([TextColumn("deployment"), TextColumn("runs"), TextColumn("")], rows)))
