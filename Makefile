@@ -9,7 +9,7 @@ PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo native test test-s3 test-stores test-frameworks test-frameworks-light published lint types format deployments catalog snapshots chaos chaos-s3 crash faults fuzz crash-capture bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-import bench-sql bench-lake bench-lake-more bench-rollup bench-straggler package clean
+.PHONY: help demo native test test-s3 test-stores test-frameworks test-frameworks-light published lint types format deployments catalog snapshots chaos chaos-s3 chaos-up crash faults fuzz crash-capture bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-import bench-sql bench-lake bench-lake-more bench-rollup bench-straggler package clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -100,6 +100,9 @@ catalog: .venv/.test ## write docs/catalog from the contracts, and docs/settings
 
 snapshots: .venv/.test ## freeze the contracts' new versions
 	@$(BIN)/python -m ranklake.lake.contracts.freeze
+
+chaos-up: .venv/.test ## SIGKILL at random on what `ranklake up` runs, while segments come (RANKLAKE_MINUTES=20)
+	@$(BIN)/python tests/crash/up_chaos.py --minutes $${RANKLAKE_MINUTES:-20}
 
 crash: .venv/.test ## kill capture, the agent, ingest and the cluster at random points, many times (RANKLAKE_KILLS, default 500), and some faults (RANKLAKE_FAULTS, default 60)
 	@RANKLAKE_KILLS=$${RANKLAKE_KILLS:-500} $(BIN)/python -m pytest $(PARALLEL) -m crash tests/crash tests/end_to_end --timeout 3600
