@@ -90,6 +90,18 @@ DEPLOYMENTS: Final = (
         Schedule(cron="15 4 * * 0"),
         {"with_scrub": True},
     ),
+    Deployment(
+        "retention-plan",
+        f"{_STAGES}:retention_plan_flow",
+        "Plan what is past its retention period. Removes nothing: its artifact names the command by which a person "
+        "approves.",
+        Schedule(cron="0 5 * * 1"),
+    ),
+    Deployment(
+        "retention-apply",
+        f"{_STAGES}:retention_apply_flow",
+        "Apply a retention plan that the lake holds an approval of; its `plan` is the plan's name.",
+    ),
     Deployment("ingest", f"{_STAGES}:ingest_flow", "Bring new segments into the lake, and nothing else."),
     Deployment("check", f"{_STAGES}:check_flow", "Run the contracts' checks on new partitions, and nothing else."),
     Deployment("rollup", f"{_STAGES}:rollup_flow", "Recompute the rollups whose inputs changed, and nothing else."),

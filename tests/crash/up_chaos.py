@@ -50,7 +50,7 @@ def storm(up, folder, minutes, seed):
         number += 1
         put_segment(folder / "spool", step_rows(40, rank=number % 8, incarnation=1000 + number))
         rows += 40
-        time.sleep(chance.uniform(2, 8))
+        time.sleep(chance.uniform(4, 40))
         kind = chance.choice(TARGETS)
         found = victims(up, kind)
         if found:
