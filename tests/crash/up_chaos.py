@@ -48,7 +48,7 @@ def storm(up, folder, minutes, seed):
     deadline = time.monotonic() + 60 * minutes
     while time.monotonic() < deadline:
         number += 1
-        put_segment(folder / "spool", step_rows(40, rank=number % 8, incarnation=1000 + number))
+        put_segment(folder / "spool", step_rows(40, incarnation=1000 + number, run=f"r{number}"))
         rows += 40
         time.sleep(chance.uniform(4, 40))
         kind = chance.choice(TARGETS)
@@ -111,7 +111,7 @@ def main():
         (folder / "ranklake.toml").write_text(
             f'lake.uri = "{folder}/lake"\nspool.uri = "{folder}/spool"\ndask.workers = 2\n'
         )
-        put_segment(folder / "spool", step_rows(40, incarnation=1000))
+        put_segment(folder / "spool", step_rows(40, incarnation=1000, run="r0"))
         up = Up.start(folder, "--every-s", str(options.every_s))
         try:
             print(f"ready after {up.ready()} s", flush=True)
