@@ -76,7 +76,9 @@ def ingest_once(context: Context, progress: Progress | None = None) -> dict[str,
 def check_once(context: Context, progress: Progress | None = None, kinds: Sequence[str] = KINDS) -> dict[str, Any]:
     """Check new partitions of tables of some kinds; return whether all passed and the results that did not."""
     lake = context.open_lake()
-    return run_checks(lake, kinds=kinds, contracts_overlay=context.overlay, progress=progress).summary()
+    with context.workers() as workers:
+        report = run_checks(lake, kinds=kinds, contracts_overlay=context.overlay, workers=workers, progress=progress)
+    return report.summary()
 
 
 def rollup_once(context: Context, progress: Progress | None = None) -> dict[str, Any]:

@@ -17,21 +17,27 @@ from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.plans.driver import drive, finish
 from ranklake.lake.plans.kinds import QUARANTINE
 from ranklake.lake.plans.ledger import append_own
-from ranklake.lake.plans.units import Unit, carry_out
+from ranklake.lake.plans.units import Unit, carry_out, counted
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.storage.reachability import LakeError
 from ranklake.quality import quarantine
-from ranklake.quality.engine import Judge
+from ranklake.quality.engine import gx_version
 from ranklake.quality.forms import FORMS
 from ranklake.quality.results import RESULTS, CheckReport, CheckResult, Standing, standing
-from ranklake.quality.scan import Partition, Tally, scan
+from ranklake.quality.scan import Partition, Tally
 from ranklake.quality.suite import Expectation, Suite, compile_suite
+from ranklake.quality.tasks import ScanTask, expected_cpu_s, fitting_rows, scan_partition
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.plans.plan import Plan, Progress
+    from ranklake.lake.plans.workers import Workers
     from ranklake.lake.storage.store import Lake
 
+BATCH_PARTITIONS: Final = 256
+"""Partitions that workers scan before results are written down."""
 KINDS: Final = ("fact", "derived")
 """Kinds of tables that are checked: what was recorded, before it is rolled up, and what came of it."""
 
@@ -59,12 +65,18 @@ def run_checks(
     *,
     kinds: Collection[str] = KINDS,
     contracts_overlay: Path | None = None,
+    workers: "Workers | None" = None,
     progress: "Progress | None" = None,
 ) -> CheckReport:
     """Check the partitions that are new since they were last checked.
 
     New is a partition whose files changed, whose suite changed, or on which something could not be computed. All tables
     of these `kinds` that the lake has are looked at, unless `tables` names some.
+
+    Parameters
+    ----------
+    workers
+        Who scans, a partition each, where there is enough to do; by default this process does all.
 
     Raises
     ------
@@ -84,10 +96,25 @@ def run_checks(
         unchanged += [known[contract.table, part.day] for part in found if part not in new]
         if new:
             work.append(_Work(_as_stored(lake, contract), suite, new))
-    run = _Run(lake, uuid.uuid4().hex, datetime.now(UTC), sum(len(one.parts) for one in work), progress)
-    results = [result for one in work for result in run.check(one)]
+    parts = [part for one in work for part in one.parts]
+    crew = (workers or InProcess()).fitting(expected_cpu_s(parts))
+    run = _Run(lake, uuid.uuid4().hex, datetime.now(UTC), crew, len(parts), progress)
+    results = [result for some in _batches(work, crew) for result in run.check(some)]
     still = tuple(result for one in unchanged for result in one.open)
     return CheckReport(run.name, tuple(results), len(unchanged), still)
+
+
+def _batches(work: Sequence[_Work], crew: "Workers") -> "Iterator[list[_Work]]":
+    """Yield tables whose results are written down together: each by itself in this process, else many at a time."""
+    most = 1 if isinstance(crew, InProcess) else BATCH_PARTITIONS
+    some: list[_Work] = []
+    for one in work:
+        some.append(one)
+        if sum(len(each.parts) for each in some) >= most:
+            yield some
+            some = []
+    if some:
+        yield some
 
 
 def _chosen(
@@ -132,18 +159,57 @@ def _as_stored(lake: "Lake", contract: "Contract") -> "Contract":
 
 
 class _Run:
-    """One call of `run_checks` on its way. The judge, whose import takes seconds, is made when there is work for it."""
+    """One call of `run_checks` on its way."""
 
-    def __init__(self, lake: "Lake", name: str, when: datetime, total: int, progress: "Progress | None") -> None:
-        self.lake, self.name, self.when = lake, name, when
+    def __init__(
+        self,
+        lake: "Lake",
+        name: str,
+        when: datetime,
+        crew: "Workers",
+        total: int,
+        progress: "Progress | None",
+    ) -> None:
+        self.lake, self.name, self.when, self._crew = lake, name, when, crew
         self._done, self._total, self._progress = 0, total, progress
-        self._judge: Judge | None = None
 
-    def check(self, work: _Work) -> list[CheckResult]:
-        """Scan the partitions of a table and commit what came of it; return the results."""
+    def check(self, some: Sequence[_Work]) -> list[CheckResult]:
+        """Scan the partitions of tables, and commit what came of each; return the results."""
+        tables = [one.contract.table for one in some]
+        days = tuple(part.day for one in some for part in one.parts)
+        alone = len(tables) == 1
+        detail = "" if alone else f"{counted(len(tables), 'table')}, {counted(len(days), 'partition')}"
+        unit = Unit("check", tables[0] if alone else "", days, detail, reads=tuple(tables))
+        found = iter(carry_out(unit, partial(self._scanned, some)))
+        return [result for one in some for result in self._concluded(one, [(part, next(found)) for part in one.parts])]
+
+    def _scanned(self, some: Sequence[_Work]) -> list[list[Tally]]:
+        """Return the tallies of each partition, in order."""
+        work = partial(scan_partition, lake=self.lake) if isinstance(self._crew, InProcess) else scan_partition
+        rows = fitting_rows(self._crew.room().bytes_each)
+        tasks = [
+            ScanTask(self.lake.address, self.lake.storage, one.contract, one.suite, part, rows)
+            for one in some
+            for part in one.parts
+        ]
+        before = self._done
+        if self._progress is not None:
+            self._progress(before, self._total)
+
+        def tell() -> None:
+            self._done += 1
+            if self._progress is not None:
+                self._progress(self._done, self._total)
+
+        try:
+            return self._crew.run(work, tasks, tell)
+        except BaseException:
+            self._done = before  # for another try
+            raise
+
+    def _concluded(self, work: _Work, found: list[tuple[Partition, list[Tally]]]) -> list[CheckResult]:
+        """Take failing rows out of a table and commit the results; return them."""
         table = work.contract.table
-        unit = Unit("check", table, tuple(part.day for part in work.parts), reads=(table,))
-        found = carry_out(unit, partial(self._scanned, work))
         dirty = [(part, tallies) for part, tallies in found if _must_lose_rows(work.suite, tallies)]
         moved = self._take_out(work, dirty)
         told = {result.partition_date for result in moved}
@@ -158,18 +224,6 @@ class _Run:
         if rows:
             carry_out(unit, partial(append_own, self.lake, RESULTS, lambda _: rows))
         return sorted([*moved, *quiet], key=lambda result: result.partition_date)
-
-    def _scanned(self, work: _Work) -> list[tuple[Partition, list[Tally]]]:
-        self._judge = self._judge or Judge()
-        found: list[tuple[Partition, list[Tally]]] = []
-        before = self._done
-        for index, part in enumerate(work.parts):
-            self._done = before + index
-            self._tell()
-            found.append((part, scan(self.lake, work.contract, work.suite, part, self._judge)))
-        self._done = before + len(work.parts)
-        self._tell()
-        return found
 
     def _take_out(self, work: _Work, dirty: list[tuple[Partition, list[Tally]]]) -> list[CheckResult]:
         """Move failing rows to ``rejects`` and commit the results of those partitions with it; return the results.
@@ -195,14 +249,13 @@ class _Run:
         self, suite: Suite, part: Partition, tallies: list[Tally], taken: quarantine.Taken | None
     ) -> list[CheckResult]:
         paths = part.files["path"].to_pylist() if taken is None else taken.files
-        assert self._judge is not None
         facts = {
             "check_run": self.name,
             "table": suite.table,
             "partition_date": part.day,
             "table_version": part.version,
             "suite": suite.name,
-            "gx_version": self._judge.version,
+            "gx_version": gx_version(),
             "files_sha256": fingerprint(paths),
             "ts": self.when,
         }
@@ -210,10 +263,6 @@ class _Run:
             _result(one, tally, 0 if taken is None or not one.quarantines else taken.reasons[one.reason], facts)
             for one, tally in zip(suite.expectations, tallies, strict=True)
         ]
-
-    def _tell(self) -> None:
-        if self._progress is not None:
-            self._progress(self._done, self._total)
 
 
 def _must_lose_rows(suite: Suite, tallies: list[Tally]) -> bool:

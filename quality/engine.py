@@ -10,6 +10,9 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from ranklake.quality.forms import FORMS
@@ -45,8 +48,19 @@ class Verdict:
     error: str = ""
 
 
+def gx_version() -> str:
+    """Return the version of Great Expectations, without its import."""
+    return version("great_expectations")
+
+
+@cache
+def judge() -> "Judge":
+    """Return this process's judge, which is made when it is first asked for: that takes seconds."""
+    return Judge()
+
+
 class Judge:
-    """Judges frames. Not for use by several threads at once."""
+    """Judges frames, for one thread at a time; others wait."""
 
     def __init__(self) -> None:
         with _silence():
@@ -61,14 +75,20 @@ class Judge:
             )
             context = gx.get_context(mode="ephemeral", project_config=config)
         self._gx = gx
+        self._turn = Lock()
         asset = context.data_sources.add_pandas("partition").add_dataframe_asset("rows")
         self._batches = asset.add_batch_definition_whole_dataframe("all")
-        self.version: str = gx.__version__
 
     def __call__(
         self, contract: "Contract", rows: object, expectations: "Sequence[Expectation]", *, classified: bool
     ) -> list[Verdict]:
         """Return one verdict per expectation on a pandas frame, in their order; nothing that a check does raises."""
+        with self._turn:
+            return self._judged(contract, rows, expectations, classified=classified)
+
+    def _judged(
+        self, contract: "Contract", rows: object, expectations: "Sequence[Expectation]", *, classified: bool
+    ) -> list[Verdict]:
         verdicts: dict[int, Verdict] = {}
         ready = []
         for index, expectation in enumerate(expectations):

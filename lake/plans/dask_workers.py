@@ -95,14 +95,17 @@ class OnDemand:
     ----------
     start
         Starts the cluster; called once at most.
+    least_cpu_s
+        Work for which it is started, in CPU-seconds.
     """
 
-    def __init__(self, start: Callable[[], OnDask]) -> None:
+    def __init__(self, start: Callable[[], OnDask], least_cpu_s: float) -> None:
         self._start = cache(start)
+        self._least_cpu_s = least_cpu_s
 
     def fitting(self, cpu_s: float) -> Workers:
         """Return this process for work that is done there before a cluster would be at it."""
-        return InProcess() if cpu_s < WORTH_CPU_S else self._start()
+        return InProcess() if cpu_s < self._least_cpu_s else self._start()
 
     def room(self) -> Room:
         """Return what the cluster has."""
@@ -180,14 +183,14 @@ def workers(section: DaskSection = _DEFAULT) -> Iterator[OnDask]:
 def on_demand(section: DaskSection = _DEFAULT) -> Iterator[Workers]:
     """Give workers that do small work in this process, and start a local cluster for the first that is large.
 
-    Who names an address or a number of workers gets that cluster at once, for all work. Raises what `workers` does, and
-    at once where the memory limit is no amount.
+    Who names an address gets that cluster at once, who names a number of workers as soon as there is work, for all of
+    it. Raises what `workers` does, and at once where the memory limit is no amount.
     """
     if not section.address:
         _check_memory(section.memory_limit)
     with ExitStack() as stack:
         start = partial(stack.enter_context, workers(section))
-        yield start() if section.address or section.workers else OnDemand(start)
+        yield start() if section.address else OnDemand(start, least_cpu_s=0 if section.workers else WORTH_CPU_S)
 
 
 def _check_memory(limit: str) -> None:

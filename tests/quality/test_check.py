@@ -1,6 +1,7 @@
 """Checks of new partitions, from segments on disk to results in the lake."""
 
 import os
+import shutil
 import socket
 from datetime import timedelta
 
@@ -17,8 +18,11 @@ from ranklake.lake.contracts.errors import UnknownTableError
 from ranklake.lake.contracts.load import contract, load_metrics
 from ranklake.lake.delta.commit import files, replace_partitions
 from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.plans.dask_section import DaskSection
+from ranklake.lake.plans.dask_workers import workers
 from ranklake.lake.plans.plan import last_finished
 from ranklake.lake.storage.reachability import LakeError
+from ranklake.lake.storage.store import Lake
 from ranklake.quality import check
 from ranklake.quality import scan as scanning
 from ranklake.quality.check import NotCheckedError, run_checks
@@ -246,3 +250,28 @@ def test_a_table_that_is_gone_while_it_is_checked_is_said_in_one_line(site):
     """Where a listing of the log finds nothing any more, checking ends in words."""
     with pytest.raises(LakeError, match="table steps is gone"):
         check._as_stored(site.lake, contract("steps"))
+
+
+@pytest.mark.leaky("distributed keeps threads of its own for a while")
+def test_workers_find_what_one_process_finds(site, tmp_path):
+    """On a cluster each partition is a task; verdicts, counts, rows moved and files are those of one process.
+
+    Workers are sent the contract as it is here, the operator's own checks included.
+    """
+    site.bring(step_rows(300))
+    site.bring(step_rows(100, rank=1, incarnation=8, start=DAY + timedelta(days=1)))
+    site.bring(step_rows(1, incarnation=9))
+    overlay = site.overlay(steps=SMALL_LOSS)
+    alone = Lake.open(str(shutil.copytree(site.folder / "lake", tmp_path / "copy")))
+    here = run_checks(alone, contracts_overlay=overlay)
+    with workers(DaskSection(workers=1)) as crew:
+        there = run_checks(site.lake, contracts_overlay=overlay, workers=crew)
+
+    def plain(report):
+        found = [{**one.plain(), "check_run": "", "ts": "", "files_sha256": ""} for one in report.results]
+        return sorted(found, key=lambda one: (one["table"], one["partition_date"], one["check_id"]))
+
+    assert len({one.partition_date for one in there.results}) == 2
+    assert {"steps_unique", "loss_small"} <= {one.check_id for one in there.unsound}
+    assert plain(there) == plain(here)
+    assert there.quarantined_rows == here.quarantined_rows

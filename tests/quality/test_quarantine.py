@@ -17,7 +17,7 @@ from ranklake.lake.maintenance.compaction import merge_small
 from ranklake.lake.plans import action_plan, plan
 from ranklake.lake.plans.plan import last_finished, read_plan
 from ranklake.lake.plans.workers import InProcess
-from ranklake.quality import check, quarantine
+from ranklake.quality import check, quarantine, tasks
 from ranklake.quality.check import run_checks
 from ranklake.quality.scan import Partition
 
@@ -203,15 +203,15 @@ def test_what_was_merged_after_the_scan_is_taken_out_all_the_same(site, monkeypa
     """Files that are merged between scan and plan hold the same rows: the check's word is true of them."""
     for segment in range(3):
         site.bring(step_rows(20, segment=segment), rows_before=20 * segment)
-    genuine = check.scan
+    genuine = tasks.scan
 
     def overtaken(*args):
-        monkeypatch.setattr(check, "scan", genuine)
+        monkeypatch.setattr(tasks, "scan", genuine)
         found = genuine(*args)
         assert merge_small(site.lake, InProcess(), thorough=True).files_before >= 3
         return found
 
-    monkeypatch.setattr(check, "scan", overtaken)
+    monkeypatch.setattr(tasks, "scan", overtaken)
     report = strict(site)()
     assert len(site.rows("rejects")) == sum(moved(report).values()) > 0
     site.balances()
@@ -222,15 +222,15 @@ def test_what_was_merged_after_the_scan_is_taken_out_all_the_same(site, monkeypa
 def test_another_check_was_faster(site, monkeypatch):
     """Of two checks that find the same rows one moves them, and the other moves nothing."""
     site.bring(step_rows(40))
-    genuine = check.scan
+    genuine = tasks.scan
 
     def overtaken(*args):
-        monkeypatch.setattr(check, "scan", genuine)
+        monkeypatch.setattr(tasks, "scan", genuine)
         found = genuine(*args)
         strict(site)()
         return found
 
-    monkeypatch.setattr(check, "scan", overtaken)
+    monkeypatch.setattr(tasks, "scan", overtaken)
     report = strict(site)()
     assert moved(report) == {}
     assert len({(row["segment"], row["slot"]) for row in site.rows("rejects")}) == len(site.rows("rejects"))

@@ -46,8 +46,8 @@ def check(context: Context, tables: tuple[str, ...], *, as_json: bool) -> int:
     Exits 1 if a check of severity error failed or could not be computed, or failed before on rows that are still there.
     """
     lake = context.open_lake()
-    with progress_bar("check") as progress:
-        report = run_checks(lake, tables or None, contracts_overlay=context.overlay, progress=progress)
+    with context.workers() as workers, progress_bar("check") as progress:
+        report = run_checks(lake, tables or None, contracts_overlay=context.overlay, workers=workers, progress=progress)
     if as_json:
         show_json(report.summary())
     else:
