@@ -14,7 +14,7 @@ from typing import Any, Final
 from ranklake.capture.common.ratios import checked_ratio, parse_rules
 from ranklake.capture.common.values import text
 from ranklake.errors import RanklakeError, did_you_mean
-from ranklake.segments.storage_options import fsspec_options
+from ranklake.segments.storage_options import deferred_options
 
 CONFIG_VARIABLE: Final = "RANKLAKE_CONFIG"
 SPOOL_KEYS: Final = ("uri", "local")
@@ -186,11 +186,14 @@ def read_settings(given: Mapping[str, Any], environment: Mapping[str, str], tell
 
 
 def read_storage(uri: str, environment: Mapping[str, str], tell: Tell) -> dict[str, Any]:
-    """Return fsspec's options for a spool, from ``[storage]`` in ``ranklake.toml``; what is wrong goes to `tell`."""
+    """Return fsspec's options for a spool, from ``[storage]`` in ``ranklake.toml``; what is wrong goes to `tell`.
+
+    References among them are followed when an uploader connects.
+    """
     file = _file(environment)
     try:
         section = tomllib.loads(file.read_text(encoding="utf-8-sig")).get("storage", {}) if file.is_file() else {}
-        return fsspec_options(uri, {name: str(value) for name, value in section.items()})
+        return deferred_options(uri, {name: str(value) for name, value in section.items()})
     except (OSError, ValueError, AttributeError, RanklakeError) as error:
         tell("storage", f"[storage] of {file} cannot be used ({type(error).__name__}: {error}) and is left out")
         return {}

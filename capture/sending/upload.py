@@ -22,7 +22,7 @@ from ranklake.capture.spool.files import sync_folder
 from ranklake.capture.spool.stream_files import SealedFile, StreamName, ready_files
 from ranklake.errors import RanklakeError
 from ranklake.redaction.redact import secrets_in, without
-from ranklake.segments.storage_options import PUT
+from ranklake.segments.storage_options import PUT, followed_options
 
 if TYPE_CHECKING:
     import fsspec
@@ -224,6 +224,8 @@ class Uploader:
         import fsspec
         from fsspec.implementations.local import LocalFileSystem
 
+        self._options = followed_options(self.uri, self._options)  # what is known from here on is hidden in errors
+        self._put_options |= self._options.pop(PUT, None) or {}
         options = _one_try(self.uri, self._options)
         fs, root = fsspec.url_to_fs(self.uri, skip_instance_cache=True, **options)
         if hasattr(fs, "retries"):

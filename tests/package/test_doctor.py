@@ -152,6 +152,27 @@ def test_it_works_with_nothing_at_all(examined, capsys):
     assert "Traceback" not in out
 
 
+LIGHT = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {"dask", "datafusion", "deltalake", "distributed", "great_expectations", "prefect"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+from ranklake.cli import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("command", [["doctor"], ["config", "show"], ["config", "check"]])
+def test_it_works_where_only_capture_is_installed(tmp_path, command):
+    """On a training node there is no pipeline: what needs it is skipped, and the rest is looked at."""
+    told = [sys.executable, "-c", LIGHT, *command]
+    done = subprocess.run(told, capture_output=True, text=True, check=False, env=dict(os.environ), cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert command != ["doctor"] or "disk                ok" in done.stdout
+
+
 def test_each_line_is_explained():
     """The page for operators has a line for each check of the table."""
     page = (ROOT / "docs" / "operate.md").read_text(encoding="utf-8")

@@ -11,6 +11,7 @@ import pytest
 from segments import put_segment, step_rows
 from stores import KEY, SECRET, Proxy, moto_server, s3_server, s3_storage
 
+from ranklake import capture
 from ranklake.cli import run
 from ranklake.config import load_config
 from ranklake.context import Context
@@ -146,6 +147,26 @@ def test_both_clients_of_a_lake_follow_references(tmp_path, monkeypatch):
         signed = [(one.headers.get("user-agent", ""), one.headers["authorization"]) for one in proxy.seen]
     assert all(f"Credential={KEY}/" in said for _, said in signed)
     assert len({agent.partition("/")[0] for agent, _ in signed}) > 1, "requests of both clients came by"
+
+
+def test_training_waits_for_no_helper(tmp_path, monkeypatch):
+    """A helper runs when the spool is connected to, not when recording starts; what was recorded arrives by it."""
+    source = helper(tmp_path / "helper", f"echo {SECRET}; touch {tmp_path}/ran")
+    with s3_server(tmp_path / "rclone") as url:
+        storage = s3_storage(url) | {"aws_secret_access_key": source}
+        lines = "\n".join(f'{name} = "{value}"' for name, value in storage.items())
+        config = tmp_path / "ranklake.toml"
+        config.write_text(f'[spool]\nuri = "s3://bucket/spool"\n[storage]\n{lines}\n')
+        monkeypatch.setenv("RANKLAKE_CONFIG", str(config))
+        monkeypatch.setenv("RANKLAKE_LOCAL_SPOOL", str(tmp_path / "local"))
+        run_ = capture.start(run="waits-for-none", seal_every_s=3600)
+        with run_.step(0):
+            pass
+        assert not (tmp_path / "ran").exists()
+        run_.close()
+        assert (tmp_path / "ran").exists()
+        sent = [path.name for path in (tmp_path / "rclone" / "buckets").rglob("waits-for-none*.parquet")]
+    assert sent
 
 
 def test_a_reference_that_gives_nothing_stops_the_command(tmp_path, monkeypatch, capsys):

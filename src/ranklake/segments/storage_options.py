@@ -10,10 +10,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from ranklake.errors import RanklakeError
-from ranklake.segments.references import resolved
+from ranklake.segments.references import is_reference, resolved
 
 PUT: Final = "put"
 """Key under which capture finds what goes with each PUT, where the file system of fsspec has no place for it."""
+LATER: Final = "later"
+"""Key under which capture carries options with references among them until it connects: a helper may take seconds, and
+training waits for none."""
 
 _Place = tuple[str, ...]
 
@@ -109,6 +112,19 @@ def fsspec_options(uri: str, storage: Mapping[str, str]) -> dict[str, Any]:
     if "SSECustomerKey" in put:
         put["SSECustomerAlgorithm"] = "AES256"
     return options
+
+
+def deferred_options(uri: str, storage: Mapping[str, str]) -> dict[str, Any]:
+    """Return the same, but that references are followed by `followed_options`. Raises `StorageOptionError`."""
+    if any(is_reference(text) for text in storage.values()):
+        return {LATER: dict(storage)}
+    return fsspec_options(uri, storage)
+
+
+def followed_options(uri: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of `deferred_options`, or any others, with references followed. Raises as `fsspec_options`."""
+    rest = {name: value for name, value in options.items() if name != LATER}
+    return {**fsspec_options(uri, options[LATER]), **rest} if LATER in options else rest
 
 
 def _connection_string(endpoint: str, options: Mapping[str, Any]) -> str:

@@ -1,11 +1,15 @@
 """What several commands have to tell people."""
 
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import click
 
-from ranklake.lake.delta.integrity import Damage
 from ranklake.printable import printable
+
+if TYPE_CHECKING:  # the doctor tells, too, where no pipeline is installed
+    from collections.abc import Iterable
+
+    from ranklake.lake.delta.integrity import Damage
 
 
 def tell(*lines: object, err: bool = False) -> None:
@@ -14,6 +18,6 @@ def tell(*lines: object, err: bool = False) -> None:
         click.echo(printable(str(line)), err=err)
 
 
-def tell_damaged(found: Iterable[Damage]) -> None:
+def tell_damaged(found: "Iterable[Damage]") -> None:
     """Name damaged data files on stderr, a line each."""
     tell(*(f"damaged: {one}" for one in found), err=True)
