@@ -7,26 +7,24 @@ A file may speak of thousands of ranks in a row or two each. So what waits of a 
 stream of its rank where it is of one, else in a stream of the file's, whose footers say of which ranks (decision 064).
 """
 
-import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 import ranklake
-from ranklake.capture.common.arrays import Array, numbers, texts
+from ranklake.capture.common.arrays import Array, numbers
 from ranklake.capture.importers.import_identity import ImportIdentity
+from ranklake.capture.importers.imported_streams import ImportedStreams, Shipped
 from ranklake.capture.importers.typed_rows import (
     RANK,
     SEVERAL,
     cuts_of,
-    extent_of,
     fields_of,
     fit,
     flag_of,
@@ -35,36 +33,16 @@ from ranklake.capture.importers.typed_rows import (
     stream_of,
     typed_columns,
 )
+from ranklake.capture.importers.waiting_rows import WaitingRows
 from ranklake.capture.sealing.keys import NO_KEYS, ActiveKeys
 from ranklake.capture.sealing.rows import NO_ROWS, Columns, Rows
-from ranklake.capture.sealing.segment_bytes import Origin, segment_bytes
-from ranklake.capture.spool.meta import Meta
-from ranklake.capture.spool.stream_files import SealedFile, StreamName
-from ranklake.redaction.redact import redact
-from ranklake.segments.segment import REFUSED, REFUSED_ROW
+from ranklake.segments.segment import REFUSED
 
 SEGMENT_ROWS: Final = 200_000
 """Rows of a stream and table that are sealed together."""
 HELD_ROWS: Final = 1_000_000
 """Rows of all streams that wait to be sealed; beyond them the fullest is sealed."""
-_TEXT_CHARACTERS: Final = 4_096
 _SHOWN_REASONS: Final = 3
-_WALL: Final = ((0, 0),)
-"""Foreign times are wall times: the one anchor says that both clocks are the same."""
-
-Shipped = Callable[[SealedFile, StreamName, bytes], None]
-
-
-@dataclass
-class _Lane:
-    """Rows of one table that wait to be sealed: of one rank, or of all."""
-
-    times: list[int] = field(default_factory=list)
-    rows: list[Mapping[str, Any]] = field(default_factory=list)
-    ranks: list[int] = field(default_factory=list)
-    batches: list[tuple[Array, Columns, Array]] = field(default_factory=list)
-    refused: list[tuple[str, str, int]] = field(default_factory=list)
-    held: int = 0
 
 
 @dataclass
@@ -103,12 +81,14 @@ class ImportedRun:
     refused: dict[str, int] = field(default_factory=dict)
     left_out: int = 0
     first_refused: list[str] = field(default_factory=list)
-    _lanes: dict[tuple[int, str], _Lane] = field(default_factory=dict)
-    _metas: dict[int, Meta] = field(default_factory=dict)
-    _told: set[int] = field(default_factory=set)
+    _lanes: dict[tuple[int, str], WaitingRows] = field(default_factory=dict)
+    _streams: ImportedStreams = field(init=False)
     _held: int = 0
     _first_ns: int | None = None
     _beside: list["ImportedRun"] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._streams = ImportedStreams(self.identity, self.run, self.attempt, self.shipped, self.day, self.keys)
 
     def beside(self, run: str, attempt: int) -> "ImportedRun":
         """Return a recording of another run or attempt in the same file; this one counts its rows, and closes it."""
@@ -210,14 +190,12 @@ class ImportedRun:
         reason
             Why; no value in it.
         text
-            The foreign row; credentials in it are redacted, and it is cut at `_TEXT_CHARACTERS`.
+            The foreign row; see `WaitingRows.refuse`.
         line
             Where in the file, from 1.
         """
-        place = {"file": self.identity.name} | ({} if line is None else {"line": line})
-        whole = json.dumps(place | {"text": redact(text[:_TEXT_CHARACTERS])}, ensure_ascii=False)
         lane = self._lane(rank, table)
-        lane.refused.append((f"import: {reason}", whole, rank))
+        lane.refuse(reason, self.identity.name, line, text, rank)
         if reason not in self.refused and len(self.first_refused) < _SHOWN_REASONS:
             self.first_refused.append(f"{self.identity.name}{'' if line is None else f':{line}'}: {reason}")
         self.refused[reason] = self.refused.get(reason, 0) + 1
@@ -244,14 +222,13 @@ class ImportedRun:
                 self._seal(rank, table, final=True)
             if "events" in tables[rank]:
                 self._seal(rank, "events", final=True)
-        for stream in sorted(self._metas.keys() - self._told):
-            self._write(stream, "events", NO_ROWS, final=True)
+        self._streams.end(self.world_size)
 
-    def _lane(self, rank: int, table: str) -> _Lane:
+    def _lane(self, rank: int, table: str) -> WaitingRows:
         key = self._key(rank, table)
         lane = self._lanes.get(key)
         if lane is None:
-            lane = self._lanes[key] = _Lane()
+            lane = self._lanes[key] = WaitingRows()
         return lane
 
     def _key(self, rank: int, table: str) -> tuple[int, str]:
@@ -271,9 +248,7 @@ class ImportedRun:
     def _seal(self, rank: int, table: str, *, final: bool = False) -> None:
         lane = self._lane(rank, table)
         if lane.rows:
-            times, given, ranks = lane.times, lane.rows, lane.ranks
-            lane.times, lane.rows, lane.ranks = [], [], []
-            rows = self._typed(table, times, given, ranks)
+            rows = self._typed(table, *lane.take_rows())
         else:
             rows = joined(table, lane.batches)
             lane.batches = []
@@ -285,15 +260,16 @@ class ImportedRun:
         for part in parts:
             self._write(stream, table, part, final=final and part is parts[-1])
 
-    def _seal_refused(self, table: str, lane: _Lane) -> None:
+    def _seal_refused(self, table: str, lane: WaitingRows) -> None:
         if lane.refused:
-            reasons, wholes, ranks = zip(*lane.refused, strict=True)
             self._held -= len(lane.refused)
-            lane.refused = []
-            zeros = np.zeros(len(reasons), np.int64)
-            columns = {REFUSED: texts(reasons), REFUSED_ROW: texts(wholes), RANK: numbers(np.array(ranks), pa.int32())}
-            stream, rows = stream_of(Rows(zeros, np.arange(len(reasons)), columns, 0))
+            stream, rows = stream_of(lane.take_refused())
             self._write(stream, table, rows, final=False)
+
+    def _write(self, stream: int, table: str, rows: Rows, *, final: bool) -> None:
+        self._streams.write(stream, table, rows, self.world_size, final=final)
+        if len(rows) and REFUSED not in rows.columns:
+            self.rows[table] = self.rows.get(table, 0) + len(rows)
 
     def _typed(self, table: str, times: list[int], given: list[Mapping[str, Any]], ranks: list[int]) -> Rows:
         """Return rows as columns; those that do not fit are refused, one by one."""
@@ -312,22 +288,6 @@ class ImportedRun:
             return NO_ROWS
         columns[RANK] = numbers(np.array(ranks), pa.int32())
         return Rows(np.array(times, np.int64), np.arange(len(times)), columns, 0)
-
-    def _write(self, stream: int, table: str, rows: Rows, *, final: bool) -> None:
-        """Seal rows as the next segment of a stream: a rank's, or that of `SEVERAL`, whose rows say their ranks."""
-        meta = self._metas.setdefault(stream, Meta())
-        incarnation = self.identity.incarnation(self.run, self.attempt, stream)
-        name = StreamName(self.run, self.attempt, max(stream, 0), incarnation)
-        number = meta.highest.get(table, -1) + 1
-        origin = Origin(name, self.world_size, "", ranks=extent_of(rows) if stream == SEVERAL else ())
-        raw, footer = segment_bytes(origin, meta, table, number, rows, _WALL, final=final, keys=self.keys)
-        if final and table == "events":
-            self._told.add(stream)
-        meta.add_sealed(table, number, len(rows), footer.gaps, final=final)
-        if len(rows) and REFUSED not in rows.columns:
-            self.rows[table] = self.rows.get(table, 0) + len(rows)
-        digest = hashlib.sha256(raw).hexdigest()
-        self.shipped(SealedFile(Path(), table, number, self.day, len(rows), digest, footer.key_id), name, raw)
 
 
 def today() -> str:

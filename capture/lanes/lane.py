@@ -3,6 +3,9 @@
 writers ──▶ pair ──▶ open file ──full or cut──▶ retired ──nobody writes──▶ collected by the sealer
 ▲
 spare, prepared in the background
+
+One class, because all of it is what may be done under the lane's one lock: half of it elsewhere would be as long, and
+the lock's rules would stand in two places.
 """
 
 import contextlib

@@ -31,7 +31,7 @@ from ranklake.segments.envelope import EncryptionError
 from ranklake.segments.pack import pack
 
 if TYPE_CHECKING:
-    from ranklake.capture.recover import Orphan
+    from ranklake.capture.abandoned_stream import AbandonedStream
 
 STREAMS_AT_ONCE: Final = 256
 """Streams looked at together: what is adopted stays locked, at one descriptor each, until it is sent."""
@@ -92,7 +92,7 @@ class Agent:
         while chosen := list(islice(folders, STREAMS_AT_ONCE)):
             with contextlib.ExitStack() as held:
                 waiting: list[Waiting] = []
-                orphans: list[Orphan] = []
+                orphans: list[AbandonedStream] = []
                 for folder in chosen:
                     seen.add(folder)
                     if not stop():
@@ -127,7 +127,7 @@ class Agent:
         self,
         folder: Path,
         held: contextlib.ExitStack,
-        orphans: "list[Orphan]",
+        orphans: "list[AbandonedStream]",
         counts: "Counter[str]",
         troubles: list[str],
         *,
@@ -262,7 +262,7 @@ class Agent:
 
 
 @contextlib.contextmanager
-def _taken_over(folder: Path, keys: SealingKeys) -> "Iterator[Orphan | None]":
+def _taken_over(folder: Path, keys: SealingKeys) -> "Iterator[AbandonedStream | None]":
     """Hold a dead process's stream for the block; None if the process lives or somebody else has taken it over."""
     name = StreamName.of(folder)
     try:
@@ -272,7 +272,7 @@ def _taken_over(folder: Path, keys: SealingKeys) -> "Iterator[Orphan | None]":
     if not orphaned:
         yield None
         return
-    from ranklake.capture.recover import taken_over  # numpy and pyarrow: most looks seal nothing
+    from ranklake.capture.abandoned_stream import taken_over  # numpy and pyarrow: most looks seal nothing
 
     with taken_over(folder, keys) as orphan:
         yield orphan

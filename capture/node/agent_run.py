@@ -97,7 +97,7 @@ class AgentRun:
         recorder = self._recorder
         if recorder.stream is not None and recorder.stream.vanished():
             recorder.abandon_stream()
-        recorder.flush_gaps()
+        recorder.gap_notes.flush()
         with contextlib.suppress(RefusedError):
             stream = recorder.require()
             stream.anchor()

@@ -7,17 +7,64 @@
 A process that is killed in between leaves streams that whoever recovers seals, each for the rank that its folder names.
 """
 
+import threading
 import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
+from ranklake.capture.abandoned_stream import taken_over
 from ranklake.capture.provenance.launcher import Launch
 from ranklake.capture.recording.recorder import Recorder
-from ranklake.capture.recover import taken_over
 from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.sending.upload import Uploader
 from ranklake.capture.spool.meta import ENDED, read_meta
 from ranklake.capture.spool.stream import Stream
 from ranklake.capture.spool.stream_files import StreamName
+
+_PATIENCE_S: Final = 5.0
+
+
+@dataclass
+class _Asked:
+    """A reassignment that another thread asked for, and waits for."""
+
+    launch: Launch
+    over: threading.Event = field(default_factory=threading.Event)
+    is_done: bool = False
+
+
+class Reassignments:
+    """Reassignments that other threads asked the sealer's thread for.
+
+    Parameters
+    ----------
+    reassign
+        Does one, and says whether it was done.
+    """
+
+    def __init__(self, reassign: Callable[[Launch], bool]) -> None:
+        self._reassign = reassign
+        self._asked: deque[_Asked] = deque()
+
+    def ask(self, launch: Launch, wake: Callable[[], object]) -> bool:
+        """Ask for one, and wait for it; False where it was not done, or not in time."""
+        asked = _Asked(launch)
+        self._asked.append(asked)
+        wake()
+        asked.over.wait(_PATIENCE_S)
+        return asked.is_done
+
+    def serve(self) -> None:
+        """Do those that were asked for; the sealer's thread calls it. Raises what one of them raises."""
+        while self._asked:
+            asked = self._asked.popleft()
+            try:
+                asked.is_done = self._reassign(asked.launch)
+            finally:
+                asked.over.set()
 
 
 def reassign(recorder: Recorder, launch: Launch) -> Path | None:
@@ -53,7 +100,7 @@ def reassign(recorder: Recorder, launch: Launch) -> Path | None:
 def finish(folder: Path, keys: SealingKeys, uploader: Uploader | None) -> None:
     """Seal what was recorded before a reassignment, and send it; without an uploader whoever recovers does.
 
-    Raises what `ranklake.capture.recover.Orphan.finish` raises: then it waits for whoever recovers.
+    Raises what `ranklake.capture.abandoned_stream.AbandonedStream.finish` raises: then it waits for whoever recovers.
     """
     with taken_over(folder, keys) as taken:
         if taken is not None:

@@ -5,47 +5,35 @@ its own at its first write, and so does a process whose folder vanished.
 """
 
 import contextlib
-import sys
 import threading
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ranklake.capture.common.gaps import (
     AFTER_CLOSE,
     BACKPRESSURE,
-    DELIBERATE,
-    DROPPED_OLDEST,
-    FOUND_WHEN_SEALING,
     SPOOL_VANISHED,
     Gaps,
     RefusedError,
 )
-from ranklake.capture.common.layouts import FRAME_LANES, ROWS, SCALARS, SLOT_LANES, STEPS, Layout
+from ranklake.capture.common.layouts import STEPS
 from ranklake.capture.common.misuse import Misuses
 from ranklake.capture.common.settings import Settings
-from ranklake.capture.common.values import json_text
-from ranklake.capture.lanes.lane import RETRY_NS, Lane
-from ranklake.capture.lanes.records import RecordLane, refusal
-from ranklake.capture.lanes.shards import Shards
-from ranklake.capture.lanes.slots import SlotFile
-from ranklake.capture.lanes.written import WrittenLane
+from ranklake.capture.lanes.records import refusal
 from ranklake.capture.provenance.launcher import Launch
 from ranklake.capture.recording.budget import Budget
-from ranklake.capture.recording.folding import Folding
-from ranklake.capture.recording.slot_files import SlotFiles
+from ranklake.capture.recording.gap_notes import GapNotes
+from ranklake.capture.recording.lanes import Lanes
+from ranklake.capture.recording.unsealed_files import UnsealedFiles
 from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.series.policies import Policies, registry_of
 from ranklake.capture.series.series import Series
 from ranklake.capture.spool.files import sync_file
-from ranklake.capture.spool.meta import ENDED, sum_up
-from ranklake.capture.spool.mounts import is_network
+from ranklake.capture.spool.meta import ENDED
 from ranklake.capture.spool.stream import Stream, new_incarnation
-from ranklake.capture.spool.stream_files import OpenFile, SealedFile
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from ranklake.capture.spool.stream_files import OpenFile
 
 _RETIRE_TRIES: Final = 1000
 _PATIENCE_S: Final = 2.0
@@ -76,9 +64,9 @@ class Recorder:
     stream
         What is written to now; None before the first write of a child, and while there is no place to write.
     unsealed
-        Files that nobody writes to any more, and their rows.
-    untold
-        Gaps that no event tells of yet.
+        Files that nobody writes to any more.
+    gap_notes
+        Writes counted gaps down, and tells of them.
     misuses
         What callers may have meant otherwise.
     settle
@@ -102,31 +90,16 @@ class Recorder:
         self.series = Series(self.note, Policies(policy, registry, self.misuses.tell), policy.max_series)
         self.closed = False
         self.stream: Stream | None = None
-        self.unsealed: dict[OpenFile, int] = {}
-        self.untold: Counter[tuple[str, str]] = Counter()
+        self.unsealed = UnsealedFiles()
         self.budget = Budget(self.settings.disk_budget_bytes, evicts=self.settings.backpressure == "drop_oldest")
-        self.settle: Callable[..., bool] = _is_final
+        self.settle = _is_final
         self._family = new_incarnation()
         self.is_worker = False
-        self._gaps_again_ns = 0
         self._mutex = threading.RLock()
-        folding = self._folding = Folding(lambda: self.slots["intervals"], self.series, self.gaps)
-        self._folds: dict[Layout, Callable[..., None]] = {SCALARS: folding.scalar, ROWS: folding.row}
-        writes = self.settings.spool_writes
-        self._writes_records = writes == "records" or (writes == "auto" and is_network(root))
-        self._files = SlotFiles(
-            self.budget,
-            self._new_path,
-            lambda: self.require().folder,
-            by_record=self._writes_records,
-            sizes=file_bytes or {},
-        )
-        sharded = self.settings.shards == "always" or (self.settings.shards == "auto" and not has_gil())
-        self.slots: dict[str, Lane | Shards] = {
-            name: Shards(layout, self._new_lane) if sharded else self._new_lane(layout)
-            for name, layout in SLOT_LANES.items()
-        }
-        self.records = {table: RecordLane(table, self._new_path, self.gaps.count) for table in FRAME_LANES}
+        where = (self._new_path, lambda: self.require().folder)
+        self._lanes = Lanes(root, self.settings, self.gaps, self.series, self.budget, *where, file_bytes or {})
+        self.slots, self.records = self._lanes.slots, self._lanes.records
+        self.gap_notes = GapNotes(self.gaps, self.require, self.records["events"].append)
 
     def require(self) -> Stream:
         """Return the stream, making one if there is none. Raises `RefusedError`."""
@@ -178,52 +151,6 @@ class Recorder:
         except OSError as error:
             raise refusal(error) from error
 
-    def flush_gaps(self) -> None:
-        """Write counted gaps down; what cannot be written stays counted in memory."""
-        counts = self.gaps.drain()
-        if not counts:
-            return
-        try:
-            self.require().note_gaps(counts)
-        except (OSError, RefusedError):
-            self.gaps.restore(counts)
-            self._gaps_again_ns = time.monotonic_ns() + RETRY_NS
-        else:
-            with self._mutex:
-                self.untold.update(counts)
-
-    def count_found(self, table: str, found: dict[str, int]) -> None:
-        """Count rows that sealing left out and wrote down already."""
-        for reason, rows in found.items():
-            self.gaps.count(table, reason, rows, is_written_down=True)
-        with self._mutex:
-            self.untold.update({(table, reason): rows for reason, rows in found.items()})
-
-    def tell_gaps(self) -> None:
-        """Make new gaps visible as events, one for each table and reason; what was sampled out is none."""
-        with self._mutex:
-            told, self.untold = self.untold, Counter()
-        for (table, reason), rows in sorted(told.items()):
-            if reason in DELIBERATE:
-                continue
-            row = {
-                "event": "gap",
-                "severity": "warning",
-                "message": f"{rows} rows of {table} were not recorded: {reason}",
-                "attributes": json_text({"table": table, "reason": reason, "rows": rows}),
-            }
-            self.records["events"].append(time.monotonic_ns(), row)
-
-    def count_given_up(self, table: str, rows: int) -> None:
-        """Count rows of sealed segments that were given up, which the stream has written down."""
-        self.gaps.count(table, DROPPED_OLDEST, rows, is_written_down=True)
-        with self._mutex:
-            self.untold[table, DROPPED_OLDEST] += rows
-
-    def _flush_gaps_of_worker(self) -> None:
-        if time.monotonic_ns() >= self._gaps_again_ns:
-            self.flush_gaps()
-
     def end_files(self, *, hold_ns: int = 0, patience_s: float = 0.0) -> None:
         """End all files that hold anything, so that they can be sealed; see `Lane.collect` for `hold_ns`.
 
@@ -233,16 +160,13 @@ class Recorder:
         for lane in self.slots.values():
             lane.cut()
         self.collect(hold_ns)
-        for records in self.records.values():
-            if records.table == "runs" and not is_final:
-                continue
-            self._take(dict([cut]) if (cut := records.cut()) is not None else {})
+        for ended in self._lanes.cut_records(but=None if is_final else "runs"):
+            self.unsealed.add(ended)
 
     def close(self) -> None:
         """End all files for good; later rows are refused, and counted as having come after the close."""
         self.settle(_PATIENCE_S, last=True)
-        with self._mutex:
-            self.closed = True
+        self.closed = True
         for lane in self.slots.values():
             lane.shut()
         for _ in range(_RETIRE_TRIES):  # a write that is just under way holds its file for microseconds
@@ -250,35 +174,18 @@ class Recorder:
             if not any(lane.retired for lane in self.slots.values()):
                 break
             time.sleep(0.001)
-        for records in self.records.values():
-            self._take(dict([cut]) if (cut := records.cut()) is not None else {})
+        for ended in self._lanes.cut_records():
+            self.unsealed.add(ended)
 
     def collect(self, hold_ns: int = 0) -> None:
         """Take the slot files that writers filled, or that were cut, on the list of those to seal."""
         for lane in self.slots.values():
-            self._take(lane.collect(hold_ns=hold_ns if lane.layout is STEPS else 0))
-
-    def _take(self, ended: dict[Path, int]) -> None:
-        with self._mutex:  # `close` does this, too, while the sealer is at work
-            for path, rows in ended.items():
-                file = OpenFile.of(path)
-                assert file is not None
-                self.unsealed[file] = rows
+            self.unsealed.add(lane.collect(hold_ns=hold_ns if lane.layout is STEPS else 0))
 
     def to_seal(self, *, last: bool = True) -> list[OpenFile]:
-        """Return the files that nobody writes to any more and that are there.
-
-        Once the recorder is closed, all are left to the `last` sealing, whose segments say that nothing follows.
-        """
-        with self._mutex:
-            if self.closed and not last:
-                return []
-            return [file for file in self.unsealed if file.path.exists()]
-
-    def forget_sealed(self) -> None:
-        """Take files that are gone off the list of those to seal."""
-        with self._mutex:
-            self.unsealed = {file: rows for file, rows in self.unsealed.items() if file.path.exists()}
+        """Return the files to seal: once closed, to the `last` sealing alone, which says that nothing follows."""
+        files = self.unsealed.there()  # looked at first: if it is not closed after that, none of them is of the close
+        return files if last or not self.closed else []
 
     def abandon_stream(self) -> None:
         """Give up a stream whose folder vanished: what it held and was not uploaded is counted as gaps.
@@ -291,19 +198,13 @@ class Recorder:
         if stream is None:
             return
         lost: Counter[str] = Counter()
-        with self._mutex:
-            unsealed, self.unsealed = self.unsealed, {}
-        for file, rows in unsealed.items():
-            lost[file.table] += rows
+        lost += self.unsealed.give_up()
         for table, rows in list(stream.waiting.values()):
             lost[table] += rows
-        for lane in self.slots.values():
-            lost[lane.layout.table] += lane.abandon(stream.folder)
-        for records in self.records.values():
-            lost[records.table] += records.abandon(stream.folder)
+        lost += self._lanes.abandon(stream.folder)
         for table, rows in lost.items():
             self.gaps.count(table, SPOOL_VANISHED, rows, str(stream.folder))
-        self._write_gaps_again(stream)
+        self.gap_notes.note_again(stream)
         stream.close()
 
     def reassign(self, launch: Launch) -> Stream | None:
@@ -329,8 +230,7 @@ class Recorder:
             if not any(file.path.parent == stream.folder for lane in self.slots.values() for file in lane.retired):
                 break
             time.sleep(0.001)
-        with self._mutex:
-            self.unsealed = {file: rows for file, rows in self.unsealed.items() if file.path.parent != stream.folder}
+        self.unsealed.leave(stream.folder)
         with contextlib.suppress(OSError):  # those that were defined in between, of rows that still went here
             for frame in self.series.frames():
                 stream.note(frame)
@@ -341,36 +241,18 @@ class Recorder:
 
         Nobody may write meanwhile. Raises `OSError`, `RefusedError`; the stream is let go of all the same.
         """
-        self.flush_gaps()
-        self.tell_gaps()
+        self.gap_notes.flush()
+        self.gap_notes.tell()
         stream = self.stream
         if stream is None or not stream.files_named:
             return
-        for lane in self.slots.values():
-            lane.abandon(stream.folder)
-        for records in self.records.values():
-            records.abandon(stream.folder)
+        self._lanes.abandon(stream.folder)
         self.stream = None
         try:
             stream.anchor()  # behind the last row, as when it is sealed here
             stream.note(ENDED)
         finally:
             stream.close()
-
-    def _write_gaps_again(self, stream: Stream) -> None:
-        """Have the next stream tell of gaps that were written down in this one, and that no uploaded footer has."""
-        try:
-            meta = sum_up(stream.frames())
-        except OSError as error:
-            self.gaps.warn("gaps lost", f"gaps counted before {stream.folder} vanished are in no segment: {error}")
-            return
-        counts = meta.gaps - meta.taken
-        waiting = [file for name in list(stream.waiting) if (file := SealedFile.of(stream.folder / name))]
-        for file in waiting:
-            for reason, rows in meta.sealed.get((file.table, file.segment), {}).items():
-                # What was found in sealing has no frame of its own, and must not get one.
-                counts[file.table, SPOOL_VANISHED if reason in FOUND_WHEN_SEALING else reason] += rows
-        self.gaps.restore(counts)
 
     def sync(self) -> None:
         """Bring everything recorded to the disk itself. Raises `OSError`.
@@ -380,11 +262,8 @@ class Recorder:
         stream = self.stream
         if stream is not None:
             stream.sync()
-        for lane in self.slots.values():
-            lane.sync()
-        for records in self.records.values():
-            records.sync()
-        for ended in self.to_seal():
+        self._lanes.sync()
+        for ended in self.unsealed.there():
             sync_file(ended.path)
         if stream is not None:
             stream.sync_names()
@@ -396,16 +275,12 @@ class Recorder:
         stream, self.stream = self.stream, None
         self._mutex = threading.RLock()
         self.gaps.after_fork()
-        self.gaps.at_once = self._flush_gaps_of_worker
+        self.gap_notes.after_fork()
         self.misuses.after_fork()
         self.series.after_fork()
         self.budget.after_fork()
-        self._folding.after_fork()
-        self.unsealed, self.untold = {}, Counter()
-        for lane in self.slots.values():
-            lane.after_fork()
-        for records in self.records.values():
-            records.after_fork()
+        self.unsealed.after_fork()
+        self._lanes.after_fork()
         if stream is not None:
             stream.close()
 
@@ -416,27 +291,7 @@ class Recorder:
             raise RefusedError(BACKPRESSURE, f"{self.budget.used_bytes} bytes of the disk budget are used")
         return self.require().next_open(lane)
 
-    def _new_lane(self, layout: Layout) -> Lane:
-        kind, files = (WrittenLane if self._writes_records else Lane), self._files
-        lane = kind(layout, files.new, files.spare, files.adopt, self.gaps.count, self._weigh)
-        lane.alone = self.is_worker
-        if self.settings.backpressure == "aggregate":
-            lane.fold = self._folds.get(layout)
-        elif self.settings.backpressure == "block":
-            lane.patience_s = self.settings.block_at_most_s
-        return lane
-
-    def _weigh(self, file: SlotFile) -> int:
-        if file.layout is ROWS:
-            return self.series.values_in(file.marked("schema").tolist())
-        return len(file.marked("mark"))
-
 
 def _is_final(patience_s: float, *, last: bool) -> bool:
     del patience_s, last
     return True
-
-
-def has_gil() -> bool:
-    """Say whether one thread at a time runs Python code."""
-    return bool(getattr(sys, "_is_gil_enabled", lambda: True)())

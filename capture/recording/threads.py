@@ -17,25 +17,23 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from ranklake.capture.common.gaps import Gaps, RefusedError
-from ranklake.capture.common.layouts import SLOT_LANES
+from ranklake.capture.common.gaps import RefusedError
 from ranklake.capture.provenance.launcher import Launch
-from ranklake.capture.recording.budget import EVICTABLE
+from ranklake.capture.recording.adoption import Adoption
+from ranklake.capture.recording.eviction import make_room
+from ranklake.capture.recording.late_gaps import report_late
 from ranklake.capture.recording.preallocation import Preallocator
+from ranklake.capture.recording.reassignment import Reassignments, reassign
 from ranklake.capture.recording.reassignment import finish as finish_stream
-from ranklake.capture.recording.reassignment import reassign
 from ranklake.capture.recording.recorder import Recorder
 from ranklake.capture.recording.syncer import Syncer
 from ranklake.capture.recording.uploading import Uploading
 from ranklake.capture.recording.wake import Wake
-from ranklake.capture.recover import Recovery, recover_stream
-from ranklake.capture.sealing.keys import SealingKeys
-from ranklake.capture.sealing.seal import Sealed, Sealing, seal
-from ranklake.capture.spool.eviction import evict, finish
+from ranklake.capture.sealing.seal import Sealed, seal, sealing_of
+from ranklake.capture.spool.eviction import finish
 from ranklake.capture.spool.stream import Stream
 from ranklake.capture.spool.stream_files import SealedFile
 from ranklake.segments.envelope import EncryptionError
@@ -43,19 +41,8 @@ from ranklake.segments.envelope import EncryptionError
 ANCHOR_EVERY_S: Final = 10.0
 ADOPT_EVERY_S: Final = 5.0
 DEVICE_HOLD_NS: Final = 2_000_000_000
-_LATE_S: Final = 5.0
 _SETTLE_S: Final = 10.0
 _PATIENCE_S: Final = 1.0
-_REASSIGN_S: Final = 5.0
-
-
-@dataclass
-class Reassignment:
-    """A reassignment that another thread asked for, and waits for."""
-
-    launch: Launch
-    over: threading.Event = field(default_factory=threading.Event)
-    is_done: bool = False
 
 
 class RecorderThreads:
@@ -82,14 +69,14 @@ class RecorderThreads:
         each_second: Callable[[], object] = lambda: None,
     ) -> None:
         self._recorder = recorder
-        self._storage_options = dict(storage_options or {})
-        self._uploading = Uploading(recorder, self._storage_options, self._guarded)
+        self._stopping = self._finished = False
+        self._uploading = Uploading(recorder, dict(storage_options or {}), self._guarded)
+        self._adoption = Adoption(recorder, self._uploading, self._guarded, lambda: self._stopping)
         self._settings = recorder.settings
         self._expects_late_values, self._each_second = expects_late_values, each_second
         self._sealer_wakes = Wake()
         self._flushes: deque[threading.Event] = deque()
-        self._reassignments: deque[Reassignment] = deque()
-        self._stopping = self._finished = False
+        self._reassignments = Reassignments(self._reassign)
         self._sealing_over = threading.Event()
         self._deadline = float("inf")
         self._forked = False
@@ -101,12 +88,8 @@ class RecorderThreads:
         self._threads = [
             threading.Thread(target=self._keep_sealing, name="ranklake-seal", daemon=True),
             threading.Thread(target=self._keep_uploading, name="ranklake-upload", daemon=True),
-            threading.Thread(target=self._recover, name="ranklake-recover", daemon=True),
+            threading.Thread(target=self._adoption.recover, name="ranklake-recover", daemon=True),
         ]
-
-    @property
-    def _gaps(self) -> Gaps:
-        return self._recorder.gaps
 
     def start(self) -> None:
         """Start the threads.
@@ -149,11 +132,9 @@ class RecorderThreads:
             if thread.ident is not None and thread is not threading.current_thread():
                 thread.join(max(0.1, self._deadline + 1.0 - time.monotonic()))
         if any(thread.is_alive() for thread in self._threads[:2]):
-            self._gaps.warn(
+            self._recorder.gaps.warn(
                 "close", f"not finished in {timeout_s:.0f} s; what is left in {self._recorder.root} is not lost"
             )
-
-    # ── sealing ──
 
     def _keep_sealing(self) -> None:
         self._guarded(self._recorder.keys.active, "reading the keys")  # a bad one is told at once
@@ -166,12 +147,7 @@ class RecorderThreads:
         self._uploading.wake()
 
     def _tick(self) -> None:
-        while self._reassignments:
-            asked = self._reassignments.popleft()
-            try:
-                asked.is_done = self._reassign(asked.launch)
-            finally:
-                asked.over.set()
+        self._reassignments.serve()
         flushes = [self._flushes.popleft() for _ in range(len(self._flushes))]
         try:
             self._round(flush=bool(flushes))
@@ -191,18 +167,18 @@ class RecorderThreads:
             self._next["anchor"] = now + ANCHOR_EVERY_S
         self._guarded(self._each_second, "looking after the run")
         stream = recorder.require()  # it may be another rank's by now
-        recorder.flush_gaps()
+        recorder.gap_notes.flush()
         self._guarded(lambda: self._evict(stream), "making room")
         if flush or now >= self._next["seal"]:
             self._next["seal"] = now + self._settings.seal_every_s
-            recorder.tell_gaps()
+            recorder.gap_notes.tell()
             held = DEVICE_HOLD_NS if self._expects_late_values() and not flush else 0
             recorder.end_files(hold_ns=held, patience_s=_SETTLE_S if flush else 0.0)
         else:
             recorder.collect()
         self._seal(stream)
         if self._forked and now >= self._next["adopt"]:
-            self._adopt(stream)
+            self._adoption.adopt_children(stream, self._patience_s)
             self._next["adopt"] = now + ADOPT_EVERY_S
 
     def _seal(self, stream: Stream, *, final: bool = False) -> None:
@@ -216,26 +192,26 @@ class RecorderThreads:
 
         def told(sealed: Sealed) -> None:
             stream.waiting[sealed.file.path.name] = (sealed.file.table, sealed.file.rows)
-            recorder.count_found(sealed.file.table, sealed.found)
+            recorder.gap_notes.count_found(sealed.file.table, sealed.found)
 
         try:
-            seal(job_of(stream, recorder.keys), files, final=final, told=told)
+            seal(sealing_of(stream, recorder.keys), files, final=final, told=told)
         finally:  # what was sealed before a failure is on its way all the same
-            recorder.forget_sealed()
+            recorder.unsealed.forget_sealed()
             self._uploading.wake()
 
     def _finish(self) -> None:
         recorder = self._recorder
         self._leave_vanished()
         recorder.reopen_for_the_end()
-        recorder.flush_gaps()
+        recorder.gap_notes.flush()
         recorder.collect()
         stream = recorder.require()
         finish(stream.folder, stream.note, partial(self._given_up, stream))
         self._seal(stream, final=True)
         self._finished = True
         if self._forked and recorder.stream is not None:
-            self._adopt(recorder.stream)
+            self._adoption.adopt_children(recorder.stream, self._patience_s)
 
     def _leave_vanished(self) -> None:
         """Give up a stream whose folder vanished, once it is known whether what is being sent of it has arrived.
@@ -261,11 +237,7 @@ class RecorderThreads:
         """
         if threading.current_thread() is self._threads[0] or not self._threads[0].is_alive():
             return self._reassign(launch)
-        asked = Reassignment(launch)
-        self._reassignments.append(asked)
-        self._sealer_wakes.set()
-        asked.over.wait(_REASSIGN_S)
-        return asked.is_done
+        return self._reassignments.ask(launch, self._sealer_wakes.set)
 
     def _reassign(self, launch: Launch) -> bool:
         if not self._uploading.lock.acquire(timeout=self._patience_s()):
@@ -287,19 +259,13 @@ class RecorderThreads:
         """Give up what waits longest, where that was chosen and the disk budget is nearly used up."""
         if self._settings.backpressure != "drop_oldest":
             return
-        budget, gone = self._recorder.budget, partial(self._given_up, stream)
+        gone = partial(self._given_up, stream)
         finish(stream.folder, stream.note, gone)
-        for tables, lane in EVICTABLE:
-            excess = budget.excess_bytes(SLOT_LANES[lane])
-            if excess:
-                evict(stream.folder, tables, excess, stream.note, gone)
-                budget.look(stream.folder)
+        make_room(self._recorder.budget, stream, gone)
 
     def _given_up(self, stream: Stream, file: SealedFile) -> None:
         stream.waiting.pop(file.path.name, None)
-        self._recorder.count_given_up(file.table, file.rows)
-
-    # ── uploading ──
+        self._recorder.gap_notes.count_given_up(file.table, file.rows)
 
     def _keep_uploading(self) -> None:
         while not self._stopping:
@@ -311,89 +277,20 @@ class RecorderThreads:
         finish = partial(self._uploading.finish, self._deadline, all_sealed=self._finished)
         self._guarded(finish, "uploading at the end")
 
-    # ── others' streams ──
-
-    def _recover(self) -> None:
-        if self._uploading.has_agent():
-            return
-        recorder = self._recorder
-        recovery = Recovery(
-            recorder.root, recorder.spool, self._storage_options, self._uploading.uploader, recorder.keys
-        )
-        self._guarded(lambda: recovery.run(stop=lambda: self._stopping), "recovering what dead processes left")
-
-    def _adopt(self, stream: Stream) -> None:
-        """Take over the streams of this process's forked children that have died, unless an agent does."""
-        if self._uploading.has_agent():
-            return
-        for folder in sorted(stream.folder.parent.glob(f"r{stream.name.rank:05d}-*")):
-            if folder != stream.folder and self._uploading.lock.acquire(timeout=self._patience_s()):
-                adopt = partial(
-                    recover_stream,
-                    folder,
-                    self._uploading.uploader,
-                    family=stream.owner.family,
-                    keys=self._recorder.keys,
-                )
-                try:
-                    self._guarded(adopt, f"recovering {folder}")  # a damaged one must not block the others, nor a flush
-                finally:
-                    self._uploading.lock.release()
-
     def report_late(self) -> None:
-        """Write down what was refused after the close, as a stream that has nothing but gaps.
-
-        Called at interpreter exit. Where there is no place for a stream the count is told and lost.
-        """
-        recorder = self._recorder
-        is_sending = recorder.stream is not None  # the last segments are still on their way
-        if is_sending and not self._finished:  # whoever seals the rest finds them
-            recorder.flush_gaps()
-            return
-        counts = recorder.gaps.drain()
-        if not counts:
-            return
-        try:
-            stream = recorder.new_stream()
-        except RefusedError as refused:
-            rows = counts.total()
-            self._gaps.warn("late", f"{rows} gaps are in no segment, for lack of a place: {refused.detail}")
-            return
-        stream.note_gaps(counts)
-        seal(job_of(stream, recorder.keys), [], final=True)
-        if self._uploading.uploader is not None and not is_sending:
-            pushed = self._uploading.uploader.push(stream.folder, deadline=time.monotonic() + _LATE_S)
-            if pushed.left == 0:
-                stream.discard()
-                return
-        stream.close()
+        """Write down what was refused after the close; see `ranklake.capture.recording.late_gaps`."""
+        report_late(self._recorder, self._uploading, is_finished=self._finished)
 
     def _guarded(self, work: Callable[[], object], doing: str) -> None:
         """Do something whose failure must end neither the thread nor the training."""
         try:
             work()
         except (OSError, RefusedError) as error:  # the local spool is full or away: try again in a second
-            self._gaps.warn(doing, f"{doing}: {error}; trying again")
+            self._recorder.gaps.warn(doing, f"{doing}: {error}; trying again")
             if isinstance(error, OSError) and error.errno == errno.ENOSPC:
                 self._spares.make_room()
         except EncryptionError as error:
-            where = self._recorder.root
-            self._gaps.warn("encryption", f"nothing is sealed or sent: {error}; it waits in {where}; trying again")
+            told = f"nothing is sealed or sent: {error}; it waits in {self._recorder.root}; trying again"
+            self._recorder.gaps.warn("encryption", told)
         except Exception as error:  # noqa: BLE001 - a bug of ours
-            self._gaps.warn(doing, f"{doing} failed: {type(error).__name__}: {error}")
-
-
-def job_of(stream: Stream, keys: SealingKeys) -> Sealing:
-    """Return what sealing needs to know of a stream that this process writes."""
-    return Sealing(
-        name=stream.name,
-        folder=stream.folder,
-        world_size=stream.owner.world_size,
-        boot_id=stream.owner.boot_id,
-        fallback=stream.owner.anchor,
-        note=stream.note,
-        next_segment=stream.next_segment,
-        keys=keys,
-        encrypted=stream.owner.encrypted,
-        signed=stream.owner.signed,
-    )
+            self._recorder.gaps.warn(doing, f"{doing} failed: {type(error).__name__}: {error}")

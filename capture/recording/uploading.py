@@ -27,6 +27,8 @@ class Uploading:
 
     Attributes
     ----------
+    storage_options
+        As given.
     uploader
         None for a run without a spool.
     lock
@@ -40,6 +42,7 @@ class Uploading:
         guarded: Callable[[Callable[[], object], str], None],
     ) -> None:
         self._recorder, self._guarded = recorder, guarded
+        self.storage_options = storage_options
         self.uploader = Uploader(recorder.spool, storage_options) if recorder.spool else None
         self.lock = threading.Lock()
         self._wakes = threading.Event()

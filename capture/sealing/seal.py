@@ -36,6 +36,7 @@ from ranklake.capture.spool.clock import Anchor, straighten
 from ranklake.capture.spool.files import write_whole
 from ranklake.capture.spool.meta import Meta, aside_frame, read_meta, sealed_frame
 from ranklake.capture.spool.ownership import read_regular
+from ranklake.capture.spool.stream import Stream
 from ranklake.capture.spool.stream_files import DAMAGED_FOLDER, OpenFile, SealedFile, StreamName, sealed_files
 from ranklake.segments.envelope import EncryptionError, decrypt
 
@@ -84,6 +85,22 @@ class Sealing(Origin):
     keys: SealingKeys
     encrypted: bool
     signed: bool = False
+
+
+def sealing_of(stream: Stream, keys: SealingKeys) -> Sealing:
+    """Return what sealing needs to know of a stream that this process writes."""
+    return Sealing(
+        name=stream.name,
+        folder=stream.folder,
+        world_size=stream.owner.world_size,
+        boot_id=stream.owner.boot_id,
+        fallback=stream.owner.anchor,
+        note=stream.note,
+        next_segment=stream.next_segment,
+        keys=keys,
+        encrypted=stream.owner.encrypted,
+        signed=stream.owner.signed,
+    )
 
 
 def seal(

@@ -96,7 +96,7 @@ class Recording:
             if self.threads is not None:
                 self.threads.stop(seconds)
             elif self.recorder.stream is not None:  # a forked child: its parent seals and uploads
-                self.recorder.flush_gaps()
+                self.recorder.gap_notes.flush()
                 self.recorder.stream.close()
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
             sink.trouble("closing", error)
@@ -105,8 +105,8 @@ class Recording:
         recorder, ending = self.recorder, self._lifecycle.ending
         if recorder.is_worker:
             return
-        recorder.flush_gaps()
-        recorder.tell_gaps()
+        recorder.gap_notes.flush()
+        recorder.gap_notes.tell()
         if self._run.rank == 0 and "signal" not in ending:  # what a signal ends has not come to its end
             self._rows.events.add("run_end")
         self._rows.events.add("rank_end", **ending)

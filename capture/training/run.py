@@ -3,6 +3,9 @@
 A run is composed of parts with one job each, see `ranklake.capture.training.parts`; what is here hands on to them.
 Nothing in here raises into training, whatever it is given: what cannot be recorded is counted as a gap, by reason, and
 told once in a warning of the logger "ranklake".
+
+The module is long because every call that a training script may make has its signature and its documentation here, in
+one place; the code below them is a line or two each.
 """
 
 import logging

@@ -316,7 +316,7 @@ def test_gaps_written_down_in_a_folder_that_vanishes_are_not_forgotten(place):
     run.flush(0.5)
     for _ in range(5):
         run.log(a="no number")
-    run.recording.recorder.flush_gaps()
+    run.recording.recorder.gap_notes.flush()
     (folder,) = streams(place.local)
     vanish(folder)
     wait_for(lambda: folder not in list(streams(place.local)) and list(streams(place.local)))

@@ -34,14 +34,18 @@ CAPTURE = {  # what each folder of capture imports, for types or at need, too; a
     "assets": {"common", "lanes", "lifecycle", "series", "spool", "steps"},
     "logs": {"common", "lanes", "lifecycle", "spool", "steps"},
     "samplers": {"common", "lanes", "lifecycle", "metrics", "provenance", "series", "spool", "steps"},
-    "recover": {"common", "logs", "sealing", "sending", "spool"},
-    "recording": {"common", "lanes", "metrics", "provenance", "recover", "sealing", "sending", "series", "spool"},
+    "abandoned_stream": {"logs", "sealing", "sending", "spool"},
+    "recover": {"abandoned_stream", "common", "sealing", "sending", "spool"},
+    "recording": {
+        *("abandoned_stream", "common", "lanes", "metrics", "provenance", "recover", "sealing", "sending", "series"),
+        "spool",
+    },
     "training": {
         *("assets", "common", "lanes", "lifecycle", "logs", "metrics", "provenance", "recording", "samplers"),
         *("sending", "spool", "steps"),
     },
     "node": {
-        *("common", "lanes", "provenance", "recording", "recover", "samplers", "sealing", "sending", "spool"),
+        *("abandoned_stream", "common", "lanes", "provenance", "recording", "samplers", "sealing", "sending", "spool"),
         "training",
     },
     "serving": {"common", "training"},
@@ -56,7 +60,7 @@ LATE = {  # what functions of capture import from their own room when they are c
     },
     "capture/metrics/meter.py": {"metrics.distribution"},  # numpy
     "capture/assets/hashing.py": {"assets.known_files"},  # sqlite
-    "capture/node/agent.py": {"recover"},  # numpy, pyarrow: most looks seal nothing
+    "capture/node/agent.py": {"abandoned_stream"},  # numpy, pyarrow: most looks seal nothing
     "capture/node/worker.py": {"node.agent", "sealing.keys"},  # the agent's own process imports this module, too
 }
 LAKE = {  # what each folder of the lake imports, for types and in functions, too; likewise

@@ -1,0 +1,201 @@
+"""Abandoned stream: what a dead process left of its local spool, taken over to be sealed and sent.
+
+It is taken over only with its owner's lock in hand, so two processes never work on the same one. Every step is one that
+sealing and uploading can repeat: whoever is killed at it is carried on by the next, with no row lost and none twice.
+"""
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ranklake.capture.logs.faults import FAULTS_FILE
+from ranklake.capture.logs.faults import adopt as adopt_faults
+from ranklake.capture.sealing.keys import SealingKeys
+from ranklake.capture.sealing.seal import Sealing, keep_damaged, seal
+from ranklake.capture.sealing.tables import read_rows
+from ranklake.capture.sending.upload import Pushed, Uploader
+from ranklake.capture.spool import frames
+from ranklake.capture.spool.clock import Anchor, straighten
+from ranklake.capture.spool.eviction import finish as finish_evictions
+from ranklake.capture.spool.files import TEMPORARY, write_whole
+from ranklake.capture.spool.frames import FrameFile
+from ranklake.capture.spool.meta import Meta, read_meta
+from ranklake.capture.spool.owner import HELD, OWNER_FILE, Owner, OwnerLock
+from ranklake.capture.spool.ownership import is_mine, open_regular, read_regular
+from ranklake.capture.spool.stream import META_FILE, discard
+from ranklake.capture.spool.stream_files import (
+    ACKED,
+    DROPPED,
+    OPEN,
+    SEALED,
+    SPARE,
+    OpenFile,
+    SealedFile,
+    StreamName,
+    open_files,
+    sealed_files,
+)
+from ranklake.segments.envelope import EncryptionError
+
+_ENDINGS: Final = frozenset({"rank_end", "abandoned"})
+
+
+@contextlib.contextmanager
+def taken_over(folder: Path, keys: SealingKeys) -> Iterator["AbandonedStream | None"]:
+    """Hold a dead process's stream for the block.
+
+    None if the process lives, somebody else has taken it over, or it is not this process's user's.
+    """
+    name = StreamName.of(folder)
+    if name is None or not is_mine(folder) or not HELD.take(name.incarnation):
+        yield None
+        return
+    try:
+        seized = OwnerLock.seize(folder, name.incarnation)
+    except OSError:  # removed meanwhile, or not ours to open
+        seized = None
+    if seized is None:
+        HELD.drop(name.incarnation)
+        yield None
+        return
+    lock, owner = seized
+    try:
+        yield AbandonedStream(name, folder, owner, keys)
+    finally:
+        lock.release()
+
+
+@dataclass(frozen=True, slots=True)
+class AbandonedStream:
+    """A stream whose owner is dead and whose lock is ours."""
+
+    name: StreamName
+    folder: Path
+    owner: Owner | None
+    keys: SealingKeys
+
+    def finish(self, uploader: Uploader | None, stop: Callable[[], bool] = lambda: False) -> Pushed:
+        """Seal all, upload all, and remove the stream if nothing is left.
+
+        Raises `OSError` if the local disk fails, and `EncryptionError` if there is no key to seal with; in both cases
+        what was sealed before is uploaded first.
+        """
+        try:
+            self.seal()
+        except (EncryptionError, OSError):  # on a full disk nothing else makes room
+            if uploader is not None:
+                uploader.push(self.folder, stop=stop)
+            raise
+        if uploader is None:
+            return Pushed(left=len(sealed_files(self.folder)))
+        pushed = uploader.push(self.folder, stop=stop)
+        self.discard_if_empty()
+        return pushed
+
+    def discard_if_empty(self) -> None:
+        """Remove the stream if all of it is in the spool. Raises `OSError`."""
+        if not sealed_files(self.folder) and not open_files(self.folder):
+            discard(self.folder)
+
+    def seal(self) -> None:
+        """Put the stream in order and seal all that is not sealed.
+
+        Raises `OSError` if the local disk fails, and `EncryptionError` if there is no key to seal with.
+        """
+        self._tidy()
+        self._drop_torn_tail()
+        meta_file = FrameFile(self.folder / META_FILE)
+        try:
+            finish_evictions(self.folder, meta_file.append)
+            meta = read_meta(self.folder)
+            self._add_ending(meta)
+            if not meta.final:
+                adopt_faults(self.folder, self._anchors(meta), self._next_path)
+            job = Sealing(
+                name=self.name,
+                folder=self.folder,
+                world_size=self.owner.world_size if self.owner is not None else 0,
+                boot_id=self.owner.boot_id if self.owner is not None else "",
+                fallback=self.owner.anchor if self.owner is not None else None,
+                note=meta_file.append,
+                next_segment=self._next_segment,
+                keys=self.keys,
+                encrypted=self._is_encrypted(),
+                signed=self.owner is not None and self.owner.signed,
+            )
+            seal(job, open_files(self.folder), final=True)
+        finally:
+            meta_file.close()
+
+    def _is_encrypted(self) -> bool:
+        """Say whether its process asked for encryption; where owner.json is damaged, what is sealed may tell."""
+        return self.owner.encrypted if self.owner is not None else any(f.key_id for f in sealed_files(self.folder))
+
+    def _tidy(self) -> None:
+        """Remove what is of no use any more, and move out of the way what is not known."""
+        for path in sorted(self.folder.iterdir()):
+            temporary = path.name.startswith(".") and path.name.endswith(TEMPORARY)
+            if path.name.endswith((SPARE, ACKED)) or temporary or _is_no_file(path):
+                path.unlink()
+            elif path.name not in {OWNER_FILE, META_FILE, FAULTS_FILE} and not _is_known(path):
+                keep_damaged(self.folder, path)
+
+    def _drop_torn_tail(self) -> None:
+        """Cut the frame that its writer was killed in, so that frames added here do not make it look like damage."""
+        path = self.folder / META_FILE
+        found = frames.read(path)
+        if found.torn_bytes:
+            fd = open_regular(path, os.O_RDWR)
+            try:
+                os.ftruncate(fd, os.fstat(fd).st_size - found.torn_bytes)
+            finally:
+                os.close(fd)
+
+    def _add_ending(self, meta: Meta) -> None:
+        """Add an event ``abandoned`` if the process did not get to say that it ended. A worker never says so."""
+        if meta.ended or meta.final or (self.owner is not None and self.owner.role == "worker"):
+            return
+        straight = self._anchors(meta)
+        last = straight[-1][0]
+        for file in open_files(self.folder):
+            raw = read_regular(file.path)
+            if file.table == "events" and any(f.get("event") in _ENDINGS for f in frames.scan(raw).frames):
+                return
+            rows = read_rows(file.lane, raw, meta, straight)
+            last = max(last, int(rows.mono_ns.max()) if len(rows) else last)
+        event = {
+            "s": 0,
+            "m": last,
+            "event": "abandoned",
+            "severity": "error",
+            "message": "the process ended without closing the run",
+        }
+        write_whole(self._next_path("events"), frames.pack(event))
+
+    def _anchors(self, meta: Meta) -> list[Anchor]:
+        return straighten(meta.anchors) or [self.owner.anchor if self.owner is not None else (0, 0)]
+
+    def _next_path(self, table: str) -> Path:
+        return self.folder / f"{table}-{self._next_segment(table):06d}{OPEN}"
+
+    def _next_segment(self, table: str) -> int:
+        """Return a segment number that the table has not had."""
+        numbers = [read_meta(self.folder).highest.get(table, -1)]
+        numbers += [file.segment for file in open_files(self.folder) if file.table == table]
+        numbers += [file.segment for file in sealed_files(self.folder) if file.table == table]
+        return 1 + max(numbers)
+
+
+def _is_no_file(path: Path) -> bool:
+    """Say whether a path is a link, a FIFO, a socket or a device, which no recorder leaves. Raises `OSError`."""
+    mode = path.lstat().st_mode
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
+def _is_known(path: Path) -> bool:
+    sealed = path.with_suffix(SEALED) if path.name.endswith(DROPPED) else path
+    return bool(OpenFile.of(path) or SealedFile.of(sealed))

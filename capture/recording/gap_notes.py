@@ -1,0 +1,111 @@
+"""Gap notes: counted gaps are written down in the stream, and told of by events."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ranklake.capture.common.gaps import (
+    DELIBERATE,
+    DROPPED_OLDEST,
+    FOUND_WHEN_SEALING,
+    SPOOL_VANISHED,
+    Gaps,
+    RefusedError,
+)
+from ranklake.capture.common.values import json_text
+from ranklake.capture.lanes.lane import RETRY_NS
+from ranklake.capture.spool.meta import sum_up
+from ranklake.capture.spool.stream_files import SealedFile
+
+if TYPE_CHECKING:
+    from ranklake.capture.spool.stream import Stream
+
+
+class GapNotes:
+    """Writes gaps down, so that they are in a footer, and tells of new ones.
+
+    Parameters
+    ----------
+    gaps
+        Where they are counted.
+    stream
+        Returns the stream to write them down in; raises `RefusedError` where there is none.
+    record
+        Records an event, given its monotonic time and its columns.
+    """
+
+    def __init__(
+        self, gaps: Gaps, stream: "Callable[[], Stream]", record: Callable[[int, dict[str, Any]], object]
+    ) -> None:
+        self._gaps, self._stream, self._record = gaps, stream, record
+        self._untold: Counter[tuple[str, str]] = Counter()
+        self._mutex = threading.RLock()
+        self._again_ns = 0
+
+    def flush(self) -> None:
+        """Write counted gaps down; what cannot be written stays counted in memory."""
+        counts = self._gaps.drain()
+        if not counts:
+            return
+        try:
+            self._stream().note_gaps(counts)
+        except (OSError, RefusedError):
+            self._gaps.restore(counts)
+            self._again_ns = time.monotonic_ns() + RETRY_NS
+        else:
+            with self._mutex:
+                self._untold.update(counts)
+
+    def count_found(self, table: str, found: dict[str, int]) -> None:
+        """Count rows that sealing left out and wrote down already."""
+        for reason, rows in found.items():
+            self._gaps.count(table, reason, rows, is_written_down=True)
+        with self._mutex:
+            self._untold.update({(table, reason): rows for reason, rows in found.items()})
+
+    def count_given_up(self, table: str, rows: int) -> None:
+        """Count rows of sealed segments that were given up, which the stream has written down."""
+        self._gaps.count(table, DROPPED_OLDEST, rows, is_written_down=True)
+        with self._mutex:
+            self._untold[table, DROPPED_OLDEST] += rows
+
+    def tell(self) -> None:
+        """Make new gaps visible as events, one for each table and reason; what was sampled out is none."""
+        with self._mutex:
+            told, self._untold = self._untold, Counter()
+        for (table, reason), rows in sorted(told.items()):
+            if reason in DELIBERATE:
+                continue
+            row = {
+                "event": "gap",
+                "severity": "warning",
+                "message": f"{rows} rows of {table} were not recorded: {reason}",
+                "attributes": json_text({"table": table, "reason": reason, "rows": rows}),
+            }
+            self._record(time.monotonic_ns(), row)
+
+    def note_again(self, stream: "Stream") -> None:
+        """Have the next stream tell of gaps that were written down in this one, and that no uploaded footer has."""
+        try:
+            meta = sum_up(stream.frames())
+        except OSError as error:
+            self._gaps.warn("gaps lost", f"gaps counted before {stream.folder} vanished are in no segment: {error}")
+            return
+        counts = meta.gaps - meta.taken
+        waiting = [file for name in list(stream.waiting) if (file := SealedFile.of(stream.folder / name))]
+        for file in waiting:
+            for reason, rows in meta.sealed.get((file.table, file.segment), {}).items():
+                # What was found in sealing has no frame of its own, and must not get one.
+                counts[file.table, SPOOL_VANISHED if reason in FOUND_WHEN_SEALING else reason] += rows
+        self._gaps.restore(counts)
+
+    def after_fork(self) -> None:
+        """In a forked child: what was not told is the parent's; gaps are written down as they are counted."""
+        self._untold, self._mutex = Counter(), threading.RLock()
+        self._gaps.at_once = self._flush_unless_refused
+
+    def _flush_unless_refused(self) -> None:
+        if time.monotonic_ns() >= self._again_ns:
+            self.flush()
