@@ -12,7 +12,7 @@ from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.contracts.checks.registry import kind_of
 from ranklake.lake.contracts.errors import UnknownTableError
 from ranklake.lake.contracts.load import load_contracts, load_metrics
-from ranklake.lake.delta.commit import files, fingerprint
+from ranklake.lake.delta.commit import files, files_digest
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.plans.driver import drive, finish
 from ranklake.lake.plans.kinds import QUARANTINE
@@ -145,7 +145,7 @@ def _partitions(lake: "Lake", contract: "Contract") -> list[Partition]:
 def _done(last: Standing | None, suite: Suite, part: Partition) -> bool:
     if last is None or last.errored or last.suite != suite.name:
         return False
-    return last.files_sha256 == fingerprint(part.files["path"].to_pylist())
+    return last.files_sha256 == files_digest(part.files["path"].to_pylist())
 
 
 def _as_stored(lake: "Lake", contract: "Contract") -> "Contract":
@@ -256,7 +256,7 @@ class _Run:
             "table_version": part.version,
             "suite": suite.name,
             "gx_version": gx_version(),
-            "files_sha256": fingerprint(paths),
+            "files_sha256": files_digest(paths),
             "ts": self.when,
         }
         return [

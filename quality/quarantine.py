@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from ranklake.lake.contracts import edge
 from ranklake.lake.contracts.load import contract as contract_of
-from ranklake.lake.delta.commit import append_files, fingerprint
+from ranklake.lake.delta.commit import append_files, files_digest
 from ranklake.lake.ingest.rejects import reject_rows
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.kinds import QUARANTINE
@@ -100,7 +100,7 @@ def _candidates(lake: "Lake", contract: "Contract", taken: dict[date, Taken]) ->
     for day, one in taken.items():
         rows = live.filter(pc.equal(live["date"], pa.scalar(day, pa.date32())))
         paths = rows["path"].to_pylist()
-        if fingerprint(paths) == fingerprint(one.files):
+        if files_digest(paths) == files_digest(one.files):
             one.files = set(paths)
         found.append(rows.filter(pc.is_in(rows["path"], value_set=pa.array(one.files, pa.string()))))
     return pa.concat_tables(found)

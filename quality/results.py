@@ -40,7 +40,7 @@ class CheckResult:
     quarantined_rows
         Rows that were taken out for it. A row that breaks several checks is taken out for the first.
     files_sha256
-        `fingerprint` of the partition's files as the check left them.
+        `files_digest` of the partition's files as the check left them.
     """
 
     check_run: str

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.delta.commit import files, fingerprint
+from ranklake.lake.delta.commit import files, files_digest
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.governance.retention_plans import RETENTION_PLANS, Item, RetentionPlan, add_entry, plan_name
 from ranklake.lake.governance.retired import RAW
@@ -86,7 +86,7 @@ def _due_raw(
                 rows=0,
                 bytes=int(pc.sum(some["size_bytes"]).as_py() or 0),
                 files=some.num_rows,
-                files_sha256=fingerprint(some["path"].to_pylist()),
+                files_sha256=files_digest(some["path"].to_pylist()),
                 reason=policy.reason,
             ),
             some,
@@ -116,6 +116,6 @@ def _item(contract: "Contract", policy: "Policy", cutoff: date, day: date, parti
         rows=int(pc.sum(partition["num_records"]).as_py() or 0),
         bytes=int(pc.sum(partition["size_bytes"]).as_py() or 0),
         files=partition.num_rows,
-        files_sha256=fingerprint(partition["path"].to_pylist()),
+        files_sha256=files_digest(partition["path"].to_pylist()),
         reason=policy.reason,
     )

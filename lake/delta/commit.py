@@ -204,11 +204,11 @@ def _lie_in(paths: pa.ChunkedArray, dates: pa.ChunkedArray) -> bool:
     return bool(pc.all(pc.and_(named, pc.equal(days, dates.cast(pa.string()))), min_count=0).as_py())
 
 
-def fingerprint(paths: Iterable[str]) -> str:
+def files_digest(paths: Iterable[str]) -> str:
     """Return a digest of files. Data files never change once written, so their names say it all; order says nothing.
 
     It is the sum of the files' own digests, and a file that was merged from others carries their sum in its name: so
-    merging files changes no fingerprint, and nobody computes or checks again what did not change.
+    merging files changes no digest, and nobody computes or checks again what did not change.
     """
     return f"{sum(map(_share, paths)) % _SUMS:0{_SUM_DIGITS}x}"
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.delta.commit import fingerprint
+from ranklake.lake.delta.commit import files_digest
 from ranklake.lake.governance.evidence import require
 from ranklake.lake.governance.retention_plans import RETENTION_PLANS, TABLE
 from ranklake.lake.plans.action_plan import QUARANTINED
@@ -31,11 +31,11 @@ def verify_retention(lake: "Lake", plan: "Plan") -> None:
             gone.setdefault((table, row["date"]), []).append(row)
     agreed = {(item.table, item.partition_date.isoformat()): (item.rows, item.files_sha256) for item in approved.items}
     told = {
-        place: (sum(row["num_records"] for row in rows), fingerprint(row["path"] for row in rows))
+        place: (sum(row["num_records"] for row in rows), files_digest(row["path"] for row in rows))
         for place, rows in gone.items()
     }
     for table, days in plan.body["facts"].get(QUARANTINED, {}).items():
-        told |= {(table, day): (0, fingerprint(some)) for day, some in days.items()}
+        told |= {(table, day): (0, files_digest(some)) for day, some in days.items()}
     if told != agreed or approved.approved is None:
         raise refusal(lake, plan, f"the plan would remove other rows than were approved: {name}")
     _application(lake, plan, name)

@@ -20,7 +20,7 @@ import pyarrow as pa
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.ingest.batch_columns import all_number, all_text, extremes, validate
 from ranklake.lake.ingest.claims import Said, disagree, only_new, precedence, said_by, together
-from ranklake.lake.ingest.incoming import PART_ROWS, Incoming, refuse, segment_name
+from ranklake.lake.ingest.incoming import PART_ROWS, IncomingSegment, refuse, segment_name
 from ranklake.lake.ingest.segment_columns import footer_of, moments, with_values
 from ranklake.lake.ingest.segment_opener import Opener
 from ranklake.lake.ingest.segment_reading import examine, load, within
@@ -51,7 +51,7 @@ class Rows:
         Whose rows these are, in their order, and how many are whose; all counts above 0.
     """
 
-    owners: list[Incoming]
+    owners: list[IncomingSegment]
     counts: list[int]
     table: pa.Table
 
@@ -60,7 +60,7 @@ class Rows:
 class Loaded:
     """Segments that were looked at, in the plan's order, and the rows of the sound ones; rows can be taken once."""
 
-    segments: list[Incoming]
+    segments: list[IncomingSegment]
     rows: Iterator[Rows]
 
 
@@ -69,7 +69,7 @@ class _Batch:
     """Segments that were opened and not yet checked."""
 
     plan: list[PlannedSegment] = field(default_factory=list)
-    segments: list[Incoming] = field(default_factory=list)
+    segments: list[IncomingSegment] = field(default_factory=list)
     tables: list[pa.Table] = field(default_factory=list)
     rows: int = 0
     size_bytes: int = 0
@@ -137,7 +137,7 @@ class Loader:
         if rows is None or footer.ranks:  # of several ranks: an import's, of which there are few
             return False
         batch.plan.append(row)
-        batch.segments.append(Incoming(path, row["sha256"], row["bytes"], name, footer, signed_by=signed_by))
+        batch.segments.append(IncomingSegment(path, row["sha256"], row["bytes"], name, footer, signed_by=signed_by))
         batch.tables.append(rows)
         batch.rows += rows.num_rows
         # Text without a dictionary is what its pages hold, numbers and places in dictionaries have a word each.
@@ -215,7 +215,7 @@ class Loader:
             count = said.rows.num_rows
             yield Loaded([segment], iter([Rows([segment], [count], said.rows)] if count else []))
 
-    def _one(self, row: PlannedSegment, kept: dict[str, bytes]) -> Incoming:
+    def _one(self, row: PlannedSegment, kept: dict[str, bytes]) -> IncomingSegment:
         """Load a segment, and keep its bytes by path."""
 
         def read(path: str) -> bytes:
@@ -232,7 +232,7 @@ class Loader:
             raw = self._reader.read_again(place["path"])
         except (FileNotFoundError, UnreadError):
             return None
-        segment = Incoming(place["path"], place["sha256"], len(raw), segment_name(place["path"]))
+        segment = IncomingSegment(place["path"], place["sha256"], len(raw), segment_name(place["path"]))
         unasked = Authenticator(self._authenticator.encryption_key)
         row: PlannedSegment = {
             "path": place["path"],
@@ -255,7 +255,7 @@ class Loader:
         raw = self._raw.pop(path, None)
         return self._reader.read(path) if raw is None else raw
 
-    def _parts(self, segment: Incoming) -> Iterator[Rows]:
+    def _parts(self, segment: IncomingSegment) -> Iterator[Rows]:
         if self._target is None or segment.unreadable is not None:
             return
         for part in segment.parts(self._target):

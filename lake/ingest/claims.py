@@ -20,7 +20,7 @@ from ranklake.lake.trust.planned_segment import PlannedSegment
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.ingest.incoming import Incoming
+    from ranklake.lake.ingest.incoming import IncomingSegment
 
 _TOLD_ANEW: Final = frozenset({"ts", "slot"})
 Row = PlannedSegment
@@ -59,14 +59,14 @@ def _slot_file_of(row: Row) -> str:
     return "" if row["taken"] or row.get("refused") else row["path"].rpartition("/")[2].rsplit("~", 2)[0]
 
 
-def precedence(segment: "Incoming") -> int:
+def precedence(segment: "IncomingSegment") -> int:
     """Return how early a sound segment is heard: the lower, the earlier."""
     if segment.signed_by is not None:
         return 0
     return 1 if segment.name is not None and segment.name.key_id else 2
 
 
-def said_by(segment: "Incoming", target: "Contract") -> Said:
+def said_by(segment: "IncomingSegment", target: "Contract") -> Said:
     """Return what a sound segment says; its rows are taken from it."""
     parts = list(segment.parts(target))
     rows = pa.concat_tables(parts, promote_options="default") if parts else pa.table({"slot": pa.array([], pa.int32())})

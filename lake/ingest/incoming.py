@@ -31,7 +31,7 @@ PART_BYTES: Final = 256 * 2**20
 
 
 @dataclass(slots=True)
-class Incoming:
+class IncomingSegment:
     """A segment on its way through a task.
 
     Attributes
@@ -67,7 +67,7 @@ class Incoming:
     first: datetime | None = None
     last: datetime | None = None
     signed_by: str | None = None
-    copies: "list[Incoming]" = field(default_factory=list)
+    copies: "list[IncomingSegment]" = field(default_factory=list)
     _file: pq.ParquetFile | None = None
     _part_rows: int = PART_ROWS
     _whole: pa.Table | None = field(default=None, repr=False)
@@ -140,13 +140,13 @@ def unreadable(error: Exception) -> str:
     return f"not readable as Parquet ({type(error).__name__})"
 
 
-def into_quarantine(lake: Lake, segment: Incoming, raw: bytes) -> None:
+def into_quarantine(lake: Lake, segment: IncomingSegment, raw: bytes) -> None:
     """Keep the bytes of a segment that is set aside, under their digest."""
     segment.sha256 = hashlib.sha256(raw).hexdigest()
     lake.put_if_absent(f"quarantine/{segment.sha256}", raw)
 
 
-def refuse(lake: Lake, segment: Incoming, raw: bytes, why: str) -> None:
+def refuse(lake: Lake, segment: IncomingSegment, raw: bytes, why: str) -> None:
     """Set a segment aside that was found sound; nothing that it says counts."""
     segment.unreadable, segment.footer, segment.signed_by = why, None, None
     segment.first = segment.last = None

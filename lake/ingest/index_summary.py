@@ -46,7 +46,7 @@ MOST_DAYS: Final = 31
 _SPAN: Final = ("last_segment", "first_plan", "last_plan")
 
 
-class History:
+class IngestionIndex:
     """What the table ``segments`` says, read as far as it is asked for.
 
     Parameters
@@ -131,7 +131,7 @@ class History:
 
 def not_taken_in(lake: "Lake", spooled: list["Spooled"]) -> list[list["Spooled"]]:
     """Return the files of a spool that no finished plan took in, see `ingestion_index.unknown`."""
-    return unknown(spooled, History(lake, delta_table(lake, "segments")).of(spooled))
+    return unknown(spooled, IngestionIndex(lake, delta_table(lake, "segments")).of(spooled))
 
 
 def _grown(lake: "Lake", live: pa.Table, summary: Summary, today: date) -> Summary:

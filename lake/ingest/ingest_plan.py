@@ -19,7 +19,7 @@ from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import ensure_table, latest, refuse_newer
 from ranklake.lake.ingest.admission import Candidate, candidates, plan_rows, undisputed
 from ranklake.lake.ingest.group import PIECE_BYTES, Compacted, Group
-from ranklake.lake.ingest.index_summary import History
+from ranklake.lake.ingest.index_summary import IngestionIndex
 from ranklake.lake.ingest.ingestion_index import damaged_when, earlier_cuts, sort_out, standings, unknown
 from ranklake.lake.ingest.isolation import TRIES, Careful, attempted
 from ranklake.lake.ingest.manifest import foretold, in_order, saying
@@ -117,7 +117,7 @@ def _news(
     Beside it: what is known of that, with the columns of `ranklake.lake.ingest.index_summary`; the keys that segments
     wait for, one for each; why other files are left alone, by path; and how many segments were not looked at.
     """
-    history = History(lake, _segments(lake))
+    history = IngestionIndex(lake, _segments(lake))
     _, lacking = spool.writers.rules()
     for listing, unopened in spool.listings(history.near, rounds, PLAN_SEGMENTS):
         known = history.of(listing)

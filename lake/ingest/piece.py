@@ -16,7 +16,7 @@ from ranklake.lake.delta.parquet import write_days
 from ranklake.lake.ingest.batches import Rows
 from ranklake.lake.ingest.deduplication import KEY, Mask, SlotFile, Slots, first_of_key, seen_before, slot_texts
 from ranklake.lake.ingest.group import Group
-from ranklake.lake.ingest.incoming import Incoming
+from ranklake.lake.ingest.incoming import IncomingSegment
 from ranklake.lake.ingest.rejects import REJECTED_ROWS, reject_rows
 from ranklake.lake.storage.store import Lake
 from ranklake.segments.segment import REFUSED, REFUSED_ROW
@@ -87,7 +87,9 @@ class Piece:
             rows = rows.drop_columns([REFUSED, REFUSED_ROW]) if REFUSED in rows.column_names else rows
             self.files += write_days(self._lake, self._target, rows, group.plan)
 
-    def _reject(self, rows: pa.Table, verdict: pa.Array, refused: Mask, owners: list[Incoming], starts: Slots) -> None:
+    def _reject(
+        self, rows: pa.Table, verdict: pa.Array, refused: Mask, owners: list[IncomingSegment], starts: Slots
+    ) -> None:
         """Write the rows that are refused; they are JSON text in memory, so a few at a time."""
         group = self._group
         places = np.flatnonzero(refused)
@@ -100,7 +102,7 @@ class Piece:
             )
             self.rejects += append_files(self._lake, contract("rejects"), table, group.plan)
 
-    def _first(self, owners: list[Incoming], rows: pa.Table, starts: Slots) -> Mask | None:
+    def _first(self, owners: list[IncomingSegment], rows: pa.Table, starts: Slots) -> Mask | None:
         """Return a mask of the rows whose key came in no row before; None where that is all of them."""
         slot_files = [owner.slot_file for owner in owners]
         known = dict(self._before)
@@ -123,7 +125,7 @@ class Piece:
 
     def _account(
         self,
-        owners: list[Incoming],
+        owners: list[IncomingSegment],
         counts: Slots,
         starts: Slots,
         first: Mask | None,

@@ -14,7 +14,7 @@ from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.integrity import Damage
 from ranklake.lake.delta.tables import latest
 from ranklake.lake.ingest import ingest_plan
-from ranklake.lake.ingest.index_summary import History
+from ranklake.lake.ingest.index_summary import IngestionIndex
 from ranklake.lake.ingest.ingestion_index import damaged_when
 from ranklake.lake.maintenance.compaction import merge_small
 from ranklake.lake.plans.driver import drive
@@ -150,7 +150,7 @@ def _purge(lake: "Lake", spool: "Spool", keep_days: int, rounds: Rounds) -> int:
     rows = int(pc.sum(old["num_records"]).as_py() or 0)
     if not rows or not rounds.purge_is_due({"rows": rows, "days": len(set(old["date"].to_pylist()))}, now):
         return 0
-    history = History(lake, handle)
+    history = IngestionIndex(lake, handle)
     delete = partial(purge, spool, history.near, history.of, today, keep_days, partial(damaged_when, lake))
     purged = carry_out(Unit("purge", detail=f"segments older than {keep_days} days"), delete)
     rounds.save(lake)

@@ -13,7 +13,14 @@ import pyarrow.parquet as pq
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.model import Contract
-from ranklake.lake.ingest.incoming import PART_BYTES, PART_ROWS, Incoming, into_quarantine, segment_name, unreadable
+from ranklake.lake.ingest.incoming import (
+    PART_BYTES,
+    PART_ROWS,
+    IncomingSegment,
+    into_quarantine,
+    segment_name,
+    unreadable,
+)
 from ranklake.lake.ingest.segment_columns import checked, days_of, extent_of, footer_of, moments
 from ranklake.lake.spool.gate import GONE, TOO_LARGE, UNREAD, UNSTEADY, UnreadError
 from ranklake.lake.storage.store import Lake
@@ -42,7 +49,7 @@ def load(
     row: PlannedSegment,
     authenticator: Authenticator,
     again: Callable[[str], bytes] | None = None,
-) -> Incoming:
+) -> IncomingSegment:
     """Load a segment; where several files claim its digest, the first that is sound.
 
     All of it is decoded and checked before this returns, so that nothing is stored of one that is damaged further on.
@@ -54,9 +61,9 @@ def load(
     again
         Reads from the store itself: bytes are damaged only if they come so twice. By default `read`.
     """
-    tried: list[Incoming] = []
+    tried: list[IncomingSegment] = []
     for path in (row["path"], *row["others"]):
-        segment = Incoming(path, row["sha256"], row["bytes"], segment_name(path))
+        segment = IncomingSegment(path, row["sha256"], row["bytes"], segment_name(path))
         tried.append(segment)
         try:
             raw, is_whole = _steady(read(within(row, lake.config.ingest, path)), path, segment, again or read)
@@ -91,7 +98,7 @@ def within(row: PlannedSegment, limits: Limits, path: str = "") -> str:
     return path or str(row["path"])
 
 
-def _steady(raw: bytes, path: str, segment: Incoming, again: Callable[[str], bytes]) -> tuple[bytes, bool]:
+def _steady(raw: bytes, path: str, segment: IncomingSegment, again: Callable[[str], bytes]) -> tuple[bytes, bool]:
     """Return bytes as they are, and whether the name promises them; others have to come twice.
 
     Raises `UnreadError` where each read gives others, and what reading raises.
@@ -107,7 +114,7 @@ def _steady(raw: bytes, path: str, segment: Incoming, again: Callable[[str], byt
 
 def examine(
     raw: bytes,
-    segment: Incoming,
+    segment: IncomingSegment,
     opener: "Opener",
     target: Contract | None,
     row: PlannedSegment,

@@ -16,7 +16,7 @@ from typing import Any
 
 from ranklake.lake.ingest.batches import BATCH_SHARE, Loader
 from ranklake.lake.ingest.group import Compacted, Group, as_one
-from ranklake.lake.ingest.incoming import Incoming, into_quarantine, recorded_table, segment_name, unreadable
+from ranklake.lake.ingest.incoming import IncomingSegment, into_quarantine, recorded_table, segment_name, unreadable
 from ranklake.lake.ingest.piece import Piece
 from ranklake.lake.ingest.segment_reading import within
 from ranklake.lake.spool.gate import GONE, UnreadError
@@ -48,7 +48,7 @@ def _compact(group: Group) -> Compacted:
     paths = (path for row in group.segments for path in (row["path"], *row["others"]))
     reader = Reader(spool.fs, paths, spool.root)
     loader = Loader(lake, reader, target, group.authenticator, group.piece_bytes // BATCH_SHARE)
-    segments: list[Incoming] = []
+    segments: list[IncomingSegment] = []
     piece = Piece(lake, group, target) if target is not None else None
     for loaded in loader.load(group.segments):
         segments += loaded.segments
@@ -102,7 +102,7 @@ def set_aside(group: Group, why: str) -> Compacted:
     spool = Spool(group.spool_uri, group.storage, lake.config)
     outcomes = []
     for row in group.segments:
-        segment = Incoming(row["path"], row["sha256"], row["bytes"], segment_name(row["path"]), unreadable=why)
+        segment = IncomingSegment(row["path"], row["sha256"], row["bytes"], segment_name(row["path"]), unreadable=why)
         reader = Reader(spool.fs, [row["path"]], spool.root)
         try:
             raw = reader.read(within(row, group.limits))

@@ -16,7 +16,7 @@ import pyarrow as pa
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.delta import TARGET_FILE_BYTES, TARGET_FILE_PROPERTY
 from ranklake.lake.contracts.load import contract, table_names
-from ranklake.lake.delta.commit import files, fingerprint
+from ranklake.lake.delta.commit import files, files_digest
 from ranklake.lake.delta.data_file import DataFile
 from ranklake.lake.delta.integrity import Damage, damaged
 from ranklake.lake.delta.parquet import write_partition
@@ -195,5 +195,5 @@ def merge(task: Merge) -> MergeResult:
     if len(paths) < 2:  # noqa: PLR2004 - likewise
         return MergeResult(task, None, bad)
     done = replace(task, files=[row for row in task.files if row["path"] in set(paths)])
-    file = write_partition(lake, target, rows, task.day, task.plan, merged=fingerprint(done.paths))
+    file = write_partition(lake, target, rows, task.day, task.plan, merged=files_digest(done.paths))
     return MergeResult(done, file, bad)

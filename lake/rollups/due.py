@@ -49,7 +49,7 @@ class Due:
 def due_days(
     rollup: "Rollup", inputs: Mapping[str, Snapshot], output: Snapshot, state: State, gone: set[Key]
 ) -> dict[date, dict[Key, str]]:
-    """Return the dates of a partition rollup that are due, each with the fingerprints of its inputs.
+    """Return the dates of a partition rollup that are due, each with the digests of its inputs.
 
     Parameters
     ----------
@@ -65,16 +65,16 @@ def due_days(
         for item in rollup.inputs
         if item.reach == "over"
     }
-    days = {*output.fingerprints, *(day_of(name) for name in state)}
+    days = {*output.digests, *(day_of(name) for name in state)}
     for item in rollup.inputs[: rollup.leads]:
-        days.update(inputs[item.table].fingerprints if item.reach != "over" else _days_of(extents[item]))
+        days.update(inputs[item.table].digests if item.reach != "over" else _days_of(extents[item]))
     due = {}
     for day in days:
         was = _still_read(state.get(partition(day), {}), inputs)
         if _is_frozen(rollup, day, was, gone):
             continue
         expected = _expected(rollup, day, inputs, extents)
-        vanished = {key: NOTHING for key, one in was.items() if key not in expected and one.fingerprint != NOTHING}
+        vanished = {key: NOTHING for key, one in was.items() if key not in expected and one.digest != NOTHING}
         stale = {key for key, digest in expected.items() if not _is(was.get(key), digest, rollup.sha256)}
         if (stale | set(vanished)) - gone:
             due[day] = expected | vanished
@@ -122,12 +122,12 @@ def due_runs(
     may hold rows of a run that is due.
     """
     was = _still_read(state.get(WHOLE, {}), inputs)
-    now = {(name, partition(day)): digest for name, one in inputs.items() for day, digest in one.fingerprints.items()}
-    now |= {key: NOTHING for key, one in was.items() if key not in now and one.fingerprint != NOTHING}
+    now = {(name, partition(day)): digest for name, one in inputs.items() for day, digest in one.digests.items()}
+    now |= {key: NOTHING for key, one in was.items() if key not in now and one.digest != NOTHING}
     changed = {
         key: digest for key, digest in now.items() if key not in gone and not _is(was.get(key), digest, rollup.sha256)
     }
-    if not changed and (state or not output.fingerprints):
+    if not changed and (state or not output.digests):
         return None
     held = output.rows(lake, ["run", "date", "ts", "end_ts"]).to_pylist()
     spans: dict[str, tuple[date, date]] = {}
@@ -150,7 +150,7 @@ def due_runs(
         refuse_damaged(lake, table, some)
     ctx = session(lake, rollup.tables, live=news)
     arrived = _runs_in(
-        ctx, {key for key, digest in changed.items() if state and (key not in was or was[key].fingerprint != digest)}
+        ctx, {key for key, digest in changed.items() if state and (key not in was or was[key].digest != digest)}
     )
     frozen = {run for run in spans if run not in arrived and _overlaps(spans[run], gone, rollup.tables)}
     wanted = (_runs_in(ctx, changed) | under_way) - frozen
@@ -201,23 +201,23 @@ def _expected(
     inputs: Mapping[str, Snapshot],
     extents: "Mapping[Input, Mapping[date, tuple[date, date]]]",
 ) -> dict[Key, str]:
-    """Return the fingerprints of what an output date is computed from, that date of the main input always."""
+    """Return the digests of what an output date is computed from, that date of the main input always."""
     found: dict[Key, str] = {(rollup.inputs[0].table, partition(day)): NOTHING}
     for item in rollup.inputs:
         one, days = inputs[item.table], item.days(day)
         if item.reach == "over":
             near = [other for other, (first, last) in extents[item].items() if first <= day <= last]
-            found |= {(item.table, partition(other)): one.fingerprints[other] for other in near}
+            found |= {(item.table, partition(other)): one.digests[other] for other in near}
             continue
         if days is None:
             found[item.table, WHOLE] = combined(one, day)
             continue
-        found |= {(item.table, partition(near)): one.fingerprints[near] for near in days if near in one.fingerprints}
+        found |= {(item.table, partition(near)): one.digests[near] for near in days if near in one.digests}
     return found
 
 
 def _is(was: Recorded | None, digest: str, sha256: str) -> bool:
-    return was is not None and was.fingerprint == digest and was.transform_sha256 == sha256
+    return was is not None and was.digest == digest and was.transform_sha256 == sha256
 
 
 def _still_read(was: Mapping[Key, Recorded], inputs: Mapping[str, Snapshot]) -> dict[Key, Recorded]:

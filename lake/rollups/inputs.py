@@ -1,6 +1,6 @@
 """The current inputs of a rollup.
 
-An input partition's fingerprint is the digest of the names of its files, which never change once written. A rollup is
+An input partition's digest is the digest of the names of its files, which never change once written. A rollup is
 due where it differs from what `lineage` keeps.
 
 A partition that retention took away is no change: what was computed from it stays as it was, even if late rows come
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import files, fingerprint
+from ranklake.lake.delta.commit import files, files_digest
 from ranklake.lake.delta.read import read, read_some
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.query.scan import live_files
@@ -49,7 +49,7 @@ class Snapshot:
     ----------
     handle, version
         The open table; None and `ABSENT` where it was never written.
-    fingerprints
+    digests
         Of every date that has files.
     live
         A row a file, with the log's statistics, as `ranklake.lake.delta.commit.files` gives them.
@@ -58,7 +58,7 @@ class Snapshot:
     table: str
     handle: "DeltaTable | None" = None
     version: int = ABSENT
-    fingerprints: Mapping[date, str] = field(default_factory=dict)
+    digests: Mapping[date, str] = field(default_factory=dict)
     live: pa.Table | None = None
 
     def files(self, days: Collection[date] | None = None) -> pa.Table:
@@ -117,7 +117,7 @@ def snapshot(lake: "Lake", table: str) -> Snapshot:
     live = files(handle)
     for row in live.select(["path", "date"]).to_pylist():
         named[row["date"]].append(row["path"])
-    return Snapshot(table, handle, handle.version(), {day: fingerprint(paths) for day, paths in named.items()}, live)
+    return Snapshot(table, handle, handle.version(), {day: files_digest(paths) for day, paths in named.items()}, live)
 
 
 def _bound(row: Mapping[str, Any], columns: Sequence[str], side: Literal["min", "max"], most: timedelta) -> date:
@@ -146,8 +146,8 @@ def day_of(name: str) -> date:
 
 
 def combined(snapshots: Snapshot, until: date) -> str:
-    """Return one fingerprint for all dates of a table up to one, so that lineage needs one row for them."""
-    return fingerprint(f"{day} {digest}" for day, digest in snapshots.fingerprints.items() if day <= until)
+    """Return one digest for all dates of a table up to one, so that lineage needs one row for them."""
+    return files_digest(f"{day} {digest}" for day, digest in snapshots.digests.items() if day <= until)
 
 
 class Tables:

@@ -1,6 +1,6 @@
 """What rollups were computed from: the table ``lineage``, read once a round and written once a round.
 
-For each output partition it keeps the fingerprint of every input partition; a rollup is due where one differs.
+For each output partition it keeps the digest of every input partition; a rollup is due where one differs.
 Whole-run rollups keep theirs under the output partition "" (the whole table).
 
 A round killed before it wrote lineage loses no more than time: what it committed says in its own commit what it was
@@ -42,9 +42,9 @@ _COLUMNS: Final = ("output_table", "output_partition", "input_table", "input_par
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What lineage says of one input partition of one output partition: its fingerprint, and by which code."""
+    """What lineage says of one input partition of one output partition: its digest, and by which code."""
 
-    fingerprint: str
+    digest: str
     transform_sha256: str
 
 
@@ -108,7 +108,7 @@ class Lineage:
         version
             Delta version of the output that holds the result; `ABSENT` if there was nothing to write.
         state
-            Output partition to fingerprint by input partition.
+            Output partition to digest by input partition.
         """
         now = datetime.now(UTC)
         self._news += [
@@ -154,7 +154,7 @@ def commit_metadata(rollup: "Rollup", state: Mapping[str, dict[Key, str]]) -> di
 def _of_commit(lake: "Lake", table: str, version: int) -> Iterator[tuple[str, Key, Recorded]]:
     """Yield (output partition, input partition, what is told of it) of a commit; nothing where it tells nothing.
 
-    Of a fingerprint the beginning is told, which is like no whole one.
+    Of a digest the beginning is told, which is like no whole one.
     """
     try:
         info = commit_info(lake, table, version)

@@ -142,7 +142,7 @@ def _recompute(
     output = tables.snapshot(rollup.name)
     gone = tables.retired
     work = Work(lake, rollup, inputs, output, lineage, anyway=True)
-    held = {day for day in output.fingerprints if day in days}
+    held = {day for day in output.digests if day in days}
     if rollup.scope == "partition":
         frozen = {day for day in days if (name, partition(day)) in gone or reaches(rollup, day, gone)}
         due = due_days(rollup, inputs, output, {}, gone)

@@ -177,7 +177,7 @@ class Work:
 
     def _stands(self, day: date, rows: pa.Table) -> bool:
         """Return whether the table holds just these rows on a date: then what reads them need not be computed again."""
-        if day not in self.output.fingerprints:
+        if day not in self.output.digests:
             return bool(rows.num_rows == 0)
         if sum(self.output.files([day])["num_records"].to_pylist()) != rows.num_rows:
             return False

@@ -10,7 +10,7 @@ from ranklake.capture.spool.waiting import Waiting, waiting
 from ranklake.context import Context
 from ranklake.lake.audit.proof import Proof, prove
 from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.ingest.index_summary import History
+from ranklake.lake.ingest.index_summary import IngestionIndex
 from ranklake.lake.ingest.ingestion_index import sort_out, unknown
 from ranklake.lake.plans.plan import DamagedPlanError, last_finished, read_plan
 from ranklake.lake.plans.verification import authorise
@@ -91,7 +91,7 @@ def lake_state(context: Context) -> LakeState:
     """Look at the lake, at its spool if one is configured, and at this node's local spool; changes nothing."""
     config, lake = context.config, context.open_lake()
     unfinished = _unfinished(lake)
-    history = History(lake, delta_table(lake, "segments"))
+    history = IngestionIndex(lake, delta_table(lake, "segments"))
     spool = context.spool() if context.has_spool else None
     spooled = spool.listing(history.near) if spool else []
     known = history.of(spooled)

@@ -116,7 +116,7 @@ def _bare(lake: Lake, rollup: Rollup) -> SessionContext:
 
 
 def _days(lake: Lake, rollup: Rollup) -> list[date]:
-    return sorted(snapshot(lake, rollup.tables[0]).fingerprints)
+    return sorted(snapshot(lake, rollup.tables[0]).digests)
 
 
 def scan(lake: Lake, rollup: Rollup) -> int:

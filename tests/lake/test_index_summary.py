@@ -15,7 +15,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.read import read, read_batches, read_where
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.ingest import index_summary, summary_file
-from ranklake.lake.ingest.index_summary import History
+from ranklake.lake.ingest.index_summary import IngestionIndex
 from ranklake.lake.ingest.slot_file_keys import key_of, keys_of
 from ranklake.lake.spool.purging import purge
 from ranklake.lake.spool.spool import Spool
@@ -162,7 +162,7 @@ def test_what_was_taken_in_long_ago_leaves_the_spool(lake, spool, later, looked)
         copy.parent.mkdir(parents=True)
         copy.write_bytes(path.read_bytes())
         path.unlink()
-    history_of = History(lake, delta_table(lake, "segments"))
+    history_of = IngestionIndex(lake, delta_table(lake, "segments"))
     new = put_segment(spool, step_rows(10, segment=1), rows_before=10, day=late)
     day = (TODAY + timedelta(days=100)).date()
     assert purge(Spool(str(spool)), history_of.near, history_of.of, day, 7) == 2
@@ -196,16 +196,16 @@ def test_summaries_grow_by_what_is_new(lake, spool, later, looked):
         put_segment(spool, step_rows(10, incarnation=10 + number))
         bring(lake, spool, merge=False)
     later(10)
-    whole = History(lake, delta_table(lake, "segments"))._summary
+    whole = IngestionIndex(lake, delta_table(lake, "segments"))._summary
     assert [whole.plan, whole.rows, whole.streams.num_rows] == [3, 3, 3]
     looked.clear()
-    assert History(lake, delta_table(lake, "segments"))._summary.streams.equals(whole.streams)
+    assert IngestionIndex(lake, delta_table(lake, "segments"))._summary.streams.equals(whole.streams)
     assert not looked
     put_segment(spool, step_rows(10, incarnation=10, segment=6), rows_before=10)
     bring(lake, spool, merge=False)
     looked.clear()
     later(20)
-    grown = History(lake, delta_table(lake, "segments"))._summary
+    grown = IngestionIndex(lake, delta_table(lake, "segments"))._summary
     assert len(looked) == 1
     assert grown.streams["last_segment"].to_pylist() == [6, 0, 0]
     assert grown.streams["last_plan"].to_pylist() == [4, 2, 3]

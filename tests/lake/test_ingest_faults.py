@@ -25,7 +25,7 @@ from ranklake.lake.delta.parquet import write_partition
 from ranklake.lake.delta.read import read, read_files
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.ingest import ingest_plan, piece
-from ranklake.lake.ingest.index_summary import History
+from ranklake.lake.ingest.index_summary import IngestionIndex
 from ranklake.lake.ingest.ingestion_index import damaged_when
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.maintenance.run import upkeep
@@ -381,7 +381,7 @@ def test_what_was_written_anew_is_not_purged_unread(lake, spool, packed):
     middle = whole.index(raw) + 100
     path.write_bytes(whole[:middle] + bytes(20) + whole[middle + 20 :])
     assert bring(lake, spool).unreadable == 1
-    told = History(lake, delta_table(lake, "segments"))
+    told = IngestionIndex(lake, delta_table(lake, "segments"))
     path.write_bytes(whole)
     purge(Spool(str(spool)), told.near, told.of, datetime.now(UTC).date(), -1, lambda rows: damaged_when(lake, rows))
     assert path.exists()

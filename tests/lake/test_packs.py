@@ -18,7 +18,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.ingest import ingest_plan
-from ranklake.lake.ingest.index_summary import History
+from ranklake.lake.ingest.index_summary import IngestionIndex
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.spool import packs
@@ -120,7 +120,7 @@ def test_a_pack_that_was_read_is_not_opened_again(lake, spool):
     packed = pack_up(spool)
     bring(lake, spool)
     packed.write_bytes(b"\0" * packed.stat().st_size)
-    assert Spool(str(spool)).listing(History(lake, delta_table(lake, "segments")).near) == []
+    assert Spool(str(spool)).listing(IngestionIndex(lake, delta_table(lake, "segments")).near) == []
     assert bring(lake, spool).plans == []
 
 
@@ -209,7 +209,7 @@ def test_a_pack_goes_when_all_its_members_may(lake, spool):
     paths[0].write_bytes(raw[0])
     packed = pack_up(spool, [paths[0], new])
     listed = Spool(str(spool))
-    told = History(lake, delta_table(lake, "segments"))
+    told = IngestionIndex(lake, delta_table(lake, "segments"))
     assert purge(listed, told.near, told.of, datetime.now(UTC).date(), -1) == 2
     assert packed.exists()
     bring(lake, spool)

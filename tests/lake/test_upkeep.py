@@ -19,7 +19,7 @@ from segments import DAY, put_bytes, put_segment, step_rows
 from ranklake.cli import run
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta import read as read_module
-from ranklake.lake.delta.commit import append_files, files, fingerprint
+from ranklake.lake.delta.commit import append_files, files, files_digest
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.ingest import ingest_plan
@@ -69,13 +69,13 @@ def data_files(lake, table="steps"):
 
 
 def test_small_files_become_few_and_the_books_stand(lake, spool):
-    """Merging leaves every row once, all books as they were, one sorted file a past date, and its fingerprint."""
+    """Merging leaves every row once, all books as they were, one sorted file a past date, and its digest."""
     bring_minutes(lake, spool, 5)
-    before, was, books = keys(lake), snapshot(lake, "steps").fingerprints, adds_up(lake, spool)
+    before, was, books = keys(lake), snapshot(lake, "steps").digests, adds_up(lake, spool)
     done = upkeep(lake, InProcess())
     assert (len(live(lake)), done.files_after >= 1) == (1, True)
     assert keys(lake) == before
-    assert snapshot(lake, "steps").fingerprints == was
+    assert snapshot(lake, "steps").digests == was
     assert adds_up(lake, spool) == books
     assert upkeep(lake, InProcess()).plans == []
     rows = read(lake, contract("steps"))
@@ -144,13 +144,13 @@ def test_long_text_is_merged_within_memory(lake, monkeypatch, repeated):
 
 
 def test_merging_again_and_again_ends(lake, spool):
-    """Merging a date, then a late file and merging again, keeps the fingerprint that the files themselves have."""
+    """Merging a date, then a late file and merging again, keeps the digest that the files themselves have."""
     bring_minutes(lake, spool, 2)
     upkeep(lake, InProcess())
     bring_minutes(lake, spool, 1, first=2)
-    was = fingerprint(live(lake))
+    was = files_digest(live(lake))
     upkeep(lake, InProcess())
-    assert (len(live(lake)), fingerprint(live(lake))) == (1, was)
+    assert (len(live(lake)), files_digest(live(lake))) == (1, was)
 
 
 def test_an_older_version_reads_as_it_was(lake, spool):

@@ -19,7 +19,7 @@ from ranklake.lake.catalog.sizes import live_files, table_size
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.ingest.index_summary import History
+from ranklake.lake.ingest.index_summary import IngestionIndex
 from ranklake.lake.ingest.ingestion_index import sort_out, unknown
 from ranklake.lake.maintenance.vacuum import garbage
 from ranklake.lake.plans.kinds import INGEST
@@ -41,7 +41,7 @@ def ingest(patient: Patient) -> Iterator[Finding]:
         yield skipped("see spool")
         return
     lake, spool = context.open_lake(), context.spool()
-    history = History(lake, delta_table(lake, "segments"))
+    history = IngestionIndex(lake, delta_table(lake, "segments"))
     spooled = spool.listing(history.near, Rounds.load(lake, spool.address))
     known = history.of(spooled)
     waiting = [some[0] for some in sort_out(unknown(spooled, known), known, context.config.ingest)[0]]
