@@ -146,22 +146,25 @@ def _changed_dates(body: Body) -> bool:
     return dict(before) != dict(after)
 
 
-@_of_actions
-def compaction_faults(body: Body) -> Iterator[str]:
-    """Yield how a merge would change what a date holds."""
-    if _changed_dates(body):
-        yield "a merge changes how many rows a date holds"
+def _deletions(body: Body, what: str) -> Iterator[str]:
     if body["purge"]:
-        yield "a merge deletes files"
+        yield f"a {what} deletes files"
 
 
-@_of_actions
-def renumber_faults(body: Body) -> Iterator[str]:
-    """Yield how a renumbering would change more than numbers."""
-    if _changed_dates(body):
-        yield "a renumbering changes how many rows a date holds"
-    if body["purge"]:
-        yield "a renumbering deletes files"
+def _keeping_rows(what: str) -> Rules:
+    """Return the rules of a kind that writes rows anew: each date has as many as before, and nothing is deleted."""
+
+    @_of_actions
+    def faults(body: Body) -> Iterator[str]:
+        if _changed_dates(body):
+            yield f"a {what} changes how many rows a date holds"
+        yield from _deletions(body, what)
+
+    return faults
+
+
+compaction_faults: Final = _keeping_rows("merge")
+renumber_faults: Final = _keeping_rows("renumbering")
 
 
 @_of_actions
@@ -171,8 +174,7 @@ def replay_faults(body: Body) -> Iterator[str]:
         yield "a replay takes rows away"
     if {row["table"] for row in body["add"]} - set(body["remove"]) or len(body["remove"]) > 1:
         yield "a replay is of more than one table"
-    if body["purge"]:
-        yield "a replay deletes files"
+    yield from _deletions(body, "replay")
 
 
 @_of_actions
@@ -184,8 +186,7 @@ def quarantine_faults(body: Body) -> Iterator[str]:
         yield "a quarantine takes out other rows than it puts into rejects"
     if {row["table"] for row in body["add"]} - {*body["remove"], _REJECTS, *_SAYS}:
         yield "a quarantine brings rows to other tables"
-    if body["purge"]:
-        yield "a quarantine deletes files"
+    yield from _deletions(body, "quarantine")
 
 
 @_of_actions

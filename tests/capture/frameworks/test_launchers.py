@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from textwrap import indent
 
 import pytest
 from recorded import attributes, check_books, gaps, rows
@@ -43,34 +44,9 @@ if __name__ == "__main__":
 IN_MAIN = LIGHTNING.replace("\nif HOW", '\nif __name__ == "__main__" and HOW').replace(
     "autolog(", 'autolog(job="mine", '
 )
-ACCELERATE = """
-import torch
-import accelerate
-from ranklake import capture
-
-def train():
-    capture.autolog(spool="spool", local_dir="local")
-    torch.set_num_threads(1)
-    accelerator = accelerate.Accelerator(cpu=True)
-    net = torch.nn.Linear(8, 1)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    batches = torch.utils.data.DataLoader(torch.ones(16, 8), batch_size=2)
-    net, optimizer, batches = accelerator.prepare(net, optimizer, batches)
-    for batch in batches:
-        accelerator.backward(net(batch).square().mean())
-        optimizer.step()
-        optimizer.zero_grad()
-    accelerator.end_training()
-
-"""
-TRACKER = """
-import torch
-import accelerate
-from ranklake.capture.frameworks.accelerate import RanklakeTracker
-
-torch.set_num_threads(1)
-accelerator = accelerate.Accelerator(cpu=True, log_with=[RanklakeTracker(spool="spool", local_dir="local")])
-accelerator.init_trackers("project", config={"rate": 0.1})
+TRAINING = """torch.set_num_threads(1)
+accelerator = accelerate.Accelerator(cpu=True{options})
+{begin}
 net = torch.nn.Linear(8, 1)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 batches = torch.utils.data.DataLoader(torch.ones(16, 8), batch_size=2)
@@ -81,6 +57,26 @@ for batch in batches:
     optimizer.zero_grad()
 accelerator.end_training()
 """
+"""What both scripts of Accelerate do."""
+ACCELERATE = f"""
+import torch
+import accelerate
+from ranklake import capture
+
+def train():
+    capture.autolog(spool="spool", local_dir="local")
+{indent(TRAINING.format(options="", begin=""), "    ")}
+"""
+TRACKER = f"""
+import torch
+import accelerate
+from ranklake.capture.frameworks.accelerate import RanklakeTracker
+
+{TRAINING.format(
+    options=', log_with=[RanklakeTracker(spool="spool", local_dir="local")]',
+    begin='accelerator.init_trackers("project", config={"rate": 0.1})',
+)}
+"""  # fmt: skip
 
 
 def train(folder, script, *command):
