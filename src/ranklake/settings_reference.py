@@ -24,7 +24,8 @@ _HEAD: Final = """\
 # Settings
 
 Keys of `ranklake.toml`, which is read from the current folder, or of the file that `RANKLAKE_CONFIG` names. A variable
-of the environment overrides a key, and an option of a command overrides both. An unknown key is an error.
+of the environment overrides a key, and an option of a command overrides both. An empty value says nothing; an unknown
+key is an error. `ranklake config show` tells where each value comes from, `ranklake config check` what is wrong.
 """
 _WORDS: Final[dict[object, str]] = {str: "text", int: "integer", float: "number", bool: "true or false"}
 

@@ -7,11 +7,14 @@ import threading
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from ranklake.cli import run
-from ranklake.config import ConfigError, from_environment, load_config, read_config, variables
+from ranklake.config import ConfigError, assembled, from_environment, load_config, read_config, variables
 from ranklake.config_check import OTHER_VARIABLES
 from ranklake.config_file import MOST_BYTES, line_numbers
+from ranklake.config_shown import shown_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 SECRET = "q8Zr3xKpW1vT6yLmN4cJ9sHd2fGb7aQe"
@@ -348,3 +351,50 @@ def test_the_variables_that_are_no_keys_are_known():
             found |= set(re.findall(r"RANKLAKE_[A-Z_]*[A-Z]", path.read_text(encoding="utf-8")))
     assert found - set(variables().values()) - OTHER_VARIABLES == {"RANKLAKE_CAPTURE"} - set(variables().values())
     assert from_environment({"RANKLAKE_CAPTURE_SHARDS": "sometimes", "RANKLAKE_LAKE": ""}) == {}
+
+
+HEADERS = (
+    "[lake]",
+    "[spool]",
+    "[[spool.prefixes]]",
+    "[capture]",
+    "[dask]",
+    "[storage]",
+    "[ingest]",
+    "[x.y]",
+    "[[lake]]",
+)
+KEYS = (
+    "uri",
+    "prefixes",
+    "prefix",
+    "runs",
+    "keys",
+    "workers",
+    "sampling",
+    "seal_every_s",
+    "spool.uri",
+    '"a b"',
+    "stderr",
+)
+VALUES = ("nan", "true", "-1", "1e400", "9" * 400, "'a'", '"env:X"', "{prefix='a/'}", "[{prefix='a'}, 1]", "1979-05-27")
+VALUES += ("[]", "[[1]]", '"""a\n[lake]"""', "{require_signed = true}", "[{require_signed = true}]", "{}", "", "0x7f")
+LINES = st.one_of(
+    st.sampled_from(HEADERS),
+    st.builds("{} = {}".format, st.sampled_from(KEYS), st.sampled_from(VALUES)),
+    st.text(max_size=5),
+)
+
+
+@given(st.one_of(st.binary(max_size=60), st.lists(LINES, max_size=8).map(lambda lines: "\n".join(lines).encode())))
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_bytes_break_the_reader(tmp_path, raw):
+    """Of whatever bytes, each problem is one line with the file's name, and the sound rest makes a configuration."""
+    file = tmp_path / "ranklake.toml"
+    file.write_bytes(raw)
+    read = read_config(file)
+    for one in read.problems:
+        assert str(one).startswith(str(file))
+        assert "\n" not in str(one)
+    config = assembled(read, {})
+    assert len(list(shown_settings(config, read, {}, {}))) >= 50
