@@ -17,8 +17,8 @@ from distributed import Client, Security
 
 from ranklake.config import load_config
 from ranklake.lake.plans.dask_section import DaskSection
-from ranklake.lake.plans.dask_workers import workers
-from ranklake.lake.plans.workers import WorkersError
+from ranklake.lake.plans.dask_workers import on_demand, workers
+from ranklake.lake.plans.workers import InProcess, WorkersError
 
 SCHEDULER = """
 import asyncio, json, sys
@@ -160,3 +160,11 @@ def test_workers_of_other_versions_get_no_work(tmp_path, other):
             else:
                 assert crew.run(abs, [-1, 2]) == [1, 2]
         process.communicate("", timeout=30)
+
+
+def test_a_local_cluster_starts_with_the_first_work():
+    """Who says how many workers gets them for all work; where there is none, as in most rounds, none is started."""
+    before = len(ours())
+    with on_demand(DaskSection(workers=2)) as crew:
+        assert isinstance(crew.fitting(-1.0), InProcess)
+        assert len(ours()) == before
