@@ -15,7 +15,7 @@ from ranklake.capture.common.gaps import LOGGER, Gaps
 from ranklake.capture.common.settings import read_settings
 from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.sending.upload import Pushed, Uploader
-from ranklake.capture.spool.places import local_root, spool_uri
+from ranklake.capture.spool.locations import local_root, spool_uri
 from ranklake.capture.spool.stream import sweep
 from ranklake.capture.spool.stream_files import (
     streams,
@@ -67,8 +67,8 @@ def recover(
     storage_options
         Handed to fsspec.
     encryption_key, signing_key
-        As `ranklake.capture.common.settings.Settings` has them; by default what the environment or ``ranklake.toml``
-        says.
+        As `ranklake.capture.common.settings.CaptureSettings` has them; by default what the environment or
+        ``ranklake.toml`` says.
 
     Returns
     -------

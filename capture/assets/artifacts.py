@@ -12,7 +12,7 @@ from typing import Any, Final
 from ranklake.capture.assets.checkpoints import AtomicWrite
 from ranklake.capture.assets.file_entries import identity_of
 from ranklake.capture.assets.hashing import Hashing
-from ranklake.capture.assets.places import Place, last_part, short_text, shown_place
+from ranklake.capture.assets.location import Place, last_part, short_text, shown_place
 from ranklake.capture.common.monotonic import now
 from ranklake.capture.common.values import integer, json_text, number, plain, redacted
 from ranklake.capture.lanes.sink import Sink
@@ -192,7 +192,7 @@ class Artifacts:
     ) -> None:
         with self._sink.recording("artifacts"):
             why: dict[str, str] = {}
-            made = self._hashing.fingerprint(place, options, stopped, why, "sha256")
+            made = self._hashing.merkle_digest(place, options, stopped, why, "sha256")
             if state is not None and made.root_sha256 and _state(place) != state:
                 why["sha256"] = WRITTEN_AGAIN
             elif made.unreadable:

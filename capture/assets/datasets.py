@@ -1,4 +1,4 @@
-"""Datasets: the data that a run was trained and evaluated on, fingerprinted in the background."""
+"""Datasets: the data that a run was trained and evaluated on, digested in the background."""
 
 import hashlib
 import os
@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from ranklake.capture.assets.fingerprint import METHOD, fingerprint
 from ranklake.capture.assets.hashing import Hashing
-from ranklake.capture.assets.places import Place, short_text, shown_place
+from ranklake.capture.assets.location import Place, short_text, shown_place
+from ranklake.capture.assets.merkle_digest import METHOD, merkle_digest
 from ranklake.capture.common.values import integer, json_text, plain, text
 from ranklake.capture.lanes.sink import Sink
 from ranklake.capture.series.series import checked
@@ -79,7 +79,7 @@ class Datasets:
         with self._sink.recording("datasets"):
             why: dict[str, str] = {}
             if place is not None:
-                made = self._hashing.fingerprint(place, options, stopped, why, "merkle_root_sha256")
+                made = self._hashing.merkle_digest(place, options, stopped, why, "merkle_root_sha256")
                 columns |= {
                     "merkle_root_sha256": made.root_sha256 or None,
                     "fingerprint_method": METHOD if made.root_sha256 else None,
@@ -105,7 +105,7 @@ def _sha256_of(configuration: Mapping[str, Any]) -> str:
 def _index_sha256(index: Place | Iterable[int]) -> str:
     digest = hashlib.sha256()
     if isinstance(index, str | os.PathLike):
-        made = fingerprint(index)
+        made = merkle_digest(index)
         if made.unreadable_count:
             raise OSError(next(iter(made.unreadable.values())))
         return made.sha256

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from ranklake.capture.assets.background import Background
-from ranklake.capture.assets.fingerprint import Fingerprint, StoppedError, fingerprint
-from ranklake.capture.assets.places import Place
+from ranklake.capture.assets.location import Place
+from ranklake.capture.assets.merkle_digest import MerkleDigest, StoppedError, merkle_digest
 from ranklake.capture.lanes.sink import Sink
 from ranklake.capture.lifecycle.lifecycle import Lifecycle
 
@@ -39,15 +39,15 @@ class Hashing:
         if wait:
             done.wait()
 
-    def fingerprint(
+    def merkle_digest(
         self, place: Place, options: dict[str, Any], stopped: Callable[[], bool], why: dict[str, str], column: str
-    ) -> Fingerprint:
+    ) -> MerkleDigest:
         """Return a fingerprint; an empty one, and why, if it could not be taken."""
         from ranklake.capture.assets.known_files import KnownFiles  # sqlite: not before something is hashed
 
         known = None if self._root is None else KnownFiles(self._root)
         try:
-            return fingerprint(place, known=known, storage_options=options, stopped=stopped)
+            return merkle_digest(place, known=known, storage_options=options, stopped=stopped)
         except StoppedError:
             why[column] = RUN_ENDED
         except OSError as error:
@@ -57,4 +57,4 @@ class Hashing:
         finally:
             if known is not None:
                 known.close()
-        return Fingerprint()
+        return MerkleDigest()

@@ -23,7 +23,7 @@ _UNUSABLE: Final = "unusable"
 """Source of a key where one was asked for in a way that is not understood: then nothing may leave without."""
 _KEYS: Final = ("encryption_key", "signing_key")
 PREFIX: Final = "RANKLAKE_CAPTURE_"
-"""``RANKLAKE_CAPTURE_SEAL_EVERY_S=30`` sets `Settings.seal_every_s`."""
+"""``RANKLAKE_CAPTURE_SEAL_EVERY_S=30`` sets `CaptureSettings.seal_every_s`."""
 
 POLICIES: Final = ("flag", "quarantine", "drop")
 
@@ -31,7 +31,7 @@ Tell = Callable[[str, str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class CaptureSettings:
     """Options of capture. Every field has a default that suits a training cluster.
 
     Where training runs, ``RANKLAKE_CAPTURE_`` and a field's name in capitals overrides it.
@@ -156,7 +156,7 @@ _WORDS: Final[dict[str, tuple[str, ...]]] = {
 _KINDS: Final[dict[object, Callable[[Any], Any]]] = {float: float, int: int, str: text}
 
 
-def read_settings(given: Mapping[str, Any], environment: Mapping[str, str], tell: Tell) -> Settings:
+def read_settings(given: Mapping[str, Any], environment: Mapping[str, str], tell: Tell) -> CaptureSettings:
     """Return the settings that hold; whatever is wrong with a source goes to `tell` (topic, text), never raised.
 
     Parameters
@@ -168,7 +168,7 @@ def read_settings(given: Mapping[str, Any], environment: Mapping[str, str], tell
     """
     chosen: dict[str, Any] = {}
     for where, name, raw in _sources(given, environment, tell):
-        kind = {field.name: field.type for field in fields(Settings)}.get(name)
+        kind = {field.name: field.type for field in fields(CaptureSettings)}.get(name)
         if kind is None:
             tell(f"{where}.{name}", f"unknown setting {name!r} in {where}{_hint(name)}; it is left out")
             for key in _KEYS:
@@ -177,12 +177,12 @@ def read_settings(given: Mapping[str, Any], environment: Mapping[str, str], tell
             continue
         try:
             value = _KINDS[kind](raw)
-            Settings(**{name: value})
+            CaptureSettings(**{name: value})
         except Exception as error:  # noqa: BLE001 - users hand over anything
             tell(f"{where}.{name}", f"{name} in {where} is not usable ({type(error).__name__}: {error}) and left out")
             continue
         chosen[name] = value
-    return Settings(**chosen)
+    return CaptureSettings(**chosen)
 
 
 def read_storage(uri: str, environment: Mapping[str, str], tell: Tell) -> dict[str, Any]:
@@ -228,7 +228,7 @@ def _speaks_of(key: str, file: Path) -> bool:
 
 
 def _hint(name: str) -> str:
-    hint = did_you_mean(name, [field.name for field in fields(Settings)])
+    hint = did_you_mean(name, [field.name for field in fields(CaptureSettings)])
     return f" ({hint})" if hint else ""
 
 

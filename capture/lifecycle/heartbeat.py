@@ -10,14 +10,14 @@ import time
 from typing import Any, Final
 
 from ranklake.capture.common.run_like import RunLike
-from ranklake.capture.common.settings import Settings
+from ranklake.capture.common.settings import CaptureSettings
 from ranklake.capture.steps.events import Events
 from ranklake.capture.steps.progress import Progress
 
 MOST_SKIPPED: Final = 9
 
 
-def interval_s(settings: Settings) -> float:
+def interval_s(settings: CaptureSettings) -> float:
     """Return how long a living rank may at most be unheard of, in s; 0 if it was not asked to beat.
 
     Nothing is heard of a rank between two sealings.
@@ -28,7 +28,7 @@ def interval_s(settings: Settings) -> float:
 class Heartbeat:
     """The heartbeat of one run, looked after by the sealer's thread, which calls `look` each second."""
 
-    def __init__(self, run: RunLike, settings: Settings, events: Events, progress: Progress) -> None:
+    def __init__(self, run: RunLike, settings: CaptureSettings, events: Events, progress: Progress) -> None:
         self._run, self._settings, self._events, self._progress = run, settings, events, progress
         self._every_s = settings.heartbeat_every_s
         self._begun = progress.begun()

@@ -5,7 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ranklake.capture.common.run_like import RunLike
-from ranklake.capture.common.settings import Settings
+from ranklake.capture.common.settings import CaptureSettings
 from ranklake.capture.common.values import text
 from ranklake.capture.lanes.sink import Sink
 from ranklake.capture.steps.events import Events
@@ -37,7 +37,7 @@ class Lifecycle:
         Has everything sealed and sent without waiting for it; None where nobody does that.
     """
 
-    def __init__(self, run: RunLike, settings: Settings, sink: Sink, events: Events, progress: Progress) -> None:
+    def __init__(self, run: RunLike, settings: CaptureSettings, sink: Sink, events: Events, progress: Progress) -> None:
         self.run, self.settings = run, settings
         self._sink, self._events, self._progress = sink, events, progress
         self.ending: dict[str, Any] = {}

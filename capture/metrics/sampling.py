@@ -28,7 +28,7 @@ from ranklake.capture.common.layouts import ABSENT, SCALARS
 from ranklake.capture.common.monotonic import now
 from ranklake.capture.common.ratios import chosen, parse_rules, ratio_of, seed_of, threshold_of
 from ranklake.capture.common.run_like import RunLike
-from ranklake.capture.common.settings import Settings
+from ranklake.capture.common.settings import CaptureSettings
 from ranklake.capture.common.values import number
 from ranklake.capture.lanes.shards import AnyLane
 from ranklake.capture.lanes.slots import SHUT, Place, released
@@ -95,7 +95,7 @@ class ValueSampler:
     def __init__(
         self,
         run: RunLike,
-        settings: Settings,
+        settings: CaptureSettings,
         gaps: Gaps,
         progress: Progress,
         series: Series,

@@ -9,7 +9,7 @@ from ranklake.capture.common.gaps import BAD_STEP, BAD_VALUE, RefusedError
 from ranklake.capture.common.layouts import ABSENT, SCALARS
 from ranklake.capture.common.monotonic import now
 from ranklake.capture.common.run_like import RunLike
-from ranklake.capture.common.settings import Settings
+from ranklake.capture.common.settings import CaptureSettings
 from ranklake.capture.common.values import BadValueError, DeviceValueError, number, repr_of
 from ranklake.capture.lanes.shards import AnyLane
 from ranklake.capture.lanes.sink import Sink
@@ -40,7 +40,7 @@ class ScalarWriter:
     def __init__(
         self,
         run: RunLike,
-        settings: Settings,
+        settings: CaptureSettings,
         sink: Sink,
         progress: Progress,
         device: DeviceValues,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from ranklake.capture.common.gaps import RefusedError
-from ranklake.capture.common.settings import Settings
+from ranklake.capture.common.settings import CaptureSettings
 from ranklake.capture.lanes.lane import Lane
 from ranklake.capture.node.self_metrics import JOB
 from ranklake.capture.provenance.launcher import Launch
@@ -48,12 +48,14 @@ class AgentRun:
         Records. Only the thread that calls `tick` may use it.
     """
 
-    def __init__(self, root: Path, spool: str, settings: Settings | None = None, *, hand_over_s: float = 300.0) -> None:
+    def __init__(
+        self, root: Path, spool: str, settings: CaptureSettings | None = None, *, hand_over_s: float = 300.0
+    ) -> None:
         host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:64]
         began = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")
         launch = Launch(run=f"{JOB}-{host}-{began}", local_world_size=1, node_count=1)
         # One thread writes, and nobody seals here: values that find no room cannot be folded.
-        chosen = replace(settings or Settings(), shards="never", backpressure="drop_newest", sampling="")
+        chosen = replace(settings or CaptureSettings(), shards="never", backpressure="drop_newest", sampling="")
         self._recorder = Recorder(root, launch, spool, chosen, _FILE_BYTES)
         for lane in self._recorder.slots.values():
             assert isinstance(lane, Lane)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ranklake.capture.common.gaps import Gaps
 from ranklake.capture.common.layouts import FRAME_LANES, ROWS, SCALARS, SLOT_LANES, Layout
-from ranklake.capture.common.settings import Settings
+from ranklake.capture.common.settings import CaptureSettings
 from ranklake.capture.lanes.lane import Lane
 from ranklake.capture.lanes.records import RecordLane
 from ranklake.capture.lanes.shards import Shards
@@ -43,7 +43,7 @@ class Lanes:
     def __init__(
         self,
         root: Path,
-        settings: Settings,
+        settings: CaptureSettings,
         gaps: Gaps,
         series: Series,
         budget: Budget,

@@ -20,7 +20,7 @@ from ranklake.capture.common.gaps import (
 )
 from ranklake.capture.common.layouts import STEPS
 from ranklake.capture.common.misuse import Misuses
-from ranklake.capture.common.settings import Settings
+from ranklake.capture.common.settings import CaptureSettings
 from ranklake.capture.lanes.records import refusal
 from ranklake.capture.provenance.launcher import Launch
 from ranklake.capture.recording.budget import Budget
@@ -78,11 +78,11 @@ class Recorder:
         root: Path,
         launch: Launch,
         spool: str,
-        settings: Settings | None = None,
+        settings: CaptureSettings | None = None,
         file_bytes: dict[str, int] | None = None,
     ) -> None:
         self.root, self.launch, self.spool = root, launch, spool
-        self.settings = settings or Settings()
+        self.settings = settings or CaptureSettings()
         self.gaps = Gaps()
         self.keys = SealingKeys(self.settings.encryption_key, self.settings.signing_key)
         self.misuses = Misuses(self.gaps.warn)

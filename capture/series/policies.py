@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from ranklake.capture.common.gaps import TOO_MANY_SERIES, UNREGISTERED, WRONG_KIND, WRONG_UNIT, RefusedError
 from ranklake.capture.common.misuse import near
-from ranklake.capture.common.settings import Settings
+from ranklake.capture.common.settings import CaptureSettings
 from ranklake.capture.common.step_values import STEP_NAMES
 from ranklake.capture.common.values import text
 from ranklake.lake.contracts.load import load_metrics
@@ -43,7 +43,7 @@ _NEAR: Final = 0.85
 Warn = Callable[[str, str], None]
 
 
-def registry_of(settings: Settings, warn: Warn) -> tuple[Settings, Mapping[str, Metric]]:
+def registry_of(settings: CaptureSettings, warn: Warn) -> tuple[CaptureSettings, Mapping[str, Metric]]:
     """Return the metrics that are registered, and the settings that hold with them.
 
     An overlay that cannot be read is told; without it nobody knows what is registered, so ``unregistered`` flags.
@@ -71,7 +71,7 @@ class Policies:
         Told of what the user may want to mend: a topic, and a line.
     """
 
-    def __init__(self, settings: Settings, registry: Mapping[str, Metric], warn: Warn) -> None:
+    def __init__(self, settings: CaptureSettings, registry: Mapping[str, Metric], warn: Warn) -> None:
         self._settings, self._registry, self._warn = settings, registry, warn
         self._declared: dict[str, tuple[str | None, str | None]] = {}
         self._told: set[str] = set()

@@ -7,7 +7,7 @@ from ranklake.capture.assets.datasets import Datasets
 from ranklake.capture.assets.hashing import Hashing
 from ranklake.capture.common.gaps import Gaps
 from ranklake.capture.common.run_like import RunLike
-from ranklake.capture.common.settings import Settings
+from ranklake.capture.common.settings import CaptureSettings
 from ranklake.capture.lanes.sink import Sink
 from ranklake.capture.lifecycle.lifecycle import Lifecycle
 from ranklake.capture.logs.logs import Logs
@@ -47,7 +47,7 @@ class RowParts:
             self.sink = Sink(recorder.gaps, recorder.records, recorder.misuses, idle)
         self.progress = Progress()
         self.events = Events(self.sink, self.progress)
-        settings = Settings() if recorder is None else recorder.settings
+        settings = CaptureSettings() if recorder is None else recorder.settings
         self.lifecycle = Lifecycle(run, settings, self.sink, self.events, self.progress)
         self.logs = Logs(self.lifecycle, self.sink, self.progress)
         self.hashing = Hashing(self.sink, self.lifecycle, None if recorder is None else recorder.root)

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from ranklake.capture.assets.places import Place
+from ranklake.capture.assets.location import Place
 from ranklake.capture.common.gaps import BAD_ARGUMENTS, NOWHERE, Gaps
 from ranklake.capture.common.values import repr_of, text
 from ranklake.capture.logs.logs import LogHandler, StructlogProcessor
@@ -387,7 +387,7 @@ class Run:
         Parameters
         ----------
         place
-            A folder, a file, or an fsspec URI; hashed in the background (see `ranklake.capture.assets.fingerprint`).
+            A folder, a file, or an fsspec URI; hashed in the background (see `ranklake.capture.assets.merkle_digest`).
         split, version, role, data_format, samples, tokens, preprocessing_version, tokenizer
             As the columns of these names say; ``role`` is what the split is called, where it is not given.
         index

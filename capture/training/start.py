@@ -24,7 +24,7 @@ from ranklake.capture.provenance.run_record import RunRecord
 from ranklake.capture.recording.recorder import Recorder
 from ranklake.capture.sending.upload import missing_package
 from ranklake.capture.spool.claims import Claims
-from ranklake.capture.spool.places import local_root, spool_uri
+from ranklake.capture.spool.locations import local_root, spool_uri
 from ranklake.capture.training.identity import Identity, numbered
 from ranklake.capture.training.run import Run
 from ranklake.redaction.redact import redact_uri
@@ -55,7 +55,7 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
     mesh: object = None,
     storage_options: Mapping[str, Any] | None = None,
     enabled: bool = True,
-    **settings: Any,  # noqa: ANN401 - whatever users hand over; see Settings
+    **settings: Any,  # noqa: ANN401 - whatever users hand over; see CaptureSettings
 ) -> Run:
     """Begin to record this rank.
 
@@ -95,8 +95,8 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
     enabled
         False gives a run that records nothing.
     settings
-        Any of `ranklake.capture.common.settings.Settings` by name, such as ``seal_every_s=30``. They win over the
-        environment and over ``[capture]`` in ``ranklake.toml``.
+        Any of `ranklake.capture.common.settings.CaptureSettings` by name, such as ``seal_every_s=30``. They win over
+        the environment and over ``[capture]`` in ``ranklake.toml``.
 
     Returns
     -------

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ranklake.allowed import Allowed
-from ranklake.capture.assets.fingerprint import Fingerprint, fingerprint
+from ranklake.capture.assets.merkle_digest import MerkleDigest, merkle_digest
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.query.sql import query
@@ -14,7 +14,7 @@ from ranklake.redaction.redact import redact_uri
 from ranklake.segments.storage_options import fsspec_options
 
 if TYPE_CHECKING:
-    from ranklake.capture.assets.fingerprint import Progress
+    from ranklake.capture.assets.merkle_digest import Progress
 
 VERIFIED = "verified"
 _FIND = """
@@ -44,7 +44,7 @@ class Verdict:
     row: dict[str, Any]
     place: str
     said: str
-    found: Fingerprint | None
+    found: MerkleDigest | None
 
     @property
     def is_good(self) -> bool:
@@ -66,7 +66,7 @@ def verify(
     allow.check(place)
     options = fsspec_options(place, lake.storage) if "://" in place else {}
     try:
-        found = fingerprint(place, storage_options=options, progress=progress)
+        found = merkle_digest(place, storage_options=options, progress=progress)
     except FileNotFoundError:
         return Verdict(row, redact_uri(place), "it is gone", None)
     return Verdict(row, redact_uri(place), _verdict(row, found), found)
@@ -100,7 +100,7 @@ def recorded(lake: Lake, artifact: str, run: str) -> dict[str, Any]:
     return found[0]
 
 
-def _verdict(row: dict[str, Any], found: Fingerprint) -> str:
+def _verdict(row: dict[str, Any], found: MerkleDigest) -> str:
     if found.unreadable:
         return f"{found.unreadable_count} files cannot be read: {next(iter(found.unreadable.values()))}"
     if found.sha256 == row["sha256"]:

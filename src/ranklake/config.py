@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
-from ranklake.capture.common.settings import PREFIX, Settings
+from ranklake.capture.common.settings import PREFIX, CaptureSettings
 from ranklake.config_file import ConfigError, FileRead, read_file
 from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.trust.lake_config import AuditSection, CostSection, LakeConfig, PlansSection, SpoolSection
@@ -79,7 +79,7 @@ class Config:
     ingest: Limits = field(default_factory=Limits)
     artifacts: ArtifactsSection = field(default_factory=ArtifactsSection)
     plans: PlansSection = field(default_factory=PlansSection)
-    capture: Settings = field(default_factory=Settings)
+    capture: CaptureSettings = field(default_factory=CaptureSettings)
     storage: dict[str, str] = field(default_factory=dict, repr=False)
     """Object-store options under delta-rs's names, such as ``aws_endpoint_url``. Leave credentials to the default
     provider chain, or name where they are: ``file:/path``, ``env:NAME`` or ``command:/path/to/helper``."""
@@ -163,7 +163,7 @@ def variables() -> dict[str, str]:
         for item in fields(kind)
         if "variable" in item.metadata
     }
-    return found | {f"capture.{item.name}": f"{PREFIX}{item.name.upper()}" for item in fields(Settings)}
+    return found | {f"capture.{item.name}": f"{PREFIX}{item.name.upper()}" for item in fields(CaptureSettings)}
 
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, object]:
@@ -172,7 +172,7 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, object]:
     Of capture's, those whose value is not usable are left out, as capture leaves them out.
     """
     found: dict[str, object] = {}
-    kinds = {f"capture.{item.name}": item.type for item in fields(Settings)}
+    kinds = {f"capture.{item.name}": item.type for item in fields(CaptureSettings)}
     for place, variable in variables().items():
         text = environment.get(variable)
         if not text:
@@ -187,5 +187,5 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, object]:
 def _usable(place: str, kind: object, text: str) -> object:
     """Return the value of a setting of capture's. Raises `ValueError`."""
     value = _FROM_TEXT[kind](text)
-    Settings(**{place.partition(".")[2]: value})
+    CaptureSettings(**{place.partition(".")[2]: value})
     return value

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ranklake.capture.spool.places import existing_root
+from ranklake.capture.spool.locations import existing_root
 from ranklake.capture.spool.waiting import Waiting, waiting
 from ranklake.context import Context
 from ranklake.lake.audit.proof import Proof, prove

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from recorded import attributes, check_books, left_in, rows
 
-from ranklake.capture.common.settings import Settings, read_settings
+from ranklake.capture.common.settings import CaptureSettings, read_settings
 from ranklake.capture.lifecycle import preemption
 from ranklake.capture.provenance.submitted import NotSubmittedError, submitted_us
 
@@ -210,8 +210,8 @@ def test_a_signal_that_is_none_is_told(place, warnings_told):
 def test_settings():
     """No signals are a choice."""
     assert read_settings({"preemption_signals": ""}, {}, print).preemption_signals == ""
-    assert Settings().heartbeat_every_s == 60.0
-    assert json.dumps(Settings().preemption_signals) == '"SIGTERM"'
+    assert CaptureSettings().heartbeat_every_s == 60.0
+    assert json.dumps(CaptureSettings().preemption_signals) == '"SIGTERM"'
 
 
 def test_the_wait_in_the_queue_is_known_where_the_environment_says(place, monkeypatch):

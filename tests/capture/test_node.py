@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from recorded import attributes, check_books, gaps, rows, segments
 
-from ranklake.capture.common.settings import Settings
+from ranklake.capture.common.settings import CaptureSettings
 from ranklake.capture.node.agent import Agent
 from ranklake.capture.node.agent_run import AgentRun
 from ranklake.capture.node.spool_monitor import SpoolMonitor
@@ -134,7 +134,7 @@ def test_a_sampler_that_fails_costs_no_other(place, caplog):
 
 def test_samples_give_way_before_steps(place):
     """With their share of the disk budget used, samples are counted as gaps; steps and events still find room."""
-    node = AgentRun(place.local, str(place.spool), Settings(disk_budget_bytes=1 << 20))
+    node = AgentRun(place.local, str(place.spool), CaptureSettings(disk_budget_bytes=1 << 20))
     budget = node.run.recording.recorder.budget
     for table in ("gpu_samples", "host_samples"):
         assert SHARES[table] < min(share for lane, share in SHARES.items() if not lane.endswith("samples"))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ranklake.capture.common.settings import Settings, read_settings
+from ranklake.capture.common.settings import CaptureSettings, read_settings
 
 
 def read(given, environment):
@@ -15,7 +15,7 @@ def test_the_later_source_wins(tmp_path):
     file = tmp_path / "ranklake.toml"
     file.write_text("[capture]\nseal_every_s = 7\nsync_every_s = 3.0\n[lake]\nuri = 'x'\n")
     environment = {"RANKLAKE_CONFIG": str(file), "RANKLAKE_CAPTURE_SYNC_EVERY_S": "5"}
-    assert read({}, environment)[0] == Settings(seal_every_s=7.0, sync_every_s=5.0)
+    assert read({}, environment)[0] == CaptureSettings(seal_every_s=7.0, sync_every_s=5.0)
     settings, told = read({"seal_every_s": 9, "sync_every_s": None}, environment)
     assert (settings.seal_every_s, settings.sync_every_s, told) == (9.0, 5.0, [])
 
@@ -33,7 +33,7 @@ def test_the_later_source_wins(tmp_path):
 def test_a_wrong_setting_is_told_and_left_out(given, said):
     """Misspelt, unusable or absurd: one warning that names it, and the default."""
     settings, told = read(given, {"RANKLAKE_CONFIG": "/nowhere/ranklake.toml"})
-    assert settings == Settings()
+    assert settings == CaptureSettings()
     assert len(told) == 1
     assert said in told[0]
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Final
 
 from ranklake.capture.common.layouts import SLOT_LANES
-from ranklake.capture.common.settings import Settings
+from ranklake.capture.common.settings import CaptureSettings
 from ranklake.capture.recording.budget import Budget
+from ranklake.capture.spool.locations import LOCAL_VARIABLE, existing_root, planned_root
 from ranklake.capture.spool.mounts import is_network
 from ranklake.capture.spool.owner import HELD, Owner, boot_id
-from ranklake.capture.spool.places import LOCAL_VARIABLE, existing_root, planned_root
 from ranklake.capture.spool.stream_files import StreamName, open_files, sealed_files, streams
 from ranklake.doctor.examination import Patient
 from ranklake.doctor.finding import Finding, failed, not_known, ok, skipped, warning
@@ -60,7 +60,7 @@ def _can_be_made(planned: Path) -> Finding:
     return skipped(f"nothing was recorded on this node: there is no {planned}")
 
 
-def _late(root: Path, settings: Settings) -> Iterator[tuple[float, int]]:
+def _late(root: Path, settings: CaptureSettings) -> Iterator[tuple[float, int]]:
     """Yield age and rows of segments that neither the agent nor, after its patience, their own process has sent."""
     patience_s, now = settings.agent_patience_s + 2 * settings.seal_every_s, time.time()
     for folder in streams(root):
@@ -132,7 +132,7 @@ def _reserve(fd: int, size_bytes: int) -> int | None:
     return ctypes.get_errno() if call(fd, 0, ctypes.c_long(0), ctypes.c_long(size_bytes)) else None
 
 
-def _largest_file(settings: Settings) -> int:
+def _largest_file(settings: CaptureSettings) -> int:
     budget = Budget(settings.disk_budget_bytes)
     return max(budget.file_bytes(layout) for layout in SLOT_LANES.values())
 

@@ -9,7 +9,7 @@ from recorded import attributes, rows
 from torch.optim.optimizer import _global_optimizer_post_hooks
 
 from ranklake import capture
-from ranklake.capture.assets.fingerprint import fingerprint
+from ranklake.capture.assets.merkle_digest import merkle_digest
 from ranklake.capture.frameworks import follower as followers
 from ranklake.capture.frameworks import torch as hooks
 from ranklake.capture.frameworks.follower import MOST_MICRO, Follower
@@ -69,7 +69,7 @@ def test_a_folder_that_other_ranks_may_write_still_is_hashed_after_the_next_step
     followed.end_step()
     run.close()
     (row,) = rows(place.spool, "artifacts")
-    assert (row["sha256"], row["file_count"]) == (fingerprint(folder).sha256, 2)
+    assert (row["sha256"], row["file_count"]) == (merkle_digest(folder).sha256, 2)
     (between,) = (event for event in rows(place.spool, "events") if event["event"] == "between")
     assert row["ts"] <= between["ts"]
 

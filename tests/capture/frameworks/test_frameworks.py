@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from recorded import attributes, check_books, gaps, rows
 
-from ranklake.capture.assets.fingerprint import fingerprint
+from ranklake.capture.assets.merkle_digest import merkle_digest
 
 TRAIN = Path(__file__).with_name("train.py")
 BOTH = pytest.mark.parametrize("options", [(), ("--auto",)], ids=["one line", "autolog"])
@@ -116,7 +116,7 @@ def check_checkpoints(folder, count, run="run"):
     kept = [row for row in found if Path(row["uri"]).exists()]
     assert kept
     for row in kept:
-        again = fingerprint(row["uri"])
+        again = merkle_digest(row["uri"])
         assert (row["sha256"], row["bytes"], row["file_count"]) == (again.sha256, again.size_bytes, again.file_count)
     assert all(row["sha256"] or attributes(row)["unavailable"]["sha256"] for row in found)
 

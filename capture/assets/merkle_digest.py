@@ -1,4 +1,4 @@
-r"""Fingerprint: a 32-byte hash that identifies the files of a dataset or an artifact.
+r"""MerkleDigest: a 32-byte hash that identifies the files of a dataset or an artifact.
 
 The Merkle root (method `METHOD`) is of the tree over all readable regular files below a place, in the order of a walk
 that goes through each folder's entries by the bytes of their names:
@@ -39,7 +39,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass
-class Fingerprint:
+class MerkleDigest:
     """What a walk found.
 
     Attributes
@@ -71,7 +71,7 @@ class StoppedError(Exception):
     """The fingerprint was given up because the run ended."""
 
 
-def fingerprint(
+def merkle_digest(
     place: str | os.PathLike[str],
     *,
     known: Known | None = None,
@@ -79,7 +79,7 @@ def fingerprint(
     progress: Progress | None = None,
     stopped: Callable[[], bool] = lambda: False,
     threads: int = THREADS,
-) -> Fingerprint:
+) -> MerkleDigest:
     """Hash all files of a folder, one file, or what an fsspec URI names.
 
     Parameters
@@ -125,7 +125,7 @@ class _Gathering:
 
     def __init__(self, known: Known | None, progress: Progress | None) -> None:
         self._known, self._progress = known, progress
-        self.made, self.tree, self.listing = Fingerprint(), MerkleTree(), hashlib.sha256()
+        self.made, self.tree, self.listing = MerkleDigest(), MerkleTree(), hashlib.sha256()
         self.pending: deque[tuple[str, Future[Hashed]]] = deque()
 
     def begin(self, entry: Entry, pool: ThreadPoolExecutor) -> None:

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from ranklake.capture.assets import file_entries
 from ranklake.capture.assets.file_entries import CHANGED, LOOP, SPECIAL
-from ranklake.capture.assets.fingerprint import StoppedError, fingerprint
 from ranklake.capture.assets.known_files import NAME, KnownFiles
 from ranklake.capture.assets.merkle import MerkleTree, leaf
+from ranklake.capture.assets.merkle_digest import StoppedError, merkle_digest
 
 
 def sha(*parts):
@@ -71,38 +71,38 @@ def test_a_folder(folder):
     """Root, listing, count and size are those of the definition, however many threads hash."""
     names = ["a.txt", "b/c/é.txt", "b/x.bin", "b.txt"]
     for threads in (1, 4):
-        made = fingerprint(folder, threads=threads)
+        made = merkle_digest(folder, threads=threads)
         assert (made.root_sha256, made.listing_sha256) == expected(folder, names)
         assert (made.file_count, made.size_bytes, made.unreadable_count) == (4, 3_000_009, 0)
 
 
 def test_a_file_and_a_uri(folder):
     """A file's digest is that of its bytes; a URI's fingerprint is that of the same files on a disk."""
-    assert fingerprint(folder / "a.txt").sha256 == hashlib.sha256(b"alpha").hexdigest()
+    assert merkle_digest(folder / "a.txt").sha256 == hashlib.sha256(b"alpha").hexdigest()
     memory = fsspec.filesystem("memory")
     memory.put(str(folder), "/data", recursive=True)
     try:
-        assert fingerprint("memory://data").root_sha256 == fingerprint(folder).root_sha256
-        assert fingerprint("memory://data/a.txt").sha256 == hashlib.sha256(b"alpha").hexdigest()
+        assert merkle_digest("memory://data").root_sha256 == merkle_digest(folder).root_sha256
+        assert merkle_digest("memory://data/a.txt").sha256 == hashlib.sha256(b"alpha").hexdigest()
         with pytest.raises(FileNotFoundError):
-            fingerprint("memory://none")
+            merkle_digest("memory://none")
     finally:
         memory.rm("/data", recursive=True)
     with pytest.raises(FileNotFoundError):
-        fingerprint(folder / "none")
+        merkle_digest(folder / "none")
 
 
 def test_any_change_changes_the_root(folder):
     """Content, a name, a move, an empty file more."""
-    roots = {fingerprint(folder).root_sha256}
+    roots = {merkle_digest(folder).root_sha256}
     (folder / "a.txt").write_bytes(b"alphb")
-    roots.add(fingerprint(folder).root_sha256)
+    roots.add(merkle_digest(folder).root_sha256)
     (folder / "a.txt").rename(folder / "aa.txt")
-    roots.add(fingerprint(folder).root_sha256)
+    roots.add(merkle_digest(folder).root_sha256)
     (folder / "aa.txt").rename(folder / "b" / "aa.txt")
-    roots.add(fingerprint(folder).root_sha256)
+    roots.add(merkle_digest(folder).root_sha256)
     (folder / "empty").touch()
-    roots.add(fingerprint(folder).root_sha256)
+    roots.add(merkle_digest(folder).root_sha256)
     assert len(roots) == 5
 
 
@@ -113,7 +113,7 @@ def test_what_cannot_be_read_is_counted_with_its_reason(folder):
     (folder / "self").symlink_to("self")
     (folder / "good").symlink_to("a.txt")
     os.mkfifo(folder / "pipe")
-    made = fingerprint(folder)
+    made = merkle_digest(folder)
     assert made.file_count == 5
     assert made.unreadable == {
         "broken": "No such file or directory",
@@ -139,7 +139,7 @@ def test_a_file_that_changes_while_it_is_read(folder):
     writer.start()
     begun.wait()
     try:
-        made = fingerprint(folder)
+        made = merkle_digest(folder)
     finally:
         over.set()
         writer.join()
@@ -152,7 +152,7 @@ def test_known_files_are_not_read_again(folder, tmp_path):
     for file in (folder / "b").rglob("*.bin"):
         os.utime(file, (1, 1))
     first = KnownFiles(tmp_path)
-    fingerprint(folder, known=first)
+    merkle_digest(folder, known=first)
     first.close()
     again = KnownFiles(tmp_path)
     try:  # the files are seconds old at most: their times could hide another change
@@ -163,13 +163,13 @@ def test_known_files_are_not_read_again(folder, tmp_path):
     while time.time_ns() - (folder / "b.txt").stat().st_ctime_ns < file_entries.RACY_NS and time.time() < deadline:
         time.sleep(0.05)
     third = KnownFiles(tmp_path)
-    made = fingerprint(folder, known=third)
+    made = merkle_digest(folder, known=third)
     found = (folder / "b" / "x.bin").stat()
     assert third.get(found) == sha(b"x" * 3_000_000)
-    assert fingerprint(folder, known=third).root_sha256 == made.root_sha256
+    assert merkle_digest(folder, known=third).root_sha256 == made.root_sha256
     (folder / "b" / "x.bin").write_bytes(b"y" * 3_000_000)
     os.utime(folder / "b" / "x.bin", (1, 1))
-    assert fingerprint(folder, known=third).root_sha256 != made.root_sha256
+    assert merkle_digest(folder, known=third).root_sha256 != made.root_sha256
     third.close()
 
 
@@ -177,7 +177,7 @@ def test_a_damaged_cache_is_no_cache(folder, tmp_path):
     """Fingerprints are taken all the same."""
     (tmp_path / NAME).write_bytes(b"rubbish" * 1000)
     known = KnownFiles(tmp_path)
-    assert fingerprint(folder, known=known).file_count == 4
+    assert merkle_digest(folder, known=known).file_count == 4
     known.close()
 
 
@@ -187,10 +187,10 @@ def test_many_files_take_little_memory(tmp_path):
         (tmp_path / f"{group}").mkdir()
         for number in range(100):
             (tmp_path / f"{group}" / f"{number}").touch()
-    fingerprint(tmp_path / "0")
+    merkle_digest(tmp_path / "0")
     tracemalloc.start()
     try:
-        assert fingerprint(tmp_path).file_count == 2000
+        assert merkle_digest(tmp_path).file_count == 2000
         peak_bytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -200,4 +200,4 @@ def test_many_files_take_little_memory(tmp_path):
 def test_stopping(folder):
     """It is given up between two files."""
     with pytest.raises(StoppedError):
-        fingerprint(folder, stopped=lambda: True)
+        merkle_digest(folder, stopped=lambda: True)
