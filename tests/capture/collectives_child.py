@@ -1,4 +1,4 @@
-"""A rank that trains with collectives of all kinds; started by torchrun from test_collectives.py."""
+"""Two ranks that train with collectives of all kinds, for test_collectives.py; one import of torch for both."""
 
 import json
 import sys
@@ -7,12 +7,14 @@ import time
 from pathlib import Path
 
 import torch
-from torch import distributed
+from torch import distributed, multiprocessing
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from ranklake import capture
 
+RANKS = 2
 STEPS = 4
 
 
@@ -67,8 +69,6 @@ def ddp(run, rank):
 
 def sharded(run, rank):
     """FSDP2 trains; its collectives are torch.distributed's."""
-    from torch.distributed.fsdp import fully_shard
-
     run.collectives()
     net = model()
     for layer in net:
@@ -101,10 +101,10 @@ def calls(run, rank, before):
     return {"restored": distributed.all_reduce is before, "failed": failed, "gathered": out.tolist()}
 
 
-def main():
-    spool, local = sys.argv[1:3]
-    distributed.init_process_group("gloo")
-    rank = distributed.get_rank()
+def record(rank, spool, local):
+    """Train, and write down beside the spool what this rank saw."""
+    store = f"file://{Path(spool).parent}/store"
+    distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=RANKS)
     run = capture.start(job="job", run="run", spool=spool, local_dir=local)
     run.coordinates(dp=rank, pp=0)
     before = distributed.all_reduce
@@ -117,4 +117,5 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    torch.set_num_threads(1)
+    multiprocessing.start_processes(record, sys.argv[1:3], RANKS, start_method="fork")

@@ -54,4 +54,5 @@ def train(rank, folder):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])  # loads as much as torch again, once for all ranks
     multiprocessing.start_processes(train, (sys.argv[1],), RANKS, start_method="fork")

@@ -17,8 +17,7 @@ LATE_S = 0.05
 
 def train(folder):
     """Run the child on two ranks; return what each said, and its spans."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(CHILD)]
-    command += [str(folder / "spool"), str(folder / "local")]
+    command = [sys.executable, str(CHILD), str(folder / "spool"), str(folder / "local")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     said = [json.loads((folder / f"said-{rank}.json").read_text()) for rank in range(2)]
