@@ -13,7 +13,7 @@ from ranklake.lake.contracts.checks.registry import kind_of
 from ranklake.lake.contracts.errors import UnknownTableError
 from ranklake.lake.contracts.load import load_contracts, load_metrics
 from ranklake.lake.delta.commit import files, files_digest
-from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.delta.tables import latest
 from ranklake.lake.plans.driver import drive, finish
 from ranklake.lake.plans.kinds import QUARANTINE
 from ranklake.lake.plans.ledger import append_own
@@ -132,7 +132,7 @@ def _chosen(
 
 
 def _partitions(lake: "Lake", contract: "Contract") -> list[Partition]:
-    handle = delta_table(lake, contract.table)
+    handle = latest(lake, contract.table)
     if handle is None:
         return []
     live = files(handle)
@@ -150,7 +150,7 @@ def _done(last: Standing | None, suite: Suite, part: Partition) -> bool:
 
 def _as_stored(lake: "Lake", contract: "Contract") -> "Contract":
     """Return the contract with the columns that the table has: it may be older than its contract."""
-    handle = delta_table(lake, contract.table)
+    handle = latest(lake, contract.table)
     if handle is None:  # a listing that lacks what a moment ago was there
         raise LakeError(f"table {contract.table} is gone", where=lake.uri, mend="run it again")
     stored = {column.name for column in handle.schema().fields}

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.delta.commit import files, files_digest
-from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.delta.tables import latest
 from ranklake.lake.governance.retention_plans import RETENTION_PLANS, Item, RetentionPlan, add_entry, plan_name
 from ranklake.lake.governance.retired import RAW
 from ranklake.lake.plans.driver import finish
@@ -55,7 +55,7 @@ def due(
     for contract in contracts.values():
         policy = policies.by_class[contract.retention]
         cutoff = policy.cutoff(as_of)
-        handle = delta_table(lake, contract.table) if cutoff is not None else None
+        handle = latest(lake, contract.table) if cutoff is not None else None
         if cutoff is None or handle is None:
             continue
         live = files(handle)

@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.integrity import reading, refuse_damaged
-from ranklake.lake.delta.tables import asking, delta_table
+from ranklake.lake.delta.tables import asking, latest
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
@@ -63,7 +63,7 @@ def read_files(
     """Yield (path relative to the table, its rows) for each live file; arguments as for `read`."""
     if version == -1:
         return
-    table = delta_table(lake, contract.table)
+    table = latest(lake, contract.table)
     if table is None:
         return
     if version is not None:

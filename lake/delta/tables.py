@@ -21,6 +21,9 @@ CONTRACT_VERSION: Final = "ranklake.contractVersion"
 """Property of a table: version of the contract that it was made from, or last migrated to."""
 
 
+_MARKS: Final = ("size", "ino", "mtime", "ETag", "etag", "LastModified", "last_modified", "updated")
+"""What file systems say of a file that changes with it, a disk's and the stores', each under its own name."""
+
 _LOOKS: Final = 3
 """Others may commit between a listing and the look for what comes next, so both are done again, a few times."""
 
@@ -107,21 +110,32 @@ def latest(lake: "Lake", name: str) -> DeltaTable | None:
     For who looks at once and lets go: the next who asks moves it on. Who commits by what he read needs a handle of his
     own. Opening a table costs more the more files it has, news of it do not. Raises as `delta_table`.
     """
-    handle: DeltaTable | None = lake.opened.pop(name, None)
+    found: tuple[DeltaTable | None, tuple[object, ...] | None] = lake.opened.pop(name, (None, None))
+    handle, mark = found
+    version = None if handle is None else handle.version()
     if handle is not None:
         try:
-            # News of a table that was lost, or made anew with fewer versions, are none, and no error.
-            commit = lake.path("tables", name, "_delta_log", f"{handle.version():020}.json")
-            if lake.fs.exists(commit):
+            # News of a table that was lost, or made anew, are none, and no error.
+            if mark is not None and _mark(lake, name, handle.version()) == mark:
                 handle.update_incremental()
             else:
                 handle = None
         except (DeltaError, OSError, ValueError):  # whatever it is, opening it anew meets it, and says so
             handle = None
-    handle = handle or delta_table(lake, name)
+    if handle is None:
+        handle, version = delta_table(lake, name), None
     if handle is not None:
-        lake.opened[name] = handle
+        lake.opened[name] = (handle, mark if handle.version() == version else _mark(lake, name, handle.version()))
     return handle
+
+
+def _mark(lake: "Lake", name: str, version: int) -> tuple[object, ...] | None:
+    """Return what tells a commit's file from one of the same name in a table made anew; None where it is gone."""
+    try:
+        info = lake.fs.info(lake.path("tables", name, "_delta_log", f"{version:020}.json"))
+    except OSError:
+        return None
+    return tuple(str(info.get(key)) for key in _MARKS)
 
 
 def ensure_table(lake: "Lake", contract: "Contract") -> DeltaTable:

@@ -22,12 +22,10 @@ from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import files, files_digest
 from ranklake.lake.delta.read import read, read_some
-from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.delta.tables import latest
 from ranklake.lake.query.scan import live_files
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
-
     from ranklake.lake.storage.store import Lake
 
 WHOLE: Final = ""
@@ -47,8 +45,8 @@ class Snapshot:
 
     Attributes
     ----------
-    handle, version
-        The open table; None and `ABSENT` where it was never written.
+    version
+        Delta's; `ABSENT` where it was never written.
     digests
         Of every date that has files.
     live
@@ -56,7 +54,6 @@ class Snapshot:
     """
 
     table: str
-    handle: "DeltaTable | None" = None
     version: int = ABSENT
     digests: Mapping[date, str] = field(default_factory=dict)
     live: pa.Table | None = None
@@ -109,15 +106,15 @@ class Snapshot:
 
 
 def snapshot(lake: "Lake", table: str) -> Snapshot:
-    """Open a table as it is now."""
-    handle = delta_table(lake, table)
+    """Look at a table as it is now."""
+    handle = latest(lake, table)
     if handle is None:
         return Snapshot(table)
     named: dict[date, list[str]] = defaultdict(list)
     live = files(handle)
     for row in live.select(["path", "date"]).to_pylist():
         named[row["date"]].append(row["path"])
-    return Snapshot(table, handle, handle.version(), {day: files_digest(paths) for day, paths in named.items()}, live)
+    return Snapshot(table, handle.version(), {day: files_digest(paths) for day, paths in named.items()}, live)
 
 
 def _bound(row: Mapping[str, Any], columns: Sequence[str], side: Literal["min", "max"], most: timedelta) -> date:

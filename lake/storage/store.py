@@ -65,7 +65,8 @@ class Lake:
     config
         What the operator configured of it.
     opened
-        Handles on tables that `ranklake.lake.delta.tables.latest` keeps, by name. They stay in this process.
+        Handles on tables that `ranklake.lake.delta.tables.latest` keeps, by name, each with what tells its last commit
+        from another. They stay in this process.
     sound
         Data files that `ranklake.lake.delta.integrity` found sound, by path, each as it was then. Likewise.
     """

@@ -9,6 +9,7 @@ from segments import put_segment, step_rows
 
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import number_of, swap
+from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table, ensure_table, latest
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.plans.workers import InProcess
@@ -75,6 +76,17 @@ def test_the_kept_handle_of_a_table_that_is_gone_is_none(lake, tmp_path):
     shutil.rmtree(table)
     assert ensure_table(lake, contract("steps")).version() == 0
     assert latest(lake, "steps").version() == 0
+
+
+def test_a_table_made_anew_with_as_many_commits_is_another(lake, tmp_path):
+    """The kept handle goes by the file of its commit, not by the commit's number: what is read is what is there."""
+    assert read(lake, contract("steps")).num_rows == 5
+    shutil.rmtree(tmp_path / "lake")
+    put_segment(tmp_path / "other", step_rows(9, incarnation=8))
+    other = Lake.create(lake.uri)
+    ingest(other, Spool(str(tmp_path / "other")), InProcess())
+    assert delta_table(other, "steps").version() == 1
+    assert read(lake, contract("steps")).num_rows == 9
 
 
 def test_a_log_that_fails_after_it_was_opened_is_said_in_one_line(lake):

@@ -344,6 +344,6 @@ def test_raw_bytes_stay_while_listings_of_a_log_differ(lake, spool, monkeypatch)
         handle = delta_table(lake, table)
         return handle if table != "segments" else DeltaTable(lake.table_uri(table), version=handle.version() - 1)
 
-    monkeypatch.setattr(read_module, "delta_table", lacking)
+    monkeypatch.setattr(read_module, "latest", lacking)
     assert read(lake, contract("segments")).num_rows == 0
     assert list(garbage(lake, timedelta(0))) == []
