@@ -1,6 +1,8 @@
 """Flows that ran once, on a Prefect server of their own, for all tests that ask what its API tells of them."""
 
+import fcntl
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -45,8 +47,24 @@ class Scenario:
 
 @pytest.fixture(scope="session")
 def scenario(tmp_path_factory):
-    """Run the flows of `flow_scenario` over two ranks of 50 steps, one of which was recorded twice."""
-    folder = tmp_path_factory.mktemp("flows")
+    """Run the flows of `flow_scenario` over two ranks of 50 steps, one of which was recorded twice.
+
+    They run once for all workers of the suite: whoever asks first runs them, and others wait.
+    """
+    place = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        place = place.parent
+    folder = place / "flows"
+    with (place / "flows.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "told.json").exists():
+            play(folder)
+    return Scenario(folder, json.loads((folder / "told.json").read_text()))
+
+
+def play(folder):
+    """Run them in a folder, and leave there what the server told."""
+    folder.mkdir()
     spool = folder / "spool"
     for rank in range(2):
         put_segment(spool, step_rows(50, rank=rank, incarnation=7 + rank))
@@ -56,4 +74,3 @@ def scenario(tmp_path_factory):
     command = [sys.executable, str(SCENARIO), *map(str, (folder, folder / "lake", spool, f"file:{config}"))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=420, check=False)
     assert done.returncode == 0, done.stderr
-    return Scenario(folder, json.loads((folder / "told.json").read_text()))

@@ -16,6 +16,8 @@ from pathlib import Path
 
 from ranklake.flows.embedded import run_pipeline
 from ranklake.flows.settings import FlowSettings
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.delta.read import read
 from ranklake.lake.governance.proposals import ProposalError
 from ranklake.lake.plans.units import Unit, carry_out, watched_by
 from ranklake.lake.storage.store import LakeUnreachableError, NotALakeError
@@ -107,6 +109,8 @@ def main(folder, lake, spool, storage):
     os.environ["PREFECT_LOGGING_LEVEL"] = "INFO"
     settings = FlowSettings(lake, spool, storage=storage)
     done = run_pipeline(settings, folder / "prefect")
+    stored = settings.context().open_lake()
+    rows = {table: read(stored, contract(table)).num_rows for table in ("steps", "step_rollup")}
     from ranklake.flows.stage_flows import retention_apply_flow, retention_plan_flow
 
     plan = asyncio.run(retention_plan_flow(settings))["plan"]["retention_plan"]
@@ -117,7 +121,7 @@ def main(folder, lake, spool, storage):
     asyncio.run(retention_plan_flow(settings))
     _probe()
     told = asyncio.run(_told())
-    (folder / "told.json").write_text(json.dumps({"done": done, **told}, default=str))
+    (folder / "told.json").write_text(json.dumps({"done": done, "rows": rows, **told}, default=str))
 
 
 if __name__ == "__main__":
