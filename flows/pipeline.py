@@ -19,6 +19,9 @@ async def pipeline_flow(settings: FlowSettings) -> dict[str, Any]:
 
     A failed check stops nothing, nor does a damaged file: they are findings about the data. But the flow ends Failed
     for them, by `ChecksFailedError` or `DamageError`, once all is done.
+
+    Args:
+        settings: Which lake, and which ranklake.toml to read where the flow runs. Never holds a secret.
     """
     run_log.attach()
     async with one_driver(settings.context().lake_uri):

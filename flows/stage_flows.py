@@ -16,6 +16,7 @@ from ranklake.flows.artifacts import Progress
 from ranklake.flows.headlines import headline
 from ranklake.flows.lineage import Lineage
 from ranklake.flows.one_driver import one_driver
+from ranklake.flows.parameters import documented
 from ranklake.flows.retrying import RETRIES
 from ranklake.flows.settings import FlowSettings
 from ranklake.flows.stages import STAGES, Done, Stage
@@ -66,7 +67,6 @@ def stage_flow(stage: Stage) -> Flow[..., Any]:
 def _named(function: Any, stage: Stage, kind: str) -> None:  # noqa: ANN401 - functions have what mypy does not know of
     """Give a function the name, the text and the parameters that Prefect shows and validates."""
     function.__name__ = function.__qualname__ = f"{stage.name}_{kind}"
-    function.__doc__ = stage.summary
     options = [
         one.replace(kind=Parameter.KEYWORD_ONLY)
         for one in signature(stage.work).parameters.values()
@@ -74,6 +74,7 @@ def _named(function: Any, stage: Stage, kind: str) -> None:  # noqa: ANN401 - fu
     ]
     settings = Parameter("settings", Parameter.POSITIONAL_OR_KEYWORD, annotation=FlowSettings)
     function.__signature__ = Signature([settings, *options], return_annotation=Done)
+    function.__doc__ = documented(stage.summary, function.__signature__.parameters)
 
 
 FLOWS: Final[dict[str, Any]] = {one.name: stage_flow(one) for one in STAGES}

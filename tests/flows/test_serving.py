@@ -6,9 +6,12 @@ import select
 import stat
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
+from prefect.utilities.callables import parameter_schema
 
+from ranklake.flows.deployments import DEPLOYMENTS
 from ranklake.flows.serving.child import Condensed
 from ranklake.flows.serving.environment import DatabaseError, HostError, adopt, check_host, database_url, url_of
 from ranklake.flows.serving.home import LOCK, Home, HomeError, HomeTakenError
@@ -105,3 +108,14 @@ def test_a_traceback_is_told_by_its_last_line():
     condensed = Condensed()
     assert [line for line in lines if condensed.keeps(line)] == ["before", "ValueError: no"]
     assert condensed.keeps("    indented, and no traceback")
+
+
+@pytest.mark.parametrize("one", DEPLOYMENTS, ids=lambda one: one.name)
+def test_parameters_are_described_and_none_holds_a_secret(one):
+    """Each parameter of each deployment has a type and a description; what a deployment gives is one of them."""
+    module, _, name = one.entrypoint.partition(":")
+    schema = parameter_schema(getattr(import_module(module), name))
+    assert set(one.parameters) < set(schema.properties)
+    for told in (*schema.properties.values(), *schema.definitions["FlowSettings"]["properties"].values()):
+        assert told["description"]
+        assert {"type", "$ref", "anyOf"} & set(told)
