@@ -16,6 +16,7 @@ from prefect.client.schemas.filters import (
     FlowRunFilterDeploymentId,
     FlowRunFilterId,
     FlowRunFilterParentFlowRunId,
+    FlowRunFilterParentTaskRunId,
     FlowRunFilterState,
     FlowRunFilterStateType,
     TaskRunFilter,
@@ -53,6 +54,37 @@ async def begun(client: "PrefectClient", deployments: Iterable[UUID]) -> list[An
             state=FlowRunFilterState(type=FlowRunFilterStateType(any_=_BEGUN)),
         ),
         limit=_MOST,
+    )
+
+
+async def left_below(client: "PrefectClient") -> list[Any]:
+    """Return runs that have tasks or sub-flows which are begun, and that were themselves cut off.
+
+    Whoever reports a killed run's end, as Prefect's worker does, says nothing of what is below it.
+    """
+    cut = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.CRASHED, StateType.CANCELLED]))
+    tasks = await client.read_task_runs(
+        flow_run_filter=FlowRunFilter(state=cut),
+        task_run_filter=TaskRunFilter(state=TaskRunFilterState(type=TaskRunFilterStateType(any_=_BEGUN))),
+        limit=_MOST,
+    )
+    above = {one.flow_run_id for one in tasks if one.flow_run_id is not None}
+    subflows = await client.read_flow_runs(
+        flow_run_filter=FlowRunFilter(
+            parent_task_run_id=FlowRunFilterParentTaskRunId(is_null_=False),
+            state=FlowRunFilterState(type=FlowRunFilterStateType(any_=_BEGUN)),
+        ),
+        limit=_MOST,
+    )
+    for one in subflows:
+        assert one.parent_task_run_id is not None
+        parent = (await client.read_task_run(one.parent_task_run_id)).flow_run_id
+        if parent is not None:
+            above.add(parent)
+    if not above:
+        return []
+    return await client.read_flow_runs(
+        flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=list(above)), state=cut), limit=_MOST
     )
 
 

@@ -35,7 +35,7 @@ from ranklake.flows.deployments import deployments
 from ranklake.flows.register import Registered, register
 from ranklake.flows.serving.child import LEASH, Child, kill_left_behind
 from ranklake.flows.serving.environment import LEASES, MARK, for_server, for_worker, url_of
-from ranklake.flows.serving.runs import begun, collapse_overdue, end, free_limits, running_ids
+from ranklake.flows.serving.runs import begun, collapse_overdue, end, free_limits, left_below, running_ids
 from ranklake.flows.settings import FlowSettings
 
 if TYPE_CHECKING:
@@ -181,7 +181,11 @@ class _Up:
             if at_once or run.id in self.missing:
                 await end(client, run, StateType.CRASHED, _LOST)
                 self.say(f"run {run.name} is marked Crashed: {_LOST}")
-        self.missing = {run.id for run in lost}
+        cut = await left_below(client)
+        for run in cut:
+            if at_once or run.id in self.missing:
+                await end(client, run, StateType.CRASHED, _LOST)
+        self.missing = {run.id for run in (*lost, *cut)}
 
     async def _keep(self, server: Child, worker: Child) -> None:
         """Keep both alive until told to stop."""

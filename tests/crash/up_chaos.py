@@ -89,7 +89,7 @@ def overlaps(runs):
     """Return pairs of runs of one deployment that worked at the same time."""
     by = {}
     for one in runs:
-        if one["deployment_id"] and one["start_time"] and one["end_time"]:
+        if one["deployment_id"] and one["run_count"] and one["start_time"] and one["end_time"]:
             span = datetime.fromisoformat(one["start_time"]), datetime.fromisoformat(one["end_time"]), one["name"]
             by.setdefault(one["deployment_id"], []).append(span)
     pairs = []

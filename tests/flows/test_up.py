@@ -1,15 +1,19 @@
 """``ranklake up`` for real: one of them for all tests here that only look, and it is killed piece by piece."""
 
+import asyncio
 import signal
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 import pytest
+from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from segments import put_segment, step_rows
-from serving import Up, wait_for
+from serving import PATIENCE_S, Up, wait_for
 
 from ranklake.cli import run
 from ranklake.flows.deployments import DEPLOYMENTS
+from ranklake.flows.serving.runs import collapse_overdue
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.read import read
 from ranklake.lake.storage.store import Lake
@@ -17,6 +21,7 @@ from ranklake.lake.storage.store import Lake
 SECRET = "q8Zr3xKpW1vT6yLmN4cJ9sHd2fGb7aQe"
 ELSEWHERE = "planted9vXs2LkQw7TzR4mB8nYc5HdJ1"
 pytestmark = pytest.mark.slow
+CANCEL = {"state": {"type": "CANCELLED"}, "force": True}
 LEAKY = pytest.mark.leaky("Prefect's client starts a thread with an event loop that stays as long as the process")
 
 
@@ -51,9 +56,14 @@ def test_all_deployments_are_served(up):
     assert there["deep-check"]["parameters"]["with_scrub"] is True
 
 
+@pytest.mark.timeout(600)
 def test_what_lies_in_the_spool_is_brought_in_without_a_hand(up):
     """The pipeline runs at once: rows are in the lake, checked and rolled up."""
-    wait_for("a run of the pipeline", lambda: [one for one in up.runs("pipeline") if one["state_type"] == "COMPLETED"])
+
+    def completed():
+        return [one for one in up.runs("pipeline") if one["state_type"] == "COMPLETED"]
+
+    wait_for("a run of the pipeline", completed, 2 * PATIENCE_S)  # of all its tasks; SQLite may be busy for a minute
     lake = Lake.open(str(up.folder / "lake"))
     assert read(lake, contract("steps")).num_rows == 50
     assert read(lake, contract("step_rollup")).num_rows == 50
@@ -64,6 +74,49 @@ def test_the_scheduler_plans_runs(up):
     """Runs of scheduled deployments are planned ahead; those by name only have none."""
     wait_for("a planned run", lambda: [one for one in up.runs("upkeep") if one["state_type"] == "SCHEDULED"])
     assert not up.runs("rollup")
+
+
+def test_a_broken_configuration_fails_the_run_and_no_more(up):
+    """While `up` runs, the file is edited into nonsense: the run fails with the line and the mend; the next goes on."""
+    file = up.folder / "ranklake.toml"
+    before = file.read_text()
+    file.write_text(f"{before}dask.worker = 2\n")
+    broken = up.run("catalog")
+    wait_for("the end of the run", lambda: up.state(broken) == "FAILED")
+    file.write_text(before)
+    message = up.ask(f"flow_runs/{broken}")["state"]["message"]
+    assert "unknown key 'worker'" in message
+    assert "did you mean 'workers'?" in message
+    mended = up.run("catalog")
+    wait_for("the next run", lambda: up.state(mended) == "COMPLETED")
+
+
+@LEAKY
+def test_late_runs_collapse_to_one(server):
+    """Of six runs that came due while nobody was there, `up` leaves the newest when it starts, and tells why."""
+    worker = server.child("worker")
+    found = server.deployments()["upkeep"]["id"]
+    worker.suspend()
+    try:
+        now = datetime.now(UTC)
+        window = {"start_time": (now - timedelta(days=6)).isoformat(), "end_time": now.isoformat()}
+        server.ask(f"deployments/{found}/schedule", **window, min_runs=6, max_runs=6)
+        overdue = [one for one in server.runs("upkeep") if one["expected_start_time"] < datetime.now(UTC).isoformat()]
+        assert len(overdue) == 6
+
+        async def collapse():
+            async with get_client() as client:
+                return await collapse_overdue(client, [UUID(found)])
+
+        assert asyncio.run(collapse()) == (5, {UUID(found)})
+        after = {one["id"]: one["state"] for one in server.runs("upkeep")}
+        states = [after[one["id"]] for one in overdue]
+        assert [state["name"] for state in states[:-1]] == ["Superseded"] * 5
+        assert states[-1]["type"] == "SCHEDULED"
+        assert overdue[-1]["name"] in states[0]["message"]
+        wait_for("the end of it", lambda: server.asked(f"flow_runs/{overdue[-1]['id']}/set_state", **CANCEL))
+    finally:
+        worker.resume()
 
 
 @pytest.fixture
@@ -175,6 +228,25 @@ def test_a_killed_worker_leaves_no_run_in_running(up):
     tasks = up.ask("task_runs/filter", flow_runs={"id": {"any_": [following]}})
     assert tasks
     assert min(datetime.fromisoformat(one["start_time"]) for one in tasks) > free
+
+
+def test_a_killed_run_leaves_no_sub_flow_in_running(up):
+    """The process of a pipeline's run is killed: the run ends Crashed, and so does what was begun below it."""
+    of_pipeline = {"deployments": {"name": {"any_": ["pipeline"]}}}
+    wait_for("the end of the first run", lambda: up.runs("pipeline") and not begun(up, of_pipeline))
+    killed = up.run("pipeline")
+    below = {"flow_runs": {"parent_flow_run_id": {"any_": [killed]}}}
+    wait_for("a sub-flow at work", lambda: [one for one in begun(up, below) if one["state_type"] == "RUNNING"])
+    for one in up.members():
+        if "prefect.engine" in " ".join(one.cmdline()):
+            one.kill()
+    wait_for("the end of the run", lambda: up.state(killed) == "CRASHED")
+    wait_for("the end of what is below it", lambda: up.asked("flow_runs/filter", **below) and not begun(up, below))
+
+
+def begun(up, body):
+    """Return the runs of a query that are begun and not ended."""
+    return [one for one in up.asked("flow_runs/filter", **body) or [] if one["state_type"] in {"PENDING", "RUNNING"}]
 
 
 def test_ctrl_c_leaves_nothing_behind(up):
