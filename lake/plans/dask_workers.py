@@ -3,10 +3,11 @@
 Only descriptions of work and of its results pass through the scheduler; rows never do.
 """
 
+import gc
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from importlib import import_module
@@ -157,12 +158,7 @@ def workers(section: DaskSection = _DEFAULT) -> Iterator[OnDask]:
             if not os.path.isfile(path):  # noqa: PTH113 - as Dask takes it
                 raise WorkersError("no such file", where=f"[dask] {name} = {path}", mend="name a PEM file")
         security = {"security": Security(require_encryption=True, **tls)} if tls else {}
-        try:
-            client = Client(address, timeout="10s", **security)
-        except (OSError, TimeoutError, ValueError, RuntimeError, TypeError) as error:
-            mend = "start a scheduler there, or leave the address out for a local cluster"
-            raise WorkersError(f"no Dask scheduler answers: {error}", where=address, mend=mend) from error
-        with client:
+        with _client(address, security) as client:
             _LOG.info("Dask scheduler %s, dashboard %s", address, client.dashboard_link or "none")
             yield OnDask(client, is_ours=False)
         return
@@ -177,6 +173,23 @@ def workers(section: DaskSection = _DEFAULT) -> Iterator[OnDask]:
         os.environ.pop(_PURGE, None)
     with cluster, Client(cluster) as client:
         yield OnDask(client)
+
+
+def _client(address: str, security: Mapping[str, Any]) -> Any:  # noqa: ANN401 - distributed ships no types
+    """Return a client of the scheduler at an address. Raises `WorkersError`.
+
+    A client that reached nobody is collected here. Dask closes it when it is collected, under a lock that each client
+    takes to start: within the start of the next one it would wait for itself for ever.
+    """
+    from distributed import Client
+
+    try:
+        return Client(address, timeout="10s", **security)
+    except (OSError, TimeoutError, ValueError, RuntimeError, TypeError) as error:
+        told = str(error)
+    gc.collect()
+    mend = "start a scheduler there, or leave the address out for a local cluster"
+    raise WorkersError(f"no Dask scheduler answers: {told}", where=address, mend=mend)
 
 
 @contextmanager

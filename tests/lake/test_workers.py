@@ -1,5 +1,6 @@
 """Dask clusters: nobody else gets into a local one, and one by address is spoken to as configuration says."""
 
+import gc
 import json
 import os
 import socket
@@ -90,6 +91,7 @@ def test_nobody_else_connects_to_a_local_cluster():
                 Client(plain, timeout="2s", security=security),
             ):
                 pass
+            gc.collect()  # else it would be closed whenever it is collected: within the start of the next one, for ever
         said = [one.cmdline() + list(one.environ().values()) for one in ours()]
         assert "PRIVATE KEY" not in json.dumps(said)
         assert crew.run(abs, [-1, 2]) == [1, 2]
@@ -112,11 +114,16 @@ def test_a_cluster_by_address_is_spoken_to_by_tls_where_configured(tmp_path, mon
         address = process.stdout.readline().strip()
         with workers(replace(load_config().dask, address=address)) as crew:
             assert crew.room().tasks == 1
+        gc.collect()
+        gc.disable()
         with (
-            pytest.raises(WorkersError, match="no Dask scheduler answers"),
+            pytest.raises(WorkersError, match="no Dask scheduler answers") as error,
             workers(replace(load_config().dask, address=address.replace("tls", "tcp"))),
         ):
             pass
+        gc.enable()
+        left = [one for one in gc.get_objects() if type(one) is Client and one.status != "closed"]
+        assert not left, f"{error}: collected within the start of the next client, it would wait for itself for ever"
         process.communicate("", timeout=30)
     (tmp_path / "tls_client_key").unlink()
     with pytest.raises(WorkersError, match="tls_client_key"), workers(replace(load_config().dask, address=address)):
