@@ -89,9 +89,14 @@ class Up:
         return int(wait_for("ready", told)[0])
 
     def ask(self, path, **body):
-        """Ask Prefect's API: GET, or POST where there is a body."""
+        """Ask Prefect's API: GET, or POST where there is a body; again where it says that its database is busy."""
         url = f"http://127.0.0.1:{self.port}/api/{path}"
-        found = httpx.post(url, json=body, timeout=30) if body else httpx.get(url, timeout=30)
+
+        def answer():
+            found = httpx.post(url, json=body, timeout=30) if body else httpx.get(url, timeout=30)
+            return None if found.status_code == httpx.codes.SERVICE_UNAVAILABLE else found
+
+        found = wait_for("an answer", answer)
         found.raise_for_status()
         return found.json() if found.content else None
 
