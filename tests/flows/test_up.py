@@ -76,6 +76,7 @@ def test_the_scheduler_plans_runs(up):
     assert not up.runs("rollup")
 
 
+@pytest.mark.crash
 def test_a_broken_configuration_fails_the_run_and_no_more(up):
     """While `up` runs, the file is edited into nonsense: the run fails with the line and the mend; the next goes on."""
     file = up.folder / "ranklake.toml"

@@ -45,10 +45,13 @@ def blocks(language):
 
 
 COMMANDS = [
-    (page, line.split("#")[0].strip())
-    for page, text in blocks("sh")
-    for line in text.replace("\\\n", " ").splitlines()
-    if line.strip() and not line.startswith(("#", *ELSEWHERE))
+    (page, command)
+    for command, page in {
+        line.split("#")[0].strip(): page  # a command that more than one page gives is run once
+        for page, text in blocks("sh")
+        for line in text.replace("\\\n", " ").splitlines()
+        if line.strip() and not line.startswith(("#", *ELSEWHERE))
+    }.items()
 ]
 
 
