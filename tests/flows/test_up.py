@@ -76,7 +76,6 @@ def test_the_scheduler_plans_runs(up):
     assert not up.runs("rollup")
 
 
-@pytest.mark.crash
 def test_a_broken_configuration_fails_the_run_and_no_more(up):
     """While `up` runs, the file is edited into nonsense: the run fails with the line and the mend; the next goes on."""
     file = up.folder / "ranklake.toml"
@@ -201,7 +200,6 @@ def test_only_loopback_is_listened_at(up):
     assert up.home.stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.crash
 def test_a_killed_server_is_started_again(up):
     """The server is killed: it is told, another one answers, and what was registered is still there."""
     up.child("uvicorn").kill()
@@ -210,7 +208,6 @@ def test_a_killed_server_is_started_again(up):
     assert {one.name for one in DEPLOYMENTS} <= set(up.deployments())
 
 
-@pytest.mark.crash
 def test_a_killed_worker_leaves_no_run_in_running(up):
     """The worker is killed with a run in flight, which is marked Crashed. The next one completes, but not at once.
 
@@ -233,7 +230,6 @@ def test_a_killed_worker_leaves_no_run_in_running(up):
     assert min(datetime.fromisoformat(one["start_time"]) for one in tasks) > free
 
 
-@pytest.mark.crash
 def test_a_killed_run_leaves_no_sub_flow_in_running(up):
     """The process of a pipeline's run is killed: the run ends Crashed, and so does what was begun below it."""
     of_pipeline = {"deployments": {"name": {"any_": ["pipeline"]}}}
