@@ -10,7 +10,7 @@ from typing import Any, Final
 import yaml
 
 from ranklake.errors import RanklakeError
-from ranklake.flows.deployments import Deployment, deployments
+from ranklake.flows.deployments import ANCHOR, Deployment, deployments
 
 CONFIG: Final = "/etc/ranklake/ranklake.toml"
 POOL: Final = "ranklake"
@@ -38,7 +38,7 @@ def _entry(one: Deployment) -> dict[str, Any]:
     when: dict[str, Any] = {"slug": one.name, "timezone": "UTC"}
     when |= {"cron": schedule.cron} if schedule.cron else {"interval": schedule.every_s}
     if schedule.every_s:
-        when["anchor_date"] = "2020-01-01T00:00:00+00:00"
+        when["anchor_date"] = ANCHOR.isoformat()
     return {
         "name": one.name,
         "entrypoint": one.entrypoint,

@@ -5,11 +5,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Final
 
 OWNED: Final = "ranklake"
 """Tag of every deployment of ours. What does not carry it is somebody else's, whatever its name."""
 PIPELINE_EVERY_S: Final = 300
+ANCHOR: Final = datetime(2020, 1, 1, tzinfo=UTC)
+"""From when intervals are counted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -15,7 +15,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.types.entrypoint import EntrypointType
 
 from ranklake.errors import RanklakeError
-from ranklake.flows.deployments import OWNED, Deployment, Schedule
+from ranklake.flows.deployments import ANCHOR, OWNED, Deployment, Schedule
 from ranklake.flows.one_driver import limit_name
 from ranklake.flows.settings import FlowSettings
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from prefect.client.orchestration import PrefectClient
     from prefect.client.schemas.responses import DeploymentResponse
 
-_ANCHOR: Final = datetime(2020, 1, 1, tzinfo=UTC)
 _ONE: Final = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW)
 
 
@@ -124,5 +123,5 @@ def _schedules(name: str, schedule: Schedule) -> list[DeploymentScheduleCreate]:
         return []
     if schedule.cron:
         return [DeploymentScheduleCreate(schedule=CronSchedule(cron=schedule.cron, timezone="UTC"), slug=name)]
-    every = IntervalSchedule(interval=timedelta(seconds=schedule.every_s), anchor_date=_ANCHOR, timezone="UTC")
+    every = IntervalSchedule(interval=timedelta(seconds=schedule.every_s), anchor_date=ANCHOR, timezone="UTC")
     return [DeploymentScheduleCreate(schedule=every, slug=name)]

@@ -5,8 +5,16 @@ from dataclasses import asdict
 
 import click
 
-from ranklake.commands.options import configured, dask_option, given, json_option, lake_option, spool_option
-from ranklake.flows.deployments import PIPELINE_EVERY_S, deployments
+from ranklake.commands.options import (
+    configured,
+    dask_option,
+    every_option,
+    given,
+    json_option,
+    lake_option,
+    spool_option,
+)
+from ranklake.flows.deployments import deployments
 from ranklake.flows.settings import FlowSettings, flow_settings
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, table_lines
@@ -30,13 +38,7 @@ from ranklake.views.table import TextColumn, table_lines
     help="Path of ranklake.toml where the flows run; default: that of the file here.",
 )
 @click.option("--image", default="", metavar="IMAGE", help="Image with ranklake, for docker and kubernetes.")
-@click.option(
-    "--every-s",
-    default=PIPELINE_EVERY_S,
-    show_default=True,
-    type=click.IntRange(min=1),
-    help="Time between runs of the pipeline, in seconds.",
-)
+@every_option
 @click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 @json_option
 @click.pass_context

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from ranklake.config import Config, load_config
+from ranklake.flows.deployments import PIPELINE_EVERY_S
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _GIVEN: Final = "ranklake.given"
@@ -69,6 +70,13 @@ def overriding(*names: str, place: str, required: bool = False, **attributes: An
 lake_option = overriding("--lake", place="lake.uri", required=True, metavar="URI", help="URI or folder of the lake.")
 spool_option = overriding(
     "--spool", place="spool.uri", required=True, metavar="URI", help="URI or folder of the spool."
+)
+every_option = click.option(
+    "--every-s",
+    default=PIPELINE_EVERY_S,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Time between runs of the pipeline, in seconds.",
 )
 dask_option = overriding(
     "--dask",

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import click
 
-from ranklake.commands.options import configured, dask_option, given, lake_option, spool_option
-from ranklake.flows.deployments import PIPELINE_EVERY_S
+from ranklake.commands.options import configured, dask_option, every_option, given, lake_option, spool_option
 from ranklake.flows.serving.environment import adopt, check_host, database_url, url_of
 from ranklake.flows.serving.home import Home
 from ranklake.flows.settings import flow_settings
@@ -33,13 +32,7 @@ _PORT = 4200
     default="",
     help="PostgreSQL in place of SQLite: env:NAME or file:/path of an address such as postgresql+asyncpg://…",
 )
-@click.option(
-    "--every-s",
-    default=PIPELINE_EVERY_S,
-    show_default=True,
-    type=click.IntRange(min=1),
-    help="Time between runs of the pipeline, in seconds.",
-)
+@every_option
 @click.pass_context
 def up(ctx: click.Context, home: Path, host: str, port: int, database: str, every_s: int) -> None:
     """Serve all deployments here: a local Prefect server with its UI, and a worker that runs what is due.
