@@ -53,9 +53,15 @@ def gx_version() -> str:
     return version("great_expectations")
 
 
+def judge(
+    contract: "Contract", rows: object, expectations: "Sequence[Expectation]", *, classified: bool
+) -> "list[Verdict]":
+    """Put rows to this process's `Judge`, which is made when it is first asked: that takes seconds."""
+    return _one()(contract, rows, expectations, classified=classified)
+
+
 @cache
-def judge() -> "Judge":
-    """Return this process's judge, which is made when it is first asked for: that takes seconds."""
+def _one() -> "Judge":
     return Judge()
 
 

@@ -1,7 +1,7 @@
 """One scan of one partition: all its expectations, in batches of bounded size, their counts summed up.
 
-Great Expectations judges the first rows of the partition, and of the rest what the screen does not clear: at a
-microsecond and more for each value it is not asked what a column's extremes already tell.
+Great Expectations judges what the screen does not clear: at seconds for its import, and a microsecond and more for
+each value, it is not asked what a column's extremes already tell.
 """
 
 from contextlib import ExitStack
@@ -23,17 +23,17 @@ from ranklake.quality.keys import Hashes, repeated
 from ranklake.quality.screen import Screen
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ranklake.lake.contracts.model import Check, Contract
     from ranklake.lake.storage.store import Lake
-    from ranklake.quality.engine import Judge
+    from ranklake.quality.engine import Verdict
     from ranklake.quality.suite import Expectation, Suite
 
     Judged = tuple[Expectation, "Tally"]
+    Judge = Callable[..., list[Verdict]]
 
 BATCH_ROWS: Final = 500_000  # of 40 columns these take about 400 MB on their way through pandas
-JUDGED_ROWS: Final = 1_000
 _SHOWN: Final = 3
 
 
@@ -81,7 +81,7 @@ def scan(
     part: Partition,
     judge: "Judge",
     batch_rows: int = BATCH_ROWS,
-    judged_rows: int = JUDGED_ROWS,
+    judged_rows: int = 0,
 ) -> list[Tally]:
     """Return one tally per expectation of the suite, in its order.
 
@@ -92,8 +92,8 @@ def scan(
     batch_rows
         Rows that are put to the judge at a time.
     judged_rows
-        Rows at the partition's beginning that are put to the judge whatever they hold; of the rest it is asked what is
-        in doubt.
+        Rows at the partition's beginning that are put to the judge whatever they hold, by which tests compare it with
+        the screen; of the rest it is asked what is in doubt.
 
     A file that cannot be read makes the expectations errored, each with the reason.
     """

@@ -11,10 +11,9 @@ if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.quality.suite import Suite
 
-PARTITION_CPU_S: Final = 0.3
+PARTITION_CPU_S: Final = 0.01
 ROW_CPU_S: Final = 0.25e-6
-JUDGE_CPU_S: Final = 6.0
-"""What a partition and a row cost, about; and what all workers together spend on importing Great Expectations."""
+"""What a sound partition and a row of it cost, about."""
 _ROW_BYTES: Final = 4096
 """Memory of a worker for each row that it judges at a time: of 40 columns it takes a fifth of that."""
 
@@ -34,7 +33,7 @@ class ScanTask:
 def scan_partition(task: ScanTask, lake: Lake | None = None) -> list[Tally]:
     """Carry out one task, where the lake is open already or not; as `ranklake.quality.scan.scan` does."""
     there = lake or Lake.open(task.lake_uri, task.storage)
-    return scan(there, task.contract, task.suite, task.part, judge(), task.batch_rows)
+    return scan(there, task.contract, task.suite, task.part, judge, task.batch_rows)
 
 
 def fitting_rows(bytes_each: int) -> int:
@@ -44,5 +43,4 @@ def fitting_rows(bytes_each: int) -> int:
 
 def expected_cpu_s(parts: list[Partition]) -> float:
     """Return about what is to be gained by workers; less than 0 where there is nothing to scan."""
-    cpu_s = sum(PARTITION_CPU_S + part.rows * ROW_CPU_S for part in parts)
-    return max(0.0, cpu_s - JUDGE_CPU_S) if parts else -1.0
+    return sum(PARTITION_CPU_S + part.rows * ROW_CPU_S for part in parts) if parts else -1.0

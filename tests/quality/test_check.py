@@ -3,6 +3,8 @@
 import os
 import shutil
 import socket
+import subprocess
+import sys
 from datetime import timedelta
 
 import pyarrow as pa
@@ -202,8 +204,22 @@ def test_large_partitions_come_in_batches(site, judge, monkeypatch):
         return judge(contract, rows, expectations, classified=classified)
 
     steps = contract("steps")
-    scan(site.lake, steps, compile_suite(steps, load_metrics()), part, watching, scanning.BATCH_ROWS)
+    scan(site.lake, steps, compile_suite(steps, load_metrics()), part, watching, scanning.BATCH_ROWS, judged_rows=100)
     assert seen == [30, 30, 30, 10]
+
+
+def test_sound_rows_import_no_great_expectations(site):
+    """Where nothing is in doubt, a check is spared the seconds that its import takes."""
+    site.bring(step_rows(100))
+    program = (
+        "import sys\n"
+        "from ranklake.lake.storage.store import Lake\n"
+        "from ranklake.quality.check import run_checks\n"
+        f"report = run_checks(Lake.open({site.lake.address!r}))\n"
+        "print(sorted({one.status for one in report.results}), 'great_expectations' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['passed', 'skipped'] False"
 
 
 def test_nothing_is_sent_and_nothing_is_said(site, monkeypatch, capfd, caplog):
