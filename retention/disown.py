@@ -19,7 +19,7 @@ from ranklake.lake.audit import trail as audit
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import append_files, files
 from ranklake.lake.delta.read import read
-from ranklake.lake.delta.tables import delta_table, refuse_newer
+from ranklake.lake.delta.tables import delta_table, refuse_unfit
 from ranklake.lake.ingest.disowned import DISOWN, TABLE, Claim, claim_of, set_aside
 from ranklake.lake.ingest.rejects import REJECTED_ROWS, reject_rows
 from ranklake.lake.plans import action_plan
@@ -144,7 +144,7 @@ def _candidates(lake: "Lake", table: str, segments: list[dict[str, Any]]) -> pa.
     """Return the live files that rows of some segments can lie in; where nobody knows their times, all."""
     handle = delta_table(lake, table)
     assert handle is not None, "rows were stored"
-    live = files(refuse_newer(handle, contract(table)))
+    live = files(refuse_unfit(handle, contract(table)))
     ends = [row[name] for row in segments for name in ("ts_min", "ts_max")]
     if None in ends:
         return live

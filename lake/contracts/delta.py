@@ -11,6 +11,7 @@ DELETED_FILE_RETENTION: Final = "interval 7 days"
 CHECKPOINT_EVERY: Final = 20
 """Commits after which a checkpoint is worth its bytes: whoever opens the table reads that many small files more."""
 
+STATISTICS_PROPERTY: Final = "delta.dataSkippingStatsColumns"
 TARGET_FILE_PROPERTY: Final = "delta.targetFileSize"
 TARGET_FILE_BYTES: Final = 128 * 2**20
 """What small files are merged up to; a table's own property says otherwise."""
@@ -41,7 +42,7 @@ def table_configuration(contract: Contract) -> dict[str, str]:
     """
     return {
         "delta.checkpointInterval": str(CHECKPOINT_EVERY),
-        "delta.dataSkippingStatsColumns": ",".join(statistics_columns(contract)),
+        STATISTICS_PROPERTY: ",".join(statistics_columns(contract)),
         "delta.deletedFileRetentionDuration": DELETED_FILE_RETENTION,
         "delta.enableDeletionVectors": "false",
         "delta.logRetentionDuration": LOG_RETENTION,

@@ -10,15 +10,12 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.delta import table_configuration
+from ranklake.lake.delta.table_schema import CONTRACT_VERSION, follow, refuse_unmigrated, version_of
 from ranklake.lake.storage.reachability import LakeError, LakeUnreachableError, unreachable
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.storage.store import Lake
-
-
-CONTRACT_VERSION: Final = "ranklake.contractVersion"
-"""Property of a table: version of the contract that it was made from, or last migrated to."""
 
 
 _MARKS: Final = ("size", "ino", "mtime", "ETag", "etag", "LastModified", "last_modified", "updated")
@@ -57,11 +54,16 @@ def asking(handle: DeltaTable) -> Iterator[None]:
         raise unreachable(handle.table_uri, error, {}, what="its log cannot be read", mend=mend) from None
 
 
-def refuse_newer(handle: DeltaTable, contract: "Contract") -> DeltaTable:
-    """Return the handle of a table that may be written. Raises `NewerTableError`."""
-    found = int(handle.metadata().configuration.get(CONTRACT_VERSION) or 0)
+def refuse_unfit(handle: DeltaTable, contract: "Contract") -> DeltaTable:
+    """Return the handle of a table that may be written by its contract here.
+
+    Raises `NewerTableError`, and `ranklake.lake.delta.table_schema.UnmigratedTableError` for an older one that cannot
+    follow by itself.
+    """
+    found = version_of(handle)
     if found > contract.version:
         raise NewerTableError(contract.table, found, contract.version, handle.table_uri)
+    refuse_unmigrated(handle, contract)
     return handle
 
 
@@ -141,12 +143,13 @@ def _mark(lake: "Lake", name: str, version: int) -> tuple[object, ...] | None:
 def ensure_table(lake: "Lake", contract: "Contract") -> DeltaTable:
     """Return a fresh handle on a table, made from its contract where it was never written.
 
-    Two that make it at once get the same table. Raises `LakeUnreachableError` where it cannot be made; nothing is left
-    behind then but perhaps an empty folder, and `NewerTableError`.
+    A table of an older contract follows the one here first, if it can by itself. Two that make it at once get the same
+    table. Raises `LakeUnreachableError` where it cannot be made; nothing is left behind then but perhaps an empty
+    folder, `NewerTableError`, and `ranklake.lake.delta.table_schema.UnmigratedTableError`.
     """
-    found = delta_table(lake, contract.table)
-    if found is not None:
-        return refuse_newer(found, contract)
+    while (found := delta_table(lake, contract.table)) is not None:
+        if follow(lake, refuse_unfit(found, contract), contract):
+            return found
     lake.opened.pop(contract.table, None)
     try:
         return DeltaTable.create(

@@ -16,7 +16,7 @@ import ranklake
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import LostRaceError, number_of, swap
 from ranklake.lake.delta.read import read
-from ranklake.lake.delta.tables import ensure_table, latest, refuse_newer
+from ranklake.lake.delta.tables import ensure_table, latest, refuse_unfit
 from ranklake.lake.ingest.admission import Candidate, candidates, plan_rows, undisputed
 from ranklake.lake.ingest.group import PIECE_BYTES, Compacted, Group
 from ranklake.lake.ingest.index_summary import IngestionIndex
@@ -146,7 +146,7 @@ def _segments(lake: "Lake") -> "DeltaTable | None":
     """
     handle = latest(lake, "segments")
     if handle is not None:
-        return refuse_newer(handle, contract("segments"))
+        return refuse_unfit(handle, contract("segments"))
     if INGEST.name in read(lake, contract(LEDGER), ["kind"])["kind"].to_pylist():
         mend = "restore tables/segments from a backup; else all that is in the spool would be stored again"
         raise LakeError("the table segments is gone", where=lake.uri, mend=mend)
@@ -155,7 +155,7 @@ def _segments(lake: "Lake") -> "DeltaTable | None":
 
 def _version(lake: "Lake", table: str) -> int:
     found = latest(lake, table)
-    return -1 if found is None else refuse_newer(found, contract(table)).version()
+    return -1 if found is None else refuse_unfit(found, contract(table)).version()
 
 
 def execute(lake: "Lake", plan: Plan, workers: "Workers", progress: Progress | None = None) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from ranklake.lake.delta.data_file import DataFile
 from ranklake.lake.delta.integrity import Damage, damaged
 from ranklake.lake.delta.parquet import write_partition
 from ranklake.lake.delta.read import read_within
-from ranklake.lake.delta.tables import latest, refuse_newer
+from ranklake.lake.delta.tables import latest, refuse_unfit
 from ranklake.lake.storage.store import Lake
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def merges_due(
         handle = latest(lake, table)
         if handle is None:
             continue
-        live = files(refuse_newer(handle, contract(table))).select(["path", "size_bytes", "num_records", "date"])
+        live = files(refuse_unfit(handle, contract(table))).select(["path", "size_bytes", "num_records", "date"])
         target = int(handle.metadata().configuration.get(TARGET_FILE_PROPERTY) or TARGET_FILE_BYTES)
         rows_most = MEMORY_BYTES // row_bytes(contract(table))
         by_day: dict[date, list[dict[str, Any]]] = {}

@@ -8,9 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ranklake.lake.contracts.delta import CHECKPOINT_EVERY
-from ranklake.lake.contracts.load import table_names
+from ranklake.lake.contracts.load import load_contracts, table_names
 from ranklake.lake.delta.integrity import Damage
-from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.delta.table_schema import difference
+from ranklake.lake.delta.tables import delta_table, ensure_table, latest, refuse_unfit
 from ranklake.lake.maintenance.compaction import Merged, merge_small
 from ranklake.lake.maintenance.log import commits_since_checkpoint, tidy_log
 from ranklake.lake.maintenance.merges import mergeable_tables, merges_due
@@ -36,6 +37,8 @@ class Upkept:
         Numbers of the compaction plans.
     files_before, files_after, merged_bytes
         Small files that were merged, what they became, and their bytes.
+    followed
+        Tables whose log took over columns or a version of a newer contract.
     checkpoints
         Tables whose log got a checkpoint.
     purged, purged_bytes
@@ -53,6 +56,7 @@ class Upkept:
     files_before: int
     files_after: int
     merged_bytes: int
+    followed: list[str]
     checkpoints: list[str]
     purged: dict[str, int]
     purged_bytes: int
@@ -87,6 +91,7 @@ def upkeep(
     began = time.monotonic()
     scrubbed = scrub(lake, workers, progress) if with_scrub else None
     merged = _foreseen(lake) if dry_run else _merge(lake, workers, progress)
+    followed = carry_out(Unit("follow", detail="contracts that changed"), partial(_follow, lake, dry_run=dry_run))
     checkpoints = carry_out(Unit("tidy", detail="logs of tables"), partial(_tidy, lake, dry_run=dry_run))
     purged, purged_bytes = carry_out(
         Unit("vacuum", detail="files that nothing refers to"), partial(_vacuum, lake, grace, dry_run=dry_run)
@@ -96,6 +101,7 @@ def upkeep(
         files_before=merged.files_before,
         files_after=merged.files_after,
         merged_bytes=merged.size_bytes,
+        followed=followed,
         checkpoints=checkpoints,
         purged=dict(sorted(purged.items())),
         purged_bytes=purged_bytes,
@@ -126,6 +132,18 @@ def _foreseen(lake: "Lake") -> Merged:
     due = list(merges_due(lake, mergeable_tables(), number, thorough=True, today=datetime.now(UTC).date()))
     size = sum(row["size_bytes"] for task in due for row in task.files)
     return Merged([], sum(len(task.files) for task in due), len(due), size)
+
+
+def _follow(lake: "Lake", *, dry_run: bool) -> list[str]:
+    """Let each table follow its contract."""
+    done = []
+    for name, contract in load_contracts().items():
+        handle = latest(lake, name)
+        if handle is not None and difference(refuse_unfit(handle, contract), contract) is not None:
+            if not dry_run:
+                ensure_table(lake, contract)
+            done.append(name)
+    return done
 
 
 def _tidy(lake: "Lake", *, dry_run: bool) -> list[str]:

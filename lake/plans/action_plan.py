@@ -21,7 +21,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import append_files, files, number_of, swap, swap_plan
 from ranklake.lake.delta.data_file import DataFile, plan_of
 from ranklake.lake.delta.read import read_some
-from ranklake.lake.delta.tables import delta_table, ensure_table, last_table, refuse_newer
+from ranklake.lake.delta.tables import delta_table, ensure_table, last_table, refuse_unfit
 from ranklake.lake.plans.ledger import ledger_row, row_files
 from ranklake.lake.plans.plan import LEDGER, Plan
 from ranklake.lake.plans.units import Unit, carry_out
@@ -210,7 +210,7 @@ def live_files(lake: "Lake", table: str, partitions: Sequence[date]) -> pa.Table
     if handle is None:
         columns = {"path": pa.string(), "size_bytes": pa.int64(), "num_records": pa.int64(), "date": pa.date32()}
         return pa.schema(columns).empty_table()
-    return files(refuse_newer(handle, contract(table)), partitions)
+    return files(refuse_unfit(handle, contract(table)), partitions)
 
 
 def take_rows_out(

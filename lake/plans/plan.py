@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import LostRaceError, number_of
-from ranklake.lake.delta.tables import latest, refuse_newer
+from ranklake.lake.delta.tables import latest, refuse_unfit
 from ranklake.lake.plans.kinds import KINDS
 from ranklake.lake.plans.signature import SEAL, seal
 from ranklake.lake.storage.json_shape import fault
@@ -129,7 +129,7 @@ def last_finished(lake: "Lake") -> int:
     Raises `ranklake.lake.delta.tables.NewerTableError`: every driver asks this first.
     """
     ledger = latest(lake, LEDGER)
-    return 0 if ledger is None else number_of(refuse_newer(ledger, contract(LEDGER)))
+    return 0 if ledger is None else number_of(refuse_unfit(ledger, contract(LEDGER)))
 
 
 def read_plan(lake: "Lake", number: int) -> Plan | None:

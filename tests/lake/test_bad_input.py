@@ -15,7 +15,8 @@ from segments import put_bytes, put_segment, segment_bytes, step_rows
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import number_of
 from ranklake.lake.delta.read import read
-from ranklake.lake.delta.tables import CONTRACT_VERSION, NewerTableError, delta_table
+from ranklake.lake.delta.table_schema import CONTRACT_VERSION
+from ranklake.lake.delta.tables import NewerTableError, delta_table
 from ranklake.lake.ingest import ingest_plan
 from ranklake.lake.maintenance.compaction import merge_small
 from ranklake.lake.maintenance.run import upkeep

@@ -58,6 +58,7 @@ def _tell(done: Upkept, would: str) -> None:
     purged = ", ".join(f"{count:,} {what}" for what, count in done.purged.items())
     lines = [
         (done.files_before, f"{done.files_before:,} small files {would}merged into {done.files_after:,}"),
+        (done.followed, f"contracts {would}followed: {', '.join(done.followed)}"),
         (done.checkpoints, f"logs {would}shortened: {', '.join(done.checkpoints)}"),
         (done.purged, f"files {would}purged: {purged}; {done.purged_bytes:,} bytes"),
     ]

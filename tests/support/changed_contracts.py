@@ -1,0 +1,62 @@
+"""The packaged contracts as a later release would have them, for as long as a test lasts."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ranklake.lake.contracts import load
+
+
+class ChangedContracts:
+    """A copy of the packaged contracts that may be edited; what asks for a contract afterwards gets the edited one."""
+
+    def __init__(self, folder: Path, monkeypatch: Any) -> None:
+        self._packaged = load.PACKAGED
+        self._monkeypatch = monkeypatch
+        self._folder = folder
+        shutil.copytree(self._packaged, folder)
+        self.later()
+
+    def edit(self, table: str, change: Callable[[dict[str, Any]], None]) -> None:
+        """Change the document of a table."""
+        path = self._folder / f"{table}.yaml"
+        facts = yaml.safe_load(path.read_text(encoding="utf-8"))
+        change(facts)
+        path.write_text(yaml.safe_dump(facts, sort_keys=False), encoding="utf-8")
+        _forget()
+
+    def new(self, table: str, base: str) -> None:
+        """Add a table that is like another."""
+        text = (self._folder / f"{base}.yaml").read_text(encoding="utf-8")
+        path = self._folder / f"{table}.yaml"
+        path.write_text(text.replace(f"table: {base}\n", f"table: {table}\n", 1), encoding="utf-8")
+        _forget()
+
+    def add(self, table: str, **column: Any) -> None:
+        """Add a column, and raise the version of the table."""
+
+        def change(facts: dict[str, Any]) -> None:
+            facts["version"] += 1
+            shared = {"class": "operational", "doc": "Of a later version.", "since": facts["version"]}
+            facts["columns"].append({**shared, **column})
+
+        self.edit(table, change)
+
+    def earlier(self) -> None:
+        """Go back to the contracts of today."""
+        self._monkeypatch.setattr(load, "PACKAGED", self._packaged)
+        _forget()
+
+    def later(self) -> None:
+        """Go on with the edited ones."""
+        self._monkeypatch.setattr(load, "PACKAGED", self._folder)
+        _forget()
+
+
+def _forget() -> None:
+    for known in vars(load).values():
+        if hasattr(known, "cache_clear"):
+            known.cache_clear()
