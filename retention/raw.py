@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.query.sql import session
-from ranklake.lake.spool.gate import UNREAD
+from ranklake.lake.spool.gate import may_be_read_yet
 from ranklake.lake.storage.listing import listed
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def raw_bytes(lake: "Lake") -> Iterator[tuple[str, date, pa.Table]]:
     context = session(lake, ["segments"], heavy=True)  # what it answers is empty once it is let go
     for row in context.sql(_ASIDE).to_arrow_table().to_pylist():
         sha256 = row["sha256"]
-        if sha256 in there and row["unreadable"] not in UNREAD:
+        if sha256 in there and not may_be_read_yet(row["unreadable"]):
             last[sha256] = max(last.get(sha256, row), row, key=lambda one: one["date"])
     parts: dict[tuple[str, date], list[str]] = {}
     for sha256, row in sorted(last.items()):

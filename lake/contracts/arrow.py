@@ -1,5 +1,8 @@
 """Arrow schemas from contracts, and casting tables to them."""
 
+import json
+from datetime import date, datetime
+from decimal import Decimal
 from functools import lru_cache
 from typing import Final
 
@@ -38,8 +41,8 @@ _SOURCES: Final = (  # kind of target, kinds of source that may be cast to it
 def arrow_schema(contract: Contract, *, segment: bool = False) -> pa.Schema:
     """Return the Arrow schema of a table, or of its segments, which hold no ``date``.
 
-    Field metadata: ``id``, ``class``, ``doc``, and ``unit``, ``mask`` where there is one. Schema metadata: ``table``,
-    ``version``.
+    Field metadata: ``id``, ``class``, ``doc``, and ``unit``, ``mask``, ``default`` (JSON) where there is one. Schema
+    metadata: ``table``, ``version``.
     """
     columns = contract.segment_columns if segment else contract.columns
     metadata = {"table": contract.table, "version": str(contract.version)}
@@ -82,13 +85,57 @@ def conform(table: pa.Table, contract: Contract, *, segment: bool = False) -> pa
     return pa.table(arrays, schema=schema)
 
 
+def default_of(field: pa.Field) -> pa.Scalar | None:
+    """Return what a missing value of a field of `arrow_schema` means; None where it is NULL."""
+    told = (field.metadata or {}).get(b"default")
+    return None if told is None else _default(told, field.type)
+
+
+@lru_cache(maxsize=256)
+def _default(told: bytes, type_: pa.DataType) -> pa.Scalar:
+    value = json.loads(told)
+    if pa.types.is_dictionary(type_):
+        return pa.scalar(value, type_.value_type)
+    reads = next((read for is_type, read in _READ if is_type(type_)), None)
+    return pa.scalar(value if reads is None else reads(value), type_)
+
+
+def with_default(values: pa.ChunkedArray | None, field: pa.Field, rows: int) -> pa.ChunkedArray:
+    """Return a column of so many rows under its field's type; what is missing is the field's default, or NULL.
+
+    Parameters
+    ----------
+    values
+        Of the field's type; None where there is none at all.
+    """
+    default = default_of(field)
+    if default is None:
+        return pa.chunked_array([pa.nulls(rows, field.type)]) if values is None else values
+    if values is None or values.null_count == rows:
+        return pa.chunked_array([pa.repeat(default, rows)]).cast(field.type)
+    if not values.null_count:
+        return values
+    if pa.types.is_dictionary(field.type):
+        return values.cast(field.type.value_type).fill_null(default).dictionary_encode()
+    return values.fill_null(default)
+
+
 def _field(column: Column) -> pa.Field:
     facts = {"id": str(column.id), "class": column.class_, "doc": column.doc}
     if column.unit is not None:
         facts["unit"] = column.unit
     if column.mask is not None:
         facts["mask"] = column.mask
+    if column.default is not None:
+        facts["default"] = json.dumps(column.default)
     return pa.field(column.name, ARROW_TYPES[column.type], nullable=not column.required, metadata=facts)
+
+
+_READ: Final = (  # what JSON has as text
+    (pa.types.is_timestamp, datetime.fromisoformat),
+    (pa.types.is_date, date.fromisoformat),
+    (pa.types.is_decimal, Decimal),
+)
 
 
 def _cast(values: pa.ChunkedArray, to: pa.DataType) -> pa.ChunkedArray:

@@ -5,6 +5,7 @@ from typing import Any
 
 from ranklake.errors import did_you_mean
 from ranklake.lake.contracts.checks.registry import KINDS
+from ranklake.lake.contracts.defaults import default_fault
 from ranklake.lake.contracts.document import Document, KeyPath
 from ranklake.lake.contracts.model import Check, Column, Contract, Metric, Suppression, Tombstone
 
@@ -100,6 +101,9 @@ def _agree_columns(document: Document, built: Contract, first: int) -> None:
             document.fail((*here, "name"), f"column name {column.name!r} is taken", "take another name")
         if column.unit is not None and not column.is_number:
             document.fail((*here, "unit"), f"column {column.name!r} is {column.type} and has a unit", "remove the unit")
+        if wrong := default_fault(column):
+            mend = "write one of the column's type" if column.type != "int64_list" else "remove it"
+            document.fail((*here, "default"), f"column {column.name!r}: {wrong}", mend)
         ids[column.id] = repr(column.name)
         names.add(column.name)
 

@@ -6,11 +6,13 @@ python -m ranklake.lake.contracts.freeze            write the snapshots that are
 python -m ranklake.lake.contracts.freeze --check    compare; exit 1 if a contract changed under an old version
 """
 
+import hashlib
 import json
 import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,6 +50,12 @@ def freeze(contract: Contract) -> str:
     lines += ['  "columns": [', ",\n".join(f"    {json.dumps(one)}" for one in columns), "  ],"]
     lines += [f'  "retired": {json.dumps(retired)}']
     return "\n".join(["{", *lines, "}", ""])
+
+
+@lru_cache(maxsize=256)
+def contract_digest(contract: Contract) -> str:
+    """Return a SHA-256 of what a contract guarantees: equal snapshots have equal digests."""
+    return hashlib.sha256(freeze(contract).encode()).hexdigest()
 
 
 def thaw(text: str) -> Contract:

@@ -78,7 +78,8 @@ class Column:
     since
         Contract version that brought it. ``deprecated`` and ``sunset`` are ISO dates.
     default
-        What a missing value means where NULL would be wrong; only documentation, never filled in.
+        What a missing value means where NULL would be wrong: written where a row has none, and read where a file has
+        none (decision 098).
     format
         ``json`` for JSON text, else None.
     status

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.arrow import arrow_schema, default_of, with_default
 from ranklake.lake.delta.data_file import DataFile
 from ranklake.lake.delta.encodings import writer_options
 from ranklake.lake.delta.order import Indices, sort_names, sort_order, taken
@@ -68,7 +68,7 @@ def write_partition(
     rows
         Rows that hold what the contract asks for, all of `day`; text may be dictionary-typed. `date` may be absent,
         and so may columns without values: they are not written either, and every reader of the table takes them for
-        NULL.
+        NULL. Of a column with a default, what is missing is written as that.
     plan
         Number of the plan this belongs to; it is part of the file's name, so that orphans can be told.
     merged
@@ -94,7 +94,7 @@ def write_partition(
         written = pq.ParquetFile(source)
         if written.metadata.num_rows != body.num_rows or not _alike(written.schema_arrow, body.schema):
             raise FileMismatchError("a data file does not read back as written", where=full, mend="check the storage")
-    nulls = {name: rows[name].null_count for name in rows.column_names}
+    nulls = {name: body[name].null_count for name in body.column_names}
     return DataFile(contract.table, path, day, body.num_rows, size_bytes, statistics(contract, written.metadata, nulls))
 
 
@@ -139,8 +139,14 @@ def _body(contract: "Contract", rows: pa.Table) -> pa.Table:
     """Return the columns that are written, under the contract's types, but text as it is."""
     fields, columns = [], []
     for field in arrow_schema(contract):
+        if field.name == "date":
+            continue
         column = rows[field.name] if field.name in rows.column_names else None
-        if field.name == "date" or column is None or (field.nullable and column.null_count == rows.num_rows > 0):
+        if column is not None and field.nullable and column.null_count == rows.num_rows > 0:
+            column = None
+        if default_of(field) is not None and (column is None or column.null_count):
+            column = with_default(None if column is None else column.cast(field.type), field, rows.num_rows)
+        if column is None:
             continue
         text = pa.types.is_dictionary(column.type)
         # the writer gives a dictionary up where the next one differs

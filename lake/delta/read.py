@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.arrow import arrow_schema, with_default
 from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.integrity import reading, refuse_damaged
 from ranklake.lake.delta.tables import asking, latest
@@ -41,7 +41,7 @@ def read(
     Parameters
     ----------
     columns
-        Names to read, default all; a column younger than a file is NULL there.
+        Names to read, default all; a column younger than a file is NULL there, or its default.
     partitions
         UTC dates to read, default all.
     version
@@ -275,15 +275,16 @@ def _stored(file: pq.ParquetFile, schema: pa.Schema) -> list[str]:
 
 
 def _fit(rows: pa.Table, file: pq.ParquetFile, day: date | None, schema: pa.Schema) -> pa.Table:
-    """Return rows of a file under the contract's types: the partition's date, and NULL for what is younger than it."""
+    """Return rows of a file under the contract's types; what is younger than the file is NULL, or its default."""
     stored = set(file.schema_arrow.names)
     arrays = []
     for column in schema:
         if column.name in stored:
             found = rows[column.name]
-            arrays.append(found if found.type == column.type else found.cast(column.type))
+            found = found if found.type == column.type else found.cast(column.type)
+            arrays.append(with_default(found, column, rows.num_rows))
         elif column.name == "date" and day is not None:
             arrays.append(pa.chunked_array([pa.repeat(pa.scalar(day, pa.date32()), rows.num_rows)]))
         else:
-            arrays.append(pa.chunked_array([pa.nulls(rows.num_rows, column.type)]))
+            arrays.append(with_default(None, column, rows.num_rows))
     return pa.table(arrays, schema=schema)

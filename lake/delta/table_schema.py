@@ -39,7 +39,7 @@ class UnmigratedTableError(LakeError):
         super().__init__(
             f"table {table} has contract version {found}, and {known} is due: {what}",
             where=where,
-            mend="run: ranklake migrate apply",
+            mend="go on with the release that wrote it",
         )
         self.table, self.found, self.known = table, found, known
 

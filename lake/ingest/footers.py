@@ -4,8 +4,9 @@ import json
 import re
 from typing import Any, Final
 
+from ranklake.lake.ingest.newer import NEWER_FORMAT, NewerSegmentError
 from ranklake.lake.storage.json_shape import Maybe, UpTo, fault
-from ranklake.segments.segment import RUN_NAME, NotASegmentError, SegmentFooter
+from ranklake.segments.segment import FORMAT, RUN_NAME, NotASegmentError, SegmentFooter
 
 FOOTER_BYTES: Final = 2**20
 _INT32: Final = range(2**31)
@@ -42,7 +43,7 @@ _OPTIONAL: Final[dict[str, Any]] = {
 
 
 def read_footer(raw: bytes) -> SegmentFooter:
-    """Return what a segment says of itself. Raises `NotASegmentError`, which never quotes it."""
+    """Return what a segment says of itself. Raises `NewerSegmentError`; `NotASegmentError` never quotes it."""
     if len(raw) > FOOTER_BYTES:
         raise NotASegmentError(f"the footer is larger than {FOOTER_BYTES} bytes")
     try:
@@ -54,4 +55,6 @@ def read_footer(raw: bytes) -> SegmentFooter:
     wrong = fault(facts, shape, "footer")
     if wrong is not None:
         raise NotASegmentError(f"the {wrong}")
+    if facts.get("format", FORMAT) > FORMAT:
+        raise NewerSegmentError(NEWER_FORMAT)
     return SegmentFooter.from_facts(facts)

@@ -14,7 +14,7 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.ingest.segment_columns import conformed
-from ranklake.lake.spool.gate import UNREAD
+from ranklake.lake.spool.gate import may_be_read_yet
 from ranklake.lake.spool.packs import pack_of
 from ranklake.lake.storage.store import Lake
 from ranklake.printable import printable_name
@@ -94,7 +94,7 @@ class IncomingSegment:
     def outcome(self, table: str) -> dict[str, Any]:
         """Return its row of the table ``segments``, without plan and date."""
         name, footer = self.name, self.footer
-        in_quarantine = self.unreadable is not None and self.unreadable not in UNREAD and name is not None
+        in_quarantine = self.unreadable is not None and not may_be_read_yet(self.unreadable) and name is not None
         return {
             "sha256": self.sha256,
             "table": printable_name(table),

@@ -12,8 +12,9 @@ import pyarrow.compute as pc
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.read import read
 from ranklake.lake.ingest.deduplication import joined_slots
+from ranklake.lake.ingest.newer import NEWER_FORMAT, known_here
 from ranklake.lake.plans.plan import LEDGER
-from ranklake.lake.spool.gate import DENIED, TOO_LARGE, UNSTEADY
+from ranklake.lake.spool.gate import DENIED, NEWER, TOO_LARGE, UNSTEADY
 from ranklake.lake.spool.spooled import Spooled, identities, is_rewritten, is_unread
 from ranklake.lake.trust.limits import Limits
 
@@ -113,6 +114,7 @@ def sort_out(
         pc.is_in(known["unreadable"], value_set=pa.array([DENIED, UNSTEADY], known["unreadable"].type))
     )
     why = dict(zip(unread["uri_name"].to_pylist(), unread["unreadable"].to_pylist(), strict=True))
+    waits = _waiting(known)
     doubtful = [item for some in claims for item in some if item.path in why]
     asked = {item.path: readable(item, why[item.path]) for item in _PICK.sample(doubtful, min(_ASKED, len(doubtful)))}
     mended = all(asked.values())
@@ -123,6 +125,8 @@ def sort_out(
         for item in some:
             if item.size_bytes > limits.segment_bytes:
                 held[item.path] = TOO_LARGE
+            elif (reason := _still_newer(item, waits)) is not None:
+                held[item.path] = reason
             elif item.path in why and not asked.get(item.path, mended):
                 held[item.path] = why[item.path]
             else:
@@ -130,6 +134,19 @@ def sort_out(
         if fit:
             ready.append(fit)
     return ready, held
+
+
+def _waiting(known: pa.Table) -> set[tuple[str, str]]:
+    """Return path and reason of segments that were found newer than what was known then."""
+    newer = known.filter(pc.fill_null(pc.starts_with(known["unreadable"], NEWER), fill_value=False))
+    return set(zip(newer["uri_name"].to_pylist(), newer["unreadable"].to_pylist(), strict=True))
+
+
+def _still_newer(item: Spooled, waits: set[tuple[str, str]]) -> str | None:
+    """Return why a file that was found newer still waits; None if it did not, or may be tried again."""
+    if not waits:
+        return None
+    return next((why for why in (known_here(item.table), NEWER_FORMAT) if (item.path, why) in waits), None)
 
 
 def _near(known: pa.Table, listing: list[Spooled]) -> pa.Table:

@@ -20,7 +20,7 @@ from ranklake.lake.maintenance.compaction import merge_small
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.plan import LEDGER
 from ranklake.lake.plans.units import SPOOL, Unit, carry_out
-from ranklake.lake.spool.gate import UNREAD, firsts
+from ranklake.lake.spool.gate import firsts, is_newer, may_be_read_yet
 from ranklake.lake.spool.listing_cache import Rounds
 from ranklake.lake.spool.purging import purge
 from ranklake.lake.trust.writers import REFUSED
@@ -42,7 +42,7 @@ class Ingested:
         Numbers of the plans this call finished, its own and one that another driver left half done; empty if there
         was nothing to do.
     segments, unreadable
-        Segments in them, and how many of those could not be read.
+        Segments in them, and how many of those could not be read; those of newer writers are among `held`.
     rows_stored, rows_rejected, rows_duplicate
         Rows by fate.
     purged
@@ -110,7 +110,7 @@ def ingest(
         outcomes |= driven.outcomes
         # What vanished before it was read stays new; a listing that goes on naming it must not keep us here for ever.
         account = driven.outcomes.get(driven.plan.number) if driven.plan else []
-        useful = account is None or any(row["unreadable"] not in UNREAD for row in account)
+        useful = account is None or any(not may_be_read_yet(row["unreadable"]) for row in account)
         left = useful and driven.plan is not None and driven.plan.body["left"] > 0
     rows = [row for account in outcomes.values() for row in account]
     damaged: list[Damage] = []
@@ -121,10 +121,11 @@ def ingest(
         damaged = merge_small(lake, workers, {*touched, "rejects", "segments", "audit", LEDGER}).damaged
     purged = _purge(lake, spool, keep_days, rounds)
     held |= spool.passed_over
+    held |= {row["uri_name"]: row["unreadable"] for row in rows if is_newer(row["unreadable"])}
     return Ingested(
         plans=sorted(outcomes),
         segments=len(rows),
-        unreadable=sum(row["unreadable"] is not None for row in rows),
+        unreadable=sum(row["unreadable"] is not None and not is_newer(row["unreadable"]) for row in rows),
         rows_stored=sum(row["rows_stored"] for row in rows),
         rows_rejected=sum(row["rows_rejected"] for row in rows),
         rows_duplicate=sum(row["rows_duplicate"] for row in rows),

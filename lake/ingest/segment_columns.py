@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from ranklake.lake.contracts.arrow import arrow_schema, conform
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.ingest.footers import read_footer
+from ranklake.lake.ingest.newer import refuse_newer
 from ranklake.lake.trust.limits import DAY_US
 from ranklake.segments.segment import (
     METADATA_KEY,
@@ -25,18 +26,25 @@ _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
 def footer_of(metadata: pq.FileMetaData, name: SegmentName, target: Contract) -> SegmentFooter:
-    """Return the footer. Raises `NotASegmentError` where it is none, or not that of the name."""
+    """Return the footer.
+
+    Raises `NotASegmentError` where it is none, or not that of the name, and
+    `ranklake.lake.ingest.newer.NewerSegmentError`.
+    """
+    footer = named_footer(metadata, name, target.table)
+    refuse_newer(footer, metadata.schema.names, target)
+    return footer
+
+
+def named_footer(metadata: pq.FileMetaData, name: SegmentName, table: str) -> SegmentFooter:
+    """Return the footer of a segment of any table, known or not. Raises as `footer_of`."""
     footer = read_footer((metadata.metadata or {}).get(METADATA_KEY, b""))
     said = (footer.table, footer.run, footer.attempt, footer.rank, footer.incarnation, footer.segment, footer.rows)
-    meant = (target.table, name.run, name.attempt, name.rank, name.incarnation, name.segment, metadata.num_rows)
+    meant = (table, name.run, name.attempt, name.rank, name.incarnation, name.segment, metadata.num_rows)
     if said != meant or name.rows != footer.rows or name.key_id != footer.key_id:
         raise NotASegmentError("name, footer and contents disagree")
     if footer.ranks and name.rank:
         raise NotASegmentError("rows of several ranks under the name of one")
-    if footer.contract_version > target.version:
-        raise NotASegmentError(
-            f"written under contract version {footer.contract_version}, known up to {target.version}"
-        )
     return footer
 
 

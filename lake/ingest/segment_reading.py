@@ -21,8 +21,9 @@ from ranklake.lake.ingest.incoming import (
     segment_name,
     unreadable,
 )
-from ranklake.lake.ingest.segment_columns import checked, days_of, extent_of, footer_of, moments
-from ranklake.lake.spool.gate import GONE, TOO_LARGE, UNREAD, UNSTEADY, UnreadError
+from ranklake.lake.ingest.newer import NewerSegmentError, known_here, unknown_table
+from ranklake.lake.ingest.segment_columns import checked, days_of, extent_of, footer_of, moments, named_footer
+from ranklake.lake.spool.gate import GONE, TOO_LARGE, UNSTEADY, UnreadError, may_be_read_yet
 from ranklake.lake.storage.store import Lake
 from ranklake.lake.trust.limits import Limits, decoded_bytes
 from ranklake.lake.trust.planned_segment import PlannedSegment
@@ -75,6 +76,9 @@ def load(
             continue
         try:
             examine(raw, segment, opener, target, row, authenticator, lake.config.ingest, is_whole=is_whole)
+        except UnreadError as error:  # a newer writer's: it stays where it is
+            segment.unreadable = error.what
+            continue
         except NotAuthenticError as error:
             segment.unreadable = error.what
         except (EncryptionError, MemoryError, ImportError):  # Arrow's own error of memory is one of Python's, too
@@ -86,8 +90,8 @@ def load(
         else:
             return segment
         into_quarantine(lake, segment, raw)
-    first = min(tried, key=lambda segment: segment.unreadable in UNREAD)
-    first.copies = [one for one in tried if one is not first and one.unreadable not in UNREAD]
+    first = min(tried, key=lambda segment: may_be_read_yet(segment.unreadable))
+    first.copies = [one for one in tried if one is not first and not may_be_read_yet(one.unreadable)]
     return first
 
 
@@ -125,21 +129,24 @@ def examine(
 ) -> None:
     """Check all of it, and fill in footer and rows; `is_whole` where somebody has looked at the digest already.
 
-    Raises `NotASegmentError`, an Arrow error, or `EncryptionError` if it is encrypted and cannot be opened; nothing of
-    the segment is changed then.
+    Raises `NotASegmentError`, `NewerSegmentError`, an Arrow error, or `EncryptionError` if it is encrypted and cannot
+    be opened; nothing of the segment is changed then.
     """
     name = segment.name
     if row["taken"] or row.get("refused"):
         raise RefusedSegmentError(row.get("refused") or OTHERS_INCARNATION)
     if name is None:
         raise NotASegmentError("not a segment's name")
-    if target is None:
+    if target is None and known_here(row["table"]) != unknown_table(row["table"]):
         raise NotASegmentError("no table of this name is recorded by ranks")
     if not (hashlib.sha256(raw).hexdigest() == segment.sha256 if is_whole is None else is_whole):
         raise NotASegmentError("the bytes do not have the digest in the name")
     if name.key_id:
-        raw = decrypt(find_key(authenticator.encryption_key, name.key_id), raw, name.bond(target.table))
+        raw = decrypt(find_key(authenticator.encryption_key, name.key_id), raw, name.bond(row["table"]))
     file = opener.open(raw)
+    if target is None:
+        named_footer(file.metadata, name, row["table"])
+        raise NewerSegmentError(unknown_table(row["table"]))
     footer = footer_of(file.metadata, name, target)
     signed_by = authenticator.signer_of(raw, footer, name, row)
     rows, size = file.metadata.num_rows, decoded_bytes(file.metadata)

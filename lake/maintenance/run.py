@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ranklake.lake.contracts.delta import CHECKPOINT_EVERY
-from ranklake.lake.contracts.load import load_contracts, table_names
+from ranklake.lake.contracts.load import contract, table_names
 from ranklake.lake.delta.integrity import Damage
 from ranklake.lake.delta.table_schema import difference
 from ranklake.lake.delta.tables import delta_table, ensure_table, latest, refuse_unfit
@@ -137,11 +137,11 @@ def _foreseen(lake: "Lake") -> Merged:
 def _follow(lake: "Lake", *, dry_run: bool) -> list[str]:
     """Let each table follow its contract."""
     done = []
-    for name, contract in load_contracts().items():
+    for name in table_names():
         handle = latest(lake, name)
-        if handle is not None and difference(refuse_unfit(handle, contract), contract) is not None:
+        if handle is not None and difference(refuse_unfit(handle, contract(name)), contract(name)) is not None:
             if not dry_run:
-                ensure_table(lake, contract)
+                ensure_table(lake, contract(name))
             done.append(name)
     return done
 

@@ -31,9 +31,20 @@ def _said(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 with _said(_ALLOCATOR):
-    from datafusion import DataFrame, SessionConfig, SessionContext, SQLOptions, col, lit
+    from datafusion import DataFrame, Expr, SessionConfig, SessionContext, SQLOptions, col, lit
+    from datafusion.functions import coalesce
 
-__all__ = ["DataFrame", "SQLOptions", "SessionConfig", "SessionContext", "col", "engine", "lit"]
+__all__ = [
+    "DataFrame",
+    "Expr",
+    "SQLOptions",
+    "SessionConfig",
+    "SessionContext",
+    "coalesce",
+    "col",
+    "engine",
+    "lit",
+]
 
 
 def engine(threads: int | None = None, batch_rows: int = 8192) -> SessionContext:

@@ -24,9 +24,9 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.arrow import arrow_schema, default_of
 from ranklake.lake.delta.commit import files
-from ranklake.lake.query.engine import SessionContext, col
+from ranklake.lake.query.engine import Expr, SessionContext, coalesce, col, lit
 from ranklake.lake.storage.store import LakeError
 
 if TYPE_CHECKING:
@@ -82,14 +82,15 @@ def register(
         frame = ctx.read_parquet(
             f"{Path(folder).as_uri()}/", table_partition_cols=[("date", pa.date32())], schema=stored
         )
-        frame = frame.select(*(col(f'"{name}"') for name in schema.names))
+        frame = frame.select(*(_or_default(field) for field in schema))
         ctx.register_view(contract.table, frame.limit(_ALL_ROWS) if whole else frame)
     else:
         ctx.register_dataset(contract.table, _dataset(lake, contract.table, live.to_pylist(), schema, schema.names))
-        if whole:
+        defaults = any(default_of(field) is not None for field in schema)
+        if whole or defaults:  # a dataset knows no defaults, so it must not choose rows by them
             frame = ctx.table(contract.table).limit(_ALL_ROWS)
             ctx.deregister_table(contract.table)
-            ctx.register_view(contract.table, frame)
+            ctx.register_view(contract.table, frame.select(*(_or_default(field) for field in schema)))
 
 
 def needed(
@@ -177,6 +178,12 @@ def _empty_file(schema: pa.Schema) -> ds.Fragment:
 def _expression(condition: ds.Expression | pa.Scalar | None) -> ds.Expression | None:
     """Return a condition as pyarrow takes it: DataFusion hands it one that has become constant as a bare value."""
     return pc.scalar(bool(condition.as_py())) if isinstance(condition, pa.Scalar) else condition
+
+
+def _or_default(field: pa.Field) -> Expr:
+    """Return a column by name; with a default, that stands for NULL, which is what files that lack the column give."""
+    found, default = col(f'"{field.name}"'), default_of(field)
+    return found if default is None else coalesce(found, lit(default).cast(field.type)).alias(field.name)
 
 
 def _viewed(column: pa.Field) -> pa.Field:

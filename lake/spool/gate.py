@@ -1,7 +1,8 @@
 """The gate for foreign bytes: what may be opened, what is skipped, and why something stays unread.
 
 A spool may be written by anybody who trains. So its names, kinds and sizes are judged before a plan names a file, and
-again when it is opened; what is not read is reported by one of `UNREAD`, and looked at again by a later ingest.
+again when it is opened; what is not read is reported by one of `UNREAD`, and looked at again by a later ingest. So
+is what a newer writer made (`NEWER`).
 """
 
 from collections.abc import Mapping
@@ -19,13 +20,26 @@ UNSTEADY: Final = "cannot be read twice alike"
 UNREAD: Final = frozenset({GONE, DENIED, IRREGULAR, TOO_LARGE, UNSTEADY})
 """Reasons of the table ``segments`` that say nothing of bytes: nobody read them, and they may be read yet."""
 
+NEWER: Final = "newer than what is known here: "
+"""How reasons begin of segments that a newer writer made; what is known follows. They wait in the spool, unread."""
+
 UNPRINTABLE: Final = "its name is not printable text"
 MEMBER_LIKE: Final = "its path reads like that of a segment in a pack"
 _DENIALS: Final = frozenset({401, 403})
 
 
 class UnreadError(RanklakeError):
-    """A file that is there and cannot, or must not, be read; `what` is one of `UNREAD`."""
+    """A file that is there and cannot, or must not, be read; `what` is a reason that `may_be_read_yet`."""
+
+
+def may_be_read_yet(why: str | None) -> bool:
+    """Say whether a reason of the table ``segments`` is one of `UNREAD`, or that of a segment that waits (`NEWER`)."""
+    return why in UNREAD or is_newer(why)
+
+
+def is_newer(why: str | None) -> bool:
+    """Say whether a reason of the table ``segments`` is that of a newer writer's segment, which waits."""
+    return why is not None and why.startswith(NEWER)
 
 
 def firsts(held: Mapping[str, str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.spool.gate import DENIED, IRREGULAR, MEMBER_LIKE, UNPRINTABLE, UNREAD
+from ranklake.lake.spool.gate import DENIED, IRREGULAR, MEMBER_LIKE, NEWER, UNPRINTABLE, UNREAD
 from ranklake.lake.spool.packs import pack_of
 from ranklake.lake.trust.writers import REFUSED
 from ranklake.printable import printable_name
@@ -99,8 +99,9 @@ def _read(ingested: pa.Table) -> pa.Table:
 
 
 def is_unread(reasons: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return which rows of the table ``segments`` tell of bytes that nobody read; no NULL."""
-    return pc.is_in(reasons, value_set=_UNREAD)
+    """Return which rows of the table ``segments`` tell of bytes that nobody read, or that wait; no NULL."""
+    newer = pc.fill_null(pc.starts_with(reasons, NEWER), fill_value=False)
+    return pc.or_(pc.is_in(reasons, value_set=_UNREAD), newer)
 
 
 _UNREAD: Final = pa.array(sorted(UNREAD), pa.string())

@@ -22,7 +22,7 @@ from ranklake.lake.ingest.index_summary import not_taken_in
 from ranklake.lake.ingest.ingestion_index import Stream, stream_of_row
 from ranklake.lake.plans.kinds import Rows, booked
 from ranklake.lake.plans.plan import LEDGER
-from ranklake.lake.spool.gate import UNREAD
+from ranklake.lake.spool.gate import may_be_read_yet
 from ranklake.lake.status.stream_accounts import Accounts, Row, claims_of, read_accounts
 from ranklake.lake.status.stream_balance import StreamBalance, stream_balances
 from ranklake.lake.trust.writers import REFUSED
@@ -185,7 +185,7 @@ def _rejects_balance(lake: "Lake", told: Accounts, moved: dict[str, int], retire
         faults.append(f"the table holds {live} rows, the plans say {expected}")
     faults += _file_faults(lake, "rejects")
     kept = {path.rpartition("/")[2] for path in lake.fs.find(lake.path("quarantine"))}
-    raw = [row for row in told.odd if row["unreadable"] not in UNREAD]
+    raw = [row for row in told.odd if not may_be_read_yet(row["unreadable"])]
     gone = {row["sha256"] for row in raw if taken.get(RAW + row["table"], {}).get(row["date"], 0) >= row["plan"]}
     aside = {row["sha256"] for row in raw} - gone
     if aside - kept:

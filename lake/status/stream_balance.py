@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ranklake.lake.ingest.ingestion_index import Stream, stream_of_row
-from ranklake.lake.spool.gate import IRREGULAR, UNREAD
+from ranklake.lake.spool.gate import IRREGULAR, may_be_read_yet
 from ranklake.lake.trust.writers import REFUSED
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def stream_balances(told: "Accounts", waiting: "Iterable[Spooled]") -> dict[tupl
         balances[row["table"], stream_of_row(row)].add(row)
     # Of a slot file that no sound copy brought one damaged copy counts, and what was gone only where there is none;
     # where a sound one came, the damaged ones are nobody's rows.
-    for row in sorted(told.odd, key=lambda row: row["unreadable"] in UNREAD):
+    for row in sorted(told.odd, key=lambda row: may_be_read_yet(row["unreadable"])):
         stream = stream_of_row(row)
         slot_file = (row["table"], stream, row["segment"])
         if str(row["unreadable"]).startswith(REFUSED):  # nobody knows whose rows these are
@@ -113,7 +113,7 @@ def stream_balances(told: "Accounts", waiting: "Iterable[Spooled]") -> dict[tupl
         balance = balances[row["table"], stream]
         balance.add({**row, "said": row["rows"], "said_gaps": 0})
         balance.named_rows = max(balance.named_rows, row["rows"])
-        if row["unreadable"] not in UNREAD:
+        if not may_be_read_yet(row["unreadable"]):
             ingested[slot_file] = row["rows"]
     for row in told.closings:
         for table, rows, gaps in _closing_counts(row["totals"]):

@@ -1,21 +1,35 @@
 """A contract that changed: the tables follow it, their readers see it, and no row is lost or twice."""
 
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
 import duckdb
 import polars as pl
+import pyarrow as pa
 import pytest
 from bringing import bring
 from changed_contracts import ChangedContracts
 from deltalake import DeltaTable
 from segments import put_segment, step_rows
 
+from ranklake.lake.contracts.errors import ContractError
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import LostRaceError, files, swap
+from ranklake.lake.delta.read import read
 from ranklake.lake.delta.table_schema import CONTRACT_VERSION, UnmigratedTableError, follow
 from ranklake.lake.delta.tables import commit_info, delta_table, ensure_table
+from ranklake.lake.maintenance.compaction import merge_small
 from ranklake.lake.maintenance.run import upkeep
 from ranklake.lake.plans.plan import last_finished, read_plan
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
+from ranklake.lake.storage.store import Lake
+
+
+class Distant(Lake):
+    """A lake that is read as one on an object store is: through its own file system."""
+
+    is_local = False
 
 
 @pytest.fixture
@@ -127,9 +141,10 @@ def test_what_stored_rows_cannot_follow_is_refused_before_anything_is_written(la
     put_segment(spool, step_rows(10, segment=1), rows_before=10)
     changed.edit("steps", lambda facts: (change(facts), facts.update(version=2)))
     before = delta_table(lake, "steps").version()
-    for work in (lambda: bring(lake, spool), lambda: upkeep(lake, InProcess())):
-        with pytest.raises(UnmigratedTableError, match=what):
-            work()
+    with pytest.raises(UnmigratedTableError, match=what):
+        bring(lake, spool)
+    with pytest.raises(UnmigratedTableError):
+        merge_small(lake, InProcess(), thorough=True)
     assert (delta_table(lake, "steps").version(), last_finished(lake)) == (before, 1)
     assert read_plan(lake, 2) is None
     changed.earlier()
@@ -138,4 +153,64 @@ def test_what_stored_rows_cannot_follow_is_refused_before_anything_is_written(la
 
 def _filled(rows, name, values):
     place = rows.schema.get_field_index(name)
-    return place, rows.schema.field(place), [values]
+    field = rows.schema.field(place)
+    return place, field, pa.array(values, field.type)
+
+
+DEFAULTS = {
+    "string": ("fp8", "fp8"),
+    "bool": (True, True),
+    "int32": (-3, -3),
+    "int64": (2**40, 2**40),
+    "float32": (0.5, 0.5),
+    "float64": (1, 1.0),
+    "decimal": ("1.25", Decimal("1.25")),
+    "timestamp": ("2026-01-01T00:00:00Z", datetime(2026, 1, 1, tzinfo=UTC)),
+    "date": ("2026-01-01", date(2026, 1, 1)),
+}
+
+
+def test_a_default_stands_for_what_is_missing(lake, spool, changed):
+    """Old rows read as the default, new rows without a value are written as it, and merging them changes neither."""
+    put_segment(spool, step_rows(3))
+    bring(lake, spool)
+    for place, (type_, (default, _)) in enumerate(DEFAULTS.items()):
+        changed.add("steps", id=900 + place, name=f"as_{type_}", type=type_, default=default)
+    names = [f"as_{type_}" for type_ in DEFAULTS]
+    expected = [value for _, value in DEFAULTS.values()]
+    rows = step_rows(3, segment=1)
+    put_segment(spool, rows.set_column(*_filled(rows, "as_int32", [7, None, 8])), rows_before=3)
+    bring(lake, spool, merge=False)
+    other = [[value if name != "as_int32" else 7 for name, value in zip(names, expected, strict=True)]]
+    text = f"SELECT {', '.join(names)} FROM steps"
+    for merged in (False, True):
+        if merged:
+            assert len(upkeep(lake, InProcess()).plans) == 1
+        found = read(lake, contract("steps"), ["slot", "segment", *names]).sort_by(
+            [("segment", "ascending"), ("slot", "ascending")]
+        )
+        assert found["as_int32"].to_pylist() == [-3, -3, -3, 7, -3, 8]
+        assert [list(row.values())[2:] for row in found.to_pylist()][:3] == [expected] * 3
+        for one in (lake, Distant(lake.uri, fs=lake.fs, root=lake.root)):
+            row = query(one, f"{text} WHERE segment = 0 LIMIT 1").to_pylist()
+            assert row == [dict(zip(names, expected, strict=True))]
+            assert [list(row.values()) for row in query(one, f"{text} WHERE as_int32 = 7").to_pylist()] == other
+            assert query(one, f"{text} WHERE as_string = 'fp8' AND as_int32 = -3").num_rows == 4
+            assert query(one, f"{text} WHERE as_string IS NULL").num_rows == 0
+    stored = DeltaTable(lake.table_uri("steps")).to_pyarrow_dataset().to_table(columns=names)
+    assert [stored[name].null_count for name in names] == [0] * len(names)  # other readers see it after a rewrite
+
+
+@pytest.mark.parametrize(
+    ("type_", "default"),
+    [
+        *(("string", 3), ("bool", 1), ("int32", 2**31), ("int64", 0.5), ("int64", True), ("float32", 1e39)),
+        *(("float64", "x"), ("float64", float("nan")), ("decimal", "x"), ("decimal", 0.1), ("decimal", "0.0000000001")),
+        *(("timestamp", "2026-01-01T00:00:00"), ("timestamp", "now"), ("date", "2026-13-01"), ("int64_list", 1)),
+    ],
+)
+def test_a_default_of_the_wrong_type_is_refused(changed, type_, default):
+    """The error names the file, the line, the column and the type."""
+    changed.add("steps", id=900, name="x", type=type_, default=default)
+    with pytest.raises(ContractError, match=rf"steps.yaml:\d+: column 'x': .*{type_}.*"):
+        contract("steps")

@@ -6,6 +6,7 @@ from ranklake.commands.context import with_context
 from ranklake.commands.options import dask_option, json_option, lake_option, spool_option
 from ranklake.context import Context
 from ranklake.lake.ingest.run import ingest as run_ingest
+from ranklake.lake.spool.gate import is_newer
 from ranklake.segments.envelope import MissingKeyError
 from ranklake.segments.keys import read_keyring
 from ranklake.views.json_output import show_json
@@ -52,7 +53,8 @@ def ingest(context: Context, keep_days: int, *, as_json: bool) -> int:
         for reason, count in done.refused.items():
             tell(f"{count} of them refused: {reason}", err=True)
     for why, count in done.held.items():
-        tell(f"{count} files of the spool left alone ({why}); the first: {done.held_first[why]}", err=True)
+        mend = "upgrade ranklake, or its contracts, to take them in; " if is_newer(why) else ""
+        tell(f"{count} files of the spool left alone ({why}); {mend}the first: {done.held_first[why]}", err=True)
     for key_id, count in done.waiting.items():
         if key_id.startswith("of the prefix"):
             tell(f"{count} segments wait for the keys {key_id}", err=True)

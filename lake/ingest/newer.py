@@ -1,0 +1,53 @@
+"""Segments of newer writers: they wait in the spool until the contract of their table here is another.
+
+Nothing of one is stored. What its columns mean is said by a contract that is not here: behind a name that is known
+there may be another unit. So it is taken in whole, once, by the first ingest that knows more (decision 097).
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ranklake.lake.contracts.errors import UnknownTableError
+from ranklake.lake.contracts.freeze import contract_digest
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.spool.gate import NEWER, UnreadError
+from ranklake.segments.segment import FORMAT, REFUSED, REFUSED_ROW
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.segments.segment import SegmentFooter
+
+NEWER_FORMAT = f"{NEWER}segment format {FORMAT}"
+"""Of a segment whose footer is of a later format."""
+
+
+class NewerSegmentError(UnreadError):
+    """A sound segment that says more than is known here; `what` says what is known."""
+
+
+def known_here(table: str) -> str:
+    """Return what is known of a table, as the reason for which segments that say more wait.
+
+    It is another reason once the contract is another: so one that waited for the one before is tried again.
+    """
+    try:
+        found = contract(table)
+    except UnknownTableError:
+        return unknown_table(table)
+    return f"{NEWER}{table} version {found.version} ({contract_digest(found)[:12]})"
+
+
+def unknown_table(table: str) -> str:
+    """Return the reason for which segments of a table without a contract wait."""
+    return f"{NEWER}no table {table}"
+
+
+def refuse_newer(footer: "SegmentFooter", columns: Iterable[str], target: "Contract") -> None:
+    """Raise `NewerSegmentError` where a segment was written by a later contract, or has columns that are not known.
+
+    Unknown columns of an older contract are no news, and left to whoever judges them.
+    """
+    known = {*target.names, REFUSED, REFUSED_ROW}
+    unknown = footer.contract_version == target.version and not known.issuperset(columns)
+    if footer.contract_version > target.version or unknown:
+        raise NewerSegmentError(known_here(target.table))
