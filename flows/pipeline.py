@@ -24,8 +24,10 @@ async def pipeline_flow(settings: FlowSettings) -> dict[str, Any]:
         settings: Which lake, and which ranklake.toml to read where the flow runs. Never holds a secret.
     """
     run_log.attach()
-    async with one_driver(settings.context().lake_uri):
-        done = [(step.stage, await _done(step, settings)) for step in PIPELINE]
+    context = settings.context()
+    async with one_driver(context.lake_uri):
+        with context.held_workers():
+            done = [(step.stage, await _done(step, settings)) for step in PIPELINE]
     return pipeline_outcome(gathered(done))
 
 

@@ -97,7 +97,8 @@ def gathered(done: Iterable[tuple[Stage, Done]]) -> Done:
 
 def pipeline_once(context: Context) -> Done:
     """Run the pipeline's steps in order; a failed check stops nothing."""
-    return gathered([(step.stage, step.stage.work(context, **step.options)) for step in PIPELINE])
+    with context.held_workers():
+        return gathered([(step.stage, step.stage.work(context, **step.options)) for step in PIPELINE])
 
 
 def pipeline_outcome(done: Done) -> Done:

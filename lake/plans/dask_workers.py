@@ -9,6 +9,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from functools import cache, partial
 from importlib import import_module
 from multiprocessing import resource_tracker
@@ -71,7 +72,9 @@ class OnDask:
         # No retries of a task that fails: an outage is for whoever runs the whole, a mistake stays one.
         futures = self.client.map(work, list(tasks), pure=False)
         dead = set()
-        for future in as_completed(futures):
+        with self.client.as_current():  # which `as_completed` asks
+            finished = as_completed(futures)
+        for future in finished:
             if future.status == "error":
                 error = future.exception()
                 if lost is not None and isinstance(error, (KilledWorker, MemoryError)):
@@ -171,7 +174,8 @@ def workers(section: DaskSection = _DEFAULT) -> Iterator[OnDask]:
         )
     if said is None:  # Dask tells its workers by setting it here: it is not for this process
         os.environ.pop(_PURGE, None)
-    with cluster, Client(cluster) as client:
+    # Not the default of this process: that would have to end in the thread in which it began (`held`).
+    with cluster, Client(cluster, set_as_default=False) as client:
         yield OnDask(client)
 
 
@@ -197,13 +201,64 @@ def on_demand(section: DaskSection = _DEFAULT) -> Iterator[Workers]:
     """Give workers that do small work in this process, and start a local cluster for the first that is large.
 
     Who names an address gets that cluster at once, who names a number of workers as soon as there is work, for all of
-    it. Raises what `workers` does, and at once where the memory limit is no amount.
+    it. Within `held`, the local cluster is that of the block. Raises what `workers` does, and at once where the memory
+    limit is no amount.
     """
-    if not section.address:
+    if section.address:
+        with workers(section) as found:
+            yield found
+        return
+    around = _HELD.get()
+    crew = around if around is not None and around.section == section else _Crew(section)
+    try:
+        yield crew.workers()
+    except BaseException:
+        crew.close()
+        raise
+    if crew is not around:
+        crew.close()
+
+
+@contextmanager
+def held(section: DaskSection = _DEFAULT) -> Iterator[None]:
+    """Have all `on_demand` within the block share one local cluster, which starts with the first work that is worth it.
+
+    One that something failed on is closed, and the next to need one starts another. A cluster by address is not held:
+    who comes after an outage has to connect anew.
+    """
+    crew = _Crew(section)
+    before = _HELD.set(crew)
+    try:
+        yield
+    finally:
+        _HELD.reset(before)
+        crew.close()
+
+
+class _Crew:
+    """A local cluster of a section that may start, and end, several times."""
+
+    def __init__(self, section: DaskSection) -> None:
         _check_memory(section.memory_limit)
-    with ExitStack() as stack:
-        start = partial(stack.enter_context, workers(section))
-        yield start() if section.address else OnDemand(start, least_cpu_s=0 if section.workers else WORTH_CPU_S)
+        self.section = section
+        self._stack = ExitStack()
+        self._workers: OnDemand | None = None
+
+    def workers(self) -> OnDemand:
+        """Return workers that start with the first work that is worth it, or that work here already."""
+        if self._workers is None:
+            start = partial(self._stack.enter_context, workers(self.section))
+            self._workers = OnDemand(start, least_cpu_s=0 if self.section.workers else WORTH_CPU_S)
+        return self._workers
+
+    def close(self) -> None:
+        """End the cluster, if it has started."""
+        self._workers = None
+        self._stack.close()
+
+
+_HELD: Final[ContextVar[_Crew | None]] = ContextVar("ranklake_workers", default=None)
+"""The cluster that the stages of a pipeline share."""
 
 
 def _check_memory(limit: str) -> None:

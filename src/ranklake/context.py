@@ -16,7 +16,7 @@ from typing import Self
 from ranklake.config import Config
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.contracts.model import Contract
-from ranklake.lake.plans.dask_workers import on_demand
+from ranklake.lake.plans.dask_workers import held, on_demand
 from ranklake.lake.plans.workers import Workers
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.storage.store import Lake
@@ -81,6 +81,10 @@ class Context:
     def workers(self) -> AbstractContextManager[Workers]:
         """Give the workers that carry out plans; see `ranklake.lake.plans.dask_workers.on_demand`."""
         return on_demand(self.config.dask)
+
+    def held_workers(self) -> AbstractContextManager[None]:
+        """Have all workers within the block be those of one cluster; see `ranklake.lake.plans.dask_workers.held`."""
+        return held(self.config.dask)
 
     @property
     def overlay(self) -> Path | None:

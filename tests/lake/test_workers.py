@@ -1,5 +1,6 @@
 """Dask clusters: nobody else gets into a local one, and one by address is spoken to as configuration says."""
 
+import contextvars
 import gc
 import json
 import os
@@ -7,6 +8,7 @@ import socket
 import ssl
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import version
@@ -18,7 +20,7 @@ from distributed import Client, Security
 
 from ranklake.config import load_config
 from ranklake.lake.plans.dask_section import DaskSection
-from ranklake.lake.plans.dask_workers import on_demand, workers
+from ranklake.lake.plans.dask_workers import held, on_demand, workers
 from ranklake.lake.plans.workers import InProcess, WorkersError
 
 SCHEDULER = """
@@ -43,16 +45,16 @@ def ours():
 
 def listening(processes):
     """Return the (address, port) pairs that some processes listen on, by their sockets and /proc/net/tcp."""
-    held = set()
+    sockets = set()
     for one in processes:
         for handle in Path(f"/proc/{one.pid}/fd").iterdir():
             with suppress(FileNotFoundError):  # closed meanwhile
-                held.add(os.readlink(handle))  # noqa: PTH115 - no path: socket:[inode]
+                sockets.add(os.readlink(handle))  # noqa: PTH115 - no path: socket:[inode]
     found = set()
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
             words = line.split()
-            if words[3] == "0A" and f"socket:[{words[9]}]" in held:
+            if words[3] == "0A" and f"socket:[{words[9]}]" in sockets:
                 address, port = words[1].split(":")
                 found.add((address, int(port, 16)))
     return found
@@ -175,3 +177,30 @@ def test_a_local_cluster_starts_with_the_first_work():
     with on_demand(DaskSection(workers=2)) as crew:
         assert isinstance(crew.fitting(-1.0), InProcess)
         assert len(ours()) == before
+
+
+def test_stages_share_one_cluster():
+    """All who ask within the block get the same workers, in whatever thread; others, where something failed on them."""
+    section = DaskSection(workers=1)
+
+    def stage(*, fails=False):
+        with suppress(OSError), on_demand(section) as crew:
+            (pid,) = crew.fitting(1.0).run(_pid, [None])
+            if fails:
+                raise OSError("the store is away")
+        return pid
+
+    before = len(ours())
+    with held(section):
+        assert len(ours()) == before
+        first = stage()
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(contextvars.copy_context().run, stage).result() == first
+        assert stage(fails=True) == first
+        assert len(ours()) == before
+        assert stage() != first
+    assert len(ours()) == before
+
+
+def _pid(_):
+    return os.getpid()
