@@ -137,11 +137,12 @@ class AbandonedStream:
 
     def _tidy(self) -> None:
         """Remove what is of no use any more, and move out of the way what is not known."""
+        meta = read_meta(self.folder)
         for path in sorted(self.folder.iterdir()):
             temporary = path.name.startswith(".") and path.name.endswith(TEMPORARY)
             if path.name.endswith((SPARE, ACKED)) or temporary or _is_no_file(path):
                 path.unlink()
-            elif path.name not in {OWNER_FILE, META_FILE, FAULTS_FILE} and not _is_known(path):
+            elif path.name not in {OWNER_FILE, META_FILE, FAULTS_FILE} and not _is_known(path, meta):
                 keep_damaged(self.folder, path)
 
     def _drop_torn_tail(self) -> None:
@@ -196,6 +197,7 @@ def _is_no_file(path: Path) -> bool:
     return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
-def _is_known(path: Path) -> bool:
+def _is_known(path: Path, meta: Meta) -> bool:
     sealed = path.with_suffix(SEALED) if path.name.endswith(DROPPED) else path
-    return bool(OpenFile.of(path) or SealedFile.of(sealed))
+    file = OpenFile.of(path)
+    return bool((file and meta.knows(file.table)) or SealedFile.of(sealed))

@@ -77,7 +77,7 @@ def check_once(context: Context, progress: Progress | None = None, kinds: Sequen
     """Check new partitions of tables of some kinds; return whether all passed and the results that did not."""
     lake = context.open_lake()
     with context.workers() as workers:
-        report = run_checks(lake, kinds=kinds, contracts_overlay=context.overlay, workers=workers, progress=progress)
+        report = run_checks(lake, kinds=kinds, workers=workers, progress=progress)
     return report.summary()
 
 
@@ -96,13 +96,14 @@ def upkeep_once(context: Context, progress: Progress | None = None, *, with_scru
 
 def catalog_once(context: Context) -> dict[str, Any]:
     """Bring the catalog's tables up to date; return how many rows each got."""
-    return asdict(refresh(context.open_lake(), context.overlay))
+    return asdict(refresh(context.open_lake()))
 
 
 def retention_plan_once(context: Context, *, as_of: date | None = None) -> dict[str, Any]:
     """Plan what is past its retention period on a day, by default today (UTC); return the plan, None if nothing is."""
     day = as_of or datetime.now(UTC).date()
-    made = make_plan(context.open_lake(), context.contracts(), context.policies(), day)
+    lake = context.open_lake()
+    made = make_plan(lake, lake.contracts(), context.policies(lake), day)
     return {"as_of": day.isoformat(), "plan": None if made is None else made.plain()}
 
 
@@ -119,6 +120,6 @@ def retention_apply_once(context: Context, *, plan: str, by: str = "") -> dict[s
     """
     actor = " ".join(by.split()) or getpass.getuser()
     lake = context.open_lake()
-    found, fresh = apply(lake, plan, actor, context.contracts(), context.policies())
+    found, fresh = apply(lake, plan, actor, lake.contracts(), context.policies(lake))
     swept = sweep(lake, context.spool(), actor) if context.has_spool else None
     return {"applied_now": fresh, "swept": None if swept is None else asdict(swept), **found.plain()}

@@ -5,13 +5,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.contracts.checks.registry import kind_of
 from ranklake.lake.contracts.errors import UnknownTableError
-from ranklake.lake.contracts.load import load_contracts, load_metrics
 from ranklake.lake.delta.commit import files, files_digest
 from ranklake.lake.delta.tables import latest
 from ranklake.lake.plans.driver import drive, finish
@@ -64,7 +62,6 @@ def run_checks(
     tables: Sequence[str] | None = None,
     *,
     kinds: Collection[str] = KINDS,
-    contracts_overlay: Path | None = None,
     workers: "Workers | None" = None,
     progress: "Progress | None" = None,
 ) -> CheckReport:
@@ -83,9 +80,9 @@ def run_checks(
     UnknownTableError, NotCheckedError
         A name in `tables` is no table, or a system table.
     """
-    contracts = _chosen(load_contracts(contracts_overlay), tables, kinds)
+    contracts = _chosen(lake.contracts(), tables, kinds)
     finish(lake, QUARANTINE, InProcess())  # what a check that died left half done
-    metrics = load_metrics(contracts_overlay)
+    metrics = lake.metrics()
     known = standing(lake, list(contracts))
     work: list[_Work] = []
     unchanged: list[Standing] = []

@@ -105,7 +105,7 @@ def _compose(lake: "Lake", claim: Claim, number: int, by: str, reason: str) -> "
     for table, rows in sorted(by_table.items()):
         if not any(row["rows_stored"] for row in rows):
             continue
-        target = contract(table)
+        target = lake.contract(table)
         candidates = _candidates(lake, table, rows)
         dropped = []
         for drop, added, taken in action_plan.take_rows_out(
@@ -144,7 +144,7 @@ def _candidates(lake: "Lake", table: str, segments: list[dict[str, Any]]) -> pa.
     """Return the live files that rows of some segments can lie in; where nobody knows their times, all."""
     handle = delta_table(lake, table)
     assert handle is not None, "rows were stored"
-    live = files(refuse_unfit(handle, contract(table)))
+    live = files(refuse_unfit(handle, lake.contract(table)))
     ends = [row[name] for row in segments for name in ("ts_min", "ts_max")]
     if None in ends:
         return live

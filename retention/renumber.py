@@ -183,7 +183,7 @@ def _compose(lake: "Lake", run: str, number: int, by: str) -> "tuple[Plan | None
         if row["incarnation"] in new and row["rows_stored"]:
             by_table[row["table"]].append(row)
     for table, rows in sorted(by_table.items()):
-        target = contract(table)
+        target = lake.contract(table)
         live = action_plan.live_files(lake, table, _days(rows))
         dropped = []
         mine = partial(_of, run=run, new=new)

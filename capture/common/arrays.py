@@ -17,6 +17,7 @@ _NUMPY = {
     pa.int64(): np.int64,
     pa.float32(): np.float32,
     pa.float64(): np.float64,
+    pa.date32(): np.int32,
 }
 
 
@@ -67,9 +68,23 @@ def plain(values: Sequence[Any], to: pa.DataType) -> pa.Array:
         return texts([_of(value, str) for value in values])
     if pa.types.is_boolean(to):
         return truths([_of(value, bool) for value in values])
+    if pa.types.is_decimal(to):
+        return texts([_of(value, str) for value in values]).cast(to)
+    if pa.types.is_list(to):
+        return _lists([_of(value, list) for value in values], absent)
     kind = (float, int) if pa.types.is_floating(to) else int
     filled = [0 if value is None else _of(value, kind) for value in values]
     return numbers(np.array(filled, _NUMPY.get(to, np.int64)), to, absent)
+
+
+def _lists(values: Sequence[list[int] | None], absent: Array) -> pa.Array:
+    """Return lists of whole numbers as an array."""
+    flat = [_of(one, int) for value in values for one in value or ()]
+    offsets = np.zeros(len(values) + 1, np.int32)
+    np.cumsum([len(value or ()) for value in values], out=offsets[1:])
+    buffers = [_validity(absent), pa.py_buffer(offsets)]
+    numbers_ = numbers(np.array(flat, np.int64), pa.int64())
+    return pa.Array.from_buffers(pa.list_(pa.int64()), len(values), buffers, children=[numbers_])
 
 
 def _of(value: Any, kind: Any) -> Any:  # noqa: ANN401 - JSON

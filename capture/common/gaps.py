@@ -30,6 +30,7 @@ LOGGER: Final = logging.getLogger("ranklake")
 LOGGER.addFilter(_without_credentials)
 
 BAD_VALUE: Final = "bad value"
+NO_CONTRACT: Final = "no contract has the table"
 BAD_STEP: Final = "bad step"
 BAD_NAME: Final = "bad name"
 BAD_ARGUMENTS: Final = "bad arguments"

@@ -100,6 +100,16 @@ STEPS: Final = Layout(
 )
 STEP_FLOATS: Final = ("loss", "grad_norm", "lr")
 
+OWN_WIDTH: Final = 32
+"""Numbers that an overlay may add to a step's row."""
+OWN_STEPS: Final = Layout(
+    "own_steps",
+    "steps",
+    (*STEPS.fields[:-1], ("own", f"{OWN_WIDTH}d"), ("own_present", "I"), ("mark", "I")),
+    1 << 20,
+)
+"""Steps with numbers that an overlay adds, in the order that meta.frames says; begins as `STEPS` does."""
+
 SCALARS: Final = Layout(
     "scalars",
     "scalars",
@@ -201,8 +211,14 @@ FRAME_LANES: Final = (
 """Tables whose rows are too wide, too few or too various for slots."""
 WRITTEN: Final = "_written"
 """Behind a lane's name: its files are not mapped, but written record by record: `ranklake.capture.lanes.written`."""
-LAYOUT_OF_LANE: Final = SLOT_LANES | {name + WRITTEN: layout for name, layout in SLOT_LANES.items()}
-TABLE_OF_LANE: Final = {name: layout.table for name, layout in LAYOUT_OF_LANE.items()} | {n: n for n in FRAME_LANES}
+_EVERY: Final = SLOT_LANES | {OWN_STEPS.lane: OWN_STEPS}
+LAYOUT_OF_LANE: Final = _EVERY | {name + WRITTEN: layout for name, layout in _EVERY.items()}
+
+
+def table_of(lane: str) -> str:
+    """Return the table that a lane's rows belong to; a lane of frames has its table's name."""
+    layout = LAYOUT_OF_LANE.get(lane)
+    return lane if layout is None else layout.table
 
 
 def row_packer(width: int) -> struct.Struct:

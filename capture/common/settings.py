@@ -64,7 +64,8 @@ class CaptureSettings:
     block_at_most_s: float = 10.0
     """How long a call may wait under ``block``. Then its row is counted as a gap, and no call waits for one second."""
     contracts_overlay: str = ""
-    """Folder of your own contracts, whose ``metrics.yaml`` registers your metrics; default: ``[contracts] overlay``."""
+    """Folder of your own contracts: its tables and columns are recorded, and its ``metrics.yaml`` registers your
+    metrics; default: ``[contracts] overlay``. See docs/overlays.md."""
     unregistered: str = "flag"
     """What happens to metrics that are not in the registry: ``flag``, ``quarantine`` or ``drop``."""
     wrong_kind: str = "flag"

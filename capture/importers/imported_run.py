@@ -36,6 +36,7 @@ from ranklake.capture.importers.typed_rows import (
 from ranklake.capture.importers.waiting_rows import WaitingRows
 from ranklake.capture.sealing.keys import NO_KEYS, ActiveKeys
 from ranklake.capture.sealing.rows import NO_ROWS, Columns, Rows
+from ranklake.lake.contracts.overlay import Overlay
 from ranklake.segments.segment import REFUSED
 
 SEGMENT_ROWS: Final = 200_000
@@ -59,6 +60,8 @@ class ImportedRun:
         Whether there is such a row.
     rank_by_rank
         Whether each rank has segments of its own, as earlier versions made them.
+    overlay
+        Operators' contracts.
     rows, refused
         Counted by table, and by reason.
     left_out
@@ -76,6 +79,7 @@ class ImportedRun:
     world_size: int = 1
     says_run: bool = True
     rank_by_rank: bool = False
+    overlay: Overlay | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
     refused: dict[str, int] = field(default_factory=dict)
@@ -88,12 +92,21 @@ class ImportedRun:
     _beside: list["ImportedRun"] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._streams = ImportedStreams(self.identity, self.run, self.attempt, self.shipped, self.day, self.keys)
+        of = (self.identity, self.run, self.attempt)
+        self._streams = ImportedStreams(*of, self.shipped, self.day, self.keys, self.overlay)
 
     def beside(self, run: str, attempt: int) -> "ImportedRun":
         """Return a recording of another run or attempt in the same file; this one counts its rows, and closes it."""
         other = ImportedRun(
-            self.identity, run, attempt, self.shipped, self.day, self.keys, rows=self.rows, refused=self.refused
+            self.identity,
+            run,
+            attempt,
+            self.shipped,
+            self.day,
+            self.keys,
+            rows=self.rows,
+            refused=self.refused,
+            overlay=self.overlay,
         )
         other.rank_by_rank = self.rank_by_rank
         other.first_refused = self.first_refused
@@ -250,7 +263,7 @@ class ImportedRun:
         if lane.rows:
             rows = self._typed(table, *lane.take_rows())
         else:
-            rows = joined(table, lane.batches)
+            rows = joined(fields_of(table, self.overlay), lane.batches)
             lane.batches = []
         self._held -= lane.held
         lane.held = 0
@@ -273,7 +286,7 @@ class ImportedRun:
 
     def _typed(self, table: str, times: list[int], given: list[Mapping[str, Any]], ranks: list[int]) -> Rows:
         """Return rows as columns; those that do not fit are refused, one by one."""
-        fields = fields_of(table)
+        fields = fields_of(table, self.overlay)
         columns = typed_columns(table, given, fields)
         if columns is None or not fit(times):
             kept = []

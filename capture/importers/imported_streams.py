@@ -12,6 +12,7 @@ from ranklake.capture.sealing.rows import NO_ROWS, Rows
 from ranklake.capture.sealing.segment_bytes import Origin, segment_bytes
 from ranklake.capture.spool.meta import Meta
 from ranklake.capture.spool.stream_files import SealedFile, StreamName
+from ranklake.lake.contracts.overlay import Overlay
 
 _WALL: Final = ((0, 0),)
 """Foreign times are wall times: the one anchor says that both clocks are the same."""
@@ -30,19 +31,28 @@ class ImportedStreams:
         Takes each segment.
     day, keys
         The day folder that segments go into, and what they are encrypted and signed with.
+    overlay
+        Operators' contracts.
     """
 
     def __init__(
-        self, identity: ImportIdentity, run: str, attempt: int, shipped: Shipped, day: str, keys: ActiveKeys
+        self,
+        identity: ImportIdentity,
+        run: str,
+        attempt: int,
+        shipped: Shipped,
+        day: str,
+        keys: ActiveKeys,
+        overlay: Overlay | None = None,
     ) -> None:
         self._identity, self._run, self._attempt = identity, run, attempt
-        self._shipped, self._day, self._keys = shipped, day, keys
+        self._shipped, self._day, self._keys, self._overlay = shipped, day, keys, overlay
         self._metas: dict[int, Meta] = {}
         self._told: set[int] = set()
 
     def write(self, stream: int, table: str, rows: Rows, world_size: int, *, final: bool) -> None:
         """Seal rows as the next segment of a stream: a rank's, or that of `SEVERAL`, whose rows say their ranks."""
-        meta = self._metas.setdefault(stream, Meta())
+        meta = self._metas.setdefault(stream, Meta(overlay=self._overlay))
         incarnation = self._identity.incarnation(self._run, self._attempt, stream)
         name = StreamName(self._run, self._attempt, max(stream, 0), incarnation)
         number = meta.highest.get(table, -1) + 1

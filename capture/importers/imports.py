@@ -19,6 +19,7 @@ from ranklake.capture.importers.shipping import TOGETHER, Shipping, refuse_chang
 from ranklake.capture.importers.source import HEAD_BYTES, Source, SourceError, sources
 from ranklake.capture.sealing.keys import NO_KEYS, SealingKeys
 from ranklake.errors import did_you_mean
+from ranklake.lake.contracts.overlay import Overlay
 from ranklake.redaction.redact import REDACTED
 from ranklake.segments.segment import RUN_NAME
 from ranklake.segments.storage_options import fsspec_options
@@ -87,7 +88,7 @@ class Imported:
             self.hidden.append(recording.run)
 
 
-def import_files(
+def import_files(  # noqa: PLR0913 - what an import may be told, by name
     format_name: str,
     paths: Iterable[str],
     spool: str,
@@ -96,6 +97,7 @@ def import_files(
     mapping: str | None = None,
     storage: Mapping[str, str] | None = None,
     keys: SealingKeys | None = None,
+    contracts: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Imported:
     """Import files into a spool.
@@ -111,6 +113,8 @@ def import_files(
         The options of ``[storage]``.
     keys
         What segments are encrypted and signed with.
+    contracts
+        Folder of the operator's own contracts, whose tables and columns a mapping may name.
     progress
         Called with bytes read, and bytes in all.
 
@@ -121,11 +125,14 @@ def import_files(
         another run than that of its name in the spool.
     MappingError
         The mapping is none.
+    ContractError
+        `contracts` is no overlay.
     UploadError
         The spool cannot be written. What was sent stays; the same import again completes it.
     """
     began = time.monotonic()
-    kind, columns = _asked(format_name, mapping, run)
+    overlay = None if contracts is None else Overlay.read(contracts)
+    kind, columns = _asked(format_name, mapping, run, overlay)
     files = sources(paths, lambda uri: fsspec_options(uri, storage or {}), kind.inside)
     shipping = Shipping(spool, fsspec_options(spool, storage or {}))
     done = Imported(format_name, len(files))
@@ -157,8 +164,9 @@ def import_files(
     active = keys.active() if keys is not None else NO_KEYS
     for source, name, identity, rank_by_rank in todo:
         recording = ImportedRun(
-            identity, name, 0, shipping.take, today(), active, says_run=name not in done.runs, rank_by_rank=rank_by_rank
-        )
+            identity, name, 0, shipping.take, today(), active, says_run=name not in done.runs,
+            rank_by_rank=rank_by_rank, overlay=overlay,
+        )  # fmt: skip
         source.told = told
         kind.read(source, recording, columns)
         if source.cut:
@@ -185,7 +193,9 @@ def import_files(
     return done
 
 
-def _asked(format_name: str, mapping: str | None, run: str | None) -> tuple[Format, ColumnMapping | None]:
+def _asked(
+    format_name: str, mapping: str | None, run: str | None, overlay: Overlay | None
+) -> tuple[Format, ColumnMapping | None]:
     """Return the format and the mapping. Raises `SourceError` and `MappingError` for what does not go together."""
     kind = _format(format_name)
     if kind.maps and not mapping:
@@ -195,7 +205,7 @@ def _asked(format_name: str, mapping: str | None, run: str | None) -> tuple[Form
         )
     if mapping and not kind.maps:
         raise SourceError(f"{format_name} takes no mapping", where="--mapping", mend="leave it out")
-    columns = load_mapping(mapping) if mapping else None
+    columns = load_mapping(mapping, overlay) if mapping else None
     if run is not None and columns is not None and columns.run_rule is not None:
         raise SourceError("the mapping takes the run from a column", where="--run", mend="leave --run out")
     if run is not None and not RUN_NAME.fullmatch(run):

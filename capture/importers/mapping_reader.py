@@ -14,6 +14,7 @@ from ranklake.lake.contracts.document import Document, KeyPath
 from ranklake.lake.contracts.errors import ContractError, UnknownTableError
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.model import Column
+from ranklake.lake.contracts.overlay import Overlay
 from ranklake.segments.segment import RUN_NAME
 
 PACKAGED: Final = Path(__file__).parent / "mappings"
@@ -31,8 +32,11 @@ _MELT: Final = {"except", "name", "value"}
 _NUMBERS: Final = {"int32", "int64", "float32", "float64"}
 
 
-def load_mapping(name: str) -> Mapping:
-    """Read a mapping: a packaged one by its name, else the file of that path. Raises `MappingError`."""
+def load_mapping(name: str, overlay: Overlay | None = None) -> Mapping:
+    """Read a mapping: a packaged one by its name, else the file of that path.
+
+    Raises `MappingError`, and `ContractError` where the overlay's contract of its table is none.
+    """
     packaged = {path.stem: path for path in PACKAGED.glob("*.yaml")}
     path = packaged.get(name) or Path(name)
     if not path.exists():
@@ -42,14 +46,14 @@ def load_mapping(name: str) -> Mapping:
         document = Document(path)
     except ContractError as error:
         raise MappingError(error.what, where=error.where, mend=error.mend) from error
-    return _Reading(document).mapping(name if name in packaged else path.name, path.read_bytes())
+    return _Reading(document, overlay).mapping(name if name in packaged else path.name, path.read_bytes())
 
 
 class _Reading:
     """A mapping while it is read."""
 
-    def __init__(self, document: Document) -> None:
-        self.document = document
+    def __init__(self, document: Document, overlay: Overlay | None) -> None:
+        self.document, self.overlay = document, overlay
         self.missing: frozenset[str] = frozenset({""})
         self.decimal = "."
 
@@ -68,7 +72,7 @@ class _Reading:
         top = self.known(self.document.content, _TOP, ())
         table = top.get("table")
         try:
-            of = contract(str(table))
+            of = contract(str(table), self.overlay)
         except UnknownTableError as error:
             self.fail(("table",), error.what, error.mend)
         if not of.envelope:

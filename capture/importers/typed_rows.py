@@ -1,8 +1,9 @@
 """Typed rows: converts an importer's rows to the contract's types; their ranks, and how they are split by date."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -12,6 +13,7 @@ from ranklake.capture.common.arrays import Array, numbers, plain
 from ranklake.capture.sealing.rows import FLAGS, NO_ROWS, Columns, Rows
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
+from ranklake.lake.contracts.overlay import Overlay
 from ranklake.segments.segment import DATES_PER_SEGMENT
 
 _DAY_NS: Final = 86_400 * 10**9
@@ -47,19 +49,18 @@ def _slice(rows: Rows, begin: int, end: int) -> Rows:
     return Rows(rows.mono_ns[begin:end], np.arange(end - begin), columns, 0)
 
 
-_FIELDS: dict[str, list[pa.Field]] = {}
 RANK: Final = "rank"
 _ENVELOPE: Final = frozenset({"run", "attempt", "rank", "incarnation", "segment", "slot", "ts"})
 
 
-def fields_of(table: str) -> list[pa.Field]:
+@lru_cache(maxsize=256)
+def fields_of(table: str, overlay: Overlay | None = None) -> tuple[pa.Field, ...]:
     """Return the columns of a table that an importer may fill."""
-    if table not in _FIELDS:
-        _FIELDS[table] = [item for item in arrow_schema(contract(table), segment=True) if item.name not in _ENVELOPE]
-    return _FIELDS[table]
+    schema = arrow_schema(contract(table, overlay), segment=True)
+    return tuple(item for item in schema if item.name not in _ENVELOPE)
 
 
-def typed_columns(table: str, given: list[Mapping[str, Any]], fields: list[pa.Field]) -> Columns | None:
+def typed_columns(table: str, given: list[Mapping[str, Any]], fields: Sequence[pa.Field]) -> Columns | None:
     """Return the columns that rows have values for; None if a value does not fit, or a required one is missing."""
     named = set().union(*(row.keys() for row in given)) if given else set()
     unknown = named - {item.name for item in fields}
@@ -79,13 +80,13 @@ def typed_columns(table: str, given: list[Mapping[str, Any]], fields: list[pa.Fi
     return columns
 
 
-def joined(table: str, batches: list[tuple[Array, Columns, Array]]) -> Rows:
+def joined(fields: Sequence[pa.Field], batches: list[tuple[Array, Columns, Array]]) -> Rows:
     """Return the rows of several batches: times, columns and ranks of each."""
     if not batches:
         return NO_ROWS
     times = np.concatenate([times for times, *_ in batches])
     columns: Columns = {RANK: numbers(np.concatenate([ranks for *_, ranks in batches]), pa.int32())}
-    for item in fields_of(table):
+    for item in fields:
         if any(item.name in some for _, some, _ in batches):
             parts = [some[item.name] if item.name in some else pa.nulls(len(at), item.type) for at, some, _ in batches]
             columns[item.name] = pa.concat_arrays(parts)

@@ -18,6 +18,7 @@ from ranklake.capture.lanes.sink import Sink
 from ranklake.capture.metrics.mappings import Mappings
 from ranklake.capture.metrics.scalar_writer import ScalarWriter
 from ranklake.capture.series.series import checked
+from ranklake.capture.steps.own_numbers import OwnNumbers
 from ranklake.capture.steps.stack import OpenStep
 
 _STEP_FLOATS: Final = frozenset(STEP_FLOATS)
@@ -27,16 +28,23 @@ _TEXT: Final = frozenset({str})
 class ValueLog:
     """Takes what one run logs.
 
+    Parameters
+    ----------
+    own
+        Numbers that an overlay adds to a step's row; None where it adds none.
+
     Attributes
     ----------
     fast
         Does what `log` does: in C, where that was built.
     """
 
-    def __init__(self, scalars: ScalarWriter, mappings: Mappings) -> None:
+    def __init__(self, scalars: ScalarWriter, mappings: Mappings, own: OwnNumbers | None = None) -> None:
         self._scalars, self._mappings = scalars, mappings
         self._sink, self._progress, self._device = scalars.sink, scalars.progress, scalars.device
         self._recent = mappings.recent
+        self._own = own
+        self._step_names = STEP_NAMES if own is None else STEP_NAMES | own.names
         self.fast: Callable[..., None] = self.log
         if MODULE is not None:
             mappings.logger = self.fast = MODULE.Logger(self._progress, self.log)
@@ -107,7 +115,7 @@ class ValueLog:
             self._sort_out(name, value, current, at, moment, good)
         series = tuple(good)
         self._mappings.write(moment, at, good)
-        if len(series) == len(scalars) and STEP_NAMES.keys().isdisjoint(scalars):
+        if len(series) == len(scalars) and self._step_names.keys().isdisjoint(scalars):
             self._mappings.learn(tuple(scalars), series)
 
     def _sort_out(
@@ -115,8 +123,8 @@ class ValueLog:
     ) -> None:
         """Put one value into the step's row or, by its series, into `good`; else send for it or count it."""
         scalars = self._scalars
-        column = STEP_NAMES.get(name)
-        metric = name if column is None else METRIC_OF[column]
+        column = self._step_names.get(name)
+        metric = name if column is None else METRIC_OF.get(column, column)
         try:
             if column is not None and current is not None:
                 self._put_in_step(current, column, value)
@@ -142,7 +150,11 @@ class ValueLog:
 
     def _put_in_step(self, current: OpenStep, column: str, value: object) -> None:
         try:
-            current.put(column, integer(value) if column in STEP_COUNTS else number(value))
+            own = self._own
+            if own is not None and column in own:
+                current.put(column, own.value(column, value))
+            else:
+                current.put(column, integer(value) if column in STEP_COUNTS else number(value))
         except DeviceValueError:
             self._device.defer(column, value, lambda late: current.put_late(column, late))
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ranklake.capture.common.gaps import Gaps
-from ranklake.capture.common.layouts import FRAME_LANES, ROWS, SCALARS, SLOT_LANES, Layout
+from ranklake.capture.common.layouts import FRAME_LANES, OWN_STEPS, ROWS, SCALARS, SLOT_LANES, Layout
 from ranklake.capture.common.settings import CaptureSettings
 from ranklake.capture.lanes.lane import Lane
 from ranklake.capture.lanes.records import RecordLane
@@ -16,6 +16,7 @@ from ranklake.capture.lanes.written import WrittenLane
 from ranklake.capture.recording.budget import Budget
 from ranklake.capture.recording.folding import Folding
 from ranklake.capture.recording.slot_files import SlotFiles
+from ranklake.capture.series.own_contracts import NO_CONTRACTS, OwnContracts
 from ranklake.capture.series.series import Series
 from ranklake.capture.spool.mounts import is_network
 
@@ -33,6 +34,8 @@ class Lanes:
         Where files go; raises likewise.
     sizes
         Size of slot files by lane, where it is not to be the layout's.
+    own
+        What an overlay adds.
 
     Attributes
     ----------
@@ -40,7 +43,7 @@ class Lanes:
         Lanes by name: those of slots, and those of frames by their table.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all that lanes are made of comes together here, once
         self,
         root: Path,
         settings: CaptureSettings,
@@ -50,6 +53,8 @@ class Lanes:
         new_path: Callable[[str], Path],
         folder: Callable[[], Path],
         sizes: dict[str, int],
+        *,
+        own: OwnContracts = NO_CONTRACTS,
     ) -> None:
         self._settings, self._gaps, self._series = settings, gaps, series
         writes = settings.spool_writes
@@ -60,11 +65,12 @@ class Lanes:
         folding = self._folding = Folding(lambda: self.slots["intervals"], series, gaps)
         self._folds: dict[Layout, Callable[..., None]] = {SCALARS: folding.scalar, ROWS: folding.row}
         sharded = settings.shards == "always" or (settings.shards == "auto" and not has_gil())
+        layouts = SLOT_LANES | ({"steps": OWN_STEPS} if own.step_columns else {})
         self.slots: dict[str, Lane | Shards] = {
             name: Shards(layout, self._new_lane) if sharded else self._new_lane(layout)
-            for name, layout in SLOT_LANES.items()
+            for name, layout in layouts.items()
         }
-        self.records = {table: RecordLane(table, new_path, gaps.count) for table in FRAME_LANES}
+        self.records = {table: RecordLane(table, new_path, gaps.count) for table in (*FRAME_LANES, *own.tables)}
 
     def _new_lane(self, layout: Layout) -> Lane:
         files = self._files

@@ -18,7 +18,6 @@ from ranklake.capture.common.gaps import (
     Gaps,
     RefusedError,
 )
-from ranklake.capture.common.layouts import STEPS
 from ranklake.capture.common.misuse import Misuses
 from ranklake.capture.common.settings import CaptureSettings
 from ranklake.capture.lanes.records import refusal
@@ -28,6 +27,7 @@ from ranklake.capture.recording.gap_notes import GapNotes
 from ranklake.capture.recording.lanes import Lanes
 from ranklake.capture.recording.unsealed_files import UnsealedFiles
 from ranklake.capture.sealing.keys import SealingKeys
+from ranklake.capture.series.own_contracts import own_contracts
 from ranklake.capture.series.policies import Policies, registry_of
 from ranklake.capture.series.series import Series
 from ranklake.capture.spool.files import sync_file
@@ -67,6 +67,8 @@ class Recorder:
         Files that nobody writes to any more.
     gap_notes
         Writes counted gaps down, and tells of them.
+    own
+        What an overlay adds to what every process records.
     misuses
         What callers may have meant otherwise.
     settle
@@ -88,6 +90,7 @@ class Recorder:
         self.misuses = Misuses(self.gaps.warn)
         policy, registry = registry_of(self.settings, self.gaps.warn)
         self.series = Series(self.note, Policies(policy, registry, self.misuses.tell), policy.max_series)
+        self.own = own_contracts(self.settings, self.gaps.warn)
         self.closed = False
         self.stream: Stream | None = None
         self.unsealed = UnsealedFiles()
@@ -97,7 +100,8 @@ class Recorder:
         self.is_worker = False
         self._mutex = threading.RLock()
         where = (self._new_path, lambda: self.require().folder)
-        self._lanes = Lanes(root, self.settings, self.gaps, self.series, self.budget, *where, file_bytes or {})
+        sizes = file_bytes or {}
+        self._lanes = Lanes(root, self.settings, self.gaps, self.series, self.budget, *where, sizes, own=self.own)
         self.slots, self.records = self._lanes.slots, self._lanes.records
         self.gap_notes = GapNotes(self.gaps, self.require, self.records["events"].append)
 
@@ -138,6 +142,8 @@ class Recorder:
                 encrypted=self.keys.encrypts,
                 signed=self.keys.signs,
             )
+            if self.own.frame is not None:
+                stream.note({**self.own.frame, "c": list(self.own.step_columns)})
             for frame in self.series.frames():
                 stream.note(frame)
         except OSError as error:
@@ -180,7 +186,7 @@ class Recorder:
     def collect(self, hold_ns: int = 0) -> None:
         """Take the slot files that writers filled, or that were cut, on the list of those to seal."""
         for lane in self.slots.values():
-            self.unsealed.add(lane.collect(hold_ns=hold_ns if lane.layout is STEPS else 0))
+            self.unsealed.add(lane.collect(hold_ns=hold_ns if lane.layout.table == "steps" else 0))
 
     def to_seal(self, *, last: bool = True) -> list[OpenFile]:
         """Return the files to seal: once closed, to the `last` sealing alone, which says that nothing follows."""
@@ -232,6 +238,8 @@ class Recorder:
             time.sleep(0.001)
         self.unsealed.leave(stream.folder)
         with contextlib.suppress(OSError):  # those that were defined in between, of rows that still went here
+            if self.own.frame is not None:
+                stream.note({**self.own.frame, "c": list(self.own.step_columns)})
             for frame in self.series.frames():
                 stream.note(frame)
         return stream

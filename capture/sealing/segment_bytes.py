@@ -17,7 +17,6 @@ from ranklake.capture.sealing.tables import arrow_table
 from ranklake.capture.spool.clock import Anchor, bracket
 from ranklake.capture.spool.meta import Meta
 from ranklake.capture.spool.stream_files import StreamName
-from ranklake.lake.contracts.load import contract
 from ranklake.segments.envelope import encrypt
 from ranklake.segments.segment import METADATA_KEY, NotASegmentError, SegmentFooter, SegmentName
 from ranklake.segments.signing import BLANK, sign
@@ -85,6 +84,7 @@ def segment_bytes(
         To encrypt and to sign with.
     """
     key, signer = keys
+    of = meta.contract(table)
     gaps = gaps_due(meta, table, rows)
     totals: dict[str, list[int]] = {}
     if final and table == _LAST and not meta.damaged:  # counts of a damaged meta.frames are lower bounds, no totals
@@ -96,7 +96,7 @@ def segment_bytes(
     name = origin.name
     footer = SegmentFooter(
         table=table,
-        contract_version=contract(table).version,
+        contract_version=of.version,
         run=name.run,
         attempt=name.attempt,
         rank=name.rank,
@@ -119,7 +119,7 @@ def segment_bytes(
         ranks=list(origin.ranks),
     )
     bond = name_of(name, segment, len(rows)).bond(table)
-    raw = parquet_bytes(arrow_table(rows, table, name, segment, straight), footer, times_repeat=rows.times_repeat)
+    raw = parquet_bytes(arrow_table(rows, of, name, segment, straight), footer, times_repeat=rows.times_repeat)
     if signer is not None:
         raw, mac = sign(signer, raw, bond)
         footer = dataclasses.replace(footer, mac=mac)

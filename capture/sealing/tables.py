@@ -15,6 +15,7 @@ from ranklake.capture.common.arrays import Array, chosen, numbers, plain, truths
 from ranklake.capture.common.layouts import ABSENT, LAYOUT_OF_LANE, MARK, PHASES, ROW_WIDTH, STEP_FLOATS, WRITTEN
 from ranklake.capture.lanes.written import slots_in
 from ranklake.capture.sealing.folded import histogram_rows, interval_rows
+from ranklake.capture.sealing.own_columns import own_columns
 from ranklake.capture.sealing.ranges import judge
 from ranklake.capture.sealing.rows import FLAGS, Columns, Rows, flag_texts, flags, integers, named, plausible
 from ranklake.capture.spool import frames
@@ -22,14 +23,14 @@ from ranklake.capture.spool.clock import Anchor, wall_ns
 from ranklake.capture.spool.meta import Meta
 from ranklake.capture.spool.stream_files import StreamName
 from ranklake.lake.contracts.arrow import arrow_schema
-from ranklake.lake.contracts.load import contract
+from ranklake.lake.contracts.model import Contract
 from ranklake.segments.segment import REFUSED, REFUSED_ROW
 
 
 def read_rows(lane: str, raw: bytes, meta: Meta, straight: Sequence[Anchor]) -> Rows:
     """Read a file of the lane. Never raises on any bytes."""
     if lane not in LAYOUT_OF_LANE:
-        return _frame_rows(lane, raw, straight)
+        return _frame_rows(meta.contract(lane), raw, straight)
     slots, damaged = _slots_of(lane, raw)
     positions = np.flatnonzero(slots["mark"] == MARK)
     rows = _SLOT_READERS[LAYOUT_OF_LANE[lane].lane](slots[positions], positions, meta, straight)
@@ -52,12 +53,12 @@ def _slots_of(lane: str, raw: bytes) -> tuple[Array, int]:
     return slots, int(np.count_nonzero((slots["mark"] != MARK) & (slots["mark"] != 0)))
 
 
-def arrow_table(rows: Rows, table: str, name: StreamName, segment: int, straight: Sequence[Anchor]) -> pa.Table:
+def arrow_table(rows: Rows, of: Contract, name: StreamName, segment: int, straight: Sequence[Anchor]) -> pa.Table:
     """Return the rows with their envelope under the contract's segment schema.
 
     Rows that an importer refused have no time, and two columns more (`ranklake.segments.segment.REFUSED`).
     """
-    schema = arrow_schema(contract(table), segment=True)
+    schema = arrow_schema(of, segment=True)
     refused = REFUSED in rows.columns
     if refused:
         schema = pa.schema([*(pa.field(field.name, field.type) for field in schema), *_REFUSED])
@@ -79,7 +80,6 @@ def arrow_table(rows: Rows, table: str, name: StreamName, segment: int, straight
 
 
 def _steps(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor]) -> Rows:
-    del meta
     good = plausible(slots["start_ns"], slots["duration_ns"], straight)
     damaged = int(np.count_nonzero(~good))
     slots, positions = slots[good], positions[good]
@@ -101,6 +101,8 @@ def _steps(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor
         columns[name] = numbers(narrow, pa.float32(), ~there | (found > 0))
         code += found * 4**bit
     columns["non_finite"] = chosen(code, _NON_FINITE, code == 0)
+    if "own" in (slots.dtype.names or ()):
+        columns |= own_columns(slots, columns["non_finite"], meta)
     return Rows(slots["start_ns"], positions, columns, damaged)
 
 
@@ -207,6 +209,7 @@ def _spans(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor
 
 _SLOT_READERS: Final[dict[str, Callable[[Array, Array, Meta, Sequence[Anchor]], Rows]]] = {
     "steps": _steps,
+    "own_steps": _steps,
     "scalars": _scalars,
     "rows": _rows,
     "spans": _spans,
@@ -215,12 +218,12 @@ _SLOT_READERS: Final[dict[str, Callable[[Array, Array, Meta, Sequence[Anchor]], 
 }
 
 
-def _frame_rows(table: str, raw: bytes, straight: Sequence[Anchor]) -> Rows:
+def _frame_rows(of: Contract, raw: bytes, straight: Sequence[Anchor]) -> Rows:
     """Read a lane of frames: ``s`` is the slot, ``m`` the monotonic time, the rest are columns. Few, so one by one.
 
     Slots are handed out without holes, so those that are missing below the highest were lost.
     """
-    fields = [field for field in arrow_schema(contract(table), segment=True) if field.name not in _ENVELOPE]
+    fields = [field for field in arrow_schema(of, segment=True) if field.name not in _ENVELOPE]
     kept: dict[int, frames.Frame] = {}
     for frame in frames.scan(raw).frames:
         slot, mono = frame.get("s"), frame.get("m")

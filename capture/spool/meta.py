@@ -10,6 +10,9 @@ from ranklake.capture.common.gaps import FOUND_WHEN_SEALING, UNSEALABLE
 from ranklake.capture.spool import frames
 from ranklake.capture.spool.clock import Anchor
 from ranklake.capture.spool.stream import META_FILE
+from ranklake.lake.contracts.load import contract, table_names
+from ranklake.lake.contracts.model import Contract
+from ranklake.lake.contracts.overlay import Overlay
 from ranklake.segments.segment import ClockReading
 
 T = TypeVar("T")
@@ -87,6 +90,8 @@ class Meta:
         Pairs (table, segment) of files that could not be sealed, whose rows are gaps.
     highest
         Highest segment number sealed, per table.
+    overlay, own_step_columns
+        Contracts of an operator's that the process recorded by, and numbers that they add to a step's slot, in order.
     ended
         True if the process said that it ended.
     final
@@ -108,9 +113,19 @@ class Meta:
     aside: set[tuple[str, int]] = field(default_factory=set)
     dropped: set[tuple[str, int]] = field(default_factory=set)
     highest: dict[str, int] = field(default_factory=dict)
+    overlay: Overlay | None = None
+    own_step_columns: tuple[str, ...] = ()
     ended: bool = False
     final: bool = False
     damaged: bool = False
+
+    def contract(self, table: str) -> Contract:
+        """Return the contract that rows of a table are sealed by. Raises `UnknownTableError`, `ContractError`."""
+        return contract(table, self.overlay)
+
+    def knows(self, table: str) -> bool:
+        """Say whether ranks record a table of this name, by one."""
+        return table in table_names(self.overlay) and self.contract(table).envelope
 
     def pending(self, table: str) -> dict[str, int]:
         """Return the gaps of a table that no footer carries yet, by reason."""
@@ -119,7 +134,7 @@ class Meta:
 
     def tables_with_pending(self) -> list[str]:
         """Return the tables that have such gaps, sorted."""
-        return sorted({table for table, _ in self.gaps - self.taken})
+        return sorted({table for table, _ in self.gaps - self.taken if self.knows(table)})
 
     def add_aside(self, table: str, segment: int, rows: int) -> None:
         """Take a file that cannot be sealed into account; twice counts once."""
@@ -237,6 +252,11 @@ def _dropped(meta: Meta, frame: frames.Frame) -> None:
     meta.add_dropped(str(frame["t"]), int(frame["s"]), int(frame["r"]), dict(frame["g"]), str(frame["why"]))
 
 
+def _overlay(meta: Meta, frame: frames.Frame) -> None:
+    meta.overlay = Overlay({str(name): str(text) for name, text in frame["f"].items()}, "the stream's overlay")
+    meta.own_step_columns = tuple(str(name) for name in frame["c"])
+
+
 def _ended(meta: Meta, frame: frames.Frame) -> None:
     del frame
     meta.ended = True
@@ -256,4 +276,5 @@ _READERS: Final = {
     "sealed": _sealed,
     "dropped": _dropped,
     "ended": _ended,
+    "overlay": _overlay,
 }

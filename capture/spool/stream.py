@@ -27,7 +27,7 @@ from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
-from ranklake.capture.common.layouts import TABLE_OF_LANE
+from ranklake.capture.common.layouts import table_of
 from ranklake.capture.spool.clock import Anchor, read_anchor
 from ranklake.capture.spool.files import sync_folder
 from ranklake.capture.spool.frames import FrameFile, Scan
@@ -151,7 +151,7 @@ class Stream:
     def next_open(self, lane: str) -> Path:
         """Return the path of a lane's next file."""
         self.files_named += 1
-        return self.folder / f"{lane}-{self.next_segment(TABLE_OF_LANE[lane]):06d}{OPEN}"
+        return self.folder / f"{lane}-{self.next_segment(table_of(lane)):06d}{OPEN}"
 
     def note_acks(self) -> None:
         """Take note of what the agent has sent, and delete it. Raises `OSError`."""

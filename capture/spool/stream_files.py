@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from ranklake.capture.common.layouts import TABLE_OF_LANE
+from ranklake.capture.common.layouts import table_of
 from ranklake.capture.spool.ownership import is_mine, open_regular, regular_files
 from ranklake.segments.segment import RUN_NAME, SegmentName
 
@@ -17,9 +17,9 @@ OPEN, SPARE, SEALED, ACKED, DROPPED = ".open", ".spare", ".sealed", ".acked", ".
 NEW, GONE, DAMAGED_FOLDER = ".new-", ".gone-", "damaged"
 _FOLDER: Final = re.compile(r"r(\d{1,9})-([0-9a-f]{16})")
 _ATTEMPT: Final = re.compile(r"a(\d{1,9})")
-_OPEN: Final = re.compile(r"([a-z_]+)-(\d{6,9})\.open")
+_OPEN: Final = re.compile(r"([a-z][a-z0-9_]*)-(\d{6,9})\.open")
 _SEALED: Final = re.compile(
-    r"([a-z_]+)-(\d{6,9})~(\d{4}-\d{2}-\d{2})~(\d{1,10})~([0-9a-f]{64})(?:\.([0-9a-f]{8}))?\.sealed"
+    r"([a-z][a-z0-9_]*)-(\d{6,9})~(\d{4}-\d{2}-\d{2})~(\d{1,10})~([0-9a-f]{64})(?:\.([0-9a-f]{8}))?\.sealed"
 )
 
 
@@ -57,13 +57,13 @@ class OpenFile:
     @property
     def table(self) -> str:
         """The table that its rows belong to."""
-        return TABLE_OF_LANE[self.lane]
+        return table_of(self.lane)
 
     @classmethod
     def of(cls, path: Path) -> Self | None:
         """Read the name of a path; None if it is another kind of file."""
         found = _OPEN.fullmatch(path.name)
-        if not found or found[1] not in TABLE_OF_LANE:
+        if not found:
             return None
         return cls(path, found[1], int(found[2]))
 

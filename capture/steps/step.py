@@ -21,6 +21,7 @@ from ranklake.capture.common.monotonic import now
 from ranklake.capture.common.step_values import METRIC_OF, STEP_COUNTS
 from ranklake.capture.common.values import PLAIN, BadValueError, DeviceValueError, integer, repr_of, text
 from ranklake.capture.steps.failed import note_step
+from ranklake.capture.steps.own_numbers import pack
 from ranklake.capture.steps.stack import Frame
 from ranklake.capture.steps.steps import Steps
 
@@ -179,7 +180,11 @@ class Step(Frame):
                 numbers.append(value)
                 present |= 1 << bit
         fields = (start, duration, self.number, *self.spent, counts["tokens"], counts["samples"], *numbers)
-        self._place = self._steps.lane.put(_pack_step, *fields, ABSENT, ABSENT, present)
+        own = self._steps.own
+        if own is None:
+            self._place = self._steps.lane.put(_pack_step, *fields, ABSENT, ABSENT, present)
+        else:
+            self._place = self._steps.lane.put(pack, *fields, ABSENT, ABSENT, present, *own.fields(floats))
 
     def _fail(self, error: BaseException) -> None:
         """Tell that the step did not happen. Whether that ends the run is not known yet: somebody may handle it."""
@@ -198,7 +203,7 @@ class Step(Frame):
     def _spill(self) -> None:
         """Record what was logged in a step that has no row as metrics."""
         for name, value in self._floats.items():
-            self._steps.values.add(METRIC_OF[name], value, self.number)
+            self._steps.values.add(METRIC_OF.get(name, name), value, self.number)
         for name, count in self._counts.items():
             if count != ABSENT:
                 self._steps.values.add(METRIC_OF[name], float(count), self.number)
@@ -218,7 +223,7 @@ class Step(Frame):
         if meanwhile:
             self._put_again(meanwhile)
         if replaced is not None:
-            self._steps.values.add(METRIC_OF[name], replaced, self.number)
+            self._steps.values.add(METRIC_OF.get(name, name), replaced, self.number)
 
     def _put_again(self, meanwhile: dict[str, float]) -> None:
         """Put what a signal handler has put while the row's numbers were elsewhere."""
@@ -254,9 +259,11 @@ class Step(Frame):
             return
         if self._place is not None:
             with contextlib.suppress(TypeError, ValueError):  # released: sealed just now
-                if _fill(*self._place, name, value):
+                own = self._steps.own
+                fill = own.fill if own is not None and name in own else _fill
+                if fill(*self._place, name, value):
                     return
-        self._steps.values.add(METRIC_OF[name], float(value), self.number)
+        self._steps.values.add(METRIC_OF.get(name, name), float(value), self.number)
 
     def spend_late(self, column: int, duration: int) -> None:
         """Add device time, in ns, to a phase: in the row that was written, or as a metric once that is sealed."""

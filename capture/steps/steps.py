@@ -8,6 +8,7 @@ from ranklake.capture.common.values import integer
 from ranklake.capture.lanes.shards import AnyLane
 from ranklake.capture.steps.device_values import DeviceValues
 from ranklake.capture.steps.events import Events
+from ranklake.capture.steps.own_numbers import OwnNumbers
 from ranklake.capture.steps.spans import Spans
 from ranklake.capture.steps.waits import Waits
 
@@ -36,14 +37,23 @@ class Steps:
     ----------
     lane
         Their rows.
+    own
+        Where numbers that an overlay adds stand in a row; None where it adds none.
     """
 
     def __init__(
-        self, spans: Spans, waits: Waits, device: DeviceValues, events: Events, values: Values, lane: AnyLane
+        self,
+        spans: Spans,
+        waits: Waits,
+        device: DeviceValues,
+        events: Events,
+        values: Values,
+        lane: AnyLane,
+        own: OwnNumbers | None = None,
     ) -> None:
         self.sink, self.progress, self.stack = spans.sink, spans.progress, spans.progress.stack
         self.spans, self.waits, self.device = spans, waits, device
-        self.events, self.values, self.lane = events, values, lane
+        self.events, self.values, self.lane, self.own = events, values, lane, own
         self.progress.on_again = self._tell_again
 
     def number(self, raw: object) -> int:

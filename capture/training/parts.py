@@ -18,6 +18,8 @@ from ranklake.capture.metrics.value_log import ValueLog
 from ranklake.capture.steps.device_phases import DeviceTimer
 from ranklake.capture.steps.device_values import DeviceValues
 from ranklake.capture.steps.events import Events
+from ranklake.capture.steps.own_numbers import OwnNumbers
+from ranklake.capture.steps.own_tables import OwnTables
 from ranklake.capture.steps.phases import Phases
 from ranklake.capture.steps.progress import Progress
 from ranklake.capture.steps.spans import Spans
@@ -53,6 +55,7 @@ class RowParts:
         self.hashing = Hashing(self.sink, self.lifecycle, None if recorder is None else recorder.root)
         self.artifacts = Artifacts(self.sink, self.events, self.progress, self.hashing)
         self.datasets = Datasets(self.sink, self.hashing)
+        self.own_tables = OwnTables(self.sink, self.progress, {} if recorder is None else recorder.own.tables)
 
 
 class SlotParts:
@@ -70,8 +73,9 @@ class SlotParts:
         )
         recorder.misuses.counted = self.scalars.count_misuses
         self.meter = Meter(self.scalars, slots["intervals"], slots["histograms"])
-        self.values = ValueLog(self.scalars, Mappings(recorder.series, slots["scalars"], slots["rows"]))
-        self.steps = Steps(self.spans, self.waits, self.device, rows.events, self.values, slots["steps"])
+        own = OwnNumbers(recorder.own.step_columns) if recorder.own.step_columns else None
+        self.values = ValueLog(self.scalars, Mappings(recorder.series, slots["scalars"], slots["rows"]), own)
+        self.steps = Steps(self.spans, self.waits, self.device, rows.events, self.values, slots["steps"], own)
         self.watchers = Watchers(
             run, self.device_timer, self.phases, rows.events, rows.artifacts.record_file, recorder.root
         )

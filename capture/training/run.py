@@ -340,6 +340,29 @@ class Run:
             name, *excess, message=message, step=step, severity=severity, duration_s=duration_s, **attributes
         )
 
+    def record(
+        self, table: object = "", mapping: Mapping[Any, object] | None = None, *excess: object, **columns: object
+    ) -> None:
+        """Record one row of a table of your own, which an overlay of contracts adds; see docs/overlays.md.
+
+            run.record("rollouts", reward=0.5, tokens=812, annotator=who)
+
+        Parameters
+        ----------
+        table
+            Its name.
+        mapping
+            Columns and values, for columns whose names are those of parameters here.
+        columns
+            Further columns. Run, rank and time come by themselves, and so does the running step, if the table has a
+            column ``step``. Values are converted as the contract says: text is redacted like a log line's, times bear
+            their zone or are seconds since 1970.
+
+        A column that the table lacks is told, and left out. A row is counted as a gap if a value does not fit or a
+        required one is missing, and so is one of a table that no contract has.
+        """
+        self.rows.own_tables.add(table, columns if mapping is None else {**mapping, **columns}, excess)
+
     def log_handler(
         self, level: int | str = logging.INFO, *, levels: Mapping[str, int | str] | None = None
     ) -> LogHandler:

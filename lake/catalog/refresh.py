@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -19,7 +18,7 @@ import pyarrow.compute as pc
 
 from ranklake.lake.catalog.sizes import Sizes, TableSize, column_sizes, live_files, newest, table_size
 from ranklake.lake.contracts.arrow import arrow_schema
-from ranklake.lake.contracts.load import contract, load_contracts, load_metrics
+from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import LostRaceError, replace_partitions
 from ranklake.lake.delta.read import read_batches
 from ranklake.lake.plans.units import Unit, carry_out
@@ -53,7 +52,7 @@ class Refreshed:
     metrics: int
 
 
-def refresh(lake: "Lake", overlay: Path | None = None, *, now: datetime | None = None) -> Refreshed:
+def refresh(lake: "Lake", *, now: datetime | None = None) -> Refreshed:
     """Write down what the lake holds now, in place of what an earlier refresh of the same UTC day wrote.
 
     The three tables are committed one after the other; killed in between, the next refresh writes all of them anew.
@@ -66,7 +65,7 @@ def refresh(lake: "Lake", overlay: Path | None = None, *, now: datetime | None =
     Raises `LostRaceError` if others keep refreshing at the same time, and what reading and writing raise.
     """
     moment = now or datetime.now(UTC)
-    contracts = load_contracts(overlay)
+    contracts = lake.contracts()
     live = {name: live_files(lake, name) for name in contracts}
     sizes = {name: table_size(name, *live[name]) for name in contracts}
     tables = [_table_row(one, sizes[one.table], moment) for one in contracts.values()]
@@ -76,7 +75,7 @@ def refresh(lake: "Lake", overlay: Path | None = None, *, now: datetime | None =
         some = None if files is None or not files.num_rows else newest(files, MOST_FILES)
         columns += _column_rows(one, sizes[one.table], None if some is None else column_sizes(lake, one, some), moment)
     seen = _seen(lake, contracts, {name: files for name, (_, files) in live.items() if files is not None})
-    metrics = _metric_rows(load_metrics(overlay), seen, moment)
+    metrics = _metric_rows(lake.metrics(), seen, moment)
     for name, rows in (("catalog_tables", tables), ("catalog_columns", columns), ("catalog_metrics", metrics)):
         unit = Unit("commit", name, (moment.date(),), writes=True)
         carry_out(unit, partial(_replace, lake, name, rows, moment.date()))

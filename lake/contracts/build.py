@@ -61,7 +61,7 @@ def contract(document: Document, envelope: tuple[Column, ...]) -> Contract:
         retention=facts["retention"],
         columns=shared + columns(document, ("columns",), facts["columns"]),
         checks=checks(document, ("checks",), facts.get("checks", ())),
-        retired=tuple(Tombstone(**one) for one in facts.get("retired", ())),
+        retired=tombstones(facts),
         lint=tuple(Suppression(**one) for one in facts.get("lint", ())),
         envelope=facts.get("envelope", False),
         path=str(document.path),
@@ -69,6 +69,11 @@ def contract(document: Document, envelope: tuple[Column, ...]) -> Contract:
     )
     agree(document, built, first=len(shared))
     return built
+
+
+def tombstones(facts: Mapping[str, Any]) -> tuple[Tombstone, ...]:
+    """Build the columns that are gone."""
+    return tuple(Tombstone(**one) for one in facts.get("retired", ()))
 
 
 def agree(document: Document, built: Contract, *, first: int) -> None:

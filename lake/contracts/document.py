@@ -48,6 +48,11 @@ for _tag, _form, _first in (
 class Document:
     """One YAML file.
 
+    Parameters
+    ----------
+    text
+        What stands in it, where it was read already.
+
     Attributes
     ----------
     path
@@ -61,10 +66,10 @@ class Document:
         From the constructor: not readable, not YAML, a key twice in one mapping. From `fail`: always.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, text: str | None = None) -> None:
         self.path = path
         try:
-            self._text = path.read_text(encoding="utf-8")
+            self._text = path.read_text(encoding="utf-8") if text is None else text
         except (OSError, UnicodeDecodeError) as error:
             raise ContractError(f"cannot be read ({error})", where=str(path), mend="check the path") from error
         try:

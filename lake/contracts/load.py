@@ -1,63 +1,64 @@
-"""Contracts and metrics by name, from the packaged files and from a user's overlay folder.
+"""Contracts and metrics by name, from the packaged files and from an operator's overlay.
 
 An overlay holds files of the same form: `<table>.yaml` is a table of its own, or, with ``extends: <table>``, more
-columns and checks for a packaged one; `metrics.yaml` adds metrics.
+columns and checks for a packaged one; `metrics.yaml` adds metrics; `rollups/<table>.sql` computes a derived table. It
+is given as a folder, or as an `Overlay` where there is none.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 from ranklake.errors import did_you_mean
-from ranklake.lake.contracts import build
+from ranklake.lake.contracts import build, own
 from ranklake.lake.contracts.document import Document
 from ranklake.lake.contracts.errors import ContractError, UnknownMetricError, UnknownTableError
 from ranklake.lake.contracts.model import OVERLAY_IDS, Check, Column, Contract, Metric
+from ranklake.lake.contracts.overlay import METRICS, QUERIES, Overlay
 from ranklake.lake.contracts.schema import validate
 
 ROOM: Final = Path(__file__).parent
 PACKAGED: Final = ROOM / "tables"
-_METRICS: Final = "metrics.yaml"
+_OVERLAYS: Final = 64
+"""Overlays whose contracts are kept: a process meets few, and each may be edited."""
 
 
-def load_contracts(overlay: Path | None = None) -> Mapping[str, Contract]:
-    """Return every contract by table name, sorted; read once per process and overlay.
+def load_contracts(overlay: Path | Overlay | None = None) -> Mapping[str, Contract]:
+    """Return every contract by table name, sorted.
 
     Raises
     ------
     ContractError
-        A file is not a contract: ``file:line: what; mend``.
+        A file is not a contract, or collides with another: ``file:line: what; mend``.
     """
-    return _all(_resolved(overlay))
+    return _all(_texts(overlay))
 
 
-def contract(name: str, overlay: Path | None = None) -> Contract:
-    """Return one table's contract, reading no other table's.
+def contract(name: str, overlay: Path | Overlay | None = None) -> Contract:
+    """Return one table's contract, reading no other packaged one.
 
     Raises
     ------
     UnknownTableError
         No such table; the message says which name is near.
     ContractError
-        Its file is not a contract.
+        Its file is not a contract, or the overlay is none.
     """
-    return _one(name, _resolved(overlay))
+    texts = _texts(overlay)
+    if texts is None or (name not in texts.tables and name in table_names()):
+        return _one(name, None)
+    return _one(name, texts)
 
 
-def load_metrics(overlay: Path | None = None) -> Mapping[str, Metric]:
-    """Return the metric registry by name, sorted; read once per process and overlay. Raises `ContractError`."""
-    return _registry(_resolved(overlay))
+def load_metrics(overlay: Path | Overlay | None = None) -> Mapping[str, Metric]:
+    """Return the metric registry by name, sorted. Raises `ContractError`."""
+    return _registry(_texts(overlay))
 
 
-def forget_metrics() -> None:
-    """Have the registry read again when it is next asked for: an overlay's file has changed."""
-    _registry.cache_clear()
-
-
-def metric(name: str, overlay: Path | None = None) -> Metric:
+def metric(name: str, overlay: Path | Overlay | None = None) -> Metric:
     """Return one metric. Raises `UnknownMetricError` with the nearest name, `ContractError`."""
     known = load_metrics(overlay)
     try:
@@ -66,49 +67,76 @@ def metric(name: str, overlay: Path | None = None) -> Metric:
         raise UnknownMetricError(name, mend=did_you_mean(name, known)) from None
 
 
-def table_names(overlay: Path | None = None) -> tuple[str, ...]:
+def table_names(overlay: Path | Overlay | None = None) -> tuple[str, ...]:
     """Return the names of all tables, sorted, without reading their contracts."""
-    found = _stems(PACKAGED) if overlay is None else _stems(PACKAGED) | _stems(overlay)
-    return tuple(sorted(found))
-
-
-def _stems(folder: Path) -> set[str]:
-    """Return the names of a folder's tables. Raises `ContractError` for a file that would otherwise be passed over."""
-    for path in folder.glob("*.yml"):
-        raise ContractError("contract files end in .yaml", where=str(path), mend=f"rename it to {path.stem}.yaml")
-    return {path.stem for path in folder.glob("*.yaml") if not path.name.startswith("_")} - {"metrics"}
+    texts = _texts(overlay)
+    return tuple(sorted(_packaged() if texts is None else {*_packaged(), *texts.tables}))
 
 
 @cache
-def _all(overlay: Path | None) -> Mapping[str, Contract]:
-    return MappingProxyType({name: _one(name, overlay) for name in table_names(overlay)})
+def _packaged() -> frozenset[str]:
+    return frozenset(path.stem for path in PACKAGED.glob("*.yaml") if not path.name.startswith("_"))
 
 
-@cache
-def _one(name: str, overlay: Path | None) -> Contract:
+def _texts(overlay: Path | Overlay | None) -> Overlay | None:
+    return Overlay.read(overlay.absolute()) if isinstance(overlay, Path) else overlay
+
+
+@lru_cache(_OVERLAYS)
+def _all(overlay: Overlay | None) -> Mapping[str, Contract]:
+    found = {name: _one(name, overlay) for name in table_names(overlay)}
+    if overlay is not None:
+        _agree(overlay, found)
+    return MappingProxyType(found)
+
+
+def _agree(overlay: Overlay, found: Mapping[str, Contract]) -> None:
+    """Hold the rollups of an overlay against each other and against its tables. Raises `ContractError`."""
+    for path in overlay.files:
+        name = path.removeprefix(f"{QUERIES}/").removesuffix(".sql")
+        if path.startswith(f"{QUERIES}/") and name not in overlay.tables:
+            where = str(Path(overlay.origin, path))
+            mend = did_you_mean(name, overlay.tables) or f"write {name}.yaml, its contract"
+            raise ContractError(f"a query of no table: there is no {name}.yaml", where=where, mend=mend)
+    computed = {name: one for name, one in found.items() if one.rollup is not None}
+    for name, one in computed.items():
+        own.agree_inputs(_document(name, overlay), one, found)
+    inputs = {name: [item.table for item in one.rollup.inputs] for name, one in computed.items() if one.rollup}
+    if around := own.cycle(inputs):
+        _document(around[0], overlay).fail(("rollup", "inputs"), f"a cycle: {' reads '.join(around)}", "break it")
+
+
+@lru_cache(_OVERLAYS * 64)
+def _one(name: str, overlay: Overlay | None) -> Contract:
     if name not in table_names(overlay):
         raise UnknownTableError(name, mend=did_you_mean(name, table_names(overlay)))
     packaged = PACKAGED / f"{name}.yaml"
-    own = None if overlay is None else overlay / packaged.name
-    if own is None or not own.exists():
-        return _table(packaged, name)
-    if packaged.exists():
-        return _extended(_table(packaged, name), own)
-    return _table(own, name)
+    if overlay is None or name not in overlay.tables:
+        return _table(Document(packaged), name)
+    document = _document(name, overlay)
+    if name in _packaged():
+        return _extended(_one(name, None), document)
+    return _table(document, name, overlay)
 
 
-def _table(path: Path, name: str) -> Contract:
-    document = Document(path)
+def _document(name: str, overlay: Overlay) -> Document:
+    return Document(Path(overlay.origin, f"{name}.yaml"), overlay.files[f"{name}.yaml"])
+
+
+def _table(document: Document, name: str, overlay: Overlay | None = None) -> Contract:
+    file = document.path.name
     if isinstance(document.content, dict) and "extends" in document.content:
         base = str(document.content["extends"])
-        document.fail(
-            ("extends",), f"{path.name} extends no packaged table {base!r}", did_you_mean(base, _stems(PACKAGED))
-        )
+        document.fail(("extends",), f"{file} extends no packaged table {base!r}", did_you_mean(base, _packaged()))
     validate(document, "contract")
     if document.content["table"] != name:
         found = document.content["table"]
-        document.fail(("table",), f"table {found!r} stands in {path.name}", f"rename one to {name!r}")
-    return build.contract(document, _envelope() if document.content.get("envelope", False) else ())
+        document.fail(("table",), f"table {found!r} stands in {file}", f"rename one to {name!r}")
+    built = build.contract(document, _envelope() if document.content.get("envelope", False) else ())
+    if overlay is not None:
+        built = replace(built, rollup=own.facts_of(document, overlay))
+        own.agree_table(document, built)
+    return built
 
 
 @cache
@@ -118,16 +146,19 @@ def _envelope() -> tuple[Column, ...]:
     return build.columns(document, ("columns",), document.content["columns"])
 
 
-def _extended(base: Contract, path: Path) -> Contract:
+def _extended(base: Contract, document: Document) -> Contract:
     """Return a packaged contract with an overlay's columns and checks; what its columns mean is not up for change."""
-    document = Document(path)
+    file = document.path.name
     if isinstance(document.content, dict) and "table" in document.content:
         document.fail(("table",), f"{base.table!r} is a packaged table", f"write `extends: {base.table}` to add to it")
     validate(document, "extension")
     facts: dict[str, Any] = document.content
     if facts["extends"] != base.table:
-        document.fail(("extends",), f"{path.name} extends {facts['extends']!r}", f"rename one to {base.table!r}")
+        document.fail(("extends",), f"{file} extends {facts['extends']!r}", f"rename one to {base.table!r}")
     added = build.columns(document, ("columns",), facts.get("columns", ()))
+    if added and not base.envelope:
+        mend = "make a derived table of your own" if base.kind == "derived" else "remove the columns"
+        document.fail(("columns",), f"{base.table!r} is a {base.kind} table: only ranklake writes its rows", mend)
     for index, column in enumerate(added):
         here = ("columns", index)
         if column.id < OVERLAY_IDS:
@@ -145,9 +176,11 @@ def _extended(base: Contract, path: Path) -> Contract:
         retention=facts.get("retention", base.retention),
         columns=changed + added,
         checks=_by_id(base.checks, checks),
-        path=str(path),
+        retired=base.retired + build.tombstones(facts),
+        path=str(document.path),
     )
     build.agree(document, extended, first=len(changed))
+    own.agree_columns(document, added)
     return extended
 
 
@@ -169,29 +202,18 @@ def _by_id(old: tuple[Check, ...], new: tuple[Check, ...]) -> tuple[Check, ...]:
     return tuple({check.id: check for check in (*old, *new)}.values())
 
 
-@cache
-def _registry(overlay: Path | None) -> Mapping[str, Metric]:
-    found = _metrics_of(ROOM / _METRICS)
-    if overlay is not None and (overlay / _METRICS).exists():
-        added = _metrics_of(overlay / _METRICS)
-        for name in added:
-            if name in found:
-                raise ContractError(
-                    f"metric {name!r} is packaged", where=str(overlay / _METRICS), mend="give yours another name"
-                )
-        found |= added
-    return MappingProxyType(dict(sorted(found.items())))
-
-
-def _metrics_of(path: Path) -> dict[str, Metric]:
-    document = Document(path)
-    validate(document, "metrics")
-    return build.metrics(document)
-
-
-def _resolved(overlay: Path | None) -> Path | None:
+@lru_cache(_OVERLAYS)
+def _registry(overlay: Overlay | None) -> Mapping[str, Metric]:
+    document = Document(ROOM / METRICS)
     if overlay is None:
-        return None
-    if not overlay.is_dir():
-        raise ContractError("no such folder of contracts", where=str(overlay), mend="check --contracts")
-    return overlay.resolve()
+        validate(document, "metrics")
+        return MappingProxyType(dict(sorted(build.metrics(document).items())))
+    found = dict(_registry(None))
+    if METRICS in overlay.files:
+        document = Document(Path(overlay.origin, METRICS), overlay.files[METRICS])
+        validate(document, "metrics")
+        for place, (name, one) in enumerate(build.metrics(document).items()):
+            if name in found:
+                document.fail(("metrics", place, "name"), f"metric {name!r} is packaged", "give yours another name")
+            found[name] = one
+    return MappingProxyType(dict(sorted(found.items())))

@@ -130,6 +130,44 @@ class Suppression:
 
 
 @dataclass(frozen=True, slots=True)
+class RollupInput:
+    """A table that an operator's rollup reads.
+
+    Attributes
+    ----------
+    reach
+        Which dates of it an output date depends on: that ``day``; ``days``, with those before and after; ``until``. Of
+        a rollup of whole runs: ``run``.
+    classified
+        Columns that are not operational and that the query may read; it does not see others.
+    """
+
+    table: str
+    reach: str
+    classified: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RollupFacts:
+    """How an operator's derived table is computed; its query is a file of its own.
+
+    Attributes
+    ----------
+    scope
+        ``partition``: a date at a time. ``run``: whole runs.
+    parameters
+        Values for the query's ``$names``.
+    sql
+        Text of the query.
+    """
+
+    scope: str
+    inputs: tuple[RollupInput, ...]
+    parameters: tuple[tuple[str, float], ...] = ()
+    sql: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Contract:
     """One table's contract, envelope columns included.
 
@@ -147,6 +185,8 @@ class Contract:
         The file it was read from.
     status
         ``active``, or ``planned`` for a table that nothing writes yet: no lake has it, and it may still change.
+    rollup
+        How it is computed, of an operator's derived table; None of any other.
     """
 
     table: str
@@ -166,6 +206,7 @@ class Contract:
     envelope: bool = False
     path: str = ""
     status: str = "active"
+    rollup: RollupFacts | None = None
     _by_name: Mapping[str, Column] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -179,6 +220,11 @@ class Contract:
     def names(self) -> tuple[str, ...]:
         """Names of all columns, in order."""
         return tuple(self._by_name)
+
+    @property
+    def own_columns(self) -> tuple[Column, ...]:
+        """The columns that an overlay added to a packaged table."""
+        return tuple(column for column in self.columns if column.id >= OVERLAY_IDS)
 
     @property
     def segment_columns(self) -> tuple[Column, ...]:

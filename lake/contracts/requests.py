@@ -20,7 +20,7 @@ import yaml
 from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.document import Document
 from ranklake.lake.contracts.errors import ContractError
-from ranklake.lake.contracts.load import forget_metrics, load_metrics
+from ranklake.lake.contracts.load import load_metrics
 from ranklake.lake.contracts.model import Metric
 from ranklake.lake.contracts.schema import validate
 from ranklake.lake.contracts.units import is_known_unit
@@ -66,7 +66,6 @@ def file_request(overlay: Path, wanted: Metric) -> Filed:
     """
     overlay.mkdir(parents=True, exist_ok=True)
     with _alone(overlay):
-        forget_metrics()
         known = load_metrics(overlay)
         if _stands(known.get(wanted.name), wanted, overlay):
             return Filed(overlay / FILE, is_new=False, near=None)
@@ -133,7 +132,6 @@ def _add(path: Path, facts: dict[str, Any]) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-    forget_metrics()
 
 
 _BY_HAND: Final = "make `metrics:` a list with a dash before each entry, or add this one by hand"

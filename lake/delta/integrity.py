@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ranklake.lake.contracts.load import contract
+from ranklake.lake.contracts.load import contract, table_names
 from ranklake.lake.delta.data_file import digest_of
 from ranklake.lake.storage.reachability import LakeError
 
@@ -59,10 +59,14 @@ class Damage:
     @property
     def mend(self) -> str:
         """What to do about it."""
-        target = contract(self.table)
-        if self.partition and (target.envelope or target.kind == "derived"):
+        if self.partition and _is_rebuilt(self.table):
             return f"ranklake replay --table {self.table} --from {self.partition} --to {self.partition}"
         return "restore the file from a backup: nothing else has its rows"
+
+
+def _is_rebuilt(table: str) -> bool:
+    """Say whether a replay makes a table's rows anew; it does so with each of an operator's."""
+    return table not in table_names() or contract(table).envelope or contract(table).kind == "derived"
 
 
 class DamagedFileError(LakeError):

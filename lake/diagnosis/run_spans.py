@@ -1,7 +1,5 @@
 """The spans of a run's attempt, from the lake."""
 
-from pathlib import Path
-
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -29,9 +27,7 @@ _NOUNS = {"dp_rank": "data-parallel ranks", "pp_rank": "stages"}
 _ROWS = f"SELECT {', '.join(COLUMNS)} FROM spans WHERE run = $run AND attempt = $attempt AND step IS NOT NULL AND kind <> 'step'"  # noqa: S608, E501 - of our own names
 
 
-def read_spans(
-    lake: Lake, run: str, attempt: int | None = None, *, overlay: Path | None = None
-) -> tuple[int, pa.Table, tuple[str, ...]]:
+def read_spans(lake: Lake, run: str, attempt: int | None = None) -> tuple[int, pa.Table, tuple[str, ...]]:
     """Return attempt, rows of `COLUMNS`, and notes.
 
     Parameters
@@ -44,9 +40,9 @@ def read_spans(
     WhatIfError
         No such run or attempt, or it has no spans of steps, or fewer ranks than it said it had.
     """
-    found = query(lake, _ATTEMPTS, {"run": run}, overlay=overlay)["attempt"].to_pylist()
+    found = query(lake, _ATTEMPTS, {"run": run})["attempt"].to_pylist()
     if not found:
-        known = [name for name in query(lake, _RUNS, overlay=overlay)["run"].to_pylist() if name is not None]
+        known = [name for name in query(lake, _RUNS)["run"].to_pylist() if name is not None]
         if run in known:
             mend = "record phases of its steps (run.phase), or import them: ranklake import"
             raise WhatIfError("no spans of any step", where=f"run {run}", mend=mend)
@@ -55,8 +51,8 @@ def read_spans(
         shown = ", ".join(map(str, sorted(found)))
         raise WhatIfError(f"attempt {attempt} has no spans", where=f"run {run}", mend=f"these have: {shown}")
     chosen = max(found) if attempt is None else attempt
-    rows = query(lake, _ROWS, {"run": run, "attempt": chosen}, overlay=overlay)
-    said = query(lake, _SIZES, {"run": run, "attempt": chosen}, overlay=overlay).to_pylist()[0]
+    rows = query(lake, _ROWS, {"run": run, "attempt": chosen})
+    said = query(lake, _SIZES, {"run": run, "attempt": chosen}).to_pylist()[0]
     rows, clocks = one_clock(rows, said["world_size"], said["local_world_size"])
     rows, notes = place(rows)
     if not _has_operations(rows):

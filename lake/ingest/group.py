@@ -37,6 +37,8 @@ class Group:
         Decoded rows to hold at a time.
     limits
         What one segment may ask.
+    contracts
+        Number of the overlay, among those that the lake keeps, by which rows are read; 0 for none.
     """
 
     lake_uri: str
@@ -51,6 +53,7 @@ class Group:
     authenticator: Authenticator = NOT_ASKED
     piece_bytes: int = PIECE_BYTES
     limits: Limits = DEFAULT
+    contracts: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,6 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ranklake.errors import RanklakeError
-from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.ingest.segment_columns import conformed
 from ranklake.lake.spool.gate import may_be_read_yet
@@ -126,13 +124,10 @@ class IncomingSegment:
         }
 
 
-def recorded_table(name: str) -> Contract | None:
+def recorded_table(lake: Lake, name: str) -> Contract | None:
     """Return the contract of a table that ranks record, or None: no rank writes derived or system tables."""
-    try:
-        found = contract(name)
-    except RanklakeError:
-        return None
-    return found if found.envelope else None
+    found = lake.contracts().get(name)
+    return found if found is not None and found.envelope else None
 
 
 def unreadable(error: Exception) -> str:

@@ -68,8 +68,9 @@ def compose(
 ) -> Plan | None:
     """Return the plan that brings in what is new in the spool, or None where nothing is.
 
-    Raises `ranklake.lake.delta.tables.NewerTableError` where a table knows more than this software: before anything is
-    written.
+    Raises `ranklake.lake.delta.tables.NewerTableError` where a table knows more than this software, and
+    `ranklake.lake.contracts.errors.ContractError` for an overlay that the lake cannot be written under: before anything
+    is written.
 
     Encrypted segments whose key is not at hand are left for another time: no plan names them.
 
@@ -82,6 +83,7 @@ def compose(
     held
         Filled with why other files stay in the spool unread, by path.
     """
+    number_kept = lake.keep_overlay()
     new, known, keyless, kept, unopened = _news(lake, spool, rounds)
     if waiting is not None:
         waiting.clear()
@@ -100,6 +102,7 @@ def compose(
     body = {
         "spool": spool.address,
         "writer": f"ranklake {ranklake.__version__}",
+        "contracts": number_kept,
         "versions": {table: _version(lake, table) for table in [*tables, "rejects"]},
         **lake.config.ingest.saying(),
         "left": len(new) - len(chosen) + unopened,
@@ -122,7 +125,7 @@ def _news(
     for listing, unopened in spool.listings(history.near, rounds, PLAN_SEGMENTS):
         known = history.of(listing)
         new, closed = unknown(listing, known, damaged_when(lake, known)), unopened
-        fit, left_alone = sort_out(new, known, lake.config.ingest, spool.is_readable)
+        fit, left_alone = sort_out(new, known, lake.config.ingest, lake.contracts(), spool.is_readable)
         found = candidates(spool, fit)
         needed = {one.key_id for one in found if one.key_id}
         missing = {key_id for key_id in needed if not has_key(lake.config.encryption_key, key_id)}
@@ -155,7 +158,7 @@ def _segments(lake: "Lake") -> "DeltaTable | None":
 
 def _version(lake: "Lake", table: str) -> int:
     found = latest(lake, table)
-    return -1 if found is None else refuse_unfit(found, contract(table)).version()
+    return -1 if found is None else refuse_unfit(found, lake.contract(table)).version()
 
 
 def execute(lake: "Lake", plan: Plan, workers: "Workers", progress: Progress | None = None) -> list[dict[str, Any]]:
@@ -225,13 +228,13 @@ def _carry_out(
 
 
 def _commit(lake: "Lake", plan: Plan, table: str, files: "list[DataFile]", more: dict[str, str]) -> None:
-    if not swap(ensure_table(lake, contract(table)), plan.number, add=files, metadata=_metadata(plan) | more):
+    if not swap(ensure_table(lake, lake.contract(table)), plan.number, add=files, metadata=_metadata(plan) | more):
         # What that one wrote down is true of its rows; what was found here may be another truth by now.
         raise LostRaceError(f"another driver carried out plan {plan.number}", where=lake.uri, mend="run it again")
 
 
 def _commit_again(lake: "Lake", plan: Plan, table: str, files: "list[DataFile]") -> None:
-    swap(ensure_table(lake, contract(table)), plan.number, add=files, metadata=_metadata(plan))
+    swap(ensure_table(lake, lake.contract(table)), plan.number, add=files, metadata=_metadata(plan))
 
 
 def _commit_of(plan: Plan, table: str, files: "list[DataFile]") -> Unit:
@@ -279,6 +282,7 @@ def _groups(lake: "Lake", plan: Plan, room: Room = ONE, authenticator: Authentic
                 authenticator=authenticator,
                 piece_bytes=min(PIECE_BYTES, room.bytes_each // PIECE_SHARE),
                 limits=Limits.said(plan.body),
+                contracts=plan.body.get("contracts", 0),
             )
 
 

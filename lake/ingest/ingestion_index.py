@@ -21,6 +21,7 @@ from ranklake.lake.trust.limits import Limits
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ranklake.lake.contracts.model import Contract
     from ranklake.lake.storage.store import Lake
 
 _ASKED: Final = 64
@@ -96,6 +97,7 @@ def sort_out(
     claims: Sequence[list[Spooled]],
     known: pa.Table,
     limits: Limits,
+    contracts: "Mapping[str, Contract]",
     readable: Callable[[Spooled, str], bool] = lambda _item, _why: False,
 ) -> tuple[list[list[Spooled]], dict[str, str]]:
     """Return the files that may come into a plan, and why others may not, by path.
@@ -106,6 +108,8 @@ def sort_out(
         As `unknown` returns them.
     known
         As for `unknown`.
+    contracts
+        Of all tables that the lake knows.
     readable
         Says whether a file that could not be read, and why, can be now. So many are asked for at most; if all of these
         can, the rest is taken to be readable, too. By default none is.
@@ -125,7 +129,7 @@ def sort_out(
         for item in some:
             if item.size_bytes > limits.segment_bytes:
                 held[item.path] = TOO_LARGE
-            elif (reason := _still_newer(item, waits)) is not None:
+            elif (reason := _still_newer(item, waits, contracts)) is not None:
                 held[item.path] = reason
             elif item.path in why and not asked.get(item.path, mended):
                 held[item.path] = why[item.path]
@@ -142,11 +146,11 @@ def _waiting(known: pa.Table) -> set[tuple[str, str]]:
     return set(zip(newer["uri_name"].to_pylist(), newer["unreadable"].to_pylist(), strict=True))
 
 
-def _still_newer(item: Spooled, waits: set[tuple[str, str]]) -> str | None:
+def _still_newer(item: Spooled, waits: set[tuple[str, str]], contracts: "Mapping[str, Contract]") -> str | None:
     """Return why a file that was found newer still waits; None if it did not, or may be tried again."""
     if not waits:
         return None
-    return next((why for why in (known_here(item.table), NEWER_FORMAT) if (item.path, why) in waits), None)
+    return next((why for why in (known_here(item.table, contracts), NEWER_FORMAT) if (item.path, why) in waits), None)
 
 
 def _near(known: pa.Table, listing: list[Spooled]) -> pa.Table:

@@ -4,12 +4,10 @@ Nothing of one is stored. What its columns mean is said by a contract that is no
 there may be another unit. So it is taken in whole, once, by the first ingest that knows more (decision 097).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from ranklake.lake.contracts.errors import UnknownTableError
 from ranklake.lake.contracts.freeze import contract_digest
-from ranklake.lake.contracts.load import contract
 from ranklake.lake.spool.gate import NEWER, UnreadError
 from ranklake.segments.segment import FORMAT, REFUSED, REFUSED_ROW
 
@@ -25,16 +23,17 @@ class NewerSegmentError(UnreadError):
     """A sound segment that says more than is known here; `what` says what is known."""
 
 
-def known_here(table: str) -> str:
+def known_here(table: str, contracts: "Mapping[str, Contract]") -> str:
     """Return what is known of a table, as the reason for which segments that say more wait.
 
     It is another reason once the contract is another: so one that waited for the one before is tried again.
     """
-    try:
-        found = contract(table)
-    except UnknownTableError:
-        return unknown_table(table)
-    return f"{NEWER}{table} version {found.version} ({contract_digest(found)[:12]})"
+    found = contracts.get(table)
+    return unknown_table(table) if found is None else _known(found)
+
+
+def _known(found: "Contract") -> str:
+    return f"{NEWER}{found.table} version {found.version} ({contract_digest(found)[:12]})"
 
 
 def unknown_table(table: str) -> str:
@@ -50,4 +49,4 @@ def refuse_newer(footer: "SegmentFooter", columns: Iterable[str], target: "Contr
     known = {*target.names, REFUSED, REFUSED_ROW}
     unknown = footer.contract_version == target.version and not known.issuperset(columns)
     if footer.contract_version > target.version or unknown:
-        raise NewerSegmentError(known_here(target.table))
+        raise NewerSegmentError(_known(target))

@@ -21,7 +21,7 @@ from ranklake.lake.ingest.incoming import (
     segment_name,
     unreadable,
 )
-from ranklake.lake.ingest.newer import NewerSegmentError, known_here, unknown_table
+from ranklake.lake.ingest.newer import NewerSegmentError, unknown_table
 from ranklake.lake.ingest.segment_columns import checked, days_of, extent_of, footer_of, moments, named_footer
 from ranklake.lake.spool.gate import GONE, TOO_LARGE, UNSTEADY, UnreadError, may_be_read_yet
 from ranklake.lake.storage.store import Lake
@@ -62,6 +62,7 @@ def load(
     again
         Reads from the store itself: bytes are damaged only if they come so twice. By default `read`.
     """
+    is_known = row["table"] in lake.contracts()
     tried: list[IncomingSegment] = []
     for path in (row["path"], *row["others"]):
         segment = IncomingSegment(path, row["sha256"], row["bytes"], segment_name(path))
@@ -75,7 +76,8 @@ def load(
             segment.unreadable = error.what
             continue
         try:
-            examine(raw, segment, opener, target, row, authenticator, lake.config.ingest, is_whole=is_whole)
+            limits = lake.config.ingest
+            examine(raw, segment, opener, target, row, authenticator, limits, is_whole=is_whole, is_known=is_known)
         except UnreadError as error:  # a newer writer's: it stays where it is
             segment.unreadable = error.what
             continue
@@ -116,7 +118,7 @@ def _steady(raw: bytes, path: str, segment: IncomingSegment, again: Callable[[st
     raise UnreadError(UNSTEADY)
 
 
-def examine(
+def examine(  # noqa: PLR0913 - what is known of a segment before it is read
     raw: bytes,
     segment: IncomingSegment,
     opener: "Opener",
@@ -126,8 +128,11 @@ def examine(
     limits: Limits,
     *,
     is_whole: bool | None = None,
+    is_known: bool = False,
 ) -> None:
     """Check all of it, and fill in footer and rows; `is_whole` where somebody has looked at the digest already.
+
+    `is_known` where a contract has its table, recorded by ranks or not.
 
     Raises `NotASegmentError`, `NewerSegmentError`, an Arrow error, or `EncryptionError` if it is encrypted and cannot
     be opened; nothing of the segment is changed then.
@@ -137,7 +142,7 @@ def examine(
         raise RefusedSegmentError(row.get("refused") or OTHERS_INCARNATION)
     if name is None:
         raise NotASegmentError("not a segment's name")
-    if target is None and known_here(row["table"]) != unknown_table(row["table"]):
+    if target is None and is_known:
         raise NotASegmentError("no table of this name is recorded by ranks")
     if not (hashlib.sha256(raw).hexdigest() == segment.sha256 if is_whole is None else is_whole):
         raise NotASegmentError("the bytes do not have the digest in the name")

@@ -42,9 +42,9 @@ def compact(group: Group) -> Compacted:
 
 
 def _compact(group: Group) -> Compacted:
-    lake = Lake.open(group.lake_uri, group.storage).configured(ingest=group.limits)
+    lake = Lake.open(group.lake_uri, group.storage).configured(ingest=group.limits).under(group.contracts)
     spool = Spool(group.spool_uri, group.storage, lake.config)
-    target = recorded_table(group.table)
+    target = recorded_table(lake, group.table)
     paths = (path for row in group.segments for path in (row["path"], *row["others"]))
     reader = Reader(spool.fs, paths, spool.root)
     loader = Loader(lake, reader, target, group.authenticator, group.piece_bytes // BATCH_SHARE)

@@ -82,7 +82,7 @@ def merge_small(
 
     Raises what the store raises; merged files that no plan names stay behind then, for `purge`.
     """
-    composer = _Composer(lake, workers, mergeable_tables(tables), thorough=thorough, progress=progress)
+    composer = _Composer(lake, workers, mergeable_tables(lake, tables), thorough=thorough, progress=progress)
     done = Merged()
     while (plan := drive(lake, composer.compose, workers).plan) is not None:
         done.plans.append(plan.number)

@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.delta import TARGET_FILE_BYTES, TARGET_FILE_PROPERTY
-from ranklake.lake.contracts.load import contract, table_names
 from ranklake.lake.delta.commit import files, files_digest
 from ranklake.lake.delta.data_file import DataFile
 from ranklake.lake.delta.integrity import Damage, damaged
@@ -97,9 +96,10 @@ class MergeResult:
     damaged: list[Damage]
 
 
-def mergeable_tables(tables: Iterable[str] | None = None) -> list[str]:
+def mergeable_tables(lake: Lake, tables: Iterable[str] | None = None) -> list[str]:
     """Return those of some tables, default all, that only plans take files from."""
-    return sorted(name for name in (tables or table_names()) if contract(name).kind != "derived")
+    known = lake.contracts()
+    return sorted(name for name in (tables or known) if known[name].kind != "derived")
 
 
 def merges_due(
@@ -119,9 +119,9 @@ def merges_due(
         handle = latest(lake, table)
         if handle is None:
             continue
-        live = files(refuse_unfit(handle, contract(table))).select(["path", "size_bytes", "num_records", "date"])
+        live = files(refuse_unfit(handle, lake.contract(table))).select(["path", "size_bytes", "num_records", "date"])
         target = int(handle.metadata().configuration.get(TARGET_FILE_PROPERTY) or TARGET_FILE_BYTES)
-        rows_most = MEMORY_BYTES // row_bytes(contract(table))
+        rows_most = MEMORY_BYTES // row_bytes(lake.contract(table))
         by_day: dict[date, list[dict[str, Any]]] = {}
         for row in live.to_pylist():
             if (table, row["path"]) not in without:
@@ -186,7 +186,7 @@ def _varies(kind: pa.DataType) -> bool:
 def merge(task: Merge) -> MergeResult:
     """Write the rows of those files that are sound and fit into memory together as one file; commit nothing."""
     lake = Lake.open(task.lake_uri, task.storage)
-    target = contract(task.table)
+    target = lake.contract(task.table)
     bad = damaged(lake, task.table, task.files)
     sound = [row for row in task.files if row["path"] not in {one.path for one in bad}]
     if len(sound) < 2:  # noqa: PLR2004 - one file is merged already

@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ranklake.lake.contracts.delta import CHECKPOINT_EVERY
-from ranklake.lake.contracts.load import contract, table_names
 from ranklake.lake.delta.integrity import Damage
 from ranklake.lake.delta.table_schema import difference
 from ranklake.lake.delta.tables import delta_table, ensure_table, latest, refuse_unfit
@@ -129,7 +128,7 @@ def _merge(lake: "Lake", workers: "Workers", progress: "Progress | None") -> Mer
 
 def _foreseen(lake: "Lake") -> Merged:
     number = last_finished(lake) + 1
-    due = list(merges_due(lake, mergeable_tables(), number, thorough=True, today=datetime.now(UTC).date()))
+    due = list(merges_due(lake, mergeable_tables(lake), number, thorough=True, today=datetime.now(UTC).date()))
     size = sum(row["size_bytes"] for task in due for row in task.files)
     return Merged([], sum(len(task.files) for task in due), len(due), size)
 
@@ -137,18 +136,18 @@ def _foreseen(lake: "Lake") -> Merged:
 def _follow(lake: "Lake", *, dry_run: bool) -> list[str]:
     """Let each table follow its contract."""
     done = []
-    for name in table_names():
+    for name, one in lake.contracts().items():
         handle = latest(lake, name)
-        if handle is not None and difference(refuse_unfit(handle, contract(name)), contract(name)) is not None:
+        if handle is not None and difference(refuse_unfit(handle, one), one) is not None:
             if not dry_run:
-                ensure_table(lake, contract(name))
+                ensure_table(lake, one)
             done.append(name)
     return done
 
 
 def _tidy(lake: "Lake", *, dry_run: bool) -> list[str]:
     done = []
-    for table in table_names():
+    for table in lake.contracts():
         handle = delta_table(lake, table)
         if handle is None:
             continue

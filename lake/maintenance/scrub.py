@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.lake.contracts.load import table_names
 from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.data_file import digest_of
 from ranklake.lake.delta.integrity import Damage, damaged
@@ -84,7 +83,7 @@ def scrub_files(task: ScrubTask) -> list[Damage]:
 
 
 def _tasks(lake: Lake) -> Iterator[ScrubTask]:
-    for table in sorted(table_names()):
+    for table in lake.contracts():
         handle = delta_table(lake, table)
         if handle is None:
             continue

@@ -27,7 +27,7 @@ from deltalake.exceptions import DeltaError
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.audit.heads import FOLDER as HEADS
-from ranklake.lake.contracts.load import contract, table_names
+from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import files, number_of
 from ranklake.lake.delta.data_file import plan_of
 from ranklake.lake.delta.read import read, read_some
@@ -100,7 +100,7 @@ def garbage(
     if read_plan(lake, finished + 1) is not None:
         return
     before = (now or datetime.now(UTC)) - grace
-    for table in table_names() if tables is None else tables:
+    for table in lake.contracts() if tables is None else tables:
         yield from _data_files(lake, table, finished, grace, before)
     if tables is not None:
         return
@@ -129,7 +129,7 @@ def _data_files(lake: "Lake", table: str, finished: int, grace: timedelta, befor
         plan = plan_of(name)
         if plan is None or name in wanted or not _is_older(one, before):
             continue
-        if plan > committed or (contract(table).kind != "derived" and plan > finished):
+        if plan > committed or (lake.contract(table).kind != "derived" and plan > finished):
             continue
         yield Garbage(one.path, one.size_bytes, "removed" if name in removed else "orphan")
 
@@ -151,7 +151,7 @@ def _wanted(lake: "Lake", handle: DeltaTable, grace: timedelta) -> tuple[set[str
 def _scratch(lake: "Lake", before: datetime) -> Iterator[Garbage]:
     """Yield files that were being written by somebody who died: they have names that nobody reads."""
     folders = [lake.path("plans"), lake.path(QUARANTINE), lake.path(HEADS)]
-    folders += [lake.path("tables", table, "_delta_log") for table in table_names()]
+    folders += [lake.path("tables", table, "_delta_log") for table in lake.contracts()]
     for folder in folders:
         for one in listed(lake.fs, folder):
             if _SCRATCH.fullmatch(one.path.rpartition("/")[2]) and _is_older(one, before):

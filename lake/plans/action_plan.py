@@ -131,7 +131,7 @@ def execute(lake: "Lake", plan: Plan, _workers: object = None, _progress: object
 def _commit(
     lake: "Lake", plan: Plan, table: str, add: list[DataFile], remove: pa.Table | None, metadata: Mapping[str, str]
 ) -> None:
-    handle = ensure_table(lake, contract(table))
+    handle = ensure_table(lake, lake.contract(table))
     data_change = _changes_data(plan)
     if data_change or _are_live(handle, remove):
         swap_plan(handle, plan.number, add=add, remove=remove, metadata=metadata, data_change=data_change)
@@ -175,7 +175,7 @@ def _purge(lake: "Lake", plan: Plan) -> None:
     added = {(row["table"], row["path"]) for row in plan.body["add"]}
     for table, rows in plan.body["remove"].items():
         paths = {row["path"] for row in rows}
-        if contract(table).kind != "derived":
+        if lake.contract(table).kind != "derived":
             spared = {path for owner, path in added if owner == table} | set(plan.body["kept"].get(table, []))
             paths |= _left_behind(lake, table, {path.rpartition("/")[0] for path in paths}, plan.number) - spared
         for path in paths:
@@ -210,7 +210,7 @@ def live_files(lake: "Lake", table: str, partitions: Sequence[date]) -> pa.Table
     if handle is None:
         columns = {"path": pa.string(), "size_bytes": pa.int64(), "num_records": pa.int64(), "date": pa.date32()}
         return pa.schema(columns).empty_table()
-    return files(refuse_unfit(handle, contract(table)), partitions)
+    return files(refuse_unfit(handle, lake.contract(table)), partitions)
 
 
 def take_rows_out(

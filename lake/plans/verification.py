@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ranklake.lake.contracts.load import contract, table_names
 from ranklake.lake.delta.commit import PLAN_ID, files, number_of, said
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.plans.kinds import KINDS, resolve
@@ -85,7 +84,7 @@ def verify_files(lake: "Lake", plan: Plan, *, passes_over: bool = False) -> None
     for row in plan.body["add"]:
         added.setdefault(row["table"], []).append(row)
     for table in sorted({*added, *plan.body["remove"]}):
-        if table not in table_names():
+        if table not in lake.contracts():
             raise refusal(lake, plan, f"the plan changes a table that is not known: {table}")
         handle = delta_table(lake, table)
         if handle is not None and _is_committed(handle, table, plan.number):
@@ -95,7 +94,7 @@ def verify_files(lake: "Lake", plan: Plan, *, passes_over: bool = False) -> None
         live = {} if handle is None else {row["path"]: row for row in _live_files(handle)}
         # One of a derived table that is not live is no harm: a rollup may have replaced its own.
         for row in plan.body["remove"].get(table, []):
-            if row["path"] in live or not (passes_over or contract(table).kind == "derived"):
+            if row["path"] in live or not (passes_over or lake.contract(table).kind == "derived"):
                 _verify_removed(lake, plan, table, row, live)
 
 

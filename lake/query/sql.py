@@ -10,14 +10,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date, datetime
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.errors import did_you_mean
-from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.delta.integrity import refuse_damaged
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.query.as_of import AsOf
@@ -39,7 +37,7 @@ _BATCH_ROWS: Final = 65_536
 
 _EXPLANATIONS: Final = frozenset({"Explain", "Analyze"})
 _LISTS_TABLES: Final = frozenset({"information_schema", "show", "tables"})
-_READ_ONLY: Final = (
+READ_ONLY: Final = (
     SQLOptions().with_allow_ddl(allow=False).with_allow_dml(allow=False).with_allow_statements(allow=False)
 )
 Moment = AsOf | datetime | int | str | Collection[str] | None
@@ -50,7 +48,6 @@ def session(
     lake: Lake,
     tables: Iterable[str] | None = None,
     *,
-    overlay: Path | None = None,
     live: Mapping[str, pa.Table] | None = None,
     days: Mapping[str, Collection[date]] | None = None,
     threads: int | None = None,
@@ -62,8 +59,6 @@ def session(
     ----------
     tables
         Names to register; default all contracts'.
-    overlay
-        Folder of the user's own contracts.
     live
         Files to read, by table, as `live_files` gives them; default all that are live now.
     days
@@ -74,7 +69,7 @@ def session(
         Whether what is asked reads many rows: then large batches and string views take up to a fifth less time.
     """
     ctx = engine(threads, _BATCH_ROWS) if heavy else engine(threads)
-    contracts = load_contracts(overlay)
+    contracts = lake.contracts()
     for name in contracts if tables is None else tables:
         some = live.get(name) if live is not None else None
         if some is None:
@@ -89,7 +84,6 @@ def query(
     params: Mapping[str, Any] | None = None,
     limit: int | None = None,
     *,
-    overlay: Path | None = None,
     as_of: Moment = None,
     role: Role | None = None,
     verify: bool = False,
@@ -124,7 +118,7 @@ def query(
     ranklake.lake.delta.integrity.DamagedFileError
         One is not what was written.
     """
-    every = load_contracts(overlay)
+    every = lake.contracts()
     contracts = every if role is None else {name: one for name, one in every.items() if role.sees(name)}
     names, behind, words = _named(text, contracts, every, role)
     moment = AsOf.parse(as_of)
@@ -134,7 +128,7 @@ def query(
     def planned(ctx: SessionContext) -> DataFrame:
         if role is not None:
             admit(ctx, role, {name: every[name] for name in live})
-        frame = ctx.sql_with_options(text, _READ_ONLY, param_values=dict(params or {}))
+        frame = ctx.sql_with_options(text, READ_ONLY, param_values=dict(params or {}))
         if role is not None and _explains(frame):
             raise QueryError("a plan shows more than a role may see", where="EXPLAIN", mend="ask without --role")
         return frame if limit is None else frame.limit(limit)

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.errors import did_you_mean
-from ranklake.lake.contracts.load import contract, table_names
+from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
@@ -114,10 +114,10 @@ def replay(
     first, last = days
     if first > last:
         raise ReplayError(f"{first} is after {last}", where="--from", mend="name the first date first")
-    if table not in table_names():
-        raise ReplayError(f"unknown table {table!r}", mend=did_you_mean(table, table_names()))
-    target = contract(table)
-    if target.kind == "derived" and table in {rollup.name for rollup in ROLLUPS}:
+    if table not in lake.contracts():
+        raise ReplayError(f"unknown table {table!r}", mend=did_you_mean(table, lake.contracts()))
+    target = lake.contract(table)
+    if target.kind == "derived" and (target.rollup is not None or table in {rollup.name for rollup in ROLLUPS}):
         return _recomputed(lake, table, first, last, dry_run=dry_run, began=began)
     if not target.envelope:
         what = f"a {target.kind} table that is made neither of segments nor by a rollup"
@@ -211,6 +211,7 @@ class _Composer:
                         store_rejects=False,
                         authenticator=Authenticator(self.lake.config.encryption_key),
                         limits=self.lake.config.ingest,
+                        contracts=self.lake.keep_overlay(),
                     ),
                     days,
                 )

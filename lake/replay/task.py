@@ -68,7 +68,7 @@ def rebuild(task: Rebuild) -> Rebuilt:
     lake = Lake.open(task.group.lake_uri, task.group.storage)
     discard(lake, [file for file in made.files if file.partition not in task.days])
     mine = [file for file in made.files if file.partition in task.days]
-    return Rebuilt(_without_rejected(lake, contract(task.group.table), mine, task.group.plan), unreadable)
+    return Rebuilt(_without_rejected(lake, lake.contract(task.group.table), mine, task.group.plan), unreadable)
 
 
 def discard(lake: Lake, files: Sequence[DataFile]) -> None:

@@ -9,6 +9,8 @@ from typing import Literal
 
 import pyarrow as pa
 
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.contracts.model import Contract
 from ranklake.lake.rollups.bodies import Body, SqlBody
 from ranklake.lake.rollups.reach import Input
 
@@ -41,6 +43,8 @@ class Rollup:
         Whether the body computes any number of dates at once, ``$days`` of them from ``$date`` to ``$last``.
     body
         How the rows are computed; None for the SQL file of the rollup's name.
+    own
+        Contract of an operator's table; None for a packaged one.
     """
 
     name: str
@@ -52,6 +56,12 @@ class Rollup:
     cut: str = ""
     in_a_row: bool = False
     body: Body | None = None
+    own: Contract | None = None
+
+    @property
+    def contract(self) -> Contract:
+        """The contract of its table."""
+        return self.own or contract(self.name)
 
     @cached_property
     def transform(self) -> Body:

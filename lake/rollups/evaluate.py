@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from ranklake.lake.contracts.arrow import conform
-from ranklake.lake.contracts.load import contract
 from ranklake.lake.rollups.pieces import WHOLE_RANGE, Range
 from ranklake.lake.rollups.session import AFFECTED, replace_table
 
@@ -61,4 +60,4 @@ def _evaluate(ctx: "SessionContext", rollup: "Rollup", values: dict[str, Any]) -
         if not ctx.table_exist(name):
             replace_table(ctx, name, make())
     found = rollup.transform.rows(ctx, rollup.inputs, {**rollup.parameters, **values})
-    return conform(found, contract(rollup.name))
+    return conform(found, rollup.contract)

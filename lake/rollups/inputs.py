@@ -90,7 +90,7 @@ class Snapshot:
 
         `verify` is for rows that are written anew, see `ranklake.lake.delta.read`.
         """
-        known = contract(self.table)
+        known = lake.contract(self.table)
         empty = arrow_schema(known).empty_table()
         parts = [rows for _, rows in read_some(lake, known, self.files(days), columns, verify=verify)]
         return pa.concat_tables([empty if columns is None else empty.select(columns), *parts])

@@ -1,6 +1,6 @@
 """Every rollup: what it reads, when it is due, and its parameters."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -118,12 +118,15 @@ ROLLUPS: Final = (
 """In an order in which each comes after what it reads."""
 
 
-def chosen(names: Iterable[str] | None = None, config: LakeConfig = DEFAULT) -> tuple[Rollup, ...]:
+def chosen(
+    names: Iterable[str] | None = None, config: LakeConfig = DEFAULT, own: Sequence[Rollup] = ()
+) -> tuple[Rollup, ...]:
     """Return the rollups of these names and those that they read, in order; all without names.
 
-    Those that ask for the operator's prices get them from `config`. Raises `UnknownRollupError` with the nearest name.
+    `own` are an operator's, each after what it reads. Those that ask for the operator's prices get them from `config`.
+    Raises `UnknownRollupError` with the nearest name.
     """
-    by_name = {rollup.name: rollup for rollup in ROLLUPS}
+    by_name = {rollup.name: rollup for rollup in (*ROLLUPS, *own)}
     wanted: set[str] = set()
     pending = list(by_name if names is None else names)
     while pending:
@@ -133,7 +136,7 @@ def chosen(names: Iterable[str] | None = None, config: LakeConfig = DEFAULT) -> 
         if name not in wanted:
             wanted.add(name)
             pending += [table for table in by_name[name].tables if table in by_name]
-    found = tuple(rollup for rollup in ROLLUPS if rollup.name in wanted)
+    found = tuple(rollup for rollup in by_name.values() if rollup.name in wanted)
     if not config.cost.prices:
         return found
     lookup = {PRICES: partial(price_table, config.cost.prices)}

@@ -14,6 +14,7 @@ from ranklake.lake.rollups.declaration import Rollup
 from ranklake.lake.rollups.due import Due, due_days, due_runs, reaches
 from ranklake.lake.rollups.inputs import ABSENT, Key, Snapshot, Tables, partition
 from ranklake.lake.rollups.lineage import Lineage
+from ranklake.lake.rollups.own import OwnRollupError, own_rollups
 from ranklake.lake.rollups.registry import chosen
 from ranklake.lake.rollups.work import Work
 
@@ -72,17 +73,26 @@ def run_rollups(
 
     All rollups see an input as of one version. Raises `UnknownRollupError`, and `LostRaceError` if another
     process changes the same table meanwhile. Rollups before the failing one stay committed; running again goes on.
+    Raises `ranklake.lake.rollups.own.OwnRollupError` for the first of an operator's that fails, after all others ran,
+    and `ranklake.lake.contracts.errors.ContractError` for an overlay that the lake cannot be written under.
     """
-    rollups = chosen(names, lake.config)
+    lake.keep_overlay()
+    rollups = chosen(names, lake.config, own_rollups(lake.contracts()))
     results = []
+    failed: OwnRollupError | None = None
     tables = Tables(lake)
     with Lineage(lake) as lineage:
         for done, rollup in enumerate(rollups):
             if progress:
                 progress(done, len(rollups))
-            results.append(_bring_up_to_date(tables, lineage, rollup, full=full))
+            try:
+                results.append(_bring_up_to_date(tables, lineage, rollup, full=full))
+            except OwnRollupError as error:  # nobody else's is held up by it
+                failed = failed or error
     if progress:
         progress(len(rollups), len(rollups))
+    if failed is not None:
+        raise failed
     return results
 
 
@@ -129,7 +139,7 @@ def recompute(
     run on them was, computed from. Raises as `run_rollups`; inputs that are rollups themselves are taken as they are.
     Raises `DamagedFileError` where inputs are damaged; damaged files of the rollup itself are what this mends.
     """
-    (rollup,) = (one for one in chosen([name], lake.config) if one.name == name)
+    (rollup,) = (one for one in chosen([name], lake.config, own_rollups(lake.contracts())) if one.name == name)
     with Lineage(lake) as lineage:
         return _recompute(Tables(lake), lineage, rollup, days, dry_run=dry_run)
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import replace_partitions
 from ranklake.lake.delta.integrity import Damage, DamagedFileError, damaged
 from ranklake.lake.plans.units import Unit, carry_out, counted
@@ -46,7 +45,7 @@ class Work:
     ) -> None:
         self.anyway = anyway  # whether dates that come out as they were are replaced, too
         self.lake, self.rollup, self.inputs = lake, rollup, inputs
-        self.contract = contract(rollup.name)
+        self.contract = rollup.contract
         self.output, self.lineage = output, lineage
         self.version = output.version
         self.replaced: list[date] = []

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow.compute as pc
 
-from ranklake.lake.contracts.load import contract, table_names
+from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
@@ -90,7 +90,9 @@ def reconcile(lake: "Lake", waiting: "Collection[Spooled]") -> list[TableBalance
     told = read_accounts(lake, {item.name.incarnation for item in waiting if item.name})
     moved, retired = _booked_rows(lake)
     streams = stream_balances(told, waiting)
-    live = {table: rows for table in table_names() if contract(table).envelope and (rows := _live_rows(lake, table))}
+    live = {
+        table: rows for table, one in lake.contracts().items() if one.envelope and (rows := _live_rows(lake, table))
+    }
     tables = (
         {table for table, _ in streams}
         | {row["table"] for row in told.odd}

@@ -10,8 +10,10 @@ import json
 import os
 import re
 import uuid
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -20,6 +22,10 @@ from pyarrow import NativeFile
 from pyarrow.fs import FileSystem, PyFileSystem
 from pyarrow.fs import LocalFileSystem as ArrowLocal
 
+from ranklake.lake.contracts.load import contract, load_contracts, load_metrics
+from ranklake.lake.contracts.model import Contract, Metric
+from ranklake.lake.contracts.overlay import Overlay
+from ranklake.lake.storage import overlays
 from ranklake.lake.storage.objects import Files, delta_options, file_system, put_new
 from ranklake.lake.storage.reachability import (
     LakeError,
@@ -69,6 +75,8 @@ class Lake:
         from another. They stay in this process.
     sound
         Data files that `ranklake.lake.delta.integrity` found sound, by path, each as it was then. Likewise.
+    known
+        The operators' contracts that this object goes by, once somebody asked. Likewise.
     """
 
     uri: str
@@ -78,10 +86,11 @@ class Lake:
     config: LakeConfig = field(default=DEFAULT, repr=False)
     opened: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     sound: dict[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)
+    known: dict[str, Overlay | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what another process may have."""
-        return {**self.__dict__, "opened": {}, "sound": {}}
+        return {**self.__dict__, "opened": {}, "sound": {}, "known": {}}
 
     @classmethod
     def open(cls, uri: str, storage: dict[str, str] | None = None, config: LakeConfig = DEFAULT) -> "Lake":
@@ -131,6 +140,78 @@ class Lake:
     def configured(self, **sections: Any) -> "Lake":  # noqa: ANN401 - a section's own type
         """Return the lake with parts of its configuration replaced; their names are the fields of `LakeConfig`."""
         return replace(self, config=replace(self.config, **sections))
+
+    @property
+    def overlay(self) -> Overlay | None:
+        """Operators' contracts: those that the lake was written under, and those of the configured folder.
+
+        Raises `ranklake.lake.contracts.errors.ContractError` or `LakeUnreachableError`.
+        """
+        if not self.known:
+            self.known["overlay"] = overlays.together(self._kept(self.overlays_kept()), self._configured_overlay())
+        return self.known["overlay"]
+
+    def contract(self, table: str) -> Contract:
+        """Return a table's contract, an operator's own columns and tables among them. Raises as `overlay`.
+
+        Raises `ranklake.lake.contracts.errors.UnknownTableError`, too.
+        """
+        return contract(table, self.overlay)
+
+    def contracts(self) -> Mapping[str, Contract]:
+        """Return all contracts by table, sorted. Raises as `overlay`."""
+        return load_contracts(self.overlay)
+
+    def metrics(self) -> Mapping[str, Metric]:
+        """Return the metric registry by name, sorted. Raises as `overlay`."""
+        return load_metrics(self.overlay)
+
+    def under(self, number: int) -> "Lake":
+        """Return the lake as it knows contracts by the overlay that it kept under a number; 0 for none."""
+        found = replace(self)
+        found.known["overlay"] = self._kept(number)
+        return found
+
+    def overlays_kept(self) -> int:
+        """Return the number of the newest overlay that the lake keeps; 0 for none. Raises `LakeUnreachableError`."""
+        try:
+            return overlays.newest(self.fs, self.path(overlays.FOLDER))
+        except OSError as error:
+            raise unreachable(self.uri, error, self.storage) from None
+
+    def keep_overlay(self) -> int:
+        """Keep the configured overlay in the lake, unless it is there; return the number of what the lake goes by.
+
+        For whoever writes rows. Two that do so at once both see both. Raises
+        `ranklake.lake.contracts.errors.ContractError` where it cannot follow what the lake was written under, and
+        `LakeUnreachableError`.
+        """
+        own = self._configured_overlay()
+        while True:
+            number = self.overlays_kept()
+            known = self._kept(number)
+            if own is None or (known is not None and known.has(own)):
+                return number
+            if fault := overlays.refusal(known, own):
+                raise fault
+            load_contracts(own.over(known))  # nothing is kept that cannot be read
+            load_metrics(own.over(known))
+            self.known.clear()
+            if self.put_if_absent(overlays.name_of(number + 1), overlays.packed(own.over(known))):
+                return number + 1
+
+    def _configured_overlay(self) -> Overlay | None:
+        folder = self.config.contracts.overlay
+        return Overlay.read(Path(folder).absolute()) if folder else None
+
+    def _kept(self, number: int) -> Overlay | None:
+        if not number:
+            return None
+        path = self.path(overlays.name_of(number))
+        try:
+            return overlays.unpacked(bytes(self.fs.cat_file(path)), path)
+        except OSError as error:
+            raise unreachable(self.uri, error, self.storage) from None
 
     @classmethod
     def place(cls, uri: str, storage: dict[str, str] | None = None) -> "Lake":

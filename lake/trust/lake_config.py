@@ -33,6 +33,14 @@ class SpoolSection:
 
 
 @dataclass(frozen=True, slots=True)
+class ContractsSection:
+    """Your own tables, columns, metrics and rollups."""
+
+    overlay: str = ""
+    """Folder of contract files that extend the packaged ones; see docs/overlays.md."""
+
+
+@dataclass(frozen=True, slots=True)
 class CostSection:
     """Prices of devices."""
 
@@ -66,7 +74,7 @@ class LakeConfig:
 
     Attributes
     ----------
-    spool, cost, audit, plans, ingest
+    spool, contracts, cost, audit, plans, ingest
         The sections.
     encryption_key
         Where the keys of encrypted segments are, ``[capture] encryption_key``; see `ranklake.segments.keys`.
@@ -75,6 +83,7 @@ class LakeConfig:
     """
 
     spool: SpoolSection = field(default_factory=SpoolSection)
+    contracts: ContractsSection = field(default_factory=ContractsSection)
     cost: CostSection = field(default_factory=CostSection)
     audit: AuditSection = field(default_factory=AuditSection)
     plans: PlansSection = field(default_factory=PlansSection)

@@ -11,6 +11,7 @@ from ranklake.errors import did_you_mean
 from ranklake.lake.catalog.catalog import UnknownNameError, find
 from ranklake.lake.catalog.sizes import TableSize, live_files, table_size
 from ranklake.lake.contracts import Contract, Metric, load_contracts, load_metrics
+from ranklake.lake.contracts.overlay import Overlay
 from ranklake.lake.query.sql import query
 from ranklake.lake.storage.store import Lake, NotALakeError
 
@@ -77,13 +78,13 @@ class UnregisteredMetric:
 
 def listing(context: Context, *, needs_lake: bool) -> Listing:
     """Return all tables and metrics. Raises `NotALakeError` where there is no lake and one is needed."""
-    lake, overlay = _lake(context, needs_lake=needs_lake), context.overlay
+    lake, overlay = _known(context, needs_lake=needs_lake)
     return Listing([_entry(lake, one) for one in load_contracts(overlay).values()], list(load_metrics(overlay)))
 
 
 def named(context: Context, name: str, *, needs_lake: bool) -> TableEntry | Metric | UnregisteredMetric:
     """Return the table or metric of a name. Raises `UnknownNameError` with names like it, and as `listing`."""
-    lake, overlay = _lake(context, needs_lake=needs_lake), context.overlay
+    lake, overlay = _known(context, needs_lake=needs_lake)
     try:
         found = find(name, overlay)
     except UnknownNameError:
@@ -91,27 +92,28 @@ def named(context: Context, name: str, *, needs_lake: bool) -> TableEntry | Metr
     return _entry(lake, found) if isinstance(found, Contract) else found
 
 
-def _lake(context: Context, *, needs_lake: bool) -> Lake | None:
-    """Return the lake; None if there is none and it is not needed."""
+def _known(context: Context, *, needs_lake: bool) -> tuple[Lake | None, Path | Overlay | None]:
+    """Return the lake, None if there is none and it is not needed; and operators' contracts."""
     try:
-        return context.open_lake() if context.config.lake.uri else None
+        lake = context.open_lake() if context.config.lake.uri else None
     except NotALakeError:  # nothing was ingested yet
         if needs_lake:
             raise
-        return None
+        lake = None
+    return lake, context.overlay if lake is None else lake.overlay
 
 
 def _entry(lake: Lake | None, one: Contract) -> TableEntry:
     return TableEntry(one, None if lake is None else table_size(one.table, *live_files(lake, one.table)))
 
 
-def _recorded(lake: Lake | None, name: str, overlay: Path | None) -> UnregisteredMetric:
+def _recorded(lake: Lake | None, name: str, overlay: Path | Overlay | None) -> UnregisteredMetric:
     if lake is not None:
-        (row,) = query(lake, _OF_METRIC, {"name": name}, overlay=overlay).to_pylist()
+        (row,) = query(lake, _OF_METRIC, {"name": name}).to_pylist()
         if row["rows"]:
             return UnregisteredMetric(name, "unregistered", "scalars.value", **row)
     known = [*load_contracts(overlay), *load_metrics(overlay)]
     if lake is not None:
-        noted = query(lake, _NAMES, {}, overlay=overlay)["metric"].to_pylist()
-        known += noted or query(lake, "SELECT DISTINCT metric FROM scalars", {}, overlay=overlay)["metric"].to_pylist()
+        noted = query(lake, _NAMES)["metric"].to_pylist()
+        known += noted or query(lake, "SELECT DISTINCT metric FROM scalars")["metric"].to_pylist()
     raise UnknownNameError(name, mend=did_you_mean(name, {one for one in known if one}))

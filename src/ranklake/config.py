@@ -16,7 +16,14 @@ from typing import Any, Final, Self
 from ranklake.capture.common.settings import PREFIX, CaptureSettings
 from ranklake.config_file import ConfigError, FileRead, read_file
 from ranklake.lake.plans.dask_section import DaskSection
-from ranklake.lake.trust.lake_config import AuditSection, CostSection, LakeConfig, PlansSection, SpoolSection
+from ranklake.lake.trust.lake_config import (
+    AuditSection,
+    ContractsSection,
+    CostSection,
+    LakeConfig,
+    PlansSection,
+    SpoolSection,
+)
 from ranklake.lake.trust.limits import Limits
 from ranklake.lake.trust.writers import Prefix
 
@@ -29,14 +36,6 @@ class LakeSection:
 
     uri: str = field(default="", metadata={"variable": "RANKLAKE_LAKE"})
     """Folder or object-store URI of the lake; overridden by ``--lake``, too."""
-
-
-@dataclass(frozen=True, slots=True)
-class ContractsSection:
-    """Your own tables, columns and metrics."""
-
-    overlay: str = ""
-    """Folder of contract files that extend the packaged ones."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ together.
 """
 
 import difflib
+import importlib
 import importlib.util
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +18,8 @@ from ranklake.config import Config, from_environment, variables
 from ranklake.config_file import ConfigError, FileRead
 from ranklake.config_shown import KEYRINGS, shown_settings
 from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.lake.contracts.errors import ContractError
+from ranklake.lake.contracts.load import load_contracts, load_metrics
 from ranklake.lake.storage.objects import delta_options
 from ranklake.redaction.redact import has_credential
 from ranklake.segments.keys import read_keyring
@@ -58,7 +61,12 @@ def problems(
         return f"${rest}" if kind == "environment" else rest or read.file
 
     yield from read.problems
-    for look in (_variables(environment), _files(config, where), _references(config, where)):
+    for look in (
+        _variables(environment),
+        _files(config, where),
+        _overlay(config, where),
+        _references(config, where),
+    ):
         yield from look
     yield from _places(config, where)
     yield from _together(config, where)
@@ -89,10 +97,26 @@ def _files(config: Config, where: Where) -> Iterator[ConfigError]:
             yield ConfigError(f"{place}: there is no {noun} {path}", where=where(place), mend="fix the path")
         elif path and not os.access(path, os.R_OK):
             yield ConfigError(f"{place}: {path} cannot be read", where=where(place), mend="give this user the right to")
-    overlay = config.overlay
-    if overlay is not None and not overlay.is_dir():
-        place = "contracts.overlay"
+
+
+def _overlay(config: Config, where: Where) -> Iterator[ConfigError]:
+    """Yield what is wrong with the operator's contracts; their queries are tried where DataFusion is installed."""
+    overlay, place = config.overlay, "contracts.overlay"
+    if overlay is None:
+        return
+    if not overlay.is_dir():
         yield ConfigError(f"{place}: there is no folder {overlay}", where=where(place), mend="fix the path")
+        return
+    try:
+        contracts = load_contracts(overlay)
+        load_metrics(overlay)
+    except ContractError as error:
+        yield ConfigError(error.what, where=error.where, mend=error.mend)
+        return
+    if importlib.util.find_spec("datafusion") is not None:
+        own = importlib.import_module("ranklake.lake.rollups.own")  # half a second, for those who have queries
+        for fault in own.faults(contracts):
+            yield ConfigError(fault.what, where=fault.where, mend=fault.mend)
 
 
 def _references(config: Config, where: Where) -> Iterator[ConfigError]:

@@ -92,10 +92,14 @@ class Context:
         return self.config.overlay
 
     def contracts(self) -> Mapping[str, Contract]:
-        """Return all contracts by table, the operator's own among them."""
+        """Return all contracts by table, the configured overlay's among them; `Lake.contracts` are what a lake has."""
         return load_contracts(self.overlay)
 
-    def policies(self) -> Policies:
-        """Return how long each retention class is kept. Raises `ranklake.retention.policy.PolicyError`."""
+    def policies(self, lake: Lake | None = None) -> Policies:
+        """Return how long each retention class is kept, of a lake's tables or of those that are configured.
+
+        Raises `ranklake.retention.policy.PolicyError`.
+        """
         file = Path(self.config.retention.policies) if self.config.retention.policies else None
-        return load_policies({one.retention for one in self.contracts().values()}, file)
+        contracts = self.contracts() if lake is None else lake.contracts()
+        return load_policies({one.retention for one in contracts.values()}, file)

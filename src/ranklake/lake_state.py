@@ -105,7 +105,7 @@ def lake_state(context: Context) -> LakeState:
         removals=unaccounted(lake),
         ranks=liveness(lake, incoming),
         doubled=duplicate_ranks(lake),
-        held=sort_out(news, known, config.ingest)[1] | (spool.passed_over if spool else {}),
+        held=sort_out(news, known, config.ingest, lake.contracts())[1] | (spool.passed_over if spool else {}),
         root=root,
         here=None if root is None else waiting(root),
     )

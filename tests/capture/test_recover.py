@@ -272,10 +272,10 @@ def test_a_damaged_slot_is_counted_and_its_file_kept(local, tmp_path):
 def test_a_file_that_cannot_be_sealed_blocks_no_other(local, tmp_path, monkeypatch):
     """Should sealing a file fail for a reason nobody thought of, its rows are counted and the file is kept."""
 
-    def fail(rows, table, *rest):
-        if table == "steps" and len(rows):
+    def fail(rows, of, *rest):
+        if of.table == "steps" and len(rows):
             raise ValueError("unthought of")
-        return arrow_table(rows, table, *rest)
+        return arrow_table(rows, of, *rest)
 
     monkeypatch.setattr("ranklake.capture.sealing.segment_bytes.arrow_table", fail)
     done = adopt(local, tmp_path / "spool")

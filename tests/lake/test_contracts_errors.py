@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ranklake.lake.contracts import ContractError, contract, load
+from ranklake.lake.contracts import ContractError, contract
 from ranklake.lake.contracts.document import Document
 from ranklake.lake.contracts.load import PACKAGED
 from ranklake.lake.contracts.schema import validate
@@ -14,7 +14,7 @@ from ranklake.lake.contracts.schema import validate
 GOOD = """\
 table: things
 version: 2
-kind: fact
+kind: derived
 owner: me
 steward: me
 summary: "Things."
@@ -42,6 +42,7 @@ checks:
   - {id: things_unique, kind: unique, columns: [thing]}
 retired:
   - {id: 22, name: old, type: string, retired_in: 2, reason: "Nobody used it."}
+rollup: {inputs: [{table: steps}]}
 """
 
 # what replaces what, the line that must be named, what must be said
@@ -84,7 +85,8 @@ BROKEN = {
 def written(folder, text):
     """Put a contract into an overlay and load it."""
     (folder / "things.yaml").write_text(text, encoding="utf-8")
-    load._one.cache_clear()
+    (folder / "rollups").mkdir(exist_ok=True)
+    (folder / "rollups" / "things.sql").write_text("SELECT 1 AS thing, $date AS date")
     return contract("things", folder)
 
 
@@ -117,7 +119,6 @@ def test_files_that_are_no_mapping_are_refused(tmp_path, text):
 def test_bytes_that_are_no_text_are_refused(tmp_path):
     """A binary file under a contract's name is an error with the file's name."""
     (tmp_path / "things.yaml").write_bytes(b"\xff\xfe\x00")
-    load._one.cache_clear()
     with pytest.raises(ContractError, match=r"things\.yaml: cannot be read"):
         contract("things", tmp_path)
 

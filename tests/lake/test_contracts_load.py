@@ -57,9 +57,6 @@ def overlay(tmp_path):
 
     def write(name, text):
         (tmp_path / name).write_text(text, encoding="utf-8")
-        load._one.cache_clear()
-        load._all.cache_clear()
-        load._registry.cache_clear()
         return tmp_path
 
     return write

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from governed import Site, die_before
+from governed import Site, die_before, under
 from packing import pack_up
 from retaining import POLICIES, agree, bring_days, carry_out, days_ago, written_on
 from retaining import plan as retain
@@ -159,7 +159,7 @@ def test_packs_on_a_real_cluster(site):
 def test_quarantined_rows_stay_out(site):
     """What a check moved to rejects stays there: once in quarantine, not in the table."""
     site.bring(step_rows(40))
-    run_checks(site.lake, contracts_overlay=site.overlay(steps=STRICT))
+    run_checks(under(site.lake, site.overlay(steps=STRICT)))
     before, rejected = whole(site), len(site.rows("rejects"))
     assert 0 < rejected < 40
     again(site)

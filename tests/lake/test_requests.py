@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ranklake.cli import run
-from ranklake.lake.contracts.load import forget_metrics, load_metrics
+from ranklake.lake.contracts.load import load_metrics
 from ranklake.lake.contracts.model import Metric
 from ranklake.lake.contracts.requests import file_request
 
@@ -39,8 +39,7 @@ def overlay(tmp_path):
     folder = tmp_path / "own"
     folder.mkdir()
     (folder / "metrics.yaml").write_text(OWN)
-    yield folder
-    forget_metrics()
+    return folder
 
 
 def test_a_request_is_filed_and_shown(overlay, capsys):
@@ -120,7 +119,6 @@ def test_an_empty_registry_or_none(tmp_path, text):
         folder.mkdir()
         (folder / "metrics.yaml").write_text(text)
     assert request(folder) == 0
-    forget_metrics()
     assert load_metrics(folder)["queue/depth"].status == "requested"
 
 
@@ -143,7 +141,6 @@ def test_two_at_once(overlay):
         thread.start()
     for thread in threads:
         thread.join()
-    forget_metrics()
     assert {one.name for one in wanted} <= set(load_metrics(overlay))
 
 

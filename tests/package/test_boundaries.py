@@ -66,7 +66,7 @@ LATE = {  # what functions of capture import from their own room when they are c
 LAKE = {  # what each folder of the lake imports, for types and in functions, too; likewise
     "contracts": set(),
     "trust": set(),
-    "storage": {"trust"},
+    "storage": {"contracts", "trust"},
     "delta": {"contracts", "storage"},
     "spool": {"storage", "trust"},
     "plans": {"contracts", "delta", "storage"},

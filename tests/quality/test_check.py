@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pyarrow as pa
 import pytest
-from governed import any_rows
+from governed import any_rows, under
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from segments import DAY, step_rows
@@ -76,22 +76,22 @@ def test_only_what_changed_is_checked(site):
     assert {str(result.partition_date) for result in report.results} == {"2026-03-02"}
     assert report.unchanged == 1
     overlay = site.overlay(steps=SMALL_LOSS)
-    assert run_checks(site.lake, contracts_overlay=overlay).partitions == 2
-    assert run_checks(site.lake, contracts_overlay=overlay).partitions == 0
+    assert run_checks(under(site.lake, overlay)).partitions == 2
+    assert run_checks(under(site.lake, overlay)).partitions == 0
 
 
 def test_a_failure_stands_until_its_rows_are_gone(site):
     """A failed check that takes no rows out fails the next run too, though nothing is run then."""
     site.bring(step_rows(50))
     overlay = site.overlay(steps=SMALL_LOSS)
-    first = run_checks(site.lake, contracts_overlay=overlay)
+    first = run_checks(under(site.lake, overlay))
     failed = by_id(first)["loss_small"]
     assert not first.passed
     assert (failed.status, failed.rows_checked, failed.quarantined_rows) == ("failed", 50, 0)
     assert 0 < failed.rows_failed < 50
     assert failed.failed_ratio == pytest.approx(failed.rows_failed / 50)
     assert len(failed.observed.split(", ")) == 3
-    again = run_checks(site.lake, contracts_overlay=overlay)
+    again = run_checks(under(site.lake, overlay))
     assert (again.partitions, again.passed) == (0, False)
     assert again.standing == (failed,)
     assert again.summary()["standing"][0]["check_id"] == "loss_small"
@@ -163,7 +163,7 @@ def test_a_column_that_the_table_lacks_is_skipped(site):
         "  - {id: 10000, name: extra, type: int64, unit: none, class: operational, doc: An extra number of ours.,"
         " checks: [{id: extra_filled, kind: not_null}]}\n"
     )
-    found = by_id(run_checks(site.lake, contracts_overlay=overlay))["extra_filled"]
+    found = by_id(run_checks(under(site.lake, overlay)))["extra_filled"]
     assert (found.status, found.message) == ("skipped", "the table has no such column yet")
 
 
@@ -231,7 +231,7 @@ def test_nothing_is_sent_and_nothing_is_said(site, monkeypatch, capfd, caplog):
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     site.bring(step_rows(20))
-    run_checks(site.lake, contracts_overlay=site.overlay(steps=SMALL_LOSS))
+    run_checks(under(site.lake, site.overlay(steps=SMALL_LOSS)))
     assert capfd.readouterr() == ("", "")
     assert caplog.text == ""
 
@@ -249,7 +249,7 @@ def test_nulls_in_a_key_are_equal_to_nothing(site):
     """Rows whose key has a NULL are not judged for uniqueness."""
     site.bring(any_rows("runs", 5, user=[None, None, "a", "a", "b"]), "runs")
     overlay = site.overlay(runs="extends: runs\nchecks: [{id: one_user, kind: unique, columns: [user, date]}]\n")
-    found = by_id(run_checks(site.lake, contracts_overlay=overlay), "runs")["one_user"]
+    found = by_id(run_checks(under(site.lake, overlay)), "runs")["one_user"]
     assert (found.rows_checked, found.rows_failed) == (3, 1)
 
 
@@ -279,9 +279,9 @@ def test_workers_find_what_one_process_finds(site, tmp_path):
     site.bring(step_rows(1, incarnation=9))
     overlay = site.overlay(steps=SMALL_LOSS)
     alone = Lake.open(str(shutil.copytree(site.folder / "lake", tmp_path / "copy")))
-    here = run_checks(alone, contracts_overlay=overlay)
+    here = run_checks(under(alone, overlay))
     with workers(DaskSection(workers=1)) as crew:
-        there = run_checks(site.lake, contracts_overlay=overlay, workers=crew)
+        there = run_checks(under(site.lake, overlay), workers=crew)
 
     def plain(report):
         found = [{**one.plain(), "check_run": "", "ts": "", "files_sha256": ""} for one in report.results]

@@ -5,7 +5,7 @@ from datetime import timedelta
 from functools import partial
 
 import pytest
-from governed import Site, any_rows, die_before
+from governed import Site, any_rows, die_before, under
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from segments import DAY, step_rows
@@ -30,7 +30,7 @@ checks:
 
 
 def strict(site):
-    return partial(run_checks, site.lake, contracts_overlay=site.overlay(steps=STRICT))
+    return partial(run_checks, under(site.lake, site.overlay(steps=STRICT)))
 
 
 def moved(report):
@@ -113,8 +113,8 @@ def test_rows_in_table_and_rejects_are_constant(tmp_path_factory, parts, bound):
         site.bring(step_rows(count, segment=segment, start=DAY + timedelta(days=day)), rows_before=total)
         total += count
         if check_now:
-            run_checks(site.lake, contracts_overlay=overlay)
-    run_checks(site.lake, contracts_overlay=overlay)
+            run_checks(under(site.lake, overlay))
+    run_checks(under(site.lake, overlay))
     kept, refused = site.rows("steps"), site.rows("rejects")
     assert len(kept) + len(refused) == total
     assert len({(row["segment"], row["slot"]) for row in [*kept, *refused]}) == total
@@ -181,7 +181,7 @@ def test_what_came_after_the_scan_is_left_for_the_next_check(site):
     handle = delta_table(site.lake, "steps")
     part = Partition(DAY.date(), handle.version(), files(handle))
     site.bring(step_rows(7, segment=3), rows_before=5)
-    target = check._as_stored(site.lake, check.load_contracts(site.overlay(steps=STRICT))["steps"])
+    target = check._as_stored(site.lake, under(site.lake, site.overlay(steps=STRICT)).contract("steps"))
     seen = {}
 
     def report(taken):
@@ -254,7 +254,7 @@ def test_a_personal_value_stays_in_the_data(site, capfd, caplog):
     """A value of a personal column that fails checks, and crashes one, is in no result, log, message or statistic."""
     rows = any_rows("runs", 4, user=[PLANTED, "anna", PLANTED, "bo"], command_line=[PLANTED, "a", PLANTED, None])
     site.bring(rows.set_column(rows.schema.get_field_index("pid"), "pid", rows["slot"]), "runs")
-    report = run_checks(site.lake, contracts_overlay=site.overlay(runs=SECRETIVE))
+    report = run_checks(under(site.lake, site.overlay(runs=SECRETIVE)))
     status = {result.check_id: result for result in report.results}
     assert (status["short_command"].status, status["short_command"].quarantined_rows) == ("failed", 2)
     assert (status["user_form"].status, status["user_form"].rows_failed) == ("failed", 2)

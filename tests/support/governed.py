@@ -20,6 +20,7 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.status.reconciliation import balance
 from ranklake.lake.storage.store import Lake
+from ranklake.lake.trust.lake_config import ContractsSection
 
 
 class Site:
@@ -63,6 +64,11 @@ class Site:
         raw = needle.encode()
         files = [path for path in (self.folder / "lake").rglob("*") if path.is_file()]
         return [path for path in files if raw in path.read_bytes() or needle in str(path)]
+
+
+def under(lake, folder):
+    """Return a lake with an overlay configured."""
+    return lake.configured(contracts=ContractsSection(str(folder)))
 
 
 def any_rows(table, count, *, segment=0, incarnation=7, run="r1", start=datetime(2026, 3, 1, tzinfo=UTC), **columns):

@@ -10,7 +10,7 @@ import numpy as np
 
 from ranklake.bench.job import Job
 from ranklake.capture.common.arrays import Array
-from ranklake.capture.common.layouts import SLOT_LANES, TABLE_OF_LANE
+from ranklake.capture.common.layouts import SLOT_LANES, table_of
 from ranklake.capture.sealing.rows import NO_ROWS, Rows
 from ranklake.capture.sealing.segment_bytes import Origin, segment_bytes
 from ranklake.capture.sealing.tables import read_rows
@@ -103,7 +103,7 @@ class Recording:
                final: bool = False) -> Segment:  # fmt: skip
         """Seal frames of a lane, given as monotonic time and columns."""
         raw = b"".join(frames.pack({"s": slot, "m": mono, **columns}) for slot, (mono, columns) in enumerate(of))
-        return self.rows(TABLE_OF_LANE[lane], read_rows(lane, raw, self.meta, around), around, date, final=final)
+        return self.rows(table_of(lane), read_rows(lane, raw, self.meta, around), around, date, final=final)
 
     def end(self, table: str, date: str) -> Segment:
         """Seal a last segment without rows, for the gaps that no footer carries yet."""

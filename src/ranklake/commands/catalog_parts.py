@@ -29,14 +29,14 @@ def sizes(context: Context, table: str | None, files: int | None, *, as_json: bo
     """Show the size of each column in a table's files; without TABLE, the size of each table."""
     lake = context.open_lake()
     if table is None:
-        held = [table_size(name, *live_files(lake, name)) for name in context.contracts()]
+        held = [table_size(name, *live_files(lake, name)) for name in lake.contracts()]
         held = sorted((one for one in held if one.rows), key=lambda one: -one.stored_bytes)
         if as_json:
             show_json(held)
             return
         click.echo("\n".join(size_lines(held)))
         return
-    of = contract(table, context.overlay)
+    of = lake.contract(table)
     _, live = live_files(lake, table)
     found = None if live is None or not live.num_rows else column_sizes(lake, of, newest(live, files))
     if as_json:
@@ -52,7 +52,7 @@ def sizes(context: Context, table: str | None, files: int | None, *, as_json: bo
 @with_context
 def refresh(context: Context, *, as_json: bool) -> None:
     """Update catalog_tables, catalog_columns and catalog_metrics."""
-    done = refresh_catalog(context.open_lake(), context.overlay)
+    done = refresh_catalog(context.open_lake())
     if as_json:
         show_json(done)
     else:

@@ -47,7 +47,7 @@ def check(context: Context, tables: tuple[str, ...], *, as_json: bool) -> int:
     """
     lake = context.open_lake()
     with context.workers() as workers, progress_bar("check") as progress:
-        report = run_checks(lake, tables or None, contracts_overlay=context.overlay, workers=workers, progress=progress)
+        report = run_checks(lake, tables or None, workers=workers, progress=progress)
     if as_json:
         show_json(report.summary())
     else:

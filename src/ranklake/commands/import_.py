@@ -5,7 +5,7 @@ import click
 from ranklake.capture.importers.formats import FORMATS
 from ranklake.capture.importers.imports import Imported, import_files
 from ranklake.capture.sealing.keys import SealingKeys
-from ranklake.commands.options import json_option, spool_option, with_config
+from ranklake.commands.options import contracts_option, json_option, spool_option, with_config
 from ranklake.config import Config
 from ranklake.views.json_output import json_text
 from ranklake.views.progress import progress_bar
@@ -21,6 +21,7 @@ from ranklake.views.progress import progress_bar
 @click.option(
     "--mapping", metavar="FILE", help="For table: a file, or helios, helios-capacity, straggler-trace, worker-steps."
 )
+@contracts_option
 @json_option
 @with_config
 def import_(
@@ -42,7 +43,7 @@ def import_(
     with progress_bar("import") as progress:
         done = import_files(
             format_name, paths, config.uri_of("spool"),
-            run=run, mapping=mapping, storage=config.storage, keys=keys, progress=progress,
+            run=run, mapping=mapping, storage=config.storage, keys=keys, contracts=config.overlay, progress=progress,
         )  # fmt: skip
     click.echo(json_text(done) if as_json else _told(done))
     return 1 if done.cut or done.nothing else 0

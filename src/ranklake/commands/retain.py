@@ -39,9 +39,9 @@ def retain() -> None:
 @with_context
 def plan(context: Context, as_of: str | None, *, as_json: bool) -> None:
     """List what is past its retention period, with reasons, and record it as a plan."""
-    contracts, policies = context.contracts(), context.policies()
     day = _day(as_of)
-    made = make_plan(context.open_lake(), contracts, policies, day)
+    lake = context.open_lake()
+    made = make_plan(lake, lake.contracts(), context.policies(lake), day)
     if as_json:
         show_json({"as_of": day.isoformat(), "plan": None if made is None else made.plain()})
     elif made is None:
@@ -87,9 +87,9 @@ def apply(context: Context, name: str, by: str | None, *, single_operator: bool,
     Then deletes from the spool the segments, kept for replay, whose rows are all gone. If it is interrupted, run it
     again.
     """
-    contracts, policies = context.contracts(), context.policies()
     actor = _named(by if by is not None else getpass.getuser())
     lake = context.open_lake()
+    contracts, policies = lake.contracts(), context.policies(lake)
     found, fresh = apply_plan(lake, name, actor, contracts, policies, single_operator=single_operator)
     swept = sweep_spool(lake, context.spool(), actor) if context.has_spool else None
     if as_json:

@@ -18,6 +18,7 @@ from ranklake.context import Context
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.query.roles import Role, RoleError, load_role
 from ranklake.lake.query.sql import query
+from ranklake.lake.storage.store import Lake
 from ranklake.views.result_set import as_csv, as_json, as_parquet, as_table
 
 _FORMATS: Final[Mapping[str, Callable[[pa.Table], str]]] = MappingProxyType(
@@ -107,9 +108,9 @@ def sql(  # noqa: PLR0913 - one parameter an option
     if kind == "parquet" and output is None:
         raise RanklakeError("Parquet is not for a terminal", where="--format", mend="name a file with --output")
     values = dict(_param(item) for item in params)
-    seen_by = None if role is None else _role(context, role)
     lake = context.open_lake()
-    rows = query(lake, text, values, limit, overlay=context.overlay, as_of=as_of, role=seen_by, verify=verify)
+    seen_by = None if role is None else _role(context, lake, role)
+    rows = query(lake, text, values, limit, as_of=as_of, role=seen_by, verify=verify)
     if output is None:
         click.echo(_FORMATS[kind](rows), color=True)  # else click takes what looks like colours out of values
         return
@@ -129,12 +130,12 @@ def _by_ending(output: Path | None) -> str:
     return kind
 
 
-def _role(context: Context, name: str) -> Role:
+def _role(context: Context, lake: Lake, name: str) -> Role:
     file = context.config.sql.roles
     if not file:
         mend = "name their file by roles under [sql] in ranklake.toml"
         raise RoleError(f"no roles are defined, so none is called {name!r}", where="--role", mend=mend)
-    return load_role(Path(file), name, context.contracts())
+    return load_role(Path(file), name, lake.contracts())
 
 
 def _param(item: str) -> tuple[str, pa.Scalar]:

@@ -34,7 +34,7 @@ def what_if(context: Context, run: str, attempt: int | None, timeline: Path | No
     Simulates the run's steps from their spans: as recorded but without launch delays, and with ideal durations for all
     operations but some.
     """
-    chosen, rows, notes = read_spans(context.open_lake(), run, attempt, overlay=context.overlay)
+    chosen, rows, notes = read_spans(context.open_lake(), run, attempt)
     analysis = analyse(trace_of(rows, notes))
     found = slowdowns(run, chosen, analysis)
     if as_json:

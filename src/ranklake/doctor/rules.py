@@ -8,6 +8,7 @@ from ranklake.doctor.examination import Patient
 from ranklake.doctor.finding import Finding, failed, ok, skipped, warning
 from ranklake.lake.contracts.load import load_metrics
 from ranklake.lake.query.roles import load_roles
+from ranklake.lake.rollups.own import faults
 from ranklake.lake.rollups.prices import read_prices
 from ranklake.views.words import counted
 
@@ -22,6 +23,10 @@ def contracts(patient: Patient) -> Iterator[Finding]:
         yield warning(f"{context.overlay} holds no contract and no metrics", "put the .yaml files into that folder")
         return
     tables, metrics = context.contracts(), load_metrics(context.overlay)
+    wrong = list(faults(tables))
+    yield from (failed(f"{fault.where}: {fault.what}", fault.mend or "fix the query") for fault in wrong)
+    if wrong:
+        return
     own = f", with those in {context.overlay}" if context.overlay else ""
     yield ok(f"{counted(len(tables), 'table')}, {counted(len(metrics), 'metric')}{own}")
 

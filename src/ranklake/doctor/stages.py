@@ -44,7 +44,8 @@ def ingest(patient: Patient) -> Iterator[Finding]:
     history = IngestionIndex(lake, delta_table(lake, "segments"))
     spooled = spool.listing(history.near, Rounds.load(lake, spool.address))
     known = history.of(spooled)
-    waiting = [some[0] for some in sort_out(unknown(spooled, known), known, context.config.ingest)[0]]
+    fit, _ = sort_out(unknown(spooled, known), known, context.config.ingest, lake.contracts())
+    waiting = [some[0] for some in fit]
     since = min((one.modified for one in waiting if one.modified is not None), default=None)
     if since is None:
         yield ok("nothing waits in the spool")

@@ -1,0 +1,156 @@
+"""Own tables: rows of the tables that an operator's overlay adds, checked and converted by their contracts."""
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any, Final
+
+from ranklake.capture.common.gaps import BAD_ARGUMENTS, BAD_VALUE, NO_CONTRACT, RefusedError
+from ranklake.capture.common.layouts import ABSENT
+from ranklake.capture.common.monotonic import now
+from ranklake.capture.common.values import BadValueError, integer, json_text, number, plain, redacted, repr_of, text
+from ranklake.capture.lanes.sink import Sink
+from ranklake.capture.steps.progress import Progress
+from ranklake.errors import did_you_mean
+from ranklake.lake.contracts.model import Column, Contract
+from ranklake.redaction.redact import redact
+
+_LONGEST: Final = 1 << 17
+_INT32: Final = range(-(1 << 31), 1 << 31)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_ENVELOPE: Final = 20
+"""Ids below are the envelope's, which recording gives."""
+_NOT_TOLD: Final = "events"
+"""Where rows of tables that there are none of are counted: a gap needs a table that ingest knows."""
+
+
+class OwnTables:
+    """What one run writes into own tables.
+
+    Parameters
+    ----------
+    contracts
+        Those tables, by name.
+    """
+
+    def __init__(self, sink: Sink, progress: Progress, contracts: Mapping[str, Contract]) -> None:
+        self._sink, self._progress = sink, progress
+        self._columns = {name: _own(one) for name, one in contracts.items()}
+        self._required = {
+            name: [column.name for column in columns.values() if column.required]
+            for name, columns in self._columns.items()
+        }
+
+    def add(self, table: object, values: Mapping[Any, object], excess: tuple[object, ...]) -> None:
+        """Record one row; see `ranklake.capture.Run.record`."""
+        moment, sink = now(), self._sink
+        columns = self._columns.get(table) if isinstance(table, str) else None
+        if sink.is_idle:
+            sink.miss(_NOT_TOLD if columns is None else str(table))
+            return
+        if columns is None:
+            name = text(table, 80)
+            hint = did_you_mean(name, self._columns)
+            mend = hint or "its contract belongs into the folder that contracts_overlay names"
+            sink.refuse(_NOT_TOLD, NO_CONTRACT, f"run.record({name!r}): {mend}")
+            return
+        with sink.recording(str(table)):
+            if excess:
+                raise RefusedError(BAD_ARGUMENTS, repr_of(excess))
+            sink.record(str(table), self._row(str(table), columns, values), moment)
+
+    def _row(self, table: str, columns: Mapping[str, Column], values: Mapping[Any, object]) -> dict[str, Any]:
+        row: dict[str, Any] = {}
+        for name, value in values.items():
+            column = columns.get(name) if isinstance(name, str) else None
+            if column is None:
+                hint = did_you_mean(text(name, 80), columns)
+                topic = f"{table}.{text(name, 80)}"
+                self._sink.misuse(
+                    topic, f"table {table!r} has no column {text(name, 80)!r}; {hint or 'it is left out'}"
+                )
+            elif value is not None:
+                try:
+                    row[column.name] = _WRITTEN[column.type](column, value)
+                except BadValueError as error:
+                    raise RefusedError(BAD_VALUE, f"{table}.{column.name}={error}") from None
+        if "step" in columns and row.get("step") is None and columns["step"].type == "int64":
+            row["step"] = None if self._progress.at == ABSENT else self._progress.at
+        for name in self._required[table]:
+            if row.get(name) is None:
+                raise RefusedError(BAD_VALUE, f"{table}.{name} is missing")
+        return row
+
+
+def _own(contract: Contract) -> dict[str, Column]:
+    return {column.name: column for column in contract.columns if column.id >= _ENVELOPE}
+
+
+def _text(column: Column, value: object) -> str | None:
+    if column.format == "json":
+        return json_text(redact(plain(value)))
+    return redacted(value, _LONGEST)
+
+
+def _truth(_: Column, value: object) -> bool:
+    found = number(value)
+    if found not in {0.0, 1.0}:
+        raise BadValueError(repr_of(value))
+    return bool(found)
+
+
+def _int32(_: Column, value: object) -> int:
+    whole = integer(value)
+    if whole not in _INT32:
+        raise BadValueError("an integer beyond 32 bits")
+    return whole
+
+
+def _float(_: Column, value: object) -> float:
+    found = number(value)
+    if found - found != 0.0:  # NaN and infinities: what is not known is left out
+        raise BadValueError(repr_of(found))
+    return found
+
+
+def _decimal(_: Column, value: object) -> str:
+    if isinstance(value, Decimal | int) and not isinstance(value, bool):
+        return str(value)
+    return repr(_float(_, value))
+
+
+def _moment(_: Column, value: object) -> int:
+    """Return microseconds since 1970; a number is seconds since then."""
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise BadValueError("a time without its zone")
+        return (value - _EPOCH) // (datetime.resolution)
+    return round(_float(_, value) * 1e6)
+
+
+def _day(_: Column, value: object) -> int:
+    if not isinstance(value, date) or isinstance(value, datetime):
+        raise BadValueError(type(value).__name__)
+    return (value - _EPOCH.date()).days
+
+
+def _integers(_: Column, value: Any) -> list[int]:  # noqa: ANN401 - any iterable
+    try:
+        return [integer(one) for one in value]
+    except TypeError:
+        raise BadValueError(type(value).__name__) from None
+
+
+_WRITTEN: Final[dict[str, Callable[[Column, Any], Any]]] = {
+    "string": _text,
+    "bool": _truth,
+    "int32": _int32,
+    "int64": lambda _, value: integer(value),
+    "float32": _float,
+    "float64": _float,
+    "decimal": _decimal,
+    "timestamp": _moment,
+    "date": _day,
+    "int64_list": _integers,
+}
+"""By a column's type: what is written for a value."""

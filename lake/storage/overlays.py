@@ -1,0 +1,95 @@
+"""The overlays that a lake was written under: files ``contracts/<number>.json``, each the whole of what it knew then.
+
+An operator's folder is on one machine, and may be gone tomorrow. What a lake was written under stays in it: workers of
+a cluster read it there, a plan names the number that it was composed under, and a table whose folder was removed stays
+readable and governed. What a lake once knew of a table only grows: a column is never given up by leaving it out.
+"""
+
+import json
+import re
+from typing import Any, Final
+
+from ranklake.lake.contracts.diff import diff
+from ranklake.lake.contracts.errors import ContractError
+from ranklake.lake.contracts.freeze import structure
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.contracts.model import Contract
+from ranklake.lake.contracts.overlay import Overlay
+
+FOLDER: Final = "contracts"
+_FORMAT: Final = 1
+_NAME: Final = re.compile(r"(\d{10})\.json")
+_RETIRED: Final = "retired"
+
+
+def name_of(number: int) -> str:
+    """Return where the overlay of a number is within the lake."""
+    return f"{FOLDER}/{number:010}.json"
+
+
+def newest(fs: Any, folder: str) -> int:  # noqa: ANN401 - fsspec has no types
+    """Return the highest number in a folder of a file system; 0 where there is none. Raises `OSError`."""
+    try:
+        names = [path.rpartition("/")[2] for path in fs.ls(folder, detail=False)]
+    except FileNotFoundError:
+        return 0
+    return max((int(found[1]) for name in names if (found := _NAME.fullmatch(name))), default=0)
+
+
+def packed(overlay: Overlay) -> bytes:
+    """Return an overlay as a lake keeps it: no word of where it was."""
+    return json.dumps({"format": _FORMAT, "files": dict(sorted(overlay.files.items()))}, indent=1).encode()
+
+
+def unpacked(raw: bytes, where: str) -> Overlay:
+    """Return what a lake kept. Raises `ContractError` where it is damaged."""
+    try:
+        facts = json.loads(raw)
+        files = {str(name): text for name, text in facts["files"].items()}
+        is_whole = facts["format"] == _FORMAT and all(isinstance(text, str) for text in files.values())
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        is_whole, files = False, {}
+    if not is_whole:
+        mend = "restore it from a backup; or remove it: the next ingest writes your overlay again"
+        raise ContractError("the lake's copy of your contracts is damaged", where=where, mend=mend)
+    return Overlay(files, where)
+
+
+def together(known: Overlay | None, own: Overlay | None) -> Overlay | None:
+    """Return what a lake knew and what is configured; where `refusal` has a word against a table, what it knew."""
+    if known is None or own is None:
+        return own or known
+    stays = {f"{name}.yaml" for name in own.tables if _fault(name, known, own) is not None}
+    return Overlay({name: text for name, text in own.files.items() if name not in stays}, own.origin).over(known)
+
+
+def refusal(known: Overlay | None, own: Overlay) -> ContractError | None:
+    """Return why a lake cannot be written under an overlay after what it knew; None if it can."""
+    for name in own.tables:
+        fault = None if known is None else _fault(name, known, own)
+        if fault is not None:
+            return fault
+    return None
+
+
+def _fault(name: str, known: Overlay, own: Overlay) -> ContractError | None:
+    if name not in known.tables or known.files[f"{name}.yaml"] == own.files[f"{name}.yaml"]:
+        return None
+    old, new = (structure(contract(name, one)) for one in (known, own.over(known)))
+    where = f"{own.origin}/{name}.yaml"
+    if new.version < old.version:
+        what = f"version {new.version} of {name!r}, and the lake was written under version {old.version}"
+        return ContractError(what, where=where, mend="bring the newer file here")
+    for change in diff(old, new):
+        if change.verdict != "safe" and change.what != _RETIRED:
+            mend = "put it back, or list it under `retired:`" if "removed" in change.what else "undo it, or migrate"
+            what = f"{change.item} {change.what}, and the lake was written under the other"
+            return ContractError(what, where=where, mend=mend)
+    if _is_whole(new) and new.version == old.version and diff(old, new):
+        what = f"version {old.version} of {name!r} is not the one that the lake was written under"
+        return ContractError(what, where=where, mend=f"raise version to {old.version + 1}")
+    return None
+
+
+def _is_whole(one: Contract) -> bool:
+    return not one.own_columns
