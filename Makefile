@@ -9,7 +9,7 @@ PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo native test test-s3 test-stores test-frameworks test-frameworks-light published lint types format deployments catalog snapshots chaos chaos-s3 chaos-up crash faults fuzz crash-capture bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-import bench-sql bench-lake bench-lake-more bench-rollup bench-straggler package clean
+.PHONY: help demo native test test-s3 test-stores test-frameworks test-frameworks-light published lint types format deployments catalog snapshots chaos chaos-s3 chaos-up crash faults fuzz crash-capture bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-import bench-sql bench-lake bench-lake-more bench-rollup bench-workers bench-straggler package clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -166,6 +166,9 @@ bench-sql: .venv/.test ## ranklake sql beside DuckDB, Polars and bare DataFusion
 
 bench-rollup: .venv/.test ## what rolling up steps and GPU samples costs, beside the bare scan and bare DataFusion (ROWS=160000000 for all)
 	@$(BIN)/python tests/bench/rollup_bench.py --rows $(or $(ROWS),8000000)
+
+bench-workers: .venv/.test ## what a second worker saves a check and a round of rollups of 64 GPUs' half hour, and that the results are the same
+	@$(BIN)/python tests/bench/workers_bench.py
 
 bench-straggler: .venv/.test ## whether a rank slow in 1 % of its steps is found in the demo model's own noise (four minutes, a machine at rest)
 	@$(BIN)/python tests/bench/straggler_bench.py

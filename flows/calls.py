@@ -83,7 +83,9 @@ def check_once(context: Context, progress: Progress | None = None, kinds: Sequen
 
 def rollup_once(context: Context, progress: Progress | None = None) -> dict[str, Any]:
     """Recompute what changed; return the partitions written per rollup."""
-    results = run_rollups(context.open_lake(), progress=progress)
+    lake = context.open_lake()
+    with context.workers() as workers:
+        results = run_rollups(lake, workers=workers, progress=progress)
     return {"rollups": [asdict(result) for result in results]}
 
 

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.errors import RanklakeError, did_you_mean
@@ -198,8 +199,11 @@ class _Run:
             if self._progress is not None:
                 self._progress(self._done, self._total)
 
+        # the longest first, so that none is left over at the end
+        order = sorted(range(len(tasks)), key=lambda index: -tasks[index].part.rows)
         try:
-            return self._crew.run(work, tasks, tell)
+            found = self._crew.run(work, [tasks[index] for index in order], tell)
+            return [tallies for _, tallies in sorted(zip(order, found, strict=True), key=itemgetter(0))]
         except BaseException:
             self._done = before  # for another try
             raise

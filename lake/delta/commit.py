@@ -227,23 +227,42 @@ def replace_partitions(
     metadata: Mapping[str, str] | None = None,
     expected_version: int | None = None,
 ) -> int:
-    """Replace whole date partitions of a derived table by new rows, in one commit.
+    """Write rows and replace whole date partitions of a derived table by them; otherwise as `replace_files`."""
+    table = ensure_table(lake, contract)
+    _refuse_other(lake, table, contract, expected_version)
+    new = append_files(lake, contract, rows, number_of(table) + 1)
+    return replace_files(lake, contract, new, partitions, metadata=metadata, expected_version=table.version())
 
-    Rows must all lie in `partitions`; a partition without rows becomes empty. Raises `LostRaceError` if the table moved
-    on since `expected_version`, or while committing; nothing is changed then. Returns the new Delta version.
+
+def replace_files(
+    lake: "Lake",
+    contract: "Contract",
+    new: Sequence[DataFile],
+    partitions: Sequence[date],
+    *,
+    metadata: Mapping[str, str] | None = None,
+    expected_version: int | None = None,
+) -> int:
+    """Replace whole date partitions of a derived table by new files, in one commit.
+
+    Files must all be of `partitions`; a partition without files becomes empty. Raises `LostRaceError` if the table
+    moved on since `expected_version`, or while committing; nothing is changed then, and the files stay behind, named by
+    no commit. Returns the new Delta version.
     """
     table = ensure_table(lake, contract)
-    if expected_version is not None and table.version() != expected_version:
-        raise LostRaceError(f"{contract.table} moved on", where=lake.uri, mend="run it again")
-    number = number_of(table) + 1
-    new = append_files(lake, contract, rows, number)
+    _refuse_other(lake, table, contract, expected_version)
     outside = {file.partition for file in new} - set(partitions)
     if outside:
         raise ValueError(f"rows outside the partitions to replace: {sorted(outside)}")
-    swap(table, number, add=new, remove=files(table, partitions), metadata=metadata)
+    swap(table, number_of(table) + 1, add=new, remove=files(table, partitions), metadata=metadata)
     with asking(table):
         table.update_incremental()  # a write transaction leaves its handle at the version that was read
     return table.version()
+
+
+def _refuse_other(lake: "Lake", table: DeltaTable, contract: "Contract", expected_version: int | None) -> None:
+    if expected_version is not None and table.version() != expected_version:
+        raise LostRaceError(f"{contract.table} moved on", where=lake.uri, mend="run it again")
 
 
 def append_files(lake: "Lake", contract: "Contract", rows: pa.Table, number: int) -> list[DataFile]:

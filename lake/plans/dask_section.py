@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class DaskSection:
-    """The workers that run the tasks of ingest, checks and upkeep."""
+    """The workers that run the tasks of ingest, checks, rollups and upkeep."""
 
     address: str = ""
     """Scheduler address such as ``tls://host:8786``. Empty: a local cluster is started if there is enough work."""

@@ -1,7 +1,4 @@
-"""Workers on a Dask cluster: one by address, or one of this machine that starts when there is work worth it.
-
-Only descriptions of work and of its results pass through the scheduler; rows never do.
-"""
+"""Dask clusters: one by address, or one of this machine that starts when there is work worth it."""
 
 import gc
 import logging
@@ -16,80 +13,10 @@ from multiprocessing import resource_tracker
 from typing import Any, Final
 
 from ranklake.lake.plans.dask_section import DaskSection
-from ranklake.lake.plans.worker_versions import ask, compare
-from ranklake.lake.plans.workers import ONE, InProcess, Result, Room, Task, Workers, WorkersError
+from ranklake.lake.plans.dask_tasks import OnDask
+from ranklake.lake.plans.workers import InProcess, Pending, Result, Room, Task, Workers, WorkersError
 
 _LOG: Final = logging.getLogger(__name__)
-
-
-class OnDask:
-    """Runs tasks on a Dask cluster through a client.
-
-    Parameters
-    ----------
-    is_ours
-        Whether this process started the cluster, so that its workers run what it runs.
-    """
-
-    def __init__(self, client: Any, *, is_ours: bool = True) -> None:  # noqa: ANN401 - distributed ships no types
-        self.client = client
-        self._known: set[str] | None = None if is_ours else set()
-
-    def _compare(self) -> None:
-        """Hold workers that came since the last look against this process. Raises `WorkersError`."""
-        if self._known is None:
-            return
-        new = set(self.client.scheduler_info(n_workers=-1)["workers"]) - self._known
-        if new:
-            compare(ask(self.client, sorted(new)))
-            self._known |= new
-
-    def fitting(self, cpu_s: float) -> "Workers":
-        """Return itself."""
-        del cpu_s
-        return self
-
-    def room(self) -> Room:
-        """Return the threads of all workers, and the memory that the least of them has for each of its own."""
-        found = self.client.scheduler_info(n_workers=-1)["workers"].values()
-        each = [int(one["memory_limit"]) // one["nthreads"] for one in found if one["memory_limit"]]
-        return Room(max(1, sum(one["nthreads"] for one in found)), min(each, default=ONE.bytes_each))
-
-    def run(
-        self,
-        work: Callable[[Task], Result],
-        tasks: Sequence[Task],
-        done: Callable[[], None] | None = None,
-        lost: Callable[[Task], Result] | None = None,
-    ) -> list[Result]:
-        """Submit all tasks and gather their results as they come; a task lost with its worker runs again.
-
-        Raises `WorkersError` where workers run other versions than this process, before anything is sent.
-        """
-        from distributed import KilledWorker, as_completed
-
-        self._compare()
-        # No retries of a task that fails: an outage is for whoever runs the whole, a mistake stays one.
-        futures = self.client.map(work, list(tasks), pure=False)
-        dead = set()
-        with self.client.as_current():  # which `as_completed` asks
-            finished = as_completed(futures)
-        for future in finished:
-            if future.status == "error":
-                error = future.exception()
-                if lost is not None and isinstance(error, (KilledWorker, MemoryError)):
-                    dead.add(future.key)
-                    continue
-                self.client.cancel(futures)
-                if isinstance(error, KilledWorker):
-                    mend = "give each worker more memory ([dask] memory_limit) or look at the workers' logs"
-                    raise WorkersError(f"workers died over and over at one task: {error}", mend=mend) from error
-                raise error
-            if done:
-                done()
-        found = iter(self.client.gather([future for future in futures if future.key not in dead]))
-        pairs = zip(futures, tasks, strict=True)
-        return [lost(task) if lost is not None and future.key in dead else next(found) for future, task in pairs]
 
 
 class OnDemand:
@@ -114,6 +41,10 @@ class OnDemand:
     def room(self) -> Room:
         """Return what the cluster has."""
         return self._start().room()
+
+    def begin(self, work: Callable[[Task], Result], tasks: Sequence[Task], urgency: int = 0) -> Pending[Result]:
+        """Submit tasks to the cluster."""
+        return self._start().begin(work, tasks, urgency)
 
     def run(
         self,

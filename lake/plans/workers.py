@@ -6,12 +6,14 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeVar
+from functools import partial
+from typing import Final, Generic, Protocol, TypeVar
 
 from ranklake.errors import RanklakeError
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
+Result_co = TypeVar("Result_co", covariant=True)
 
 
 class WorkersError(RanklakeError):
@@ -45,6 +47,20 @@ ONE: Final = Room(1, 2 * 2**30)
 """What a process has that is given no limit."""
 
 
+class Pending(Protocol[Result_co]):
+    """Tasks that were begun, or are when somebody asks for what came of them."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether `results` has nothing to wait for."""
+
+    def results(self) -> Sequence[Result_co]:
+        """Return results in the order of the tasks, or raise the first error; asked again, it begins them anew then."""
+
+    def cancel(self) -> None:
+        """Have no more of them begun: nobody wants the results."""
+
+
 class Workers(Protocol):
     """Runs independent tasks."""
 
@@ -53,6 +69,9 @@ class Workers(Protocol):
 
     def room(self) -> Room:
         """Return what there is for tasks now; more or less may be there later."""
+
+    def begin(self, work: Callable[[Task], Result], tasks: Sequence[Task], urgency: int = 0) -> Pending[Result]:
+        """Begin tasks and go on; of those that wait for a worker the more urgent come first."""
 
     def run(
         self,
@@ -67,6 +86,17 @@ class Workers(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class Later(Generic[Result]):
+    """Tasks that are carried out when somebody asks for what came of them."""
+
+    results: Callable[[], Sequence[Result]]
+    is_done: bool = False
+
+    def cancel(self) -> None:
+        """Do nothing: none was begun."""
+
+
 class OneByOne(ABC):
     """Carries tasks out one after the other."""
 
@@ -78,6 +108,11 @@ class OneByOne(ABC):
     def room(self) -> Room:
         """Return room for one."""
         return ONE
+
+    def begin(self, work: Callable[[Task], Result], tasks: Sequence[Task], urgency: int = 0) -> Pending[Result]:
+        """Put the tasks off until their results are asked for."""
+        del urgency
+        return Later(partial(self.run, work, tasks))
 
     @abstractmethod
     def carry_out(self, work: Callable[[Task], Result], task: Task) -> Result:

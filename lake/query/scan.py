@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.storage.store import Lake
 
-_NO_FILES: Final = pa.schema(
+NO_FILES: Final = pa.schema(
     {"path": pa.string(), "size_bytes": pa.int64(), "num_records": pa.int64(), "date": pa.date32()}
 ).empty_table()
 _NAME: Final = re.compile(r"\w+")
@@ -50,7 +50,7 @@ class MissingFileError(LakeError):
 
 def live_files(handle: "DeltaTable | None", days: Collection[date] | None = None) -> pa.Table:
     """Return the live files of a table's handle (None: never written), of some dates or all."""
-    return _NO_FILES if handle is None else files(handle, None if days is None else sorted(days))
+    return NO_FILES if handle is None else files(handle, None if days is None else sorted(days))
 
 
 def register(

@@ -3,8 +3,8 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Literal
 
 import pyarrow as pa
@@ -36,6 +36,8 @@ class Rollup:
         Values for the SQL's ``$names``, or for the function, besides ``$date`` and ``$begin`` of partition rollups.
     lookups
         Small constant tables that the SQL names, by name.
+    secrets
+        Which of the lookups may hold a key: then no other process gets them.
     cut
         Integer column of the first input, part of the SQL's group key, by which large dates are computed in pieces,
         from ``$first`` to ``$last`` each; of a rollup that is one query, since pieces share a session.
@@ -52,6 +54,7 @@ class Rollup:
     inputs: tuple[Input, ...]
     parameters: Mapping[str, float] = field(default_factory=dict)
     lookups: Mapping[str, Callable[[], pa.Table]] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
     leads: int = 1
     cut: str = ""
     in_a_row: bool = False
@@ -76,6 +79,20 @@ class Rollup:
         return hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()
 
     @property
+    def holds_secret(self) -> bool:
+        """Whether a lookup holds a key now."""
+        found = [column for name in self.secrets for column in self.lookups[name]().columns]
+        return any(column.null_count < len(column) for column in found)
+
+    def with_lookups(self) -> "Rollup":
+        """Return the rollup with its lookups as they are here, for another process."""
+        return replace(self, lookups={name: partial(_told, make()) for name, make in self.lookups.items()})
+
+    @property
     def tables(self) -> tuple[str, ...]:
         """Names of the inputs."""
         return tuple(item.table for item in self.inputs)
+
+
+def _told(lookup: pa.Table) -> pa.Table:
+    return lookup

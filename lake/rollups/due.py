@@ -105,6 +105,22 @@ def reaches(rollup: "Rollup", day: date, gone: Collection[Key]) -> bool:
     return False
 
 
+def changed_inputs(
+    rollup: "Rollup", inputs: Mapping[str, Snapshot], output: Snapshot, state: State, gone: set[Key]
+) -> dict[Key, str] | None:
+    """Return the changed input partitions of a run rollup with their digests, by the logs alone; None if no run is due.
+
+    Arguments as for `due_days`.
+    """
+    was = _still_read(state.get(WHOLE, {}), inputs)
+    now = {(name, partition(day)): digest for name, one in inputs.items() for day, digest in one.digests.items()}
+    now |= {key: NOTHING for key, one in was.items() if key not in now and one.digest != NOTHING}
+    changed = {
+        key: digest for key, digest in now.items() if key not in gone and not _is(was.get(key), digest, rollup.sha256)
+    }
+    return None if not changed and (state or not output.digests) else changed
+
+
 def due_runs(
     lake: "Lake",
     rollup: "Rollup",
@@ -122,12 +138,8 @@ def due_runs(
     may hold rows of a run that is due.
     """
     was = _still_read(state.get(WHOLE, {}), inputs)
-    now = {(name, partition(day)): digest for name, one in inputs.items() for day, digest in one.digests.items()}
-    now |= {key: NOTHING for key, one in was.items() if key not in now and one.digest != NOTHING}
-    changed = {
-        key: digest for key, digest in now.items() if key not in gone and not _is(was.get(key), digest, rollup.sha256)
-    }
-    if not changed and (state or not output.digests):
+    changed = changed_inputs(rollup, inputs, output, state, gone)
+    if changed is None:
         return None
     held = output.rows(lake, ["run", "date", "ts", "end_ts"]).to_pylist()
     spans: dict[str, tuple[date, date]] = {}

@@ -9,7 +9,7 @@ after.
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import files, files_digest
+from ranklake.lake.delta.commit import files, files_digest, number_of
 from ranklake.lake.delta.read import read, read_some
 from ranklake.lake.delta.tables import latest
-from ranklake.lake.query.scan import live_files
+from ranklake.lake.query.scan import NO_FILES, live_files
 
 if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
@@ -47,6 +47,8 @@ class Snapshot:
     ----------
     version
         Delta's; `ABSENT` where it was never written.
+    number
+        Its transaction number; 0 where it was never written.
     digests
         Of every date that has files.
     live
@@ -55,6 +57,7 @@ class Snapshot:
 
     table: str
     version: int = ABSENT
+    number: int = 0
     digests: Mapping[date, str] = field(default_factory=dict)
     live: pa.Table | None = None
 
@@ -65,6 +68,15 @@ class Snapshot:
         if days is None:
             return self.live
         return self.live.filter(pc.is_in(self.live["date"], value_set=pa.array(sorted(days), pa.date32())))
+
+    def of(self, days: Collection[date]) -> "Snapshot":
+        """Return what it tells of some dates."""
+        digests = {day: digest for day, digest in self.digests.items() if day in days}
+        return replace(self, digests=digests, live=None if self.live is None else self.files(days)).slim()
+
+    def slim(self, *columns: str) -> "Snapshot":
+        """Return it with no more of the log's statistics than the bounds of some columns, for another process."""
+        return replace(self, live=None if self.live is None else slim(self.live, *columns))
 
     def files_of(self, runs: Collection[str]) -> pa.Table:
         """Return the live files that may hold rows of some runs, by what the log says of them."""
@@ -105,6 +117,12 @@ class Snapshot:
         return found
 
 
+def slim(live: pa.Table, *columns: str) -> pa.Table:
+    """Return files with no more of their statistics than the bounds of some columns."""
+    kept = {*NO_FILES.column_names, *(f"{side}.{name}" for name in columns for side in ("min", "max"))}
+    return live.select([name for name in live.column_names if name in kept]).combine_chunks()
+
+
 def snapshot(lake: "Lake", table: str) -> Snapshot:
     """Look at a table as it is now."""
     handle = latest(lake, table)
@@ -114,7 +132,9 @@ def snapshot(lake: "Lake", table: str) -> Snapshot:
     live = files(handle)
     for row in live.select(["path", "date"]).to_pylist():
         named[row["date"]].append(row["path"])
-    return Snapshot(table, handle.version(), {day: files_digest(paths) for day, paths in named.items()}, live)
+    return Snapshot(
+        table, handle.version(), number_of(handle), {day: files_digest(paths) for day, paths in named.items()}, live
+    )
 
 
 def _bound(row: Mapping[str, Any], columns: Sequence[str], side: Literal["min", "max"], most: timedelta) -> date:

@@ -99,6 +99,7 @@ ROLLUPS: Final = (
             "low_ratio": thresholds.LOW_RATIO,
         },
         lookups={"facility": facility, "pseudonyms": pseudonym_table},
+        secrets=("pseudonyms",),
         leads=3,
         in_a_row=True,
     ),

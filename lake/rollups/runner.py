@@ -1,7 +1,7 @@
 """Updates the rollups: computes what is due, replaces those partitions, and records their lineage."""
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import TYPE_CHECKING
@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.delta.integrity import Damage, DamagedFileError, damaged
+from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.declaration import Rollup
-from ranklake.lake.rollups.due import Due, due_days, due_runs, reaches
+from ranklake.lake.rollups.due import Due, changed_inputs, due_days, due_runs, reaches
 from ranklake.lake.rollups.inputs import ABSENT, Key, Snapshot, Tables, partition
 from ranklake.lake.rollups.lineage import Lineage
 from ranklake.lake.rollups.own import OwnRollupError, own_rollups
@@ -19,6 +20,7 @@ from ranklake.lake.rollups.registry import chosen
 from ranklake.lake.rollups.work import Work
 
 if TYPE_CHECKING:
+    from ranklake.lake.plans.workers import Workers
     from ranklake.lake.storage.store import Lake
 
 
@@ -57,6 +59,7 @@ def run_rollups(
     lake: "Lake",
     names: Iterable[str] | None = None,
     *,
+    workers: "Workers | None" = None,
     progress: Callable[[int, int], None] | None = None,
     full: bool = False,
 ) -> list[RollupResult]:
@@ -66,6 +69,8 @@ def run_rollups(
     ----------
     names
         Rollups; default all.
+    workers
+        Who computes, a date or a rollup's runs each, where there is enough to do; by default this process does all.
     progress
         Called with (rollups done, rollups in all).
     full
@@ -78,49 +83,89 @@ def run_rollups(
     """
     lake.keep_overlay()
     rollups = chosen(names, lake.config, own_rollups(lake.contracts()))
-    results = []
-    failed: OwnRollupError | None = None
     tables = Tables(lake)
     with Lineage(lake) as lineage:
-        for done, rollup in enumerate(rollups):
-            if progress:
-                progress(done, len(rollups))
-            try:
-                results.append(_bring_up_to_date(tables, lineage, rollup, full=full))
-            except OwnRollupError as error:  # nobody else's is held up by it
-                failed = failed or error
-    if progress:
-        progress(len(rollups), len(rollups))
-    if failed is not None:
-        raise failed
+        found = _Round(tables, lineage, workers or InProcess(), full=full)
+        results = found.bring_up_to_date(rollups, progress)
+    if found.failed is not None:
+        raise found.failed
     return results
 
 
-def _bring_up_to_date(tables: Tables, lineage: Lineage, rollup: Rollup, *, full: bool) -> RollupResult:
-    began = time.monotonic()
-    lake = tables.lake
-    inputs = {name: tables.snapshot(name) for name in rollup.tables}
-    output = tables.snapshot(rollup.name)
-    state = {} if full else lineage.recorded(rollup, output)
-    work = Work(lake, rollup, inputs, output, lineage)
-    if rollup.scope == "partition":
-        work.days(due_days(rollup, inputs, output, state, tables.retired))
-    else:
+class _Round:
+    """One call of `run_rollups` on its way: each rollup begins when those that it reads are up to date."""
+
+    def __init__(self, tables: Tables, lineage: Lineage, crew: "Workers", *, full: bool) -> None:
+        self._tables, self._lineage, self._crew, self._full = tables, lineage, crew, full
+        self._began: dict[str, float] = {}
+        self.failed: OwnRollupError | None = None
+
+    def bring_up_to_date(
+        self, rollups: Sequence[Rollup], progress: Callable[[int, int], None] | None
+    ) -> list[RollupResult]:
+        """Bring rollups up to date, given in an order in which each comes after what it reads."""
+        urgency = _urgency(rollups)
+        waiting, current = list(rollups), list[Work]()
+        done: dict[str, RollupResult] = {}
         try:
-            work.runs(due_runs(lake, rollup, inputs, output, state, tables.retired))
-        except DamagedFileError as error:
-            work.damaged += error.damage
-    if work.version != output.version:
-        tables.changed(rollup.name)
-    return RollupResult(
-        rollup.name,
-        tuple(sorted(day.isoformat() for day in work.replaced)),
-        work.computed,
-        work.rows,
-        None if work.version == ABSENT else work.version,
-        round(time.monotonic() - began, 3),
-        tuple(dict.fromkeys(work.damaged)),
-    )
+            while waiting or current:
+                behind = {one.name for one in waiting} | {work.rollup.name for work in current}
+                ready = [one for one in waiting if behind.isdisjoint(one.tables)]
+                current += [self._begun(one, urgency[one.name]) for one in ready]
+                waiting = [one for one in waiting if one not in ready]
+                if progress:
+                    progress(len(done), len(rollups))
+                work = min(current, key=lambda one: (not one.is_done, -one.urgency))
+                try:
+                    work.advance()
+                except OwnRollupError as error:  # nobody else's is held up by it
+                    self.failed = self.failed or error
+                    current.remove(work)
+                    continue
+                if work.is_finished:
+                    current.remove(work)
+                    done[work.rollup.name] = self._ended(work)
+        finally:
+            for work in current:
+                work.cancel()
+        if progress:
+            progress(len(rollups), len(rollups))
+        return [done[one.name] for one in rollups if one.name in done]
+
+    def _begun(self, rollup: Rollup, urgency: int) -> Work:
+        self._began[rollup.name] = time.monotonic()
+        tables = self._tables
+        inputs = {name: tables.snapshot(name) for name in rollup.tables}
+        output = tables.snapshot(rollup.name)
+        state = {} if self._full else self._lineage.recorded(rollup, output)
+        work = Work(tables.lake, rollup, inputs, output, self._lineage, self._crew, urgency=urgency)
+        if rollup.scope == "partition":
+            work.begin_days(due_days(rollup, inputs, output, state, tables.retired))
+        elif changed_inputs(rollup, inputs, output, state, tables.retired) is not None:
+            work.begin_runs(state, tables.retired)
+        return work
+
+    def _ended(self, work: Work) -> RollupResult:
+        name = work.rollup.name
+        if work.replaced:
+            self._tables.changed(name)
+        return RollupResult(
+            name,
+            tuple(sorted(day.isoformat() for day in work.replaced)),
+            work.computed,
+            work.rows,
+            None if work.version == ABSENT else work.version,
+            round(time.monotonic() - self._began[name], 3),
+            tuple(dict.fromkeys(work.damaged)),
+        )
+
+
+def _urgency(rollups: Sequence[Rollup]) -> dict[str, int]:
+    """Return how many rollups wait for each, one after the other."""
+    found: dict[str, int] = {}
+    for rollup in reversed(rollups):
+        found[rollup.name] = 1 + max((found[one.name] for one in rollups if rollup.name in one.tables), default=-1)
+    return found
 
 
 def recompute(
@@ -151,18 +196,19 @@ def _recompute(
     inputs = {table: tables.snapshot(table) for table in rollup.tables}
     output = tables.snapshot(rollup.name)
     gone = tables.retired
-    work = Work(lake, rollup, inputs, output, lineage, anyway=True)
     held = {day for day in output.digests if day in days}
     if rollup.scope == "partition":
         frozen = {day for day in days if (name, partition(day)) in gone or reaches(rollup, day, gone)}
         due = due_days(rollup, inputs, output, {}, gone)
         due = {day: found for day, found in due.items() if day in days and day not in frozen}
         if not dry_run:
-            work.days(due)
-        if work.damaged:
-            raise DamagedFileError(work.damaged)
+            work = Work(lake, rollup, inputs, output, lineage, InProcess(), anyway=True)
+            work.begin_days(due)
+            work.finish()
+            if work.damaged:
+                raise DamagedFileError(work.damaged)
         return sorted(due), sorted(held & frozen)
-    output = work.output = _readable(lake, rollup, output, days, gone)
+    output = _readable(lake, rollup, output, days, gone)
     runs = due_runs(lake, rollup, inputs, output, {}, gone)
     rows = output.rows(lake, ["run", "date"], held).to_pylist()
     if runs is None:
@@ -173,7 +219,9 @@ def _recompute(
     starts = {run: day for run, day in runs.starts.items() if run in mine}
     old_days = frozenset(row["date"] for row in rows if row["run"] in mine)
     if mine and not dry_run:
-        work.runs(Due(starts, frozenset(mine), old_days, {}))
+        work = Work(lake, rollup, inputs, output, lineage, InProcess(), anyway=True)
+        work.begin_runs({}, gone, Due(starts, frozenset(mine), old_days, {}))
+        work.finish()
     return sorted({*starts.values(), *old_days}), sorted(kept)
 
 

@@ -1,37 +1,46 @@
-"""Runs one rollup: computes what is due, and replaces the dates whose result changed."""
+"""Brings one rollup up to date: has what is due computed, and replaces the dates whose result changed."""
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import date, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.delta.commit import replace_partitions
-from ranklake.lake.delta.integrity import Damage, DamagedFileError, damaged
-from ranklake.lake.plans.units import Unit, carry_out, counted
-from ranklake.lake.query.sql import session
+from ranklake.lake.delta.commit import replace_files
+from ranklake.lake.plans.units import Unit, carry_out
+from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.declaration import Rollup
 from ranklake.lake.rollups.due import Due
-from ranklake.lake.rollups.evaluate import evaluate_day, evaluate_days, evaluate_runs
-from ranklake.lake.rollups.inputs import ABSENT, Key, Snapshot, day_of, partition
-from ranklake.lake.rollups.lineage import Lineage, commit_metadata
-from ranklake.lake.rollups.pieces import AT_ONCE, WHOLE_RANGE, Range, ranges
+from ranklake.lake.rollups.inputs import ABSENT, Key, Snapshot, day_of
+from ranklake.lake.rollups.lineage import Lineage, State, commit_metadata
+from ranklake.lake.rollups.tasks import ROW_CPU_S, TASK_CPU_S, Computed, DaysTask, Output, RunsTask, compute, files_for
 
 if TYPE_CHECKING:
+    from ranklake.lake.delta.integrity import Damage
+    from ranklake.lake.plans.workers import Pending, Workers
     from ranklake.lake.storage.store import Lake
 
-BATCH_ROWS: Final = 2_000_000
-"""Rows after which computed dates are committed, so that memory does not grow with the number of dates."""
+BATCH_ROWS: Final = 20_000_000
+"""Rows of inputs after which computed dates are committed, for each task at a time: what a kill costs at most."""
 MOST_ROWS: Final = 500_000
 """Rows of inputs that dates in a row may have together: planning queries for a date of few costs more than they."""
 MOST_DAYS: Final = 64
 
 
 class Work:
-    """One rollup being brought up to date: what was computed and waits for its commit, and what was committed."""
+    """One rollup being brought up to date: what is left to compute, what is being computed, and what was committed.
+
+    Parameters
+    ----------
+    crew
+        Who computes, where there is enough to do.
+    urgency
+        How many rollups wait for this one, one after the other.
+    anyway
+        Whether dates that come out as they were are replaced, too.
+    """
 
     def __init__(
         self,
@@ -40,48 +49,95 @@ class Work:
         inputs: Mapping[str, Snapshot],
         output: Snapshot,
         lineage: Lineage,
+        crew: "Workers",
         *,
+        urgency: int = 0,
         anyway: bool = False,
     ) -> None:
-        self.anyway = anyway  # whether dates that come out as they were are replaced, too
         self.lake, self.rollup, self.inputs = lake, rollup, inputs
         self.contract = rollup.contract
-        self.output, self.lineage = output, lineage
+        self.lineage, self.urgency = lineage, urgency
         self.version = output.version
         self.replaced: list[date] = []
         self.computed = self.rows = 0
         self.damaged: list[Damage] = []
-        self._waiting: dict[date, pa.Table] = {}
-        self._state: dict[str, dict[Key, str]] = {}
+        self._output = Output(lake.address, lake.storage, output, anyway=anyway)
+        self._crew = crew
+        self._left: list[DaysTask | RunsTask] = []
+        self._current: list[DaysTask | RunsTask] = []
+        self._pending: Pending[Computed] | None = None
 
-    def days(self, due: Mapping[date, dict[Key, str]]) -> None:
-        """Compute dates of a partition rollup."""
-        groups = list(self._groups(due))
-        while groups:
-            dates = tuple(day for group in groups for day in group)
-            unit = Unit("compute", self.rollup.name, dates, reads=self.rollup.tables)
-            done = carry_out(unit, partial(self._compute_some, groups))
-            self._commit()
-            groups = groups[done:]
+    @property
+    def is_finished(self) -> bool:
+        """Whether all that was due is committed."""
+        return self._pending is None
 
-    def _compute_some(self, groups: "Sequence[Mapping[date, dict[Key, str]]]") -> int:
-        """Compute groups of dates until there are rows enough for a commit; return how many were computed."""
-        self._waiting, self._state = {}, {}  # of an earlier try
-        for done, group in enumerate(groups, 1):
-            self._compute(group)
-            if sum(rows.num_rows for rows in self._waiting.values()) >= BATCH_ROWS:
-                return done
-        return len(groups)
+    @property
+    def is_done(self) -> bool:
+        """Whether `advance` has nothing to wait for."""
+        return self._pending is None or self._pending.is_done
+
+    def begin_days(self, due: Mapping[date, dict[Key, str]]) -> None:
+        """Begin computing dates of a partition rollup."""
+        tasks = [DaysTask(self.rollup, group, {}, self._output) for group in self._groups(due)]
+        self._begin(tasks, len(tasks) * TASK_CPU_S + ROW_CPU_S * sum(map(self._rows, tasks)))
+
+    def begin_runs(self, state: State, gone: set[Key], due: Due | None = None) -> None:
+        """Begin computing whole runs of a run rollup: those of `due`, or else what lineage does not cover."""
+        inputs = {name: one.slim("run") for name, one in self.inputs.items()}
+        self._begin([RunsTask(self.rollup, inputs, self._output, state, gone, due)], TASK_CPU_S)
+
+    def _begin(self, tasks: Sequence[DaysTask | RunsTask], cpu_s: float) -> None:
+        # a key that stands in a lookup is for no other process
+        if tasks and not self.rollup.holds_secret:
+            self._crew = self._crew.fitting(cpu_s)
+        else:
+            self._crew = InProcess()
+        self._left = list(tasks)
+        self._begin_some()
+
+    def _begin_some(self) -> None:
+        """Begin as many of the tasks that are left as are committed together."""
+        self._pending = None
+        if not self._left:
+            return
+        here = isinstance(self._crew, InProcess)
+        room = 1 if here else self._crew.room().tasks
+        rows = count = 0
+        while count < len(self._left) and rows < BATCH_ROWS * room:
+            rows += self._rows(self._left[count])
+            count += 1
+        self._current, self._left = self._left[:count], self._left[count:]
+        work, threads = (partial(compute, lake=self.lake), 0) if here else (partial(compute), max(1, room // count))
+        self._current.sort(key=self._rows, reverse=True)  # the longest first, so that none is left over at the end
+        tasks = [self._filled(task, threads) for task in self._current]
+        self._pending = self._crew.begin(work, tasks, self.urgency)
+
+    def _filled(self, task: DaysTask | RunsTask, threads: int) -> DaysTask | RunsTask:
+        """Return a task with what it takes to carry it out."""
+        output = replace(self._output, threads=threads)
+        rollup = self.rollup.with_lookups() if threads else self.rollup
+        if isinstance(task, RunsTask):
+            return replace(task, rollup=rollup, output=replace(output, held=output.held.slim()))
+        output = replace(output, held=output.held.of(task.due))
+        return replace(task, rollup=rollup, output=output, live=files_for(rollup, task.due, self.inputs))
+
+    def _rows(self, task: DaysTask | RunsTask) -> int:
+        return 0 if isinstance(task, RunsTask) else sum(self._leading_rows(inputs) for inputs in task.due.values())
+
+    def _leading_rows(self, inputs: Mapping[Key, str]) -> int:
+        """Return the rows of the leading inputs that a date is computed from."""
+        leads = [self.inputs[item.table] for item in self.rollup.inputs[: self.rollup.leads]]
+        read = {(table, day_of(name)) for table, name in inputs if name}
+        files = [one.files([at]) for one in leads for name, at in read if name == one.table]
+        return sum(pc.sum(some["num_records"]).as_py() or 0 for some in files)
 
     def _groups(self, due: Mapping[date, dict[Key, str]]) -> Iterator[dict[date, dict[Key, str]]]:
         """Yield dates that are computed at once: one, or as many in a row as the rollup takes and memory allows."""
         group: dict[date, dict[Key, str]] = {}
         rows = 0
-        leads = [self.inputs[item.table] for item in self.rollup.inputs[: self.rollup.leads]]
         for day, inputs in sorted(due.items()):
-            read = {(table, day_of(name)) for table, name in inputs if name}
-            files = [one.files([at]) for one in leads for name, at in read if name == one.table]
-            more = sum(pc.sum(some["num_records"]).as_py() or 0 for some in files)
+            more = self._leading_rows(inputs)
             in_a_row = self.rollup.in_a_row and day - timedelta(1) in group and len(group) < MOST_DAYS
             if group and not (in_a_row and rows + more <= MOST_ROWS):
                 yield group
@@ -91,101 +147,45 @@ class Work:
         if group:
             yield group
 
-    def _compute(self, group: Mapping[date, dict[Key, str]]) -> None:
-        """Compute dates at once; where an input is damaged, each that does not need it by itself."""
-        read_days: dict[str, set[date]] = {}
-        for day, inputs in group.items():
-            for item in self.rollup.inputs:
-                days = item.days(day)
-                if item.reach == "over":
-                    days = tuple(day_of(name) for table, name in inputs if table == item.table)
-                if days is not None:
-                    read_days.setdefault(item.table, set()).update(days)
-        live = {name: one.files(read_days.get(name)) for name, one in self.inputs.items()}
-        bad = [one for name, some in live.items() for one in damaged(self.lake, name, some)]
-        if bad and len(group) > 1:
-            for day, inputs in group.items():
-                self._compute({day: inputs})
-        elif bad:
-            self.damaged += bad
-        else:
-            self._evaluate(sorted(group), live)
-            self._state |= {partition(day): inputs for day, inputs in group.items()}
-
-    def _evaluate(self, days: Sequence[date], live: Mapping[str, pa.Table]) -> None:
-        pieces, at_once = self._pieces(days[0])
-        # a query in one partition brings no partial results together: pieces side by side take up to a fifth less
-        threads = max(1, (os.cpu_count() or 1) // at_once)
-        ctx = session(self.lake, self.rollup.tables, live=live, threads=threads, heavy=True)
-        if self.rollup.in_a_row:
-            rows = evaluate_days(ctx, self.rollup, days[0], days[-1])
-            self._waiting |= {day: rows.filter(pc.equal(rows["date"], pa.scalar(day, pa.date32()))) for day in days}
-        else:
-            self._waiting[days[0]] = evaluate_day(ctx, self.rollup, days[0], pieces, at_once)
-
-    def _pieces(self, day: date) -> tuple[Sequence[Range], int]:
-        """Return the ranges in which the rollup's column `cut` is computed on a date, and how many at once."""
-        if not self.rollup.cut:
-            return (WHOLE_RANGE,), 1
-        at_once = min(os.cpu_count() or 1, AT_ONCE)
-        found = ranges(self.inputs[self.rollup.inputs[0].table].files([day]), self.rollup.cut, at_once=at_once)
-        return found, min(at_once, len(found))
-
-    def runs(self, due: Due | None) -> None:
-        """Compute whole runs of a run rollup; what else lies in their output dates stays."""
-        if due is None:
+    def advance(self) -> None:
+        """Wait for what is being computed, commit it, and begin what is left."""
+        if self._pending is None:
             return
-        unit = Unit("compute", self.rollup.name, detail=counted(len(due.starts), "run"), reads=self.rollup.tables)
-        carry_out(unit, partial(self._compute_runs, due))
-        self._commit()
+        dates = tuple(day for task in self._current if isinstance(task, DaysTask) for day in task.due)
+        unit = Unit("compute", self.rollup.name, dates, reads=self.rollup.tables)
+        self._commit(carry_out(unit, self._pending.results))
+        self._begin_some()
 
-    def _compute_runs(self, due: Due) -> None:
-        live = {name: one.files_of(due.starts) for name, one in self.inputs.items()}  # sound, or they were not due
-        ctx = session(self.lake, self.rollup.tables, live=live)
-        rows = evaluate_runs(ctx, self.rollup, due.starts)
-        days = sorted({*due.starts.values(), *due.old_days, *rows["date"].unique().to_pylist()})
-        others = self.output.rows(self.lake, days=days, verify=True)
-        others = others.filter(
-            pc.invert(pc.is_in(others["run"], value_set=pa.array(sorted(due.replaced), pa.string())))
-        )
-        rows = pa.concat_tables([rows, others])
-        self._waiting = {day: rows.filter(pc.equal(rows["date"], pa.scalar(day, pa.date32()))) for day in days}
-        self._state = {"": due.inputs}
+    def finish(self) -> None:
+        """Do all that is left."""
+        while not self.is_finished:
+            self.advance()
 
-    def _commit(self) -> None:
+    def cancel(self) -> None:
+        """Give up what is being computed."""
+        if self._pending is not None:
+            self._pending.cancel()
+
+    def _commit(self, found: Sequence[Computed]) -> None:
         """Replace the dates that came out different, in one commit; then note lineage of all that were computed."""
-        self.computed += len(self._waiting)
-        news = {day: rows for day, rows in self._waiting.items() if self.anyway or not self._stands(day, rows)}
-        if news:
-            replace = partial(
-                replace_partitions,
+        self.damaged += [one for some in found for one in some.damaged]
+        self.computed += sum(some.computed for some in found)
+        state = {name: inputs for some in found for name, inputs in some.state.items()}
+        days = [day for some in found for day in some.replaced]
+        files = [file for some in found for file in some.files]
+        if days:
+            swap = partial(
+                replace_files,
                 self.lake,
                 self.contract,
-                pa.concat_tables(news.values()),
-                list(news),
-                metadata=commit_metadata(self.rollup, self._state),
+                files,
+                days,
+                metadata=commit_metadata(self.rollup, state),
                 expected_version=None if self.version == ABSENT else self.version,
             )
-            unit = Unit("commit", self.rollup.name, tuple(news), reads=self.rollup.tables, writes=True)
-            self.version = carry_out(unit, replace)
-            self.replaced += news
-            self.rows += sum(rows.num_rows for rows in news.values())
-        if self._state:
-            self.lineage.note(self.rollup, self.version, self.inputs, self._state)
-        self._waiting, self._state = {}, {}
-
-    def _stands(self, day: date, rows: pa.Table) -> bool:
-        """Return whether the table holds just these rows on a date: then what reads them need not be computed again."""
-        if day not in self.output.digests:
-            return bool(rows.num_rows == 0)
-        if sum(self.output.files([day])["num_records"].to_pylist()) != rows.num_rows:
-            return False
-        try:
-            held = self.output.rows(self.lake, days=[day])  # a date is replaced once, so it is still as it was at first
-        except DamagedFileError:  # what was computed anew takes its place
-            return False
-        return bool(_sorted(held, self.contract.grain).equals(_sorted(rows, self.contract.grain)))
-
-
-def _sorted(rows: pa.Table, grain: Sequence[str]) -> pa.Table:
-    return rows.sort_by([(name, "ascending") for name in grain]).combine_chunks()
+            unit = Unit("commit", self.rollup.name, tuple(days), reads=self.rollup.tables, writes=True)
+            self.version = carry_out(unit, swap)
+            self.replaced += days
+            self.rows += sum(file.rows for file in files)
+        if state:
+            self.lineage.note(self.rollup, self.version, self.inputs, state)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from lake_fixtures import copied
-from rollup_inputs import DAY, FLEET, NOON, OF_RUNS, append, rows, state
+from rollup_inputs import DAY, FLEET, NOON, OF_RUNS, append, bring, rows, run_of, state
 
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import files, number_of, replace_partitions, swap
@@ -28,59 +28,6 @@ from ranklake.lake.trust.lake_config import CostSection
 NEXT = DAY + timedelta(days=1)
 SOME = chosen(["goodput", "rank_health"])
 """Enough to see how dates and runs are kept, at a third of the time that all take."""
-
-
-def run_of(name, *, start=NOON, steps=30, seconds=0.5, ranks=2, seed=0, attempt=0, first=0):
-    """Return {table: rows} of one run attempt: its start, facts, steps, checkpoint and end."""
-    rng = np.random.default_rng(seed)
-    base = {"run": name, "attempt": attempt, "incarnation": seed + 1}
-    told = [
-        {**base, "rank": rank, "ts": start, "metric": metric, "value": value}
-        for rank in range(ranks)
-        for metric, value in (("model/flops_per_step", 1e9), ("device/peak_flops_measured", 1e11))
-    ]
-    stepped = [
-        {
-            **base,
-            "rank": rank,
-            "step": first + n,
-            "ts": start + timedelta(seconds=1 + n * seconds + 0.7 * rank),
-            "step_time_s": float(np.float32(seconds * rng.uniform(0.5, 1))),
-            "tokens": 64,
-            "loss": float(np.float32(rng.normal(3, 1))),
-        }
-        for n in range(steps)
-        for rank in range(ranks)
-    ]
-    told += [
-        {**base, "rank": 0, "ts": row["ts"], "step": row["step"], "metric": "train/epoch", "value": row["step"] // 10}
-        for row in stepped
-        if row["rank"] == 0
-    ]
-    end = start + timedelta(seconds=2 + steps * seconds)
-    return {
-        "runs": [
-            {
-                **base,
-                "ts": start,
-                "device_type": "cpu",
-                "device_name": "a CPU",
-                "device_count": ranks,
-                "world_size": ranks,
-                "compute_dtype": "float32",
-            }
-        ],
-        "scalars": told,
-        "steps": stepped,
-        "events": [{**base, "ts": start, "event": "run_start"}, {**base, "ts": end, "event": "run_end"}],
-        "spans": [{**base, "ts": end, "name": "save", "kind": "checkpoint", "duration_ns": 10**9, "span_id": 1}],
-    }
-
-
-def ingest(lake, *runs):
-    for run in runs:
-        for table, facts in run.items():
-            append(lake, table, facts)
 
 
 def roll_some(lake, **options):
@@ -100,7 +47,7 @@ def written(results):
 def of_one_run(tmp_path_factory):
     """Give a lake with a run, all of it rolled up, and what that wrote; tests take copies."""
     made = Lake.create(str(tmp_path_factory.mktemp("one") / "lake"))
-    ingest(made, run_of("a"))
+    bring(made, run_of("a"))
     return made, written(run_rollups(made))
 
 
@@ -108,7 +55,7 @@ def of_one_run(tmp_path_factory):
 def of_two_days(tmp_path_factory):
     """Give a lake with a run on each of two days, rolled up in part; tests take copies."""
     made = Lake.create(str(tmp_path_factory.mktemp("two") / "lake"))
-    ingest(made, run_of("a"), run_of("b", start=NOON + timedelta(days=1), seed=1))
+    bring(made, run_of("a"), run_of("b", start=NOON + timedelta(days=1), seed=1))
     roll_some(made)
     return made
 
@@ -172,7 +119,7 @@ def test_what_yields_no_rows_is_not_computed_again(lake):
 
 def test_only_changed_dates_are_computed(rolled):
     """Another run on the next day leaves the first day's partitions as they are."""
-    ingest(rolled, run_of("b", start=NOON + timedelta(days=1), seed=1))
+    bring(rolled, run_of("b", start=NOON + timedelta(days=1), seed=1))
     done = written(run_rollups(rolled))
     for name in ("run_facts", "mfu", "goodput", "run_summary", "step_rollup", "rank_health"):
         assert done[name] == (NEXT.isoformat(),), name
@@ -197,10 +144,10 @@ def test_an_unchanged_result_stops_the_cascade(rolled):
 
 def test_a_run_that_goes_on_is_computed_as_a_whole(lake):
     """More steps on the next day change the run's row on its first date; other runs of that date keep theirs."""
-    ingest(lake, run_of("a"), run_of("other", seed=3))
+    bring(lake, run_of("a"), run_of("other", seed=3))
     run_rollups(lake, ["run_summary"])
     other = read(lake, contract("run_summary")).filter(pc.field("run") == "other")
-    ingest(lake, run_of("a", start=NOON + timedelta(days=1), attempt=1, first=20, seed=2))
+    bring(lake, run_of("a", start=NOON + timedelta(days=1), attempt=1, first=20, seed=2))
     assert written(run_rollups(lake, ["run_summary"]))["run_summary"] == (DAY.isoformat(),)
     found = read(lake, contract("run_summary")).sort_by([("run", "ascending"), ("attempt", "ascending")])
     assert found.select(["run", "attempt", "date"]).to_pylist() == [
@@ -220,10 +167,10 @@ def test_an_earlier_day_that_arrives_late_moves_the_run(lake):
     for table, given_rows in facts.items():
         early[table] = [row for row in given_rows if row["ts"].date() == DAY]
         late[table] = [row for row in given_rows if row["ts"].date() != DAY]
-    ingest(lake, late)
+    bring(lake, late)
     run_rollups(lake, ["run_summary"])
     assert read(lake, contract("goodput"))["date"].to_pylist() == [NEXT]
-    ingest(lake, early)
+    bring(lake, early)
     assert written(run_rollups(lake, ["run_summary"]))["goodput"] == (DAY.isoformat(), NEXT.isoformat())
     assert read(lake, contract("goodput"))["date"].to_pylist() == [DAY]
     assert read(lake, contract("run_summary"))["steps"].to_pylist() == [60]
@@ -231,7 +178,7 @@ def test_an_earlier_day_that_arrives_late_moves_the_run(lake):
 
 def test_rows_that_are_taken_out_are_taken_out_of_the_rollups(lake):
     """When a run is erased from the facts it vanishes from every rollup; its neighbours stay as they were."""
-    ingest(lake, run_of("a"), run_of("gone", seed=5))
+    bring(lake, run_of("a"), run_of("gone", seed=5))
     roll_some(lake)
     for name in ("steps", "scalars", "events", "runs", "spans"):
         kept = read(lake, contract(name)).filter(pc.field("run") != "gone")
@@ -281,7 +228,7 @@ def test_what_retention_took_leaves_the_rollups_as_they_were(two_days, why, monk
     roll_some(lake, full=why == "full")
     after = state(lake, SOME)
     assert all(after[name].equals(before[name]) for name in before)
-    ingest(lake, run_of("c", start=NOON + timedelta(days=1), seed=2))
+    bring(lake, run_of("c", start=NOON + timedelta(days=1), seed=2))
     roll_some(lake, full=why == "full")
     assert sorted(read(lake, contract("goodput"))["run"].to_pylist()) == ["a", "b", "c"]
 
@@ -300,7 +247,7 @@ def test_a_long_run_goes_on_after_its_first_day_was_retired(rolled):
     """New rows of a run whose first events are gone still reach its summary; its steps are kept by step_rollup."""
     lake = rolled
     retire(lake, DAY)
-    ingest(lake, run_of("a", start=NOON + timedelta(days=1), attempt=1, first=30, seed=2))
+    bring(lake, run_of("a", start=NOON + timedelta(days=1), attempt=1, first=30, seed=2))
     run_rollups(lake, ["run_summary"])
     found = read(lake, contract("run_summary")).sort_by("attempt")
     assert found.select(["attempt", "date", "steps"]).to_pylist() == [
@@ -325,7 +272,7 @@ def test_changed_code_is_computed_again(rolled, monkeypatch):
 @pytest.mark.parametrize("name", ["goodput", "step_rollup"])
 def test_code_that_no_longer_reads_a_table_goes_on(lake, name):
     """Lineage of an older version names a table that the rollup reads no more: computed again, it is at rest."""
-    ingest(lake, run_of("a"))
+    bring(lake, run_of("a"))
     run_rollups(lake, [name])
     (rollup,) = (one for one in ROLLUPS if one.name == name)
     older = replace(rollup, inputs=(*rollup.inputs, Input("runs", rollup.inputs[0].reach)))
@@ -333,7 +280,7 @@ def test_code_that_no_longer_reads_a_table_goes_on(lake, name):
     output = "" if rollup.scope == "run" else f"date={DAY}"
     with Lineage(lake) as lineage:
         lineage.note(older, delta_table(lake, name).version(), inputs, {output: {("runs", f"date={DAY}"): "x"}})
-    ingest(lake, run_of("b", seed=1))
+    bring(lake, run_of("b", seed=1))
     assert all(result.version is not None for result in run_rollups(lake, [name]) if result.name == name)
     assert written(run_rollups(lake, [name])) == {}
 
@@ -352,14 +299,14 @@ def roll_without_lineage(lake, monkeypatch):
 
 def test_a_round_writes_lineage_once(lake):
     """What all rollups of a round were computed from is one commit: the table is made, and written to."""
-    ingest(lake, run_of("a"))
+    bring(lake, run_of("a"))
     roll_some(lake)
     assert versions(lake)["lineage"] == 1
 
 
 def test_a_round_that_fails_writes_lineage_of_what_it_committed(lake):
     """Rollups before the failing one are at rest afterwards."""
-    ingest(lake, run_of("a"))
+    bring(lake, run_of("a"))
 
     def fails(done, _total):
         if done == 1:
@@ -373,7 +320,7 @@ def test_a_round_that_fails_writes_lineage_of_what_it_committed(lake):
 
 def test_a_crash_before_lineage_does_no_harm(lake, monkeypatch):
     """Killed between its commits and their lineage, a round is computed again to the same rows, and written down."""
-    ingest(lake, run_of("a"))
+    bring(lake, run_of("a"))
     roll_without_lineage(lake, monkeypatch)
     before = versions(lake)
     assert before["lineage"] is None
@@ -387,9 +334,9 @@ def test_a_crash_before_lineage_does_no_harm(lake, monkeypatch):
 
 def test_what_is_gone_after_a_crash_before_lineage_goes_from_the_rollups(lake, monkeypatch):
     """A run that only the killed round knew, on a date of its own, is erased from the facts: no rollup keeps it."""
-    ingest(lake, run_of("a"))
+    bring(lake, run_of("a"))
     roll_some(lake)
-    ingest(lake, run_of("gone", start=NOON + timedelta(days=1), seed=5))
+    bring(lake, run_of("gone", start=NOON + timedelta(days=1), seed=5))
     roll_without_lineage(lake, monkeypatch)
     assert "gone" in read(lake, contract("goodput"))["run"].to_pylist()
     drop(lake, NEXT)
@@ -418,7 +365,7 @@ def test_lineage_says_which_versions_a_partition_came_from(rolled):
 
 def test_a_named_rollup_brings_what_it_reads(lake):
     """`mfu` needs what is said of runs; what none of them reads is not computed. An unknown name says which is near."""
-    ingest(lake, run_of("a"))
+    bring(lake, run_of("a"))
     read_by_it = ["run_facts", "step_rollup", "attempt_facts", "rank_facts"]
     assert [result.name for result in run_rollups(lake, ["mfu"])] == [*read_by_it, "mfu"]
     with pytest.raises(UnknownRollupError, match="did you mean 'goodput'"):
@@ -510,7 +457,7 @@ def test_incremental_is_full_whatever_the_order_of_arrival(tmp_path_factory, see
         arrived = {}
         for table, row in pieces[low:high]:
             arrived.setdefault(table, []).append(row)
-        ingest(incremental, arrived)
+        bring(incremental, arrived)
         run_rollups(incremental)
     fresh = Lake.create(str(tmp_path_factory.mktemp("fresh"))).configured(cost=CostSection(str(prices)))
     for table in sorted(filled | others):

@@ -1,7 +1,8 @@
 """Rows of fact tables made by hand, for tests of rollups: in memory for the SQL, in a lake for the runner."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
+import numpy as np
 import pyarrow as pa
 from datafusion import SessionContext
 from deltalake import DeltaTable
@@ -86,3 +87,57 @@ def state(lake, rollups=OF_RUNS):
         rows_of = read(lake, contract(rollup.name))
         found[rollup.name] = rows_of.sort_by([(name, "ascending") for name in contract(rollup.name).grain])
     return found
+
+
+def run_of(name, *, start=NOON, steps=30, seconds=0.5, ranks=2, seed=0, attempt=0, first=0):
+    """Return {table: rows} of one run attempt: its start, facts, steps, checkpoint and end."""
+    rng = np.random.default_rng(seed)
+    base = {"run": name, "attempt": attempt, "incarnation": seed + 1}
+    told = [
+        {**base, "rank": rank, "ts": start, "metric": metric, "value": value}
+        for rank in range(ranks)
+        for metric, value in (("model/flops_per_step", 1e9), ("device/peak_flops_measured", 1e11))
+    ]
+    stepped = [
+        {
+            **base,
+            "rank": rank,
+            "step": first + n,
+            "ts": start + timedelta(seconds=1 + n * seconds + 0.7 * rank),
+            "step_time_s": float(np.float32(seconds * rng.uniform(0.5, 1))),
+            "tokens": 64,
+            "loss": float(np.float32(rng.normal(3, 1))),
+        }
+        for n in range(steps)
+        for rank in range(ranks)
+    ]
+    told += [
+        {**base, "rank": 0, "ts": row["ts"], "step": row["step"], "metric": "train/epoch", "value": row["step"] // 10}
+        for row in stepped
+        if row["rank"] == 0
+    ]
+    end = start + timedelta(seconds=2 + steps * seconds)
+    return {
+        "runs": [
+            {
+                **base,
+                "ts": start,
+                "device_type": "cpu",
+                "device_name": "a CPU",
+                "device_count": ranks,
+                "world_size": ranks,
+                "compute_dtype": "float32",
+            }
+        ],
+        "scalars": told,
+        "steps": stepped,
+        "events": [{**base, "ts": start, "event": "run_start"}, {**base, "ts": end, "event": "run_end"}],
+        "spans": [{**base, "ts": end, "name": "save", "kind": "checkpoint", "duration_ns": 10**9, "span_id": 1}],
+    }
+
+
+def bring(lake, *runs):
+    """Append runs as `run_of` gives them."""
+    for run in runs:
+        for table, facts in run.items():
+            append(lake, table, facts)

@@ -27,8 +27,8 @@ def rollup(context: Context, names: tuple[str, ...], *, full: bool, as_json: boo
     Exits 1 if data files among the inputs are damaged. What needs them is not computed and stays due.
     """
     lake = context.open_lake()
-    with progress_bar("rollup") as progress:
-        results = run_rollups(lake, names or None, progress=progress, full=full)
+    with context.workers() as workers, progress_bar("rollup") as progress:
+        results = run_rollups(lake, names or None, workers=workers, progress=progress, full=full)
     if as_json:
         show_json(results)
     else:

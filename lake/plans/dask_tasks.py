@@ -1,0 +1,136 @@
+"""Tasks on a Dask cluster: submitted through a client, gathered as they come.
+
+Only descriptions of work and of its results pass through the scheduler; rows never do.
+"""
+
+import pickle
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, Generic
+
+from ranklake.lake.plans.worker_versions import ask, compare
+from ranklake.lake.plans.workers import ONE, Result, Room, Task, Workers, WorkersError
+
+_LOST: Final = ("cancelled", "lost")
+"""What futures are called whose scheduler does not know them: it died, or was started again."""
+
+
+class ClusterLostError(WorkersError):
+    """The scheduler went away while it had tasks. Those that ended have done what they do; running again goes on."""
+
+
+class OnDask:
+    """Runs tasks on a Dask cluster through a client.
+
+    Parameters
+    ----------
+    is_ours
+        Whether this process started the cluster, so that its workers run what it runs.
+    """
+
+    def __init__(self, client: Any, *, is_ours: bool = True) -> None:  # noqa: ANN401 - distributed ships no types
+        self.client = client
+        self._known: set[str] | None = None if is_ours else set()
+
+    def _compare(self) -> None:
+        """Hold workers that came since the last look against this process. Raises `WorkersError`."""
+        if self._known is None:
+            return
+        new = set(self.client.scheduler_info(n_workers=-1)["workers"]) - self._known
+        if new:
+            compare(ask(self.client, sorted(new)))
+            self._known |= new
+
+    def fitting(self, cpu_s: float) -> "Workers":
+        """Return itself."""
+        del cpu_s
+        return self
+
+    def room(self) -> Room:
+        """Return the threads of all workers, and the memory that the least of them has for each of its own."""
+        found = self.client.scheduler_info(n_workers=-1)["workers"].values()
+        each = [int(one["memory_limit"]) // one["nthreads"] for one in found if one["memory_limit"]]
+        return Room(max(1, sum(one["nthreads"] for one in found)), min(each, default=ONE.bytes_each))
+
+    def begin(self, work: Callable[[Task], Result], tasks: Sequence[Task], urgency: int = 0) -> "Begun[Task, Result]":
+        """Submit tasks. Raises `WorkersError` where workers run other versions than this process: none was sent."""
+        self._compare()
+        return Begun(self.client, work, list(tasks), urgency)
+
+    def run(
+        self,
+        work: Callable[[Task], Result],
+        tasks: Sequence[Task],
+        done: Callable[[], None] | None = None,
+        lost: Callable[[Task], Result] | None = None,
+    ) -> list[Result]:
+        """Submit all tasks and gather their results as they come; a task lost with its worker runs again.
+
+        Raises what `begin` does, and `WorkersError` where workers died over and over at one task.
+        """
+        return self.begin(work, tasks).results(done, lost)
+
+
+class Begun(Generic[Task, Result]):
+    """Tasks that were submitted to a cluster."""
+
+    def __init__(self, client: Any, work: Callable[[Task], Result], tasks: list[Task], urgency: int) -> None:  # noqa: ANN401 - distributed ships no types
+        self._client, self._work, self._tasks, self._urgency = client, work, tasks, urgency
+        self._futures = self._submitted()
+
+    def _submitted(self) -> list[Any]:
+        # Each column of a table would be a message of its own, which costs the scheduler more than the task itself.
+        sealed = [pickle.dumps(task) for task in self._tasks]
+        # No retries of a task that fails: an outage is for whoever runs the whole, a mistake stays one.
+        return list(self._client.map(partial(_opened, self._work), sealed, pure=False, priority=self._urgency))
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all have ended, in whatever way."""
+        return bool(self._futures) and all(future.done() for future in self._futures)
+
+    def cancel(self) -> None:
+        """Have no more of them begun, and forget their results."""
+        self._client.cancel(self._futures)
+        self._futures = []
+
+    def results(
+        self, done: Callable[[], None] | None = None, lost: Callable[[Task], Result] | None = None
+    ) -> list[Result]:
+        """Return results in the order of the tasks; parameters and errors as for `OnDask.run`."""
+        if not self._futures:  # another try
+            self._futures = self._submitted()
+        try:
+            return self._gathered(done, lost)
+        except BaseException:
+            self.cancel()
+            raise
+
+    def _gathered(self, done: Callable[[], None] | None, lost: Callable[[Task], Result] | None) -> list[Result]:
+        from distributed import KilledWorker, as_completed
+
+        futures, dead = self._futures, set()
+        with self._client.as_current():  # which `as_completed` asks
+            finished = as_completed(futures)
+        for future in finished:
+            if future.status in _LOST:
+                mend = "look whether the scheduler runs, and run it again: what was done stays done"
+                raise ClusterLostError("the Dask scheduler was lost while it had tasks", mend=mend)
+            if future.status == "error":
+                error = future.exception()
+                if lost is not None and isinstance(error, (KilledWorker, MemoryError)):
+                    dead.add(future.key)
+                    continue
+                if isinstance(error, KilledWorker):
+                    mend = "give each worker more memory ([dask] memory_limit) or look at the workers' logs"
+                    raise WorkersError(f"workers died over and over at one task: {error}", mend=mend) from error
+                raise error
+            if done:
+                done()
+        found = iter(self._client.gather([future for future in futures if future.key not in dead]))
+        pairs = zip(futures, self._tasks, strict=True)
+        return [lost(task) if lost is not None and future.key in dead else next(found) for future, task in pairs]
+
+
+def _opened(work: Callable[[Task], Result], sealed: bytes) -> Result:
+    return work(pickle.loads(sealed))  # noqa: S301 - who speaks to a worker runs code there anyway

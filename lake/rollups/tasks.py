@@ -1,0 +1,233 @@
+"""What a rollup computes at a time, as tasks for workers: each computes, compares, and writes its own data files.
+
+Rows never pass through the scheduler. A task carries all that it needs to know of the lake; what it has written counts
+once the driver has committed it (`ranklake.lake.rollups.work`).
+"""
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.lake.delta.commit import append_files
+from ranklake.lake.delta.data_file import DataFile
+from ranklake.lake.delta.integrity import Damage, DamagedFileError, damaged
+from ranklake.lake.query.sql import session
+from ranklake.lake.rollups.declaration import Rollup
+from ranklake.lake.rollups.due import Due, due_runs
+from ranklake.lake.rollups.evaluate import evaluate_day, evaluate_days, evaluate_runs
+from ranklake.lake.rollups.inputs import Key, Snapshot, day_of, partition, slim
+from ranklake.lake.rollups.lineage import State
+from ranklake.lake.rollups.pieces import AT_ONCE, WHOLE_RANGE, Range, ranges
+from ranklake.lake.storage.store import Lake
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
+
+TASK_CPU_S: Final = 0.05
+ROW_CPU_S: Final = 0.5e-6
+"""What computing one date or all runs that are due takes, and a row of its inputs, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where a task writes.
+
+    Attributes
+    ----------
+    lake_uri, storage
+        The lake; references among the options are as they are, and followed where the task runs.
+    held
+        The rollup's table as it is.
+    anyway
+        Whether dates that come out as they were are replaced, too.
+    threads
+        In which a query runs; 0 for one a core.
+    """
+
+    lake_uri: str
+    storage: dict[str, str]
+    held: Snapshot
+    anyway: bool = False
+    threads: int = 0
+
+    @property
+    def cores(self) -> int:
+        """Return how many cores the task may use."""
+        cores = os.cpu_count() or 1
+        return min(self.threads, cores) or cores
+
+
+@dataclass(frozen=True, slots=True)
+class DaysTask:
+    """Dates of a partition rollup that are computed at once: `due` names each with its inputs' digests."""
+
+    rollup: Rollup
+    due: Mapping[date, dict[Key, str]]
+    live: Mapping[str, pa.Table]
+    output: Output
+
+
+@dataclass(frozen=True, slots=True)
+class RunsTask:
+    """The runs of a run rollup that are due: `due`, or else those that the task finds by lineage and what is gone."""
+
+    rollup: Rollup
+    inputs: Mapping[str, Snapshot]
+    output: Output
+    state: State
+    gone: set[Key]
+    due: Due | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """What came of a task.
+
+    Attributes
+    ----------
+    state
+        What output partitions were computed from, for lineage.
+    computed
+        How many dates were computed.
+    replaced
+        Those that came out different.
+    files
+        Their rows, in no commit yet.
+    damaged
+        Files that were not what was written. What depends on them was left out.
+    """
+
+    state: dict[str, dict[Key, str]]
+    computed: int = 0
+    replaced: tuple[date, ...] = ()
+    files: tuple[DataFile, ...] = ()
+    damaged: tuple[Damage, ...] = ()
+
+
+def compute(task: DaysTask | RunsTask, lake: Lake | None = None) -> Computed:
+    """Carry out one task, where the lake is open already or not.
+
+    Raises what reading and computing do; data files that no commit names may stay behind.
+    """
+    there = lake or Lake.open(task.output.lake_uri, task.output.storage)
+    return _compute_days(there, task) if isinstance(task, DaysTask) else _compute_runs(there, task)
+
+
+def files_for(
+    rollup: Rollup, due: Mapping[date, dict[Key, str]], inputs: Mapping[str, Snapshot]
+) -> dict[str, pa.Table]:
+    """Return the live files of the inputs that dates are computed from."""
+    days = _read_days(rollup, due)
+    return {name: slim(one.files(days.get(name)), rollup.cut, "rank") for name, one in inputs.items()}
+
+
+def _read_days(rollup: Rollup, due: Mapping[date, dict[Key, str]]) -> dict[str, set[date]]:
+    """Return which dates of its inputs some dates depend on; tables of which all do are not named."""
+    found: dict[str, set[date]] = {}
+    for day, inputs in due.items():
+        for item in rollup.inputs:
+            days = item.days(day)
+            if item.reach == "over":
+                days = tuple(day_of(name) for table, name in inputs if table == item.table)
+            if days is not None:
+                found.setdefault(item.table, set()).update(days)
+    return found
+
+
+def _compute_days(lake: Lake, task: DaysTask) -> Computed:
+    """Compute dates at once; where an input is damaged, each that does not need it by itself."""
+    rows: dict[date, pa.Table] = {}
+    state: dict[str, dict[Key, str]] = {}
+    hurt: list[Damage] = []
+    groups: list[Mapping[date, dict[Key, str]]] = [task.due]
+    while groups:
+        group = groups.pop(0)
+        days = _read_days(task.rollup, group)
+        live = {name: _of(files, days.get(name)) for name, files in task.live.items()}
+        bad = [one for name, some in live.items() for one in damaged(lake, name, some)]
+        if bad and len(group) > 1:
+            groups += [{day: inputs} for day, inputs in group.items()]
+        elif bad:
+            hurt += bad
+        else:
+            rows |= _evaluate(lake, task, sorted(group), live)
+            state |= {partition(day): inputs for day, inputs in group.items()}
+    return _written(lake, task, rows, state, hurt)
+
+
+def _of(files: pa.Table, days: Collection[date] | None) -> pa.Table:
+    return files if days is None else files.filter(pc.is_in(files["date"], value_set=pa.array(days, pa.date32())))
+
+
+def _evaluate(lake: Lake, task: DaysTask, days: Sequence[date], live: Mapping[str, pa.Table]) -> dict[date, pa.Table]:
+    rollup, cores = task.rollup, task.output.cores
+    pieces: Sequence[Range] = (WHOLE_RANGE,)
+    if rollup.cut:
+        pieces = ranges(_of(live[rollup.inputs[0].table], days[:1]), rollup.cut, at_once=min(cores, AT_ONCE))
+    at_once = min(cores, AT_ONCE, len(pieces))
+    # a query in one partition brings no partial results together: pieces side by side take up to a fifth less
+    ctx = session(lake, rollup.tables, live=live, threads=max(1, cores // at_once), heavy=True)
+    if not rollup.in_a_row:
+        return {days[0]: evaluate_day(ctx, rollup, days[0], pieces, at_once)}
+    return _by_day(evaluate_days(ctx, rollup, days[0], days[-1]), days)
+
+
+def _by_day(rows: pa.Table, days: Collection[date]) -> dict[date, pa.Table]:
+    return {day: rows.filter(pc.equal(rows["date"], pa.scalar(day, pa.date32()))) for day in days}
+
+
+def _compute_runs(lake: Lake, task: RunsTask) -> Computed:
+    """Compute whole runs; what else lies in their output dates stays."""
+    rollup, held = task.rollup, task.output.held
+    try:
+        due = task.due or due_runs(lake, rollup, task.inputs, held, task.state, task.gone)
+    except DamagedFileError as error:
+        return Computed({}, damaged=error.damage)
+    if due is None:
+        return Computed({})
+    live = {name: one.files_of(due.starts) for name, one in task.inputs.items()}  # sound, or they were not due
+    ctx = session(lake, rollup.tables, live=live, threads=task.output.cores)
+    rows = evaluate_runs(ctx, rollup, due.starts)
+    days = sorted({*due.starts.values(), *due.old_days, *rows["date"].unique().to_pylist()})
+    others = held.rows(lake, days=days, verify=True)
+    others = others.filter(pc.invert(pc.is_in(others["run"], value_set=pa.array(sorted(due.replaced), pa.string()))))
+    return _written(lake, task, _by_day(pa.concat_tables([rows, others]), days), {"": due.inputs}, ())
+
+
+def _written(
+    lake: Lake,
+    task: DaysTask | RunsTask,
+    found: Mapping[date, pa.Table],
+    state: dict[str, dict[Key, str]],
+    hurt: Sequence[Damage],
+) -> Computed:
+    """Write the dates that came out different."""
+    known, output = task.rollup.contract, task.output
+    news = {
+        day: rows for day, rows in found.items() if output.anyway or not _stands(lake, known, output.held, day, rows)
+    }
+    number = output.held.number + 1  # what the next commit will have; that of a later one is as good
+    files = append_files(lake, known, pa.concat_tables(news.values()), number) if news else []
+    return Computed(state, len(found), tuple(news), tuple(files), tuple(hurt))
+
+
+def _stands(lake: Lake, known: "Contract", held: Snapshot, day: date, rows: pa.Table) -> bool:
+    """Return whether the table holds just these rows on a date: then what reads them need not be computed again."""
+    if day not in held.digests:
+        return bool(rows.num_rows == 0)
+    if sum(held.files([day])["num_records"].to_pylist()) != rows.num_rows:
+        return False
+    try:
+        stored = held.rows(lake, days=[day])  # a date is replaced once, so it is still as it was at first
+    except DamagedFileError:  # what was computed anew takes its place
+        return False
+    return bool(_sorted(stored, known.grain).equals(_sorted(rows, known.grain)))
+
+
+def _sorted(rows: pa.Table, grain: Sequence[str]) -> pa.Table:
+    return rows.sort_by([(name, "ascending") for name in grain]).combine_chunks()

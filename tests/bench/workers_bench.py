@@ -1,0 +1,150 @@
+"""Measures what a second worker saves a check and a round of rollups, and that the results are the same.
+
+A synthetic job is brought into a lake. Of that lake, copies are checked and rolled up as `ranklake check` and `ranklake
+rollup` do it, in one process, on a cluster of one warm worker, and on one of two. What a step takes is the CPU time of
+the driver and of the busiest worker, since others may use the machine: that is its wall time where each has a core. All
+rows of all rollups and all results of checks must be the same.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.delta.read import read
+from ranklake.lake.ingest.run import ingest
+from ranklake.lake.plans.dask_section import DaskSection
+from ranklake.lake.plans.dask_workers import workers
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.rollups.registry import ROLLUPS
+from ranklake.lake.rollups.runner import run_rollups
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.storage.store import Lake
+from ranklake.quality.check import run_checks
+
+PASSING = {"check_run", "ts", "files_sha256", "table_version"}
+"""What differs from one check to the next, whatever it finds."""
+
+
+@dataclass
+class Step:
+    """What one step took: CPU time of the driver, of each worker, and wall time."""
+
+    driver_s: float
+    workers_s: list[float]
+    wall_s: float
+
+    @property
+    def longest_s(self) -> float:
+        """Driver and busiest worker."""
+        return self.driver_s + max(self.workers_s, default=0.0)
+
+
+def measured(crew, work):
+    """Do some work; return what came of it and what it took."""
+    client = getattr(crew, "client", None)
+
+    def spent():
+        return dict(client.run(time.process_time)) if client else {}
+
+    before, began, wall = spent(), time.process_time(), time.monotonic()
+    found = work()
+    driver, wall = time.process_time() - began, time.monotonic() - wall
+    return found, Step(driver, sorted(spent()[one] - before[one] for one in before), wall)
+
+
+def facts(lake, report):
+    """Return all that rollups and checks came to, in an order of their own."""
+    found = {}
+    for rollup in ROLLUPS:
+        known = contract(rollup.name)
+        rows = read(lake, known)
+        found[rollup.name] = rows.sort_by([(name, "ascending") for name in known.grain]).to_pylist()
+    told = [{name: value for name, value in one.plain().items() if name not in PASSING} for one in report.results]
+    found["checks"] = sorted(told, key=lambda one: (one["table"], one["partition_date"], one["check_id"]))
+    return found
+
+
+def once(crew, lake):
+    """Check and roll up a lake; return what each step took and what came of it."""
+    found, check = measured(crew, lambda: run_checks(lake, workers=crew))
+    _, rollup = measured(crew, lambda: run_rollups(lake, workers=crew))
+    return {"check": check, "rollup": rollup}, facts(lake, found)
+
+
+def least(rounds):
+    """Return each step as in the round that disturbed it least."""
+    return {name: min((one[name] for one in rounds), key=lambda step: step.longest_s) for name in rounds[0]}
+
+
+def main():
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--gpus", type=int, default=64)
+    parser.add_argument("--hours", type=float, default=0.5)
+    parser.add_argument("--rounds", type=int, default=3, help="each step as in the round that disturbed it least")
+    parser.add_argument("--lake", type=Path, help="a lake that was ingested already, and is left as it is")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="ranklake-workers-") as scratch:
+        folder = Path(scratch)
+        if given.lake:
+            shutil.copytree(given.lake, folder / "lake")
+        else:
+            size = ("--gpus", str(given.gpus), "--hours", str(given.hours), "--seal-s", "60")
+            command = [sys.executable, "-m", "ranklake", "bench", "generate", *size, "--spool", str(folder / "spool")]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            ingest(Lake.create(str(folder / "lake")), Spool(str(folder / "spool")), InProcess())
+
+        def copy():
+            place = folder / "copy"
+            shutil.rmtree(place, ignore_errors=True)
+            return Lake.open(str(shutil.copytree(folder / "lake", place)))
+
+        _, alone = once(InProcess(), copy())
+        taken, same = {}, True
+        for count in (1, 2):
+            with workers(DaskSection(workers=count)) as crew:
+                once(crew, copy())  # warms
+                rounds = []
+                for _ in range(given.rounds):
+                    steps, found = once(crew, copy())
+                    rounds.append(steps)
+                    same = same and found == alone
+            taken[count] = least(rounds)
+    ratios = {name: taken[2][name].longest_s / taken[1][name].longest_s for name in taken[1]}
+    both = [sum(one.longest_s for one in taken[count].values()) for count in (1, 2)]
+    ratios["both"] = both[1] / both[0]
+    told = {"cpus": os.cpu_count(), "same": same, "ratios": ratios}
+    told["steps"] = {count: {name: asdict(step) for name, step in steps.items()} for count, steps in taken.items()}
+    print(json.dumps(told, indent=1) if given.json else report(told, taken))
+    sys.exit(0 if same else 1)
+
+
+def report(told, taken):
+    """Return it as Markdown."""
+    lines = [
+        "| step | workers | driver, CPU-s | busiest worker, CPU-s | both | wall, s |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for name in ("check", "rollup"):
+        for count, steps in taken.items():
+            one = steps[name]
+            busiest = max(one.workers_s)
+            lines.append(
+                f"| {name} | {count} | {one.driver_s:.2f} | {busiest:.2f} | {one.longest_s:.2f} | {one.wall_s:.2f} |"
+            )
+    said = ", ".join(f"{name} {ratio:.2f}" for name, ratio in told["ratios"].items())
+    results = "identical" if told["same"] else "NOT identical"
+    return "\n".join([*lines, "", f"two workers to one: {said}; results {results}"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""Rollups on workers: what another process computes and writes is what this one would have."""
+
+import pickle
+from contextlib import contextmanager, nullcontext
+from datetime import timedelta
+
+import pytest
+from lake_fixtures import copied
+from rollup_inputs import NOON, append, bring, run_of, state
+
+from ranklake.lake.plans.dask_section import DaskSection
+from ranklake.lake.plans.dask_workers import workers
+from ranklake.lake.plans.workers import OneByOne, Room
+from ranklake.lake.rollups.registry import ROLLUPS
+from ranklake.lake.rollups.runner import run_rollups
+from ranklake.lake.storage.store import Lake
+from ranklake.lake.trust.lake_config import CostSection
+
+POOL = {"cluster": "c", "pool": "p", "interval_ns": 60 * 10**9, "gpu_total": 16.0, "gpu_allocated": 8.0}
+
+
+class Elsewhere(OneByOne):
+    """Carries out tasks as another process would get them: as bytes, and without this process's open lake."""
+
+    def __init__(self, there=nullcontext):
+        self.sent, self._there = [], there
+
+    def room(self):
+        """Return room for two."""
+        return Room(2, 2**31)
+
+    def carry_out(self, work, task):
+        """Carry out one task."""
+        self.sent.append(task.rollup.name)
+        sent = pickle.dumps((work, task))
+        with self._there():
+            work, task = pickle.loads(sent)
+            return work(task)
+
+
+@pytest.fixture(scope="module")
+def two_days(tmp_path_factory):
+    """Give a lake with a run on each of two days, and all rows that rolling it up in this process gives."""
+    lake = Lake.create(str(tmp_path_factory.mktemp("two") / "lake"))
+    bring(lake, run_of("a"), run_of("b", start=NOON + timedelta(days=1), seed=1))
+    append(lake, "pools", [{"ts": NOON, **POOL, "gpu_idle": 8.0, "job_pending": 2}])
+    here = copied(lake, tmp_path_factory.mktemp("here"))
+    run_rollups(here)
+    return lake, state(here, ROLLUPS)
+
+
+@pytest.mark.leaky("distributed keeps threads of its own for a while")
+def test_a_cluster_computes_what_one_process_does(two_days, tmp_path):
+    """On a real cluster each date and each rollup's runs are a task; rows are the same, and a second round rests."""
+    lake, alone = copied(two_days[0], tmp_path), two_days[1]
+    with workers(DaskSection(workers=2)) as crew:
+        results = run_rollups(lake, workers=crew)
+        again = run_rollups(lake, workers=crew)
+    assert state(lake, ROLLUPS) == alone
+    assert {one.name: len(one.partitions) for one in results}["step_rollup"] == 2
+    assert [one.name for one in results] == [rollup.name for rollup in ROLLUPS]
+    assert not any(one.partitions or one.computed for one in again)
+
+
+def test_rollups_are_computed_after_what_they_read(two_days, tmp_path):
+    """Whatever can be computed is sent at once, what others wait for first; nothing before what it reads."""
+    crew = Elsewhere()
+    lake = copied(two_days[0], tmp_path)
+    run_rollups(lake, workers=crew)
+    assert state(lake, ROLLUPS) == two_days[1]
+    order = list(dict.fromkeys(crew.sent))
+    assert order[0] == "step_rollup"
+    for rollup in ROLLUPS:
+        read = [order.index(name) for name in rollup.tables if name in order]
+        assert rollup.name not in order or all(at < order.index(rollup.name) for at in read)
+
+
+def test_a_pseudonyms_key_is_sent_nowhere(two_days, tmp_path, monkeypatch):
+    """With a key for pseudonyms, what needs it is computed by the driver; without one it is sent like all others."""
+    monkeypatch.setenv("OUR_KEY", "00" * 32)
+    for number, source in enumerate(("", "env:OUR_KEY")):
+        monkeypatch.setenv("RANKLAKE_PSEUDONYM_KEY", source)
+        crew = Elsewhere()
+        (tmp_path / str(number)).mkdir()
+        results = run_rollups(copied(two_days[0], tmp_path / str(number)), workers=crew)
+        assert [one.partitions for one in results if one.name == "cluster_hourly"] == [("2026-03-01",)]
+        assert ("cluster_hourly" in crew.sent) is not bool(source)
+
+
+def test_what_the_operator_said_goes_along(two_days, tmp_path):
+    """Prices come with the task: a worker needs no file of the operator's."""
+    prices, away = tmp_path / "prices.csv", tmp_path / "away.csv"
+    prices.write_text("device_name,pool,price_per_device_hour,currency,valid_from,valid_to\n,,2,USD,2026-01-01,\n")
+    (cost,) = (one for one in ROLLUPS if one.name == "cost")
+
+    @contextmanager
+    def there():
+        prices.rename(away)
+        yield
+        away.rename(prices)
+
+    def told(name, crew):
+        (tmp_path / name).mkdir()
+        lake = copied(two_days[0], tmp_path / name).configured(cost=CostSection(prices=str(prices)))
+        run_rollups(lake, [cost.name], workers=crew)
+        return state(lake, [cost])["cost"]
+
+    crew = Elsewhere(there)
+    here = told("here", None)
+    assert told("there", crew) == here
+    assert cost.name in crew.sent
+    assert here["currency"].null_count < here.num_rows
