@@ -5,6 +5,7 @@ Only descriptions of work and of its results pass through the scheduler; rows ne
 
 import pickle
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Generic
 
@@ -81,6 +82,8 @@ class Begun(Generic[Task, Result]):
     def _submitted(self) -> list[Any]:
         # Each column of a table would be a message of its own, which costs the scheduler more than the task itself.
         sealed = [pickle.dumps(task) for task in self._tasks]
+        if self._client.status == "closed":
+            raise _lost()
         # No retries of a task that fails: an outage is for whoever runs the whole, a mistake stays one.
         return list(self._client.map(partial(_opened, self._work), sealed, pure=False, priority=self._urgency))
 
@@ -91,7 +94,8 @@ class Begun(Generic[Task, Result]):
 
     def cancel(self) -> None:
         """Have no more of them begun, and forget their results."""
-        self._client.cancel(self._futures)
+        with suppress(Exception):  # whatever a client says that lost its scheduler: then nothing of them is begun
+            self._client.cancel(self._futures)
         self._futures = []
 
     def results(
@@ -114,8 +118,7 @@ class Begun(Generic[Task, Result]):
             finished = as_completed(futures)
         for future in finished:
             if future.status in _LOST:
-                mend = "look whether the scheduler runs, and run it again: what was done stays done"
-                raise ClusterLostError("the Dask scheduler was lost while it had tasks", mend=mend)
+                raise _lost()
             if future.status == "error":
                 error = future.exception()
                 if lost is not None and isinstance(error, (KilledWorker, MemoryError)):
@@ -130,6 +133,11 @@ class Begun(Generic[Task, Result]):
         found = iter(self._client.gather([future for future in futures if future.key not in dead]))
         pairs = zip(futures, self._tasks, strict=True)
         return [lost(task) if lost is not None and future.key in dead else next(found) for future, task in pairs]
+
+
+def _lost() -> ClusterLostError:
+    mend = "look whether the scheduler runs, and run it again: what was done stays done"
+    return ClusterLostError("the Dask scheduler was lost while it had tasks", mend=mend)
 
 
 def _opened(work: Callable[[Task], Result], sealed: bytes) -> Result:
