@@ -121,6 +121,7 @@ class _Round:
                 except OwnRollupError as error:  # nobody else's is held up by it
                     self.failed = self.failed or error
                     current.remove(work)
+                    self._tables.changed(work.rollup.name)  # dates before it may be committed
                     continue
                 if work.is_finished:
                     current.remove(work)
