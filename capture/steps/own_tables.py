@@ -41,23 +41,30 @@ class OwnTables:
             for name, columns in self._columns.items()
         }
 
-    def add(self, table: object, values: Mapping[Any, object], excess: tuple[object, ...]) -> None:
+    def add(
+        self,
+        table: object,
+        mapping: Mapping[Any, object] | None,
+        excess: tuple[object, ...],
+        values: Mapping[str, object],
+    ) -> None:
         """Record one row; see `ranklake.capture.Run.record`."""
         moment, sink = now(), self._sink
-        columns = self._columns.get(table) if isinstance(table, str) else None
+        name = table if type(table) is str else text(table, 80)  # a subclass may hash and compare at will
+        columns = self._columns.get(name)
         if sink.is_idle:
-            sink.miss(_NOT_TOLD if columns is None else str(table))
+            sink.miss(_NOT_TOLD if columns is None else name)
             return
         if columns is None:
-            name = text(table, 80)
-            hint = did_you_mean(name, self._columns)
+            hint = did_you_mean(text(name, 80), self._columns)
             mend = hint or "its contract belongs into the folder that contracts_overlay names"
-            sink.refuse(_NOT_TOLD, NO_CONTRACT, f"run.record({name!r}): {mend}")
+            sink.refuse(_NOT_TOLD, NO_CONTRACT, f"run.record({text(name, 80)!r}): {mend}")
             return
-        with sink.recording(str(table)):
+        with sink.recording(name):
             if excess:
                 raise RefusedError(BAD_ARGUMENTS, repr_of(excess))
-            sink.record(str(table), self._row(str(table), columns, values), moment)
+            given = values if mapping is None else {**mapping, **values}
+            sink.record(name, self._row(name, columns, given), moment)
 
     def _row(self, table: str, columns: Mapping[str, Column], values: Mapping[Any, object]) -> dict[str, Any]:
         row: dict[str, Any] = {}

@@ -361,7 +361,7 @@ class Run:
         A column that the table lacks is told, and left out. A row is counted as a gap if a value does not fit or a
         required one is missing, and so is one of a table that no contract has.
         """
-        self.rows.own_tables.add(table, columns if mapping is None else {**mapping, **columns}, excess)
+        self.rows.own_tables.add(table, mapping, excess, columns)
 
     def log_handler(
         self, level: int | str = logging.INFO, *, levels: Mapping[str, int | str] | None = None

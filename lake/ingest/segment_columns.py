@@ -32,8 +32,13 @@ def footer_of(metadata: pq.FileMetaData, name: SegmentName, target: Contract) ->
     `ranklake.lake.ingest.newer.NewerSegmentError`.
     """
     footer = named_footer(metadata, name, target.table)
-    refuse_newer(footer, metadata.schema.names, target)
+    refuse_newer(footer, _columns_of(metadata.schema), target)
     return footer
+
+
+def _columns_of(schema: pq.ParquetSchema) -> list[str]:
+    """Return the names of columns; `names` of a Parquet schema are those of leaves, of a list that of its elements."""
+    return [schema.column(at).path.partition(".")[0] for at in range(len(schema.names))]
 
 
 def named_footer(metadata: pq.FileMetaData, name: SegmentName, table: str) -> SegmentFooter:

@@ -145,6 +145,8 @@ class Lake:
     def overlay(self) -> Overlay | None:
         """Operators' contracts: those that the lake was written under, and those of the configured folder.
 
+        They are looked up once: a lake object knows what was there then.
+
         Raises `ranklake.lake.contracts.errors.ContractError` or `LakeUnreachableError`.
         """
         if not self.known:

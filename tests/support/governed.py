@@ -71,7 +71,9 @@ def under(lake, folder):
     return lake.configured(contracts=ContractsSection(str(folder)))
 
 
-def any_rows(table, count, *, segment=0, incarnation=7, run="r1", start=datetime(2026, 3, 1, tzinfo=UTC), **columns):
+def any_rows(
+    table, count, *, segment=0, incarnation=7, run="r1", start=datetime(2026, 3, 1, tzinfo=UTC), overlay=None, **columns
+):
     """Return rows of any captured table as a segment holds them; columns that are not given are NULL."""
     values = {
         "run": [run] * count,
@@ -83,7 +85,7 @@ def any_rows(table, count, *, segment=0, incarnation=7, run="r1", start=datetime
         "ts": [start] * count,
         **columns,
     }
-    schema = arrow_schema(contract(table), segment=True)
+    schema = arrow_schema(contract(table, overlay), segment=True)
     return pa.table(
         [
             pa.array(values[column.name], column.type) if column.name in values else pa.nulls(count, column.type)

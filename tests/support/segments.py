@@ -72,10 +72,10 @@ def put_segment(spool: Path, rows: pa.Table, table="steps", *, day="2026-03-01",
 
 def segment_bytes(rows: pa.Table, table="steps", **footer) -> tuple[str, bytes]:
     """Return a segment's path below its day's folder, and its bytes."""
+    known = (rows.schema.metadata or {}).get(b"version")  # of an own table
+    version = int(known) if known else contract(table).version
     first = rows.slice(0, 1).select(["run", "attempt", "rank", "incarnation", "segment"]).to_pylist()[0]
-    said = SegmentFooter(
-        table=table, contract_version=contract(table).version, world_size=1, rows=rows.num_rows, **first
-    )
+    said = SegmentFooter(table=table, contract_version=version, world_size=1, rows=rows.num_rows, **first)
     said = replace(said, **footer)
     sink = pa.BufferOutputStream()
     metadata = {**(rows.schema.metadata or {}), METADATA_KEY: said.to_json()}
