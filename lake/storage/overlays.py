@@ -7,14 +7,17 @@ readable and governed. What a lake once knew of a table only grows: a column is 
 
 import json
 import re
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Protocol
 
 from ranklake.lake.contracts.diff import diff
 from ranklake.lake.contracts.errors import ContractError
 from ranklake.lake.contracts.freeze import structure
-from ranklake.lake.contracts.load import contract
+from ranklake.lake.contracts.load import contract, load_contracts, load_metrics
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.contracts.overlay import Overlay
+from ranklake.lake.storage.reachability import unreachable
+from ranklake.lake.trust.lake_config import LakeConfig
 
 FOLDER: Final = "contracts"
 _FORMAT: Final = 1
@@ -22,18 +25,84 @@ _NAME: Final = re.compile(r"(\d{10})\.json")
 _RETIRED: Final = "retired"
 
 
+class Place(Protocol):
+    """What is asked of a lake here."""
+
+    @property
+    def uri(self) -> str:
+        """Its URI."""
+
+    @property
+    def storage(self) -> dict[str, str]:
+        """Options of its store."""
+
+    @property
+    def fs(self) -> Any:  # noqa: ANN401 - fsspec has no types
+        """Its file system."""
+
+    @property
+    def config(self) -> LakeConfig:
+        """What the operator configured of it."""
+
+    def path(self, *parts: str) -> str:
+        """Return the path of something in it."""
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """Write a whole file unless the name is taken."""
+
+
 def name_of(number: int) -> str:
     """Return where the overlay of a number is within the lake."""
     return f"{FOLDER}/{number:010}.json"
 
 
-def newest(fs: Any, folder: str) -> int:  # noqa: ANN401 - fsspec has no types
-    """Return the highest number in a folder of a file system; 0 where there is none. Raises `OSError`."""
+def newest(lake: Place) -> int:
+    """Return the number of the newest overlay that a lake keeps; 0 for none. Raises `LakeUnreachableError`."""
     try:
-        names = [path.rpartition("/")[2] for path in fs.ls(folder, detail=False)]
+        names = [path.rpartition("/")[2] for path in lake.fs.ls(lake.path(FOLDER), detail=False)]
     except FileNotFoundError:
         return 0
+    except OSError as error:
+        raise unreachable(lake.uri, error, lake.storage) from None
     return max((int(found[1]) for name in names if (found := _NAME.fullmatch(name))), default=0)
+
+
+def kept(lake: Place, number: int) -> Overlay | None:
+    """Return what a lake keeps under a number; None for 0. Raises `ContractError` and `LakeUnreachableError`."""
+    if not number:
+        return None
+    path = lake.path(name_of(number))
+    try:
+        return unpacked(bytes(lake.fs.cat_file(path)), path)
+    except OSError as error:
+        raise unreachable(lake.uri, error, lake.storage) from None
+
+
+def configured(lake: Place) -> Overlay | None:
+    """Return the configured overlay. Raises `ContractError`."""
+    folder = lake.config.contracts.overlay
+    return Overlay.read(Path(folder).absolute()) if folder else None
+
+
+def keep(lake: Place) -> int:
+    """Keep the configured overlay in a lake, unless it is there; return the number of what the lake goes by.
+
+    Two that do so at once both see both. Raises `ContractError` where it cannot follow what the lake was written under,
+    and `LakeUnreachableError`; nothing is kept then.
+    """
+    own = configured(lake)
+    while True:
+        number = newest(lake)
+        known = kept(lake, number)
+        if own is None or (known is not None and known.has(own)):
+            return number
+        if fault := refusal(known, own):
+            raise fault
+        both = own.over(known)
+        load_contracts(both)  # nothing is kept that cannot be read
+        load_metrics(both)
+        if lake.put_if_absent(name_of(number + 1), packed(both)):
+            return number + 1
 
 
 def packed(overlay: Overlay) -> bytes:

@@ -13,7 +13,6 @@ import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -22,6 +21,7 @@ from pyarrow import NativeFile
 from pyarrow.fs import FileSystem, PyFileSystem
 from pyarrow.fs import LocalFileSystem as ArrowLocal
 
+from ranklake.lake.contracts.errors import ContractError
 from ranklake.lake.contracts.load import contract, load_contracts, load_metrics
 from ranklake.lake.contracts.model import Contract, Metric
 from ranklake.lake.contracts.overlay import Overlay
@@ -150,7 +150,8 @@ class Lake:
         Raises `ranklake.lake.contracts.errors.ContractError` or `LakeUnreachableError`.
         """
         if not self.known:
-            self.known["overlay"] = overlays.together(self._kept(self.overlays_kept()), self._configured_overlay())
+            known = overlays.kept(self, overlays.newest(self))
+            self.known["overlay"] = overlays.together(known, overlays.configured(self))
         return self.known["overlay"]
 
     def contract(self, table: str) -> Contract:
@@ -171,49 +172,19 @@ class Lake:
     def under(self, number: int) -> "Lake":
         """Return the lake as it knows contracts by the overlay that it kept under a number; 0 for none."""
         found = replace(self)
-        found.known["overlay"] = self._kept(number)
+        found.known["overlay"] = overlays.kept(self, number)
         return found
 
-    def overlays_kept(self) -> int:
-        """Return the number of the newest overlay that the lake keeps; 0 for none. Raises `LakeUnreachableError`."""
-        try:
-            return overlays.newest(self.fs, self.path(overlays.FOLDER))
-        except OSError as error:
-            raise unreachable(self.uri, error, self.storage) from None
+    def overlay_refusal(self) -> ContractError | None:
+        """Return why nothing can be written under the configured overlay; None if it can. Raises as `overlay`."""
+        own = overlays.configured(self)
+        return None if own is None else overlays.refusal(overlays.kept(self, overlays.newest(self)), own)
 
     def keep_overlay(self) -> int:
-        """Keep the configured overlay in the lake, unless it is there; return the number of what the lake goes by.
-
-        For whoever writes rows. Two that do so at once both see both. Raises
-        `ranklake.lake.contracts.errors.ContractError` where it cannot follow what the lake was written under, and
-        `LakeUnreachableError`.
-        """
-        own = self._configured_overlay()
-        while True:
-            number = self.overlays_kept()
-            known = self._kept(number)
-            if own is None or (known is not None and known.has(own)):
-                return number
-            if fault := overlays.refusal(known, own):
-                raise fault
-            load_contracts(own.over(known))  # nothing is kept that cannot be read
-            load_metrics(own.over(known))
-            self.known.clear()
-            if self.put_if_absent(overlays.name_of(number + 1), overlays.packed(own.over(known))):
-                return number + 1
-
-    def _configured_overlay(self) -> Overlay | None:
-        folder = self.config.contracts.overlay
-        return Overlay.read(Path(folder).absolute()) if folder else None
-
-    def _kept(self, number: int) -> Overlay | None:
-        if not number:
-            return None
-        path = self.path(overlays.name_of(number))
-        try:
-            return overlays.unpacked(bytes(self.fs.cat_file(path)), path)
-        except OSError as error:
-            raise unreachable(self.uri, error, self.storage) from None
+        """Keep the configured overlay in the lake, for who writes rows; see `ranklake.lake.storage.overlays.keep`."""
+        number = overlays.keep(self)
+        self.known.clear()
+        return number
 
     @classmethod
     def place(cls, uri: str, storage: dict[str, str] | None = None) -> "Lake":

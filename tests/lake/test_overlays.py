@@ -1,5 +1,7 @@
 """Overlays that are odd, wrong, two, gone, or elsewhere."""
 
+from datetime import date
+
 import pytest
 from bringing import bring
 from governed import any_rows, under
@@ -8,7 +10,12 @@ from segments import put_segment, step_rows
 
 from ranklake.lake.contracts.errors import ContractError
 from ranklake.lake.contracts.load import load_contracts, load_metrics
+from ranklake.lake.ingest import ingest_plan
+from ranklake.lake.maintenance.run import upkeep
+from ranklake.lake.plans.plan import last_finished
+from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
+from ranklake.lake.replay.run import replay
 from ranklake.lake.rollups.own import OwnRollupError, faults
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.spool.spool import Spool
@@ -311,3 +318,31 @@ def test_a_damaged_copy_in_the_lake_is_told(lake, tmp_path):
     (tmp_path / "lake" / "contracts" / "0000000001.json").write_text("{")
     with pytest.raises(ContractError, match="copy of your contracts is damaged; restore it"):
         Lake.open(lake.uri).contracts()
+
+
+def test_a_plan_that_was_composed_with_the_folder_is_finished_without(lake, spool, tmp_path):
+    """A found plan names the overlay that it was composed under: whoever carries it out stores the same rows."""
+    folder = written(tmp_path / "own", GOOD)
+    put_segment(spool, thing_rows(folder, 3), table="things")
+    known = under(lake, folder)
+    plan = ingest_plan.compose(known, Spool(str(spool)), last_finished(known) + 1)
+    assert plan.body["contracts"] == 1
+    assert known.put_if_absent(plan.name, plan.to_json())
+    bare = Lake.open(lake.uri)
+    assert bring(bare, spool).rows_stored == 3
+    adds_up(bare, spool)
+
+
+def test_an_own_table_is_replayed_merged_and_retained_like_ours(lake, spool, tmp_path):
+    """Files of it are merged, a date of it and of its rollup is rebuilt, and a plan of retention names both."""
+    folder = written(tmp_path / "own", GOOD)
+    known = under(lake, folder)
+    for at in range(2):
+        put_segment(spool, thing_rows(folder, 2, segment=[at, at]), table="things", rows_before=2 * at)
+        bring(known, spool)
+    run_rollups(known, ["sums"])
+    assert upkeep(known, InProcess()).files_before >= 2
+    day = date(2026, 3, 1)
+    assert replay(known, Spool(str(spool)), InProcess(), "things", (day, day)).rows == 4
+    assert replay(known, Spool(str(spool)), InProcess(), "sums", (day, day)).rows == 1
+    adds_up(known, spool)

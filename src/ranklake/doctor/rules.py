@@ -6,10 +6,12 @@ from pathlib import Path
 from ranklake.context import Context
 from ranklake.doctor.examination import Patient
 from ranklake.doctor.finding import Finding, failed, ok, skipped, warning
+from ranklake.lake.contracts.errors import ContractError
 from ranklake.lake.contracts.load import load_metrics
 from ranklake.lake.query.roles import load_roles
 from ranklake.lake.rollups.own import faults
 from ranklake.lake.rollups.prices import read_prices
+from ranklake.lake.storage.store import LakeError
 from ranklake.views.words import counted
 
 
@@ -27,8 +29,21 @@ def contracts(patient: Patient) -> Iterator[Finding]:
     yield from (failed(f"{fault.where}: {fault.what}", fault.mend or "fix the query") for fault in wrong)
     if wrong:
         return
+    if (fault := _refusal(context)) is not None:
+        yield failed(f"{fault.where}: {fault.what}", fault.mend)
+        return
     own = f", with those in {context.overlay}" if context.overlay else ""
     yield ok(f"{counted(len(tables), 'table')}, {counted(len(metrics), 'metric')}{own}")
+
+
+def _refusal(context: Context) -> ContractError | None:
+    """Return why the lake cannot be written under the overlay; None where it can, or cannot be asked."""
+    if context.overlay is None or not context.config.lake.uri:
+        return None
+    try:
+        return context.open_lake().overlay_refusal()
+    except LakeError:  # another check says so
+        return None
 
 
 def policies(patient: Patient) -> Iterator[Finding]:
