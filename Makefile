@@ -80,6 +80,7 @@ lint: .venv/.test ## ruff, and what is generated is up to date
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/python -m ranklake.lake.contracts.freeze --check
+	@$(BIN)/python -m ranklake.lake.migrations --check
 	@$(BIN)/python -m ranklake.lake.catalog --check
 	@$(BIN)/python -m ranklake.flows.deployment_file docs/deploy/prefect.yaml --check
 	@$(BIN)/python -m ranklake.settings_reference --check

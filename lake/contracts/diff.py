@@ -9,7 +9,7 @@ from ranklake.lake.contracts.model import Column, Contract
 Verdict = Literal["safe", "rewrite", "breaking"]
 
 # Types that every stored value can be turned into, so that a rewrite of the files is enough.
-_WIDER: Final = {"int32": {"int64", "float64"}, "int64": set(), "float32": {"float64"}, "date": {"timestamp"}}
+WIDER: Final = {"int32": {"int64", "float64"}, "int64": set(), "float32": {"float64"}, "date": {"timestamp"}}
 _PLAIN: Final = ("doc", "since", "deprecated", "sunset", "default", "aka", "checks")
 
 
@@ -88,7 +88,7 @@ def _column(old: Column, new: Column) -> Iterator[Change]:
     if old.name != new.name:
         yield Change("rewrite", name, f"renamed from {old.name!r}")
     if old.type != new.type:
-        fits = new.type in _WIDER.get(old.type, set())
+        fits = new.type in WIDER.get(old.type, set())
         yield Change("rewrite" if fits else "breaking", name, f"type {old.type} became {new.type}")
     if old.unit != new.unit:
         yield Change("breaking", name, f"unit {old.unit} became {new.unit}: stored numbers would mean something else")

@@ -21,6 +21,7 @@ from deltalake import DeltaTable
 from ranklake.lake.contracts.arrow import arrow_schema, with_default
 from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.integrity import reading, refuse_damaged
+from ranklake.lake.delta.table_schema import refuse_misread
 from ranklake.lake.delta.tables import asking, latest
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def read_files(
     table = latest(lake, contract.table)
     if table is None:
         return
+    refuse_misread(table, contract)
     if version is not None:
         with asking(table):
             table = DeltaTable(lake.table_uri(contract.table), version=version, storage_options=lake.delta_storage)

@@ -5,14 +5,15 @@ Nothing here touches a data file: a column that files lack is NULL, or its defau
 
 import json
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from deltalake import DeltaTable, Schema
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.delta import STATISTICS_PROPERTY, statistics_columns
+from ranklake.lake.contracts.model import Column
 from ranklake.lake.storage.reachability import LakeError
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class UnmigratedTableError(LakeError):
         super().__init__(
             f"table {table} has contract version {found}, and {known} is due: {what}",
             where=where,
-            mend="go on with the release that wrote it",
+            mend="run: ranklake migrate apply",
         )
         self.table, self.found, self.known = table, found, known
 
@@ -105,6 +106,16 @@ def refuse_unmigrated(handle: DeltaTable, contract: "Contract") -> Difference | 
     return found
 
 
+def refuse_misread(handle: DeltaTable, contract: "Contract") -> None:
+    """Raise `UnmigratedTableError` where the log gives columns of the contract other names, types or units.
+
+    Whoever read the files by the contract would find NULL, or numbers that mean something else.
+    """
+    version = version_of(handle)
+    if version != contract.version and (what := _not_by_itself(fields_of(handle.schema()), contract)):
+        raise UnmigratedTableError(contract.table, version, contract.version, what, handle.table_uri)
+
+
 def follow(lake: "Lake", handle: DeltaTable, contract: "Contract") -> bool:
     """Let the log of a table follow its contract, in one commit; return whether it did not have to.
 
@@ -127,6 +138,72 @@ def follow(lake: "Lake", handle: DeltaTable, contract: "Contract") -> bool:
     said = {"operation": "FOLLOW CONTRACT", "ranklake.contractVersion": properties[CONTRACT_VERSION]}
     commit(lake, handle, contract.table, [metadata_action(handle, fields, properties)], said)
     return False
+
+
+def as_read(handle: DeltaTable | None, contract: "Contract") -> "Contract":
+    """Return the contract by which a table of this handle is read: the log's own where only a migration parts the two.
+
+    So SQL sees a table as it is, before its migration is applied and, by time travel, ever after.
+    """
+    if handle is None:
+        return contract
+    version = version_of(handle)
+    if version == contract.version or not _not_by_itself(fields_of(handle.schema()), contract):
+        return contract
+    return as_logged(fields_of(handle.schema()), replace(contract, version=version))
+
+
+def as_logged(fields: Fields, like: "Contract", names: Collection[str] | None = None) -> "Contract":
+    """Return a contract with the columns that a log says, some or all, and all else like another's."""
+    known = {column.id: column for column in like.columns}
+    columns = [_column(field, known) for field in fields if names is None or field["name"] in names]
+    there = {column.name for column in columns}
+    return replace(
+        like,
+        columns=tuple(columns),
+        sort=tuple(name for name in like.sort if name in there),
+        grain=tuple(name for name in like.grain if name in there),
+        checks=tuple(check for check in like.checks if there.issuperset(check.columns)),
+        retired=(),
+    )
+
+
+def _column(field: dict[str, Any], known: "Mapping[int, Column]") -> "Column":
+    told = field["metadata"]
+    like = known.get(int(told.get("id", 0)))
+    default = told.get("default")
+    return Column(
+        int(told.get("id", 0)),
+        field["name"],
+        _type(field["type"]),
+        told.get("class", like.class_ if like else "secret"),
+        told.get("doc", ""),
+        unit=told.get("unit"),
+        required=not field["nullable"],
+        mask=told.get("mask"),
+        format=like.format if like else None,
+        default=None if default is None else json.loads(default),
+    )
+
+
+def _type(told: object) -> str:
+    """Return the contract's name of a Delta type."""
+    if isinstance(told, dict):
+        return "int64_list"
+    name = str(told)
+    return "decimal" if name.startswith("decimal") else _TYPES[name]
+
+
+_TYPES: Final = {
+    "string": "string",
+    "boolean": "bool",
+    "integer": "int32",
+    "long": "int64",
+    "float": "float32",
+    "double": "float64",
+    "timestamp": "timestamp",
+    "date": "date",
+}
 
 
 def contract_fields(contract: "Contract") -> Fields:

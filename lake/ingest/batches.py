@@ -25,6 +25,7 @@ from ranklake.lake.ingest.segment_columns import footer_of, moments, with_values
 from ranklake.lake.ingest.segment_opener import Opener
 from ranklake.lake.ingest.segment_reading import examine, load, within
 from ranklake.lake.ingest.small_segments import SmallSegments
+from ranklake.lake.migrations.upgrading import is_changed
 from ranklake.lake.spool.gate import UnreadError
 from ranklake.lake.spool.packs import Reader
 from ranklake.lake.storage.store import Lake
@@ -134,7 +135,8 @@ class Loader:
             signed_by = self._authenticator.signer_of(raw, footer, name, row)
         except Exception:  # noqa: BLE001 - whatever foreign bytes raise
             return False  # the careful way finds the same, and says what it is
-        if rows is None or footer.ranks:  # of several ranks: an import's, of which there are few
+        # of several ranks: an import's, of which there are few; of an older contract: its rows are changed first
+        if rows is None or footer.ranks or is_changed(footer.contract_version, target):
             return False
         batch.plan.append(row)
         batch.segments.append(IncomingSegment(path, row["sha256"], row["bytes"], name, footer, signed_by=signed_by))

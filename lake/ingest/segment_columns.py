@@ -12,6 +12,7 @@ from ranklake.lake.contracts.arrow import arrow_schema, conform
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.ingest.footers import read_footer
 from ranklake.lake.ingest.newer import refuse_newer
+from ranklake.lake.migrations.upgrading import upgraded
 from ranklake.lake.trust.limits import DAY_US
 from ranklake.segments.segment import (
     METADATA_KEY,
@@ -90,7 +91,7 @@ def checked(stored: pa.Table, name: SegmentName, footer: SegmentFooter, target: 
     for column in stored.columns:
         if not pa.types.is_primitive(column.type):
             column.validate(full=True)
-    rows = conformed(stored, target)
+    rows = conformed(stored, target, footer.contract_version)
     same = _is_text(rows["run"], name.run)
     for column_name in ("attempt", "incarnation", "segment"):
         same &= _is_number(rows[column_name], getattr(name, column_name))
@@ -100,8 +101,9 @@ def checked(stored: pa.Table, name: SegmentName, footer: SegmentFooter, target: 
     return rows
 
 
-def conformed(stored: pa.Table, target: Contract) -> pa.Table:
-    """Return rows under the contract's types, without the columns that have no value."""
+def conformed(stored: pa.Table, target: Contract, version: int) -> pa.Table:
+    """Return rows of a contract's version under the contract here, without the columns that have no value."""
+    stored = upgraded(stored, version, target)
     as_meant = fits(stored.schema, target)
     rows = stored.replace_schema_metadata(None) if as_meant else conform(stored, target, segment=True)
     return with_values(rows, target)

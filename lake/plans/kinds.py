@@ -44,6 +44,9 @@ FILES: Final[Mapping[str, Any]] = {
 }
 """Body of an action plan: files to add and to drop, which exist already."""
 
+_MIGRATED: Final = {"migration": str, "sha256": str, "backwards": bool, "rows": int, "pairs": [(str, str)]}
+"""Facts of a plan that migrates: by which migration, and which file became which."""
+
 
 class Rows(Enum):
     """What a plan does to the number of rows, and so on which side of the invariant ``status`` books its account."""
@@ -154,6 +157,16 @@ RETENTION: Final = PlanKind(
     verify="ranklake.lake.governance.verification:verify_retention",
 )
 
+MIGRATION: Final = PlanKind(
+    "migration",
+    rows=Rows.KEPT,
+    body={**FILES, "facts": _MIGRATED},
+    rules=rules.migration_faults,
+    is_replayable=True,
+    execute="ranklake.lake.migrations.carry_out:execute",
+    verify="ranklake.lake.migrations.carry_out:verify_migration",
+)
+
 
 def _reserved(name: str) -> PlanKind:
     """Return a kind that no command makes yet: such a plan can be read, and nobody carries it out."""
@@ -164,8 +177,8 @@ KINDS: Final[Mapping[str, PlanKind]] = MappingProxyType(
     {
         kind.name: kind
         for kind in (
-            *(INGEST, COMPACTION, REPLAY, QUARANTINE, RENUMBER, RETENTION),
-            *(_reserved("migration"), _reserved("erasure")),
+            *(INGEST, COMPACTION, REPLAY, QUARANTINE, RENUMBER, RETENTION, MIGRATION),
+            _reserved("erasure"),
         )
     }
 )

@@ -166,6 +166,19 @@ def _keeping_rows(what: str) -> Rules:
 compaction_faults: Final = _keeping_rows("merge")
 renumber_faults: Final = _keeping_rows("renumbering")
 
+_keeps_rows: Final = _keeping_rows("migration")
+
+
+def migration_faults(body: Body) -> Iterator[str]:
+    """Yield how a migration would lose rows, or names other files than come and go."""
+    yield from _keeps_rows(body)
+    pairs = body["facts"]["pairs"]
+    gone = sorted(row["path"] for rows in body["remove"].values() for row in rows)
+    if sorted(old for old, _ in pairs) != gone or sorted(new for _, new in pairs) != sorted(
+        row["path"] for row in body["add"]
+    ):
+        yield "pairs are not the files that come and go"
+
 
 @_of_actions
 def replay_faults(body: Body) -> Iterator[str]:

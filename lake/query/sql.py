@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from ranklake.errors import did_you_mean
 from ranklake.lake.delta.integrity import refuse_damaged
+from ranklake.lake.delta.table_schema import as_read
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.query.as_of import AsOf
 from ranklake.lake.query.engine import DataFrame, SessionContext, SQLOptions, engine
@@ -73,7 +74,10 @@ def session(
     for name in contracts if tables is None else tables:
         some = live.get(name) if live is not None else None
         if some is None:
-            some = live_files(delta_table(lake, name), None if days is None else days.get(name))
+            handle = delta_table(lake, name)
+            some = live_files(handle, None if days is None else days.get(name))
+            register(ctx, lake, as_read(handle, contracts[name]), some, views=heavy)
+            continue
         register(ctx, lake, contracts[name], some, views=heavy)
     return ctx
 
@@ -122,8 +126,10 @@ def query(
     contracts = every if role is None else {name: one for name, one in every.items() if role.sees(name)}
     names, behind, words = _named(text, contracts, every, role)
     moment = AsOf.parse(as_of)
-    live = {name: live_files(moment.handle(lake, name, names)) for name in names}
-    live |= {name: live_files(AsOf(moment.time).handle(lake, name, behind)) for name in behind}
+    handles = {name: moment.handle(lake, name, names) for name in names}
+    handles |= {name: AsOf(moment.time).handle(lake, name, behind) for name in behind}
+    live = {name: live_files(handle) for name, handle in handles.items()}
+    every = {**every, **{name: as_read(handle, every[name]) for name, handle in handles.items()}}
 
     def planned(ctx: SessionContext) -> DataFrame:
         if role is not None:

@@ -26,6 +26,7 @@ SUMMARIES = {
     "check": "Run the contracts' checks on new partitions.",
     "rollup": "Recompute the rollups whose inputs changed.",
     "upkeep": "Compact small files, shorten the logs and vacuum unreferenced files.",
+    "migrate": "Bring stored tables to the contracts of this release, and back.",
     "pipeline": "Run ingest, check and rollup once, in order.",
     "up": "Serve all scheduled flows here: a local Prefect server with its UI, and a worker.",
     "deploy": "Register all scheduled flows on an existing Prefect server.",

@@ -77,7 +77,8 @@ LAKE = {  # what each folder of the lake imports, for types and in functions, to
     "mfu": set(),
     "rollups": {"contracts", "delta", "mfu", "plans", "query", "storage", "trust"},  # the operator's prices
     "pseudonyms": {"rollups"},
-    "ingest": {"audit", "contracts", "delta", "maintenance", "plans", "spool", "storage", "trust"},
+    "migrations": {"audit", "contracts", "delta", "governance", "plans", "storage"},
+    "ingest": {"audit", "contracts", "delta", "maintenance", "migrations", "plans", "spool", "storage", "trust"},
     "replay": {
         *("contracts", "delta", "governance", "ingest", "plans", "query", "rollups", "spool", "storage", "trust")
     },

@@ -32,7 +32,7 @@ ELSEWHERE = ("ranklake demo", "make demo", "make test", "pip install")  # the de
 
 HERE = re.compile(
     r"ranklake ((sql|catalog|mfu|what-if)\b[^|&;<>]*"
-    r"|(status|retain (plan|list)|audit|verify-artifact|import|rollup)\b[^|&;<>*?$]*)$"
+    r"|(status|retain (plan|list)|migrate|audit|verify-artifact|import|rollup)\b[^|&;<>*?$]*)$"
 )
 """Commands that start no processes and read no terminal."""
 

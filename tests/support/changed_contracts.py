@@ -7,7 +7,10 @@ from typing import Any
 
 import yaml
 
-from ranklake.lake.contracts import load
+from ranklake.lake.contracts import freeze, load
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.migrations import registry
+from ranklake.lake.migrations.draft import draft
 
 
 class ChangedContracts:
@@ -18,6 +21,11 @@ class ChangedContracts:
         self._monkeypatch = monkeypatch
         self._folder = folder
         shutil.copytree(self._packaged, folder)
+        self._snapshots, self._migrations = folder.parent / "snapshots", folder.parent / "migrations"
+        shutil.copytree(freeze.SNAPSHOTS, self._snapshots)
+        shutil.copytree(registry.FOLDER, self._migrations, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+        monkeypatch.setattr(freeze, "SNAPSHOTS", self._snapshots)
+        monkeypatch.setattr(registry, "FOLDER", self._migrations)
         self.later()
 
     def edit(self, table: str, change: Callable[[dict[str, Any]], None]) -> None:
@@ -44,6 +52,23 @@ class ChangedContracts:
             facts["columns"].append({**shared, **column})
 
         self.edit(table, change)
+
+    def migrate(self, table: str, change: Callable[[dict[str, Any]], None], **step: Any) -> Path:
+        """Change a table's document under a new version, and draft its migration; return the migration's file.
+
+        `step` is added to the drafted step about a unit.
+        """
+        self.edit(table, lambda facts: (change(facts), facts.update(version=facts["version"] + 1)))
+        found = contract(table)
+        (self._snapshots / f"{table}.v{found.version}.json").write_text(freeze.freeze(found), encoding="utf-8")
+        path = draft(table, f"{table}_{found.version}")
+        if step:
+            facts = yaml.safe_load(path.read_text(encoding="utf-8"))
+            for one in facts["steps"]:
+                if "convert" in one:
+                    one.update(step)
+            path.write_text(yaml.safe_dump(facts, sort_keys=False), encoding="utf-8")
+        return path
 
     def earlier(self) -> None:
         """Go back to the contracts of today."""

@@ -1,0 +1,140 @@
+"""Carries out, and verifies, plans of kind ``migration``: one commit that changes columns and files together."""
+
+import time
+from dataclasses import replace
+from datetime import date
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ranklake.errors import RanklakeError
+from ranklake.lake.contracts.delta import STATISTICS_PROPERTY, statistics_columns
+from ranklake.lake.contracts.model import Contract
+from ranklake.lake.delta.commit import APP_ID, PLAN_ID, LostRaceError, number_of, said
+from ranklake.lake.delta.table_schema import (
+    CONTRACT_VERSION,
+    as_logged,
+    commit,
+    contract_fields,
+    fields_of,
+    metadata_action,
+)
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.governance.evidence import require
+from ranklake.lake.migrations.register import MIGRATIONS, note, proposal_name
+from ranklake.lake.migrations.registry import contract_at, load_migrations
+from ranklake.lake.plans.ledger import commit_rows, ledger_row
+from ranklake.lake.plans.plan import LEDGER
+from ranklake.lake.plans.units import Unit, carry_out
+from ranklake.lake.plans.verification import refusal, verify_files
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+    from ranklake.lake.migrations.migration import Migration
+    from ranklake.lake.plans.plan import Plan
+    from ranklake.lake.storage.store import Lake
+
+
+def target_of(migration: "Migration", handle: "DeltaTable", *, backwards: bool) -> Contract:
+    """Return the contract that a migration leads a table to, or back to, with columns that are not ours to change.
+
+    Those are columns of the log that neither contract knows: an overlay's, which stay as they are.
+    """
+    ends = (migration.from_version, migration.to_version)
+    here, there = (contract_at(migration.table, version) for version in (reversed(ends) if backwards else ends))
+    fields = fields_of(handle.schema())
+    own = {*here.names, *there.names}
+    foreign = {field["name"] for field in fields} - own
+    if not foreign:
+        return there
+    return replace(there, columns=(*there.columns, *as_logged(fields, there, foreign).columns))
+
+
+def execute(lake: "Lake", plan: "Plan", _workers: object = None, _progress: object = None) -> None:
+    """Carry out the plan, again if need be. Raises `LostRaceError`."""
+    migration = _migration_of(lake, plan)
+    table = migration.table
+    dates = {date.fromisoformat(row["partition"]) for row in plan.body["add"]}
+    unit = Unit("commit", table, tuple(dates), f"plan {plan.number} (migration)", writes=True)
+    carry_out(unit, partial(_commit, lake, plan, migration))
+    note(lake, migration, plan)
+    row = ledger_row(plan, plan.body["account"])
+    last = Unit("commit", LEDGER, detail=f"plan {plan.number}", writes=True)
+    carry_out(last, lambda: commit_rows(lake, LEDGER, [row], plan.number))
+
+
+def _commit(lake: "Lake", plan: "Plan", migration: "Migration") -> None:
+    handle = delta_table(lake, migration.table)
+    assert handle is not None, "a migration of no table"
+    done = said(handle, PLAN_ID)
+    if done is not None and done >= plan.number:
+        return
+    backwards = plan.body["facts"]["backwards"]
+    target = target_of(migration, handle, backwards=backwards)
+    properties = {
+        STATISTICS_PROPERTY: ",".join(statistics_columns(target)),
+        CONTRACT_VERSION: str(migration.from_version if backwards else migration.to_version),
+    }
+    now = int(time.time() * 1000)
+    numbers = {APP_ID: max(plan.number, number_of(handle) + 1), PLAN_ID: plan.number}
+    actions: list[dict[str, Any]] = [metadata_action(handle, contract_fields(target), properties)]
+    actions += [{"txn": {"appId": name, "version": number}} for name, number in numbers.items()]
+    actions += [_removal(row, now) for row in plan.body["remove"].get(migration.table, [])]
+    actions += [_addition(row, now) for row in plan.body["add"]]
+    info = {"operation": "MIGRATE", "ranklake.plan": str(plan.number), "ranklake.migration": migration.label}
+    if not commit(lake, handle, migration.table, actions, info):
+        raise LostRaceError(f"{migration.table} moved on", where=lake.uri, mend="run it again")
+
+
+def _removal(row: dict[str, Any], now: int) -> dict[str, Any]:
+    return {
+        "remove": {
+            "path": row["path"],
+            "deletionTimestamp": now,
+            "dataChange": True,
+            "extendedFileMetadata": True,
+            "partitionValues": {"date": row["date"]},
+            "size": row["size_bytes"],
+        }
+    }
+
+
+def _addition(row: dict[str, Any], now: int) -> dict[str, Any]:
+    return {
+        "add": {
+            "path": row["path"],
+            "partitionValues": {"date": row["partition"]},
+            "size": row["size_bytes"],
+            "modificationTime": now,
+            "dataChange": True,
+            "stats": row["stats"],
+        }
+    }
+
+
+def _migration_of(lake: "Lake", plan: "Plan") -> "Migration":
+    facts = plan.body["facts"]
+    known = {one.label: one for one in load_migrations()}
+    found = known.get(facts["migration"])
+    if found is None:
+        raise refusal(lake, plan, f"migration {facts['migration']} is not known here", "upgrade ranklake")
+    if found.sha256 != facts["sha256"]:
+        what = f"migration {found.label} is not the one that the plan was made by"
+        raise refusal(lake, plan, what, "restore its file, or go on with the release that made the plan")
+    return found
+
+
+def verify_migration(lake: "Lake", plan: "Plan") -> None:
+    """Look whether a found plan is of a migration that is known here, approved if it drops, and loses no row."""
+    migration = _migration_of(lake, plan)
+    if {*plan.body["remove"], *(row["table"] for row in plan.body["add"])} - {migration.table}:
+        raise refusal(lake, plan, f"the plan changes other tables than {migration.table}")
+    verify_files(lake, plan)
+    facts = plan.body["facts"]
+    if not migration.drops or facts["backwards"]:
+        return
+    name = proposal_name(migration.sha256, facts["round"])
+    try:
+        require(lake, MIGRATIONS, MIGRATIONS.find(lake, name), begun=True)
+    except RanklakeError as error:
+        raise refusal(lake, plan, f"the plan would drop values without approval: {name}: {error.what}") from error

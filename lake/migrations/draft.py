@@ -1,0 +1,80 @@
+"""Drafts a migration from what two contracts of a table differ in."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.contracts.model import Column, Contract
+from ranklake.lake.migrations import registry
+from ranklake.lake.migrations.steps import MigrationError
+
+_FACTORS = {  # old unit, new unit: by what a value is multiplied
+    ("ns", "s"): 1e-9,
+    ("us", "s"): 1e-6,
+    ("ms", "s"): 1e-3,
+    ("s", "ns"): 1_000_000_000,
+    ("ms", "ns"): 1_000_000,
+    ("us", "ns"): 1_000,
+    ("kBy", "By"): 1_000,
+    ("MBy", "By"): 1_000_000,
+    ("KiBy", "By"): 1_024,
+    ("MiBy", "By"): 1_048_576,
+    ("%", "ratio"): 0.01,
+    ("kW", "W"): 1_000,
+    ("mW", "W"): 0.001,
+    ("mJ", "J"): 0.001,
+    ("kHz", "Hz"): 1_000,
+    ("MHz", "Hz"): 1_000_000,
+}
+
+
+def draft(table: str, name: str, folder: Path | None = None) -> Path:
+    """Write the migration of a table's newest contract version; return its file.
+
+    A unit that is not known here gets the factor 0, which no migration may have: a person says it. Raises
+    `MigrationError` where there is nothing to draft.
+    """
+    folder = registry.FOLDER if folder is None else folder
+    every = registry.load_migrations(folder)
+    begin = max((one.to_version for one in every if one.table == table), default=1)
+    newest = contract(table).version
+    if begin >= newest:
+        mend = "raise `version:` in its contract, then: python -m ranklake.lake.contracts.freeze"
+        raise MigrationError(f"{table} has no version after {begin}", where=table, mend=mend)
+    old, new = registry.contract_at(table, begin), registry.contract_at(table, begin + 1)
+    facts = {
+        "number": len(every) + 1,
+        "name": name,
+        "table": table,
+        "from": begin,
+        "to": begin + 1,
+        "digests": {"from": registry.digest_at(table, begin), "to": registry.digest_at(table, begin + 1)},
+        "steps": list(_steps(old, new)),
+    }
+    path = folder / f"{facts['number']:04d}_{name}.yaml"
+    path.write_text(yaml.safe_dump(facts, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    return path
+
+
+def _steps(old: Contract, new: Contract) -> Iterator[dict[str, Any]]:
+    before = {column.id: column for column in old.columns}
+    after = {column.id: column for column in new.columns}
+    for id_ in sorted(before.keys() - after.keys()):
+        yield {"drop": before[id_].name}
+    for id_ in sorted(before.keys() & after.keys()):
+        yield from _changes(before[id_], after[id_])
+    for id_ in sorted(after.keys() - before.keys()):
+        yield {"add": after[id_].name}
+
+
+def _changes(old: Column, new: Column) -> Iterator[dict[str, Any]]:
+    if old.type != new.type:
+        yield {"retype": old.name, "to": new.type}
+    if old.unit != new.unit:
+        factor = _FACTORS.get((old.unit or "", new.unit or ""), 0)
+        yield {"convert": old.name, "to": new.name, "unit": new.unit, "factor": factor}
+    elif old.name != new.name:
+        yield {"rename": old.name, "to": new.name}

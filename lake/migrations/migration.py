@@ -1,0 +1,132 @@
+"""A migration: its file, read and held against the two contracts that it leads from and to."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import yaml
+
+from ranklake.lake.contracts.model import Contract
+from ranklake.lake.migrations.steps import MigrationError, Shapes, Step, shape_of, step_of
+
+_KEYS: Final = {"number": int, "name": str, "table": str, "from": int, "to": int, "digests": dict, "steps": list}
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One migration.
+
+    Attributes
+    ----------
+    number, name
+        As in its file's name, ``0003_examples.yaml``.
+    table, from_version, to_version
+        Which table's contract, and from which version to which; the second is the next.
+    from_digest, to_digest
+        What `ranklake.lake.contracts.freeze.contract_digest` says of both contracts.
+    steps
+        In their order.
+    sha256
+        Of the file's bytes.
+    path
+        The file.
+    """
+
+    number: int
+    name: str
+    table: str
+    from_version: int
+    to_version: int
+    from_digest: str
+    to_digest: str
+    steps: tuple[Step, ...]
+    sha256: str
+    path: str
+
+    @property
+    def is_metadata_only(self) -> bool:
+        """Whether no stored file has to be written anew."""
+        return all(step.keeps_rows_as_they_are for step in self.steps)
+
+    @property
+    def drops(self) -> tuple[str, ...]:
+        """Columns whose values go for good."""
+        return tuple(step.column for step in self.steps if step.drops)
+
+    @property
+    def label(self) -> str:
+        """Number and name."""
+        return f"{self.number:04d}_{self.name}"
+
+    def forward(self, rows: pa.Table) -> pa.Table:
+        """Return rows of the earlier contract as those of the later. Raises an Arrow error if a value does not fit."""
+        for step in self.steps:
+            rows = step.rows(rows)
+        return rows
+
+    def back(self, rows: pa.Table) -> pa.Table:
+        """Return rows of the later contract as rows of the earlier; dropped columns stay away. Raises likewise."""
+        for step in reversed(self.steps):
+            rows = step.undone(rows)
+        return rows
+
+
+def read_migration(path: Path) -> Migration:
+    """Read a migration's file. Raises `MigrationError`: ``file: what; mend``."""
+    where = str(path)
+    raw = path.read_bytes()
+    try:
+        facts: Any = yaml.safe_load(raw)
+    except yaml.YAMLError as error:
+        raise MigrationError(f"no YAML ({type(error).__name__})", where=where, mend="correct the file") from error
+    if not isinstance(facts, dict) or facts.keys() != _KEYS.keys():
+        raise MigrationError("other keys than a migration has", where=where, mend=f"write {', '.join(_KEYS)}")
+    for key, type_ in _KEYS.items():
+        if not isinstance(facts[key], type_) or isinstance(facts[key], bool):
+            raise MigrationError(f"{key} is no {type_.__name__}", where=where, mend="correct it")
+    digests = facts["digests"]
+    if digests.keys() != {"from", "to"}:
+        raise MigrationError("digests are not from and to", where=where, mend="draft it with: ranklake migrate new")
+    found = Migration(
+        facts["number"],
+        facts["name"],
+        facts["table"],
+        facts["from"],
+        facts["to"],
+        str(digests["from"]),
+        str(digests["to"]),
+        tuple(step_of(one, where) for one in facts["steps"]),
+        hashlib.sha256(raw).hexdigest(),
+        where,
+    )
+    if path.stem != found.label:
+        raise MigrationError(f"the file is not named {found.label}.yaml", where=where, mend="rename it")
+    if found.to_version != found.from_version + 1:
+        raise MigrationError("a migration leads to the next version", where=where, mend="write one for each version")
+    return found
+
+
+def shapes_after(steps: Sequence[Step], old: Contract, new: Contract) -> Shapes:
+    """Return the columns that steps make of a contract's. Raises `MigrationError` where a step cannot be."""
+    shapes = {column.name: shape_of(column) for column in old.columns}
+    after = {column.name: shape_of(column) for column in new.columns}
+    for step in steps:
+        shapes = step.shapes(shapes, after)
+    return shapes
+
+
+def hold(migration: Migration, old: Contract, new: Contract) -> None:
+    """Raise `MigrationError` where a migration does not lead from one contract to the other."""
+    meant = {column.id: shape_of(column) for column in new.columns}
+    try:
+        found = {shape.id: shape for shape in shapes_after(migration.steps, old, new).values()}
+    except MigrationError as error:
+        raise MigrationError(error.what, where=migration.path, mend=error.mend) from None
+    for id_ in sorted(meant.keys() | found.keys()):
+        if meant.get(id_) != found.get(id_):
+            one = meant.get(id_) or found[id_]
+            what = f"its steps do not lead to version {migration.to_version} of {migration.table}: column {one.name}"
+            raise MigrationError(what, where=migration.path, mend="draft it again with: ranklake migrate new")

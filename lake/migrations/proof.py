@@ -1,0 +1,116 @@
+"""Proves what a migration did, by reading the files of before beside those that it made of them."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.lake.migrations.register import last_applied
+from ranklake.lake.migrations.registry import load_migrations
+from ranklake.lake.migrations.rewriting import stored_rows
+from ranklake.lake.migrations.steps import Convert, MigrationError
+from ranklake.lake.plans.plan import read_plan
+
+if TYPE_CHECKING:
+    from ranklake.lake.migrations.migration import Migration
+    from ranklake.lake.storage.store import Lake
+
+_KEY = ("incarnation", "segment", "slot")
+
+
+@dataclass(slots=True)
+class Proof:
+    """What was compared, and what is wrong.
+
+    Attributes
+    ----------
+    migration, table, plan
+        Which migration, of which table, by which plan.
+    files, rows
+        Files that were compared with those of before, and their rows.
+    gone
+        Files that cannot be compared any more: one of the two was merged or vacuumed.
+    untouched
+        Columns that have the very values that they had.
+    ranges
+        Least and greatest value of converted columns, before and after.
+    faults
+        What is wrong, a line each.
+    """
+
+    migration: str
+    table: str
+    plan: int
+    files: int = 0
+    rows: int = 0
+    gone: int = 0
+    untouched: set[str] = field(default_factory=set)
+    ranges: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+
+
+def verify(lake: "Lake", table: str) -> Proof:
+    """Prove the migration of a table that was applied last. Raises `MigrationError` where there is none."""
+    row = last_applied(lake, table)
+    plan = read_plan(lake, row["plan"]) if row is not None else None
+    one = next((one for one in load_migrations() if row is not None and one.number == row["number"]), None)
+    if plan is None or one is None:
+        raise MigrationError(f"no migration of {table} was applied", where=table, mend="see the table migrations")
+    proof = Proof(one.label, table, plan.number)
+    before = {gone["path"]: gone for gone in plan.body["remove"].get(table, [])}
+    after = {made["path"]: made for made in plan.body["add"]}
+    for old, new in plan.body["facts"]["pairs"]:
+        facts = after[new]
+        made = {**facts, "num_records": facts["rows"], "date": facts["partition"]}
+        if not all(lake.fs.exists(lake.path("tables", table, path)) for path in (old, new)):
+            proof.gone += 1
+            continue
+        _compare(proof, one, stored_rows(lake, table, before[old]), stored_rows(lake, table, made))
+    return proof
+
+
+def _compare(proof: Proof, one: "Migration", old: pa.Table, new: pa.Table) -> None:
+    proof.files += 1
+    proof.rows += new.num_rows
+    if old.num_rows != new.num_rows:
+        proof.faults.append(f"{old.num_rows} rows became {new.num_rows}")
+        return
+    touched = {name for step in one.steps for name in step.touched}
+    expected = one.forward(old)
+    if set(_KEY) <= {*expected.column_names} & {*new.column_names}:
+        expected, new = (rows.sort_by([(name, "ascending") for name in _KEY]) for rows in (expected, new))
+    for name in expected.column_names:
+        if name not in new.column_names:
+            if expected[name].null_count < expected.num_rows:
+                proof.faults.append(f"column {name} is lost")
+        elif not _plain(expected[name]).equals(_plain(new[name])):
+            proof.faults.append(f"column {name} has other values than it should")
+        elif name in old.column_names and name not in touched:
+            proof.untouched.add(name)
+    for name, ends in _ranges(one, old, new):
+        said = proof.ranges.setdefault(name, ends)
+        proof.ranges[name] = {which: _wider(said[which], ends[which]) for which in ends}
+
+
+def _ranges(one: "Migration", old: pa.Table, new: pa.Table) -> Iterator[tuple[str, dict[str, list[float]]]]:
+    for step in one.steps:
+        if not isinstance(step, Convert) or step.column not in old.column_names or step.to not in new.column_names:
+            continue
+        if old[step.column].null_count < old.num_rows:
+            yield step.to, {"before": _extremes(old[step.column]), "after": _extremes(new[step.to])}
+
+
+def _extremes(values: pa.ChunkedArray) -> list[float]:
+    found: Mapping[str, Any] = pc.min_max(values).as_py()
+    return [found["min"], found["max"]]
+
+
+def _wider(one: list[float], other: list[float]) -> list[float]:
+    return [min(one[0], other[0]), max(one[1], other[1])]
+
+
+def _plain(values: pa.ChunkedArray) -> pa.Array:
+    whole = values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
+    return whole.combine_chunks()

@@ -1,0 +1,111 @@
+"""One task of a migration: a data file in, the same rows under the other contract out.
+
+A file that is done is noted beside the lake's tables (`migrating/`), so that a killed migration goes on where it was.
+Such a note is a hint: the file that it names is looked for before a plan names it.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ranklake.lake.contracts.model import Contract
+from ranklake.lake.delta.data_file import DataFile
+from ranklake.lake.delta.integrity import reading, refuse_damaged
+from ranklake.lake.delta.parquet import write_partition
+from ranklake.lake.storage.store import Lake
+
+if TYPE_CHECKING:
+    from ranklake.lake.migrations.migration import Migration
+
+NOTES: Final = "migrating"
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """A task: one data file.
+
+    Attributes
+    ----------
+    lake_uri, storage
+        Where to read and write.
+    target
+        Contract of the rows that are written.
+    migration, backwards
+        By which steps; backwards to undo them.
+    number
+        Plan that this is for; a later one may carry it out, if an ingest is faster.
+    file
+        Row of `ranklake.lake.delta.commit.files`: path, size_bytes, num_records, date.
+    source
+        To undo: the file of before with the very rows of `file`, as a plan names it; None if there is none.
+    """
+
+    lake_uri: str
+    storage: dict[str, str]
+    target: Contract
+    migration: "Migration"
+    backwards: bool
+    number: int
+    file: Mapping[str, Any]
+    source: Mapping[str, Any] | None = None
+
+
+def rewrite(task: Rewrite) -> DataFile:
+    """Write a file anew and note it. Raises `DamagedFileError`, and Arrow's error where a value does not fit.
+
+    Repeatable: files of an earlier try are orphans that no commit names.
+    """
+    lake = Lake.open(task.lake_uri, task.storage)
+    if task.source is not None:
+        moved = stored_rows(lake, task.target.table, task.source)
+    else:
+        rows = stored_rows(lake, task.target.table, task.file)
+        moved = task.migration.back(rows) if task.backwards else task.migration.forward(rows)
+    made = write_partition(lake, task.target, moved, task.file["date"], task.number)
+    facts = {**asdict(made), "partition": made.partition.isoformat()}
+    lake.put_if_absent(note_of(task.migration, task.file["path"], backwards=task.backwards), json.dumps(facts).encode())
+    return made
+
+
+def stored_rows(lake: Lake, table: str, file: Mapping[str, Any]) -> pa.Table:
+    """Return the rows of a data file as it has them, text with its dictionaries. Raises `DamagedFileError`."""
+    refuse_damaged(lake, table, [file])
+    path = lake.path("tables", table, file["path"])
+    with lake.open_file(path, file["size_bytes"]) as source, reading(table, file):
+        footer = pq.read_metadata(source)
+        texts = _dictionaries(footer)
+        return pq.ParquetFile(source, metadata=footer, read_dictionary=texts).read(use_threads=False)
+
+
+def noted(lake: Lake, migration: "Migration", path: str, *, backwards: bool) -> DataFile | None:
+    """Return what an earlier try made of a file, if it is still there."""
+    try:
+        facts = json.loads(lake.fs.cat_file(lake.path(note_of(migration, path, backwards=backwards))))
+        made = DataFile(**{**facts, "partition": date.fromisoformat(facts["partition"])})
+        size = lake.fs.info(lake.path("tables", made.table, made.path))["size"]
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return made if size == made.size_bytes else None
+
+
+def note_of(migration: "Migration", path: str, *, backwards: bool) -> str:
+    """Return the name of a note."""
+    return f"{folder_of(migration, backwards=backwards)}/{path.replace('/', '~')}.json"
+
+
+def folder_of(migration: "Migration", *, backwards: bool) -> str:
+    """Return the folder of a migration's notes."""
+    return f"{NOTES}/{migration.label}~{migration.sha256[:12]}~{'back' if backwards else 'forth'}"
+
+
+def _dictionaries(footer: pq.FileMetaData) -> list[str]:
+    if not footer.num_row_groups:
+        return []
+    group = footer.row_group(0)
+    columns = map(group.column, range(footer.num_columns))
+    return [one.path_in_schema for one in columns if one.physical_type == "BYTE_ARRAY" and one.has_dictionary_page]

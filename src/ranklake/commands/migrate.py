@@ -1,0 +1,159 @@
+"""``ranklake migrate``."""
+
+import getpass
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from ranklake.commands.context import with_context
+from ranklake.commands.options import dask_option, json_option, lake_option
+from ranklake.context import Context
+from ranklake.lake.governance import lifecycle
+from ranklake.lake.migrations import draft as drafting
+from ranklake.lake.migrations import migrate as migrations
+from ranklake.lake.migrations.dependents import dependents
+from ranklake.lake.migrations.proof import verify as prove
+from ranklake.lake.migrations.register import MIGRATIONS
+from ranklake.views.json_output import show_json
+from ranklake.views.progress import progress_bar
+from ranklake.views.tell import tell
+
+_by = click.option(
+    "--by", metavar="NAME", default=getpass.getuser, help="Who does it, for the audit trail; default: your login name."
+)
+_alone = click.option("--single-operator", is_flag=True, help="One person approves and applies; the trail says so.")
+
+
+@click.group()
+def migrate() -> None:
+    """Bring stored tables to the contracts of this release, and back."""
+
+
+@migrate.command()
+@click.argument("table", required=False)
+@lake_option
+@json_option
+@with_context
+def plan(context: Context, table: str | None, *, as_json: bool) -> int:
+    """Show the migrations that are due: steps, rows, bytes, time, and what depends on the columns. Changes nothing."""
+    found = [(one, list(dependents(one.migration))) for one in migrations.due(context.open_lake(), table)]
+    if as_json:
+        show_json([{**one.plain(), "dependents": [asdict(other) for other in others]} for one, others in found])
+        return 0
+    if not found:
+        click.echo("nothing is due: every table has the contract of this release")
+    for one, others in found:
+        what = one.migration
+        size = "metadata only" if not one.files else f"{one.rows:,} rows in {one.files:,} files, {one.bytes:,} bytes"
+        versions = f"{what.from_version} -> {what.to_version}"
+        click.echo(f"{what.label}: {what.table} {versions}, {size}, {one.cpu_s:.1f} CPU-s")
+        for step in what.steps:
+            click.echo(f"  {step.text}")
+        for other in others:
+            click.echo(f"  {other.kind} {other.name} {'breaks' if other.breaks else 'goes on'}: it uses {other.column}")
+        if one.proposal:
+            click.echo(f"  values go: approve with ranklake migrate approve {one.proposal} --by NAME")
+    return 0
+
+
+@migrate.command()
+@click.argument("proposal")
+@_by
+@_alone
+@click.option("--reason", help="Why, for the audit trail.")
+@lake_option
+@json_option
+@with_context
+def approve(
+    context: Context, proposal: str, by: str, reason: str | None, *, single_operator: bool, as_json: bool
+) -> int:
+    """Approve a migration that drops values. Another person applies it."""
+    found, fresh = lifecycle.approve(
+        context.open_lake(), MIGRATIONS, proposal, by, reason, single_operator=single_operator
+    )
+    if as_json:
+        show_json({"proposal": found.name, "migration": found.label, "state": found.state, "fresh": fresh})
+    else:
+        click.echo(f"{found.label} is {found.state}" + ("" if fresh else " already"))
+    return 0
+
+
+@migrate.command()
+@click.argument("table", required=False)
+@_by
+@_alone
+@lake_option
+@dask_option
+@json_option
+@with_context
+def apply(context: Context, table: str | None, by: str, *, single_operator: bool, as_json: bool) -> int:
+    """Carry out what is due, one commit a table and migration. If it is killed, the next call goes on."""
+    lake = context.open_lake()
+    with context.workers() as workers, progress_bar("migrate") as progress:
+        done = migrations.apply(lake, workers, by, table, single_operator=single_operator, progress=progress)
+    _show(done, as_json=as_json, verb="applied")
+    return 0
+
+
+@migrate.command()
+@click.argument("table")
+@_by
+@lake_option
+@dask_option
+@json_option
+@with_context
+def undo(context: Context, table: str, by: str, *, as_json: bool) -> int:
+    """Undo the migration of a table that was applied last. Then go on with the release before."""
+    lake = context.open_lake()
+    with context.workers() as workers, progress_bar("migrate") as progress:
+        done = migrations.undo(lake, workers, by, table, progress=progress)
+    _show([done], as_json=as_json, verb="undone")
+    return 0
+
+
+def _show(done: list[migrations.Done], *, as_json: bool, verb: str) -> None:
+    if as_json:
+        show_json([asdict(one) for one in done])
+        return
+    for one in done:
+        rows = f"{one.rows:,} rows written, plan {one.plan}"
+        click.echo(f"{one.label} {verb}: {one.table} has version {one.version}, {rows}")
+    if not done:
+        click.echo("nothing is due: every table has the contract of this release")
+
+
+@migrate.command()
+@click.argument("table")
+@lake_option
+@json_option
+@with_context
+def verify(context: Context, table: str, *, as_json: bool) -> int:
+    """Compare what the last migration of a table made with the files of before, while they are kept.
+
+    Exits 1 if anything differs from what the migration says.
+    """
+    found = prove(context.open_lake(), table)
+    if as_json:
+        show_json({**asdict(found), "untouched": sorted(found.untouched)})
+        return 1 if found.faults else 0
+    click.echo(
+        f"{found.migration}, plan {found.plan}: {found.rows:,} rows in {found.files:,} files compared, "
+        f"{len(found.untouched)} columns are as they were, {found.gone:,} files cannot be compared any more"
+    )
+    for name, ends in sorted(found.ranges.items()):
+        said = " became ".join(f"{low:g} to {high:g}" for low, high in (ends["before"], ends["after"]))
+        click.echo(f"  {name}: {said}")
+    for fault in found.faults:
+        tell(fault, err=True)
+    return 1 if found.faults else 0
+
+
+@migrate.command()
+@click.argument("table")
+@click.argument("name")
+@click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="Where; default the packaged ones.")
+def new(table: str, name: str, folder: Path | None) -> None:
+    """Draft the migration to the newest contract version of TABLE, from what the two contracts differ in."""
+    path = drafting.draft(table, name, folder)
+    click.echo(f"wrote {path}; read it, correct it, then: python -m ranklake.lake.migrations")

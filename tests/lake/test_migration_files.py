@@ -1,0 +1,191 @@
+"""Files of migrations: what each may say, how they are numbered, and what lint refuses."""
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+import yaml
+from changed_contracts import ChangedContracts
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ranklake.lake.contracts.load import contract, load_contracts
+from ranklake.lake.contracts.model import Column
+from ranklake.lake.migrations import registry
+from ranklake.lake.migrations.migration import Migration, hold, read_migration
+from ranklake.lake.migrations.steps import Add, Convert, Drop, MigrationError, Rename, Retype, step_of
+
+
+@pytest.fixture
+def changed(tmp_path, monkeypatch):
+    """Return contracts and migrations that a test may edit; those of today are back when it ends."""
+    contracts = ChangedContracts(tmp_path / "contracts", monkeypatch)
+    yield contracts
+    contracts.earlier()
+
+
+def test_every_released_version_has_its_migration():
+    """What lint holds the packaged migrations to."""
+    assert list(registry.problems(load_contracts())) == []
+
+
+def test_a_version_without_its_migration_is_found(changed):
+    """A contract version that nobody wrote a migration for does not pass lint."""
+    changed.add("steps", id=900, name="late", type="string")
+    assert next(registry.problems({"steps": contract("steps")})) == (
+        "version 2 of steps has no migration; run: ranklake migrate new steps"
+    )
+
+
+@pytest.mark.parametrize(
+    ("edit", "what"),
+    [
+        ({"number": 3}, "the file is not named"),
+        ({"to": 3}, "leads to the next version"),
+        ({"steps": [{"renam": "a", "to": "b"}]}, "no kind of step; did you mean 'rename'"),
+        ({"steps": [{"rename": "a"}]}, "rename lacks to"),
+        ({"steps": [{"rename": "a", "to": 3}]}, "to of rename is no str"),
+        ({"steps": [{"drop": "a", "too": "b"}]}, "drop has no key 'too'"),
+        ({"steps": "none"}, "steps is no list"),
+        ({"digests": {}}, "digests are not from and to"),
+        ({"number": True}, "number is no int"),
+    ],
+)
+def test_a_file_that_is_no_migration_is_named(tmp_path, edit, what):
+    """The error names the file and the mend."""
+    facts = yaml.safe_load((registry.FOLDER / "0001_segments_say_who_signed.yaml").read_text())
+    path = tmp_path / "0001_segments_say_who_signed.yaml"
+    path.write_text(yaml.safe_dump({**facts, **edit}))
+    with pytest.raises(MigrationError, match=what) as raised:
+        read_migration(path)
+    assert str(path) in str(raised.value)
+
+
+def test_gaps_and_forks_are_refused(changed):
+    """Numbers have no holes, and no version of a table is left twice."""
+    changed.migrate("steps", lambda facts: facts["columns"].append(column(900)))
+    last = registry.load_migrations()[-1]
+    path = registry.FOLDER / f"{last.label}.yaml"
+    text = path.read_text()
+    gap = registry.FOLDER / "0005_steps_2.yaml"
+    gap.write_text(text.replace("number: 3", "number: 5"))
+    with pytest.raises(MigrationError, match="migration 4 is missing"):
+        registry.load_migrations()
+    gap.unlink()
+    fork = registry.FOLDER / "0003_another.yaml"
+    fork.write_text(text.replace("name: steps_2", "name: another"))
+    with pytest.raises(MigrationError, match="two migrations have number 3"):
+        registry.load_migrations()
+    fork.rename(registry.FOLDER / "0004_another.yaml")
+    (registry.FOLDER / "0004_another.yaml").write_text(text.replace("steps_2", "another").replace(": 3", ": 4"))
+    with pytest.raises(MigrationError, match="begins at version 1 of steps, and the one before ends at 2"):
+        registry.load_migrations()
+
+
+def column(id_, name="late", type_="string", **facts):
+    """Return a column of a document."""
+    return {"id": id_, "name": name, "type": type_, "class": "operational", "doc": "Later.", **facts}
+
+
+def table_of(*columns):
+    """Return the contract of ``steps`` with other columns: (id, name, type, unit)."""
+    made = tuple(Column(id_, name, type_, "operational", "-", unit=unit) for id_, name, type_, unit in columns)
+    return replace(contract("steps"), columns=made, checks=(), sort=(), grain=(), partition=())
+
+
+@pytest.mark.parametrize(
+    ("steps", "what"),
+    [
+        ([{"rename": "a", "to": "b"}, {"rename": "b", "to": "a"}], "'b' is taken"),  # a cycle
+        ([{"retype": "b", "to": "int32"}], "not every int64 is a int32"),
+        ([{"retype": "a", "to": "string"}], "not every float32 is a string"),
+        ([{"convert": "b", "to": "b", "unit": "s", "factor": 0.001}], "would lose fractions"),
+        ([{"convert": "a", "to": "a", "unit": "s", "factor": 0}], "loses every value"),
+        ([{"convert": "a", "to": "b", "unit": "s", "factor": 2}], "'b' is taken"),
+        ([{"drop": "c"}], "no column 'c'"),
+        ([{"add": "a"}], "is there already"),
+        ([{"add": "c"}], "is not in the next contract"),
+        ([{"rename": "a", "to": "c"}], "do not lead to version 2 of steps"),
+    ],
+)
+def test_what_a_migration_must_not_do_is_refused(steps, what):
+    """Cycles, narrowing, lost fractions, columns that are not there, and steps that lead elsewhere."""
+    same = table_of((20, "a", "float32", "ms"), (21, "b", "int64", "ns"))
+    made = tuple(step_of(one, "file") for one in steps)
+    with pytest.raises(MigrationError, match=what):
+        hold(Migration(1, "m", "steps", 1, 2, "", "", made, "", "file"), same, same)
+
+
+WIDER = {"int32": ("int64", "float64"), "float32": ("float64",)}
+VALUES = {
+    "int32": st.integers(-1000, 1000),
+    "int64": st.integers(-(2**40), 2**40),
+    "float32": st.floats(-1000, 1000, width=32),
+    "float64": st.floats(-1000, 1000),
+}
+ARROW = {"int32": pa.int32(), "int64": pa.int64(), "float32": pa.float32(), "float64": pa.float64()}
+
+
+@st.composite
+def histories(draw):
+    """Draw columns with values, and some changes to them; return rows, steps, and what plain Python makes of them."""
+    columns = {}
+    for name in ("a", "b", "c"):
+        type_ = draw(st.sampled_from(sorted(VALUES)))
+        columns[name] = (type_, draw(st.lists(st.none() | VALUES[type_], min_size=3, max_size=3)))
+    rows = pa.table({name: pa.array(values, ARROW[type_]) for name, (type_, values) in columns.items()})
+    steps, spare = [], iter("uvwxyz")
+    for _ in range(draw(st.integers(1, 6))):
+        if not columns:
+            break
+        name = draw(st.sampled_from(sorted(columns)))
+        type_, values = columns.pop(name)
+        kinds = ["rename", "convert", "drop", *(["retype"] if type_ in WIDER else [])]
+        kind = draw(st.sampled_from(kinds))
+        other = next(spare)
+        if kind == "rename":
+            steps.append(Rename(name, other))
+            columns[other] = (type_, values)
+        elif kind == "retype":
+            wide = draw(st.sampled_from(WIDER[type_]))
+            steps.append(Retype(name, wide))
+            whole = values if wide == "int64" else [None if value is None else float(value) for value in values]
+            columns[name] = (wide, whole)
+        elif kind == "convert":
+            factor = draw(st.sampled_from([2, 3] if type_.startswith("int") else [0.5, 1000, 0.001]))
+            steps.append(Convert(name, other, "s", factor))
+            columns[other] = (type_, [None if value is None else value * factor for value in values])
+        else:
+            steps.append(Drop(name))
+    return rows, steps, columns
+
+
+def alike(found, values, tolerance):
+    """Say whether a column has values, NULL where they are None."""
+    pairs = zip(found.to_pylist(), values, strict=True)
+    return all(one is other if other is None else one == pytest.approx(other, rel=tolerance) for one, other in pairs)
+
+
+@settings(deadline=None, max_examples=60)
+@given(histories())
+def test_any_history_of_changes_is_what_plain_python_makes_of_it(history):
+    """Renamed, widened, converted, dropped, in whatever order: names, types and values are the oracle's."""
+    rows, steps, expected = history
+    one = Migration(1, "m", "steps", 1, 2, "", "", tuple(steps), "", "file")
+    found = one.forward(rows)
+    assert sorted(found.column_names) == sorted(expected)
+    for name, (type_, values) in expected.items():
+        assert found[name].type == ARROW[type_]
+        assert alike(found[name], values, 1e-6)
+    back = one.back(found)
+    dropped = rows.num_columns - back.num_columns
+    assert dropped == sum(step.drops for step in steps)
+    for name in back.column_names:
+        assert alike(back[name], rows[name].to_pylist(), 1e-5)
+
+
+def test_a_column_that_a_file_lacks_stays_away():
+    """Files do not hold columns without values; no step makes one."""
+    rows = pa.table({"a": [1.0]})
+    steps = (Rename("x", "y"), Drop("z"), Retype("q", "float64"), Convert("m", "n", "s", 2), Add("new"))
+    assert Migration(1, "m", "steps", 1, 2, "", "", steps, "", "f").forward(rows).equals(rows)

@@ -1,0 +1,329 @@
+"""Migrations of a lake: stored rows come to the next contract and back, once, whoever dies on the way."""
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pyarrow as pa
+import pytest
+from bringing import adds_up, bring
+from changed_contracts import ChangedContracts
+from deltalake import DeltaTable
+from segments import DAY, put_segment, step_rows
+
+from ranklake.lake.audit.trail import trail
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.read import read
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.governance import lifecycle
+from ranklake.lake.governance.proposals import NotApprovedError, SameOperatorError
+from ranklake.lake.maintenance.run import upkeep
+from ranklake.lake.migrations import migrate, registry, rewriting
+from ranklake.lake.migrations.migration import read_migration
+from ranklake.lake.migrations.proof import verify
+from ranklake.lake.migrations.register import MIGRATIONS
+from ranklake.lake.migrations.steps import MigrationError
+from ranklake.lake.plans import ledger
+from ranklake.lake.plans.plan import RefusedPlanError
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.query.sql import query
+from ranklake.lake.storage.store import Lake
+
+
+@pytest.fixture
+def changed(tmp_path, monkeypatch):
+    """Return contracts and migrations that a test may edit; those of today are back when it ends."""
+    contracts = ChangedContracts(tmp_path / "contracts", monkeypatch)
+    yield contracts
+    contracts.earlier()
+
+
+def column(facts, name):
+    """Return a column of a table's document."""
+    return next(one for one in facts["columns"] if one["name"] == name)
+
+
+def rename(facts, old="tokens", new="tokens_seen"):
+    """Give a column another name, wherever the document has it."""
+    column(facts, old).update(name=new)
+    for check in facts.get("checks", []):
+        check["columns"] = [new if name == old else name for name in check.get("columns", [])]
+
+
+def convert(facts):
+    """Have the step's time in milliseconds."""
+    rename(facts, "step_time_s", "step_time_ms")
+    column(facts, "step_time_ms").update(unit="ms")
+
+
+def retype(facts):
+    """Widen the loss."""
+    column(facts, "loss").update(type="float64")
+
+
+def drop(facts, name="loss"):
+    """Let a column go."""
+    gone = column(facts, name)
+    facts["columns"].remove(gone)
+    tomb = {"id": gone["id"], "name": name, "type": gone["type"], "retired_in": facts["version"] + 1, "reason": "-"}
+    facts.setdefault("retired", []).append(tomb)
+    facts["checks"] = [one for one in facts.get("checks", []) if name not in one.get("columns", [])]
+
+
+def rows_of(lake, *names):
+    """Return columns of ``steps`` in the order of their keys."""
+    rows = read(lake, contract("steps"), ["incarnation", "segment", "slot", *names])
+    return rows.sort_by([("incarnation", "ascending"), ("segment", "ascending"), ("slot", "ascending")])
+
+
+def apply(lake, **options):
+    """Apply what is due."""
+    return migrate.apply(lake, InProcess(), "Ada", **options)
+
+
+def test_rows_come_along_and_go_back(lake, spool, changed):
+    """A rename, a unit and a type in one migration: rows of before and after mean the same; undo gives them back."""
+    put_segment(spool, step_rows(50))
+    bring(lake, spool)
+    before = rows_of(lake, "tokens", "step_time_s", "loss")
+    put_segment(spool, step_rows(20, segment=1), rows_before=50)  # of the older writer, ingested afterwards
+
+    def change(facts):
+        rename(facts)
+        convert(facts)
+        retype(facts)
+
+    changed.migrate("steps", change, factor=1000)
+    (due,) = migrate.due(lake)
+    assert (due.files, due.rows) == (1, 50)
+    (done,) = apply(lake)
+    assert (done.table, done.version, done.rows) == ("steps", 2, 50)
+    assert list(migrate.due(lake)) == []
+    assert bring(lake, spool).rows_stored == 20
+    after = rows_of(lake, "tokens_seen", "step_time_ms", "loss")
+    assert after["tokens_seen"].to_pylist() == [1024] * 70
+    expected = [value * 1000 for value in before["step_time_s"].to_pylist()]
+    assert after["step_time_ms"].to_pylist()[:50] == pytest.approx(expected, rel=1e-6)
+    assert after["loss"].type == "double"
+    assert after["loss"].to_pylist()[:50] == before["loss"].to_pylist()
+    assert query(lake, "SELECT avg(step_time_ms) AS t FROM steps")["t"][0].as_py() == pytest.approx(1000, rel=0.2)
+    adds_up(lake, spool)
+    proof = verify(lake, "steps")
+    assert (proof.files, proof.rows, proof.gone, proof.faults) == (1, 50, 0, [])
+    assert {"run", "slot", "ts", "step"} <= proof.untouched
+    ends = proof.ranges["step_time_ms"]
+    assert ends["after"] == pytest.approx([1000 * one for one in ends["before"]])
+    upkeep(lake, InProcess())
+    migrate.undo(lake, InProcess(), "Ada", "steps")
+    changed.earlier()
+    back = rows_of(lake, "tokens", "step_time_s", "loss")
+    assert back["loss"].to_pylist()[:50] == before["loss"].to_pylist()
+    assert back["step_time_s"].to_pylist()[:50] == pytest.approx(before["step_time_s"].to_pylist(), rel=1e-6)
+    assert back["tokens"].to_pylist() == [1024] * 70
+    adds_up(lake, spool)
+
+
+class KilledError(BaseException):
+    """Stands for SIGKILL: nothing in between may catch it."""
+
+
+class Killer:
+    """Kills whoever writes, before or after what it writes for the n-th time."""
+
+    def __init__(self, monkeypatch):
+        self.moments, self.last = 0, 0
+        for owner, name in ((Lake, "put_if_absent"), (rewriting, "write_partition"), (ledger, "swap")):
+            monkeypatch.setattr(owner, name, self.mortal(getattr(owner, name)))
+
+    def mortal(self, work):
+        """Return a function that may die before or after its work."""
+
+        def carried_out(*args, **options):
+            self.tick()
+            done = work(*args, **options)
+            self.tick()
+            return done
+
+        return carried_out
+
+    def tick(self):
+        """Let a moment pass."""
+        self.moments += 1
+        if self.moments == self.last:
+            raise KilledError
+
+    def survives(self, work):
+        """Try it once more, and die a moment later than the time before; return whether it came to its end."""
+        self.moments, self.last = 0, self.last + 1
+        try:
+            work()
+        except KilledError:
+            return False
+        except MigrationError as error:
+            return "to undo" in str(error)  # whoever came first finished it
+        return True
+
+
+@pytest.mark.parametrize("way", ["forth", "back"])
+def test_whoever_dies_anywhere_the_next_goes_on(lake, spool, changed, monkeypatch, way):
+    """Killed before or after each file, note, plan and commit that it writes, a migration ends as one that was not."""
+    for segment in range(2):
+        rows = step_rows(20, segment=segment, start=DAY + timedelta(days=segment))
+        put_segment(spool, rows, rows_before=20 * segment)
+    bring(lake, spool)
+    changed.migrate("steps", rename)
+    if way == "back":
+        apply(lake)
+    with monkeypatch.context() as patch:
+        killer = Killer(patch)
+        work = (lambda: apply(lake)) if way == "forth" else (lambda: migrate.undo(lake, InProcess(), "Ada", "steps"))
+        while not killer.survives(work):
+            killer.last, last = 0, killer.last
+            found = query(lake, "SELECT * FROM steps")  # a reader meanwhile: all of one, or all of the other
+            assert ("tokens" in found.column_names) != ("tokens_seen" in found.column_names)
+            assert found.num_rows == 40
+            killer.last = last
+    assert killer.last > 7
+    if way == "back":
+        changed.earlier()
+    name = "tokens_seen" if way == "forth" else "tokens"
+    assert rows_of(lake, name)[name].to_pylist() == [1024] * 40
+    states = read(lake, contract("migrations"), ["status", "plan"]).sort_by("plan")["status"].to_pylist()
+    assert states == ["applied", "reverted"][: 1 if way == "forth" else 2]
+    adds_up(lake, spool)
+
+
+def test_rows_that_come_meanwhile_are_taken_along(lake, spool, changed, monkeypatch):
+    """An older driver that ingests during the rewrite takes the number; its rows are in the next plan, and once."""
+    put_segment(spool, step_rows(20))
+    bring(lake, spool)
+    others = [step_rows(10, segment=segment) for segment in (1, 2)]
+    changed.migrate("steps", rename)
+    rewritten = []
+
+    def slow(task, work=rewriting.rewrite):
+        rewritten.append(task.file["path"])
+        if others:
+            changed.earlier()
+            put_segment(spool, others.pop(0), rows_before=20 + 10 * (1 - len(others)))
+            bring(lake, spool)
+            changed.later()
+        return work(task)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(migrate, "rewrite", slow)
+        (done,) = apply(lake)
+    assert len(rewritten) == len(set(rewritten)) == 3  # no file twice
+    assert (done.rows, done.plan) == (40, 4)
+    assert rows_of(lake, "tokens_seen")["tokens_seen"].to_pylist() == [1024] * 40
+    assert bring(lake, spool).plans == []
+    adds_up(lake, spool)
+
+
+def test_two_that_apply_at_once_do_it_once(lake, spool, changed):
+    """One of two threads carries it out, or both help; there is one plan, and one row of the table migrations."""
+    put_segment(spool, step_rows(20))
+    bring(lake, spool)
+    changed.migrate("steps", rename)
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(lambda _: apply(Lake.open(lake.uri)), range(2)))
+    assert sum(map(len, results)) >= 1
+    assert len(rows_of(lake, "tokens_seen")) == 20
+    assert read(lake, contract("migrations"), ["status"])["status"].to_pylist() == ["applied"]
+    adds_up(lake, spool)
+
+
+def test_values_go_only_by_approval_and_come_back(lake, spool, changed):
+    """A drop is approved by one and applied by another; undo reads the dropped values from the files of before."""
+    put_segment(spool, step_rows(20))
+    bring(lake, spool)
+    losses = rows_of(lake, "loss")["loss"].to_pylist()
+    changed.migrate("steps", drop)
+    (due,) = migrate.due(lake)
+    with pytest.raises(NotApprovedError):
+        apply(lake)
+    lifecycle.approve(lake, MIGRATIONS, due.proposal, "Ada")
+    with pytest.raises(SameOperatorError):
+        apply(lake)
+    assert len(migrate.apply(lake, InProcess(), "Otto")) == 1
+    assert "loss" not in query(lake, "SELECT * FROM steps").column_names
+    moment = f"steps={delta_table(lake, 'steps').version() - 1}"
+    assert len(query(lake, "SELECT loss FROM steps", as_of=moment)["loss"]) == 20  # time travel has it, for a while
+    migrate.undo(lake, InProcess(), "Otto", "steps")
+    (again,) = migrate.due(lake)
+    assert again.proposal != due.proposal  # what was approved was applied; a second time is another question
+    with pytest.raises(NotApprovedError):
+        apply(lake)
+    changed.earlier()
+    assert rows_of(lake, "loss")["loss"].to_pylist() == losses
+    assert [row["action"] for row in trail(lake)] == [
+        *("migration.approve", "migration.apply", "migration.applied", "migration.undo", "migration.undone"),
+    ]
+
+
+def test_other_columns_stay_and_other_readers_see_the_default(lake, spool, changed):
+    """A column of somebody else's contract is carried along; `fill` writes a default where other readers look."""
+    changed.edit("steps", lambda facts: facts["columns"].append(OTHERS))
+    rows = step_rows(20)
+    put_segment(spool, rows.set_column(rows.schema.get_field_index("reward"), "reward", pa.array([0.5] * 20)))
+    bring(lake, spool)
+    changed.edit("steps", lambda facts: facts["columns"].pop())
+
+    def change(facts):
+        new = {"id": 901, "name": "precision", "type": "string", "class": "operational", "doc": "-", "default": "bf16"}
+        facts["columns"].append(new)
+
+    path = changed.migrate("steps", change)
+    path.write_text(path.read_text().replace("- add: precision", "- {add: precision, fill: true}"))
+    apply(lake)
+    found = DeltaTable(lake.table_uri("steps")).to_pyarrow_dataset().to_table(columns=["reward", "precision"])
+    assert found.to_pylist() == [{"reward": 0.5, "precision": "bf16"}] * 20
+
+
+OTHERS = {"id": 10000, "name": "reward", "type": "float64", "class": "operational", "unit": "1", "doc": "-"}
+
+
+def test_an_additive_migration_is_metadata_only(lake, spool, changed):
+    """Nothing is rewritten; the table migrations has its row, with 0 rows."""
+    put_segment(spool, step_rows(20))
+    bring(lake, spool)
+    paths = files(delta_table(lake, "steps"))["path"].to_pylist()
+    new = {"id": 901, "name": "late", "type": "string", "class": "operational", "doc": "-"}
+    changed.migrate("steps", lambda facts: facts["columns"].append(new))
+    (done,) = apply(lake)
+    assert (done.rows, files(delta_table(lake, "steps"))["path"].to_pylist()) == (0, paths)
+    assert DeltaTable(lake.table_uri("steps")).schema().fields[-1].name == "late"
+
+
+def test_a_plan_that_drops_without_approval_is_refused(lake, spool, changed, monkeypatch):
+    """Whoever finds such a plan carries nothing of it out; nor one of a migration that is another now."""
+    put_segment(spool, step_rows(20))
+    bring(lake, spool)
+    path = changed.migrate("steps", drop)
+    work = migrate._Work(read_migration(path), backwards=False)
+    plan = migrate._compose(lake, InProcess(), work, None, 2, {"round": 0, "single_operator": False})
+    lake.put_if_absent(plan.name, plan.to_json())
+    with pytest.raises(RefusedPlanError, match="drop values without approval"):
+        bring(lake, spool)
+    path.write_text(path.read_text() + "\n")
+    with pytest.raises(RefusedPlanError, match="not the one that the plan was made by"):
+        bring(lake, spool)
+    assert len(query(lake, "SELECT loss FROM steps")) == 20
+
+
+def test_an_edited_migration_that_was_applied_stops_everything(lake, spool, changed):
+    """The lake remembers the file's digest; lint finds an edit of a released one before that."""
+    put_segment(spool, step_rows(20))
+    bring(lake, spool)
+    path = changed.migrate("steps", rename)
+    registry.release()
+    assert list(registry.problems({"steps": contract("steps")})) == []
+    apply(lake)
+    path.write_text(path.read_text() + "\n")
+    with pytest.raises(MigrationError, match="was edited after it was applied"):
+        list(migrate.due(lake))
+    assert "edited after its release" in next(registry.problems({"steps": contract("steps")}))
+    path.unlink()
+    found = " ".join(registry.problems({"steps": contract("steps")}))
+    assert "version 2 of steps has no migration" in found
+    assert "its file is gone" in found
