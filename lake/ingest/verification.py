@@ -14,6 +14,7 @@ from ranklake.lake.ingest.incoming import segment_name
 from ranklake.lake.plans.rules import segment_paths
 from ranklake.lake.plans.verification import no_file, refusal, verify_files
 from ranklake.lake.spool.spool import Spool
+from ranklake.lake.storage import overlays
 from ranklake.printable import printable_name
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ def verify_ingest(lake: "Lake", plan: "Plan") -> None:
         uri = plan.body["spool"]
         mend = f"if that is a spool of yours, finish it with --spool {uri}; else remove the file"
         raise refusal(lake, plan, f"the plan reads another spool: {uri}", mend)
+    if plan.body.get("contracts", 0) > overlays.newest(lake):
+        raise refusal(lake, plan, "the plan was made under contracts that the lake does not keep")
     inside = f"{_root(lake, plan.body['spool'])}/"
     writers = lake.config.spool.writers
     for row in plan.body["segments"]:

@@ -37,6 +37,7 @@ from ranklake.lake.plans.kinds import INGEST
 from ranklake.lake.plans.plan import LEDGER, last_finished, read_plan
 from ranklake.lake.spool.spooled import is_unread
 from ranklake.lake.storage.listing import Listed, listed
+from ranklake.lake.storage.overlays import FOLDER as OVERLAYS
 from ranklake.lake.storage.reachability import unreachable
 from ranklake.lake.storage.removal import delete
 
@@ -150,7 +151,7 @@ def _wanted(lake: "Lake", handle: DeltaTable, grace: timedelta) -> tuple[set[str
 
 def _scratch(lake: "Lake", before: datetime) -> Iterator[Garbage]:
     """Yield files that were being written by somebody who died: they have names that nobody reads."""
-    folders = [lake.path("plans"), lake.path(QUARANTINE), lake.path(HEADS)]
+    folders = [lake.path("plans"), lake.path(OVERLAYS), lake.path(QUARANTINE), lake.path(HEADS)]
     folders += [lake.path("tables", table, "_delta_log") for table in lake.contracts()]
     for folder in folders:
         for one in listed(lake.fs, folder):

@@ -20,6 +20,7 @@ _DATA: Final = re.compile(DATA_PATH)
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _RETENTION_PLAN: Final = re.compile(r"rp-[0-9a-f]{16,64}")
 _DOTS: Final = frozenset({".", ".."})
+_MOST_OVERLAYS: Final = 10**10
 _SAYS: Final = frozenset({"quality_results", "disowned"})
 """Tables in which a quarantine says why."""
 _REJECTS: Final = "rejects"
@@ -50,7 +51,10 @@ def segment_paths(row: Mapping[str, Any]) -> Iterator[str]:
 
 
 def segment_faults(body: Body) -> Iterator[str]:
-    """Yield what is wrong with the segments of an ingest plan."""
+    """Yield what is wrong with the segments of an ingest plan, and with the contracts that it was composed under."""
+    number = body.get("contracts", 0)
+    if type(number) is not int or not 0 <= number < _MOST_OVERLAYS:
+        yield "contracts is no number of an overlay"
     for place, row in enumerate(body["segments"]):
         for path in segment_paths(row):
             if not is_spool_path(path):

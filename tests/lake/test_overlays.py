@@ -8,6 +8,7 @@ from governed import any_rows, under
 from overlays import documented, written
 from segments import put_segment, step_rows
 
+from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.errors import ContractError
 from ranklake.lake.contracts.load import load_contracts, load_metrics
 from ranklake.lake.ingest import ingest_plan
@@ -346,3 +347,14 @@ def test_an_own_table_is_replayed_merged_and_retained_like_ours(lake, spool, tmp
     assert replay(known, Spool(str(spool)), InProcess(), "things", (day, day)).rows == 4
     assert replay(known, Spool(str(spool)), InProcess(), "sums", (day, day)).rows == 1
     adds_up(known, spool)
+
+
+@pytest.mark.parametrize("number", [-1, "1", 2.0, True, 7])
+def test_a_plan_under_contracts_that_there_are_none_of_is_refused(lake, spool, number):
+    """A forged number is no traceback, and nothing of the plan is carried out."""
+    put_segment(spool, step_rows(2))
+    plan = ingest_plan.compose(lake, Spool(str(spool)), 1)
+    plan.body["contracts"] = number
+    assert lake.put_if_absent(plan.name, plan.to_json())
+    with pytest.raises(RanklakeError, match="contracts"):
+        bring(lake, spool)
