@@ -210,7 +210,7 @@ class _Up:
             child.kill_all()
             pause_s = child.next_pause_s()
             why = _explained(how, list(child.last))
-            self.say(f"{child.name} {why.what}; starting it again in {pause_s:g} s")
+            self.say(f"{child.name} {why.what.removeprefix('the server ')}; starting it again in {pause_s:g} s")
             await asyncio.sleep(pause_s)
             await child.start()
 
@@ -287,7 +287,9 @@ def _worker_command() -> list[str]:
 
 
 def _explained(how: str, last: list[str]) -> UpError:
-    """Return why a child ended, in words where its last lines are understood."""
+    """Return why a child ended, in words where its last lines are understood; who was killed has said nothing of it."""
+    if how.startswith("killed"):
+        return UpError(how)
     for line in reversed(last):
         for telling, (what, mend) in _WHY.items():
             if telling in line:

@@ -3,13 +3,14 @@
 import ctypes
 import os
 import signal
+import socket
 import subprocess
 import sys
 from functools import partial
 
 import psutil
 import pytest
-from serving import free_port
+from serving import free_port, wait_for
 
 from ranklake.flows.retrying import is_transient
 from ranklake.lake.plans.dask_section import DaskSection
@@ -21,6 +22,12 @@ pytestmark = pytest.mark.leaky("distributed keeps threads of its own for a while
 QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
 
+def listens(port):
+    """Return whether somebody listens at a port of this machine."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 class Cluster:
     """A scheduler and a worker, as an operator starts them."""
 
@@ -29,6 +36,7 @@ class Cluster:
         place = ["--host", "127.0.0.1", "--no-dashboard"]
         command = [sys.executable, "-m", "distributed.cli.dask_scheduler", *place, "--port", str(port)]
         self.scheduler = subprocess.Popen(command, **QUIET)
+        wait_for("the scheduler", lambda: listens(port))
         command = [sys.executable, "-m", "distributed.cli.dask_worker", *place, "--nthreads", "1", self.address]
         self._worker = subprocess.Popen(command, **QUIET)
 
