@@ -9,7 +9,7 @@ PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo native test test-s3 test-stores test-frameworks test-frameworks-light published lint types format deployments catalog snapshots chaos chaos-s3 chaos-up crash faults fuzz crash-capture bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-import bench-sql bench-lake bench-lake-more bench-rollup bench-workers bench-straggler package clean
+.PHONY: help demo native test test-postgres test-s3 test-stores test-frameworks test-frameworks-light published lint types format deployments catalog snapshots chaos chaos-s3 chaos-up crash faults fuzz crash-capture bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-import bench-sql bench-lake bench-lake-more bench-rollup bench-workers bench-straggler package clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -62,6 +62,11 @@ test: .venv/.test ## run the test suite (about eight minutes on two cores), then
 
 test-s3: .venv/.test .stores/.ceph ## run the lake's and the stores' contract against a real Ceph radosgw, started for it
 	@$(BIN)/python -m pytest -m radosgw tests/stores
+
+# Debian's package, if the machine lets us install it; without one its tests are skipped with the reason.
+test-postgres: .venv/.test ## run `ranklake up` on a real PostgreSQL that goes away under it
+	@$(BIN)/python tests/support/postgres.py || apt-get install --yes --quiet postgresql || true
+	@$(BIN)/python -m pytest -q -m postgres tests/flows
 
 test-stores: .venv/.stores ## run the stores' contract against servers of S3, Azure's and Google's protocols
 	@$(BIN)/python -m pytest -m stores tests/stores

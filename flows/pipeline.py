@@ -5,7 +5,7 @@ from typing import Any
 
 from prefect import flow
 
-from ranklake.flows import run_log, run_names
+from ranklake.flows import overdue, run_log, run_names
 from ranklake.flows.calls import ChecksFailedError, DamageError
 from ranklake.flows.one_driver import one_driver
 from ranklake.flows.settings import FlowSettings
@@ -26,8 +26,11 @@ async def pipeline_flow(settings: FlowSettings) -> dict[str, Any]:
     run_log.attach()
     context = settings.context()
     async with one_driver(context.lake_uri):
-        with context.held_workers():
-            done = [(step.stage, await _done(step, settings)) for step in PIPELINE]
+        try:
+            with context.held_workers():
+                done = [(step.stage, await _done(step, settings)) for step in PIPELINE]
+        finally:
+            await overdue.publish(context)
     return pipeline_outcome(gathered(done))
 
 

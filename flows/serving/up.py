@@ -50,6 +50,8 @@ _AWAY: Final = (httpx.HTTPError, PrefectException, OSError, RuntimeError)
 """What a client raises while the server is away or is being started again."""
 _LOST: Final = "its process is gone; the next run goes on where it stopped"
 _STOPPED: Final = "ranklake up was stopped; the next run goes on where it stopped"
+_DATABASE_AWAY: Final = "the server cannot reach its database; start it, or wait: runs go on by themselves afterwards"
+_DATABASE_BACK: Final = "the server reaches its database again"
 _WHY: Final = {
     "address already in use": ("the port is taken", "name another by --port"),
     "database is locked": ("the database is locked by another process", "stop what uses it, and start again"),
@@ -215,10 +217,16 @@ class _Up:
             await child.start()
 
     async def _look(self) -> None:
-        """End lost runs, again and again; while the server is away there is nothing to be done."""
+        """End lost runs, again and again; while the server or its database is away there is nothing to be done."""
+        away = False
         while True:
             await asyncio.sleep(LOOK_S)
             with contextlib.suppress(*_AWAY):
+                async with httpx.AsyncClient() as asking:
+                    answer = await asking.get(f"{self.plan.url}/api/ready")
+                if answer.is_success is away:
+                    self.say(_DATABASE_BACK if away else _DATABASE_AWAY)
+                    away = not away
                 async with get_client() as client:
                     await self._end_lost(client)
 

@@ -15,7 +15,13 @@ MAY_IMPORT = {
     "lake": {"ranklake.lake", *SHARED},
     "quality": {"ranklake.quality", "ranklake.lake", *SHARED},
     "retention": {"ranklake.retention", "ranklake.lake", *SHARED},
-    "flows": {"ranklake.context", "ranklake.config", *SHARED, *(f"ranklake.{room}" for room in ROOMS)},
+    "flows": {
+        "ranklake.context",
+        "ranklake.config",
+        "ranklake.doctor",
+        *SHARED,
+        *(f"ranklake.{room}" for room in ROOMS),
+    },
 }
 EVERYBODY = {"ranklake.errors", "ranklake.printable"}
 CAPTURE = {  # what each folder of capture imports, for types or at need, too; a module of its own is a folder here
