@@ -3,7 +3,7 @@
 import errno
 import logging
 import threading
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
@@ -86,6 +86,8 @@ class Gaps:
         self._lock = threading.RLock()
         self._fresh, self._total = _nothing(), _nothing()
         self._told: set[str] = set()
+        self._within: deque[tuple[tuple[str, str], int, int]] = deque()
+        self._is_counting = False
         self.at_once: Callable[[], None] | None = None
 
     def count(
@@ -103,15 +105,36 @@ class Gaps:
         if rows <= 0:
             return
         with self._lock:
-            if not is_written_down:
-                self._fresh[table, reason] += rows
-            self._total[table, reason] += rows
+            self._within.append(((table, reason), 0 if is_written_down else rows, rows))
+            self._add_up()
             new = reason not in self._told and reason not in DELIBERATE
             self._told.add(reason)
         if self.at_once is not None:
             self.at_once()
         if new:
             self.tell(reason, f"not recorded in {table}: {reason}{_shown(detail)}; counted as gaps from here on")
+
+    def _add_up(self) -> None:
+        """Add what waits to the counts.
+
+        A signal handler, or what the garbage collector calls, may run within any line here, in this thread, and so
+        with its lock. Were it to add up, too, one of both would add to a number that the other has read already. So it
+        leaves its own, and whoever is adding up takes it.
+        """
+        if self._is_counting:
+            return
+        self._is_counting = True
+        try:
+            while self._within:
+                key, new, rows = self._within[0]
+                fresh = self._fresh
+                fresh[key] += new
+                if fresh is not self._fresh:  # drained in the middle of it, without these
+                    continue
+                self._total[key] += rows
+                self._within.popleft()
+        finally:
+            self._is_counting = False
 
     def warn(self, topic: str, text: str) -> None:
         """Log a warning that is no gap, once per topic."""
@@ -166,28 +189,31 @@ class Gaps:
     def drain(self) -> Counter[tuple[str, str]]:
         """Return the counts since the last drain, and forget them."""
         with self._lock:
+            self._add_up()
             fresh, self._fresh = self._fresh, _nothing()
-        return Counter(fresh)
+        return Counter({key: rows for key, rows in fresh.items() if rows})
 
     def restore(self, counts: Counter[tuple[str, str]]) -> None:
         """Take back drained counts that could not be written down."""
         with self._lock:
-            for key, rows in counts.items():
-                self._fresh[key] += rows
+            self._within.extend((key, rows, 0) for key, rows in counts.items())
+            self._add_up()
 
     def totals(self) -> dict[tuple[str, str], int]:
         """Return all counts of this process so far."""
         with self._lock:
+            self._add_up()
             return dict(self._total)
 
     def after_fork(self) -> None:
         """Begin anew in a forked child: the counts are the parent's, and the lock may be held by a lost thread."""
         self._lock = threading.RLock()
         self._fresh, self._total = _nothing(), _nothing()
+        self._within.clear()
+        self._is_counting = False
 
 
 def _nothing() -> "defaultdict[tuple[str, str], int]":
-    """Return counts to begin with. Not a `Counter`: its code is Python's, in which a signal handler may count, too."""
     return defaultdict(int)
 
 
