@@ -9,7 +9,7 @@ PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo native test test-postgres test-s3 test-stores test-frameworks test-frameworks-light published lint types format deployments catalog snapshots chaos chaos-s3 chaos-up crash faults fuzz crash-capture bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-import bench-sql bench-lake bench-lake-more bench-rollup bench-workers bench-straggler package clean
+.PHONY: help demo native test test-postgres test-s3 test-stores test-frameworks test-frameworks-light test-pages published lint types format deployments catalog snapshots chaos chaos-s3 chaos-up crash faults fuzz crash-capture bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-import bench-sql bench-lake bench-lake-more bench-rollup bench-workers bench-straggler package clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -70,6 +70,17 @@ test-postgres: .venv/.test ## run `ranklake up` on a real PostgreSQL that goes a
 
 test-stores: .venv/.stores ## run the stores' contract against servers of S3, Azure's and Google's protocols
 	@$(BIN)/python -m pytest -m stores tests/stores
+
+# The browser is Debian's, or the one that CHROMIUM names; it is installed where apt-get may.
+.venv/.pages: .venv/.test
+	@$(INSTALL) --editable '.[pipeline,torch,dev,pages]'
+	@test -n "$(CHROMIUM)" || command -v chromium >/dev/null || \
+		{ apt-get update -qq && apt-get install -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; } || \
+		{ echo "no chromium to be had; name one with CHROMIUM=/path/to/chromium" >&2; exit 2; }
+	@touch $@
+
+test-pages: .venv/.pages ## open report pages in headless Chromium: console, requests, accessibility, three widths, both themes
+	@CHROMIUM=$${CHROMIUM:-chromium} $(BIN)/python -m pytest -m pages tests/pages
 
 # DeepSpeed compiles a kernel for minutes, so the others are a target of their own.
 test-frameworks-light: .venv/.test ## train with each framework but DeepSpeed, in each way that is recorded

@@ -34,6 +34,7 @@ SUMMARIES = {
     "config": "Show the configuration and where each key comes from, and check it.",
     "doctor": "Check everything that ranklake depends on, and say how to fix what is wrong.",
     "sql": "Query the tables.",
+    "report": "Write pages about the lake, as HTML that needs no server.",
     "replay": "Rebuild dates of a table from segments that the spool still has.",
     "catalog": "Show tables, columns and metrics.",
     "request-signal": "Request a metric that nobody records yet.",
@@ -52,6 +53,8 @@ _PIPELINE = {
     "deltalake",
     "distributed",
     "great_expectations",
+    "jinja2",
+    "markupsafe",
     "pandas",
     "prefect",
     "rich",
@@ -130,7 +133,7 @@ def _explain(error: BaseException) -> tuple[str, int]:
             return error.format_message(), 2
         case ModuleNotFoundError() if (error.name or "").split(".")[0] in _PIPELINE:
             missing = (error.name or "").split(".")[0]
-            extra = "torch" if missing == "torch" else "pipeline"
+            extra = {"torch": "torch", "jinja2": "report", "markupsafe": "report"}.get(missing, "pipeline")
             return f"{missing} is not installed; pip install 'ranklake[{extra}]'", 2
         case ModuleNotFoundError():
             raise error

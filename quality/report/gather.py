@@ -1,0 +1,227 @@
+"""Gathers the state of quality: five queries over ``quality_results``, and what the Delta logs say of partitions."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from ranklake.lake.contracts.checks.registry import promise
+from ranklake.lake.delta.commit import files, files_digest
+from ranklake.lake.delta.tables import delta_table, latest
+from ranklake.lake.query.sql import session
+from ranklake.lake.rollups.registry import ROLLUPS
+from ranklake.quality.check import KINDS
+from ranklake.quality.report import statements
+from ranklake.quality.report.next_steps import next_step
+from ranklake.quality.report.state import (
+    ERRORED,
+    FAILING,
+    PASSED,
+    QUARANTINED,
+    SKIPPED,
+    STATES,
+    UNCHECKED,
+    WARNING,
+    CheckState,
+    PartitionState,
+    Point,
+    QualityState,
+    Sources,
+    TableState,
+    Totals,
+    state_of,
+    worst,
+)
+from ranklake.quality.results import RESULTS
+from ranklake.quality.suite import Suite, compile_suite
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.storage.store import Lake
+
+Rows = list[dict[str, Any]]
+Check = tuple[str, str, str | None, str]
+NEVER: Final = "never checked"
+FILES_CHANGED: Final = "its files changed since it was checked"
+SUITE_CHANGED: Final = "its checks changed since it was checked"
+_COUNTS: Final = ("checks_failing", "checks_warning", "checks_errored", "rows_quarantined", "rows_failed")
+
+
+def gather(lake: "Lake") -> QualityState:
+    """Return the state of quality of all tables that have rows and are checked.
+
+    Partitions that no longer exist count nowhere. What was found on a partition that changed since counts until it is
+    checked again; if nothing was found, its state is unknown.
+
+    Raises
+    ------
+    LakeUnreachableError, ranklake.lake.delta.commit.DamagedLogError
+        A log cannot be read, or what it says cannot be.
+    """
+    contracts = {name: one for name, one in lake.contracts().items() if one.kind in KINDS}
+    live = {name: days for name in contracts if (days := _live(lake, name))}
+    ctx = session(lake, [RESULTS])
+
+    def ask(text: str) -> Rows:
+        rows: Rows = ctx.sql(text).to_arrow_table().to_pylist()
+        return rows
+
+    dates = _dates(ask(f'SELECT DISTINCT "table", partition_date FROM {RESULTS}'))  # noqa: S608 - no foreign text
+    gone = {name: days - live[name].keys() for name, days in dates.items() if name in live}
+    where = statements.still_there(gone, dates.keys() - live.keys())
+    counts = {row["table"]: row for row in ask(statements.totals(where, by_table=True))}
+    found = _Found(
+        _by_table(ask(statements.checks(where))),
+        _by_table(ask(statements.partitions(where))),
+        _points(ctx.sql(statements.history(where)).to_arrow_table()),
+    )
+    metrics = lake.metrics()
+    tables = []
+    for name, days in live.items():
+        contract = contracts[name]
+        suite = compile_suite(contract, metrics)
+        partitions = found.of_partitions(suite, days)
+        sources = _sources(statements.of_table(name, gone.get(name, ())))
+        tables.append(_table(contract, counts.get(name), found.of_checks(contract, suite), partitions, sources))
+    results = delta_table(lake, RESULTS)
+    unchecked = sum(one.totals.partitions_unchecked for one in tables)
+    return QualityState(
+        lake=lake.uri.rstrip("/").rpartition("/")[2],
+        version=None if results is None else results.version(),
+        state=worst([one.state for one in tables]),
+        totals=_totals(ask(statements.totals(where))[0], unchecked),
+        tables=tuple(sorted(tables, key=lambda one: (STATES.index(one.state), -one.totals.rows_failed, one.table))),
+        sources=_sources(where),
+        by_table=statements.totals(where, by_table=True),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What the queries found: checks and partitions by table, and points by check."""
+
+    checks: Mapping[str, Rows]
+    partitions: Mapping[str, Rows]
+    points: Mapping[Check, tuple[Point, ...]]
+
+    def of_checks(self, contract: "Contract", suite: Suite) -> tuple[CheckState, ...]:
+        """Return the checks of a table, worst first."""
+        promises = {(one.check.id, one.about): promise(one.check) for one in suite.expectations}
+        every = []
+        for row in self.checks.get(contract.table, ()):
+            state = _state_of_check(row)
+            told = promises.get((row["check_id"], row["column"]))
+            step = next_step(row["table"], contract.kind, row["check_id"], state, row["last_unsound"])
+            history = self.points[row["table"], row["check_id"], row["column"], row["severity"]]
+            every.append(CheckState(**row, state=state, promise=told, next_step=step, history=history))
+        every.sort(key=lambda one: (STATES.index(one.state), -(one.rows_failed or 0), one.check_id, one.column or ""))
+        return tuple(every)
+
+    def of_partitions(self, suite: Suite, live: Mapping[date, str]) -> tuple[PartitionState, ...]:
+        """Return the live partitions of a table, latest first; `live` has the digest of each one's files."""
+        rows = {row["partition_date"]: row for row in self.partitions.get(suite.table, ())}
+        return tuple(
+            _partition(day, digest, rows.get(day), suite) for day, digest in sorted(live.items(), reverse=True)
+        )
+
+
+def _live(lake: "Lake", table: str) -> dict[date, str]:
+    """Return a digest of the files of each of a table's dates."""
+    handle = latest(lake, table)
+    if handle is None:
+        return {}
+    paths: dict[date, list[str]] = {}
+    actions = files(handle)
+    for day, path in zip(actions["date"].to_pylist(), actions["path"].to_pylist(), strict=True):
+        paths.setdefault(day, []).append(path)
+    return {day: files_digest(names) for day, names in paths.items()}
+
+
+def _dates(rows: Rows) -> dict[str, set[date]]:
+    found: dict[str, set[date]] = {}
+    for row in rows:
+        found.setdefault(row["table"], set()).add(row["partition_date"])
+    return found
+
+
+def _by_table(rows: Rows) -> dict[str, Rows]:
+    found: dict[str, Rows] = {}
+    for row in rows:
+        found.setdefault(row["table"], []).append(row)
+    return found
+
+
+def _points(rows: pa.Table) -> dict[Check, tuple[Point, ...]]:
+    found: dict[Check, list[Point]] = {}
+    names = ("table", "check_id", "column", "severity", "partition_date", "state", "rows_checked", "rows_failed")
+    for *key, day, state, checked, failed in zip(*(rows[name].to_pylist() for name in names), strict=True):
+        point = Point(day, state_of(state, key[3]), checked, failed)
+        found.setdefault((key[0], key[1], key[2], key[3]), []).append(point)
+    return {key: tuple(points) for key, points in found.items()}
+
+
+def _state_of_check(row: Mapping[str, Any]) -> str:
+    """Return the worst state of a check on any partition; skipped only if it was so on all."""
+    states = [
+        *([state_of("failed", row["severity"])] if row["partitions_failed"] else []),
+        *([ERRORED] if row["partitions_errored"] else []),
+        *([QUARANTINED] if row["partitions_quarantined"] else []),
+        SKIPPED if row["partitions_skipped"] == row["partitions"] else PASSED,
+    ]
+    return worst(states)
+
+
+def _partition(day: date, digest: str, row: Mapping[str, Any] | None, suite: Suite) -> PartitionState:
+    if row is None:
+        return PartitionState(day, UNCHECKED, NEVER, 0, 0, 0, 0, None, 0, 0, None, None)
+    reason = None
+    if row["files_sha256"] != digest:
+        reason = FILES_CHANGED
+    elif row["suite"] != suite.name:
+        reason = SUITE_CHANGED
+    states = [
+        *([FAILING] if row["checks_failing"] else []),
+        *([ERRORED] if row["checks_errored"] else []),
+        *([WARNING] if row["checks_warning"] else []),
+        *([UNCHECKED] if reason else []),
+        QUARANTINED if row["rows_quarantined"] else PASSED,
+    ]
+    kept = {name: row[name] for name in ("checks", "rows_checked", "table_version", "checked_at", *_COUNTS)}
+    return PartitionState(day, worst(states), reason, **kept)
+
+
+def _table(
+    contract: "Contract",
+    counts: Mapping[str, Any] | None,
+    checks: tuple[CheckState, ...],
+    partitions: tuple[PartitionState, ...],
+    sources: Sources,
+) -> TableState:
+    unknown = [one.reason for one in partitions if one.reason]
+    reasons = ", ".join(sorted(set(unknown)))
+    return TableState(
+        table=contract.table,
+        kind=contract.kind,
+        owner=contract.owner,
+        summary=contract.summary,
+        state=worst([*(one.state for one in partitions), *(one.state for one in checks)]),
+        reason=f"{len(unknown)} of {len(partitions)} partitions: {reasons}" if unknown else None,
+        totals=_totals(counts, len(unknown)),
+        checks=checks,
+        partitions=partitions,
+        made_from=tuple(sorted({put.table for one in ROLLUPS if one.name == contract.table for put in one.inputs})),
+        used_by=tuple(sorted(one.name for one in ROLLUPS if contract.table in {put.table for put in one.inputs})),
+        sources=sources,
+    )
+
+
+def _totals(row: Mapping[str, Any] | None, unchecked: int) -> Totals:
+    counts = dict.fromkeys(Totals.__dataclass_fields__, 0) | {"checked_at": None}
+    known = {name: value for name, value in (row or {}).items() if name != "table"}
+    return Totals(**{**counts, **known, "partitions_unchecked": unchecked})
+
+
+def _sources(where: str) -> Sources:
+    return Sources(statements.totals(where), statements.checks(where), statements.partitions(where))

@@ -1,0 +1,171 @@
+"""What the report of quality tells: frozen facts, without a word on how they are shown."""
+
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Final, NamedTuple
+
+FAILING, ERRORED, WARNING, UNCHECKED, QUARANTINED, PASSED, SKIPPED = STATES = (
+    "failing",
+    "errored",
+    "warning",
+    "unchecked",
+    "quarantined",
+    "passed",
+    "skipped",
+)
+"""States of a table, check or partition, worst first."""
+SEVERITIES: Final = ("critical", "error", "warning", "info")
+_ALARMS: Final = SEVERITIES[:2]
+
+
+def state_of(result: str, severity: str) -> str:
+    """Return the state that a result of SQL's ``results`` amounts to."""
+    if result == "failed":
+        return FAILING if severity in _ALARMS else WARNING
+    return result
+
+
+def worst(states: "tuple[str, ...] | list[str]") -> str:
+    """Return the worst of some states; skipped if there is none."""
+    return min(states, key=STATES.index, default=SKIPPED)
+
+
+class Point(NamedTuple):  # there are 100,000 of them: a dataclass takes four times as long to make
+    """One check on one partition: its state, and rows checked and failed; None where they are unknown."""
+
+    day: date
+    state: str
+    rows_checked: int | None
+    rows_failed: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckState:
+    """One check of a table over all of its partitions.
+
+    Attributes
+    ----------
+    promise
+        What it expects, in words; None for a check that the contract no longer has.
+    partitions, partitions_failed, partitions_errored, partitions_quarantined, partitions_skipped
+        Numbers of partitions on which it ran, and came out so.
+    rows_checked, rows_failed, rows_quarantined
+        Summed over partitions; None where nothing was judged.
+    message, observed
+        Of the latest partition that did not pass; never a value of a classified column.
+    next_step
+        What to do about it, and a command for it; empty where nothing is to be done.
+    history
+        By partition date.
+    """
+
+    table: str
+    check_id: str
+    column: str | None
+    severity: str
+    state: str
+    promise: str | None
+    partitions: int
+    partitions_failed: int
+    partitions_errored: int
+    partitions_quarantined: int
+    partitions_skipped: int
+    rows_checked: int | None
+    rows_failed: int | None
+    rows_quarantined: int | None
+    first_unsound: date | None
+    last_unsound: date | None
+    message: str | None
+    observed: str | None
+    next_step: tuple[str, str]
+    history: tuple[Point, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """One partition of a table.
+
+    Attributes
+    ----------
+    reason
+        Why its state is unknown; None where it is known.
+    """
+
+    day: date
+    state: str
+    reason: str | None
+    checks: int
+    checks_failing: int
+    checks_warning: int
+    checks_errored: int
+    rows_checked: int | None
+    rows_failed: int
+    rows_quarantined: int
+    table_version: int | None
+    checked_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Counts of a table, or of all: what ``totals.sql`` gives, and partitions of unknown state by the Delta logs."""
+
+    checks_failing: int
+    checks_warning: int
+    checks_errored: int
+    checks: int
+    partitions_unsound: int
+    partitions: int
+    rows_failed: int
+    rows_quarantined: int
+    checked_at: datetime | None
+    partitions_unchecked: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The SQL that gives a page's facts."""
+
+    totals: str
+    checks: str
+    partitions: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """One table. ``made_from`` and ``used_by`` name the tables before and after it; `reason` is why it is unknown."""
+
+    table: str
+    kind: str
+    owner: str
+    summary: str
+    state: str
+    reason: str | None
+    totals: Totals
+    checks: tuple[CheckState, ...]
+    partitions: tuple[PartitionState, ...]
+    made_from: tuple[str, ...]
+    used_by: tuple[str, ...]
+    sources: Sources
+
+
+@dataclass(frozen=True, slots=True)
+class QualityState:
+    """The whole lake, tables worst first.
+
+    Attributes
+    ----------
+    lake
+        Last part of its location.
+    version
+        Of the table ``quality_results`` that was read; None where nothing was ever checked.
+    by_table
+        SQL of the totals of each table.
+    """
+
+    lake: str
+    version: int | None
+    state: str
+    totals: Totals
+    tables: tuple[TableState, ...]
+    sources: Sources
+    by_table: str

@@ -1,0 +1,72 @@
+"""The SQL of the report's facts: each text stands alone, so that a reader can run it."""
+
+from collections.abc import Collection, Mapping
+from datetime import date
+from functools import cache
+from importlib.resources import files
+from typing import Final
+
+_ALL: Final = "TRUE"
+
+
+def totals(where: str, *, by_table: bool = False) -> str:
+    """Return the SQL of the counts of everything that `where` keeps: one row, or one per table."""
+    named = {
+        "table": '"table",' if by_table else "",
+        "grouping": 'GROUP BY "table" ORDER BY "table"' if by_table else "",
+    }
+    return _on_results(where, _text("totals").format(**named))
+
+
+def checks(where: str) -> str:
+    """Return the SQL of one row per check."""
+    return _on_results(where, _text("checks"))
+
+
+def partitions(where: str) -> str:
+    """Return the SQL of one row per partition that was checked."""
+    return _on_results(where, _text("partitions"))
+
+
+def history(where: str) -> str:
+    """Return the SQL of one row per check and partition."""
+    return _on_results(where, _text("history"))
+
+
+def still_there(gone: Mapping[str, Collection[date]], tables: Collection[str]) -> str:
+    """Return the condition that leaves out partitions that no longer exist, and tables without any of theirs.
+
+    Parameters
+    ----------
+    gone
+        Dates that results speak of and the table no longer has.
+    tables
+        Tables that are gone as a whole.
+    """
+    left_out = [f'"table" = {literal(name)}' for name in sorted(tables)]
+    for name, dates in sorted(gone.items()):
+        if dates and name not in tables:
+            days = ", ".join(f"DATE '{day}'" for day in sorted(dates))
+            left_out.append(f'("table" = {literal(name)} AND partition_date IN ({days}))')
+    return f"NOT ({' OR '.join(left_out)})" if left_out else _ALL
+
+
+def of_table(table: str, gone: Collection[date]) -> str:
+    """Return the condition for one table, without partitions that no longer exist."""
+    days = ", ".join(f"DATE '{day}'" for day in sorted(gone))
+    return f'"table" = {literal(table)}' + (f" AND partition_date NOT IN ({days})" if days else "")
+
+
+def literal(text: str) -> str:
+    """Return a text as SQL writes it."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _on_results(where: str, text: str) -> str:
+    return _text("results").replace("{where}", where) + text
+
+
+@cache
+def _text(name: str) -> str:
+    lines = files("ranklake.quality.report").joinpath(f"{name}.sql").read_text(encoding="utf-8").splitlines()
+    return "\n".join(line for line in lines if not line.startswith("--")) + "\n"

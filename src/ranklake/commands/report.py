@@ -1,0 +1,40 @@
+"""``ranklake report``: pages about the lake, as a site of HTML that needs no server."""
+
+import click
+
+from ranklake.commands.context import with_context
+from ranklake.commands.options import json_option, lake_option
+from ranklake.context import Context
+from ranklake.lake.storage.store import Lake
+from ranklake.quality.report.gather import gather
+from ranklake.views.html.quality_pages import section
+from ranklake.views.html.site import publish
+from ranklake.views.json_output import show_json
+from ranklake.views.tell import tell
+from ranklake.views.words import counted
+
+
+@click.group()
+def report() -> None:
+    """Write pages about the lake: HTML that opens from a disk or a bucket, without a network."""
+
+
+@report.command()
+@click.option("--out", default="report", show_default=True, metavar="URI", help="Folder or URI to write the site to.")
+@lake_option
+@json_option
+@with_context
+def quality(context: Context, out: str, *, as_json: bool) -> int:
+    """Write the pages of data quality: what fails, worst first, by table, check and partition.
+
+    Reads the results of earlier checks; run 'ranklake check' first. Writes only the pages that changed. Exits 0
+    whatever the state is; 'ranklake check' is what tells a script.
+    """
+    found = gather(context.open_lake())
+    made = section(found)
+    done = publish(Lake.place(out, context.config.storage), made)
+    if as_json:
+        show_json({"quality": {"state": made.state, "headline": made.headline}, "published": done})
+    else:
+        tell(f"{made.headline}; {counted(done.pages, 'page')}, {done.written:,} written: {done.out}/index.html")
+    return 0

@@ -1,0 +1,165 @@
+"use strict";
+// Theme, navigation, search, sorting, filters and charts. Everything else of a page works without it.
+(() => {
+  const stored = { // a browser may keep nothing for pages on a disk
+    get: () => { try { return localStorage.getItem("ranklake-theme"); } catch { return null; } },
+    set: (value) => { try { localStorage.setItem("ranklake-theme", value); } catch { /* lost with the page */ } },
+  };
+  const html = document.documentElement;
+  const darkSystem = matchMedia("(prefers-color-scheme: dark)");
+  if (stored.get()) html.dataset.theme = stored.get();
+  const isDark = () => (html.dataset.theme ? html.dataset.theme === "dark" : darkSystem.matches);
+
+  function text(tag, value, attributes = {}) {
+    const made = document.createElement(tag);
+    made.textContent = value;
+    for (const [name, given] of Object.entries(attributes)) made.setAttribute(name, given);
+    return made;
+  }
+
+  function navigation(root, site) {
+    const here = location.pathname;
+    for (const section of site) {
+      const link = text("a", section.title, { href: root + section.href });
+      if (here.includes(`/${section.name}/`)) link.setAttribute("aria-current", "true");
+      const item = document.createElement("li");
+      item.append(link);
+      document.getElementById("sections").append(item);
+    }
+  }
+
+  function search(root, site) {
+    const input = document.getElementById("search");
+    const list = document.getElementById("found");
+    const entries = site.flatMap((section) => section.entries);
+    const states = { failing: 0, errored: 1, warning: 2 };
+    let at = -1;
+    const close = () => { list.hidden = true; at = -1; input.setAttribute("aria-expanded", "false"); input.removeAttribute("aria-activedescendant"); };
+    const go = (entry) => { location.href = root + entry.href; close(); };
+    const select = (next) => {
+      const items = [...list.children].filter((one) => one.id);
+      if (!items.length) return;
+      at = (next + items.length) % items.length;
+      items.forEach((one, place) => one.setAttribute("aria-selected", String(place === at)));
+      items[at].scrollIntoView({ block: "nearest" });
+      input.setAttribute("aria-activedescendant", items[at].id);
+    };
+    input.addEventListener("input", () => {
+      const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+      list.replaceChildren();
+      close();
+      if (!words.length) return;
+      const found = entries.filter((one) => words.every((word) => `${one.name} ${one.state}`.toLowerCase().includes(word)));
+      found.sort((one, other) => (one.kind === "check") - (other.kind === "check") || (states[one.state] ?? 9) - (states[other.state] ?? 9));
+      found.slice(0, 30).forEach((entry, place) => {
+        const item = text("li", entry.name, { role: "option", id: `found-${place}`, "aria-selected": "false" });
+        item.append(text("small", `${entry.kind}, ${entry.state}`));
+        item.addEventListener("mousedown", (event) => { event.preventDefault(); go(entry); });
+        item.entry = entry;
+        list.append(item);
+      });
+      if (!found.length) list.append(text("li", "Nothing found", { role: "option", "aria-disabled": "true", "aria-selected": "false" }));
+      list.hidden = false;
+      input.setAttribute("aria-expanded", "true");
+    });
+    input.addEventListener("keydown", (event) => {
+      if (event.key === "ArrowDown") select(at + 1);
+      else if (event.key === "ArrowUp") select(at - 1);
+      else if (event.key === "Enter") { const item = list.children[Math.max(at, 0)]; if (item && item.entry) go(item.entry); return; }
+      else if (event.key === "Escape") close();
+      else return;
+      event.preventDefault();
+    });
+    input.addEventListener("blur", close);
+    document.addEventListener("keydown", (event) => {
+      if (event.key === "/" && !/^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement.tagName)) { event.preventDefault(); input.focus(); }
+    });
+  }
+
+  function key(cell) {
+    if (cell.dataset.sort !== undefined) return cell.dataset.sort;
+    const data = cell.querySelector("data");
+    return data ? data.value : cell.textContent.trim();
+  }
+
+  function sorting(table) {
+    const heads = [...table.tHead.rows[0].cells];
+    heads.forEach((head, place) => {
+      const button = head.querySelector(".sort");
+      if (!button) return;
+      button.addEventListener("click", () => {
+        const way = head.getAttribute("aria-sort") === "descending" ? 1 : -1;
+        heads.forEach((one) => one.hasAttribute("aria-sort") && one.setAttribute("aria-sort", "none"));
+        head.setAttribute("aria-sort", way === 1 ? "ascending" : "descending");
+        const rows = [...table.tBodies[0].rows].map((row) => [key(row.cells[place]), row]);
+        rows.sort(([one], [other]) => {
+          if (one === "" || other === "") return (one === "") - (other === "");
+          const order = isNaN(one) || isNaN(other) ? one.localeCompare(other) : one - other;
+          return way * order;
+        });
+        table.tBodies[0].append(...rows.map(([, row]) => row));
+      });
+    });
+  }
+
+  function filtering(input) {
+    const rows = document.getElementById(input.dataset.filters).tBodies[0].rows;
+    input.addEventListener("input", () => {
+      const wanted = input.value.toLowerCase();
+      for (const row of rows) row.hidden = !row.textContent.toLowerCase().includes(wanted);
+    });
+  }
+
+  function coloured(value, style) {
+    if (typeof value === "string") return value.replace(/^var\((--[\w-]+)\)$/, (_, name) => style.getPropertyValue(name).trim());
+    if (Array.isArray(value)) return value.map((one) => coloured(one, style));
+    if (value && typeof value === "object") return Object.fromEntries(Object.entries(value).map(([name, one]) => [name, coloured(one, style)]));
+    return value;
+  }
+
+  async function draw(place) {
+    const style = getComputedStyle(html);
+    const soft = style.getPropertyValue("--soft").trim();
+    const edge = style.getPropertyValue("--edge").trim();
+    const spec = coloured(JSON.parse(document.getElementById(place.dataset.chart).textContent), style);
+    const font = getComputedStyle(document.body).fontFamily;
+    spec.config = {
+      background: "transparent", font, view: { stroke: edge },
+      axis: { labelColor: soft, titleColor: soft, gridColor: edge, domainColor: edge, tickColor: edge, titleFontWeight: "normal" },
+      legend: { labelColor: soft, titleColor: soft },
+    };
+    // The interpreter evaluates expressions without making functions of text, which the page's policy forbids.
+    await window.vegaEmbed(place, spec, { actions: false, ast: true, renderer: "svg", defaultStyle: false, tooltip: { disableDefaultStyle: true }, mode: "vega-lite" });
+    const drawn = place.querySelector("svg");
+    if (drawn) { drawn.setAttribute("role", "img"); drawn.setAttribute("aria-label", place.dataset.label); }
+    place.dataset.drawn = "yes";
+  }
+
+  function charts() {
+    const places = [...document.querySelectorAll("[data-chart]")];
+    if (!places.length) return;
+    const script = document.createElement("script");
+    script.src = document.body.dataset.library;
+    script.addEventListener("load", () => {
+      const drawAll = () => places.forEach((place) => draw(place));
+      drawAll();
+      darkSystem.addEventListener("change", drawAll);
+      document.getElementById("theme").addEventListener("click", drawAll);
+    });
+    document.head.append(script);
+  }
+
+  document.addEventListener("DOMContentLoaded", () => {
+    const site = window.ranklakeSite || [];
+    const root = document.body.dataset.root;
+    document.getElementById("theme").addEventListener("click", () => {
+      html.dataset.theme = isDark() ? "light" : "dark";
+      stored.set(html.dataset.theme);
+    });
+    navigation(root, site);
+    search(root, site);
+    document.querySelectorAll("main table").forEach(sorting);
+    document.querySelectorAll("[data-filters]").forEach(filtering);
+    charts();
+  });
+})();

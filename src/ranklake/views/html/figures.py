@@ -1,0 +1,92 @@
+"""Numbers as pages show them: each with its unit, its definition and the SQL that gives it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Final
+
+UNKNOWN: Final = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where numbers come from.
+
+    Attributes
+    ----------
+    name
+        Its id on the page.
+    sql
+        Gives them; empty where SQL cannot.
+    note
+        What else a reader should know, such as which table version was read.
+    """
+
+    name: str
+    sql: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One number.
+
+    Attributes
+    ----------
+    value
+        None where it is unknown; then `reason` says why.
+    column
+        The column of the source's SQL, in its only row, that holds it.
+    state
+        What it means for whoever reads it: a state's name, or empty.
+    """
+
+    label: str
+    value: int | float | None
+    unit: str
+    definition: str
+    source: Source
+    column: str
+    state: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table of facts.
+
+    Attributes
+    ----------
+    name
+        Column of the source's SQL that holds it; empty for what is not from SQL.
+    """
+
+    title: str
+    definition: str
+    name: str = ""
+    unit: str = ""
+    is_number: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FactTable:
+    """A table of facts; ``key`` names the columns of its SQL that tell its rows apart."""
+
+    caption: str
+    source: Source
+    columns: Sequence[Column]
+    key: Sequence[str]
+
+
+def number(value: float | None) -> str:
+    """Return a number for people: thousands apart, at most four digits behind the point."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+
+
+def time_text(value: datetime | date | None) -> str:
+    """Return a time with its zone, or a date; all dates are UTC's."""
+    if value is None:
+        return UNKNOWN
+    return f"{value.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if isinstance(value, datetime) else value.isoformat()

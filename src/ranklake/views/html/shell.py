@@ -1,0 +1,121 @@
+"""Shell: turns pages, which are facts and the name of a template, into HTML."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Any, Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from ranklake.printable import printable
+from ranklake.views.html.figures import number, time_text
+from ranklake.views.html.library import library_name
+
+FOLDER: Final = "assets"
+_PACKAGE: Final = "ranklake.views.html"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a search finds: a name, what kind of thing it is, its state, and where it is (from the site's root)."""
+
+    name: str
+    kind: str
+    state: str
+    href: str
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page.
+
+    Attributes
+    ----------
+    path
+        From the site's root; at most one folder deep.
+    template, facts
+        What it is made of; facts are asked for only if the page is written.
+    fingerprint
+        Digest of the facts: two pages of equal fingerprint and shell are equal.
+    trail
+        Pages above it: title and path.
+    """
+
+    path: str
+    title: str
+    template: str
+    facts: Callable[[], Mapping[str, Any]]
+    fingerprint: str
+    trail: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def root(self) -> str:
+        """The way from the page to the site's root: relative, for a disk has no other."""
+        return "../" * self.path.count("/")
+
+
+@cache
+def shell_digest() -> str:
+    """Return a digest of everything that pages are made with: a new shell makes every page anew."""
+    names = hashlib.sha256(library_name().encode())
+    for path in sorted(_files(files(_PACKAGE)), key=str):
+        names.update(path.read_bytes())
+    return names.hexdigest()[:16]
+
+
+@cache
+def assets() -> dict[str, bytes]:
+    """Return the shell's own files, by name; the style sheet's and the script's names say what they hold."""
+    return {
+        f"{stem}-{hashlib.sha256(data).hexdigest()[:12]}.{end}": data
+        for stem, end in (("shell", "css"), ("shell", "js"))
+        for data in [files(_PACKAGE).joinpath(FOLDER, f"{stem}.{end}").read_bytes()]
+    }
+
+
+def render(page: Page) -> bytes:
+    """Return a page as HTML."""
+    names = {name.rpartition(".")[2]: name for name in assets()}
+    text = _environment().get_template(page.template).render(
+        page=page, root=page.root, assets=f"{page.root}{FOLDER}", style=names["css"], script=names["js"],
+        library=library_name(), **page.facts(),
+    )  # fmt: skip
+    return text.encode()
+
+
+def data_block(facts: object) -> Markup:
+    """Return facts as JSON for a script element: nothing in it can end the element or begin another."""
+    text = json.dumps(facts, separators=(",", ":"), default=str)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)  # noqa: S704 - no character of markup is left in it
+
+
+@cache
+def _environment() -> Environment:
+    loader = PackageLoader(_PACKAGE, "templates")
+    made = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_shown
+    )
+    made.filters |= {"number": number, "when": time_text, "data_block": data_block}
+    return made
+
+
+def _shown(value: object) -> object:
+    """Return a text without characters that turn the direction of writing or cannot be seen."""
+    return printable(value) if type(value) is str and not value.isascii() else value
+
+
+def _files(folder: Traversable) -> list[Traversable]:
+    found: list[Traversable] = []
+    for one in folder.iterdir():
+        if one.is_dir() and one.name != "__pycache__":
+            found += _files(one)
+        elif one.is_file():
+            found.append(one)
+    return found

@@ -1,0 +1,179 @@
+"""Site: writes pages to a folder or a bucket, only those that changed, and never half of one.
+
+Files go first that others need: the assets, then the pages, then the site's own data, at last the manifest, by which
+the next call knows what is there. A call that is killed leaves a site that opens, with some pages newer than others;
+the next one finishes it.
+"""
+
+import hashlib
+import json
+import os
+import uuid
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from ranklake.errors import RanklakeError
+from ranklake.lake.storage.store import Lake, cannot_write
+from ranklake.views.html.library import library, library_name
+from ranklake.views.html.shell import FOLDER, Entry, Page, assets, data_block, render, shell_digest
+
+MANIFEST: Final = "ranklake-site.json"
+DATA: Final = f"{FOLDER}/site.js"
+_FORMAT: Final = 1
+_HOME: Final = "index.html"
+_TYPES: Final = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "json": "application/json",
+}
+
+
+class NotASiteError(RanklakeError):
+    """The place to write to holds something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of the site that one command makes: its pages, and what the navigation and the search know of it."""
+
+    name: str
+    title: str
+    state: str
+    headline: str
+    href: str
+    pages: tuple[Page, ...]
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What a call did: where the section begins, how many pages it has, and how many of them were written anew."""
+
+    out: str
+    first: str
+    pages: int
+    written: int
+    removed: int
+    largest_bytes: int
+
+
+def publish(place: Lake, section: Section) -> Published:
+    """Write a section of the site, and the home page, which names all sections; pages of other sections stay.
+
+    Parameters
+    ----------
+    place
+        As `ranklake.lake.storage.store.Lake.place` gives it.
+
+    Raises
+    ------
+    NotASiteError
+        The place holds files and no site.
+    LakeUnreachableError
+        It cannot be read or written; what was written stays.
+    NoChartLibraryError
+        The chart library is not installed, and the site has none yet.
+    """
+    there = _listing(place)
+    before = _manifest(place, there)
+    for name, data in assets().items():
+        if f"{FOLDER}/{name}" not in there:
+            _put(place, f"{FOLDER}/{name}", data)
+    if f"{FOLDER}/{library_name()}" not in there:
+        _put(place, f"{FOLDER}/{library_name()}", library())
+    known: dict[str, dict[str, Any]] = before["pages"]
+    pages = dict(known)
+    written = 0
+    told = {name: getattr(section, name) for name in ("name", "title", "state", "headline", "href")}
+    sections = {**before["sections"], section.name: {**told, "entries": [asdict(one) for one in section.entries]}}
+    for page in [*section.pages, _home(sections)]:
+        mark = f"{shell_digest()} {page.fingerprint}"
+        if page.path not in there or known.get(page.path, {}).get("mark") != mark:
+            data = render(page)
+            _put(place, page.path, data)
+            owner = "" if page.path == _HOME else section.name
+            pages[page.path] = {"mark": mark, "section": owner, "bytes": len(data)}
+            written += 1
+    mine = {page.path for page in section.pages}
+    stale = [path for path, one in known.items() if one["section"] == section.name and path not in mine]
+    for path in stale:
+        with suppress(FileNotFoundError):
+            place.fs.rm_file(place.path(*path.split("/")))
+        del pages[path]
+    _finish(place, before, {"format": _FORMAT, "pages": pages, "sections": sections}, there)
+    largest = max((pages[path]["bytes"] for path in mine), default=0)
+    return Published(place.uri, section.href, len(mine), written, len(stale), largest)
+
+
+def _home(sections: dict[str, Any]) -> Page:
+    told = [{name: value for name, value in one.items() if name != "entries"} for one in sections.values()]
+    digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()
+    return Page(_HOME, "Report", "home.html", lambda: {"sections": told}, digest)
+
+
+def _finish(place: Lake, before: dict[str, Any], after: dict[str, Any], there: set[str]) -> None:
+    data = f"window.ranklakeSite={data_block(list(after['sections'].values()))};\n".encode()
+    after["data"] = hashlib.sha256(data).hexdigest()
+    if DATA not in there or before.get("data") != after["data"]:
+        _put(place, DATA, data)
+    if after != before:
+        _put(place, MANIFEST, json.dumps(after, indent=0, sort_keys=True).encode())
+
+
+def _listing(place: Lake) -> set[str]:
+    """Return the files of the place, from its root."""
+    try:
+        found: list[str] = place.fs.find(place.root)
+    except FileNotFoundError:
+        return set()
+    except OSError as error:
+        raise cannot_write(place.root, error) from error
+    return {path[len(place.root) :].lstrip("/") for path in found}
+
+
+def _manifest(place: Lake, there: set[str]) -> dict[str, Any]:
+    empty: dict[str, Any] = {"format": _FORMAT, "pages": {}, "sections": {}}
+    if MANIFEST not in there:
+        ours = (f"{FOLDER}/", _HOME, "quality/")  # of a call that was killed before its end
+        if any(not name.startswith(ours) and not name.endswith(".tmp") for name in there):
+            mend = "name an empty place, or one with a report in it"
+            raise NotASiteError("not a report, and not empty", where=place.uri, mend=mend)
+        return empty
+    try:
+        found = json.loads(place.fs.cat_file(place.path(MANIFEST)))
+        if found["format"] == _FORMAT and isinstance(found["pages"], dict) and isinstance(found["sections"], dict):
+            return dict(found)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    return empty  # a manifest is a hint: without it, every page is written again
+
+
+def _put(place: Lake, name: str, data: bytes) -> None:
+    """Write a whole file in place of what was there; a reader sees the old or the new one.
+
+    Raises `LakeUnreachableError`.
+    """
+    target = place.path(*name.split("/"))
+    if not place.is_local:
+        place.fs.pipe_file(target, data, **_content_type(place.fs, name))
+        return
+    scratch = f"{target}.{uuid.uuid4().hex}.tmp"
+    try:
+        os.makedirs(os.path.dirname(target), exist_ok=True)  # noqa: PTH103, PTH120 - fsspec paths are strings
+        with open(scratch, "xb") as file:  # noqa: PTH123 - likewise
+            file.write(data)
+        os.replace(scratch, target)  # noqa: PTH105 - likewise
+    except OSError as error:
+        raise cannot_write(target, error) from error
+    finally:
+        with suppress(OSError):
+            os.unlink(scratch)  # noqa: PTH108 - likewise
+
+
+def _content_type(fs: Any, name: str) -> dict[str, str]:  # noqa: ANN401 - fsspec ships no types
+    """Return what a store's client wants to be told of a file's type: a browser shows a page only as one."""
+    kind = _TYPES.get(name.rpartition(".")[2], "application/octet-stream")
+    option = {"s3": "ContentType", "gs": "content_type"}.get(next(iter({"s3", "gs"} & set(fs.protocol)), ""))
+    return {option: kind} if option else {}

@@ -1,0 +1,96 @@
+"""Report pages in a browser: no error, no request that leaves, no fault of accessibility, nothing too wide."""
+
+import os
+import shutil
+from datetime import timedelta
+from importlib.resources import files
+
+import pytest
+from governed import Site, under
+from segments import DAY, step_rows
+
+from ranklake.lake.storage.store import Lake
+from ranklake.quality.check import run_checks
+from ranklake.quality.report.gather import gather
+from ranklake.views.html.quality_pages import section
+from ranklake.views.html.site import publish
+
+pytestmark = [pytest.mark.pages, pytest.mark.leaky("a browser's driver keeps its pipes")]
+PAGES = ("index.html", "quality/index.html", "quality/table-steps.html")
+LIMIT_LOSS = """
+extends: steps
+checks:
+  - {id: loss_small, kind: between, columns: [loss], max: 3.0}
+"""
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """Give the folder of a site with failing, unchecked and sound partitions."""
+    site = Site(tmp_path_factory.mktemp("pages"))
+    overlay = site.overlay(steps=LIMIT_LOSS)
+    for day in range(5):
+        site.bring(step_rows(50, incarnation=10 + day, start=DAY + timedelta(days=day)))
+    run_checks(under(site.lake, overlay))
+    site.bring(step_rows(5, incarnation=9, start=DAY + timedelta(days=6)))
+    publish(Lake.place(str(site.folder / "out")), section(gather(under(site.lake, overlay))))
+    return site.folder / "out"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Give headless Chromium."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        path = shutil.which(os.environ.get("CHROMIUM", "chromium"))
+        found = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1440, 2560])
+def test_pages_are_sound(report, browser, width, theme):
+    """At each width and in each theme: charts are drawn, the console is silent, nothing leaves, axe finds nothing."""
+    axe = files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
+    page = context.new_page()
+    told, left = [], []
+    page.on("console", lambda message: told.append(message.text))
+    page.on("pageerror", lambda error: told.append(str(error)))
+    page.on("request", lambda request: left.append(request.url))
+    for name in PAGES:
+        page.goto(f"file://{report}/{name}")
+        for chart in page.query_selector_all("[data-chart]"):
+            page.wait_for_function("chart => chart.dataset.drawn", arg=chart)
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+        found = page.evaluate(f"{axe}; axe.run(document)")
+        assert [(one["id"], one["nodes"][0]["html"]) for one in found["violations"]] == []
+    context.close()
+    assert told == []
+    assert [url for url in left if not url.startswith((f"file://{report}/", "data:"))] == []
+
+
+def test_search_theme_sorting_and_definitions_work_by_keyboard(report, browser):
+    """A slash leads to the search, Enter to what it found; a definition opens; a head sorts; themes switch."""
+    page = browser.new_page(color_scheme="light")
+    page.goto(f"file://{report}/quality/index.html")
+    page.keyboard.press("/")
+    page.keyboard.type("loss_small")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/table-steps.html#check-*")
+    page.locator("#partitions-table .sort").nth(1).press("Enter")
+    days = page.locator("#partitions-table tbody th").all_text_contents()
+    assert days == sorted(days, reverse=True)
+    page.locator("#partitions-table .sort").nth(1).press("Enter")
+    assert page.locator("#partitions-table tbody th").all_text_contents() == sorted(days)
+    page.locator(".tiles .how").first.press("Enter")
+    assert "SELECT" in page.locator(".popover:popover-open").inner_text()
+    page.keyboard.press("Escape")
+    assert page.locator(".popover:popover-open").count() == 0
+    before = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.locator("#theme").press("Enter")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before
+    page.close()

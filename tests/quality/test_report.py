@@ -1,0 +1,255 @@
+"""The quality report: facts from SQL, and pages that show the same numbers and nothing that data could smuggle in."""
+
+import json
+import re
+from datetime import timedelta
+from html.parser import HTMLParser
+
+import altair as alt
+import pytest
+from governed import under
+from segments import DAY, step_rows
+
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.plans.ledger import append_own
+from ranklake.lake.query.sql import query
+from ranklake.lake.storage.store import Lake
+from ranklake.printable import printable
+from ranklake.quality.check import run_checks
+from ranklake.quality.report.gather import NEVER, gather
+from ranklake.quality.report.state import worst
+from ranklake.views.html import site as publishing
+from ranklake.views.html.library import library
+from ranklake.views.html.quality_pages import section
+from ranklake.views.html.shell import render
+from ranklake.views.html.site import MANIFEST, NotASiteError, publish
+from ranklake.views.html.sparkline import sparkline
+
+SMALL_LOSS = """
+extends: steps
+checks:
+  - {id: loss_small, kind: between, columns: [loss], max: 0.5}
+"""
+EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\u202e"
+
+
+class Read(HTMLParser):
+    """What a page holds: elements with their attributes, SQL by source, figures, and cells by row."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.sql, self.figures, self.rows, self.keys = [], {}, [], {}, {}
+        self._source = self._table = self._row = self._column = self._specs = None
+        self.specs = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):  # noqa: D102 - HTMLParser's
+        given = dict(attributes)
+        self.elements.append((tag, given))
+        if tag == "code" and "data-source" in given:
+            self._source = given["data-source"]
+            self.sql[self._source] = ""
+        elif tag == "script" and given.get("type") == "application/json":
+            self._specs = ""
+        elif tag == "table":
+            self._table = given["data-source"]
+            self.keys[self._table] = given["data-key"].split()
+            self.rows[self._table] = []
+        elif tag == "tr" and self._table:
+            self._row = {}
+        if "data-absent" in given:
+            self._row = None
+        if "data-column" in given and tag != "data":
+            self._column = given["data-column"]
+        if tag == "data" and "data-source" in given:
+            self.figures.append((given["data-source"], given["data-column"], given["value"]))
+        elif tag == "data" and self._row is not None:
+            self._row[self._column] = given["value"]
+
+    def handle_endtag(self, tag):  # noqa: D102
+        if tag == "code":
+            self._source = None
+        elif tag == "script" and self._specs is not None:
+            self.specs.append(json.loads(self._specs))
+            self._specs = None
+        elif tag == "table":
+            self._table = None
+        elif tag == "tr" and self._row:
+            self.rows[self._table].append(self._row)
+            self._row = None
+
+    def handle_data(self, data):  # noqa: D102
+        if self._source:
+            self.sql[self._source] += data
+        if self._specs is not None:
+            self._specs += data
+
+
+def shown(value):
+    """Return a value as a page writes it down for machines."""
+    return "" if value is None else printable(str(value))
+
+
+@pytest.fixture
+def checked(site):
+    """Give a site of three dates: one sound, one with failing and errored checks, one that was never checked."""
+    overlay = site.overlay(steps=SMALL_LOSS)
+    site.bring(step_rows(50))
+    site.bring(step_rows(20, incarnation=8, start=DAY + timedelta(days=1)))
+    run_checks(under(site.lake, overlay))
+    row = max(site.rows("quality_results"), key=lambda one: one["partition_date"])
+    evil = {**row, "status": "errored", "check_id": EVIL, "message": EVIL, "rows_checked": None, "rows_failed": None}
+    append_own(site.lake, "quality_results", lambda _: [evil])
+    site.bring(step_rows(5, incarnation=9, start=DAY + timedelta(days=2)))
+    return site, overlay
+
+
+@pytest.fixture
+def light(monkeypatch):
+    """Have sites without the chart library, which takes two seconds to make."""
+    monkeypatch.setattr(publishing, "library", lambda: b"")
+
+
+def test_facts_are_worst_first_and_unknown_has_its_reason(checked):
+    """A failure leads, what could not be computed stands apart from it, and a date without results says why."""
+    site, overlay = checked
+    found = gather(under(site.lake, overlay))
+    (steps,) = found.tables
+    assert (found.state, steps.state, steps.checks[0].check_id) == ("failing", "failing", "loss_small")
+    assert [one.check_id for one in steps.checks if one.state == "errored"] == [EVIL]
+    assert steps.checks[0].rows_failed == 20 + 50
+    assert [(one.state, one.reason) for one in steps.partitions] == [
+        ("unchecked", NEVER), ("failing", None), ("failing", None)
+    ]  # fmt: skip
+    assert (found.totals.checks_failing, found.totals.checks_errored, found.totals.partitions_unchecked) == (1, 1, 1)
+    assert worst([]) == "skipped"
+
+
+def test_every_number_is_what_its_sql_gives(checked):
+    """Each figure and each cell of each page is what the SQL beside it says, run as it stands on the page."""
+    site, overlay = checked
+    pages = [Read(render(page).decode()) for page in section(gather(under(site.lake, overlay))).pages]
+    compared = 0
+    for page in pages:
+        answers = {name: query(site.lake, text).to_pylist() for name, text in page.sql.items()}
+        assert answers.keys() >= {"totals", *page.rows}
+        for source, column, value in page.figures:
+            assert value == shown(answers[source][0][column]), (source, column)
+            compared += 1
+        for source, rows in page.rows.items():
+            keys = page.keys[source]
+            by_key = {tuple(shown(row[name]) for name in keys): row for row in answers[source]}
+            assert len(by_key) == len(rows)
+            for row in rows:
+                answer = by_key[tuple(row.get(name, "") for name in keys)]
+                assert row == {name: shown(answer[name]) for name in row}
+                compared += len(row)
+    assert len(pages) == 2
+    assert compared > 200
+
+
+def test_nothing_in_the_data_becomes_markup(checked):
+    """Markup in an id or a message is text; no page has a script, a handler or an address that is not the shell's."""
+    site, overlay = checked
+    for page in section(gather(under(site.lake, overlay))).pages:
+        text = render(page).decode()
+        found = Read(text)
+        scripts = [given for tag, given in found.elements if tag == "script"]
+        assert all(one.get("type") == "application/json" or one["src"].startswith("../assets/") for one in scripts)
+        assert not [name for _, given in found.elements for name in given if name.startswith("on") or name == "style"]
+        assert not [tag for tag, _ in found.elements if tag in {"img", "iframe", "style", "base", "form"}]
+        addresses = [given.get(name, "") for _, given in found.elements for name in ("src", "href")]
+        assert not [one for one in addresses if re.match(r"[a-z]+:(?!,)|//", one) and one != "data:,"]
+        assert "\u202e" not in text
+        assert "alert(1)" in text
+        policy = next(given["content"] for tag, given in found.elements if given.get("http-equiv"))
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        for spec in found.specs:
+            alt.Chart.from_dict(spec)  # raises for what is no Vega-Lite
+
+
+def test_only_what_changed_is_written(checked, light, tmp_path):
+    """A second call writes nothing; after a check, only the pages whose facts changed; a lost page comes back."""
+    site, overlay = checked
+    place = Lake.place(str(tmp_path / "out"))
+
+    def again():
+        done = publish(place, section(gather(under(site.lake, overlay))))
+        return done.pages, done.written, done.removed
+
+    assert again() == (2, 3, 0)
+    stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.*")}
+    assert again() == (2, 0, 0)
+    assert stamps == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.*")}
+    (tmp_path / "out/quality/table-steps.html").unlink()
+    assert again() == (2, 1, 0)
+    run_checks(under(site.lake, overlay))
+    assert again() == (2, 3, 0)
+    publish(place, section(gather(Lake.create(str(tmp_path / "empty")))))
+    assert not (tmp_path / "out/quality/table-steps.html").exists()
+    assert "Nothing was checked yet" in (tmp_path / "out/index.html").read_text()
+
+
+def test_a_site_is_not_written_over_other_files(checked, light, tmp_path):
+    """A folder that holds something else is refused, and nothing of it changes."""
+    site, overlay = checked
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home/thesis.tex").write_text("years of work")
+    with pytest.raises(NotASiteError, match=r"not a report, and not empty.*name an empty place"):
+        publish(Lake.place(str(tmp_path / "home")), section(gather(under(site.lake, overlay))))
+    assert [path.name for path in (tmp_path / "home").iterdir()] == ["thesis.tex"]
+
+
+def test_a_store_and_a_killed_call(checked, light, monkeypatch):
+    """A bucket takes a site, too; a call that dies among the pages leaves whole pages, and the next one ends it."""
+    site, overlay = checked
+    place = Lake.place("memory://report")
+    made = section(gather(under(site.lake, overlay)))
+    genuine, pages = render, []
+
+    def dying(page):
+        if pages:
+            raise SystemExit
+        pages.append(page)
+        return genuine(page)
+
+    monkeypatch.setattr(publishing, "render", dying)
+    with pytest.raises(SystemExit):
+        publish(place, made)
+    assert not place.fs.exists(place.path(MANIFEST))
+    monkeypatch.setattr(publishing, "render", genuine)
+    assert publish(place, made).written == 3
+    assert place.fs.exists(place.path("index.html"))
+
+
+def test_a_partition_that_is_gone_counts_nowhere(checked):
+    """Results of dates that a table no longer has are left out of every number, and of the SQL that gives it."""
+    site, overlay = checked
+    row = site.rows("quality_results")[0]
+    gone = [
+        {**row, "partition_date": DAY.date() - timedelta(days=9), "status": "failed", "rows_failed": 1},
+        {**row, "table": "it's gone", "status": "failed", "rows_failed": 1},
+    ]
+    before = gather(under(site.lake, overlay))
+    append_own(site.lake, "quality_results", lambda _: gone)
+    after = gather(under(site.lake, overlay))
+    assert after.totals == before.totals
+    assert query(site.lake, after.sources.totals).to_pylist()[0]["checks"] == before.totals.checks
+    assert delta_table(site.lake, "quality_results").version() == after.version
+
+
+def test_sparklines():
+    """A few failures are seen beside many; what is unknown breaks the line; no dates make no marks."""
+    drawn = sparkline("two dates", [("passed", 10, 0), ("errored", None, None), ("failing", 10, 3)])
+    assert drawn.line.count("M") == 2
+    assert [one.state for one in drawn.bars] == ["errored", "failing"]
+    assert sparkline("none", []).line == ""
+
+
+@pytest.mark.leaky("V8 keeps the files that it unpacks itself from")
+def test_the_chart_library_comes_from_its_package():
+    """The library is one file, without anything to fetch when it loads."""
+    code = library().decode()
+    assert "vegaEmbed" in code
+    assert not re.search(r"^import ", code, re.MULTILINE)
