@@ -137,12 +137,13 @@ class AbandonedStream:
 
     def _tidy(self) -> None:
         """Remove what is of no use any more, and move out of the way what is not known."""
-        meta = read_meta(self.folder)
         for path in sorted(self.folder.iterdir()):
             temporary = path.name.startswith(".") and path.name.endswith(TEMPORARY)
             if path.name.endswith((SPARE, ACKED)) or temporary or _is_no_file(path):
                 path.unlink()
-            elif path.name not in {OWNER_FILE, META_FILE, FAULTS_FILE} and not _is_known(path, meta):
+        meta = read_meta(self.folder)  # a link in its place is gone now
+        for path in sorted(self.folder.iterdir()):
+            if path.name not in {OWNER_FILE, META_FILE, FAULTS_FILE} and not _is_known(path, meta):
                 keep_damaged(self.folder, path)
 
     def _drop_torn_tail(self) -> None:

@@ -17,12 +17,15 @@ from prefect.types.entrypoint import EntrypointType
 from ranklake.errors import RanklakeError
 from ranklake.flows.deployments import ANCHOR, OWNED, Deployment, Schedule
 from ranklake.flows.one_driver import limit_name
+from ranklake.flows.outdated import outdated, pause
 from ranklake.flows.settings import FlowSettings
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import PrefectClient
     from prefect.client.schemas.responses import DeploymentResponse
 
+PAUSED: Final = "paused"
+"""How `Registered.action` begins for one that this version cannot run."""
 _ONE: Final = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW)
 
 
@@ -52,6 +55,7 @@ async def register(
 ) -> list[Registered]:
     """Create or update deployments on a work pool, and the limit of one driver a lake.
 
+    Others of this lake that this version cannot run any more are paused; they come last (`ranklake.flows.outdated`).
     Raises `ForeignDeploymentError` before anything is written, where a name is taken.
     """
     made = [(one, await _runner_deployment(one, settings, pool, job_variables)) for one in found]
@@ -75,7 +79,10 @@ async def register(
                     await client.delete_deployment_schedule(before.id, old.id)
         action = "updated" if before else "created"
         done.append(Registered(deployment.full_name, str(one.schedule), action, done_id))
-    return done
+    stale = await outdated(client, [OWNED, mark], {one.id for one in there.values() if one is not None})
+    if not dry_run:
+        await pause(client, stale)
+    return [*done, *(Registered(one.name, "never", f"{PAUSED}: {one.reason}", one.id) for one in stale)]
 
 
 async def _existing(client: "PrefectClient", name: str) -> "DeploymentResponse | None":

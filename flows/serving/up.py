@@ -32,7 +32,7 @@ from prefect.workers.process import ProcessWorker
 
 from ranklake.errors import RanklakeError
 from ranklake.flows.deployments import deployments
-from ranklake.flows.register import Registered, register
+from ranklake.flows.register import PAUSED, Registered, register
 from ranklake.flows.serving.child import LEASH, Child, kill_left_behind
 from ranklake.flows.serving.environment import LEASES, MARK, for_server, for_worker, url_of
 from ranklake.flows.serving.runs import begun, collapse_overdue, end, free_limits, left_below, running_ids
@@ -171,9 +171,11 @@ class _Up:
         if dropped:
             self.say(f"{dropped} runs came due while it was down; one run of each deployment makes up for them")
         for one in done:
+            if one.action.startswith(PAUSED):
+                self.say(f"{one.name} is {one.action}; delete it, or register it anew")
             if one.schedule.startswith("every") and one.id not in waiting and one.id is not None:
                 await client.create_flow_run_from_deployment(one.id)  # nobody wants to wait for the first
-        return done
+        return [one for one in done if not one.action.startswith(PAUSED)]
 
     async def _end_lost(self, client: "PrefectClient", *, at_once: bool = False) -> None:
         """Mark runs Crashed that have no process: at once, or when they had none at the last look either."""

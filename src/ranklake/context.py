@@ -78,6 +78,10 @@ class Context:
         """Return the spool. Raises `ConfigError` if there is none."""
         return Spool(self.spool_uri, self.config.storage, self.lake_config)
 
+    def place(self, uri: str) -> Lake:
+        """Return a place outside the lake, such as a site's, reached as the lake is. Raises `LakeUnreachableError`."""
+        return Lake.place(uri, self.config.storage)
+
     def workers(self) -> AbstractContextManager[Workers]:
         """Give the workers that carry out plans; see `ranklake.lake.plans.dask_workers.on_demand`."""
         return on_demand(self.config.dask)

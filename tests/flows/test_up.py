@@ -1,6 +1,7 @@
 """``ranklake up`` for real: one of them for all tests here. `tests/crash/test_up_kills.py` kills what it runs."""
 
 import asyncio
+import json
 import signal
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -156,6 +157,27 @@ def test_deployments_are_registered_on_a_pool_of_an_existing_server(server, caps
     second = server.deployments()
     assert {name: one["id"] for name, one in first.items()} == {name: one["id"] for name, one in second.items()}
     assert all(len(one["schedules"]) == len(first[name]["schedules"]) for name, one in second.items())
+
+
+@LEAKY
+def test_a_deployment_that_this_version_cannot_run_is_paused(server, capsys):
+    """One that an older version registered, with a parameter that is gone or a flow: told and paused, no more."""
+    made = server.deployments()["prod-check"]
+    old = {name: made[name] for name in ("flow_id", "tags", "entrypoint", "work_pool_name", "parameters")}
+    every = [{"active": True, "schedule": {"interval": 86_400}}]
+    gone = {"parameters": {**old["parameters"], "with_profile": True}}
+    for name, other in {"gone-parameter": gone, "gone-flow": {"entrypoint": "ranklake.flows.ingest:flow"}}.items():
+        wait_for(
+            "it", lambda name=name, other=other: server.asked("deployments/", name=name, schedules=every, **old | other)
+        )
+    code, out, _ = deploy(capsys, "--pool", "pods", "--image", "registry/ranklake:1", "--name", "prod", "--json")
+    told = {one["name"]: one["action"] for one in json.loads(out)["deployments"]}
+    assert code == 0
+    assert told["gone-parameter"] == "paused: there is no parameter with_profile any more"
+    assert told["gone-flow"] == "paused: there is no flow ranklake.flows.ingest:flow any more"
+    after = server.deployments()
+    assert [name for name, one in after.items() if one["paused"]] == ["gone-flow", "gone-parameter"]
+    assert after["gone-parameter"]["parameters"] == gone["parameters"]
 
 
 @LEAKY

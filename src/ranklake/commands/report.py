@@ -5,7 +5,6 @@ import click
 from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option
 from ranklake.context import Context
-from ranklake.lake.storage.store import Lake
 from ranklake.quality.report.gather import gather
 from ranklake.views.html.quality_pages import section
 from ranklake.views.html.site import publish
@@ -32,7 +31,7 @@ def quality(context: Context, out: str, *, as_json: bool) -> int:
     """
     found = gather(context.open_lake())
     made = section(found)
-    done = publish(Lake.place(out, context.config.storage), made)
+    done = publish(context.place(out), made)
     if as_json:
         show_json({"quality": {"state": made.state, "headline": made.headline}, "published": done})
     else:
