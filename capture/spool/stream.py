@@ -34,7 +34,7 @@ from ranklake.capture.spool.frames import FrameFile, Scan
 from ranklake.capture.spool.ntp import read_clock
 from ranklake.capture.spool.owner import HELD, Owner, OwnerLock, boot_id, start_ticks
 from ranklake.capture.spool.ownership import is_mine, with_rights_of
-from ranklake.capture.spool.stream_files import ACKED, GONE, NEW, OPEN, StreamName, remains
+from ranklake.capture.spool.stream_files import ACKED, GONE, NEW, OPEN, StreamName, emptied, remains
 from ranklake.segments.segment import ClockReading
 
 META_FILE: Final = "meta.frames"
@@ -270,7 +270,10 @@ def _remove_empty(folder: Path) -> None:
 
 
 def sweep(root: Path, whose: Callable[[Path], bool] = is_mine) -> None:
-    """Remove streams that were never opened or are half removed, left by killed processes; `whose` as for `streams`."""
+    """Remove streams that were never opened or are half removed, left by killed processes; `whose` as for `streams`.
+
+    Likewise folders of attempts and runs that are empty: whoever is about to make a stream there tries again.
+    """
     for folder in remains(root, GONE, whose):
         with contextlib.suppress(OSError), with_rights_of(folder):
             shutil.rmtree(folder, ignore_errors=True)
@@ -278,3 +281,6 @@ def sweep(root: Path, whose: Callable[[Path], bool] = is_mine) -> None:
         with contextlib.suppress(OSError), with_rights_of(folder):
             if time.time() - folder.stat().st_mtime > _STALE_S:
                 shutil.rmtree(folder, ignore_errors=True)
+    for folder in emptied(root, whose):
+        with contextlib.suppress(OSError), with_rights_of(folder):
+            folder.rmdir()

@@ -177,12 +177,27 @@ def remains(root: Path, kind: str, whose: Callable[[Path], bool] = is_mine) -> I
     yield from (path for path in _below_attempts(root) if path.name.startswith(kind) and whose(path))
 
 
+def emptied(root: Path, whose: Callable[[Path], bool] = is_mine) -> Iterator[Path]:
+    """Yield the folders of attempts, and then those of runs, in which nothing lies; `whose` as `streams`."""
+    for run in _entries(root):
+        if RUN_NAME.fullmatch(run.name) and not run.name.startswith("."):  # those are the leader's
+            attempts = (one for one in _entries(run) if _ATTEMPT.fullmatch(one.name))
+            yield from (one for one in (*attempts, run) if whose(one) and _is_empty(one))
+
+
 def _below_attempts(root: Path) -> Iterator[Path]:
     """Yield all that lies where streams do. Not by a glob, which raises if a folder goes while it is listed."""
     for run in _entries(root):
         for attempt in _entries(run):
             if _ATTEMPT.fullmatch(attempt.name):
                 yield from _entries(attempt)
+
+
+def _is_empty(folder: Path) -> bool:
+    try:
+        return not os.listdir(folder)  # noqa: PTH208 - names are enough
+    except OSError:
+        return False
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -21,6 +21,7 @@ from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.sealing.tables import arrow_table
 from ranklake.capture.spool import frames
 from ranklake.capture.spool.owner import HELD
+from ranklake.capture.spool.stream import sweep
 from ranklake.capture.spool.stream_files import sealed_files, streams
 
 # A process that records and is killed: 300 steps with two metrics each, half of them sealed before.
@@ -355,3 +356,12 @@ def test_a_disk_that_takes_nothing_does_not_keep_what_is_sealed(local, tmp_path,
     assert len(done.troubles) == 1
     assert [row["step"] for row in rows(spool, "steps")] == list(range(300))
     assert not sealed_files(stream_of(local))
+
+
+def test_empty_folders_of_attempts_and_runs_are_swept(tmp_path):
+    """A process that is killed after it removed its stream leaves them; what is not one of ours stays."""
+    for folder in ("run-1/a0", "run-2/a0", "run-2/a1/kept", "run-3", ".claims", "no run"):
+        (tmp_path / folder).mkdir(parents=True)
+    sweep(tmp_path)
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
+    assert left == [".claims", "no run", "run-2", "run-2/a1", "run-2/a1/kept"]
