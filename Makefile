@@ -43,7 +43,7 @@ demo: .venv/.demo ## train a small model on two ranks, record it, and run the wh
 
 # One more than two cores: many tests wait, for processes, stores and clocks.
 test: WORKERS := 3
-test: .venv/.test ## run the test suite (about eight minutes on two cores), then capture's once more with the hot path in C
+test: .venv/.test ## run the test suite (about eleven minutes on two cores), then capture's once more with the hot path in C
 	@RANKLAKE_NATIVE=0 $(BIN)/python -m pytest $(PARALLEL)
 	@$(BIN)/python -m ranklake.capture.build
 	@RANKLAKE_NATIVE=1 $(BIN)/python -m pytest $(PARALLEL) tests/capture/test_native.py $(NATIVE_TESTS)
