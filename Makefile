@@ -9,7 +9,7 @@ PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo native test test-postgres test-s3 test-stores test-frameworks test-frameworks-light test-pages published lint types format deployments catalog snapshots chaos chaos-s3 chaos-up crash faults fuzz crash-capture bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-import bench-sql bench-lake bench-lake-more bench-rollup bench-workers bench-straggler package clean
+.PHONY: help demo native test test-up test-postgres test-moto test-s3 test-stores test-frameworks test-frameworks-light test-pages published lint types format deployments catalog snapshots chaos chaos-s3 chaos-up crash faults fuzz crash-capture bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-import bench-sql bench-lake bench-lake-more bench-rollup bench-workers bench-straggler package clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -60,8 +60,14 @@ test: .venv/.test ## run the test suite (about eleven minutes on two cores), the
 	@$(BIN)/python tests/support/radosgw.py .stores/ceph || { echo "no Debian package radosgw to be had (apt-get update?): the lake is not tested on Ceph" >&2; exit 2; }
 	@touch $@
 
+test-moto: .venv/.test ## run the whole lake, and what becomes of a store that fails, on S3's protocol as moto speaks it
+	@$(BIN)/python -m pytest $(PARALLEL) -m moto tests/stores
+
 test-s3: .venv/.test .stores/.ceph ## run the lake's and the stores' contract against a real Ceph radosgw, started for it
 	@$(BIN)/python -m pytest -m radosgw tests/stores
+
+test-up: .venv/.test ## run `ranklake up` on a server of its own, with all that it serves
+	@$(BIN)/python -m pytest -m up tests/flows
 
 # Debian's package, if the machine lets us install it; without one its tests are skipped with the reason.
 test-postgres: .venv/.test ## run `ranklake up` on a real PostgreSQL that goes away under it

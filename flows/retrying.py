@@ -10,6 +10,7 @@ from prefect.task_engine import TaskRunTimeoutError
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.plans.dask_tasks import ClusterLostError
+from ranklake.lake.plans.dask_workers import ClusterNotStartedError
 from ranklake.lake.storage.store import LakeUnreachableError
 
 _STAYS: Final = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError)
@@ -18,7 +19,7 @@ _STAYS: Final = (FileNotFoundError, FileExistsError, PermissionError, IsADirecto
 def is_transient(error: BaseException) -> bool:
     """Return whether an error may pass by itself: a store, a network or a cluster that was away for a moment."""
     if isinstance(error, RanklakeError):
-        return isinstance(error, (LakeUnreachableError, ClusterLostError))
+        return isinstance(error, (LakeUnreachableError, ClusterLostError, ClusterNotStartedError))
     return isinstance(error, OSError) and not isinstance(error, _STAYS)
 
 

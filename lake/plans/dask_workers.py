@@ -19,6 +19,10 @@ from ranklake.lake.plans.workers import InProcess, Pending, Result, Room, Task, 
 _LOG: Final = logging.getLogger(__name__)
 
 
+class ClusterNotStartedError(WorkersError):
+    """No cluster could be started on this machine, which may have been too busy. Nothing was begun."""
+
+
 class OnDemand:
     """A cluster of this machine's own that starts with the first work that is worth it, and this process for the rest.
 
@@ -99,15 +103,27 @@ def workers(section: DaskSection = _DEFAULT) -> Iterator[OnDask]:
     _check_memory(section.memory_limit)
     said = os.environ.get(_PURGE)
     kept = {f"distributed.nanny.pre-spawn-environ.{_PURGE}": said or "-1"}
+    count = section.workers or min(4, os.cpu_count() or 1)
     with _interrupts_held(), dask.config.set(_QUIET | kept):
-        cluster = import_module("ranklake.lake.plans.local_cluster").local_cluster(
-            section.workers or min(4, os.cpu_count() or 1), section.memory_limit
-        )
+        cluster = _local_cluster(count, section.memory_limit)
     if said is None:  # Dask tells its workers by setting it here: it is not for this process
         os.environ.pop(_PURGE, None)
     # Not the default of this process: that would have to end in the thread in which it began (`held`).
     with cluster, Client(cluster, set_as_default=False) as client:
         yield OnDask(client)
+
+
+def _local_cluster(count: int, memory_limit: str) -> Any:  # noqa: ANN401 - distributed ships no types
+    """Return a cluster of this machine's own. Raises `ClusterNotStartedError`; nothing of it is left then."""
+    try:
+        return import_module("ranklake.lake.plans.local_cluster").local_cluster(count, memory_limit)
+    except (OSError, TimeoutError, RuntimeError) as error:
+        reason: BaseException = error
+        while reason.__cause__ is not None:  # Dask wraps it: the first one says why
+            reason = reason.__cause__
+        told = " ".join(str(reason).split()) or type(reason).__name__
+        mend = "free memory and processes, or set fewer [dask] workers; then run it again"
+        raise ClusterNotStartedError(f"{count} Dask workers did not start here: {told}", mend=mend) from error
 
 
 def _client(address: str, security: Mapping[str, Any]) -> Any:  # noqa: ANN401 - distributed ships no types

@@ -7,16 +7,26 @@ from datetime import date, timedelta
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ranklake.lake.delta.integrity import refuse_damaged
 from ranklake.lake.query.sql import session
-from ranklake.lake.rollups.inputs import NOTHING, WHOLE, Key, Snapshot, combined, day_of, partition
+from ranklake.lake.rollups.inputs import (
+    NOTHING,
+    WHOLE,
+    Key,
+    Snapshot,
+    by_only_run,
+    combined,
+    day_of,
+    of_days,
+    partition,
+)
 from ranklake.lake.rollups.lineage import Recorded, State
 from ranklake.lake.rollups.session import AFFECTED, replace_table
 from ranklake.lake.rollups.thresholds import MAX_DAYS
 
 if TYPE_CHECKING:
-    from ranklake.lake.query.engine import SessionContext
     from ranklake.lake.rollups.declaration import Rollup
     from ranklake.lake.rollups.reach import Input
     from ranklake.lake.storage.store import Lake
@@ -160,16 +170,14 @@ def due_runs(
     news = {name: one.files(came[name]) for name, one in inputs.items()}
     for table, some in news.items():
         refuse_damaged(lake, table, some)
-    ctx = session(lake, rollup.tables, live=news)
-    arrived = _runs_in(
-        ctx, {key for key, digest in changed.items() if state and (key not in was or was[key].digest != digest)}
-    )
+    came_in = {key for key, digest in changed.items() if state and (key not in was or was[key].digest != digest)}
+    arrived = _runs_in(lake, news, came_in)
     frozen = {run for run in spans if run not in arrived and _overlaps(spans[run], gone, rollup.tables)}
-    wanted = (_runs_in(ctx, changed) | under_way) - frozen
+    wanted = (_runs_in(lake, news, changed) | under_way) - frozen
     mine = {name: one.files_of(wanted) for name, one in inputs.items()}
     for table, some in mine.items():
         refuse_damaged(lake, table, some)
-    starts = _first_dates(session(lake, rollup.tables, live=mine), rollup.tables, wanted)
+    starts = _first_dates(lake, mine, wanted)
     return Due(
         starts=starts,
         replaced=frozenset(wanted),
@@ -183,28 +191,44 @@ def _overlaps(span: tuple[date, date], gone: Collection[Key], tables: Collection
     return any(table in tables and span[0] - _DAY <= day_of(name) <= span[1] + _DAY for table, name in gone)
 
 
-def _runs_in(ctx: "SessionContext", keys: Collection[Key]) -> set[str]:
-    """Return the runs that have rows in input partitions."""
+def _runs_in(lake: "Lake", live: Mapping[str, pa.Table], keys: Collection[Key]) -> set[str]:
+    """Return the runs that have rows in input partitions, of whose tables some files are given."""
     days: dict[str, list[date]] = defaultdict(list)
     for table, name in keys:
         days[table].append(day_of(name))
     runs: set[str] = set()
+    asked: dict[str, pa.Table] = {}
     for table, dates in days.items():
-        listed = ", ".join(f"DATE '{day}'" for day in sorted(dates))
-        found = ctx.sql(f"SELECT DISTINCT run FROM {table} WHERE date IN ({listed})")  # noqa: S608 - our own names
-        runs.update(found.to_arrow_table()["run"].to_pylist())
+        told, asked[table] = by_only_run(of_days(live[table], dates))
+        runs.update(told["min.run"].to_pylist())
+    if asked := {table: some for table, some in asked.items() if some.num_rows}:
+        ctx = session(lake, asked, live=asked)
+        for table in asked:
+            found = ctx.sql(f"SELECT DISTINCT run FROM {table}")  # noqa: S608 - our own names
+            runs.update(found.to_arrow_table()["run"].to_pylist())
     return runs
 
 
-def _first_dates(ctx: "SessionContext", tables: Collection[str], runs: Collection[str]) -> dict[str, date]:
-    """Return the first date on which any of the tables has a row of a run, for those runs that have any."""
-    replace_table(ctx, AFFECTED, pa.table({"run": pa.array(sorted(runs), pa.string())}))
-    parts = " UNION ALL ".join(
-        f"SELECT {name}.run, date FROM {name} INNER JOIN {AFFECTED} ON {AFFECTED}.run = {name}.run"  # noqa: S608 - likewise
-        for name in tables
-    )
-    firsts = ctx.sql(f"SELECT run, min(date) AS date FROM ({parts}) GROUP BY run").to_arrow_table()  # noqa: S608 - likewise
-    return dict(zip(firsts["run"].to_pylist(), firsts["date"].to_pylist(), strict=True))
+def _first_dates(lake: "Lake", live: Mapping[str, pa.Table], runs: Collection[str]) -> dict[str, date]:
+    """Return the first date on which any of the tables, of which files are given, has a row of a run, if any has."""
+    parts: list[pa.Table] = []
+    asked: dict[str, pa.Table] = {}
+    wanted = pa.array(sorted(runs), pa.string())
+    for table, some in live.items():
+        told, asked[table] = by_only_run(some)
+        parts.append(pa.table({"run": told["min.run"].cast(pa.string()), "date": told["date"]}))
+    if asked := {table: some for table, some in asked.items() if some.num_rows}:
+        ctx = session(lake, asked, live=asked)
+        replace_table(ctx, AFFECTED, pa.table({"run": wanted}))
+        every = " UNION ALL ".join(
+            f"SELECT {name}.run, date FROM {name} INNER JOIN {AFFECTED} ON {AFFECTED}.run = {name}.run"  # noqa: S608 - likewise
+            for name in asked
+        )
+        found = ctx.sql(f"SELECT run, min(date) AS date FROM ({every}) GROUP BY run").to_arrow_table()  # noqa: S608 - likewise
+        parts.append(found.cast(pa.schema([("run", pa.string()), ("date", pa.date32())])))
+    rows = pa.concat_tables(parts)
+    firsts = rows.filter(pc.is_in(rows["run"], value_set=wanted)).group_by("run").aggregate([("date", "min")])
+    return dict(zip(firsts["run"].to_pylist(), firsts["date_min"].to_pylist(), strict=True))
 
 
 def _expected(

@@ -67,7 +67,7 @@ class Snapshot:
             return live_files(None)
         if days is None:
             return self.live
-        return self.live.filter(pc.is_in(self.live["date"], value_set=pa.array(sorted(days), pa.date32())))
+        return of_days(self.live, days)
 
     def of(self, days: Collection[date]) -> "Snapshot":
         """Return what it tells of some dates."""
@@ -115,6 +115,24 @@ class Snapshot:
             first, last = _bound(row, begin, "min", most), _bound(row, end, "max", most)
             found[row["date"]] = (min(low, first), max(high, last))
         return found
+
+
+def of_days(live: pa.Table, days: Collection[date]) -> pa.Table:
+    """Return those of some files that are of some dates."""
+    return live.filter(pc.is_in(live["date"], value_set=pa.array(sorted(days), pa.date32())))
+
+
+def by_only_run(live: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Split files into those of which the log tells that all rows are of one run, ``min.run``, and the others.
+
+    Most files are: ingest sorts by run, and one comes with a batch of its own segments. To ask their rows would take
+    longer than all else that is done to find out which runs are due.
+    """
+    if not {"min.run", "max.run"} <= set(live.column_names):
+        nothing = pa.chunked_array([pa.array([], pa.string())])
+        return live.slice(0, 0).append_column("min.run", nothing), live
+    alone = pc.fill_null(pc.equal(live["min.run"], live["max.run"]), fill_value=False)
+    return live.filter(alone), live.filter(pc.invert(alone))
 
 
 def slim(live: pa.Table, *columns: str) -> pa.Table:

@@ -20,7 +20,7 @@ from ranklake.lake.query.sql import session
 from ranklake.lake.rollups.declaration import Rollup
 from ranklake.lake.rollups.due import Due, due_runs
 from ranklake.lake.rollups.evaluate import evaluate_day, evaluate_days, evaluate_runs
-from ranklake.lake.rollups.inputs import Key, Snapshot, day_of, partition, slim
+from ranklake.lake.rollups.inputs import Key, Snapshot, day_of, of_days, partition, slim
 from ranklake.lake.rollups.lineage import State
 from ranklake.lake.rollups.pieces import AT_ONCE, WHOLE_RANGE, Range, ranges
 from ranklake.lake.storage.store import Lake
@@ -161,7 +161,7 @@ def _compute_days(lake: Lake, task: DaysTask) -> Computed:
 
 
 def _of(files: pa.Table, days: Collection[date] | None) -> pa.Table:
-    return files if days is None else files.filter(pc.is_in(files["date"], value_set=pa.array(days, pa.date32())))
+    return files if days is None else of_days(files, days)
 
 
 def _evaluate(lake: Lake, task: DaysTask, days: Sequence[date], live: Mapping[str, pa.Table]) -> dict[date, pa.Table]:

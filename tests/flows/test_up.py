@@ -21,7 +21,7 @@ from ranklake.lake.storage.store import Lake
 
 SECRET = "q8Zr3xKpW1vT6yLmN4cJ9sHd2fGb7aQe"
 ELSEWHERE = "planted9vXs2LkQw7TzR4mB8nYc5HdJ1"
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.up
 CANCEL = {"state": {"type": "CANCELLED"}, "force": True}
 LEAKY = pytest.mark.leaky("Prefect's client starts a thread with an event loop that stays as long as the process")
 

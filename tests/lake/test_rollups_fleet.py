@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from rollup_inputs import DAY, NOON, append, computed, context, rows
 
@@ -112,38 +112,45 @@ def oracle(jobs):
         last[row["job_id"]] = row
     sums = defaultdict(lambda: defaultdict(float))
     unknown = set()
+    counted = {row["submit_ts"].date() for row in last.values() if row["gpu_count"] is not None}
     for row in last.values():
         scopes = {"cluster": "c", "job": row["job_id"], **{scope: row[scope] for scope in ("pool", "team", "user")}}
+        gpus = row["gpu_count"]
+        if gpus is None and row["submit_ts"].date() in counted:  # a scheduler that counts devices leaves out none
+            gpus = 0
         for place in scopes.items():
-            add_job(row, place, sums, unknown)
+            add_job(row, gpus, place, sums, unknown)
     return sums, unknown
 
 
-def add_job(row, place, sums, unknown):
+def add_job(row, gpus, place, sums, unknown):
     submit, start, end, outcome = (row[name] for name in ("submit_ts", "start_ts", "end_ts", "outcome"))
-    gpus = row["gpu_count"] or 0
     held_until = end if start and end and end >= start else row["ts"] if start and not end else None
     for hour, amount in spread(submit, start or end or row["ts"], 1):
         sums[hour, *place]["queue_job_s"] += amount
-    if held_until:
+    if held_until and gpus is None:
+        unknown |= {(hour, *place, "gpu_delivered_s") for hour, _ in spread(start, held_until, 1)}
+    elif held_until:
         for hour, amount in spread(start, held_until, gpus):
             sums[hour, *place]["gpu_delivered_s"] += amount
-    elif start and gpus:
-        unknown |= {(hour, *place, "gpu_delivered_s") for hour, _ in spread(end, start + timedelta(microseconds=1), 1)}
+    elif start and gpus != 0:
+        hours = [hour for hour, _ in spread(end, start + timedelta(microseconds=1), 1)]
+        unknown |= {(hour, *place, "gpu_delivered_s") for hour in hours if hour.date() >= submit.date()}
     if start:
         one = sums[start.replace(minute=0, second=0, microsecond=0), *place]
         one["queue_time_sum_s"] += (start - submit).total_seconds()
         one["queue_time_count"] += 1
-    if outcome and end:
+    if outcome and end and end.date() >= submit.date():  # no date before that of its submission knows of it
         at = end.replace(minute=0, second=0, microsecond=0)
         sums[at, *place][f"job_{outcome}_count"] += 1
-        if held_until:
+        if held_until and gpus is not None:
             sums[at, *place][f"gpu_{outcome}_s"] += gpus * (held_until - start).total_seconds()
-        elif start and gpus:
+        elif start and gpus != 0:
             unknown.add((at, *place, f"gpu_{outcome}_s"))
 
 
 @settings(max_examples=2, deadline=None)
+@example(seed=20487124, count=6)  # the only job of a day, whose devices nobody counts
 @given(seed=st.integers(0, 2**32), count=st.integers(1, 60))
 def test_hours_of_jobs_are_what_plain_loops_give(seed, count):
     """Waits, device time and outcomes of any jobs, in each scope and hour, are those of loops over their last rows."""

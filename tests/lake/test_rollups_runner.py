@@ -17,7 +17,9 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import files, number_of, replace_partitions, swap
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.rollups.inputs import snapshot
+from ranklake.lake.rollups import due
+from ranklake.lake.rollups.due import due_runs
+from ranklake.lake.rollups.inputs import by_only_run, snapshot
 from ranklake.lake.rollups.lineage import Lineage
 from ranklake.lake.rollups.reach import Input
 from ranklake.lake.rollups.registry import ROLLUPS, UnknownRollupError, chosen
@@ -174,6 +176,21 @@ def test_an_earlier_day_that_arrives_late_moves_the_run(lake):
     assert written(run_rollups(lake, ["run_summary"]))["goodput"] == (DAY.isoformat(), NEXT.isoformat())
     assert read(lake, contract("goodput"))["date"].to_pylist() == [DAY]
     assert read(lake, contract("run_summary"))["steps"].to_pylist() == [60]
+
+
+def test_the_log_names_the_runs_of_files_that_hold_one(of_two_days, tmp_path, monkeypatch):
+    """Files of one run and a file of two: the log and their rows together say what is due as all rows would."""
+    lake = copied(of_two_days, tmp_path)
+    both = [run_of(name, seed=seed) for seed, name in enumerate("cd", 2)]
+    bring(lake, {table: [*rows, *both[1][table]] for table, rows in both[0].items()})  # in one file
+    (rollup,) = (one for one in ROLLUPS if one.name == "attempt_facts")
+    inputs = {name: snapshot(lake, name) for name in rollup.tables}
+    told, asked = by_only_run(inputs["runs"].files())
+    assert (sorted(told["min.run"].to_pylist()), asked.num_rows) == (["a", "b"], 1)
+    found = due_runs(lake, rollup, inputs, snapshot(lake, rollup.name), {}, set())
+    assert found.starts == {"a": DAY, "b": NEXT, "c": DAY, "d": DAY}
+    monkeypatch.setattr(due, "by_only_run", lambda live: (live.slice(0, 0), live))
+    assert due_runs(lake, rollup, inputs, snapshot(lake, rollup.name), {}, set()) == found
 
 
 def test_rows_that_are_taken_out_are_taken_out_of_the_rollups(lake):

@@ -19,8 +19,9 @@ import pytest
 from distributed import Client, Security
 
 from ranklake.config import load_config
+from ranklake.flows.retrying import is_transient
 from ranklake.lake.plans.dask_section import DaskSection
-from ranklake.lake.plans.dask_workers import held, on_demand, workers
+from ranklake.lake.plans.dask_workers import ClusterNotStartedError, held, on_demand, workers
 from ranklake.lake.plans.workers import InProcess, WorkersError
 
 SCHEDULER = """
@@ -169,6 +170,25 @@ def test_workers_of_other_versions_get_no_work(tmp_path, other):
             else:
                 assert crew.run(abs, [-1, 2]) == [1, 2]
         process.communicate("", timeout=30)
+
+
+NO_CHILDREN = "import os, sys\nif any('spawn_main' in one for one in sys.orig_argv): os._exit(3)\n"
+
+
+@pytest.mark.leaky("the first process that Dask starts brings a resource tracker, and a pipe to it, that stay")
+def test_workers_that_do_not_start_are_told_in_one_line(tmp_path, monkeypatch):
+    """Where processes die as they begin, the reason and the mend are told, nothing stays, and a flow tries again."""
+    (tmp_path / "sitecustomize.py").write_text(NO_CHILDREN)
+    with monkeypatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(tmp_path))
+        with pytest.raises(ClusterNotStartedError) as error, workers(DaskSection(workers=2)):
+            pass
+    line = str(error.value)
+    assert "2 Dask workers did not start here: " in line
+    assert "run it again" in line
+    assert "\n" not in line
+    assert not [one for one in ours() if "spawn_main" in " ".join(one.cmdline())]
+    assert is_transient(error.value)
 
 
 def test_a_local_cluster_starts_with_the_first_work():

@@ -18,6 +18,7 @@ from ranklake.lake.spool.spool import Spool
 from ranklake.lake.storage.store import Lake, LakeUnreachableError, UnsafeStoreError
 from ranklake.segments.storage_options import StorageOptionError
 
+pytestmark = pytest.mark.moto
 SEGMENTS = 6
 
 
