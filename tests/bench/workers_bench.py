@@ -4,6 +4,9 @@ A synthetic job is brought into a lake. Of that lake, copies are checked and rol
 rollup` do it, in one process, on a cluster of one warm worker, and on one of two. What a step takes is the CPU time of
 the driver and of the busiest worker, since others may use the machine: that is its wall time where each has a core. All
 rows of all rollups and all results of checks must be the same.
+
+Beside that, wall times: of everything pinned to one core, in one process, and of two cores with one process and with
+two workers. Those are worth something on a machine at rest only.
 """
 
 import argparse
@@ -14,7 +17,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from ranklake.lake.contracts.load import contract
@@ -84,6 +89,29 @@ def least(rounds):
     return {name: min((one[name] for one in rounds), key=lambda step: step.longest_s) for name in rounds[0]}
 
 
+KINDS = {"one core": (1, 0), "two cores, one process": (2, 0), "two cores, two workers": (2, 2)}
+"""Cores, and workers of a cluster; 0 for none."""
+
+
+def walls(lake, rounds):
+    """Return {kind: {step: wall seconds}}, least of some rounds, each kind in a process pinned from its start."""
+    found = {}
+    for kind, (cores, count) in KINDS.items():
+        command = [sys.executable, __file__, "--lake", str(lake), "--rounds", str(rounds), "--wall-of", str(count)]
+        pin = partial(os.sched_setaffinity, 0, sorted(os.sched_getaffinity(0))[:cores])
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, preexec_fn=pin)
+        found[kind] = json.loads(done.stdout)
+    return found
+
+
+def wall_of(count, copy, rounds):
+    """Return the least wall seconds of each step in this process, or with a cluster of some workers."""
+    with workers(DaskSection(workers=count)) if count else nullcontext(InProcess()) as crew:
+        once(crew, copy())  # warms
+        steps = [once(crew, copy())[0] for _ in range(rounds)]
+    return {name: min(one[name].wall_s for one in steps) for name in steps[0]}
+
+
 def main():
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -91,6 +119,7 @@ def main():
     parser.add_argument("--hours", type=float, default=0.5)
     parser.add_argument("--rounds", type=int, default=3, help="each step as in the round that disturbed it least")
     parser.add_argument("--lake", type=Path, help="a lake that was ingested already, and is left as it is")
+    parser.add_argument("--wall-of", type=int, help="with --lake: only wall times, with so many workers or 0 for none")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ranklake-workers-") as scratch:
@@ -108,6 +137,9 @@ def main():
             shutil.rmtree(place, ignore_errors=True)
             return Lake.open(str(shutil.copytree(folder / "lake", place)))
 
+        if given.wall_of is not None:
+            print(json.dumps(wall_of(given.wall_of, copy, given.rounds)))
+            return
         _, alone = once(InProcess(), copy())
         taken, same = {}, True
         for count in (1, 2):
@@ -119,10 +151,11 @@ def main():
                     rounds.append(steps)
                     same = same and found == alone
             taken[count] = least(rounds)
+        wall = walls(folder / "lake", given.rounds) if len(os.sched_getaffinity(0)) > 1 else {}
     ratios = {name: taken[2][name].longest_s / taken[1][name].longest_s for name in taken[1]}
     both = [sum(one.longest_s for one in taken[count].values()) for count in (1, 2)]
     ratios["both"] = both[1] / both[0]
-    told = {"cpus": os.cpu_count(), "same": same, "ratios": ratios}
+    told = {"cpus": os.cpu_count(), "same": same, "ratios": ratios, "wall_s": wall}
     told["steps"] = {count: {name: asdict(step) for name, step in steps.items()} for count, steps in taken.items()}
     print(json.dumps(told, indent=1) if given.json else report(told, taken))
     sys.exit(0 if same else 1)
@@ -143,7 +176,12 @@ def report(told, taken):
             )
     said = ", ".join(f"{name} {ratio:.2f}" for name, ratio in told["ratios"].items())
     results = "identical" if told["same"] else "NOT identical"
-    return "\n".join([*lines, "", f"two workers to one: {said}; results {results}"])
+    lines += ["", f"two workers to one: {said}; results {results}", ""]
+    lines += ["| wall time of | check, s | rollup, s | both, of one core's |", "|---|---:|---:|---:|"]
+    for kind, one in told["wall_s"].items():
+        ratio = sum(one.values()) / sum(told["wall_s"]["one core"].values())
+        lines.append(f"| {kind} | {one['check']:.2f} | {one['rollup']:.2f} | {ratio:.2f} |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from segments import put_segment, step_rows
 from serving import PATIENCE_S, Up, wait_for
+from stores import Proxy, Store, moto_server, s3_storage, sent
 
 from ranklake.cli import run
 from ranklake.flows.deployments import DEPLOYMENTS
@@ -206,6 +207,44 @@ def test_a_deployment_of_somebody_else_is_left_alone(server, capsys):
     assert code == 2
     assert "ranklake-check/their-check: a deployment of this name is not ranklake's" in errors
     assert [name for name in server.deployments() if name.startswith("their-")] == ["their-check"]
+
+
+@pytest.mark.timeout(900)
+def test_a_store_that_may_only_be_read(up, tmp_path):
+    """While its bucket refuses writes a run fails with the place and the reason; nothing is lost, the next goes on."""
+    put_segment(tmp_path / "spool", step_rows(30))
+    file = up.folder / "ranklake.toml"
+    before = file.read_text()
+    with moto_server(tmp_path) as url, Proxy(url) as proxy:
+        options = "".join(f'storage.{name} = "{value}"\n' for name, value in s3_storage(proxy.url).items())
+        sent(Store("s3://bucket/spool", s3_storage(url)), tmp_path / "spool")
+        Lake.create("s3://bucket/lake", s3_storage(url))
+        file.write_text(f'lake.uri = "s3://bucket/lake"\nspool.uri = "s3://bucket/spool"\n{options}')
+        try:
+            proxy.rule = lambda one: 403 if one.method in {"PUT", "POST"} and "/lake/" in one.path else None
+            refused = up.run("ingest")
+            wait_for("the end of the run", lambda: up.state(refused) == "FAILED", 2 * PATIENCE_S)
+            told = up.ask(f"flow_runs/{refused}")["state"]["message"]
+            assert "s3://bucket/lake" in told
+            assert "\n" not in told
+            assert s3_storage(url)["aws_secret_access_key"] not in told
+            proxy.rule = None
+            again = up.run("ingest")
+            wait_for("the next run", lambda: up.state(again) == "COMPLETED", 2 * PATIENCE_S)
+        finally:
+            file.write_text(before)
+        assert read(Lake.open("s3://bucket/lake", s3_storage(url)), contract("steps")).num_rows == 30
+
+
+def test_a_port_that_is_taken_is_told_in_one_line(up, tmp_path):
+    """Another home on the port of the first: exit code 2, the address, the reason and the mend; the first goes on."""
+    (tmp_path / "ranklake.toml").write_text(f'lake.uri = "{tmp_path}/lake"\nspool.uri = "{tmp_path}/spool"\n')
+    second = Up.start(tmp_path, port=up.port)
+    assert second.process.wait(60) == 2
+    (line,) = second.out().splitlines()
+    assert f"127.0.0.1:{up.port}: cannot listen there (Address already in use)" in line
+    assert "--port" in line
+    assert up.asked("health")
 
 
 def test_a_second_one_is_refused_by_the_first_ones_pid(up):
