@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from ranklake.lake.contracts.checks.registry import promise
@@ -25,8 +26,8 @@ from ranklake.quality.report.state import (
     UNCHECKED,
     WARNING,
     CheckState,
+    History,
     PartitionState,
-    Point,
     QualityState,
     Sources,
     TableState,
@@ -46,6 +47,8 @@ Check = tuple[str, str, str | None, str]
 NEVER: Final = "never checked"
 FILES_CHANGED: Final = "its files changed since it was checked"
 SUITE_CHANGED: Final = "its checks changed since it was checked"
+_KEY: Final = ("table", "check_id", "column", "severity")
+_POINT: Final = ("partition_date", "state", "rows_checked", "rows_failed")
 _COUNTS: Final = ("checks_failing", "checks_warning", "checks_errored", "rows_quarantined", "rows_failed")
 
 
@@ -75,7 +78,7 @@ def gather(lake: "Lake") -> QualityState:
     found = _Found(
         _by_table(ask(statements.checks(where))),
         _by_table(ask(statements.partitions(where))),
-        _points(ctx.sql(statements.history(where)).to_arrow_table()),
+        _histories(ctx.sql(statements.history(where)).to_arrow_table()),
     )
     metrics = lake.metrics()
     tables = []
@@ -100,11 +103,11 @@ def gather(lake: "Lake") -> QualityState:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What the queries found: checks and partitions by table, and points by check."""
+    """What the queries found: checks and partitions by table, and the history of each check."""
 
     checks: Mapping[str, Rows]
     partitions: Mapping[str, Rows]
-    points: Mapping[Check, tuple[Point, ...]]
+    histories: Mapping[Check, History]
 
     def of_checks(self, contract: "Contract", suite: Suite) -> tuple[CheckState, ...]:
         """Return the checks of a table, worst first."""
@@ -114,7 +117,7 @@ class _Found:
             state = _state_of_check(row)
             told = promises.get((row["check_id"], row["column"]))
             step = next_step(row["table"], contract.kind, row["check_id"], state, row["last_unsound"])
-            history = self.points[row["table"], row["check_id"], row["column"], row["severity"]]
+            history = self.histories[row["table"], row["check_id"], row["column"], row["severity"]]
             every.append(CheckState(**row, state=state, promise=told, next_step=step, history=history))
         every.sort(key=lambda one: (STATES.index(one.state), -(one.rows_failed or 0), one.check_id, one.column or ""))
         return tuple(every)
@@ -153,13 +156,21 @@ def _by_table(rows: Rows) -> dict[str, Rows]:
     return found
 
 
-def _points(rows: pa.Table) -> dict[Check, tuple[Point, ...]]:
-    found: dict[Check, list[Point]] = {}
-    names = ("table", "check_id", "column", "severity", "partition_date", "state", "rows_checked", "rows_failed")
-    for *key, day, state, checked, failed in zip(*(rows[name].to_pylist() for name in names), strict=True):
-        point = Point(day, state_of(state, key[3]), checked, failed)
-        found.setdefault((key[0], key[1], key[2], key[3]), []).append(point)
-    return {key: tuple(points) for key, points in found.items()}
+def _histories(rows: pa.Table) -> dict[Check, History]:
+    """Cut the results of all checks, in the order of `_KEY`, into those of each."""
+    if not rows.num_rows:
+        return {}
+    (batch,) = rows.combine_chunks().to_batches()
+    keys = [batch.column(name) for name in _KEY]
+    codes = [key.dictionary_encode(null_encoding="encode").indices.to_numpy() for key in keys]
+    begins = np.flatnonzero(np.any([np.diff(code, prepend=-1) != 0 for code in codes], axis=0))
+    points = batch.select(_POINT)
+    named = zip(*(key.take(pa.array(begins)).to_pylist() for key in keys), strict=True)
+    sizes = np.diff(begins, append=batch.num_rows)
+    return {
+        (table, check, column, severity): History(severity, points.slice(int(begin), int(size)))
+        for (table, check, column, severity), begin, size in zip(named, begins, sizes, strict=True)
+    }
 
 
 def _state_of_check(row: Mapping[str, Any]) -> str:

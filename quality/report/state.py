@@ -1,8 +1,12 @@
 """What the report of quality tells: frozen facts, without a word on how they are shown."""
 
+import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Final, NamedTuple
+
+import pyarrow as pa
 
 FAILING, ERRORED, WARNING, UNCHECKED, QUARANTINED, PASSED, SKIPPED = STATES = (
     "failing",
@@ -30,13 +34,43 @@ def worst(states: "tuple[str, ...] | list[str]") -> str:
     return min(states, key=STATES.index, default=SKIPPED)
 
 
-class Point(NamedTuple):  # there are 100,000 of them: a dataclass takes four times as long to make
+class Point(NamedTuple):
     """One check on one partition: its state, and rows checked and failed; None where they are unknown."""
 
     day: date
     state: str
     rows_checked: int | None
     rows_failed: int | None
+
+
+class History:
+    """One check on all partitions, by date: an iterable of `Point`.
+
+    There are 100,000 points in a report, of which a refresh writes few. So they stay the columns that the query gave
+    until somebody asks, and `repr` is a digest of those.
+
+    Parameters
+    ----------
+    severity
+        Of the check.
+    rows
+        Columns ``partition_date``, ``state`` as SQL's ``results`` has it, ``rows_checked`` and ``rows_failed``.
+    """
+
+    __slots__ = ("_rows", "_severity")
+
+    def __init__(self, severity: str, rows: pa.RecordBatch) -> None:
+        self._severity, self._rows = severity, rows
+
+    def __len__(self) -> int:
+        return int(self._rows.num_rows)
+
+    def __iter__(self) -> Iterator[Point]:
+        for day, state, checked, failed in zip(*(column.to_pylist() for column in self._rows.columns), strict=True):
+            yield Point(day, state_of(state, self._severity), checked, failed)
+
+    def __repr__(self) -> str:
+        return f"History({self._severity!r}, {hashlib.sha256(self._rows.serialize()).hexdigest()})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +112,7 @@ class CheckState:
     message: str | None
     observed: str | None
     next_step: tuple[str, str]
-    history: tuple[Point, ...]
+    history: History
 
 
 @dataclass(frozen=True, slots=True)
