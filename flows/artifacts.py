@@ -17,6 +17,7 @@ from prefect.artifacts import (
 
 from ranklake.flows import pages
 from ranklake.flows.lineage import place_key
+from ranklake.flows.pages import Links
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -33,9 +34,7 @@ def key(stage: str, lake: str, suffix: str = "") -> str:
     return "-".join(part for part in parts if part)
 
 
-async def publish(
-    stage: str, lake: str, done: Mapping[str, Any], links: Mapping[str, str], kinds: Sequence[str] = ()
-) -> None:
+async def publish(stage: str, lake: str, done: Mapping[str, Any], links: Links, kinds: Sequence[str] = ()) -> None:
     """Write down the page of a stage's run, and what its checks found as a table."""
     suffix = "-".join(kinds)
     page = pages.page(stage, dict(done), links)

@@ -17,9 +17,12 @@ from ranklake.lake.ingest.run import ingest
 from ranklake.lake.maintenance.run import upkeep
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.quality.check import KINDS, run_checks
+from ranklake.quality.report.gather import gather
 from ranklake.retention.apply import apply
 from ranklake.retention.plan import make_plan
 from ranklake.retention.sweep import sweep
+from ranklake.views.html.quality_pages import section
+from ranklake.views.html.site import publish
 
 Progress = Callable[[int, int], None]
 
@@ -99,6 +102,16 @@ def upkeep_once(context: Context, progress: Progress | None = None, *, with_scru
 def catalog_once(context: Context) -> dict[str, Any]:
     """Bring the catalog's tables up to date; return how many rows each got."""
     return asdict(refresh(context.open_lake()))
+
+
+def report_once(context: Context) -> dict[str, Any]:
+    """Write the report's pages that changed to ``[report] out``; return the state that they tell, and what was written.
+
+    Raises `ranklake.config.ConfigError` where no place is configured, and what `ranklake.views.html.site.publish` does.
+    """
+    pages = section(gather(context.open_lake()))
+    done = publish(context.place(context.config.report_out()), pages)
+    return {"quality": {"state": pages.state, "headline": pages.headline}, "published": asdict(done)}
 
 
 def retention_plan_once(context: Context, *, as_of: date | None = None) -> dict[str, Any]:

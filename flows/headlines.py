@@ -35,6 +35,11 @@ def _catalog(done: Done) -> list[str]:
     return [f"{done['tables']:,} tables", f"{done['columns']:,} columns", f"{done['metrics']:,} metrics"]
 
 
+def _report(done: Done) -> list[str]:
+    published = done["published"]
+    return [f"{published['written']:,} of {counted(published['pages'], 'page')} written", done["quality"]["headline"]]
+
+
 def _retention_plan(done: Done) -> list[str]:
     plan = done["plan"]
     return (
@@ -52,6 +57,7 @@ _HEADLINES: Final[Mapping[str, Callable[[Done], list[str]]]] = {
     "rollup": _rollup,
     "upkeep": _upkeep,
     "catalog": _catalog,
+    "report": _report,
     "retention_plan": _retention_plan,
     "retention_apply": _retention_apply,
 }

@@ -5,6 +5,7 @@ Names come from training processes and file names, so each value is shown as tex
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ranklake.lake.plans.units import counted
@@ -12,8 +13,27 @@ from ranklake.printable import printable
 from ranklake.redaction.redact import redact
 
 Done = dict[str, Any]
-Links = Mapping[str, str]
-"""Where what was done with a table is shown, by the table's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Where a page may lead.
+
+    Attributes
+    ----------
+    tables
+        Where what was done with a table is shown, by the table's name.
+    report
+        Where people open the report's pages; empty where nobody says.
+    """
+
+    tables: Mapping[str, str] = field(default_factory=dict)
+    report: str = ""
+
+    def to_report(self, words: str, path: str) -> str:
+        """Return a link to a page of the report; empty where nobody says where they are."""
+        return f"[{words}]({self.report.rstrip('/')}/{path})" if self.report else ""
+
 
 MOST_ROWS: Final = 200
 _MARKUP: Final = re.compile(r"([\\`*_\[\]<>|~&]|(?<=:)/(?=/))")
@@ -29,7 +49,7 @@ def shown(value: object) -> str:
     return _MARKUP.sub(r"\\\1", str(redact(printable(str(value)))))
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], links: Links | None = None) -> str:
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], links: Mapping[str, str] | None = None) -> str:
     """Return a Markdown table, at most `MOST_ROWS` long; a first value that has a link is one."""
     every = list(rows)
     lines = [f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}"]
@@ -47,7 +67,7 @@ def page(stage: str, done: Done, links: Links | None = None) -> str:
     make = _PAGES.get(stage)
     if make is None:
         return ""
-    parts = [part for part in make(done, links or {}) if part]
+    parts = [part for part in make(done, links or Links()) if part]
     if done.get("damaged"):
         parts += ["## Damaged files", table(("table", "file", "what"), map(_damage, done["damaged"]))]
         parts.append("`ranklake replay` makes their dates anew from the segments.")
@@ -94,6 +114,7 @@ def _check(done: Done, links: Links) -> Iterable[str]:
     yield f"{changed}; {counted(done['quarantined_rows'], 'row')} moved to the table `rejects`"
     if done["checks"]:
         yield table(("checks", "count"), done["checks"].items())
+    yield links.to_report("All tables and checks, with their history", "quality/index.html")
     rows = findings(done)
     if rows:
         counts: dict[tuple[str, str], int] = {}
@@ -101,7 +122,7 @@ def _check(done: Done, links: Links) -> Iterable[str]:
             key = (one["severity"], one["status"])
             counts[key] = counts.get(key, 0) + 1
         yield table(("severity", "status", "count"), [(*key, count) for key, count in sorted(counts.items())])
-        yield table(list(rows[0]), [list(one.values()) for one in rows], links)
+        yield table(list(rows[0]), [list(one.values()) for one in rows], links.tables)
 
 
 def _rollup(done: Done, links: Links) -> Iterable[str]:
@@ -115,7 +136,7 @@ def _rollup(done: Done, links: Links) -> Iterable[str]:
         )
         for one in written
     ]
-    yield table(columns, rows, links) if rows else ""
+    yield table(columns, rows, links.tables) if rows else ""
 
 
 def _upkeep(done: Done, links: Links) -> Iterable[str]:
@@ -132,6 +153,14 @@ def _upkeep(done: Done, links: Links) -> Iterable[str]:
 def _catalog(done: Done, links: Links) -> Iterable[str]:
     del links
     yield table(("catalog of", "rows"), done.items())
+
+
+def _report(done: Done, links: Links) -> Iterable[str]:
+    published = done["published"]
+    yield f"Data quality: {shown(done['quality']['headline'])}"
+    written = f"{published['written']:,} of {counted(published['pages'], 'page')} written"
+    yield f"{written}, {published['removed']:,} removed; they are in {shown(published['out'])}"
+    yield links.to_report("Open the report", "index.html")
 
 
 def _retention_plan(done: Done, links: Links) -> Iterable[str]:
@@ -182,6 +211,7 @@ _PAGES: Final[Mapping[str, Callable[[Done, Links], Iterable[str]]]] = {
     "rollup": _rollup,
     "upkeep": _upkeep,
     "catalog": _catalog,
+    "report": _report,
     "retention_plan": _retention_plan,
     "retention_apply": _retention_apply,
 }

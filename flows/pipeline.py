@@ -10,12 +10,12 @@ from ranklake.flows.calls import ChecksFailedError, DamageError
 from ranklake.flows.one_driver import one_driver
 from ranklake.flows.settings import FlowSettings
 from ranklake.flows.stage_flows import FLOWS
-from ranklake.flows.stages import PIPELINE, Done, Step, gathered, pipeline_outcome
+from ranklake.flows.stages import Done, Step, gathered, pipeline_outcome, steps
 
 
 @flow(name="ranklake-pipeline", flow_run_name=partial(run_names.at_first, "pipeline"))
 async def pipeline_flow(settings: FlowSettings) -> dict[str, Any]:
-    """Ingest, check facts, roll up, check rollups and refresh the catalog.
+    """Ingest, check facts, roll up, check rollups and refresh the catalog; where [report] names a place, write pages.
 
     A failed check stops nothing, nor does a damaged file: they are findings about the data. But the flow ends Failed
     for them, by `ChecksFailedError` or `DamageError`, once all is done.
@@ -28,7 +28,7 @@ async def pipeline_flow(settings: FlowSettings) -> dict[str, Any]:
     async with one_driver(context.lake_uri):
         try:
             with context.held_workers():
-                done = [(step.stage, await _done(step, settings)) for step in PIPELINE]
+                done = [(step.stage, await _done(step, settings)) for step in steps(context)]
         finally:
             await overdue.publish(context)
     return pipeline_outcome(gathered(done))

@@ -16,6 +16,7 @@ from ranklake.flows.artifacts import Progress
 from ranklake.flows.headlines import headline
 from ranklake.flows.lineage import Lineage
 from ranklake.flows.one_driver import one_driver
+from ranklake.flows.pages import Links
 from ranklake.flows.parameters import documented
 from ranklake.flows.retrying import RETRIES
 from ranklake.flows.settings import FlowSettings
@@ -34,7 +35,7 @@ def stage_flow(stage: Stage) -> Flow[..., Any]:
     Its parameters are ``settings`` and the options of the stage's work; it ends as `Stage.outcome` says.
     """
 
-    def work(settings: FlowSettings, **options: Any) -> tuple[Done, str, dict[str, str]]:  # noqa: ANN401 - the stage's own
+    def work(settings: FlowSettings, **options: Any) -> tuple[Done, str, Links]:  # noqa: ANN401 - the stage's own
         began = time.monotonic()
         context = settings.context()
         lake = context.lake_uri
@@ -46,8 +47,8 @@ def stage_flow(stage: Stage) -> Flow[..., Any]:
             done = stage.work(context, **options)
         counts = ", ".join(headline(stage.name, done))
         _LOG.info("%s ends after %.1f s: %s", stage.name, time.monotonic() - began, counts)
-        links = {table: url_for("task-run", obj_id=run) or "" for table, run in watching.shown.items()}
-        return done, lake, links
+        tables = {table: url_for("task-run", obj_id=run) or "" for table, run in watching.shown.items()}
+        return done, lake, Links(tables, context.config.report.url)
 
     _named(work, stage, "task")
     unit = task(name=stage.name, task_run_name=stage.name, tags={"ranklake"}, **_ONCE, **RETRIES)(work)
@@ -82,6 +83,7 @@ ingest_flow = FLOWS["ingest"]
 check_flow = FLOWS["check"]
 rollup_flow = FLOWS["rollup"]
 catalog_flow = FLOWS["catalog"]
+report_flow = FLOWS["report"]
 upkeep_flow = FLOWS["upkeep"]
 retention_plan_flow = FLOWS["retention_plan"]
 retention_apply_flow = FLOWS["retention_apply"]

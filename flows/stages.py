@@ -15,6 +15,7 @@ from ranklake.flows.calls import (
     ingest_once,
     refuse_damage,
     refuse_failure,
+    report_once,
     retention_apply_once,
     retention_plan_once,
     rollup_once,
@@ -49,16 +50,18 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A stage with options, at its place in the pipeline."""
+    """A stage with options, at its place in the pipeline; `is_wanted` says whether the configuration asks for it."""
 
     stage: Stage
     options: Mapping[str, object] = field(default_factory=dict)
+    is_wanted: Callable[[Context], bool] = lambda _: True
 
 
 INGEST: Final = Stage("ingest", "Bring new segments from the spool into the lake, exactly once.", ingest_once)
 CHECK: Final = Stage("check", "Run the contracts' checks on new partitions.", check_once, refuse_failure)
 ROLLUP: Final = Stage("rollup", "Recompute the rollups whose inputs changed.", rollup_once)
 CATALOG: Final = Stage("catalog", "Bring the catalog's tables up to date.", catalog_once)
+REPORT: Final = Stage("report", "Write the report's pages that changed, to the place that [report] names.", report_once)
 UPKEEP: Final = Stage(
     "upkeep",
     "Merge small files, shorten the logs and vacuum unreferenced files. With a scrub, read every data file first. "
@@ -75,7 +78,7 @@ RETENTION_APPLY: Final = Stage(
     "Remove what an approved plan names. The lake holds the approval: without one, or by the approver, nothing goes.",
     retention_apply_once,
 )
-STAGES: Final = (INGEST, CHECK, ROLLUP, CATALOG, UPKEEP, RETENTION_PLAN, RETENTION_APPLY)
+STAGES: Final = (INGEST, CHECK, ROLLUP, CATALOG, REPORT, UPKEEP, RETENTION_PLAN, RETENTION_APPLY)
 
 PIPELINE: Final = (
     Step(INGEST),
@@ -83,8 +86,14 @@ PIPELINE: Final = (
     Step(ROLLUP),
     Step(CHECK, {"kinds": ("derived",)}),
     Step(CATALOG),
+    Step(REPORT, is_wanted=lambda context: bool(context.config.report.out)),
 )
-"""Facts are checked before they are rolled up, and then what came of them."""
+"""Facts are checked before they are rolled up, and then what came of them. Pages come last: they tell of all that."""
+
+
+def steps(context: Context) -> list[Step]:
+    """Return the steps of the pipeline that a configuration asks for, in order."""
+    return [step for step in PIPELINE if step.is_wanted(context)]
 
 
 def gathered(done: Iterable[tuple[Stage, Done]]) -> Done:
@@ -98,7 +107,7 @@ def gathered(done: Iterable[tuple[Stage, Done]]) -> Done:
 def pipeline_once(context: Context) -> Done:
     """Run the pipeline's steps in order; a failed check stops nothing."""
     with context.held_workers():
-        return gathered([(step.stage, step.stage.work(context, **step.options)) for step in PIPELINE])
+        return gathered([(step.stage, step.stage.work(context, **step.options)) for step in steps(context)])
 
 
 def pipeline_outcome(done: Done) -> Done:

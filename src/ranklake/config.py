@@ -64,6 +64,22 @@ class RetentionSection:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportSection:
+    """Where report pages are written, and where people read them."""
+
+    out: str = field(default="", metadata={"variable": "RANKLAKE_REPORT"})
+    """Folder or object-store URI of the report pages. The pipeline writes those that changed at its end. Empty: it
+    writes none."""
+    url: str = ""
+    """Where people open the pages in a browser, such as the bucket's website: artifacts of runs link there. Empty: they
+    have no link."""
+
+    def __post_init__(self) -> None:
+        if self.url and not self.url.startswith(("https://", "http://")):
+            raise ValueError("url begins with https:// or http://")
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """One section each; ``storage`` is handed to fsspec and delta-rs alike, key by key."""
 
@@ -78,6 +94,7 @@ class Config:
     ingest: Limits = field(default_factory=Limits)
     artifacts: ArtifactsSection = field(default_factory=ArtifactsSection)
     plans: PlansSection = field(default_factory=PlansSection)
+    report: ReportSection = field(default_factory=ReportSection)
     capture: CaptureSettings = field(default_factory=CaptureSettings)
     storage: dict[str, str] = field(default_factory=dict, repr=False)
     """Object-store options under delta-rs's names, such as ``aws_endpoint_url``. Leave credentials to the default
@@ -104,6 +121,13 @@ class Config:
             mend = f"pass --{noun} URI, set RANKLAKE_{noun.upper()}, or write uri under [{noun}] in ranklake.toml"
             raise ConfigError(f"no {noun} configured", mend=mend)
         return uri
+
+    def report_out(self) -> str:
+        """Return where report pages are written. Raises `ConfigError` if nobody says."""
+        if not self.report.out:
+            mend = "pass --out URI, set RANKLAKE_REPORT, or write out under [report] in ranklake.toml"
+            raise ConfigError("no place for report pages configured", mend=mend)
+        return self.report.out
 
     def overridden(self, given: Mapping[str, object]) -> Self:
         """Return the configuration with some keys replaced: values by ``section.key``. An empty one changes nothing."""

@@ -70,7 +70,9 @@ def play(folder):
         put_segment(spool, step_rows(50, rank=rank, incarnation=7 + rank))
     put_segment(spool, step_rows(1, rank=0, incarnation=9))  # a step of rank 0 for the second time
     config = folder / "ranklake.toml"
-    config.write_text(f'[storage]\naws_secret_access_key = "{SECRET}"\n')
+    config.write_text(
+        f'[storage]\naws_secret_access_key = "{SECRET}"\n[report]\nout = "{folder}/site"\nurl = "https://pages/ml/"\n'
+    )
     command = [sys.executable, str(SCENARIO), *map(str, (folder, folder / "lake", spool, f"file:{config}"))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=420, check=False)
     assert done.returncode == 0, done.stderr

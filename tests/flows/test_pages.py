@@ -1,6 +1,7 @@
 """Artifacts and assets that flows leave at a Prefect server, and the pages that they are made of."""
 
 import json
+import re
 
 import pytest
 
@@ -35,6 +36,20 @@ def test_artifacts_tell_what_a_stage_did(scenario):
     (rollup,) = scenario.pages("ranklake-rollup-lake-")
     assert "10 of 16 rollups changed" in rollup
     assert r"| step\_rollup | 1 | 1 | 50 | 1 |" in rollup
+
+
+@pytest.mark.slow
+def test_the_pipeline_writes_the_report_and_links_to_it(scenario):
+    """Where a place is configured the last stage writes the pages; its artifact and that of the check lead there."""
+    (told,) = scenario.pages("ranklake-report-lake-")
+    home = (scenario.folder / "site/index.html").read_text()
+    assert "1 check failing" in home
+    assert "1 check failing" in told
+    assert "[Open the report](https://pages/ml/index.html)" in told
+    (check,) = scenario.pages("ranklake-check-fact-lake-")
+    assert "(https://pages/ml/quality/index.html)" in check
+    last = max(scenario.told["flow_runs"], key=lambda one: one["start_time"] if "report" in one["name"] else "")
+    assert re.fullmatch(r"report \S+ (\d+) of \1 pages written", last["name"])
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ MAY_IMPORT = {
         "ranklake.context",
         "ranklake.config",
         "ranklake.doctor",
+        "ranklake.views.html",
         *SHARED,
         *(f"ranklake.{room}" for room in ROOMS),
     },

@@ -107,7 +107,7 @@ def _probe():
 def main(folder, lake, spool, storage):
     """Run the flows, and write down what the server tells."""
     os.environ["PREFECT_LOGGING_LEVEL"] = "INFO"
-    settings = FlowSettings(lake, spool, storage=storage)
+    settings = FlowSettings(lake, spool, storage=storage, config=storage.removeprefix("file:"))
     done = run_pipeline(settings, folder / "prefect")
     stored = settings.context().open_lake()
     rows = {table: read(stored, contract(table)).num_rows for table in ("steps", "step_rollup")}

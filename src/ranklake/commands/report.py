@@ -5,9 +5,7 @@ import click
 from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option
 from ranklake.context import Context
-from ranklake.quality.report.gather import gather
-from ranklake.views.html.quality_pages import section
-from ranklake.views.html.site import publish
+from ranklake.flows.calls import report_once
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
 from ranklake.views.words import counted
@@ -19,7 +17,9 @@ def report() -> None:
 
 
 @report.command()
-@click.option("--out", default="report", show_default=True, metavar="URI", help="Folder or URI to write the site to.")
+@click.option(
+    "--out", default="", metavar="URI", help="Folder or URI to write the site to.  [default: [report] out, or report]"
+)
 @lake_option
 @json_option
 @with_context
@@ -29,11 +29,11 @@ def quality(context: Context, out: str, *, as_json: bool) -> int:
     Reads the results of earlier checks; run 'ranklake check' first. Writes only the pages that changed. Exits 0
     whatever the state is; 'ranklake check' is what tells a script.
     """
-    found = gather(context.open_lake())
-    made = section(found)
-    done = publish(context.place(out), made)
+    place = out or context.config.report.out or "report"
+    done = report_once(Context.of(context.config, {"report.out": place}))
     if as_json:
-        show_json({"quality": {"state": made.state, "headline": made.headline}, "published": done})
+        show_json(done)
     else:
-        tell(f"{made.headline}; {counted(done.pages, 'page')}, {done.written:,} written: {done.out}/index.html")
+        told, wrote = done["quality"]["headline"], done["published"]
+        tell(f"{told}; {counted(wrote['pages'], 'page')}, {wrote['written']:,} written: {wrote['out']}/index.html")
     return 0

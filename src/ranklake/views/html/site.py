@@ -49,7 +49,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What a call did: where the section begins, how many pages it has, and how many of them were written anew."""
+    """What a call did: where the section begins, its pages with the home page, and how many were written anew."""
 
     out: str
     first: str
@@ -104,7 +104,7 @@ def publish(place: Lake, section: Section) -> Published:
         del pages[path]
     _finish(place, before, {"format": _FORMAT, "pages": pages, "sections": sections}, there)
     largest = max((pages[path]["bytes"] for path in mine), default=0)
-    return Published(place.uri, section.href, len(mine), written, len(stale), largest)
+    return Published(place.uri, section.href, len(mine) + 1, written, len(stale), largest)
 
 
 def _home(sections: dict[str, Any]) -> Page:
