@@ -89,13 +89,24 @@ def write_partition(
     except OSError as error:
         raise cannot_write(f"{place}.parquet", error) from error
     path = f"{name}-{digest}{merged and '~'}{merged}.parquet"
-    full = lake.path("tables", contract.table, path)
-    with lake.fs.open(full, "rb") as source:
-        written = pq.ParquetFile(source)
-        if written.metadata.num_rows != body.num_rows or not _alike(written.schema_arrow, body.schema):
-            raise FileMismatchError("a data file does not read back as written", where=full, mend="check the storage")
+    footer = _read_back(lake, lake.path("tables", contract.table, path), body)
     nulls = {name: body[name].null_count for name in body.column_names}
-    return DataFile(contract.table, path, day, body.num_rows, size_bytes, statistics(contract, written.metadata, nulls))
+    return DataFile(contract.table, path, day, body.num_rows, size_bytes, statistics(contract, footer, nulls))
+
+
+def _read_back(lake: "Lake", full: str, body: pa.Table) -> pq.FileMetaData:
+    """Return the footer of a file that holds these rows. Raises `FileMismatchError`, `LakeUnreachableError`."""
+    try:
+        with lake.fs.open(full, "rb") as source:
+            written = pq.ParquetFile(source)
+            if written.metadata.num_rows == body.num_rows and _alike(written.schema_arrow, body.schema):
+                return written.metadata
+    except OSError as error:
+        if error.errno is not None:  # the disk's or the store's; what Parquet says of bytes has no number
+            raise cannot_write(full, error) from error
+    except pa.ArrowInvalid:
+        pass  # what came back is no Parquet
+    raise FileMismatchError("a data file does not read back as written", where=full, mend="check the storage")
 
 
 def _write_local(lake: "Lake", place: str, ending: str, contract: "Contract", body: pa.Table) -> tuple[str, int]:

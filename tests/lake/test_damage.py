@@ -1,5 +1,6 @@
 """Files that rot: what rewrites, merges or rolls up finds them, a scrub finds all, a replay brings the rows back."""
 
+import io
 import json
 import os
 import random
@@ -22,6 +23,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import append_files, files, number_of, swap
 from ranklake.lake.delta.data_file import DataFile, digest_of
 from ranklake.lake.delta.integrity import DamagedFileError, damaged
+from ranklake.lake.delta.parquet import FileMismatchError
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.ingest.run import ingest
@@ -97,6 +99,15 @@ def call(*args):
     done = CliRunner().invoke(cli, list(args), standalone_mode=False)
     assert done.exception is None, done.exception
     return done.return_value or 0, done.stdout, done.stderr
+
+
+def test_what_does_not_read_back_as_written_is_told_in_one_line(site, monkeypatch):
+    """A new file whose end comes back torn is in no commit, and the error names it: no traceback of pyarrow's."""
+    rows = rows_of(site)
+    genuine = site.lake.fs.open
+    monkeypatch.setattr(site.lake.fs, "open", lambda path, mode: io.BytesIO(genuine(path, mode).read()[:-7]))
+    with pytest.raises(FileMismatchError, match=r"^\S+\.parquet: a data file does not read back as written; check"):
+        append_files(site.lake, contract("steps"), rows, 9)
 
 
 def test_a_name_tells_the_digest(site):
