@@ -61,7 +61,7 @@ def check_host(host: str, environ: Mapping[str, str]) -> None:
     except ValueError:
         loopback = False
     if not loopback and not environ.get(_AUTH):
-        mend = f"set {_AUTH}=user:password, or leave --host out and go through a tunnel"
+        mend = f"set {_AUTH} (a name, a colon, a password), or leave --host out and go through a tunnel"
         raise HostError("others could run flows there without a password", where=f"--host {host}", mend=mend)
 
 
@@ -111,6 +111,6 @@ def database_url(reference: str) -> str:
     elif has_credential(reference):
         raise DatabaseError("the database's address has a password in it", where="--database", mend=mend)
     if not found.strip().startswith(("postgresql+asyncpg://", "sqlite+aiosqlite://")):
-        mend = "it must be such as postgresql+asyncpg://user:password@host/prefect"
+        mend = "it must be such as postgresql+asyncpg://user@host/prefect, with the password behind the user"
         raise DatabaseError("no address of a database is there", where=where, mend=mend)
     return found.strip()

@@ -2,6 +2,7 @@
 
     <home>/up.json        who serves it; locked as long as that process lives, however it ends
     <home>/prefect.db     Prefect's database, unless it is elsewhere
+    <home>/without.toml   a configuration that says nothing, for runs where there is none
     <home>/…              what else Prefect keeps
 
 The lock is the kernel's, so a file that a killed process left behind says nothing and hinders nobody.
@@ -19,6 +20,8 @@ from typing import Final, Self
 from ranklake.errors import RanklakeError
 
 LOCK: Final = "up.json"
+EMPTY_CONFIG: Final = "without.toml"
+_OTHERS: Final = 0o077
 _MOST_BYTES: Final = 1 << 16
 
 
@@ -48,13 +51,17 @@ class Home:
     def take(cls, folder: Path, url: str) -> Self:
         """Make the folder, for nobody else to read, and hold it.
 
-        Raises `HomeTakenError` where a living process has it, `HomeError` where it cannot be written or is another's.
+        Raises `HomeTakenError` where a living process has it, `HomeError` where it cannot be written, is another's, or
+        is open to others and holds something else: those would be shut out.
         """
         place = folder.absolute() / LOCK
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             if folder.stat().st_uid != os.geteuid():
                 raise HomeError("is another user's folder", where=str(folder), mend="name a folder of yours by --home")
+            if folder.stat().st_mode & _OTHERS and not place.exists() and any(folder.iterdir()):
+                mend = "name a folder of its own by --home"
+                raise HomeError("holds other files, which others may read", where=str(folder), mend=mend)
             folder.chmod(0o700)
             fd = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
@@ -74,7 +81,7 @@ class Home:
 
     def empty_config(self) -> Path:
         """Return a configuration file that says nothing, so that runs without one read the environment."""
-        place = self.folder / "ranklake.toml"
+        place = self.folder / EMPTY_CONFIG  # a ranklake.toml in this folder is somebody's own
         place.write_text(
             "# ranklake up found no ranklake.toml where it was started: variables count.\n", encoding="utf-8"
         )

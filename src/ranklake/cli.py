@@ -7,7 +7,6 @@ and the base installation has no pipeline at all.
 
 import importlib
 import keyword
-import os
 import sys
 from collections.abc import Sequence
 
@@ -16,7 +15,7 @@ import click
 import ranklake
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.printable import printable
-from ranklake.terminal import guarded
+from ranklake.terminal import guarded, say_nothing
 
 SUMMARIES = {
     "demo": "Train a small model on two ranks, and run the whole pipeline on its record.",
@@ -109,8 +108,8 @@ def run(args: Sequence[str] | None = None) -> int:
 def _run(args: Sequence[str] | None) -> int:
     try:
         result = cli.main(args, prog_name="ranklake", standalone_mode=False)
-    except BrokenPipeError:  # the reader of our output (head, less) left; nobody is there to tell
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:
+        say_nothing()
         return 0
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)

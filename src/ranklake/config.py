@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from ranklake.capture.common.settings import PREFIX, CaptureSettings
-from ranklake.config_file import ConfigError, FileRead, read_file
+from ranklake.config_file import ConfigError, FileRead, read_file, unreadable
 from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.trust.lake_config import (
     AuditSection,
@@ -165,11 +165,15 @@ def read_config(path: Path | None = None) -> FileRead:
     """
     named = path or (Path(os.environ["RANKLAKE_CONFIG"]) if os.environ.get("RANKLAKE_CONFIG") else None)
     file = named or Path("ranklake.toml")
-    if not file.exists():
+    try:
+        file.lstat()
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         if named is None:
             return FileRead()
-        mend = "unset RANKLAKE_CONFIG or write the file"
-        raise ConfigError("no such configuration file", where=str(named), mend=mend)
+        mend = "write the file, or name another" if path else "unset RANKLAKE_CONFIG or write the file"
+        raise ConfigError("no such configuration file", where=str(named), mend=mend) from None
+    except OSError as error:
+        raise unreadable(file, error) from None
     return read_file(file, _SECTIONS, _TABLES)
 
 

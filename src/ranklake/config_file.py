@@ -85,7 +85,7 @@ def _text(file: Path) -> str:
     try:
         fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
-        raise _unreadable(file, error) from None
+        raise unreadable(file, error) from None
     try:
         before = os.fstat(fd)
         if not stat.S_ISREG(before.st_mode):
@@ -100,7 +100,7 @@ def _text(file: Path) -> str:
         else:
             raise ConfigError("is being written", where=str(file), mend="run it again when it is whole")
     except OSError as error:
-        raise _unreadable(file, error) from None
+        raise unreadable(file, error) from None
     finally:
         os.close(fd)
     if len(raw) > MOST_BYTES:
@@ -120,7 +120,8 @@ def _read(fd: int) -> bytes:
     return raw
 
 
-def _unreadable(file: Path, error: OSError) -> ConfigError:
+def unreadable(file: Path, error: OSError) -> ConfigError:
+    """Return what is wrong with a configuration file that is there, or may be, and cannot be read."""
     mend = "give the right to read it, or name another by RANKLAKE_CONFIG"
     return ConfigError(f"cannot be read ({error.strerror})", where=str(file), mend=mend)
 

@@ -1,8 +1,10 @@
 """What may reach a terminal: text, and nothing that makes the terminal do something; see `ranklake.printable`."""
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TextIO
 
 from ranklake.printable import printable_lines
@@ -43,3 +45,9 @@ def guarded() -> Iterator[None]:
         yield
     finally:
         sys.stdout, sys.stderr = before
+
+
+def say_nothing() -> None:
+    """Send standard output nowhere: its reader (head, less, tee) left, and nobody is there to tell."""
+    with Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())

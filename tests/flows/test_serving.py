@@ -1,5 +1,6 @@
 """The parts of ``ranklake up`` that need no server."""
 
+import contextlib
 import json
 import os
 import select
@@ -11,10 +12,13 @@ from importlib import import_module
 import pytest
 from prefect.utilities.callables import parameter_schema
 
+from ranklake.commands.up import _say
+from ranklake.errors import RanklakeError
 from ranklake.flows.deployments import DEPLOYMENTS
 from ranklake.flows.serving.child import Condensed
 from ranklake.flows.serving.environment import DatabaseError, HostError, adopt, check_host, database_url, url_of
 from ranklake.flows.serving.home import LOCK, Home, HomeError, HomeTakenError
+from ranklake.redaction.redact import redact
 
 PASSWORD = "pR7xQ2mZ9kLw"
 ADDRESS = f"postgresql+asyncpg://prefect:{PASSWORD}@db/prefect"
@@ -48,6 +52,44 @@ def test_a_home_that_cannot_be_written_is_refused_in_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(HomeError, match=r"cannot be written .*--home"):
         Home.take(tmp_path / "file" / "home", "")
+
+
+def test_what_else_lies_in_a_home_is_left_alone(tmp_path):
+    """A ranklake.toml that lies there stays as it is, and a folder that others use is not closed to them."""
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    (home / "ranklake.toml").write_text("[lake]\n")
+    held = Home.take(home, "")
+    assert held.empty_config().exists()
+    held.release()
+    assert (home / "ranklake.toml").read_text() == "[lake]\n"
+    shared = tmp_path / "shared"
+    shared.mkdir(mode=0o755)
+    (shared / "theirs").write_text("")
+    with pytest.raises(HomeError, match=r"holds other files.*--home"):
+        Home.take(shared, "")
+    assert stat.S_IMODE(shared.stat().st_mode) == 0o755
+    assert [one.name for one in shared.iterdir()] == ["theirs"]
+
+
+def test_who_reads_its_lines_may_leave(monkeypatch):
+    """Ctrl-C ends `tee`, too: lines that nobody reads any more stop nothing, and neither does a full disk."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    for fd in (writer, os.open("/dev/full", os.O_WRONLY)):
+        monkeypatch.setattr(sys, "stdout", os.fdopen(fd, "w"))
+        _say("stopping")
+        _say("stopped")
+        with contextlib.suppress(OSError):
+            sys.stdout.close()
+
+
+def test_remedies_are_readable_where_secrets_are_left_out():
+    """What is told to be set does not look like a secret itself."""
+    for refused in (lambda: check_host("0.0.0.0", {}), lambda: database_url("mysql://db")):
+        with pytest.raises(RanklakeError) as error:
+            refused()
+        assert redact(str(error.value)) == str(error.value)
 
 
 def test_a_database_is_named_by_a_reference(tmp_path, monkeypatch):

@@ -148,6 +148,22 @@ def test_what_is_no_file_is_refused(alone, monkeypatch):
             load_config()
 
 
+def test_a_remedy_speaks_of_how_the_file_was_named(alone, monkeypatch, capsys):
+    """A file that is missing is told as it was named, by a variable or a command; a link to nothing is told, too."""
+    assert run(["config", "check", "third.toml"]) == 1
+    assert "third.toml: no such configuration file; write the file, or name another\n" in capsys.readouterr().out
+    monkeypatch.setenv("RANKLAKE_CONFIG", "fourth.toml")
+    assert run(["config", "check"]) == 1
+    assert "unset RANKLAKE_CONFIG" in capsys.readouterr().out
+    monkeypatch.setenv("RANKLAKE_CONFIG", "x" * 5_000)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config()
+    monkeypatch.delenv("RANKLAKE_CONFIG")
+    (alone / "ranklake.toml").symlink_to("nowhere")
+    with pytest.raises(ConfigError, match=r"cannot be read \(No such file"):
+        load_config()
+
+
 def test_a_file_that_is_written_meanwhile_is_read_whole(alone):
     """While an editor writes in place, over and over, a reader gets one state of the file, or an error: no mixture."""
     file = alone / "ranklake.toml"

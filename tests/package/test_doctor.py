@@ -587,6 +587,11 @@ def test_fault_secrets_that_everybody_can_read(tmp_path, examined):
     held(found, "secret-files", "failed", f"{keys} can be read by everybody (-rw-r--r--)", f"chmod 600 {keys}")
     held(found, "secret-files", "failed", "ranklake.toml can be read by everybody", "chmod 600")
     held(found, "secret-files", "failed", f"{roles} can be written by everybody", f"chmod o-w {roles}")
-    for one in (keys, tmp_path / "ranklake.toml", roles):
+    spaced = tmp_path / "my keys; all"
+    spaced.write_text("11" * 32)
+    spaced.chmod(0o644)
+    written(tmp_path, plans={"key": f"file:{spaced}"})
+    held(examined(), "secret-files", "failed", "can be read by everybody", f"chmod 600 '{spaced}'")
+    for one in (keys, spaced, tmp_path / "ranklake.toml", roles):
         one.chmod(0o600)
     assert examined()["secret-files"][0]["state"] == "ok"

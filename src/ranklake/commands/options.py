@@ -75,7 +75,7 @@ every_option = click.option(
     "--every-s",
     default=PIPELINE_EVERY_S,
     show_default=True,
-    type=click.IntRange(min=1),
+    type=click.IntRange(10, 31 * 86_400),
     help="Time between runs of the pipeline, in seconds.",
 )
 dask_option = overriding(

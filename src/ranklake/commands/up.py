@@ -9,6 +9,7 @@ from ranklake.commands.options import configured, dask_option, every_option, giv
 from ranklake.flows.serving.environment import adopt, check_host, database_url, url_of
 from ranklake.flows.serving.home import Home
 from ranklake.flows.settings import flow_settings
+from ranklake.terminal import say_nothing
 
 _PORT = 4200
 
@@ -46,11 +47,24 @@ def up(ctx: click.Context, home: Path, host: str, port: int, database: str, ever
     url = url_of(host, port)
     held = Home.take(home.expanduser(), url)
     try:
-        settings = flow_settings(found, given(ctx), str(held.empty_config()))
+        settings = flow_settings(found, given(ctx), "" if found.file else str(held.empty_config()))
         lake = settings.lake or found.lake.uri
         adopt(held.folder, url)
         from ranklake.flows.serving.up import Plan, serve
 
-        serve(Plan(held.folder, host, port, address, settings, lake, every_s), click.echo)
+        serve(Plan(held.folder, host, port, address, settings, lake, every_s), _say)
     finally:
         held.release()
+
+
+def _say(line: str) -> None:
+    """Tell a line. What is served goes on where nobody can be told: the reader left, as `tee` does, or a disk is full.
+
+    Ctrl-C reaches both ends of a pipe, and whoever reads may be gone first.
+    """
+    try:
+        click.echo(line)
+    except BrokenPipeError:
+        say_nothing()
+    except OSError:
+        return

@@ -1,6 +1,7 @@
 """Probes of the configuration: what the file says, what that means, and who may read the secrets that it names."""
 
 import os
+import shlex
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -79,4 +80,4 @@ def _open_to(paths: Iterable[str], right: int, what: str, mend: str) -> Iterator
         except OSError:  # the probe of settings tells of it
             continue
         if mode & right:
-            yield failed(f"{path} can {what} by everybody ({stat.filemode(mode)})", f"{mend} {path}")
+            yield failed(f"{path} can {what} by everybody ({stat.filemode(mode)})", f"{mend} {shlex.quote(str(path))}")
