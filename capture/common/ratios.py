@@ -25,7 +25,11 @@ def parse_rules(given: str) -> tuple[tuple[str, float], ...]:
         pattern, equals, ratio = rule.rpartition("=")
         if not equals or not pattern.strip():
             raise ValueError(f"{rule!r} is not a rule of the form metric/*=0.1")
-        rules.append((pattern.strip(), checked_ratio(float(ratio))))
+        try:
+            share = checked_ratio(float(ratio))
+        except ValueError:
+            raise ValueError(f"{rule!r} is not a rule of the form metric/*=0.1, of a share from 0 to 1") from None
+        rules.append((pattern.strip(), share))
     return tuple(rules)
 
 

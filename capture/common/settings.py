@@ -119,14 +119,22 @@ class CaptureSettings:
     and size are always recorded."""
 
     def __post_init__(self) -> None:
-        parse_rules(self.sampling)
+        _said("sampling", parse_rules, self.sampling)
         for name, least in _LEAST.items():
             if not getattr(self, name) >= least:
                 raise ValueError(f"{name} must be at least {least}")
-        checked_ratio(self.log_verbose)
+        _said("log_verbose", checked_ratio, self.log_verbose)
         for name, words in _WORDS.items():
             if getattr(self, name) not in words:
                 raise ValueError(f"{name} must be one of {', '.join(words)}")
+
+
+def _said(name: str, check: Callable[[Any], object], value: object) -> None:
+    """Check a setting by what reads it. Raises its `ValueError` with the setting's name."""
+    try:
+        check(value)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
 _LEAST: Final[dict[str, float]] = {

@@ -8,23 +8,24 @@ import difflib
 import importlib
 import importlib.util
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from ranklake.capture.common.settings import PREFIX
+from ranklake.capture.lifecycle.preemption import signals_named
 from ranklake.config import Config, from_environment, variables
 from ranklake.config_file import ConfigError, FileRead
+from ranklake.config_places import Where, misplaced
 from ranklake.config_shown import KEYRINGS, shown_settings
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.contracts.errors import ContractError
 from ranklake.lake.contracts.load import load_contracts, load_metrics
-from ranklake.lake.storage.objects import delta_options
-from ranklake.redaction.redact import has_credential
 from ranklake.segments.keys import read_keyring
 from ranklake.segments.references import FORMS, SecretError, is_reference, read_reference
-from ranklake.segments.storage_options import OPTION_NAMES, StorageOptionError
 
 OTHER_VARIABLES: Final = frozenset(
     {
@@ -44,10 +45,9 @@ _FILES: Final = {
     "dask.tls_client_key": "PEM file",
 }
 _NEAR: Final = 0.75
-_STORES: Final = ("s3://", "s3a://", "gs://", "gcs://", "az://", "abfs://", "abfss://", "adl://")
-
-Where = Callable[[str], str]
-"""Where a key is said: a line of the file, or a variable."""
+_SCHEDULERS: Final = ("tcp", "tls", "ucx", "ucxx", "ws", "wss")
+_MEMORY: Final = re.compile(r"\s*(?:auto|[\d.]*\d\s*(?:[kMGTP]i?)?B?)\s*", re.IGNORECASE)
+_MAY_BE_0: Final = frozenset({"future_hours"})
 
 
 def problems(
@@ -68,7 +68,8 @@ def problems(
         _references(config, where),
     ):
         yield from look
-    yield from _places(config, where)
+    yield from misplaced(config, where)
+    yield from _values(config, where)
     yield from _together(config, where)
 
 
@@ -148,28 +149,27 @@ def _tried(place: str, at: str, read: Callable[[], object]) -> Iterator[ConfigEr
         yield ConfigError(what, where=at, mend=error.mend or f"write {FORMS}")
 
 
-def _places(config: Config, where: Where) -> Iterator[ConfigError]:
-    """Yield what is wrong with lake, spool and the options of their stores."""
-    uris = {place: _value(config, place) for place in ("lake.uri", "spool.uri")}
-    for place, uri in uris.items():
-        if has_credential(uri):
-            mend = "take it out, and name it under [storage] by a reference"
-            yield ConfigError(f"{place}: a credential stands in the URI", where=where(place), mend=mend)
-        if uri.startswith(_STORES):
-            plain = {name: text for name, text in config.storage.items() if not is_reference(text)}
-            try:
-                delta_options(uri, plain)
-            except StorageOptionError as error:
-                yield ConfigError(error.what, where=where(place), mend=error.mend)
-    lake, spool = (f"{uri.rstrip('/')}/" for uri in uris.values())
-    if all(uris.values()) and (lake.startswith(spool) or spool.startswith(lake)):
-        mend = "give each a folder or prefix of its own"
-        yield ConfigError("the lake and the spool lie in one another", where=where("spool.uri"), mend=mend)
-    for name in config.storage:
-        near = [] if name in OPTION_NAMES else difflib.get_close_matches(name, OPTION_NAMES, n=1, cutoff=0.85)
-        if near:
-            what = f"storage.{name} is not what both clients of a store take"
-            yield ConfigError(what, where=where(f"storage.{name}"), mend=did_you_mean(name, OPTION_NAMES))
+def _values(config: Config, where: Where) -> Iterator[ConfigError]:
+    """Yield values that are of their type, and that whoever uses them would refuse."""
+    dask, scheme = config.dask, config.dask.address.partition("://")[0]
+    if "://" in dask.address and scheme not in _SCHEDULERS:
+        mend = did_you_mean(scheme, _SCHEDULERS)
+        yield ConfigError(f"dask.address: no scheduler is reached by {scheme}:", where=where("dask.address"), mend=mend)
+    if not _MEMORY.fullmatch(dask.memory_limit):
+        mend = "write it as 2GiB, or as a share of the machine's such as 0.25"
+        yield ConfigError("dask.memory_limit is no amount of memory", where=where("dask.memory_limit"), mend=mend)
+    if "://" in config.spool.local:
+        mend = "name a folder on the node's own disk; where segments go is [spool] uri"
+        yield ConfigError("spool.local: ranks record into a folder", where=where("spool.local"), mend=mend)
+    try:
+        signals_named(config.capture.preemption_signals)
+    except ValueError as error:
+        place = "capture.preemption_signals"
+        yield ConfigError(f"{place}: {error}", where=where(place), mend="write it as SIGTERM, SIGUSR1")
+    for one in fields(config.ingest):
+        if one.name not in _MAY_BE_0 and not getattr(config.ingest, one.name):
+            place = f"ingest.{one.name}"
+            yield ConfigError(f"{place}: no segment is within 0", where=where(place), mend=f"{one.default} is usual")
 
 
 def _together(config: Config, where: Where) -> Iterator[ConfigError]:

@@ -349,6 +349,65 @@ aws_conditional_put = "disabled"
     assert ":2: unknown key 'url'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[lake]\nuri = "s3:/bucket/lake"\n', ":2: lake.uri: no bucket or container is named; write it as s3://bucket"),
+        (
+            '[lake]\nuri = "s3:///lake"\n[spool]\nuri = "S3://b/x"\n',
+            ":4: spool.uri: no store is reached by S3:; did you",
+        ),
+        (
+            '[lake]\nuri = "~/lake"\n',
+            ":2: lake.uri: ~ stands for nothing here: no shell reads it; write the whole path",
+        ),
+        ('[lake]\nuri = "s3://bucket/lake "\n', ":2: lake.uri: begins or ends with a blank"),
+        ('[lake]\nuri = "/x/a"\n[spool]\nuri = "/x/b/../a/s"\n', "the lake and the spool lie in one another"),
+        ('[lake]\nuri = "file:///x/a"\n[spool]\nuri = "/x/a/s"\n', "the lake and the spool lie in one another"),
+        ('[lake]\nuri = "/x/a"\n[audit]\nwitness = "file:/x/a/w"\n', ":4: audit.witness: lies in the lake"),
+        ('[spool]\nlocal = "s3://b/x"\n', ":2: spool.local: ranks record into a folder"),
+        ('[dask]\naddress = "http://h:8786"\n', ":2: dask.address: no scheduler is reached by http:; known: tcp"),
+        ('[dask]\nmemory_limit = "lots"\n', ":2: dask.memory_limit is no amount of memory; write it as 2GiB"),
+        ("[ingest]\nsegment_bytes = 0\n", ":2: ingest.segment_bytes: no segment is within 0; 536870912 is usual"),
+        ('[capture]\npreemption_signals = "SIGFOO"\n', ":2: capture.preemption_signals: SIGFOO is not a signal"),
+        ('[capture]\nsampling = "eval/*=10%"\n', ":2: capture.sampling: 'eval/*=10%' is not a rule of the form"),
+        ("[capture]\nlog_verbose = 5\n", ":2: capture.log_verbose: 5 is not from 0 to 1"),
+        (
+            f'[storage]\nsecret = "{SECRET}"\n',
+            ":2: storage.secret is not what both clients of a store take; did you mean",
+        ),
+        (f'[storage]\nAWS_SECRET_ACCESS_KEY = "{SECRET}"\n', "did you mean 'aws_secret_access_key'?"),
+        ('[storage]\naws_secret_access_key = "evn:KEY"\n', ":2: storage.aws_secret_access_key looks like a reference"),
+        ('[storage]\naws_endpoint_url = "minio:9000"\n', ":2: storage.aws_endpoint_url is not an address; write it as"),
+    ],
+)
+def test_what_no_store_or_cluster_would_take_is_told(alone, capsys, text, said):
+    """What is of the right type and cannot work is told before a run fails by it, with the line and the mend."""
+    (alone / "ranklake.toml").write_text(text)
+    assert run(["config", "check"]) == 1
+    out = capsys.readouterr().out
+    assert said in out
+    assert SECRET not in out
+    assert out.count("\n") <= 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[lake]\nuri = "abfss://c@account.dfs.core.windows.net/lake"\n[spool]\nuri = "s3a://b"\n',
+        '[lake]\nuri = "my lake"\n[spool]\nuri = "my lake 2"\n[audit]\nwitness = "file:/w"\n',
+        '[dask]\naddress = "host:8786"\nmemory_limit = "0.25"\n',
+        '[dask]\naddress = "tls://[::1]:8786"\nmemory_limit = "512 MB"\n',
+        '[storage]\naws_endpoint_url = "http://minio:9000"\naws_secret_access_key = "a:b/c"\naws_allow_http = true\n',
+        '[storage]\nazure_storage_sas_token = "?sv=2024:x"\n',
+    ],
+)
+def test_what_works_is_not_told(alone, capsys, text):
+    """Places and options that clients take are no problem, unusual as they may be."""
+    (alone / "ranklake.toml").write_text(text)
+    assert run(["config", "check"]) == 0, capsys.readouterr().out
+
+
 def test_a_sound_file_has_no_problem(alone, capsys, monkeypatch):
     """A file by itself is checked without the environment; one that is not there is a problem, too."""
     monkeypatch.setenv("RANKLAKE_CAPTURE_LOG_BURST", "many")

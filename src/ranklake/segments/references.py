@@ -27,6 +27,7 @@ from ranklake.errors import RanklakeError
 COMMAND_S: Final = 10.0
 KEPT_S: Final = 300.0
 """How long `resolved` goes by what it read: a table is opened often, and a helper is a process."""
+KINDS: Final = ("file", "env", "command")
 FORMS: Final = "file:/path, env:NAME or command:/path/to/helper"
 _MOST_BYTES: Final = 1 << 16
 
@@ -194,4 +195,4 @@ def _words(line: str) -> list[str]:
         return []
 
 
-_READERS: Final = {"file": _from_file, "env": _from_environment, "command": _from_command}
+_READERS: Final = dict(zip(KINDS, (_from_file, _from_environment, _from_command), strict=True))

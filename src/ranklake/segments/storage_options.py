@@ -84,6 +84,14 @@ _NAMES: Final = {
 OPTION_NAMES: Final = frozenset({*_S3, *_GS, *_AZURE, _ENDPOINT})
 """What serves both clients; names that only delta-rs knows are handed to it as they are."""
 
+CLIENT_NAMES: Final = {
+    place[-1]: name
+    for names in (_AZURE, _GS, _S3)
+    for name, (place, _) in names.items()
+    if place[-1] not in OPTION_NAMES
+}
+"""By what fsspec's clients call an option: its name here. S3's counts where clients share one."""
+
 
 def fsspec_options(uri: str, storage: Mapping[str, str]) -> dict[str, Any]:
     """Return what fsspec wants for a URI; names that are another store's, or delta-rs's alone, are passed over.

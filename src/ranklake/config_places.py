@@ -1,0 +1,95 @@
+"""What is wrong with places that a configuration names: the lake, the spool, the witness, and the options of stores."""
+
+import difflib
+import os
+import re
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from ranklake.config import Config
+from ranklake.config_file import ConfigError
+from ranklake.errors import did_you_mean
+from ranklake.lake.storage.objects import delta_options
+from ranklake.redaction.redact import has_credential
+from ranklake.redaction.secret_names import tells
+from ranklake.segments.references import FORMS, KINDS, is_reference
+from ranklake.segments.storage_options import CLIENT_NAMES, OPTION_NAMES, StorageOptionError
+
+Where = Callable[[str], str]
+"""Where a key is said: a line of the file, or a variable."""
+_STORES: Final = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl")
+_SCHEMES: Final = (*_STORES, "file", "memory")
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(/*)(.*)", re.DOTALL)
+_NEAR: Final = 0.85
+_KIND_NEAR: Final = 0.6
+
+
+def misplaced(config: Config, where: Where) -> Iterator[ConfigError]:
+    """Yield what is wrong with places by themselves, then together, then with the options of their stores."""
+    uris = {"lake.uri": config.lake.uri, "spool.uri": config.spool.uri, "audit.witness": config.audit.witness}
+    for place, uri in uris.items():
+        yield from _unusable(place, uri, where)
+        if has_credential(uri):
+            mend = "take it out, and name it under [storage] by a reference"
+            yield ConfigError(f"{place}: a credential stands in the URI", where=where(place), mend=mend)
+    for place in ("lake.uri", "spool.uri"):
+        if uris[place].partition("://")[0] in _STORES:
+            plain = {name: text for name, text in config.storage.items() if not is_reference(text)}
+            try:
+                delta_options(uris[place], plain)
+            except StorageOptionError as error:
+                yield ConfigError(error.what, where=where(place), mend=error.mend)
+    lake, spool, witness = (_folder(uri) for uri in uris.values())
+    if lake and spool and (lake.startswith(spool) or spool.startswith(lake)):
+        mend = "give each a folder or prefix of its own"
+        yield ConfigError("the lake and the spool lie in one another", where=where("spool.uri"), mend=mend)
+    if lake and witness.startswith(lake):
+        mend = "name a place that writers of the lake cannot write to"
+        what = "audit.witness: lies in the lake, and vouches for nothing there"
+        yield ConfigError(what, where=where("audit.witness"), mend=mend)
+    yield from _options(config, where)
+
+
+def _unusable(place: str, uri: str, where: Where) -> Iterator[ConfigError]:
+    """Yield why a URI or folder is not one that anybody meant."""
+    if not uri:
+        return
+    what, mend = "", ""
+    scheme = _SCHEME.fullmatch(uri.strip())
+    if uri != uri.strip():
+        what, mend = "begins or ends with a blank", "take it out"
+    elif uri.startswith(("~", "$")):
+        what, mend = f"{uri[0]} stands for nothing here: no shell reads it", "write the whole path"
+    elif scheme and scheme[1] not in _SCHEMES and scheme[2]:
+        what, mend = f"no store is reached by {scheme[1]}:", did_you_mean(scheme[1].lower(), _SCHEMES)
+    elif scheme and scheme[1] in _STORES and (len(scheme[2]) != len("//") or not scheme[3].strip("/")):
+        what, mend = "no bucket or container is named", f"write it as {scheme[1]}://bucket/folder"
+    if what:
+        yield ConfigError(f"{place}: {what}", where=where(place), mend=mend)
+
+
+def _folder(uri: str) -> str:
+    """Return a place so that those in it begin with it; empty for none."""
+    local = uri.removeprefix("file://") if uri.startswith("file://") else uri.removeprefix("file:")
+    plain = uri if "://" in local or not uri else os.path.abspath(local)  # noqa: PTH100 - takes `..` out, links stay
+    return f"{plain.rstrip('/')}/" if plain else ""
+
+
+def _options(config: Config, where: Where) -> Iterator[ConfigError]:
+    """Yield options that a client of a store would pass over, and references that are none."""
+    for name, text in config.storage.items():
+        place = f"storage.{name}"
+        meant = CLIENT_NAMES.get(name, "")
+        near = difflib.get_close_matches(name.lower(), OPTION_NAMES, n=1, cutoff=_NEAR)
+        if name not in OPTION_NAMES and (meant or near):
+            mend = f"did you mean {meant or near[0]!r}?"
+            yield ConfigError(f"{place} is not what both clients of a store take", where=where(place), mend=mend)
+        kind, colon, rest = text.strip().partition(":")
+        if tells(name) and colon and rest and kind not in KINDS:
+            if difflib.get_close_matches(kind.lower(), KINDS, n=1, cutoff=_KIND_NEAR):
+                yield ConfigError(
+                    f"{place} looks like a reference, and is none", where=where(place), mend=f"write {FORMS}"
+                )
+        elif name.endswith(("endpoint_url", "endpoint", "base_url")) and "://" not in text and not is_reference(text):
+            mend = "write it as https://host, or http://host:port"
+            yield ConfigError(f"{place} is not an address", where=where(place), mend=mend)
