@@ -12,6 +12,7 @@ from importlib import import_module
 import pytest
 from prefect.utilities.callables import parameter_schema
 
+from ranklake.cli import run
 from ranklake.commands.up import _say
 from ranklake.errors import RanklakeError
 from ranklake.flows.deployments import DEPLOYMENTS
@@ -115,6 +116,19 @@ def test_what_others_can_reach_asks_for_a_password():
         check_host(host, {"PREFECT_SERVER_API_AUTH_STRING": "user:password"})
     assert url_of("0.0.0.0", 1) == "http://127.0.0.1:1"
     assert url_of("::1", 1) == "http://[::1]:1"
+
+
+@pytest.mark.parametrize(
+    "url", ["nonsense", "ftp://x/api", "http://[bad/api", "http://127.0.0.1:99999/api", "http:///api"]
+)
+def test_an_address_that_is_none_is_refused(tmp_path, monkeypatch, capsys, url):
+    """What is no address ends `ranklake deploy` with one line, before Prefect is asked."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PREFECT_API_URL", url)
+    assert run(["deploy", "--lake", "lake", "--spool", "spool", "--pool", "x", "--dry-run"]) == 2
+    said = capsys.readouterr().err
+    assert "PREFECT_API_URL: is no HTTP address; set it to one such as http" in said
+    assert said.count("\n") == 1
 
 
 def test_a_users_own_prefect_settings_do_not_count(tmp_path, monkeypatch):

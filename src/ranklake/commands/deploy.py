@@ -1,7 +1,9 @@
 """``ranklake deploy``."""
 
 import asyncio
+import os
 from dataclasses import asdict
+from urllib.parse import urlsplit
 
 import click
 
@@ -14,6 +16,7 @@ from ranklake.commands.options import (
     lake_option,
     spool_option,
 )
+from ranklake.config_file import ConfigError
 from ranklake.flows.deployments import deployments
 from ranklake.flows.settings import FlowSettings, flow_settings
 from ranklake.views.json_output import show_json
@@ -58,6 +61,7 @@ def deploy(
     Run it again after an upgrade: what is there is updated. Deployments of others, and those for another lake, are left
     alone; a name that one of them has is refused.
     """
+    _check_server(os.environ.get("PREFECT_API_URL", ""))
     found = configured(ctx)
     local = flow_settings(found, given(ctx))
     settings = FlowSettings(local.lake, local.spool, dask_address=local.dask_address, config=config or local.config)
@@ -71,3 +75,15 @@ def deploy(
     would = "would be " if dry_run else ""
     rows = [[one.name, one.schedule, would + one.action] for one in done]
     click.echo("\n".join(table_lines([TextColumn("deployment"), TextColumn("runs"), TextColumn("")], rows)))
+
+
+def _check_server(url: str) -> None:
+    """Raise `ConfigError` for an address that is none. Prefect reads it when it is imported, and would not say so."""
+    try:
+        parts = urlsplit(url)
+        usable = not url or (parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0)
+    except ValueError:
+        usable = False
+    if not usable:
+        mend = "set it to one such as http://prefect:4200/api"
+        raise ConfigError("is no HTTP address", where="PREFECT_API_URL", mend=mend)
