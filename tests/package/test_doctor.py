@@ -385,6 +385,23 @@ def test_fault_a_process_died_and_its_segments_wait(tmp_path, examined):
     held(examined(), "local-spool", "warning", "12 rows in 1 segment wait to be sent", "ranklake agent --once")
 
 
+def test_fault_a_place_that_is_a_file(tmp_path, examined):
+    """A lake and a spool at, or below, a file are a line each that names the file; what needs the lake is skipped."""
+    (tmp_path / "file").write_text("")
+    written(tmp_path, lake={"uri": str(tmp_path / "file")}, spool={"uri": str(tmp_path / "file" / "spool")})
+    found = examined()
+    held(found, "store", "failed", f"{tmp_path}/file is a file, no folder", "fix the URI")
+    held(found, "spool", "failed", f"{tmp_path}/file is a file, no folder", "fix the URI")
+    assert wrong(found) <= {"settings", "store", "spool", "ingest"}
+
+
+@pytest.mark.parametrize("options", [("--overdue-hours", "nan"), ("--overdue-hours", "1e300"), ("--limit-s", "nan")])
+def test_limits_that_are_none_are_refused(capsys, options):
+    """What no time can be compared with is bad usage, not a fault of the lake."""
+    assert run(["doctor", *options]) == 2
+    assert f"Invalid value for '{options[0]}'" in capsys.readouterr().err
+
+
 def test_fault_a_plan_that_nobody_finishes(place, examined):
     """A plan that a dead driver left is named with its kind and age; a fresh one is somebody's work."""
     put_segment(place / "spool", step_rows(5, segment=1), rows_before=10)

@@ -1,8 +1,10 @@
 """``ranklake doctor``."""
 
+import math
 import os
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -20,18 +22,24 @@ from ranklake.views.words import counted
 _HOUR_S = 3600
 
 
+class _Number(click.FloatRange):
+    """A number within bounds; ``nan`` is within none, though no comparison says so."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
+        found = super().convert(value, param, ctx)
+        return self.fail(f"{value} is not a number", param, ctx) if math.isnan(found) else found
+
+
 @click.command()
 @overriding("--lake", place="lake.uri", metavar="URI", help="URI or folder of the lake.")
 @overriding("--spool", place="spool.uri", metavar="URI", help="URI or folder of the spool.")
 @overriding("--dask", place="dask.address", metavar="ADDRESS", help="Dask scheduler, such as tls://host:8786.")
-@click.option(
-    "--limit-s", default=LIMIT_S, show_default=True, type=click.FloatRange(0.1, 600), help="Time limit of each probe."
-)
+@click.option("--limit-s", default=LIMIT_S, show_default=True, type=_Number(0.1, 600), help="Time limit of each probe.")
 @click.option(
     "--overdue-hours",
     default=OVERDUE_S / _HOUR_S,
     show_default=True,
-    type=click.FloatRange(0, min_open=True),
+    type=_Number(0, 100 * 366 * 24, min_open=True),
     help="How long a stage may be behind before it is overdue.",
 )
 @json_option

@@ -8,6 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from fsspec.implementations.local import LocalFileSystem
+
 from ranklake.context import Context
 from ranklake.doctor.examination import Patient
 from ranklake.doctor.finding import Finding, failed, ok, skipped, warning
@@ -35,6 +37,8 @@ def store(patient: Patient) -> Iterator[Finding]:
 
 def _reached(uri: str, patient: Patient) -> Finding:
     place = Lake.place(uri, patient.config.storage)
+    if place.is_local and (file := _file_in(place.root)):
+        return _no_folder(file)
     try:
         place.fs.ls(place.root, detail=False)
     except FileNotFoundError:
@@ -114,12 +118,24 @@ def spool(patient: Patient) -> Iterator[Finding]:
         yield missing
         return
     found = Context.of(patient.config).spool()
+    if isinstance(found.fs, LocalFileSystem) and (file := _file_in(found.root)):
+        yield _no_folder(file)
+        return
     try:
         found.fs.ls(found.root, detail=False)
     except FileNotFoundError:
         yield ok(f"{redact_uri(uri)} answers, and is empty")
     else:
         yield ok(f"{redact_uri(uri)} can be listed")
+
+
+def _file_in(root: str) -> Path | None:
+    """Return what of a folder's path is a file, so that there can be no such folder."""
+    return next((one for one in (Path(root), *Path(root).parents) if one.exists() and not one.is_dir()), None)
+
+
+def _no_folder(file: Path) -> Finding:
+    return failed(f"{file} is a file, no folder", "fix the URI, or move the file away")
 
 
 def _no_client(uri: str) -> Finding | None:
