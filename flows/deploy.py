@@ -1,6 +1,7 @@
 """Registers all deployments on a server that is there already, for a work pool's workers to run."""
 
 import os
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -73,7 +74,7 @@ async def _pool(client: Any, name: str) -> Any:  # noqa: ANN401 - Prefect's
     try:
         return await client.read_work_pool(name)
     except ObjectNotFound:
-        mend = f"create it: prefect work-pool create {name} --type process (or docker, kubernetes)"
+        mend = f"create it: prefect work-pool create {shlex.quote(name)} --type process (or docker, kubernetes)"
         raise PoolError("there is no such work pool", where=name, mend=mend) from None
 
 

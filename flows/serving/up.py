@@ -32,7 +32,7 @@ from prefect.workers.process import ProcessWorker
 
 from ranklake.errors import RanklakeError
 from ranklake.flows.deployments import deployments
-from ranklake.flows.register import PAUSED, Registered, register
+from ranklake.flows.register import PAUSED, ForeignDeploymentError, Registered, register
 from ranklake.flows.serving.child import LEASH, Child, kill_left_behind
 from ranklake.flows.serving.environment import LEASES, MARK, for_server, for_worker, url_of
 from ranklake.flows.serving.runs import begun, collapse_overdue, end, free_limits, left_below, running_ids
@@ -163,7 +163,12 @@ class _Up:
             await client.create_work_pool(WorkPoolCreate(name=POOL, type="process", base_job_template=template))
         variables = {"command": shlex.join(_RUN), "working_dir": str(Path.cwd())}
         plan = self.plan
-        done = await register(client, deployments(plan.every_s), plan.settings, POOL, variables, lake=plan.lake)
+        found = deployments(plan.every_s)
+        try:
+            done = await register(client, found, plan.settings, POOL, variables, lake=plan.lake)
+        except ForeignDeploymentError as error:
+            mend = "a home serves one lake: name another by --home and --port, or the lake that it served before"
+            raise UpError(error.what, where=error.where, mend=mend) from None
         self.ids = [one.id for one in done if one.id is not None]
         await self._end_lost(client, at_once=True)
         await free_limits(client)

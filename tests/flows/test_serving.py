@@ -131,6 +131,17 @@ def test_an_address_that_is_none_is_refused(tmp_path, monkeypatch, capsys, url):
     assert said.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "options", [("--name", "a/b"), ("--pool", ""), ("--pool", "a<b"), ("--config", "ranklake.toml")]
+)
+def test_names_that_no_server_takes_are_refused(capsys, options):
+    """What Prefect would refuse, and a path that depends on the worker's folder, are bad usage of `ranklake deploy`."""
+    assert run(["deploy", "--lake", "lake", "--spool", "spool", "--pool", "x", *options]) == 2
+    said = capsys.readouterr().err
+    assert f"Invalid value for '{options[0]}'" in said
+    assert said.count("\n") == 1
+
+
 def test_a_users_own_prefect_settings_do_not_count(tmp_path, monkeypatch):
     """A PREFECT_API_URL of the user's would have `up` write into another server; telemetry stays off."""
     monkeypatch.setattr(

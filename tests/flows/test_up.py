@@ -271,3 +271,16 @@ def test_ctrl_c_leaves_nothing_behind(up):
     kept = [path for path in [*up.home.rglob("*"), up.folder / "out"] if path.is_file()]
     for secret in (SECRET, ELSEWHERE):
         assert not [path for path in kept if secret.encode() in path.read_bytes()]
+
+
+def test_another_lake_on_the_same_home_is_refused(up):
+    """A home serves one lake: with another one `up` ends with one line that says what to name, and leaves nothing."""
+    if up.process.poll() is None:
+        up.stop()
+    said = len(up.out())
+    second = Up.start(up.folder, "--lake", str(up.folder / "other"), port=up.port)
+    assert second.process.wait(PATIENCE_S) == 2
+    last = up.out()[said:].splitlines()[-1]
+    assert "a deployment of this name is for another lake; a home serves one lake: name another by --home" in last
+    assert not up.members()
+    assert not (up.folder / "other").exists()

@@ -3,6 +3,8 @@
 import asyncio
 import os
 from dataclasses import asdict
+from pathlib import PurePosixPath
+from typing import Final
 from urllib.parse import urlsplit
 
 import click
@@ -22,21 +24,44 @@ from ranklake.flows.settings import FlowSettings, flow_settings
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, table_lines
 
+_BANNED: Final = "/%&<>"
+"""What Prefect takes in no name."""
+
+
+def _named(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
+    """Refuse a name that Prefect would refuse later, and not in a line."""
+    if parameter.required and not value.strip():
+        raise click.BadParameter("a name is needed", ctx, parameter)
+    if any(one in value for one in _BANNED):
+        raise click.BadParameter(f"{value!r} has one of {' '.join(_BANNED)}", ctx, parameter)
+    return value
+
+
+def _absolute(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
+    """Refuse a path that depends on the folder where a flow happens to run."""
+    if value and not PurePosixPath(value).is_absolute():
+        raise click.BadParameter(f"{value!r} is relative; flows run in a folder of their own", ctx, parameter)
+    return value
+
 
 @click.command()
 @lake_option
 @spool_option
 @dask_option
-@click.option("--pool", required=True, metavar="NAME", help="Work pool: of type process, docker or kubernetes.")
+@click.option(
+    "--pool", required=True, callback=_named, metavar="NAME", help="Work pool: of type process, docker or kubernetes."
+)
 @click.option(
     "--name",
     default="",
+    callback=_named,
     metavar="NAME",
     help="Put before each deployment's name, to serve several lakes from one server: NAME-pipeline, …",
 )
 @click.option(
     "--config",
     default="",
+    callback=_absolute,
     metavar="PATH",
     help="Path of ranklake.toml where the flows run; default: that of the file here.",
 )
