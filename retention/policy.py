@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
@@ -62,7 +62,9 @@ class Policy:
 
         The last row of partition D may be as late as the end of D, so D goes when D + 1 + period has come.
         """
-        return None if self.period_days is None else as_of - timedelta(days=self.period_days)
+        if self.period_days is None:
+            return None
+        return date.fromordinal(max(date.min.toordinal(), as_of.toordinal() - self.period_days))  # none is before it
 
 
 @dataclass(frozen=True, slots=True)

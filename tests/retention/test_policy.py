@@ -37,6 +37,7 @@ def test_the_cutoff_leaves_the_last_row_its_whole_period():
     assert policy.period_days == 30
     assert date(2026, 3, 1) < policy.cutoff(date(2026, 4, 1))
     assert not date(2026, 3, 1) < policy.cutoff(date(2026, 3, 31))
+    assert policy.cutoff(date.min) == date.min, "before the first day there is nothing"
 
 
 @pytest.mark.parametrize(
