@@ -27,7 +27,7 @@ _KIND_NEAR: Final = 0.6
 def misplaced(config: Config, where: Where) -> Iterator[ConfigError]:
     """Yield what is wrong with places by themselves, then together, then with the options of their stores."""
     uris = {"lake.uri": config.lake.uri, "spool.uri": config.spool.uri, "audit.witness": config.audit.witness}
-    for place, uri in uris.items():
+    for place, uri in (uris | {"report.out": config.report.out}).items():
         yield from _unusable(place, uri, where)
         if has_credential(uri):
             mend = "take it out, and name it under [storage] by a reference"

@@ -365,6 +365,8 @@ aws_conditional_put = "disabled"
         ('[lake]\nuri = "/x/a"\n[spool]\nuri = "/x/b/../a/s"\n', "the lake and the spool lie in one another"),
         ('[lake]\nuri = "file:///x/a"\n[spool]\nuri = "/x/a/s"\n', "the lake and the spool lie in one another"),
         ('[lake]\nuri = "/x/a"\n[audit]\nwitness = "file:/x/a/w"\n', ":4: audit.witness: lies in the lake"),
+        ('[report]\nout = "s3://b"\nurl = "reports"\n', ":3: report.url begins with https:// or http://"),
+        ('[report]\nout = "s4://b"\n', ":2: report.out: no store is reached by s4:"),
         ('[spool]\nlocal = "s3://b/x"\n', ":2: spool.local: ranks record into a folder"),
         ('[dask]\naddress = "http://h:8786"\n', ":2: dask.address: no scheduler is reached by http:; known: tcp"),
         ('[dask]\nmemory_limit = "lots"\n', ":2: dask.memory_limit is no amount of memory; write it as 2GiB"),
