@@ -52,6 +52,7 @@ def test_the_embedded_pipeline_runs_on_prefect_and_dask(scenario):
         ("ranklake-check", "FAILED"),
         ("ranklake-ingest", "COMPLETED"),
         ("ranklake-pipeline", "FAILED"),
+        ("ranklake-report", "COMPLETED"),
         ("ranklake-retention_apply", "COMPLETED"),
         ("ranklake-retention_apply", "FAILED"),
         ("ranklake-retention_plan", "COMPLETED"),
