@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from ranklake.flows.headlines import headline
 from ranklake.lake.plans.units import counted
 from ranklake.printable import printable
 from ranklake.redaction.redact import redact
@@ -156,9 +157,9 @@ def _catalog(done: Done, links: Links) -> Iterable[str]:
 
 
 def _report(done: Done, links: Links) -> Iterable[str]:
+    written, state = headline("report", done)
     published = done["published"]
-    yield f"Data quality: {shown(done['quality']['headline'])}"
-    written = f"{published['written']:,} of {counted(published['pages'], 'page')} written"
+    yield f"Data quality: {shown(state)}"
     yield f"{written}, {published['removed']:,} removed; they are in {shown(published['out'])}"
     yield links.to_report("Open the report", "index.html")
 

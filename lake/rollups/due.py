@@ -171,9 +171,10 @@ def due_runs(
     for table, some in news.items():
         refuse_damaged(lake, table, some)
     came_in = {key for key, digest in changed.items() if state and (key not in was or was[key].digest != digest)}
-    arrived = _runs_in(lake, news, came_in)
+    every = _runs_in(lake, news, changed)
+    arrived = every if came_in == changed.keys() else _runs_in(lake, news, came_in)
     frozen = {run for run in spans if run not in arrived and _overlaps(spans[run], gone, rollup.tables)}
-    wanted = (_runs_in(lake, news, changed) | under_way) - frozen
+    wanted = (every | under_way) - frozen
     mine = {name: one.files_of(wanted) for name, one in inputs.items()}
     for table, some in mine.items():
         refuse_damaged(lake, table, some)
