@@ -9,7 +9,7 @@ PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo native test test-up test-postgres test-moto test-s3 test-stores test-frameworks test-frameworks-light test-pages published lint types format deployments catalog snapshots chaos chaos-s3 chaos-up crash faults fuzz crash-capture bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-import bench-sql bench-lake bench-lake-more bench-rollup bench-workers bench-straggler package clean
+.PHONY: help demo native test test-demo test-up test-postgres test-moto test-s3 test-stores test-frameworks test-frameworks-light test-pages published lint types format deployments catalog snapshots chaos chaos-s3 chaos-up crash faults fuzz crash-capture bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-import bench-sql bench-lake bench-lake-more bench-rollup bench-workers bench-straggler package clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -41,9 +41,9 @@ native: .venv/.test ## compile the optional hot path in C, in place
 demo: .venv/.demo ## train a small model on two ranks, record it, and run the whole pipeline
 	@$(BIN)/ranklake demo
 
-# One more than two cores: many tests wait, for processes, stores and clocks.
-test: WORKERS := 3
-test: .venv/.test ## run the test suite (about eleven minutes on two cores), then capture's once more with the hot path in C
+# Two more than two cores: many tests wait, for processes, stores and clocks.
+test: WORKERS := 4
+test: .venv/.test ## run the test suite (about nine minutes on two cores), then capture's once more with the hot path in C
 	@RANKLAKE_NATIVE=0 $(BIN)/python -m pytest $(PARALLEL)
 	@$(BIN)/python -m ranklake.capture.build
 	@RANKLAKE_NATIVE=1 $(BIN)/python -m pytest $(PARALLEL) tests/capture/test_native.py $(NATIVE_TESTS)
@@ -65,6 +65,9 @@ test-moto: .venv/.test ## run the whole lake, and what becomes of a store that f
 
 test-s3: .venv/.test .stores/.ceph ## run the lake's and the stores' contract against a real Ceph radosgw, started for it
 	@$(BIN)/python -m pytest -m radosgw tests/stores
+
+test-demo: .venv/.test ## run the demo, and ask its lake all that it promises
+	@$(BIN)/python -m pytest -m "demo and not crash" tests/end_to_end
 
 test-up: .venv/.test ## run `ranklake up` on a server of its own, with all that it serves
 	@$(BIN)/python -m pytest -m up tests/flows

@@ -268,13 +268,18 @@ class Recorder:
         Definitions come before the rows that use them, and the names of files last: a row is safe when all three are.
         """
         stream = self.stream
-        if stream is not None:
-            stream.sync()
-        self._lanes.sync()
-        for ended in self.unsealed.there():
-            sync_file(ended.path)
-        if stream is not None:
-            stream.sync_names()
+        try:
+            if stream is not None:
+                stream.sync()
+            self._lanes.sync()
+            for ended in self.unsealed.there():
+                sync_file(ended.path)
+            if stream is not None:
+                stream.sync_names()
+        except FileNotFoundError:
+            if self.stream is stream:
+                raise
+            # The sealer's thread gave the stream up meanwhile; the next round syncs what is recorded since.
 
     def after_fork(self) -> None:
         """In a forked child: let go of all that is the parent's; the child's own stream opens at its first write."""

@@ -23,8 +23,8 @@ from ranklake.capture.spool.ownership import open_regular
 
 LEADER_FILE: Final = "agent.json"
 _MOST_BYTES: Final = 1 << 16
-_ASKED_FOR_S: Final = 0.1
-"""Who asks for the leader holds the lock himself for some microseconds, if there is none."""
+_ASKED_FOR_S: Final = 5.0
+"""Who asks for the leader shares the lock, if there is none: for microseconds, or until it gets a core again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +166,11 @@ def _locked(fd: int, *, shared: bool = False) -> bool:
 
 
 def _locked_within(fd: int, patience_s: float) -> bool:
+    """Lock a file that nobody leads; those who only ask share it, and are waited for."""
     deadline = time.monotonic() + patience_s
     while not _locked(fd):
-        if time.monotonic() > deadline:
+        if not _locked(fd, shared=True) or time.monotonic() > deadline:
             return False
-        time.sleep(0.005)
+        fcntl.lockf(fd, fcntl.LOCK_UN)
+        time.sleep(0.001)
     return True

@@ -28,6 +28,14 @@ while True:
     leader(Path(sys.argv[1]))
 """
 
+PREEMPTED = """
+import fcntl, sys, time
+with open(sys.argv[1]) as file:
+    fcntl.lockf(file, fcntl.LOCK_SH)
+    print("asking", flush=True)
+    time.sleep(0.5)
+"""
+
 
 def holder(root, spool=""):
     """Start a process that tries to lead a local spool; return it and what came of it."""
@@ -144,3 +152,14 @@ def test_asking_hinders_no_election(tmp_path):
     finally:
         for process in processes:
             end(process)
+
+
+def test_an_election_waits_for_who_asks_and_has_no_core(tmp_path):
+    """Somebody who asked is preempted just as it shares the lock: it is no leader, and so one is elected."""
+    (tmp_path / LEADER_FILE).touch()
+    asking = subprocess.Popen([sys.executable, "-c", PREEMPTED, tmp_path / LEADER_FILE], stdout=subprocess.PIPE)
+    asking.stdout.readline()
+    lead = Leadership.take(tmp_path, "")
+    assert lead is not None
+    lead.release()
+    end(asking)

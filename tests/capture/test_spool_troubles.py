@@ -427,3 +427,24 @@ def test_what_is_refused_while_the_last_segments_are_sent_is_counted_in_the_spoo
     assert gaps(place.spool) == run.gaps()
     assert run.gaps()["events"] == {AFTER_CLOSE: 1}
     check_books(place.spool)
+
+
+def test_a_stream_that_is_given_up_while_it_is_synced_is_no_trouble(place, monkeypatch, caplog):
+    """Who syncs finds its folder gone: there is nothing of it to bring to the disk, and nothing to tell."""
+    run = place.start(spool=None)
+    run.log(a=1.0)
+    recorder = run.recording.recorder
+    given_up, names = recorder.stream, type(recorder.stream).sync_names
+
+    def too_late(stream):
+        if stream is given_up and recorder.stream is given_up:
+            recorder.abandon_stream()
+            vanish(stream.folder)
+            stream._names_synced = -1
+        names(stream)
+
+    monkeypatch.setattr(type(given_up), "sync_names", too_late)
+    recorder.sync()
+    assert recorder.stream is not given_up
+    assert not [line for line in caplog.messages if "syncing" in line]
+    run.close()

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -63,7 +64,8 @@ def scenario(tmp_path_factory):
 
 
 def play(folder):
-    """Run them in a folder, and leave there what the server told."""
+    """Run them in a folder, anew where that was broken off, and leave there what the server told."""
+    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     spool = folder / "spool"
     for rank in range(2):
