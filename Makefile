@@ -9,7 +9,7 @@ PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo native test test-demo test-up test-postgres test-moto test-s3 test-stores test-frameworks test-frameworks-light test-pages published lint types format deployments catalog snapshots chaos chaos-s3 chaos-up crash faults fuzz crash-capture bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-import bench-sql bench-lake bench-lake-more bench-rollup bench-workers bench-straggler package clean
+.PHONY: help demo native test test-slow test-up test-postgres test-moto test-s3 test-stores test-frameworks test-frameworks-light test-pages published lint types format deployments catalog snapshots chaos chaos-s3 chaos-up crash faults fuzz crash-capture bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-import bench-sql bench-lake bench-lake-more bench-rollup bench-workers bench-straggler package clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -41,12 +41,18 @@ native: .venv/.test ## compile the optional hot path in C, in place
 demo: .venv/.demo ## train a small model on two ranks, record it, and run the whole pipeline
 	@$(BIN)/ranklake demo
 
-# Two more than two cores: many tests wait, for processes, stores and clocks.
+# More than two cores: many tests wait, for processes, stores and clocks.
 test: WORKERS := 4
-test: .venv/.test ## run the test suite (about nine minutes on two cores), then capture's once more with the hot path in C
+test: .venv/.test ## run the test suite (five to ten minutes on two cores), then capture's once more with the hot path in C
 	@RANKLAKE_NATIVE=0 $(BIN)/python -m pytest $(PARALLEL)
 	@$(BIN)/python -m ranklake.capture.build
 	@RANKLAKE_NATIVE=1 $(BIN)/python -m pytest $(PARALLEL) tests/capture/test_native.py $(NATIVE_TESTS)
+
+# Those that are slow and need nothing else: no server or campaign of a target of its own.
+SLOW := slow and not (stores or moto or radosgw or up or postgres or crash or frameworks or bench or fuzz or pages)
+test-slow: WORKERS := 3
+test-slow: .venv/.test ## run the tests that take some seconds each: the demo, flows on a real server, documented commands, properties
+	@RANKLAKE_NATIVE=0 $(BIN)/python -m pytest $(PARALLEL) -m "$(SLOW)"
 
 # Azure's own emulator is a package of npm's; without npm its tests fail and the others run.
 .venv/.stores: .venv/.test
@@ -65,9 +71,6 @@ test-moto: .venv/.test ## run the whole lake, and what becomes of a store that f
 
 test-s3: .venv/.test .stores/.ceph ## run the lake's and the stores' contract against a real Ceph radosgw, started for it
 	@$(BIN)/python -m pytest -m radosgw tests/stores
-
-test-demo: .venv/.test ## run the demo, and ask its lake all that it promises
-	@$(BIN)/python -m pytest -m "demo and not crash" tests/end_to_end
 
 test-up: .venv/.test ## run `ranklake up` on a server of its own, with all that it serves
 	@$(BIN)/python -m pytest -m up tests/flows

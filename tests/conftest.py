@@ -23,6 +23,7 @@ if os.environ.get("CI"):
 # A test that wants samples says so: elsewhere they would come or not, as long as it takes.
 os.environ.setdefault("RANKLAKE_CAPTURE_SAMPLERS", "off")
 
+LONGEST = ("test_demo.py", "test_runs.py")
 PATIENCE_S = 20.0
 COLLECT_AFTER_S = 0.03  # threads that end need a moment; a collection takes tenths of a second where much is loaded
 ONE_PER_PROCESS = {
@@ -35,14 +36,14 @@ NOT_OURS = ("anon_inode:", "socket:")  # delta-rs and datafusion keep an event l
 LOGS = "/_delta_log/"  # delta-rs reads these in threads of its own; on a busy machine they close them late
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
-    """Begin with the files that take longest, so that none of them is left over for the end, when others are done.
+    """Begin with the files that have most tests to run, so that none of them is left over when others are done.
 
-    Those come first that have most tests marked as slow, and then those that have most tests.
+    Of slow tests, the demo's and the flows' files come first: they take a minute and more.
     """
-    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     every = Counter(item.path for item in items)
-    items.sort(key=lambda item: (-slow[item.path], -every[item.path]))
+    items.sort(key=lambda item: (item.path.name not in LONGEST, -every[item.path]))
 
 
 def _open_files():

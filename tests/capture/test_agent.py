@@ -182,6 +182,7 @@ def test_once_adopts_uploads_and_tells(node):
     assert again.stdout == "0 streams adopted, 0 segments uploaded, 0 rows\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 def test_it_goes_on_until_it_is_told_to_stop(node, how):
     """It looks again and again, and ends cleanly, within five seconds, on SIGTERM and Ctrl-C."""
@@ -392,6 +393,7 @@ def test_packs_are_few_and_bounded(waiting):
 # ── election ──
 
 
+@pytest.mark.slow
 def test_a_second_agent_waits_and_takes_over(node):
     """It says who is the agent, and is the agent as soon as that one is killed."""
     with subprocess.Popen(agent(node, "--interval-s", "0.1"), stdout=subprocess.PIPE, text=True) as first:
@@ -413,6 +415,7 @@ def test_a_second_agent_waits_and_takes_over(node):
             assert second.wait(timeout=60) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 def test_a_put_that_hangs_does_not_hold_up_the_end(node, how):
     """Told to stop in the middle of a PUT, the agent ends within five seconds; all that it did not send is there."""
@@ -559,6 +562,7 @@ def test_the_agent_samples_its_node(node):
     assert check_lake(node)["host_samples"] == len(rows(node / "spool", "host_samples"))
 
 
+@pytest.mark.slow
 def test_without_sampling_there_are_its_figures_alone(node):
     """--no-sample."""
     with subprocess.Popen(

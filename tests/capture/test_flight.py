@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from recorded import check_books, rows
 
 HANG = """
@@ -36,6 +37,7 @@ distributed.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_a_collective_that_hangs_is_kept(tmp_path):
     """The rank that waits dumps once: which collective is not done; an event and an artifact say where."""
     command = [sys.executable, "-c", HANG]

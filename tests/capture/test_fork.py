@@ -180,6 +180,7 @@ def test_children_fill_files_without_anybody_to_seal_them(place):
     assert sum(segment.rows.num_rows for segment in segments(place.spool, "scalars")) == 200_000
 
 
+@pytest.mark.slow
 def test_forks_among_busy_threads(place):
     """Children are forked while threads record: no deadlock, and every row is there, once."""
     run = place.start(seal_every_s=0.05)

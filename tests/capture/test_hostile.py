@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from recorded import check_books, gaps, segments
@@ -203,6 +204,7 @@ SETTINGS = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(calls=st.lists(CALLS, max_size=20), late=st.lists(CALLS, max_size=3), chosen=SETTINGS)
 def test_nothing_raises_and_the_count_is_exact(calls, late, chosen):
@@ -238,6 +240,7 @@ BLOCKS = st.lists(
 """Phases and steps, by name and number, entered and left in any order, again and never."""
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(does=BLOCKS)
 def test_each_end_of_a_block_is_a_row_or_a_gap(does):

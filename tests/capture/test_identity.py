@@ -174,6 +174,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("named", ["", pytest.param("mine", marks=pytest.mark.frameworks)])
 def test_processes_that_torch_spawns_are_the_ranks_that_they_are(tmp_path, named):
     """Under `torch.multiprocessing.spawn` no variable says who is who; all come to one run, named or not."""

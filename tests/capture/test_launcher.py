@@ -139,6 +139,7 @@ with capture.start(job="gpt", spool=os.environ["SPOOL"], local_dir=os.environ["L
 """
 
 
+@pytest.mark.slow
 def test_under_a_real_torchrun(tmp_path):
     """Two ranks started by torchrun without an id record one run, each under its rank."""
     pytest.importorskip("torch")

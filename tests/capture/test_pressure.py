@@ -179,6 +179,7 @@ def test_drop_oldest_gives_up_the_oldest_samples_and_takes_new_ones(place, outag
     assert said["host_samples"] == [len(found), sum(lost["host_samples"].values())]
 
 
+@pytest.mark.slow
 def test_block_waits_for_room_and_loses_nothing(place, outage):
     """Under `block` the caller waits while the store is away, and every row is there in the end."""
     run = start(place, backpressure="block", block_at_most_s=30)

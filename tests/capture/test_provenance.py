@@ -262,6 +262,7 @@ def test_the_row_is_sealed_once_and_counted_once(place):
     assert run.gaps() == {}
 
 
+@pytest.mark.slow
 def test_what_is_imported_after_the_start_is_told(tmp_path):
     """A seed, flags and versions of a framework that is imported later are in the row."""
     script = (

@@ -216,6 +216,7 @@ def files_of(local):
     return sorted(path for path in stream_of(local).iterdir() if path.suffix in {".open", ".frames", ".json"})
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_damage_costs_only_what_it_hit(dead, data):

@@ -367,6 +367,7 @@ def test_rows_are_sealed_in_time_without_being_asked(place):
     assert len(rows(place.spool, "steps")) == 1
 
 
+@pytest.mark.slow
 def test_full_files_are_sealed_while_training_goes_on(place):
     """More rows than a slot file holds make several segments, and none is lost."""
     with place.start() as run:
@@ -455,6 +456,7 @@ def test_without_a_spool_segments_wait_for_the_agent(place, caplog):
     assert "ranklake agent" in caplog.text
 
 
+@pytest.mark.slow
 def test_what_another_thread_records_during_the_close_is_stored_or_counted(place):
     """Each row of a thread that goes on through the close is in the spool or a gap, none in a file left behind."""
     run = place.start()

@@ -20,7 +20,7 @@ from ranklake.lake.storage.store import Lake
 STEPS = 60
 """Some more than ranks are judged by (`thresholds.MIN_STEPS`)."""
 
-pytestmark = [pytest.mark.slow, pytest.mark.demo]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -44,6 +44,7 @@ def test_an_older_lake_answers_as_it_did(place, ask):
     }
 
 
+@pytest.mark.slow
 def test_an_older_lake_goes_on(place, ask, capfd):
     """What waits is ingested once, the approved retention is applied, rollups and checks go on, the trail is whole."""
     spool, lake = str(place / "spool"), str(place / "lake")

@@ -61,6 +61,7 @@ def asked(capsys, *words):
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_what_an_overlay_defines_is_treated_like_ours(site, capsys):
     """It is recorded, ingested, checked, rolled up, queried by role, retained, documented, and the books add up."""
     gaps, told = trained(site)
@@ -102,6 +103,7 @@ def test_what_an_overlay_defines_is_treated_like_ours(site, capsys):
     assert {"rollouts", "rollout_daily"} <= due
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_page_run(site, capsys):
     """Each is understood and does what it says, in the order of the page; the mapping's rows come in, too."""
     trained(site)

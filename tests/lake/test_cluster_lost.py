@@ -49,6 +49,7 @@ class Cluster:
         self.scheduler.wait()
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_is_killed_is_told_and_the_next_run_goes_on():
     """Whose scheduler dies under its tasks gets one line, as an outage that may pass; a new one goes on."""
     port = free_port()
@@ -66,6 +67,7 @@ def test_a_scheduler_that_is_killed_is_told_and_the_next_run_goes_on():
     second.end()
 
 
+@pytest.mark.slow
 def test_a_task_that_kills_each_worker_is_given_up():
     """A worker that dies is replaced and its task tried again; one that kills each of them ends with what to do."""
     with workers(DaskSection(workers=1)) as crew:

@@ -89,6 +89,7 @@ def test_every_type_has_an_arrow_type():
     assert set(ARROW_TYPES) == set(TYPES) == set(VALUES)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(tables())
 def test_conform_restores_order_types_and_missing_columns(drawn):

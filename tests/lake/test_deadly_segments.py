@@ -59,6 +59,7 @@ def unreadable(lake):
     return {row["rank"]: row["unreadable"] for row in told if row["unreadable"]}
 
 
+@pytest.mark.slow
 def test_a_segment_that_kills_is_set_aside(lake, spool, deadly, monkeypatch):
     """Ingests that are killed by a segment are followed by one that finds it, keeps its bytes and goes on."""
     segments(spool)
@@ -118,6 +119,7 @@ def test_memory_that_is_not_there_is_no_damage(lake, spool, monkeypatch):
     adds_up(lake, spool)
 
 
+@pytest.mark.slow
 def test_tries_are_counted_across_drivers(lake, spool, deadly):
     """What earlier drivers saw die is not tried over and over: the count lies beside the plans."""
     _, third = segments(spool)

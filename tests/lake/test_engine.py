@@ -236,6 +236,7 @@ SEGMENT = st.tuples(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rounds=st.lists(st.lists(SEGMENT, max_size=5), min_size=1, max_size=3),

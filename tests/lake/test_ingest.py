@@ -254,6 +254,7 @@ def test_half_committed_plan_is_finished(lake, spool, monkeypatch, dies_before):
     adds_up(lake, spool)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     cuts=st.lists(

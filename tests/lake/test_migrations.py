@@ -164,6 +164,7 @@ class Killer:
         return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["forth", "back"])
 def test_whoever_dies_anywhere_the_next_goes_on(lake, spool, changed, monkeypatch, way):
     """Killed before or after each file, note, plan and commit that it writes, a migration ends as one that was not."""

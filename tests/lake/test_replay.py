@@ -142,6 +142,7 @@ def test_files_that_a_mistake_dropped_come_back(site):
     site.balances()
 
 
+@pytest.mark.slow
 @pytest.mark.leaky("distributed keeps threads of its own for a while")
 def test_packs_on_a_real_cluster(site):
     """Members of packs are found, and tasks run on a Dask cluster."""
@@ -322,6 +323,7 @@ def test_a_replay_that_dies_is_finished(site, monkeypatch, table):
     site.balances()
 
 
+@pytest.mark.slow
 def test_rollups_come_out_as_they_were(site):
     """Partitions of derived tables are computed anew, of whole runs too, even where a file of theirs is lost."""
     for day in range(3):

@@ -353,6 +353,7 @@ def drawn(data):
     return facts, events, spans, epochs
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None, phases=[Phase.generate])
 @given(data=st.data())
 def test_days_and_epochs_agree_with_the_oracle_and_add_up(data):

@@ -176,6 +176,7 @@ def test_a_peak_of_another_precision_is_found(runs, peak_dtype, is_other):
     assert (row["peak_dtype"], row["is_peak_of_other_dtype"]) == (peak_dtype, is_other)
 
 
+@pytest.mark.slow
 def test_checks_name_a_peak_that_cannot_be_right(tmp_path):
     """`ranklake check` fails on an MFU above 1, and warns of a peak of another precision."""
     lake = Lake.create(str(tmp_path / "lake"))

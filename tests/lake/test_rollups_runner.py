@@ -233,6 +233,7 @@ def retire(lake, day):
     append(lake, "retention_plans", rows("retention_plans", [*items, application]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("why", ["nothing", "full", "code"])
 def test_what_retention_took_leaves_the_rollups_as_they_were(two_days, why, monkeypatch):
     """Rollups outlive the facts they came from: not even new code or a full rebuild touches them."""

@@ -49,6 +49,7 @@ def two_days(tmp_path_factory):
     return lake, state(here, ROLLUPS)
 
 
+@pytest.mark.slow
 @pytest.mark.leaky("distributed keeps threads of its own for a while")
 def test_a_cluster_computes_what_one_process_does(two_days, tmp_path):
     """On a real cluster each date and each rollup's runs are a task; rows are the same, and a second round rests."""
@@ -75,6 +76,7 @@ def test_rollups_are_computed_after_what_they_read(two_days, tmp_path):
         assert rollup.name not in order or all(at < order.index(rollup.name) for at in read)
 
 
+@pytest.mark.slow
 def test_a_pseudonyms_key_is_sent_nowhere(two_days, tmp_path, monkeypatch):
     """With a key for pseudonyms, what needs it is computed by the driver; without one it is sent like all others."""
     monkeypatch.setenv("OUR_KEY", "00" * 32)

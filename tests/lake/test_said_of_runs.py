@@ -86,6 +86,7 @@ def rolled_up(tmp_path_factory):
     return lake
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("offset", [timedelta(days=-400), timedelta(hours=3), timedelta(days=60)])
 def test_facts_hold_whatever_their_date(priced, rolled_up, tmp_path, offset):
     """Devices, FLOPs and price of an imported run are the same, dated long before it, within it or long after it.

@@ -199,6 +199,7 @@ def test_a_local_cluster_starts_with_the_first_work():
         assert len(ours()) == before
 
 
+@pytest.mark.slow
 def test_stages_share_one_cluster():
     """All who ask within the block get the same workers, in whatever thread; others, where something failed on them."""
     section = DaskSection(workers=1)

@@ -268,6 +268,7 @@ def test_a_table_that_is_gone_while_it_is_checked_is_said_in_one_line(site):
         check._as_stored(site.lake, contract("steps"))
 
 
+@pytest.mark.slow
 @pytest.mark.leaky("distributed keeps threads of its own for a while")
 def test_workers_find_what_one_process_finds(site, tmp_path):
     """On a cluster each partition is a task; verdicts, counts, rows moved and files are those of one process.

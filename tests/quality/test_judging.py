@@ -14,6 +14,7 @@ from ranklake.lake.contracts.model import Check
 from ranklake.quality.frame import frame
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=ROWS)
 def test_both_ways_of_judging_agree(judge, rows):

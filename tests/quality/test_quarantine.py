@@ -99,6 +99,7 @@ def test_rows_sent_again_stay_out(site):
     assert (done.rows_stored, done.rows_duplicate) == (1, 5)
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     parts=st.lists(st.tuples(st.integers(1, 30), st.integers(0, 1), st.booleans()), min_size=1, max_size=3),

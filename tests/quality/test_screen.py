@@ -120,6 +120,7 @@ def outcome(site, table_name, judge, **options):
     }
 
 
+@pytest.mark.slow
 @settings(
     max_examples=6,
     deadline=None,

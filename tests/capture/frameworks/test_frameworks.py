@@ -58,6 +58,7 @@ def events(folder, name):
     return [row for row in rows(folder / "spool", "events") if row["event"] == name]
 
 
+@pytest.mark.slow
 def test_plain_torch(tmp_path):
     """Autolog alone: a step a step of the optimizer; the loss where a step has one backward; evaluation is no step."""
     (said,) = train(tmp_path, "plain")
@@ -66,6 +67,7 @@ def test_plain_torch(tmp_path):
     assert micro_batches(tmp_path, 5) == micro_batches(tmp_path, 5, "backward") == [0, 1]
 
 
+@pytest.mark.slow
 def test_plain_torch_on_two_ranks(tmp_path):
     """Each rank has its own steps, and DDP's all-reduce is timed without being told of the model."""
     said = train(tmp_path, "ddp", ranks=2)
@@ -296,6 +298,7 @@ torch.distributed.destroy_process_group()
 DOCUMENT = Path(__file__).parents[3] / "docs" / "frameworks.md"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "which",
     [pytest.param(name, marks=pytest.mark.frameworks if "frameworks" in name else ()) for name in TRAIN_WITH],
