@@ -1,6 +1,7 @@
 """Deployments: which flows run when, with what. Plain data, the one source of what ``up`` and ``deploy`` register.
 
-``flows/prefect.yaml`` is written from it, for those who use Prefect's own command (`ranklake.flows.deployment_file`).
+``docs/deploy/prefect.yaml`` is written from it, for those who use Prefect's own command
+(`ranklake.flows.deployment_file`).
 """
 
 from collections.abc import Mapping
