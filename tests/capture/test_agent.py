@@ -212,6 +212,7 @@ def test_a_stream_that_cannot_be_finished_is_an_exit_of_one(node):
 # ── packing ──
 
 
+@pytest.mark.slow
 def test_ranks_only_seal_and_the_agent_sends_them_in_one_pack(tmp_path):
     """While an agent lives, ranks upload nothing; it packs what they seal, and the lake has each row once."""
     local, spool = tmp_path / "local", tmp_path / "spool"
@@ -437,6 +438,7 @@ def test_a_put_that_hangs_does_not_hold_up_the_end(node, how):
 # ── figures ──
 
 
+@pytest.mark.slow
 def test_the_agent_records_its_figures(node):
     """They are rows of ``scalars`` in a run of its own, under registered names; its books add up with the ranks'."""
     with subprocess.Popen(agent(node, "--interval-s", "0.1"), stdout=subprocess.PIPE, text=True) as process:

@@ -137,6 +137,7 @@ def test_it_serves_its_own_spool_or_all(tmp_path):
     lead.release()
 
 
+@pytest.mark.slow
 def test_asking_hinders_no_election(tmp_path):
     """While many ask again and again whether there is a leader, one can still be elected, every time."""
     (tmp_path / LEADER_FILE).touch()

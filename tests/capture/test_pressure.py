@@ -96,6 +96,7 @@ def start(place, **settings):
     return place.start(disk_budget_bytes=BUDGET, seal_every_s=0.2, **settings)
 
 
+@pytest.mark.slow
 def test_aggregate_folds_what_finds_no_room(place, outage):
     """Values beyond the budget are in interval rows; each is either a row of its own or counted as folded."""
     run = start(place)
@@ -118,6 +119,7 @@ def test_aggregate_folds_what_finds_no_room(place, outage):
     check_books(place.spool)
 
 
+@pytest.mark.slow
 def test_drop_newest_counts_what_finds_no_room(place, outage):
     """The first values are there, the others are gaps, to the row."""
     run = start(place, backpressure="drop_newest")
@@ -134,6 +136,7 @@ def test_drop_newest_counts_what_finds_no_room(place, outage):
     check_books(place.spool)
 
 
+@pytest.mark.slow
 def test_drop_oldest_gives_up_what_waits_longest(place, outage):
     """What is there is of the end, the others are gaps, to the row; totals say so, too."""
     run = start(place, backpressure="drop_oldest")
@@ -197,6 +200,7 @@ def test_block_waits_for_room_and_loses_nothing(place, outage):
     check_books(place.spool)
 
 
+@pytest.mark.slow
 def test_block_waits_no_longer_than_it_may(place, outage):
     """After `block_at_most_s` a row is counted, and for a second no other call waits."""
     run = start(place, backpressure="block", block_at_most_s=0.2)

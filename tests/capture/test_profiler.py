@@ -25,6 +25,7 @@ def train(run, steps):
                 net(torch.ones(256, 64)).sum().backward()
 
 
+@pytest.mark.slow
 def test_one_step_in_some_is_profiled_and_summed_up(place, tmp_path):
     """Its trace is a file as the artifact says, its parts are spans of the step, and they add up."""
     with place.start() as run:

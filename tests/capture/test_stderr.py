@@ -98,6 +98,7 @@ def test_standard_error_is_passed_on_and_recorded(tmp_path):
     check_books(tmp_path / "spool")
 
 
+@pytest.mark.slow
 def test_a_flood_is_passed_on_whole(tmp_path):
     """20,000 lines come out as they went in."""
     status, out = rank(tmp_path, "floods", "all")

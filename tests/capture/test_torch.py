@@ -146,6 +146,7 @@ def test_too_many_values_under_way_are_refused():
     deferred.drain()
 
 
+@pytest.mark.slow
 def test_flops_of_a_real_step_are_counted(place):
     """Forward and backward of a linear layer: 2·m·n·k for each of its three products."""
     layer = torch.nn.Linear(64, 32, bias=False)

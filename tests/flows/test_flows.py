@@ -61,6 +61,7 @@ def test_the_embedded_pipeline_runs_on_prefect_and_dask(scenario):
     ]
 
 
+@pytest.mark.slow
 def test_the_pipeline_checks_rollups_that_it_made(tmp_path):
     """One call checks facts, rolls them up, and checks what came of them: nothing derived is left unjudged."""
     put_segment(tmp_path / "spool", step_rows(10))
@@ -137,6 +138,7 @@ def test_only_what_may_pass_is_tried_again(error, again):
     assert asyncio.run(may_pass(None, None, _State(error))) is again
 
 
+@pytest.mark.slow
 @pytest.mark.leaky("the first process that Dask starts brings a resource tracker, and a pipe to it, that stay")
 def test_ingest_once_is_repeatable(tmp_path):
     """Calling the ingest of a flow twice stores rows once and says that the second found nothing."""

@@ -52,6 +52,7 @@ def goodput(lake, *columns):
     return [list(row.values()) for row in ask(lake, f"SELECT {', '.join(columns)} FROM goodput ORDER BY attempt")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stamped", [True, False])
 def test_a_line_for_ten_steps(lake, spool, tmp_path, stamped):
     """A run that trained throughout has a goodput of one, all steps and all tokens, with times told or reckoned."""

@@ -169,6 +169,7 @@ def same(lake, spool, some):
     return [outcome for outcome, _ in meant]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("at_once", "large_rows"), [(2, 4096), (256, 4096), (256, 1)])
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(some=st.lists(ONE, min_size=1, max_size=8))

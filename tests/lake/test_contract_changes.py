@@ -119,6 +119,7 @@ def _retire(facts):
     facts["retired"] = [{"id": column["id"], "name": "samples", "type": column["type"], "retired_in": 2, "reason": "-"}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "change"),
     [

@@ -112,6 +112,7 @@ ROWS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(contracts(), ROWS)
 def test_judge_agrees_with_the_oracle(one, rows):

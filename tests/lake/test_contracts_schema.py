@@ -69,6 +69,7 @@ ODD = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_mutations_get_the_same_verdict(data):

@@ -172,6 +172,7 @@ def test_a_replay_follows_the_flips(tmp_path):
     site.balances()
 
 
+@pytest.mark.slow
 def test_damage_is_named_left_out_and_mended_by_replay(site):
     """Nothing is merged or rolled up from a damaged file; a replay of its date brings all rows back, as they were."""
     before, bad = rows_of(site), data_files(site)[1]
@@ -205,6 +206,7 @@ def test_other_dates_are_rolled_up_and_the_damaged_one_stays_due(site):
     assert [one.partition for one in again["step_rollup"].damaged] == ["2026-03-01"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", ["step_rollup", "run_summary"])
 def test_damaged_rollups_are_found_and_computed_anew(site, table):
     """A rollup's own file that rotted is found by what reads it and by a scrub, and a replay computes it anew."""

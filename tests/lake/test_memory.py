@@ -67,6 +67,7 @@ assert dict(os.environ) == before
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("said", "kept_ms"), [({}, "1000"), ({"MIMALLOC_PURGE_DELAY": "77"}, "77")])
 def test_datafusion_keeps_freed_memory_for_a_second(said, kept_ms):
     """Its allocator is told so when it is loaded, unless somebody said otherwise; the environment stays as it was."""

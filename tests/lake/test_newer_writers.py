@@ -44,6 +44,7 @@ def stored(lake):
 WRITERS = {"older": None, "newer": 100}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", WRITERS)
 @pytest.mark.parametrize("second", WRITERS)
 def test_any_writers_and_any_lake_end_alike(lake, spool, changed, first, second):

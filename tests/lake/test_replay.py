@@ -189,6 +189,7 @@ def test_what_retention_took_stays_away(site):
     site.balances()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", [(0, 20), (0, 25), (3, 25)], ids=["whole", "more", "late"])
 def test_what_retention_took_comes_back_in_no_other_cut(site, cut):
     """A slot file that is cut anew after retention brings what was never there; a replay tells the cuts apart, too."""
@@ -307,6 +308,7 @@ def test_plans_that_cannot_be_redone_are_respected(site):
     assert whole(site)["loss"].null_count == 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", ["steps", "ingest_plans"])
 def test_a_replay_that_dies_is_finished(site, monkeypatch, table):
     """Whoever comes next finishes a plan whose driver died before a commit; no row is doubled or lost."""

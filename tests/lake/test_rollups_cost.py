@@ -129,6 +129,7 @@ def test_devices_that_no_run_held(tmp_path):
     assert (row["cost_total"], row["cost_idle"], row["cost_other"]) == (Decimal("1.5"), Decimal("1.5"), 0)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, phases=[Phase.generate])
 @given(data=st.data())
 def test_parts_add_up_and_agree_with_exact_arithmetic(tmp_path_factory, data):

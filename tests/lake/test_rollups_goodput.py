@@ -230,6 +230,7 @@ def oracle(facts, events, spans):
     return accounts
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_any_timeline_adds_up_and_agrees_with_the_oracle(data):

@@ -179,6 +179,7 @@ def expected_row(one):
     }
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 2**32), devices=st.integers(1, 6))
 @example(seed=3600, devices=4)
@@ -292,6 +293,7 @@ def test_the_holder_tells_pool_and_cluster():
     assert (idle["allocated_s"], idle["idle_allocated_s"]) == (0.0, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("liar", ["told time", "energy", "energy up and down", "errors"])
 def test_sums_of_samples_that_lie_stay_within_their_day(liar):
     """More time than a day has, and counters of 10^300 J or 2^63 errors, wrap no sum and stop nobody."""

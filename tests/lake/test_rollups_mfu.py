@@ -226,6 +226,7 @@ def test_what_was_said_once_holds_on_later_days():
     assert [row["mfu_ratio"] for row in found] == [0.5, 0.5, 0.25]
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_hours_add_up_to_any_coarser_ratio(data):
@@ -258,6 +259,7 @@ def steps_of(**tables):
     return found, ctx.sql("SELECT * FROM mfu").to_arrow_table().to_pylist()
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_steps_add_up_to_their_hour(data):

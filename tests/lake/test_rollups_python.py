@@ -111,6 +111,7 @@ def test_a_function_is_given_the_runs_that_are_computed():
     assert seen.rows(ctx, (Input("runs", "run"),), {})["run"].to_pylist() == ["r2"]
 
 
+@pytest.mark.slow
 def test_digests_are_the_same_in_every_process():
     """What is vouched for by one process is not due for the next: no digest depends on the order of a set."""
     program = "from ranklake.lake.rollups.registry import ROLLUPS; print([one.sha256 for one in ROLLUPS])"

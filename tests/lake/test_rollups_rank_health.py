@@ -126,6 +126,7 @@ def test_warming_up_is_not_compared():
     assert found["r", 0]["excess_ratio"] == 0
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 2**32), ranks=st.integers(2, 9))
 def test_figures_are_what_plain_loops_give(seed, ranks):

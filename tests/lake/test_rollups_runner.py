@@ -144,6 +144,7 @@ def test_an_unchanged_result_stops_the_cascade(rolled):
     assert all(result.computed == 0 for result in run_rollups(lake))
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_is_computed_as_a_whole(lake):
     """More steps on the next day change the run's row on its first date; other runs of that date keep theirs."""
     bring(lake, run_of("a"), run_of("other", seed=3))
@@ -162,6 +163,7 @@ def test_a_run_that_goes_on_is_computed_as_a_whole(lake):
     assert lost == [10, 0]
 
 
+@pytest.mark.slow
 def test_an_earlier_day_that_arrives_late_moves_the_run(lake):
     """A run first seen on its second day moves to its first when that arrives: no row stays behind."""
     facts = run_of("a", start=NOON + timedelta(hours=11, minutes=59, seconds=50), steps=60)
@@ -193,6 +195,7 @@ def test_the_log_names_the_runs_of_files_that_hold_one(of_two_days, tmp_path, mo
     assert due_runs(lake, rollup, inputs, snapshot(lake, rollup.name), {}, set()) == found
 
 
+@pytest.mark.slow
 def test_rows_that_are_taken_out_are_taken_out_of_the_rollups(lake):
     """When a run is erased from the facts it vanishes from every rollup; its neighbours stay as they were."""
     bring(lake, run_of("a"), run_of("gone", seed=5))
@@ -287,6 +290,7 @@ def test_changed_code_is_computed_again(rolled, monkeypatch):
     rollup.__dict__.pop("sha256", None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["goodput", "step_rollup"])
 def test_code_that_no_longer_reads_a_table_goes_on(lake, name):
     """Lineage of an older version names a table that the rollup reads no more: computed again, it is at rest."""
@@ -350,6 +354,7 @@ def test_a_crash_before_lineage_does_no_harm(lake, monkeypatch):
     assert [result.computed for result in roll_some(lake)] == [0] * len(again)
 
 
+@pytest.mark.slow
 def test_what_is_gone_after_a_crash_before_lineage_goes_from_the_rollups(lake, monkeypatch):
     """A run that only the killed round knew, on a date of its own, is erased from the facts: no rollup keeps it."""
     bring(lake, run_of("a"))

@@ -114,6 +114,7 @@ def test_no_order_of_rows_changes_a_digit(seed, order):
     assert one.equals(other)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 2**32), before=st.integers(0, 14), offset=st.integers(-900, 100))
 def test_a_step_across_midnight_is_one_step(seed, before, offset):

@@ -63,6 +63,7 @@ def test_a_cluster_computes_what_one_process_does(two_days, tmp_path):
     assert not any(one.partitions or one.computed for one in again)
 
 
+@pytest.mark.slow
 def test_rollups_are_computed_after_what_they_read(two_days, tmp_path):
     """Whatever can be computed is sent at once, what others wait for first; nothing before what it reads."""
     crew = Elsewhere()

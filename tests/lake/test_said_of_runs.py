@@ -117,6 +117,7 @@ def test_facts_hold_whatever_their_date(priced, rolled_up, tmp_path, offset):
         assert one[name].equals(other[name]), name
 
 
+@pytest.mark.slow
 def test_what_is_said_by_hand_goes_before_what_a_log_says(tmp_path):
     """Whoever adds facts corrects the log, whenever the fact is dated; what nobody corrects stays the log's."""
     lake = Lake.create(str(tmp_path / "lake"))

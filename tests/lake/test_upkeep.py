@@ -91,6 +91,7 @@ def test_a_merge_is_no_change_to_who_follows_the_log(lake, spool):
     assert '"dataChange":true' not in log
 
 
+@pytest.mark.slow
 def test_ingest_each_minute_keeps_files_bounded(lake, spool):
     """However often ingest runs, a date holds no more files of a tier than make a merge."""
     most = 0

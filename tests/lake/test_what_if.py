@@ -33,6 +33,7 @@ interleaved = st.tuples(st.integers(1, 2), st.integers(2, 3), st.integers(1, 2),
 shapes = in_turn | interleaved.map(lambda it: (it[0], it[1], it[1] * it[2], it[3]))
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(shape=shapes, steps=st.integers(1, 3), seed=st.integers(0, 2**32 - 1), slow=st.sampled_from([10, 300, 5000]))
 def test_it_is_the_slow_simulator(shape, steps, seed, slow):

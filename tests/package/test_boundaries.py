@@ -202,6 +202,7 @@ def test_the_package_root_is_imported_by_nobody_but_for_errors():
             assert not {name for name in imports(path) if name.startswith(unknown)}
 
 
+@pytest.mark.slow
 def test_no_import_cycles():
     """Modules import one another without cycles, counting imports for types and those within functions, too."""
     graph = {}

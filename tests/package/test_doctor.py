@@ -591,6 +591,7 @@ def test_fault_settings_that_cannot_work(tmp_path, examined):
     assert found["disk"][0]["state"] == "ok", "the rest is looked at"
 
 
+@pytest.mark.slow
 def test_fault_secrets_that_everybody_can_read(tmp_path, examined):
     """A key file for everybody, a configuration with a secret in clear, a role file that others write: each is told."""
     keys, roles = tmp_path / "keys", tmp_path / "roles.yaml"

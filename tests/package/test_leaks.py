@@ -51,6 +51,7 @@ def told(tmp_path_factory):
     return dict(re.findall(r"^ERROR test_one.py::test_(\w+) - .*?(threads|files)", done.stdout, re.MULTILINE))
 
 
+@pytest.mark.slow
 def test_a_test_that_leaks_fails(told):
     """A thread or a file that a test leaves behind is an error that names its kind; the marker lets it pass."""
     assert told == {"a_thread": "threads", "a_file": "files"}

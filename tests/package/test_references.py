@@ -137,6 +137,7 @@ def test_a_lake_and_a_spool_open_by_references(tmp_path, monkeypatch):
         assert SECRET not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_both_clients_of_a_lake_follow_references(tmp_path, monkeypatch):
     """Fsspec and delta-rs sign with the key that a reference gives; not one request names the reference."""
     monkeypatch.setenv("OUR_KEY_ID", KEY)

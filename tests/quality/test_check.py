@@ -117,6 +117,7 @@ def test_repeated_keys_are_found_across_files(site):
     assert unique.expectation == "ExpectCompoundColumnsToBeUnique"
 
 
+@pytest.mark.slow
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sizes=st.lists(st.integers(1, 60), min_size=1, max_size=4), batch_rows=st.integers(5, 80))
 def test_batches_change_no_count(judge, tmp_path_factory, sizes, batch_rows):

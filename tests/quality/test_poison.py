@@ -6,6 +6,7 @@ import os
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from segments import put_bytes, put_segment, step_rows
 
 from ranklake.cli import run
@@ -44,6 +45,7 @@ def poison(spool):
         (day / os.fsdecode(b"\xff")).write_bytes(b"x")
 
 
+@pytest.mark.slow
 def test_every_command_over_poison(tmp_path, capsys):
     """Ingest, status, check, rollup, upkeep, catalog, sql and replay end as they do elsewhere; the books add up."""
     spool = tmp_path / "spool"

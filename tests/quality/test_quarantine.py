@@ -124,6 +124,7 @@ def test_rows_in_table_and_rejects_are_constant(tmp_path_factory, parts, bound):
     assert site.balances()["steps"].quarantined == len(refused)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dies_before", ["quality_results", "rejects", "steps", "ingest_plans"])
 def test_death_before_any_commit_converges(site, monkeypatch, dies_before):
     """A check that dies before any of its commits leaves a plan that the next check finishes, results and all."""

@@ -247,6 +247,7 @@ def test_sparklines():
     assert sparkline("none", []).line == ""
 
 
+@pytest.mark.slow
 @pytest.mark.leaky("V8 keeps the files that it unpacks itself from")
 def test_the_chart_library_comes_from_its_package():
     """The library is one file, without anything to fetch when it loads."""

@@ -119,6 +119,7 @@ def test_apply_removes_exactly_the_plan_bytes_and_all(site):
     assert plan(site) is None
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     spread=st.lists(st.integers(0, 400), min_size=1, max_size=6),
