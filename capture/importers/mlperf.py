@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _NS_PER_MS: Final = 10**6
 _EDGES: Final = ("_start", "_stop", "_end")
+_WHICH: Final = ("epoch_num", "samples_count", "step_num")
 _FIGURES: Final = frozenset({"eval_accuracy", "train_loss"})
 _NO_SETTINGS: Final = frozenset({"tracked_stats", "cache_clear", "status", "checkpoint", "weights_initialization"})
 _LATE_SETTING: Final = re.compile("opt_.*|submission_.*|(?:train|eval)_samples|seed|.*batch_size|max_sequence_length")
@@ -152,7 +153,7 @@ def _take(log: _Log, recording: "ImportedRun", entry: dict[str, Any], label: int
         rank = log.inits if label is None else rank
         log.inits += 1
         log.first_init = at if log.first_init is None else min(at, log.first_init)
-    _edge(log, rank, key, at)
+    _edge(log, rank, key, at, _which(metadata))
     status = metadata.get("status")
     is_aborted = key == "run_stop" and status not in {None, "success"}
     if not _measured(log, recording, rank, entry, metadata) and _is_setting(entry):
@@ -168,17 +169,22 @@ def _take(log: _Log, recording: "ImportedRun", entry: dict[str, Any], label: int
         tell_ending(recording, Ending("failed", f"run_stop: {str(status)[:64]}"), at * _NS_PER_MS, rank=rank)
 
 
-def _edge(log: _Log, rank: int, key: str, at: int) -> None:
+def _which(metadata: dict[str, Any]) -> str:
+    """Return which interval of its kind a line is of; '' where it does not say."""
+    return next((f"{name} {metadata[name]}" for name in _WHICH if metadata.get(name) is not None), "")
+
+
+def _edge(log: _Log, rank: int, key: str, at: int, which: str) -> None:
     what, _, edge = key.rpartition("_")
     edges = log.edges[rank]
     if what in KINDS and edge in {"start", "stop"}:
-        edges.append((at, len(edges), what, edge))
+        edges.append((at, len(edges), what, edge, which))
         if (what in {"run", "block", "epoch"} and edge == "start") or (what, edge) == ("eval", "stop"):
             log.progress[rank].at_ms = at
         if (what, edge) == ("run", "start"):
             log.run_start = at if log.run_start is None else min(at, log.run_start)
     elif key == "eval_accuracy":
-        edges.append((at, len(edges), "eval", "sign"))
+        edges.append((at, len(edges), "eval", "sign", ""))
 
 
 def _is_setting(entry: dict[str, Any]) -> bool:
@@ -203,7 +209,7 @@ def _measured(log: _Log, recording: "ImportedRun", rank: int, entry: dict[str, A
     told = step_of(value, metadata, at, log.progress[rank], log.config) if key == "tracked_stats" else None
     if told is not None:
         add_steps(recording, told[0], rank, None if log.labelled else _world(log))
-        log.edges[rank].append((at, len(log.edges[rank]), "step", "sign"))
+        log.edges[rank].append((at, len(log.edges[rank]), "step", "sign", ""))
     for name, number in value.items():
         if is_number(number) and (told is None or name != told[1]):
             metric = f"mlperf/{name.removesuffix(' in s').replace(' ', '_')}"

@@ -2,18 +2,19 @@
 
 init_start (first) to run_start          init
 block_start to block_stop, or epochs     train, outside of evaluations
-eval_start to eval_stop                  evaluation; also where the next epoch begins meanwhile
+eval_start to eval_stop                  evaluation; also where the next epoch, or evaluation, begins meanwhile
 eval_stop, eval_accuracy alone           an evaluation of which nobody knows when it began
 """
 
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final
 
 Interval = tuple[int, int]
-Edge = tuple[int, int, str, str]
-"""Time (ms since 1970), place in the log, what, and ``start`` or ``stop``; ``sign`` of a step that ended."""
+Edge = tuple[int, int, str, str, str]
+"""Time (ms since 1970), place in the log, what, ``start`` or ``stop``, and which; ``sign`` of a step that ended."""
 
 KINDS: Final = {"block": ("train", "phase"), "eval": ("evaluation", "evaluation"), "epoch": ("epoch", "other"),
                 "run": ("run", "other")}  # fmt: skip
@@ -54,7 +55,7 @@ class Intervals:
 
 
 def paired(edges: Iterable[Edge], last: int) -> Intervals:
-    """Match begins and ends by time.
+    """Match begins and ends by time; evaluations that overlap, by the epoch, samples or step that they name.
 
     What has no end goes to the next begin of its kind; an evaluation whose end is not told before the next one begins,
     to the next begin of training; all to the run's end; else to the log's last line. A block without a begin began
@@ -63,10 +64,13 @@ def paired(edges: Iterable[Edge], last: int) -> Intervals:
     """
     ordered = sorted(edges)
     matching = _Matching(
-        [at for at, _, what, edge in ordered if (what, edge) == ("eval", "start")],
-        [at for at, _, what, edge in ordered if (what, edge) == ("eval", "stop")],
+        [at for at, _, what, edge, _ in ordered if (what, edge) == ("eval", "start")],
+        [at for at, _, what, edge, _ in ordered if (what, edge) == ("eval", "stop")],
     )
-    for at, _, what, edge in ordered:
+    overlapping, places = _overlapping([edge for edge in ordered if edge[2] == "eval" and edge[4]])
+    for at, place, what, edge, _ in ordered:
+        if place in places:
+            continue
         if edge == "sign":
             matching.sign(what, at)
         elif edge == "stop":
@@ -74,7 +78,26 @@ def paired(edges: Iterable[Edge], last: int) -> Intervals:
         else:
             matching.start(what, at)
     matching.close_all(last)
+    if overlapping:
+        matching.of.found.setdefault("eval", []).extend(overlapping)
     return matching.of
+
+
+def _overlapping(edges: list[Edge]) -> tuple[list[Told], set[int]]:
+    """Return evaluations that begin before another one has ended, and the places of their edges."""
+    begun: dict[str, Edge] = {}
+    found: list[tuple[Edge, Edge]] = []
+    for edge in edges:
+        if edge[3] == "start":
+            begun[edge[4]] = edge
+        elif edge[3] == "stop" and edge[4] in begun:
+            found.append((begun.pop(edge[4]), edge))
+    found.sort()
+    if not found:
+        return [], set()
+    is_next = [later[0][0] < earlier[1][0] for earlier, later in pairwise(found)]
+    kept = [pair for pair, *near in zip(found, [False, *is_next], [*is_next, False], strict=True) if any(near)]
+    return [Told(start[0], stop[0]) for start, stop in kept], {edge[1] for pair in kept for edge in pair}
 
 
 @dataclass
@@ -127,6 +150,7 @@ class _Matching:
             self.busy = at
         if what == "run":
             self.close_all(at)
+            self.free = at
 
     def start(self, what: str, at: int) -> None:
         self.close(what, at, whole=False)

@@ -97,6 +97,19 @@ def test_begins_and_ends_are_matched(lake, spool, tmp_path):
     assert told == list(ODD.values())
 
 
+def test_evaluations_that_overlap(lake, spool, tmp_path):
+    """They are matched by the epoch that they name; a block that ends behind the run is counted once."""
+    edges = [("init_start", 0), ("run_start", 1), ("block_start", 1), ("block_stop", 3), ("eval_start", 3, 1)]
+    edges += [("block_start", 3), ("block_stop", 4), ("eval_start", 4, 2), ("eval_stop", 6, 1), ("eval_stop", 8, 2)]
+    edges += [("block_start", 9), ("run_stop", 11), ("block_stop", 12)]
+    text = [line(key, at * 1000, **({"epoch_num": of[0]} if of else {})) for key, at, *of in edges]
+    (tmp_path / "log").write_text("\n".join(text))
+    imported(lake, spool, "mlperf", tmp_path / "log", run="r")
+    run_rollups(lake, ["goodput"])
+    (told,) = ask(lake, "SELECT wall_ns, init_ns, productive_ns, evaluation_ns FROM goodput")
+    assert [ns // 10**9 for ns in told.values()] == [11, 1, 4, 5]
+
+
 def stats(at_ms, value, **metadata):
     return line("tracked_stats", at_ms, value, **metadata)
 
