@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from ranklake.capture.importers import megatron_lines as lines
 from ranklake.capture.importers.endings import Ending, ending, surer, tell_ending
 from ranklake.capture.importers.logged_steps import LoggedStep, add_steps, covered
-from ranklake.capture.importers.megatron_log import Log, begin_ns, counted, pass_time, tell_facts, world
+from ranklake.capture.importers.megatron_log import Log, begin_ns, counted, own_seconds, pass_time, tell_facts, world
 from ranklake.capture.importers.moments import told_ns
 from ranklake.capture.importers.source import SourceError
 
@@ -135,9 +135,11 @@ def _take(log: Log, found: "re.Match[str]") -> bool:
     log.last, log.is_engines, log.total = (step, found[0]), False, int(found["last"])
     steps = covered(step, log.before, log.survey.interval, log.resumed)
     told = lines.own_ns(found) or log.stamp
+    samples, tokens = counted(log, fields, steps, seconds)
+    is_first, seconds = log.before is None, own_seconds(log, steps, seconds, told)
     begin = same.begin_ns if same and told is None else begin_ns(log, steps * seconds, told)
-    log.step = LoggedStep(step, steps, seconds, begin)
-    log.step.samples, log.step.tokens = counted(log, fields, steps, seconds)
+    log.step = LoggedStep(step, steps, seconds, begin, samples, tokens)
+    log.first, log.first_told = (log.step, told) if is_first else (None, None)
     log.step.columns = {target: fields.pop(name) for name, target in _STEP.items() if name in fields}
     log.before, log.ending, log.is_begun_anew = step, None, False
     log.interval_ns = round(log.survey.interval * seconds * 1e9)
@@ -160,7 +162,7 @@ def _next_attempt(log: Log) -> None:
     """Go on as the next attempt of the run."""
     _end(log)
     log.attempts.append(log.attempts[0].beside(log.attempts[0].run, log.attempts[-1].attempt + 1))
-    log.before, log.consumed = None, (None, None)
+    log.before, log.first, log.consumed = None, None, (None, None)
 
 
 def _scalars(recording: "ImportedRun", fields: dict[str, float], ts_ns: int, step: int | None) -> None:
@@ -230,7 +232,7 @@ def _said(log: Log, recording: "ImportedRun", text: str) -> None:
         log.resumed = int(loaded[1])
     elif of := lines.RANK_OF.search(text):
         log.sizes.setdefault("world_size", int(of[2]))
-    elif argument := lines.ARGUMENT.match(text):
+    if argument := lines.ARGUMENT.match(text):
         log.config.setdefault(argument[1], argument[2].strip())
     del recording
 

@@ -45,7 +45,10 @@ LOADED: Final = re.compile(r"loaded checkpoint\b.*?\bat iteration\s+(\d{1,15})")
 BEGUN: Final = re.compile(r"using world size:|\[after megatron is initialized\]")
 """What a trainer says before its first step: behind a step, the run was started again."""
 RANK_OF: Final = re.compile(r"\[rank-(\d{1,8})/(\d{1,8})\]")
-ARGUMENT: Final = re.compile(r"^\s{2}(\w+) \.{3,} (.*)$")
+ARGUMENT: Final = re.compile(
+    r"^(?:\s{2}(?=\w+ \.{3,})|[^|]*\.py:\d+\] : {3}(?=\w+ +: .* \(\w+\)$))(\w+) +(?:\.{3,}|:) (.*?)(?: \(\w+\))?$"
+)
+"""An argument as Megatron-LM prints it, or as Primus does: ``….py:227] :   seq_length      : 4096 (int)``."""
 ACROSS: Final = re.compile(
     rf"^\s+([a-z][\w\-/]*) \.{{2,}}: (?:\(({_NUMBER}), ({_NUMBER})\)|({_NUMBER}))\s*$", re.IGNORECASE
 )

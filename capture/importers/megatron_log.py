@@ -35,6 +35,8 @@ class Log:
         What the line at hand tells in front of all else, as `told_ns` does.
     last, total
         The last iteration and its text, and the one that training is to end with.
+    first, first_told
+        The attempt's first line, if the one at hand may be its second, and when it says that its steps ended.
     consumed
         Samples and tokens that the attempt had consumed at its last line.
     interval_ns
@@ -55,6 +57,8 @@ class Log:
     total: int = -1
     before: int | None = None
     resumed: int | None = None
+    first: LoggedStep | None = None
+    first_told: tuple[int, bool] | None = None
     consumed: tuple[int | None, int | None] = (None, None)
     interval_ns: int = 0
     is_begun_anew: bool = False
@@ -92,6 +96,23 @@ def whole(value: float | str | None) -> int | None:
     except ValueError:
         return None
     return int(number) if 0 < number < 1 << 62 and number.is_integer() else None
+
+
+def own_seconds(log: Log, steps: int, seconds: float, told: tuple[int, bool] | None) -> float:
+    """Return the mean time of the steps that a line stands for.
+
+    Megatron-LM since 2025 prints the first iteration at any interval and does not reset its timer then: the mean in the
+    second line has the first line's steps in it, too. It is so where the second line tells more time than went by since
+    the first, and exactly that time once the first line's is taken off.
+    """
+    first = log.first
+    if first is None or log.first_told is None or told is None:
+        return seconds
+    since = (told[0] - log.first_told[0]) / 1e9
+    rest = seconds * (first.steps + steps) - first.seconds * first.steps
+    rounding = (_ROUNDING_NS + (_COARSE_NS if told[1] or log.first_told[1] else 0)) / 1e9
+    is_of_both = rest > 0 and steps * seconds > since + rounding and abs(rest - since) <= rounding
+    return rest / steps if is_of_both else seconds
 
 
 def begin_ns(log: Log, length_s: float, told: tuple[int, bool] | None) -> int:

@@ -117,6 +117,19 @@ def test_lines_that_bear_a_time(lake, spool, tmp_path):
     ]  # fmt: skip
 
 
+def test_a_mean_with_the_first_iteration_in_it(lake, spool, tmp_path):
+    """The timer goes on behind the first line: the second one tells a mean over both. Primus tells arguments."""
+    head = "[20240601 12:00:00][rank-0/8][INFO] [---module_utils.py:227] :   seq_length      : 4096 (int)"
+    told = [(1, "30.000000", 20_000.0), (2, "31.500000", 10_750.0), (3, "33.000000", 1_500.0)]
+    timed = "[2024-06-01 12:00:{at}] {line}"
+    text = [timed.format(at=at, line=line(n).replace("1500.0", f"{ms}")) for n, at, ms in told]
+    run(lake, spool, tmp_path / "log", "\n".join([head, *text]))
+    steps = ask(lake, "SELECT step, ts, step_time_s AS took, tokens FROM steps ORDER BY step")
+    assert [round(row["took"], 6) for row in steps] == [20.0, 1.5, 1.5]
+    assert [str(row["ts"])[17:21] for row in steps] == ["10+0", "30+0", "31.5"]
+    assert [row["tokens"] for row in steps] == [1024 * 4096, 4096, 4096]
+
+
 def test_a_log_that_goes_back_is_a_restart(lake, spool, tmp_path):
     """Iterations that come again are those of the next attempt; the very same line is no iteration."""
     text = "\n".join([stamped(1, 2), stamped(2, 4), stamped(3, 6), stamped(3, 6), "Traceback", stamped(2, 20)])
