@@ -101,9 +101,9 @@ def whole(value: float | str | None) -> int | None:
 def own_seconds(log: Log, steps: int, seconds: float, told: tuple[int, bool] | None) -> float:
     """Return the mean time of the steps that a line stands for.
 
-    Megatron-LM since 2025 prints the first iteration at any interval and does not reset its timer then: the mean in the
-    second line has the first line's steps in it, too. It is so where the second line tells more time than went by since
-    the first, and exactly that time once the first line's is taken off.
+    Newer Megatron-LM prints the first iteration at any interval, and some logs show its timer not reset: the mean in
+    the second line has the first line's steps in it, too. It is so where the second line tells more time than went by
+    since the first, and exactly that time once the first line's is taken off.
     """
     first = log.first
     if first is None or log.first_told is None or told is None:
