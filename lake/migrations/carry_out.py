@@ -129,8 +129,10 @@ def verify_migration(lake: "Lake", plan: "Plan") -> None:
     migration = _migration_of(lake, plan)
     if {*plan.body["remove"], *(row["table"] for row in plan.body["add"])} - {migration.table}:
         raise refusal(lake, plan, f"the plan changes other tables than {migration.table}")
-    verify_files(lake, plan)
     facts = plan.body["facts"]
+    if facts.get("moves_rows", False) is not migration.moves_rows:
+        raise refusal(lake, plan, f"the plan moves rows to other dates, and {migration.label} does not, or the reverse")
+    verify_files(lake, plan)
     if not migration.drops or facts["backwards"]:
         return
     name = proposal_name(migration.sha256, facts["round"])

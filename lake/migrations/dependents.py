@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ranklake.lake.contracts.load import load_contracts, load_metrics
-from ranklake.lake.migrations.steps import Add, Retype
 
 if TYPE_CHECKING:
     from ranklake.lake.migrations.migration import Migration
@@ -38,7 +37,7 @@ class Dependent:
 
 def dependents(one: "Migration") -> Iterator[Dependent]:
     """Yield what names the columns that a migration touches, by the words that it uses: perhaps more than does."""
-    touched = {step.column: not isinstance(step, Retype) for step in one.steps if not isinstance(step, Add)}
+    touched = {name: step.breaks_readers for step in one.steps for name in step.touched}
     for path in sorted(_ROLLUPS.glob("*.sql")):
         words = set(_WORD.findall(path.read_text(encoding="utf-8").lower()))
         if one.table in words:

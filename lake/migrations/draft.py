@@ -9,7 +9,7 @@ import yaml
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.model import Column, Contract
 from ranklake.lake.migrations import registry
-from ranklake.lake.migrations.steps import MigrationError
+from ranklake.lake.migrations.steps.step import MigrationError
 
 _FACTORS = {  # old unit, new unit: by what a value is multiplied
     ("ns", "s"): 1e-9,
@@ -68,6 +68,8 @@ def _steps(old: Contract, new: Contract) -> Iterator[dict[str, Any]]:
         yield from _changes(before[id_], after[id_])
     for id_ in sorted(after.keys() - before.keys()):
         yield {"add": after[id_].name}
+    if [old.column(name).id for name in old.grain] != [new.column(name).id for name in new.grain]:
+        yield {"rekey": list(new.grain)}
 
 
 def _changes(old: Column, new: Column) -> Iterator[dict[str, Any]]:

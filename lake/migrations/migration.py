@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,7 +11,8 @@ import pyarrow as pa
 import yaml
 
 from ranklake.lake.contracts.model import Contract
-from ranklake.lake.migrations.steps import MigrationError, Shapes, Step, shape_of, step_of
+from ranklake.lake.migrations.steps.kinds import step_of
+from ranklake.lake.migrations.steps.step import MigrationError, Names, Shapes, Step, shape_of
 
 _KEYS: Final = {"number": int, "name": str, "table": str, "from": int, "to": int, "digests": dict, "steps": list}
 
@@ -49,17 +51,39 @@ class Migration:
     @property
     def is_metadata_only(self) -> bool:
         """Whether no stored file has to be written anew."""
-        return all(step.keeps_rows_as_they_are for step in self.steps)
+        return self.keeps_files(backwards=False)
+
+    def keeps_files(self, *, backwards: bool) -> bool:
+        """Say whether no stored file has to be written anew, to apply it or to undo it."""
+        return all(step.keeps_files_back if backwards else step.keeps_files for step in self.steps)
 
     @property
-    def drops(self) -> tuple[str, ...]:
+    def moves_rows(self) -> bool:
+        """Whether rows may come to lie on another date."""
+        return any(step.moves_rows for step in self.steps)
+
+    @property
+    def drops(self) -> Names:
         """Columns whose values go for good."""
-        return tuple(step.column for step in self.steps if step.drops)
+        return tuple(name for step in self.steps for name in step.lost)
 
     @property
     def label(self) -> str:
         """Number and name."""
         return f"{self.number:04d}_{self.name}"
+
+    @property
+    def rekeys(self) -> bool:
+        """Whether rows get another key, which each must then have alone."""
+        return any(step.rekeys for step in self.steps)
+
+    def by_day(self, rows: pa.Table, day: date, *, backwards: bool) -> dict[date, pa.Table]:
+        """Return rows of a date's file, moved already, by the date that they lie on then."""
+        parts = {day: rows}
+        for step in self.steps:
+            if step.moves_rows:
+                parts = step.by_day(rows, day, backwards=backwards)
+        return parts
 
     def forward(self, rows: pa.Table) -> pa.Table:
         """Return rows of the earlier contract as those of the later. Raises an Arrow error if a value does not fit."""
@@ -118,13 +142,28 @@ def shapes_after(steps: Sequence[Step], old: Contract, new: Contract) -> Shapes:
     return shapes
 
 
+def grain_after(steps: Sequence[Step], old: Contract) -> Names:
+    """Return the key that steps make of a contract's. Raises `MigrationError` where a step cannot be."""
+    grain = old.grain
+    for step in steps:
+        grain = step.grain(grain)
+    return grain
+
+
 def hold(migration: Migration, old: Contract, new: Contract) -> None:
     """Raise `MigrationError` where a migration does not lead from one contract to the other."""
     meant = {column.id: shape_of(column) for column in new.columns}
     try:
         found = {shape.id: shape for shape in shapes_after(migration.steps, old, new).values()}
+        grain = grain_after(migration.steps, old)
     except MigrationError as error:
         raise MigrationError(error.what, where=migration.path, mend=error.mend) from None
+    if migration.moves_rows and new.kind != "system":
+        what = f"rows of a {new.kind} table lie on the date that they are of, and nowhere else"
+        raise MigrationError(what, where=migration.path, mend="only system tables are partitioned anew")
+    if grain != new.grain:
+        what = f"its steps lead to the key {', '.join(grain)} and not to {', '.join(new.grain)}"
+        raise MigrationError(what, where=migration.path, mend="add a step: {rekey: [column, …]}")
     for id_ in sorted(meant.keys() | found.keys()):
         if meant.get(id_) != found.get(id_):
             one = meant.get(id_) or found[id_]

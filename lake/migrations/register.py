@@ -10,7 +10,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.read import read
 from ranklake.lake.governance.proposals import Proposal, ProposalKind, digest_of
 from ranklake.lake.migrations.registry import load_migrations
-from ranklake.lake.migrations.steps import MigrationError
+from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.plans.ledger import append_own
 from ranklake.lake.plans.plan import last_finished
 

@@ -1,6 +1,7 @@
 """All migrations: their folder, their numbering, and what lint holds them to."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -9,7 +10,8 @@ from ranklake.lake.contracts import freeze
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.migrations.migration import Migration, hold, read_migration
-from ranklake.lake.migrations.steps import MigrationError
+from ranklake.lake.migrations.steps.resort import Resort
+from ranklake.lake.migrations.steps.step import MigrationError
 
 FOLDER: Final = Path(__file__).parent
 RELEASED: Final = "released.txt"
@@ -56,7 +58,17 @@ def contract_at(table: str, version: int) -> Contract:
     except FileNotFoundError:
         mend = "restore the snapshot, or go on with the release that has it"
         raise MigrationError(f"version {version} of {table} has no snapshot", where=str(path), mend=mend) from None
-    return replace(found, sort=tuple(name for name in today.sort if name in found), retention=today.retention)
+    return replace(found, sort=_sort_at(today, found), retention=today.retention)
+
+
+def _sort_at(today: Contract, found: Contract) -> tuple[str, ...]:
+    """Return what files of an earlier version are sorted by: no snapshot keeps it, so the steps since are followed."""
+    names = today.sort
+    with suppress(MigrationError):  # contracts of a working copy, or a migration that is only being drafted
+        for one in reversed(chain(today.table, found.version, today.version)):
+            for step in reversed(one.steps):
+                names = step.sort_before(names)
+    return tuple(name for name in names if name in found)
 
 
 def digest_at(table: str, version: int) -> str:
@@ -90,6 +102,10 @@ def _faults(migration: Migration) -> Iterator[str]:
     except MigrationError as error:
         yield str(error)
         return
+    for step in migration.steps:
+        if isinstance(step, Resort) and step.by != new.sort:
+            by = ", ".join(new.sort)
+            yield f"{migration.path}: {step.text}, and version {new.version} of {table} is sorted by {by}"
     for which, meant, found in (("from", migration.from_digest, old), ("to", migration.to_digest, new)):
         if meant != freeze.contract_digest(found):
             yield f"{migration.path}: digests.{which} is not that of version {found.version} of {table}; draft it again"

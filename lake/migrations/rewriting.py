@@ -1,4 +1,4 @@
-"""One task of a migration: a data file in, the same rows under the other contract out.
+"""One task of a migration: a data file in, the same rows under the other contract out, as a file a date.
 
 A file that is done is noted beside the lake's tables (`migrating/`), so that a killed migration goes on where it was.
 Such a note is a hint: the file that it names is looked for before a plan names it.
@@ -17,12 +17,14 @@ from ranklake.lake.contracts.model import Contract
 from ranklake.lake.delta.data_file import DataFile
 from ranklake.lake.delta.integrity import reading, refuse_damaged
 from ranklake.lake.delta.parquet import write_partition
+from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.storage.store import Lake
 
 if TYPE_CHECKING:
     from ranklake.lake.migrations.migration import Migration
 
 NOTES: Final = "migrating"
+_MEND: Final = "nothing was changed; correct the migration before it is released, or go on with the release of before"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +57,26 @@ class Rewrite:
     source: Mapping[str, Any] | None = None
 
 
-def rewrite(task: Rewrite) -> DataFile:
-    """Write a file anew and note it. Raises `DamagedFileError`, and Arrow's error where a value does not fit.
+def rewrite(task: Rewrite) -> tuple[DataFile, ...]:
+    """Write a file anew and note what came of it, a file a date. Raises `DamagedFileError` and `MigrationError`.
 
     Repeatable: files of an earlier try are orphans that no commit names.
     """
     lake = Lake.open(task.lake_uri, task.storage)
-    if task.source is not None:
-        moved = stored_rows(lake, task.target.table, task.source)
-    else:
-        rows = stored_rows(lake, task.target.table, task.file)
-        moved = task.migration.back(rows) if task.backwards else task.migration.forward(rows)
-    made = write_partition(lake, task.target, moved, task.file["date"], task.number)
-    facts = {**asdict(made), "partition": made.partition.isoformat()}
-    lake.put_if_absent(note_of(task.migration, task.file["path"], backwards=task.backwards), json.dumps(facts).encode())
+    one, file = task.migration, task.source or task.file
+    rows = stored_rows(lake, task.target.table, file)
+    day = file["date"] if isinstance(file["date"], date) else date.fromisoformat(file["date"])
+    try:
+        parts = {day: rows}
+        if task.source is None:
+            moved = one.back(rows) if task.backwards else one.forward(rows)
+            parts = one.by_day(moved, day, backwards=task.backwards)
+        made = tuple(write_partition(lake, task.target, some, on, task.number) for on, some in parts.items())
+    except pa.ArrowException as error:
+        what = f"{one.label} cannot bring its rows along: {str(error).splitlines()[0]}"
+        raise MigrationError(what, where=lake.path("tables", one.table, file["path"]), mend=_MEND) from None
+    facts = [{**asdict(found), "partition": found.partition.isoformat()} for found in made]
+    lake.put_if_absent(note_of(one, task.file["path"], backwards=task.backwards), json.dumps(facts).encode())
     return made
 
 
@@ -82,15 +90,15 @@ def stored_rows(lake: Lake, table: str, file: Mapping[str, Any]) -> pa.Table:
         return pq.ParquetFile(source, metadata=footer, read_dictionary=texts).read(use_threads=False)
 
 
-def noted(lake: Lake, migration: "Migration", path: str, *, backwards: bool) -> DataFile | None:
-    """Return what an earlier try made of a file, if it is still there."""
+def noted(lake: Lake, migration: "Migration", path: str, *, backwards: bool) -> tuple[DataFile, ...] | None:
+    """Return what an earlier try made of a file, if all of it is still there."""
     try:
-        facts = json.loads(lake.fs.cat_file(lake.path(note_of(migration, path, backwards=backwards))))
-        made = DataFile(**{**facts, "partition": date.fromisoformat(facts["partition"])})
-        size = lake.fs.info(lake.path("tables", made.table, made.path))["size"]
+        told = json.loads(lake.fs.cat_file(lake.path(note_of(migration, path, backwards=backwards))))
+        made = tuple(DataFile(**{**facts, "partition": date.fromisoformat(facts["partition"])}) for facts in told)
+        sizes = [lake.fs.info(lake.path("tables", found.table, found.path))["size"] for found in made]
     except (OSError, ValueError, TypeError, KeyError):
         return None
-    return made if size == made.size_bytes else None
+    return made if made and sizes == [found.size_bytes for found in made] else None
 
 
 def note_of(migration: "Migration", path: str, *, backwards: bool) -> str:

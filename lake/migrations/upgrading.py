@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from ranklake.lake.migrations import registry
-from ranklake.lake.migrations.steps import MigrationError
+from ranklake.lake.migrations.steps.step import MigrationError
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract

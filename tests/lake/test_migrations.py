@@ -18,11 +18,12 @@ from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.governance import lifecycle
 from ranklake.lake.governance.proposals import NotApprovedError, SameOperatorError
 from ranklake.lake.maintenance.run import upkeep
-from ranklake.lake.migrations import migrate, registry, rewriting
+from ranklake.lake.migrations import applying, composing, registry, rewriting
+from ranklake.lake.migrations.due import due as are_due
 from ranklake.lake.migrations.migration import read_migration
 from ranklake.lake.migrations.proof import verify
 from ranklake.lake.migrations.register import MIGRATIONS
-from ranklake.lake.migrations.steps import MigrationError
+from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.plans import ledger
 from ranklake.lake.plans.plan import RefusedPlanError
 from ranklake.lake.plans.workers import InProcess
@@ -78,7 +79,7 @@ def rows_of(lake, *names):
 
 def apply(lake, **options):
     """Apply what is due."""
-    return migrate.apply(lake, InProcess(), "Ada", **options)
+    return applying.apply(lake, InProcess(), "Ada", **options)
 
 
 def test_rows_come_along_and_go_back(lake, spool, changed):
@@ -94,11 +95,11 @@ def test_rows_come_along_and_go_back(lake, spool, changed):
         retype(facts)
 
     changed.migrate("steps", change, factor=1000)
-    (due,) = migrate.due(lake)
+    (due,) = are_due(lake)
     assert (due.files, due.rows) == (1, 50)
     (done,) = apply(lake)
     assert (done.table, done.version, done.rows) == ("steps", 2, 50)
-    assert list(migrate.due(lake)) == []
+    assert list(are_due(lake)) == []
     assert bring(lake, spool).rows_stored == 20
     after = rows_of(lake, "tokens_seen", "step_time_ms", "loss")
     assert after["tokens_seen"].to_pylist() == [1024] * 70
@@ -114,7 +115,7 @@ def test_rows_come_along_and_go_back(lake, spool, changed):
     ends = proof.ranges["step_time_ms"]
     assert ends["after"] == pytest.approx([1000 * one for one in ends["before"]])
     upkeep(lake, InProcess())
-    migrate.undo(lake, InProcess(), "Ada", "steps")
+    applying.undo(lake, InProcess(), "Ada", "steps")
     changed.earlier()
     back = rows_of(lake, "tokens", "step_time_s", "loss")
     assert back["loss"].to_pylist()[:50] == before["loss"].to_pylist()
@@ -177,7 +178,7 @@ def test_whoever_dies_anywhere_the_next_goes_on(lake, spool, changed, monkeypatc
         apply(lake)
     with monkeypatch.context() as patch:
         killer = Killer(patch)
-        work = (lambda: apply(lake)) if way == "forth" else (lambda: migrate.undo(lake, InProcess(), "Ada", "steps"))
+        work = (lambda: apply(lake)) if way == "forth" else (lambda: applying.undo(lake, InProcess(), "Ada", "steps"))
         while not killer.survives(work):
             killer.last, last = 0, killer.last
             found = query(lake, "SELECT * FROM steps")  # a reader meanwhile: all of one, or all of the other
@@ -212,7 +213,7 @@ def test_rows_that_come_meanwhile_are_taken_along(lake, spool, changed, monkeypa
         return work(task)
 
     with monkeypatch.context() as patch:
-        patch.setattr(migrate, "rewrite", slow)
+        patch.setattr(composing, "rewrite", slow)
         (done,) = apply(lake)
     assert len(rewritten) == len(set(rewritten)) == 3  # no file twice
     assert (done.rows, done.plan) == (40, 4)
@@ -240,18 +241,18 @@ def test_values_go_only_by_approval_and_come_back(lake, spool, changed):
     bring(lake, spool)
     losses = rows_of(lake, "loss")["loss"].to_pylist()
     changed.migrate("steps", drop)
-    (due,) = migrate.due(lake)
+    (due,) = are_due(lake)
     with pytest.raises(NotApprovedError):
         apply(lake)
     lifecycle.approve(lake, MIGRATIONS, due.proposal, "Ada")
     with pytest.raises(SameOperatorError):
         apply(lake)
-    assert len(migrate.apply(lake, InProcess(), "Otto")) == 1
+    assert len(applying.apply(lake, InProcess(), "Otto")) == 1
     assert "loss" not in query(lake, "SELECT * FROM steps").column_names
     moment = f"steps={delta_table(lake, 'steps').version() - 1}"
     assert len(query(lake, "SELECT loss FROM steps", as_of=moment)["loss"]) == 20  # time travel has it, for a while
-    migrate.undo(lake, InProcess(), "Otto", "steps")
-    (again,) = migrate.due(lake)
+    applying.undo(lake, InProcess(), "Otto", "steps")
+    (again,) = are_due(lake)
     assert again.proposal != due.proposal  # what was approved was applied; a second time is another question
     with pytest.raises(NotApprovedError):
         apply(lake)
@@ -301,8 +302,8 @@ def test_a_plan_that_drops_without_approval_is_refused(lake, spool, changed, mon
     put_segment(spool, step_rows(20))
     bring(lake, spool)
     path = changed.migrate("steps", drop)
-    work = migrate._Work(read_migration(path), backwards=False)
-    plan = migrate._compose(lake, InProcess(), work, None, 2, {"round": 0, "single_operator": False})
+    work = composing.Work(lake, InProcess(), read_migration(path))
+    plan = work.compose(2, {"round": 0, "single_operator": False})
     lake.put_if_absent(plan.name, plan.to_json())
     with pytest.raises(RefusedPlanError, match="drop values without approval"):
         bring(lake, spool)
@@ -322,7 +323,7 @@ def test_an_edited_migration_that_was_applied_stops_everything(lake, spool, chan
     apply(lake)
     path.write_text(path.read_text() + "\n")
     with pytest.raises(MigrationError, match="was edited after it was applied"):
-        list(migrate.due(lake))
+        list(are_due(lake))
     assert "edited after its release" in next(registry.problems({"steps": contract("steps")}))
     path.unlink()
     found = " ".join(registry.problems({"steps": contract("steps")}))

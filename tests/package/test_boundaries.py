@@ -84,7 +84,7 @@ LAKE = {  # what each folder of the lake imports, for types and in functions, to
     "mfu": set(),
     "rollups": {"contracts", "delta", "mfu", "plans", "query", "storage", "trust"},  # the operator's prices
     "pseudonyms": {"rollups"},
-    "migrations": {"audit", "contracts", "delta", "governance", "plans", "storage"},
+    "migrations": {"audit", "contracts", "delta", "governance", "plans", "query", "rollups", "storage"},
     "ingest": {"audit", "contracts", "delta", "maintenance", "migrations", "plans", "spool", "storage", "trust"},
     "replay": {
         *("contracts", "delta", "governance", "ingest", "plans", "query", "rollups", "spool", "storage", "trust")

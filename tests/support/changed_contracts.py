@@ -53,17 +53,20 @@ class ChangedContracts:
 
         self.edit(table, change)
 
-    def migrate(self, table: str, change: Callable[[dict[str, Any]], None], **step: Any) -> Path:
+    def migrate(
+        self, table: str, change: Callable[[dict[str, Any]], None], steps: list[Any] | None = None, **step: Any
+    ) -> Path:
         """Change a table's document under a new version, and draft its migration; return the migration's file.
 
-        `step` is added to the drafted step about a unit.
+        `steps` take the place of those that were drafted; `step` is added to the drafted step about a unit.
         """
         self.edit(table, lambda facts: (change(facts), facts.update(version=facts["version"] + 1)))
         found = contract(table)
         (self._snapshots / f"{table}.v{found.version}.json").write_text(freeze.freeze(found), encoding="utf-8")
         path = draft(table, f"{table}_{found.version}")
-        if step:
+        if step or steps is not None:
             facts = yaml.safe_load(path.read_text(encoding="utf-8"))
+            facts["steps"] = facts["steps"] if steps is None else steps
             for one in facts["steps"]:
                 if "convert" in one:
                     one.update(step)

@@ -1,8 +1,10 @@
 """``ranklake migrate``."""
 
 import getpass
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,14 +12,19 @@ from ranklake.commands.context import with_context
 from ranklake.commands.options import dask_option, json_option, lake_option
 from ranklake.context import Context
 from ranklake.lake.governance import lifecycle
+from ranklake.lake.migrations import applying
 from ranklake.lake.migrations import draft as drafting
-from ranklake.lake.migrations import migrate as migrations
 from ranklake.lake.migrations.dependents import dependents
+from ranklake.lake.migrations.due import due
 from ranklake.lake.migrations.proof import verify as prove
 from ranklake.lake.migrations.register import MIGRATIONS
 from ranklake.views.json_output import show_json
+from ranklake.views.migration_preview import preview_lines
 from ranklake.views.progress import progress_bar
 from ranklake.views.tell import tell
+
+if TYPE_CHECKING:
+    from ranklake.lake.storage.store import Lake
 
 _by = click.option(
     "--by", metavar="NAME", default=getpass.getuser, help="Who does it, for the audit trail; default: your login name."
@@ -37,7 +44,7 @@ def migrate() -> None:
 @with_context
 def plan(context: Context, table: str | None, *, as_json: bool) -> int:
     """Show the migrations that are due: steps, rows, bytes, time, and what depends on the columns. Changes nothing."""
-    found = [(one, list(dependents(one.migration))) for one in migrations.due(context.open_lake(), table)]
+    found = [(one, list(dependents(one.migration))) for one in due(context.open_lake(), table)]
     if as_json:
         show_json([{**one.plain(), "dependents": [asdict(other) for other in others]} for one, others in found])
         return 0
@@ -55,6 +62,37 @@ def plan(context: Context, table: str | None, *, as_json: bool) -> int:
         if one.proposal:
             click.echo(f"  values go: approve with ranklake migrate approve {one.proposal} --by NAME")
     return 0
+
+
+@migrate.command()
+@click.argument("table", required=False)
+@click.option(
+    "--scratch",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where the clone lies meanwhile, with the files that are written anew; default: the temporary folder.",
+)
+@lake_option
+@json_option
+@with_context
+def preview(context: Context, table: str | None, scratch: Path | None, *, as_json: bool) -> int:
+    """Try what is due on a clone: apply it, roll up and check there, and show what is different. Changes nothing.
+
+    Exits 1 if a rollup fails there, or a check that passed before.
+    """
+    from ranklake.lake.migrations.preview.run import preview as tried
+    from ranklake.quality.check import run_checks
+
+    def judge(lake: "Lake", tables: Sequence[str]) -> list[dict[str, Any]]:
+        return [asdict(one) for one in run_checks(lake, tables).results]
+
+    with progress_bar("preview") as progress:
+        found = tried(context.open_lake(), judge, table, scratch, progress)
+    if as_json:
+        show_json(found.plain())
+    else:
+        for line in preview_lines(found):
+            click.echo(line)
+    return 0 if found.is_sound else 1
 
 
 @migrate.command()
@@ -91,7 +129,7 @@ def apply(context: Context, table: str | None, by: str, *, single_operator: bool
     """Carry out what is due, one commit a table and migration. If it is killed, the next call goes on."""
     lake = context.open_lake()
     with context.workers() as workers, progress_bar("migrate") as progress:
-        done = migrations.apply(lake, workers, by, table, single_operator=single_operator, progress=progress)
+        done = applying.apply(lake, workers, by, table, single_operator=single_operator, progress=progress)
     _show(done, as_json=as_json, verb="applied")
     return 0
 
@@ -107,12 +145,12 @@ def undo(context: Context, table: str, by: str, *, as_json: bool) -> int:
     """Undo the migration of a table that was applied last. Then go on with the release before."""
     lake = context.open_lake()
     with context.workers() as workers, progress_bar("migrate") as progress:
-        done = migrations.undo(lake, workers, by, table, progress=progress)
+        done = applying.undo(lake, workers, by, table, progress=progress)
     _show([done], as_json=as_json, verb="undone")
     return 0
 
 
-def _show(done: list[migrations.Done], *, as_json: bool, verb: str) -> None:
+def _show(done: list[applying.Done], *, as_json: bool, verb: str) -> None:
     if as_json:
         show_json([asdict(one) for one in done])
         return

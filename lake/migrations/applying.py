@@ -1,0 +1,128 @@
+"""Applies what is due, and undoes the last migration of a table."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ranklake.lake.audit import trail as audit
+from ranklake.lake.delta.table_schema import version_of
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.governance import lifecycle
+from ranklake.lake.migrations.composing import Work
+from ranklake.lake.migrations.due import due
+from ranklake.lake.migrations.register import MIGRATIONS, last_applied, register
+from ranklake.lake.migrations.registry import load_migrations
+from ranklake.lake.migrations.steps.step import MigrationError
+from ranklake.lake.plans.driver import drive
+from ranklake.lake.plans.plan import LEDGER, read_plan
+
+if TYPE_CHECKING:
+    from ranklake.lake.plans.plan import Plan, Progress
+    from ranklake.lake.plans.workers import Workers
+    from ranklake.lake.storage.store import Lake
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A migration that was carried out, or undone.
+
+    Attributes
+    ----------
+    label, table, version
+        Which, of which table, and the contract version that it has now.
+    plan
+        Number of the plan.
+    rows
+        Rows that were written anew.
+    """
+
+    label: str
+    table: str
+    version: int
+    plan: int
+    rows: int
+
+
+def apply(
+    lake: "Lake",
+    workers: "Workers",
+    by: str,
+    table: str | None = None,
+    *,
+    single_operator: bool = False,
+    progress: "Progress | None" = None,
+) -> list[Done]:
+    """Carry out what is due; return what this call did. Killed anywhere, the next call goes on.
+
+    Parameters
+    ----------
+    by
+        Who does it, for the audit trail.
+    single_operator
+        Whether who approved a migration that drops values may apply it.
+
+    Raises `MigrationError`, and for one that drops values what `ranklake.lake.governance.lifecycle.apply` does: nothing
+    of that migration was changed then, and earlier ones stay.
+    """
+    drive(lake, lambda _: None, workers)  # what a dead driver left half done comes first
+    done = []
+    for one in [due_one.migration for due_one in due(lake, table)]:
+        if one.table == LEDGER and not one.is_metadata_only:
+            raise MigrationError("the ledger changes by added columns alone", where=one.path, mend="write another")
+        work = Work(lake, workers, one, progress=progress)
+        if one.drops:
+            plan = _apply_approved(work, by, single_operator=single_operator)
+        else:
+            details = {"migration": one.label, "table": one.table, "sha256": one.sha256}
+            audit.record(lake, by, MIGRATIONS.begin, one.label, None, details)
+            plan = drive(lake, work.compose, workers).plan
+            if plan is not None:
+                audit.record(lake, by, MIGRATIONS.applied, one.label, None, {**details, "plan": plan.number})
+        work.forget()
+        if plan is not None:
+            done.append(Done(one.label, one.table, one.to_version, plan.number, plan.body["facts"]["rows"]))
+    return done
+
+
+def _apply_approved(work: Work, by: str, *, single_operator: bool) -> "Plan | None":
+    lake, label = work.lake, work.migration.label
+    proposal = next(one for one in register(lake).values() if one.label == label)
+
+    def check(found: Any) -> Callable[..., "Plan"]:  # noqa: ANN401 - the proposal
+        def write(number: int, *, alone: bool) -> "Plan":
+            plan = work.compose(number, {"round": found.round_, "single_operator": alone})
+            if plan is None:
+                raise MigrationError("it was applied already", where=label, mend="run it again")
+            return plan
+
+        return write
+
+    applied, fresh = lifecycle.apply(lake, MIGRATIONS, proposal.name, by, check, single_operator=single_operator)
+    return read_plan(lake, applied.plan) if fresh and applied.plan is not None else None
+
+
+def undo(lake: "Lake", workers: "Workers", by: str, table: str, *, progress: "Progress | None" = None) -> Done:
+    """Undo the migration of a table that was applied last; return what was done.
+
+    Rows of files that are as the migration left them are read from the files of before, so that values come back as
+    they were, dropped columns included. Rows that came since are turned back by the steps. Raises `MigrationError`
+    where nothing is to undo, or dropped values are gone: nothing was changed then.
+    """
+    drive(lake, lambda _: None, workers)
+    row = last_applied(lake, table)
+    handle = delta_table(lake, table)
+    known = {one.number: one for one in load_migrations()}
+    if row is None or handle is None or row["number"] not in known:
+        raise MigrationError(f"no migration of {table} is there to undo", where=table, mend="see the table migrations")
+    one = known[row["number"]]
+    if version_of(handle) != one.to_version:
+        raise MigrationError(f"{table} is not at version {one.to_version} any more", where=table, mend="look again")
+    work = Work(lake, workers, one, backwards=True, progress=progress)
+    details = {"migration": one.label, "table": table, "sha256": one.sha256}
+    audit.record(lake, by, "migration.undo", one.label, None, details)
+    plan = drive(lake, work.compose, workers).plan
+    work.forget()
+    if plan is None:
+        raise MigrationError(f"{one.label} was undone by another", where=table, mend="look again")
+    audit.record(lake, by, "migration.undone", one.label, None, {**details, "plan": plan.number})
+    return Done(one.label, table, one.from_version, plan.number, plan.body["facts"]["rows"])

@@ -1,0 +1,98 @@
+"""Migrations that are due in a lake, and what each would do. Nothing here changes anything."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow.compute as pc
+
+from ranklake.lake.contracts.load import contract, table_names
+from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.table_schema import version_of
+from ranklake.lake.delta.tables import NewerTableError, latest
+from ranklake.lake.migrations.register import history, register
+from ranklake.lake.migrations.registry import chain, digest_at
+from ranklake.lake.migrations.steps.step import MigrationError
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+    from ranklake.lake.migrations.migration import Migration
+    from ranklake.lake.storage.store import Lake
+
+ROW_CPU_S: Final = 1e-6
+"""What writing a row of the widest fact anew costs, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A migration that is due, and what it would do.
+
+    Attributes
+    ----------
+    migration
+        Which.
+    files, rows, bytes
+        What would be written anew; all 0 where only metadata changes.
+    cpu_s
+        What that takes, about.
+    proposal
+        Name of the proposal to approve, where values would go; empty otherwise.
+    """
+
+    migration: "Migration"
+    files: int
+    rows: int
+    bytes: int
+    cpu_s: float
+    proposal: str = ""
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        one = self.migration
+        return {
+            "migration": one.label,
+            "table": one.table,
+            "from_version": one.from_version,
+            "to_version": one.to_version,
+            "steps": [step.text for step in one.steps],
+            "metadata_only": one.is_metadata_only,
+            "drops": list(one.drops),
+            "proposal": self.proposal or None,
+            "files": self.files,
+            "rows": self.rows,
+            "bytes": self.bytes,
+            "cpu_s": round(self.cpu_s, 3),
+        }
+
+
+def due(lake: "Lake", table: str | None = None) -> Iterator[Due]:
+    """Yield the migrations that tables of the lake need, in order.
+
+    Raises `MigrationError` where one is missing or was edited, and `NewerTableError`.
+    """
+    history(lake)
+    proposals = {one.label: one for one in register(lake).values()}
+    found: list[tuple[Migration, DeltaTable]] = []
+    for name in table_names() if table is None else [contract(table).table]:
+        handle = latest(lake, name)
+        if handle is None:
+            continue
+        version, wanted = version_of(handle), contract(name).version
+        if version > wanted:
+            raise NewerTableError(name, version, wanted, handle.table_uri)
+        if version < wanted:
+            found += [(one, handle) for one in chain(name, max(version, 1), wanted)]
+    for one, handle in sorted(found, key=lambda pair: pair[0].number):
+        _hold_digests(one)
+        live = files(handle) if not one.is_metadata_only else files(handle).slice(0, 0)
+        rows, size = (int(pc.sum(live[name]).as_py() or 0) for name in ("num_records", "size_bytes"))
+        proposal = proposals[one.label].name if one.drops else ""
+        yield Due(one, live.num_rows, rows, size, rows * ROW_CPU_S, proposal)
+
+
+def _hold_digests(one: "Migration") -> None:
+    for version, meant in ((one.from_version, one.from_digest), (one.to_version, one.to_digest)):
+        if digest_at(one.table, version) != meant:
+            what = f"version {version} of {one.table} is not the contract that the migration was written for"
+            raise MigrationError(what, where=one.path, mend="restore the contract, or draft the migration again")

@@ -1,0 +1,284 @@
+"""Applies what is due to a clone, rolls up and checks there, and tells what is different then."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.compute as pc
+
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.read import read
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.migrations.applying import Done
+from ranklake.lake.migrations.composing import Work
+from ranklake.lake.migrations.due import due
+from ranklake.lake.migrations.preview.clone import clone
+from ranklake.lake.migrations.preview.differences import RollupDifference, compare
+from ranklake.lake.migrations.preview.scratch import scratch
+from ranklake.lake.migrations.registry import contract_at
+from ranklake.lake.plans.driver import drive
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.rollups.due import changed_inputs, due_days
+from ranklake.lake.rollups.inputs import Tables
+from ranklake.lake.rollups.lineage import Lineage
+from ranklake.lake.rollups.own import own_rollups
+from ranklake.lake.rollups.registry import chosen
+from ranklake.lake.rollups.runner import run_rollups
+
+if TYPE_CHECKING:
+    from ranklake.lake.migrations.migration import Migration
+    from ranklake.lake.plans.plan import Progress
+    from ranklake.lake.rollups.declaration import Rollup
+    from ranklake.lake.storage.store import Lake
+
+Judge = Callable[["Lake", Sequence[str]], Iterable[Mapping[str, Any]]]
+"""Checks some tables of a lake; returns rows of ``quality_results``."""
+
+_FAILED = frozenset({"failed", "errored"})
+
+
+@dataclass(frozen=True, slots=True)
+class TableDifference:
+    """What became of a table.
+
+    Attributes
+    ----------
+    migrations
+        Labels of those that were tried on it.
+    version_before, version_after
+        Of its contract.
+    rows_before, rows_after, files_before, files_after, bytes_before, bytes_after
+        As its log says.
+    columns
+        What became of columns, a clause each.
+    """
+
+    table: str
+    migrations: tuple[str, ...]
+    version_before: int
+    version_after: int
+    rows_before: int
+    rows_after: int
+    files_before: int
+    files_after: int
+    bytes_before: int
+    bytes_after: int
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckDifference:
+    """A check that comes out otherwise on some dates.
+
+    Attributes
+    ----------
+    dates
+        How many.
+    before, after
+        How it came out on them: ``passed``, ``failed``, ``errored``, ``skipped``, ``unknown`` (never run), ``none``
+        (there is no such check any more).
+    rows_failed
+        Rows that fail afterwards.
+    """
+
+    table: str
+    check: str
+    dates: int
+    before: str
+    after: str
+    rows_failed: int
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether it fails where it did not."""
+        return self.after in _FAILED and self.before not in _FAILED
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What is different once everything due is applied.
+
+    Attributes
+    ----------
+    tables
+        Those that are migrated.
+    rollups
+        Those that read them, or read what reads them.
+    checks
+        Those that come out otherwise; `checked` is how many results there are.
+    """
+
+    tables: tuple[TableDifference, ...]
+    rollups: tuple[RollupDifference, ...]
+    checks: tuple[CheckDifference, ...]
+    checked: int
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether no rollup failed and no check fails that passed."""
+        return not any(one.error for one in self.rollups) and not any(one.is_worse for one in self.checks)
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {"sound": self.is_sound, **asdict(self)}
+
+
+def preview(
+    lake: "Lake",
+    judge: Judge,
+    table: str | None = None,
+    place: Path | None = None,
+    progress: "Progress | None" = None,
+) -> Preview:
+    """Try what is due on a clone, in this process; return what is different then. The lake is not touched.
+
+    Parameters
+    ----------
+    judge
+        Runs checks.
+    place
+        Where the clone lies as long as it takes; it needs room for the files that are written anew.
+
+    Raises what `ranklake.lake.migrations.applying.apply` does of migrations, but asks for no approval, and
+    `ranklake.lake.migrations.preview.clone.BusyLakeError`.
+    """
+    wanted = [one.migration for one in due(lake, table)]
+    if not wanted:
+        return Preview((), (), (), 0)
+    rollups = _readers(lake, {one.table for one in wanted})
+    needed = {one.table for one in wanted} | {name for one in rollups for name in (one.name, *one.tables)}
+    needed |= {name for name, one in lake.contracts().items() if one.kind == "system"}
+    with scratch(place) as folder:
+        copy = clone(lake, folder, needed)
+        stale = _stale(copy, rollups)
+        for one in wanted:
+            _apply(copy, one, progress)
+        tables = tuple(_table(lake, copy, name, wanted) for name in dict.fromkeys(one.table for one in wanted))
+        figures = tuple(_rolled_up(lake, copy, one, stale=one.name in stale) for one in rollups)
+        judged = [one for one in needed if copy.contract(one).kind in {"fact", "derived"}]
+        affected = {one.table for one in wanted} | {one.name for one in figures if not one.error}
+        found = [dict(row) for row in judge(copy, sorted(affected & set(judged)))]
+        checks = tuple(_checks(_standing(lake, affected), found))
+    return Preview(tables, figures, checks, len(found))
+
+
+def _apply(copy: "Lake", one: "Migration", progress: "Progress | None") -> Done | None:
+    """Carry a migration out on the clone, where nobody has to approve it."""
+    work = Work(copy, InProcess(), one, progress=progress)
+    facts = {"round": 0, "single_operator": True} if one.drops else None
+    plan = drive(copy, lambda number: work.compose(number, facts), InProcess()).plan
+    work.forget()
+    return None if plan is None else Done(one.label, one.table, one.to_version, plan.number, plan.body["facts"]["rows"])
+
+
+def _readers(lake: "Lake", tables: set[str]) -> "list[Rollup]":
+    """Return the rollups that read some tables, or read what reads them, each after what it reads."""
+    found, reach = [], set(tables)
+    for one in chosen(None, lake.config, own_rollups(lake.contracts())):
+        if reach & set(one.tables) or one.name in tables:
+            found.append(one)
+            reach.add(one.name)
+    return found
+
+
+def _stale(copy: "Lake", rollups: "Sequence[Rollup]") -> set[str]:
+    """Return the rollups whose inputs have changed since they were computed, by the logs, whatever code did it."""
+    tables, found = Tables(copy), set[str]()
+    with Lineage(copy) as lineage:
+        for one in rollups:
+            inputs = {name: tables.snapshot(name) for name in one.tables}
+            output = tables.snapshot(one.name)
+            state = {
+                partition: {key: replace(told, transform_sha256=one.sha256) for key, told in keys.items()}
+                for partition, keys in lineage.recorded(one, output).items()
+            }
+            if one.scope == "partition":
+                is_due = bool(due_days(one, inputs, output, state, tables.retired))
+            else:
+                is_due = changed_inputs(one, inputs, output, state, tables.retired) is not None
+            if is_due or found & set(one.tables):
+                found.add(one.name)
+    return found
+
+
+def _rolled_up(lake: "Lake", copy: "Lake", one: "Rollup", *, stale: bool) -> RollupDifference:
+    found = RollupDifference(one.name, stale=stale)
+    try:
+        run_rollups(copy, [one.name])
+        compare(lake, copy, one.contract, found)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is what the preview is asked for
+        found.error = " ".join(str(error).split()) or type(error).__name__
+    return found
+
+
+def _table(lake: "Lake", copy: "Lake", name: str, wanted: "Sequence[Migration]") -> TableDifference:
+    mine = [one for one in wanted if one.table == name]
+    first, last = mine[0].from_version, mine[-1].to_version
+    sizes = [_size(delta_table(one, name)) for one in (lake, copy)]
+    (files_before, rows_before, bytes_before), (files_after, rows_after, bytes_after) = sizes
+    return TableDifference(
+        name,
+        tuple(one.label for one in mine),
+        first,
+        last,
+        rows_before,
+        rows_after,
+        files_before,
+        files_after,
+        bytes_before,
+        bytes_after,
+        tuple(_columns(name, first, last)),
+    )
+
+
+def _size(handle: Any) -> tuple[int, int, int]:  # noqa: ANN401 - a table's handle, or None
+    live = None if handle is None else files(handle)
+    if live is None:
+        return 0, 0, 0
+    rows, size = (int(pc.sum(live[name]).as_py() or 0) for name in ("num_records", "size_bytes"))
+    return live.num_rows, rows, size
+
+
+def _columns(table: str, first: int, last: int) -> Iterable[str]:
+    old, new = ({one.id: one for one in contract_at(table, version).columns} for version in (first, last))
+    for id_ in sorted(old.keys() | new.keys()):
+        before, after = old.get(id_), new.get(id_)
+        if after is None and before is not None:
+            yield f"{before.name} goes"
+        elif before is None and after is not None:
+            yield f"{after.name} comes, {after.type}" + (f" in {after.unit}" if after.unit else "")
+        elif before is not None and after is not None:
+            pairs = [("", before.name, after.name), ("type ", before.type, after.type)]
+            pairs.append(("unit ", str(before.unit), str(after.unit)))
+            said = [f"{what}{a} becomes {b}" for what, a, b in pairs if a != b]
+            if said:
+                yield (f"{before.name}: " if before.name == after.name else "") + ", ".join(said)
+
+
+def _standing(lake: "Lake", tables: Iterable[str]) -> dict[tuple[str, str, str], str]:
+    """Return how each check came out last, by table, check and date."""
+    rows = read(lake, contract("quality_results"), ["table", "check_id", "partition_date", "status", "ts"])
+    wanted = set(tables)
+    return {
+        (row["table"], row["check_id"], str(row["partition_date"])): row["status"]
+        for row in rows.sort_by("ts").to_pylist()
+        if row["table"] in wanted
+    }
+
+
+def _checks(before: Mapping[tuple[str, str, str], str], rows: Sequence[Mapping[str, Any]]) -> Iterable[CheckDifference]:
+    after = {(row["table"], row["check_id"], str(row["partition_date"])): row for row in rows}
+    judged = {(table, day) for table, _, day in after}
+    gone = {key for key in before if key not in after and (key[0], key[2]) in judged}
+    sums: dict[tuple[str, str, str, str], list[int]] = {}
+    for key in sorted(after.keys() | gone):
+        row = after.get(key)
+        was, now = before.get(key, "unknown"), "none" if row is None else str(row["status"])
+        if was != now and not (was == "unknown" and now in {"passed", "skipped"}):
+            some = sums.setdefault((key[0], key[1], was, now), [0, 0])
+            some[0] += 1
+            some[1] += int((row or {}).get("rows_failed") or 0)
+    for (table, check, was, now), (dates, failed) in sums.items():
+        yield CheckDifference(table, check, dates, was, now, failed)

@@ -1,0 +1,72 @@
+"""A folder of one process, that goes with it, and at the latest when the next one looks."""
+
+import fcntl
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+PREFIX: Final = "ranklake-preview-"
+
+
+@contextmanager
+def scratch(place: Path | None = None) -> Iterator[Path]:
+    """Give a new folder below a place (default: the system's for temporary files), and remove it at the end.
+
+    What processes that were killed left there is removed first. Beside each folder lies a file that its process holds
+    locked; the kernel lets go of it when the process ends, however it ends.
+
+    Temporary files of this process lie in the folder meanwhile.
+    """
+    place = Path(tempfile.gettempdir()) if place is None else place
+    place.mkdir(parents=True, exist_ok=True)
+    sweep(place)
+    name = f"{PREFIX}{uuid.uuid4().hex}"
+    lock, folder = place / f"{name}.lock", place / name
+    # Thread 1 makes the lock's file, thread 2 (sweeping) locks it first and removes it: thread 1 then finds another
+    # file, or none, under the name, and takes the next name. The folder is made once the lock is held.
+    held = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        if not _is_same(held, lock):
+            with scratch(place) as other:
+                yield other
+            return
+        folder.mkdir(mode=0o700)
+        before, tempfile.tempdir = tempfile.tempdir, str(folder)
+        try:
+            yield folder
+        finally:
+            tempfile.tempdir = before
+            shutil.rmtree(folder, ignore_errors=True)
+            lock.unlink(missing_ok=True)
+    finally:
+        os.close(held)
+
+
+def sweep(place: Path) -> list[Path]:
+    """Remove what dead processes left below a place; return the folders."""
+    gone = []
+    for lock in sorted(place.glob(f"{PREFIX}*.lock")):
+        with suppress(OSError):  # another's, or one that another sweeper was faster with
+            held = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                folder = lock.with_suffix("")
+                shutil.rmtree(folder, ignore_errors=True)
+                lock.unlink(missing_ok=True)
+                gone.append(folder)
+            finally:
+                os.close(held)
+    return gone
+
+
+def _is_same(held: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(held), path.stat())
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,1 @@
+"""Steps of migrations, a kind a module; `kinds` says which there are."""

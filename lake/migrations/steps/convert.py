@@ -1,0 +1,87 @@
+"""Another unit for a column."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.lake.contracts.model import FLOATS
+from ranklake.lake.migrations.steps.step import (
+    ColumnStep,
+    MigrationError,
+    Names,
+    Shape,
+    Shapes,
+    moved,
+    renamed,
+    replaced,
+    swapped,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Convert(ColumnStep):
+    """Another unit: new value = old value times `factor` + `offset`, under the name `to`."""
+
+    to: str
+    unit: str
+    factor: float
+    offset: float = 0
+
+    def shapes(self, before: Shapes, after: Mapping[str, Shape]) -> Shapes:
+        """Give the column its new name and unit; whole numbers stay whole."""
+        del after
+        found = self.there(before)
+        if self.to != self.column and self.to in before:
+            raise MigrationError(f"{self.text}: {self.to!r} is taken", mend="rename that one first, to a third name")
+        if found.type not in {*FLOATS, "int32", "int64"}:
+            mend = "add a column in the new unit instead"
+            raise MigrationError(f"{self.text}: a {found.type} cannot be converted", mend=mend)
+        if self.factor == 0:
+            raise MigrationError(f"{self.text}: a factor of 0 loses every value", mend="correct the factor")
+        if found.type not in FLOATS and not (_is_whole(self.factor) and _is_whole(self.offset)):
+            mend = "retype it to float64 first"
+            raise MigrationError(f"{self.text}: {found.type} would lose fractions", mend=mend)
+        return moved(before, self.column, replace(found, name=self.to, unit=self.unit))
+
+    def names(self, before: Names) -> Names:
+        """Rename it there, too."""
+        return swapped(before, self.column, self.to)
+
+    def names_before(self, after: Names) -> Names:
+        """Give it its earlier name."""
+        return swapped(after, self.to, self.column)
+
+    def rows(self, rows: pa.Table) -> pa.Table:
+        """Convert the values; whole numbers that grow out of their type raise."""
+        return renamed(replaced(rows, self.column, self.converted), self.column, self.to)
+
+    def converted(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Return values in the new unit, of the type that they have."""
+        if pa.types.is_integer(values.type):
+            grown = pc.multiply_checked(values.cast(pa.int64()), int(self.factor))
+            return pc.add_checked(grown, int(self.offset)).cast(values.type)
+        wide = values.cast(pa.float64())
+        return pc.add(pc.multiply(wide, self.factor), self.offset).cast(values.type)
+
+    def undone(self, rows: pa.Table) -> pa.Table:
+        """Convert the values back."""
+        return renamed(replaced(rows, self.to, self._back), self.to, self.column)
+
+    def _back(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
+        if pa.types.is_integer(values.type):
+            shrunk = pc.subtract_checked(values.cast(pa.int64()), int(self.offset))
+            return pc.divide_checked(shrunk, int(self.factor)).cast(values.type)
+        wide = pc.subtract(values.cast(pa.float64()), self.offset)
+        return pc.divide(wide, self.factor).cast(values.type)
+
+    @property
+    def text(self) -> str:
+        """The step for people."""
+        by = f" times {self.factor:g}" + (f" + {self.offset:g}" if self.offset else "")
+        return f"convert {self.column} to {self.to} in {self.unit} (old value{by})"
+
+
+def _is_whole(number: float) -> bool:
+    return float(number).is_integer()

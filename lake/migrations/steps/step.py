@@ -1,0 +1,185 @@
+"""What every step of a migration is: how it changes columns, their order in files and the key, and rows; and back.
+
+A step is a line of a migration's file, such as ``{rename: samples, to: examples}``; its first key says its kind.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from ranklake.errors import RanklakeError, did_you_mean
+
+if TYPE_CHECKING:
+    from datetime import date
+
+    from ranklake.lake.contracts.model import Column
+
+
+class MigrationError(RanklakeError):
+    """A migration that cannot be: its file, its place among the others, or what it would do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a step can change of a column."""
+
+    id: int
+    name: str
+    type: str
+    unit: str | None
+
+
+Shapes = dict[str, Shape]
+"""Columns of a table by name."""
+
+Names = tuple[str, ...]
+
+
+def shape_of(column: "Column") -> Shape:
+    """Return the shape of a column of a contract."""
+    return Shape(column.id, column.name, column.type, column.unit)
+
+
+@dataclass(frozen=True, slots=True)
+class Step(ABC):
+    """One step. What it does not override, it leaves as it is."""
+
+    @property
+    def keeps_files(self) -> bool:
+        """Whether stored files need not be written anew."""
+        return False
+
+    @property
+    def keeps_files_back(self) -> bool:
+        """Whether undoing it needs no file written anew."""
+        return False
+
+    @property
+    def lost(self) -> Names:
+        """Columns whose values go for good."""
+        return ()
+
+    @property
+    def moves_rows(self) -> bool:
+        """Whether rows may come to lie on another date."""
+        return False
+
+    @property
+    def rekeys(self) -> bool:
+        """Whether rows get another key, which each must then have alone."""
+        return False
+
+    @property
+    @abstractmethod
+    def text(self) -> str:
+        """The step for people, in a clause."""
+
+    @property
+    @abstractmethod
+    def touched(self) -> frozenset[str]:
+        """Names, before the step, of columns whose name or values it changes."""
+
+    @property
+    def breaks_readers(self) -> bool:
+        """Whether who names a touched column finds it no more, or with values that mean something else."""
+        return True
+
+    def shapes(self, before: Shapes, after: Mapping[str, Shape]) -> Shapes:
+        """Return the columns after the step; `after` are those that the migration leads to. Raises `MigrationError`."""
+        del after
+        return before
+
+    def names(self, before: Names) -> Names:
+        """Return names of columns, such as a key's, after the step. Raises `MigrationError` where it takes one away."""
+        if gone := [name for name in before if name in self.lost]:
+            mend = "give the table another key first, by a step rekey"
+            raise MigrationError(f"{self.text}: {gone[0]!r} is part of the key", mend=mend)
+        return before
+
+    def names_before(self, after: Names) -> Names:
+        """Return names of columns before the step, as far as they were there."""
+        return after
+
+    def grain(self, before: Names) -> Names:
+        """Return the key after the step. Raises `MigrationError`."""
+        return self.names(before)
+
+    def sort_before(self, after: Names) -> Names:
+        """Return the columns that files were sorted by before the step, of those after it."""
+        return self.names_before(after)
+
+    def rows(self, rows: pa.Table) -> pa.Table:
+        """Return rows after the step; a column that is not there is NULL and stays away. Raises an Arrow error."""
+        return rows
+
+    def undone(self, rows: pa.Table) -> pa.Table:
+        """Return rows as they were before the step, as far as they can be. Raises an Arrow error."""
+        return rows
+
+    def by_day(self, rows: pa.Table, day: "date", *, backwards: bool) -> "dict[date, pa.Table]":
+        """Return rows of a file of a date, after the step or undone, by the date that they lie on then."""
+        del backwards
+        return {day: rows}
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnStep(Step):
+    """A step about one column.
+
+    Attributes
+    ----------
+    column
+        Its name before the step.
+    """
+
+    column: str
+
+    @property
+    def touched(self) -> frozenset[str]:
+        """The column."""
+        return frozenset({self.column})
+
+    def there(self, before: Shapes) -> Shape:
+        """Return the column's shape. Raises `MigrationError` where it is not there."""
+        return there(self, self.column, before)
+
+
+def there(step: Step, name: str, before: Shapes) -> Shape:
+    """Return the shape of a column that a step needs. Raises `MigrationError` where it is not there."""
+    if name not in before:
+        mend = did_you_mean(name, before)
+        raise MigrationError(f"{step.text}: no column {name!r}", mend=mend or "name one that is there")
+    return before[name]
+
+
+def moved(before: Shapes, old: str, shape: Shape) -> Shapes:
+    """Return columns with another in the place of one."""
+    return {shape.name if name == old else name: shape if name == old else one for name, one in before.items()}
+
+
+def renamed(rows: pa.Table, old: str, new: str) -> pa.Table:
+    """Return rows with a column under another name, if it is there."""
+    if old == new or old not in rows.column_names:
+        return rows
+    return rows.rename_columns([new if name == old else name for name in rows.column_names])
+
+
+def replaced(rows: pa.Table, name: str, change: Callable[[pa.ChunkedArray], Any]) -> pa.Table:
+    """Return rows with a function of a column in its place, if it is there."""
+    if name not in rows.column_names:
+        return rows
+    place = rows.column_names.index(name)
+    return rows.set_column(place, name, change(rows.column(place)))
+
+
+def without(rows: pa.Table, *names: str) -> pa.Table:
+    """Return rows without some columns, which may not be there at all."""
+    return rows.drop_columns([name for name in names if name in rows.column_names])
+
+
+def swapped(names: Names, old: str, new: str) -> Names:
+    """Return names with one in place of another."""
+    return tuple(new if name == old else name for name in names)

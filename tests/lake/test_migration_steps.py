@@ -1,0 +1,317 @@
+"""Steps that make columns of others, sort, key and partition anew: in a lake, back again, and what they refuse."""
+
+import json
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+from bringing import adds_up, bring
+from changed_contracts import ChangedContracts
+from segments import DAY, put_segment, step_rows
+
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.order import sort_order
+from ranklake.lake.delta.read import read, read_files
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.governance.proposals import NotApprovedError
+from ranklake.lake.maintenance.run import upkeep
+from ranklake.lake.migrations import applying, composing, keys, registry, rewriting
+from ranklake.lake.migrations.due import due
+from ranklake.lake.migrations.proof import verify
+from ranklake.lake.migrations.steps.step import MigrationError
+from ranklake.lake.plans.plan import Plan, RefusedPlanError
+from ranklake.lake.plans.workers import InProcess
+from ranklake.quality.check import run_checks
+
+
+@pytest.fixture
+def changed(tmp_path, monkeypatch):
+    """Return contracts and migrations that a test may edit; those of today are back when it ends."""
+    contracts = ChangedContracts(tmp_path / "contracts", monkeypatch)
+    yield contracts
+    contracts.earlier()
+
+
+def apply(lake):
+    """Apply what is due."""
+    return applying.apply(lake, InProcess(), "Ada")
+
+
+def undo(lake, table="steps"):
+    """Undo the last of a table."""
+    return applying.undo(lake, InProcess(), "Ada", table)
+
+
+def values(lake, name):
+    """Return a column of ``steps`` in the order of its keys."""
+    order = ["incarnation", "segment", "slot"]
+    rows = read(lake, contract("steps"), [*order, name])
+    return rows.sort_by([(one, "ascending") for one in order])[name].to_pylist()
+
+
+def retire(facts, *names):
+    """Let columns go from a document, and the checks that name them."""
+    for name in names:
+        gone = next(one for one in facts["columns"] if one["name"] == name)
+        facts["columns"].remove(gone)
+        tomb = {"id": gone["id"], "name": name, "type": gone["type"], "retired_in": facts["version"] + 1, "reason": "-"}
+        facts.setdefault("retired", []).append(tomb)
+    facts["checks"] = [one for one in facts.get("checks", []) if not set(names) & set(one.get("columns", []))]
+
+
+def bring_in(facts, id_, name, type_):
+    """Add a column to a document."""
+    unit = {} if type_ == "string" else {"unit": "1"}
+    facts["columns"].append({"id": id_, "name": name, "type": type_, "class": "operational", "doc": "-", **unit})
+
+
+def splits(facts):
+    """Have tokens as thousands and the rest."""
+    retire(facts, "tokens")
+    bring_in(facts, 901, "thousands", "int64")
+    bring_in(facts, 902, "rest", "int32")
+
+
+SPLIT = {
+    "split": "tokens",
+    "into": {"thousands": "tokens / 1000", "rest": "CAST(tokens % 1000 AS INT)"},
+    "back": "thousands * 1000 + rest",
+}
+
+
+def test_one_column_becomes_two_and_one_again(lake, spool, changed):
+    """A split converts what is stored and what older writers send; undone, all rows have the column again."""
+    put_segment(spool, step_rows(30))
+    bring(lake, spool)
+    put_segment(spool, step_rows(20, segment=1), rows_before=30)
+    changed.migrate("steps", splits, [SPLIT])
+    assert list(registry.problems({"steps": contract("steps")}))[1:] == []  # but that it is not released
+    apply(lake)
+    assert bring(lake, spool).rows_stored == 20
+    assert (values(lake, "thousands"), values(lake, "rest")) == ([1] * 50, [24] * 50)
+    proof = verify(lake, "steps")
+    assert (proof.rows, proof.faults) == (30, [])
+    assert "tokens" not in proof.untouched
+    undo(lake)
+    changed.earlier()
+    assert values(lake, "tokens") == [1024] * 50
+    adds_up(lake, spool)
+
+
+def test_two_columns_become_one_and_two_again(lake, spool, changed):
+    """A merge of numbers into text, with NULL in one of them throughout."""
+    put_segment(spool, step_rows(20))
+    bring(lake, spool)
+
+    def change(facts):
+        retire(facts, "tokens", "samples")
+        bring_in(facts, 901, "amount", "string")
+
+    by = "coalesce(CAST(tokens AS VARCHAR), '-') || '/' || coalesce(CAST(samples AS VARCHAR), '-')"
+    back = {
+        name: f"CAST(nullif(split_part(amount, '/', {place}), '-') AS BIGINT)"
+        for place, name in enumerate(("tokens", "samples"), 1)
+    }
+    changed.migrate("steps", change, [{"merge": ["tokens", "samples"], "into": "amount", "by": by, "back": back}])
+    apply(lake)
+    assert values(lake, "amount") == ["1024/-"] * 20
+    assert verify(lake, "steps").faults == []
+    undo(lake)
+    changed.earlier()
+    assert (values(lake, "tokens"), values(lake, "samples")) == ([1024] * 20, [None] * 20)
+
+
+def test_what_would_not_come_back_stops_before_anything_changed(lake, spool, changed):
+    """`back` that is wrong for a row stops the migration; nothing was committed, and without `back` it is a drop."""
+    put_segment(spool, step_rows(20))
+    bring(lake, spool)
+    version = delta_table(lake, "steps").version()
+    path = changed.migrate("steps", splits, [{**SPLIT, "back": "thousands * 1000"}])
+    with pytest.raises(MigrationError, match="20 of 20 values of tokens would not come back"):
+        apply(lake)
+    assert delta_table(lake, "steps").version() == version
+    path.write_text(path.read_text().replace("back: thousands * 1000\n", ""))
+    (one,) = due(lake)
+    assert one.migration.drops == ("tokens",)
+    with pytest.raises(NotApprovedError):
+        apply(lake)
+
+
+@pytest.mark.parametrize(
+    ("into", "what"),
+    [
+        ({"thousands": "sum(tokens)"}, "looks at more than its row"),
+        ({"thousands": "row_number() OVER ()"}, "looks at more than its row"),
+        ({"thousands": "(SELECT max(tokens) FROM rows)"}, "looks at more than its row"),
+        ({"thousands": "random()"}, "looks at more than its row"),
+        ({"thousands": "loss"}, "no expression"),
+        ({"thousands": "tokens +"}, "no expression"),
+        ({"thousands": "CAST('x' AS BIGINT)"}, "Cannot cast string '…'"),
+    ],
+)
+def test_expressions_are_of_one_row(lake, spool, changed, into, what):
+    """Aggregates, windows, subqueries, chance, other columns and text that is no number stop it, in a line."""
+    put_segment(spool, step_rows(5))
+    bring(lake, spool)
+
+    def change(facts):
+        retire(facts, "tokens")
+        bring_in(facts, 901, "thousands", "int64")
+
+    changed.migrate("steps", change, [{"split": "tokens", "into": into, "back": "thousands"}])
+    with pytest.raises(MigrationError, match=what):
+        apply(lake)
+
+
+def test_files_are_sorted_anew(lake, spool, changed):
+    """Each file lies in the new order, and in the old one after an undo; verify looks at the order."""
+    for rank in (1, 0):
+        put_segment(spool, step_rows(20, rank=rank, incarnation=8 + rank))
+    bring(lake, spool)
+    old, new = ["run", "attempt", "rank", "step"], ["step", "rank"]
+    rows_before = sum(len(rows) for _, rows in read_files(lake, contract("steps")))
+    changed.migrate("steps", lambda facts: facts.update(sort=new), [{"resort": new, "was": old}])
+
+    def lie_by(names):
+        every = [rows for _, rows in read_files(lake, contract("steps"))]
+        return [sort_order(rows, names)[0] is None for rows in every], sum(map(len, every))
+
+    assert lie_by(new) == ([False], rows_before)
+    apply(lake)
+    assert lie_by(new) == ([True], rows_before)
+    assert verify(lake, "steps").faults == []
+    undo(lake)
+    changed.earlier()
+    assert lie_by(old) == ([True], rows_before)
+    assert lie_by(new) == ([False], rows_before)
+
+
+def test_an_order_that_is_not_the_contracts_does_not_pass_lint(changed):
+    """`resort` says what the contract says."""
+    changed.migrate("steps", lambda facts: facts.update(sort=["step"]), [{"resort": ["rank"], "was": ["run"]}])
+    assert any("is sorted by step" in one for one in registry.problems({"steps": contract("steps")}))
+
+
+def rekeys(facts):
+    """Have one row per run and step."""
+    facts["grain"] = ["run", "step"]
+    facts["checks"] = [one for one in facts["checks"] if one["kind"] != "unique"]
+
+
+def test_a_key_is_changed_where_each_row_has_it_alone(lake, spool, changed):
+    """Without a file written anew, forth and back; what nobody says is a fault."""
+    put_segment(spool, step_rows(20))
+    bring(lake, spool)
+    paths = files(delta_table(lake, "steps"))["path"].to_pylist()
+    path = changed.migrate("steps", rekeys)
+    assert "rekey" in path.read_text()
+    (done,) = apply(lake)
+    assert done.rows == 0
+    undo(lake)
+    assert files(delta_table(lake, "steps"))["path"].to_pylist() == paths
+    path.write_text(path.read_text().replace("- rekey:\n  - run\n  - step\n", "").replace("steps:\n", "steps: []\n"))
+    assert any("lead to the key run, attempt, rank, step" in one for one in registry.problems({}))
+
+
+@pytest.mark.parametrize("at_once", [7, 1000])
+def test_a_key_that_rows_share_is_refused(lake, spool, changed, monkeypatch, at_once):
+    """Two ranks that record the same steps share a key without the rank, in whichever files and dates they are."""
+    put_segment(spool, step_rows(20))
+    put_segment(spool, step_rows(5, rank=1, incarnation=8, start=DAY + timedelta(days=1)))
+    bring(lake, spool)
+    changed.migrate("steps", rekeys)
+    monkeypatch.setattr(keys, "AT_ONCE", at_once)
+    with pytest.raises(MigrationError, match="10 rows share run, step with another"):
+        apply(lake)
+    assert [one.migration.table for one in due(lake)] == ["steps"]
+
+
+def test_rows_move_to_the_dates_of_another_column(lake, spool, changed):
+    """Results of checks lie on the date that was checked, none is lost, and they go back."""
+    for segment in range(2):
+        put_segment(spool, step_rows(5, segment=segment, start=DAY + timedelta(days=segment)), rows_before=5 * segment)
+    bring(lake, spool)
+    run_checks(lake, ["steps"])
+    first = read(lake, contract("quality_results"))
+    by = Counter(first["partition_date"].to_pylist())
+    assert set(by) == {DAY.date(), DAY.date() + timedelta(days=1)}
+    step = {"repartition": "partition_date", "was": "ts"}
+    changed.migrate("quality_results", lambda _: None, [step])
+    apply(lake)
+    found = read(lake, contract("quality_results"))
+    assert found["date"].to_pylist() == found["partition_date"].to_pylist()
+    assert Counter(found["partition_date"].to_pylist()) == by
+    proof = verify(lake, "quality_results")
+    assert (proof.files, proof.rows, proof.faults) == (2, first.num_rows, [])
+    undo(lake, "quality_results")
+    changed.earlier()
+    assert read(lake, contract("quality_results")).sort_by("check_id").num_rows == first.num_rows
+    assert set(read(lake, contract("quality_results"))["date"].to_pylist()) == set(first["date"].to_pylist())
+
+
+def test_rows_that_ranks_recorded_stay_on_their_date(changed):
+    """Ingest and replay know rows by their date; a plan that moves them is refused whoever wrote it."""
+    changed.migrate("steps", lambda _: None, [{"repartition": "ts", "was": "ts"}])
+    assert any("only system tables are partitioned anew" in one for one in registry.problems({}))
+
+
+def test_a_plan_that_moves_rows_without_its_migration_saying_so_is_refused(lake, spool, changed):
+    """A found plan may not claim what its migration does not do."""
+    put_segment(spool, step_rows(5))
+    bring(lake, spool)
+    changed.migrate("steps", rekeys)
+    (one,) = due(lake)
+    plan = composing.Work(lake, InProcess(), one.migration).compose(2, {"moves_rows": True})
+    lake.put_if_absent(plan.name, plan.to_json())
+    with pytest.raises(RefusedPlanError, match="moves rows to other dates"):
+        apply(lake)
+    body = json.loads(plan.to_json())
+    assert Plan.from_json(json.dumps(body).encode(), "x").number == 2
+
+
+def test_a_value_that_does_not_fit_stops_in_one_line(lake, spool, changed):
+    """A number that grows out of its type names the file, and the table stays as it was."""
+    put_segment(spool, step_rows(5))
+    bring(lake, spool)
+
+    def change(facts):
+        next(one for one in facts["columns"] if one["name"] == "tokens").update(unit="{byte}")
+
+    changed.migrate("steps", change, factor=10**17)
+    with pytest.raises(MigrationError, match="cannot bring its rows along: overflow"):
+        apply(lake)
+    assert values_before(lake, changed) == [1024] * 5
+
+
+def values_before(lake, changed):
+    """Return tokens by the contracts of today."""
+    changed.earlier()
+    return values(lake, "tokens")
+
+
+def test_killed_between_the_dates_of_a_file_nothing_is_twice(lake, spool, changed, monkeypatch):
+    """A rewrite that dies before its note is made again, whole; its orphans are in no commit."""
+    put_segment(spool, step_rows(5))
+    put_segment(spool, step_rows(5, segment=1, start=DAY + timedelta(days=1)), rows_before=5)
+    bring(lake, spool)
+    run_checks(lake, ["steps"])
+    count = read(lake, contract("quality_results")).num_rows
+    changed.migrate("quality_results", lambda _: None, [{"repartition": "partition_date", "was": "ts"}])
+    written = []
+
+    def once(*args, work=rewriting.write_partition, **options):
+        if len(written) == 1:
+            raise KeyboardInterrupt
+        written.append(work(*args, **options))
+        return written[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rewriting, "write_partition", once)
+        with pytest.raises(KeyboardInterrupt):
+            apply(lake)
+    apply(lake)
+    upkeep(lake, InProcess(), grace=timedelta(0))
+    assert read(lake, contract("quality_results")).num_rows == count
+    found = read(lake, contract("quality_results"))
+    assert found["date"].to_pylist() == found["partition_date"].to_pylist()
