@@ -103,7 +103,7 @@ class Work:
         lake, one = self.lake, self.migration
         for job in jobs:
             found = noted(lake, one, job.name, backwards=self.backwards)  # what a purge took meanwhile is made again
-            if found is None:
+            if found is None or sum(file.rows for file in found) != job.rows:  # noted of other files beside this one
                 self.made.pop(job.name, None)
             else:
                 self.made[job.name] = found
@@ -121,7 +121,7 @@ class Work:
                 self.progress(finished, len(tasks))
 
         if tasks:
-            fit = self.workers.fitting(sum(row["num_records"] for job in left for row in job.files) * ROW_CPU_S)
+            fit = self.workers.fitting(sum(job.rows for job in left) * ROW_CPU_S)
             days = tuple({row["date"] for job in left for row in job.files})
             unit = Unit("rewrite", one.table, days, f"{one.label}: {counted(len(tasks), 'file')}")
             results = carry_out(unit, lambda: fit.run(rewrite, tasks, tell))
@@ -166,6 +166,11 @@ class Job:
 
     files: tuple[File, ...]
     source: File | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows of all files."""
+        return sum(file["num_records"] for file in self.files)
 
     @property
     def name(self) -> str:

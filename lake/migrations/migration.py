@@ -12,7 +12,7 @@ import yaml
 
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.migrations.steps.kinds import step_of
-from ranklake.lake.migrations.steps.step import MigrationError, Names, Shapes, Step, shape_of
+from ranklake.lake.migrations.steps.step import MigrationError, Names, Shapes, Step, shape_of, without
 
 _KEYS: Final = {"number": int, "name": str, "table": str, "from": int, "to": int, "digests": dict, "steps": list}
 
@@ -80,7 +80,7 @@ class Migration:
     def by_day(self, rows: pa.Table, day: date, *, backwards: bool) -> dict[date, pa.Table]:
         """Return rows of a date's file, moved already, by the date that they lie on then."""
         parts = {day: rows}
-        for step in self.steps:
+        for step in reversed(self.steps) if backwards else self.steps:
             if step.moves_rows:
                 parts = step.by_day(rows, day, backwards=backwards)
         return parts
@@ -92,9 +92,14 @@ class Migration:
         return rows
 
     def back(self, rows: pa.Table) -> pa.Table:
-        """Return rows of the later contract as rows of the earlier; dropped columns stay away. Raises likewise."""
+        """Return rows of the later contract as rows of the earlier. Raises likewise.
+
+        Dropped columns stay away, and so does what would be computed back from one.
+        """
+        unknown: Names = ()
         for step in reversed(self.steps):
-            rows = step.undone(rows)
+            unknown = step.unknown_before(unknown)
+            rows = without(step.undone(rows), *unknown)
         return rows
 
 

@@ -250,6 +250,25 @@ def test_rows_move_to_the_dates_of_another_column(lake, spool, changed):
     assert set(read(lake, contract("quality_results"))["date"].to_pylist()) == set(first["date"].to_pylist())
 
 
+def test_an_undo_that_died_before_a_vacuum_takes_no_row_twice(lake, spool, changed):
+    """What it had made of the file of before is of no use once that file is gone: rows go back file by file."""
+    for segment in range(2):
+        put_segment(spool, step_rows(5, segment=segment, start=DAY + timedelta(days=segment)), rows_before=5 * segment)
+    bring(lake, spool)
+    run_checks(lake, ["steps"])
+    count = read(lake, contract("quality_results")).num_rows
+    befores = files(delta_table(lake, "quality_results"))["path"].to_pylist()
+    changed.migrate("quality_results", lambda _: None, [{"repartition": "partition_date", "was": "ts"}])
+    (done,) = apply(lake)
+    one = registry.load_migrations()[-1]
+    composing.Work(lake, InProcess(), one, backwards=True).compose(done.plan + 1)
+    for path in befores:
+        lake.fs.rm(lake.path("tables", "quality_results", path))
+    undo(lake, "quality_results")
+    changed.earlier()
+    assert read(lake, contract("quality_results")).num_rows == count
+
+
 def test_rows_that_ranks_recorded_stay_on_their_date(changed):
     """Ingest and replay know rows by their date; a plan that moves them is refused whoever wrote it."""
     changed.migrate("steps", lambda _: None, [{"repartition": "ts", "was": "ts"}])

@@ -106,7 +106,8 @@ def _compare_day(one: pa.Table, other: pa.Table, grain: Sequence[str], found: Ro
         found.gone += sum(key not in both for key in keys[0])
         found.came += sum(key not in both for key in keys[1])
         one, other = (
-            rows.filter(pa.array([key in both for key in mine])) for rows, mine in zip((one, other), keys, strict=True)
+            rows.filter(pa.array([key in both for key in mine], pa.bool_()))
+            for rows, mine in zip((one, other), keys, strict=True)
         )
         if one.num_rows != other.num_rows:  # a key twice: nobody can say which row became which
             found.gone, found.came = found.gone + one.num_rows, found.came + other.num_rows

@@ -5,18 +5,18 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.contracts.load import contract
+from ranklake.errors import RanklakeError
 from ranklake.lake.delta.commit import files
-from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.migrations.applying import Done
 from ranklake.lake.migrations.composing import Work
 from ranklake.lake.migrations.due import due
 from ranklake.lake.migrations.preview.clone import clone
 from ranklake.lake.migrations.preview.differences import RollupDifference, compare
 from ranklake.lake.migrations.preview.scratch import scratch
+from ranklake.lake.migrations.preview.verdicts import CheckDifference, differing, standing
 from ranklake.lake.migrations.registry import contract_at
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.workers import InProcess
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 Judge = Callable[["Lake", Sequence[str]], Iterable[Mapping[str, Any]]]
 """Checks some tables of a lake; returns rows of ``quality_results``."""
-
-_FAILED = frozenset({"failed", "errored"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,34 +64,6 @@ class TableDifference:
     bytes_before: int
     bytes_after: int
     columns: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CheckDifference:
-    """A check that comes out otherwise on some dates.
-
-    Attributes
-    ----------
-    dates
-        How many.
-    before, after
-        How it came out on them: ``passed``, ``failed``, ``errored``, ``skipped``, ``unknown`` (never run), ``none``
-        (there is no such check any more).
-    rows_failed
-        Rows that fail afterwards.
-    """
-
-    table: str
-    check: str
-    dates: int
-    before: str
-    after: str
-    rows_failed: int
-
-    @property
-    def is_worse(self) -> bool:
-        """Whether it fails where it did not."""
-        return self.after in _FAILED and self.before not in _FAILED
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +118,8 @@ def preview(
     if not wanted:
         return Preview((), (), (), 0)
     rollups = _readers(lake, {one.table for one in wanted})
-    needed = {one.table for one in wanted} | {name for one in rollups for name in (one.name, *one.tables)}
+    run = chosen([one.name for one in rollups], lake.config, own_rollups(lake.contracts()))  # also what these read
+    needed = {one.table for one in wanted} | {name for one in run for name in (one.name, *one.tables)}
     needed |= {name for name, one in lake.contracts().items() if one.kind == "system"}
     with scratch(place) as folder:
         copy = clone(lake, folder, needed)
@@ -160,17 +131,16 @@ def preview(
         judged = [one for one in needed if copy.contract(one).kind in {"fact", "derived"}]
         affected = {one.table for one in wanted} | {one.name for one in figures if not one.error}
         found = [dict(row) for row in judge(copy, sorted(affected & set(judged)))]
-        checks = tuple(_checks(_standing(lake, affected), found))
+        checks = tuple(differing(standing(lake, affected), found))
     return Preview(tables, figures, checks, len(found))
 
 
-def _apply(copy: "Lake", one: "Migration", progress: "Progress | None") -> Done | None:
+def _apply(copy: "Lake", one: "Migration", progress: "Progress | None") -> None:
     """Carry a migration out on the clone, where nobody has to approve it."""
     work = Work(copy, InProcess(), one, progress=progress)
     facts = {"round": 0, "single_operator": True} if one.drops else None
-    plan = drive(copy, lambda number: work.compose(number, facts), InProcess()).plan
+    drive(copy, lambda number: work.compose(number, facts), InProcess())
     work.forget()
-    return None if plan is None else Done(one.label, one.table, one.to_version, plan.number, plan.body["facts"]["rows"])
 
 
 def _readers(lake: "Lake", tables: set[str]) -> "list[Rollup]":
@@ -206,11 +176,22 @@ def _stale(copy: "Lake", rollups: "Sequence[Rollup]") -> set[str]:
 def _rolled_up(lake: "Lake", copy: "Lake", one: "Rollup", *, stale: bool) -> RollupDifference:
     found = RollupDifference(one.name, stale=stale)
     try:
-        run_rollups(copy, [one.name])
+        results = run_rollups(copy, [one.name])
+    except (RanklakeError, pa.ArrowException) as error:
+        found.error = _said(error)
+    except Exception as error:
+        if type(error) is not Exception:  # DataFusion raises nothing narrower; anything else is a fault of ours
+            raise
+        found.error = _said(error)
+    else:
+        if any(result.damaged for result in results):
+            found.error = "files that it reads are damaged"
         compare(lake, copy, one.contract, found)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is what the preview is asked for
-        found.error = " ".join(str(error).split()) or type(error).__name__
     return found
+
+
+def _said(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _table(lake: "Lake", copy: "Lake", name: str, wanted: "Sequence[Migration]") -> TableDifference:
@@ -255,30 +236,3 @@ def _columns(table: str, first: int, last: int) -> Iterable[str]:
             said = [f"{what}{a} becomes {b}" for what, a, b in pairs if a != b]
             if said:
                 yield (f"{before.name}: " if before.name == after.name else "") + ", ".join(said)
-
-
-def _standing(lake: "Lake", tables: Iterable[str]) -> dict[tuple[str, str, str], str]:
-    """Return how each check came out last, by table, check and date."""
-    rows = read(lake, contract("quality_results"), ["table", "check_id", "partition_date", "status", "ts"])
-    wanted = set(tables)
-    return {
-        (row["table"], row["check_id"], str(row["partition_date"])): row["status"]
-        for row in rows.sort_by("ts").to_pylist()
-        if row["table"] in wanted
-    }
-
-
-def _checks(before: Mapping[tuple[str, str, str], str], rows: Sequence[Mapping[str, Any]]) -> Iterable[CheckDifference]:
-    after = {(row["table"], row["check_id"], str(row["partition_date"])): row for row in rows}
-    judged = {(table, day) for table, _, day in after}
-    gone = {key for key in before if key not in after and (key[0], key[2]) in judged}
-    sums: dict[tuple[str, str, str, str], list[int]] = {}
-    for key in sorted(after.keys() | gone):
-        row = after.get(key)
-        was, now = before.get(key, "unknown"), "none" if row is None else str(row["status"])
-        if was != now and not (was == "unknown" and now in {"passed", "skipped"}):
-            some = sums.setdefault((key[0], key[1], was, now), [0, 0])
-            some[0] += 1
-            some[1] += int((row or {}).get("rows_failed") or 0)
-    for (table, check, was, now), (dates, failed) in sums.items():
-        yield CheckDifference(table, check, dates, was, now, failed)

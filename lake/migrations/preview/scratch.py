@@ -19,32 +19,31 @@ def scratch(place: Path | None = None) -> Iterator[Path]:
 
     What processes that were killed left there is removed first. Beside each folder lies a file that its process holds
     locked; the kernel lets go of it when the process ends, however it ends.
-
-    Temporary files of this process lie in the folder meanwhile.
     """
     place = Path(tempfile.gettempdir()) if place is None else place
     place.mkdir(parents=True, exist_ok=True)
     sweep(place)
-    name = f"{PREFIX}{uuid.uuid4().hex}"
-    lock, folder = place / f"{name}.lock", place / name
-    # Thread 1 makes the lock's file, thread 2 (sweeping) locks it first and removes it: thread 1 then finds another
-    # file, or none, under the name, and takes the next name. The folder is made once the lock is held.
-    held = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    held, lock = _locked(place)
+    folder = lock.with_suffix("")
     try:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        if not _is_same(held, lock):
-            with scratch(place) as other:
-                yield other
-            return
         folder.mkdir(mode=0o700)
-        before, tempfile.tempdir = tempfile.tempdir, str(folder)
-        try:
-            yield folder
-        finally:
-            tempfile.tempdir = before
-            shutil.rmtree(folder, ignore_errors=True)
-            lock.unlink(missing_ok=True)
+        yield folder
     finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        lock.unlink(missing_ok=True)
+        os.close(held)
+
+
+def _locked(place: Path) -> tuple[int, Path]:
+    """Return a new file of ours, held locked, and its path."""
+    while True:
+        lock = place / f"{PREFIX}{uuid.uuid4().hex}.lock"
+        held = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(held, fcntl.LOCK_EX)
+        # Thread 1 makes the lock's file, thread 2 (sweeping) locks it first and removes it: thread 1 then finds another
+        # file, or none, under the name, and takes the next name. The folder is made once the lock is held.
+        if _is_same(held, lock):
+            return held, lock
         os.close(held)
 
 

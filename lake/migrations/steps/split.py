@@ -68,6 +68,11 @@ class Computed(Step):
         new = {name for name, _ in self.made} - set(self.sources)
         return tuple(name for name in after if name not in new)
 
+    def unknown_before(self, after: Names) -> Names:
+        """Add the sources where one of what they are computed back from is unknown."""
+        known = self.comes_back and set(self._came).isdisjoint(after)
+        return (*self.names_before(after), *(() if known else self.sources))
+
     def rows(self, rows: pa.Table) -> pa.Table:
         """Compute the new columns, and hold what comes back of them against what went."""
         found = self._with(rows, self.sources, self.made)

@@ -103,6 +103,10 @@ class Step(ABC):
         """Return names of columns before the step, as far as they were there."""
         return after
 
+    def unknown_before(self, after: Names) -> Names:
+        """Return columns before the step whose values nobody knows any more, by those after it of which that is so."""
+        return (*self.names_before(after), *self.lost)
+
     def grain(self, before: Names) -> Names:
         """Return the key after the step. Raises `MigrationError`."""
         return self.names(before)
@@ -147,7 +151,7 @@ class ColumnStep(Step):
         return there(self, self.column, before)
 
 
-def there(step: Step, name: str, before: Shapes) -> Shape:
+def there(step: Step, name: str, before: Mapping[str, Shape]) -> Shape:
     """Return the shape of a column that a step needs. Raises `MigrationError` where it is not there."""
     if name not in before:
         mend = did_you_mean(name, before)
@@ -177,7 +181,7 @@ def replaced(rows: pa.Table, name: str, change: Callable[[pa.ChunkedArray], Any]
 
 def without(rows: pa.Table, *names: str) -> pa.Table:
     """Return rows without some columns, which may not be there at all."""
-    return rows.drop_columns([name for name in names if name in rows.column_names])
+    return rows.drop_columns([name for name in dict.fromkeys(names) if name in rows.column_names])
 
 
 def swapped(names: Names, old: str, new: str) -> Names:
