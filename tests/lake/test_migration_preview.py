@@ -68,6 +68,7 @@ def prepared(lake, spool):
     run_rollups(lake, ["step_rollup"])
 
 
+@pytest.mark.slow
 def test_a_change_that_nobody_notices_changes_nothing(lake, spool, changed, ask):
     """Rollups come to the same and checks pass; no file of the lake is touched."""
     prepared(lake, spool)
@@ -90,6 +91,7 @@ def test_a_change_that_nobody_notices_changes_nothing(lake, spool, changed, ask)
     assert "rollup step_rollup: 50 rows, the same" in said
 
 
+@pytest.mark.slow
 def test_figures_that_change_are_told(lake, spool, changed, ask):
     """A rollup that goes on summing numbers of another unit shows by how much."""
     prepared(lake, spool)
@@ -102,6 +104,7 @@ def test_figures_that_change_are_told(lake, spool, changed, ask):
     assert rollup["columns"]["tokens"] == {"changed": 50, "before": 51200.0, "after": 102400.0}
 
 
+@pytest.mark.slow
 def test_a_rollup_and_a_check_that_would_break_are_named(lake, spool, changed, ask):
     """A column that a rollup's SQL names goes: the preview exits 1 and says which."""
     prepared(lake, spool)
@@ -120,6 +123,7 @@ def test_a_rollup_and_a_check_that_would_break_are_named(lake, spool, changed, a
     assert "nothing was changed; what is above would fail" in said
 
 
+@pytest.mark.slow
 def test_a_drop_is_previewed_without_approval(lake, spool, changed, ask):
     """Nobody has approved it, and nothing of the lake is dropped."""
     prepared(lake, spool)
