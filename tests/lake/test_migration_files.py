@@ -246,7 +246,7 @@ def alike(found, values, tolerance):
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(histories())
 def test_any_history_of_changes_is_what_plain_python_makes_of_it(history):
     """Renamed, widened, converted, split, merged, dropped, in whatever order: names, types, values are the oracle's."""

@@ -80,6 +80,7 @@ SPLIT = {
 }
 
 
+@pytest.mark.slow
 def test_one_column_becomes_two_and_one_again(lake, spool, changed):
     """A split converts what is stored and what older writers send; undone, all rows have the column again."""
     put_segment(spool, step_rows(30))
@@ -227,6 +228,7 @@ def test_a_key_that_rows_share_is_refused(lake, spool, changed, monkeypatch, at_
     assert [one.migration.table for one in due(lake)] == ["steps"]
 
 
+@pytest.mark.slow
 def test_rows_move_to_the_dates_of_another_column(lake, spool, changed):
     """Results of checks lie on the date that was checked, none is lost, and they go back."""
     for segment in range(2):
@@ -250,6 +252,7 @@ def test_rows_move_to_the_dates_of_another_column(lake, spool, changed):
     assert set(read(lake, contract("quality_results"))["date"].to_pylist()) == set(first["date"].to_pylist())
 
 
+@pytest.mark.slow
 def test_an_undo_that_died_before_a_vacuum_takes_no_row_twice(lake, spool, changed):
     """What it had made of the file of before is of no use once that file is gone: rows go back file by file."""
     for segment in range(2):
@@ -309,6 +312,7 @@ def values_before(lake, changed):
     return values(lake, "tokens")
 
 
+@pytest.mark.slow
 def test_killed_between_the_dates_of_a_file_nothing_is_twice(lake, spool, changed, monkeypatch):
     """A rewrite that dies before its note is made again, whole; its orphans are in no commit."""
     put_segment(spool, step_rows(5))
