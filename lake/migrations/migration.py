@@ -12,6 +12,7 @@ import yaml
 
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.migrations.steps.kinds import step_of
+from ranklake.lake.migrations.steps.repartition import by_date
 from ranklake.lake.migrations.steps.step import MigrationError, Names, Shapes, Step, shape_of, without
 
 _KEYS: Final = {"number": int, "name": str, "table": str, "from": int, "to": int, "digests": dict, "steps": list}
@@ -60,7 +61,7 @@ class Migration:
     @property
     def moves_rows(self) -> bool:
         """Whether rows may come to lie on another date."""
-        return any(step.moves_rows for step in self.steps)
+        return any(step.dated for step in self.steps)
 
     @property
     def drops(self) -> Names:
@@ -79,11 +80,19 @@ class Migration:
 
     def by_day(self, rows: pa.Table, day: date, *, backwards: bool) -> dict[date, pa.Table]:
         """Return rows of a date's file, moved already, by the date that they lie on then."""
-        parts = {day: rows}
-        for step in reversed(self.steps) if backwards else self.steps:
-            if step.moves_rows:
-                parts = step.by_day(rows, day, backwards=backwards)
-        return parts
+        name = self.dated_by(backwards=backwards)
+        return {day: rows} if name is None else by_date(rows, name, day)
+
+    def dated_by(self, *, backwards: bool) -> str | None:
+        """Return the column whose dates rows lie on then, by its name then; None where they stay or it is gone."""
+        moving = [place for place, step in enumerate(self.steps) if step.dated]
+        if not moving:
+            return None
+        place = moving[0] if backwards else moving[-1]
+        names: Names = (self.steps[place].dated[0 if backwards else 1],)
+        for step in reversed(self.steps[:place]) if backwards else self.steps[place + 1 :]:
+            names = step.names_before(names) if backwards else step.names(names)
+        return names[0] if names else None
 
     def forward(self, rows: pa.Table) -> pa.Table:
         """Return rows of the earlier contract as those of the later. Raises an Arrow error if a value does not fit."""
@@ -166,6 +175,11 @@ def hold(migration: Migration, old: Contract, new: Contract) -> None:
     if migration.moves_rows and new.kind != "system":
         what = f"rows of a {new.kind} table lie on the date that they are of, and nowhere else"
         raise MigrationError(what, where=migration.path, mend="only system tables are partitioned anew")
+    try:
+        migration.dated_by(backwards=False)
+    except MigrationError:
+        what = "a step takes away the column that rows lie on the dates of"
+        raise MigrationError(what, where=migration.path, mend="partition by one that stays") from None
     if grain != new.grain:
         what = f"its steps lead to the key {', '.join(grain)} and not to {', '.join(new.grain)}"
         raise MigrationError(what, where=migration.path, mend="add a step: {rekey: [column, …]}")

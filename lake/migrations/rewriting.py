@@ -17,6 +17,7 @@ from ranklake.lake.contracts.model import Contract
 from ranklake.lake.delta.data_file import DataFile
 from ranklake.lake.delta.integrity import reading, refuse_damaged
 from ranklake.lake.delta.parquet import write_partition
+from ranklake.lake.migrations.steps.retype import narrowed
 from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.storage.store import Lake
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 NOTES: Final = "migrating"
 _MEND: Final = "nothing was changed; correct the migration before it is released, or go on with the release of before"
+_MEND_BACK: Final = "nothing was changed; go on with this release, or take those rows out first"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +71,15 @@ def rewrite(task: Rewrite) -> tuple[DataFile, ...]:
     try:
         parts = {day: rows}
         if task.source is None:
-            moved = one.back(rows) if task.backwards else one.forward(rows)
+            moved = narrowed(one.back(rows), task.target) if task.backwards else one.forward(rows)
             parts = one.by_day(moved, day, backwards=task.backwards)
         made = tuple(write_partition(lake, task.target, some, on, task.number) for on, some in parts.items())
     except pa.ArrowException as error:
-        what = f"{one.label} cannot bring its rows along: {str(error).splitlines()[0]}"
-        raise MigrationError(what, where=lake.path("tables", one.table, file["path"]), mend=_MEND) from None
+        what = (
+            f"{one.label} cannot bring its rows {'back' if task.backwards else 'along'}: {str(error).splitlines()[0]}"
+        )
+        mend = _MEND_BACK if task.backwards else _MEND
+        raise MigrationError(what, where=lake.path("tables", one.table, file["path"]), mend=mend) from None
     facts = [{**asdict(found), "partition": found.partition.isoformat()} for found in made]
     lake.put_if_absent(note_of(one, task.file["path"], backwards=task.backwards), json.dumps(facts).encode())
     return made

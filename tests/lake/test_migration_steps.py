@@ -2,8 +2,10 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 from datetime import timedelta
 
+import pyarrow as pa
 import pytest
 from bringing import adds_up, bring
 from changed_contracts import ChangedContracts
@@ -17,8 +19,13 @@ from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.governance.proposals import NotApprovedError
 from ranklake.lake.maintenance.run import upkeep
 from ranklake.lake.migrations import applying, composing, keys, registry, rewriting
-from ranklake.lake.migrations.due import due
+from ranklake.lake.migrations.due import KEY_CPU_S, due
+from ranklake.lake.migrations.migration import Migration
 from ranklake.lake.migrations.proof import verify
+from ranklake.lake.migrations.steps.drop import Drop
+from ranklake.lake.migrations.steps.rename import Rename
+from ranklake.lake.migrations.steps.repartition import Repartition
+from ranklake.lake.migrations.steps.retype import narrowed
 from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.plans.plan import Plan, RefusedPlanError
 from ranklake.lake.plans.workers import InProcess
@@ -207,6 +214,8 @@ def test_a_key_is_changed_where_each_row_has_it_alone(lake, spool, changed):
     paths = files(delta_table(lake, "steps"))["path"].to_pylist()
     path = changed.migrate("steps", rekeys)
     assert "rekey" in path.read_text()
+    (told,) = due(lake)
+    assert (told.files, told.cpu_s) == (0, 20 * KEY_CPU_S)  # keys are read, and nothing is written
     (done,) = apply(lake)
     assert done.rows == 0
     undo(lake)
@@ -270,6 +279,20 @@ def test_an_undo_that_died_before_a_vacuum_takes_no_row_twice(lake, spool, chang
     undo(lake, "quality_results")
     changed.earlier()
     assert read(lake, contract("quality_results")).num_rows == count
+
+
+def test_dates_are_found_under_the_name_that_their_column_has_then():
+    """A column that is renamed after the step, or was before it, dates rows forth and back; one that goes may not."""
+    days = [DAY.date(), DAY.date() + timedelta(days=1)]
+    rows = pa.table({"a": pa.array(days), "b": pa.array(days[::-1])})
+    steps = (Rename("a", "first"), Repartition(by="b", was="first"), Rename("b", "second"))
+    one = Migration(1, "m", "t", 1, 2, "", "", steps, "", "f")
+    moved = one.by_day(one.forward(rows), days[0], backwards=False)
+    assert {day: part["second"].to_pylist() for day, part in moved.items()} == {day: [day] for day in days}
+    back = one.by_day(one.back(one.forward(rows)), days[0], backwards=True)
+    assert {day: part["a"].to_pylist() for day, part in back.items()} == {day: [day] for day in days}
+    with pytest.raises(MigrationError):
+        replace(one, steps=(*steps[:2], Drop("b"))).dated_by(backwards=False)
 
 
 def test_rows_that_ranks_recorded_stay_on_their_date(changed):
@@ -338,3 +361,57 @@ def test_killed_between_the_dates_of_a_file_nothing_is_twice(lake, spool, change
     assert read(lake, contract("quality_results")).num_rows == count
     found = read(lake, contract("quality_results"))
     assert found["date"].to_pylist() == found["partition_date"].to_pylist()
+
+
+@pytest.mark.parametrize("count", [1024, 1023])
+def test_undo_keeps_newer_whole_numbers_or_refuses(lake, spool, changed, count):
+    """Rows that came since are converted back as they were; where that is no whole number, nothing changes."""
+    put_segment(spool, step_rows(5))
+    bring(lake, spool)
+
+    def change(facts):
+        next(one for one in facts["columns"] if one["name"] == "tokens").update(unit="{half}")
+
+    path = changed.migrate("steps", change, factor=2)
+    apply(lake)
+    rows = step_rows(5, segment=1)
+    rows = rows.set_column(rows.column_names.index("tokens"), "tokens", pa.array([count] * 5, pa.int64()))
+    put_segment(spool, rows, rows_before=5)
+    bring(lake, spool)
+    assert values(lake, "tokens") == [2048] * 5 + [count] * 5
+    assert path.exists()
+    if count % 2:
+        with pytest.raises(MigrationError, match="rows back: 5 of 5 values of tokens are no whole number of tokens"):
+            undo(lake)
+        assert values(lake, "tokens") == [2048] * 5 + [count] * 5
+    else:
+        undo(lake)
+        changed.earlier()
+        assert values(lake, "tokens") == [1024] * 5 + [count // 2] * 5
+
+
+@pytest.mark.parametrize(
+    ("wide", "narrow", "fits", "does_not"),
+    [
+        (pa.float64(), "float32", [0.1, None, float("inf"), float("nan")], [1e300]),
+        (pa.timestamp("us", tz="UTC"), "date", [DAY, None], [DAY + timedelta(hours=1)]),
+    ],
+)
+def test_a_value_that_only_the_wide_type_has_does_not_go_back(wide, narrow, fits, does_not):
+    """Arrow would cast it without a word."""
+    target = replace(contract("steps"), columns=(replace(contract("steps").columns[-1], name="a", type=narrow),))
+    assert narrowed(pa.table({"a": pa.array(fits, wide)}), target)["a"].null_count == 1
+    with pytest.raises(pa.ArrowInvalid, match="1 of 1 values of a are no"):
+        narrowed(pa.table({"a": pa.array(does_not, wide)}), target)
+
+
+def test_an_expression_that_its_column_would_round_is_refused(lake, spool, changed):
+    """What comes back is computed of what is stored, and no more of it."""
+
+    def change(facts):
+        retire(facts, "tokens")
+        bring_in(facts, 901, "amount", "float32")
+
+    step = {"split": "tokens", "into": {"amount": "tokens * 1.5"}, "back": "amount / 1.5"}
+    changed.migrate("steps", change, [step])
+    assert any("amount is float, and its expression gives double" in one for one in registry.problems({}))

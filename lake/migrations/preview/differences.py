@@ -130,7 +130,8 @@ def _differing(one: pa.ChunkedArray, other: pa.ChunkedArray) -> "np.ndarray[tupl
         apart = ~(np.isclose(a, b, rtol=NEAR, atol=0, equal_nan=True))
     else:
         apart = np.array([a != b for a, b in zip(one.to_pylist(), other.to_pylist(), strict=True)], bool)
-    return np.where(nulls[0] | nulls[1], nulls[0] != nulls[1], apart)
+    found: np.ndarray[tuple[int], np.dtype[np.bool_]] = np.where(nulls[0] | nulls[1], nulls[0] != nulls[1], apart)
+    return found
 
 
 def _is_number(type_: pa.DataType) -> bool:

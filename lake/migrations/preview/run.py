@@ -5,17 +5,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow.compute as pc
-
-from ranklake.lake.delta.commit import files
-from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.migrations.composing import Work
 from ranklake.lake.migrations.due import due
 from ranklake.lake.migrations.preview.clone import clone
 from ranklake.lake.migrations.preview.differences import RollupDifference, compare
 from ranklake.lake.migrations.preview.scratch import scratch
+from ranklake.lake.migrations.preview.tables import TableDifference, table_difference
 from ranklake.lake.migrations.preview.verdicts import CheckDifference, differing, standing
-from ranklake.lake.migrations.registry import contract_at
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.due import changed_inputs, due_days
@@ -33,35 +29,6 @@ if TYPE_CHECKING:
 
 Judge = Callable[["Lake", Sequence[str]], Iterable[Mapping[str, Any]]]
 """Checks some tables of a lake; returns rows of ``quality_results``."""
-
-
-@dataclass(frozen=True, slots=True)
-class TableDifference:
-    """What became of a table.
-
-    Attributes
-    ----------
-    migrations
-        Labels of those that were tried on it.
-    version_before, version_after
-        Of its contract.
-    rows_before, rows_after, files_before, files_after, bytes_before, bytes_after
-        As its log says.
-    columns
-        What became of columns, a clause each.
-    """
-
-    table: str
-    migrations: tuple[str, ...]
-    version_before: int
-    version_after: int
-    rows_before: int
-    rows_after: int
-    files_before: int
-    files_after: int
-    bytes_before: int
-    bytes_after: int
-    columns: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +91,9 @@ def preview(
         stale = _stale(copy, rollups)
         for one in wanted:
             _apply(copy, one, progress)
-        tables = tuple(_table(lake, copy, name, wanted) for name in dict.fromkeys(one.table for one in wanted))
+        tables = tuple(
+            table_difference(lake, copy, name, wanted) for name in dict.fromkeys(one.table for one in wanted)
+        )
         figures = tuple(_rolled_up(lake, copy, one, stale=one.name in stale) for one in rollups)
         judged = [one for one in needed if copy.contract(one).kind in {"fact", "derived"}]
         affected = {one.table for one in wanted} | {one.name for one in figures if not one.error}
@@ -182,47 +151,3 @@ def _rolled_up(lake: "Lake", copy: "Lake", one: "Rollup", *, stale: bool) -> Rol
             found.error = "files that it reads are damaged"
         compare(lake, copy, one.contract, found)
     return found
-
-
-def _table(lake: "Lake", copy: "Lake", name: str, wanted: "Sequence[Migration]") -> TableDifference:
-    mine = [one for one in wanted if one.table == name]
-    first, last = mine[0].from_version, mine[-1].to_version
-    sizes = [_size(delta_table(one, name)) for one in (lake, copy)]
-    (files_before, rows_before, bytes_before), (files_after, rows_after, bytes_after) = sizes
-    return TableDifference(
-        name,
-        tuple(one.label for one in mine),
-        first,
-        last,
-        rows_before,
-        rows_after,
-        files_before,
-        files_after,
-        bytes_before,
-        bytes_after,
-        tuple(_columns(name, first, last)),
-    )
-
-
-def _size(handle: Any) -> tuple[int, int, int]:  # noqa: ANN401 - a table's handle, or None
-    live = None if handle is None else files(handle)
-    if live is None:
-        return 0, 0, 0
-    rows, size = (int(pc.sum(live[name]).as_py() or 0) for name in ("num_records", "size_bytes"))
-    return live.num_rows, rows, size
-
-
-def _columns(table: str, first: int, last: int) -> Iterable[str]:
-    old, new = ({one.id: one for one in contract_at(table, version).columns} for version in (first, last))
-    for id_ in sorted(old.keys() | new.keys()):
-        before, after = old.get(id_), new.get(id_)
-        if after is None and before is not None:
-            yield f"{before.name} goes"
-        elif before is None and after is not None:
-            yield f"{after.name} comes, {after.type}" + (f" in {after.unit}" if after.unit else "")
-        elif before is not None and after is not None:
-            pairs = [("", before.name, after.name), ("type ", before.type, after.type)]
-            pairs.append(("unit ", str(before.unit), str(after.unit)))
-            said = [f"{what}{a} becomes {b}" for what, a, b in pairs if a != b]
-            if said:
-                yield (f"{before.name}: " if before.name == after.name else "") + ", ".join(said)

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.contracts.model import FLOATS
+from ranklake.lake.migrations.steps.retype import narrow_to
 from ranklake.lake.migrations.steps.step import (
     ColumnStep,
     MigrationError,
@@ -54,7 +55,7 @@ class Convert(ColumnStep):
         return swapped(after, self.to, self.column)
 
     def rows(self, rows: pa.Table) -> pa.Table:
-        """Convert the values; whole numbers that grow out of their type raise."""
+        """Convert the values; numbers that grow out of their type raise."""
         return renamed(replaced(rows, self.column, self.converted), self.column, self.to)
 
     def converted(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -62,19 +63,23 @@ class Convert(ColumnStep):
         if pa.types.is_integer(values.type):
             grown = pc.multiply_checked(values.cast(pa.int64()), int(self.factor))
             return pc.add_checked(grown, int(self.offset)).cast(values.type)
-        wide = values.cast(pa.float64())
-        return pc.add(pc.multiply(wide, self.factor), self.offset).cast(values.type)
+        wide = pc.add(pc.multiply(values.cast(pa.float64()), self.factor), self.offset)
+        return narrow_to(wide, values.type, self.column)
 
     def undone(self, rows: pa.Table) -> pa.Table:
-        """Convert the values back."""
+        """Convert the values back; whole numbers that would not be whole then raise."""
         return renamed(replaced(rows, self.to, self._back), self.to, self.column)
 
     def _back(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
         if pa.types.is_integer(values.type):
             shrunk = pc.subtract_checked(values.cast(pa.int64()), int(self.offset))
-            return pc.divide_checked(shrunk, int(self.factor)).cast(values.type)
+            found = pc.divide_checked(shrunk, int(self.factor))
+            if uneven := pc.sum(pc.not_equal(pc.multiply(found, int(self.factor)), shrunk)).as_py():
+                what = f"{uneven} of {len(values)} values of {self.to} are no whole number of {self.column}"
+                raise pa.ArrowInvalid(what)
+            return found.cast(values.type)
         wide = pc.subtract(values.cast(pa.float64()), self.offset)
-        return pc.divide(wide, self.factor).cast(values.type)
+        return narrow_to(pc.divide(wide, self.factor), values.type, self.to)
 
     @property
     def text(self) -> str:

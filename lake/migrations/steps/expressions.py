@@ -1,11 +1,15 @@
 """Columns computed from others by SQL expressions, a row at a time."""
 
 import re
-from typing import Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from ranklake.lake.migrations.steps.step import MigrationError
+
+if TYPE_CHECKING:
+    from ranklake.lake.query.engine import DataFrame
 
 Expressions = tuple[tuple[str, str], ...]
 """Name of a column, and the expression that it is; DataFusion's SQL."""
@@ -24,13 +28,30 @@ def computed(rows: pa.Table, names: tuple[str, ...], expressions: Expressions) -
 
     Raises `pyarrow.ArrowInvalid` where an expression fails on a value, and `MigrationError` where it is none of a row.
     """
-    from ranklake.lake.query.engine import engine  # heavy, and few migrations compute anything
-
     if not rows.num_rows:
         return [pa.chunked_array([pa.nulls(0)]) for _ in expressions]
-    columns = {name: _column(rows, name) for name in names}
+    frame = _planned(pa.table({name: _column(rows, name) for name in names}), expressions)
+    try:
+        batches = frame.collect()
+    except Exception as error:  # noqa: BLE001 - DataFusion raises nothing narrower
+        raise pa.ArrowInvalid(_VALUE.sub("'…'", _said(error))) from None
+    found = pa.Table.from_batches(batches)
+    if found.num_rows != rows.num_rows:
+        raise pa.ArrowInvalid("an expression gives another number of rows")
+    return [values.cast(pa.string()) if pa.types.is_string_view(values.type) else values for values in found.columns]
+
+
+def types_of(columns: Mapping[str, pa.DataType], expressions: Expressions) -> list[pa.DataType]:
+    """Return the types of expressions over some columns. Raises `MigrationError` where one is none of a row."""
+    return list(_planned(pa.schema(list(columns.items())).empty_table(), expressions).schema().types)
+
+
+def _planned(rows: pa.Table, expressions: Expressions) -> "DataFrame":
+    from ranklake.lake.query.engine import engine  # heavy, and few migrations compute anything
+
     ctx = engine(1)
-    ctx.register_record_batches("rows", [pa.table(columns).to_batches()])
+    batches = rows.to_batches() or [pa.RecordBatch.from_pylist([], schema=rows.schema)]
+    ctx.register_record_batches("rows", [batches])
     chosen = ", ".join(f'({text}) AS "{place}"' for place, (_, text) in enumerate(expressions))
     try:
         frame = ctx.sql(f"SELECT {chosen} FROM rows")  # noqa: S608 - a released migration's own text
@@ -40,14 +61,7 @@ def computed(rows: pa.Table, names: tuple[str, ...], expressions: Expressions) -
     if not all(map(_PLAIN.match, plan.splitlines())) or any(_FICKLE.search(text) for _, text in expressions):
         what = "an expression looks at more than its row"
         raise MigrationError(what, mend="leave away aggregates, windows, subqueries, and what differs each time")
-    try:
-        batches = frame.collect()
-    except Exception as error:  # noqa: BLE001 - likewise
-        raise pa.ArrowInvalid(_VALUE.sub("'…'", _said(error))) from None
-    found = pa.Table.from_batches(batches)
-    if found.num_rows != rows.num_rows:
-        raise pa.ArrowInvalid("an expression gives another number of rows")
-    return [values.cast(pa.string()) if pa.types.is_string_view(values.type) else values for values in found.columns]
+    return frame
 
 
 def _column(rows: pa.Table, name: str) -> pa.ChunkedArray:

@@ -17,36 +17,28 @@ class Repartition(Step):
     Attributes
     ----------
     by, was
-        Columns whose dates rows lie on after the step, and before it.
+        Columns, under their names at this step, whose dates rows lie on after the step, and before it.
     """
 
     by: str
     was: str
 
     @property
-    def moves_rows(self) -> bool:
-        """It does."""
-        return True
+    def dated(self) -> Names:
+        """Both columns."""
+        return (self.was, self.by)
 
     def shapes(self, before: Shapes, after: Mapping[str, Shape]) -> Shapes:
         """Look whether both columns are there, and have dates."""
-        for name, shapes in ((self.was, before), (self.by, after)):
-            if (found := there(self, name, shapes)).type not in {"timestamp", "date"}:
+        del after
+        for name in self.dated:
+            if (found := there(self, name, before)).type not in {"timestamp", "date"}:
                 raise MigrationError(f"{self.text}: {name} is {found.type}", mend="name a column that has dates")
         return before
 
     def grain(self, before: Names) -> Names:
         """Leave the key."""
         return before
-
-    def by_day(self, rows: pa.Table, day: date, *, backwards: bool) -> dict[date, pa.Table]:
-        """Return the rows by date."""
-        name = self.was if backwards else self.by
-        if name not in rows.column_names:
-            return {day: rows}
-        days = rows[name].cast(pa.timestamp("us", tz="UTC")).cast(pa.date32()).fill_null(day)
-        every = sorted(days.unique().to_pylist())
-        return {on: rows.filter(pc.equal(days, pa.scalar(on, pa.date32()))) for on in every}
 
     @property
     def touched(self) -> frozenset[str]:
@@ -62,3 +54,12 @@ class Repartition(Step):
     def text(self) -> str:
         """The step for people."""
         return f"put each row on the date of {self.by} in place of {self.was}"
+
+
+def by_date(rows: pa.Table, name: str, day: date) -> dict[date, pa.Table]:
+    """Return rows by the UTC date of a column; those that have none are of `day`."""
+    if name not in rows.column_names:
+        return {day: rows}
+    days = rows[name].cast(pa.timestamp("us", tz="UTC")).cast(pa.date32()).fill_null(day)
+    every = sorted(days.unique().to_pylist())
+    return {on: rows.filter(pc.equal(days, pa.scalar(on, pa.date32()))) for on in every}

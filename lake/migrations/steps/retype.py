@@ -2,17 +2,24 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ranklake.lake.contracts.arrow import ARROW_TYPES
 from ranklake.lake.contracts.diff import WIDER
+from ranklake.lake.contracts.model import Contract
 from ranklake.lake.migrations.steps.step import ColumnStep, MigrationError, Shape, Shapes, moved, replaced
+
+NARROW: Final = (pa.float32(), pa.date32())
+"""Types that Arrow casts to without a word about what is lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retype(ColumnStep):
-    """A wider type for the same values. Undone it stays wide: whoever writes the narrower contract casts."""
+    """A wider type for the same values. Undone it stays wide until `narrowed` gives it the type of before."""
 
     to: str
 
@@ -39,3 +46,29 @@ class Retype(ColumnStep):
     def text(self) -> str:
         """The step for people."""
         return f"retype {self.column} to {self.to}"
+
+
+def narrowed(rows: pa.Table, target: Contract) -> pa.Table:
+    """Return rows under the types of an earlier contract, which may be narrower.
+
+    Raises `pyarrow.ArrowInvalid` for numbers and moments that the narrow type has not; rounding is what float32 means.
+    """
+    for column in target.columns:
+        meant = ARROW_TYPES[column.type]
+        if column.name in rows.column_names and meant in NARROW:
+            rows = replaced(rows, column.name, partial(narrow_to, to=meant, name=column.name))
+    return rows
+
+
+def narrow_to(values: pa.ChunkedArray, to: pa.DataType, name: str) -> pa.ChunkedArray:
+    """Return values of a column under one of `NARROW`. Raises `pyarrow.ArrowInvalid`, as `narrowed` does."""
+    found = values.cast(to)
+    if values.type == to:
+        return found
+    if to == pa.float32():
+        lost = pc.and_(pc.is_finite(values), pc.invert(pc.is_finite(found)))
+    else:
+        lost = pc.not_equal(found.cast(values.type), values)
+    if count := pc.sum(lost).as_py():
+        raise pa.ArrowInvalid(f"{count} of {len(values)} values of {name} are no {to}")
+    return found

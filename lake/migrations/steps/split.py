@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from ranklake.lake.migrations.steps.expressions import Expressions, computed
+from ranklake.lake.contracts.arrow import ARROW_TYPES
+from ranklake.lake.migrations.steps.expressions import Expressions, computed, types_of
+from ranklake.lake.migrations.steps.retype import NARROW
 from ranklake.lake.migrations.steps.step import MigrationError, Names, Shape, Shapes, Step, there, without
 
 
@@ -54,7 +56,21 @@ class Computed(Step):
             left[name] = after[name]
         if self.comes_back and {name for name, _ in self.comes_back} != set(self.sources):
             raise MigrationError(f"{self.text}: back is not of {', '.join(self.sources)}", mend="name each once")
+        if self.comes_back:
+            self._refuse_rounding(before, after)
         return left
+
+    def _refuse_rounding(self, before: Shapes, after: Mapping[str, Shape]) -> None:
+        """Raise `MigrationError` where values are computed that the column would round without a word.
+
+        What comes back would be held against what was computed, and not against what was stored.
+        """
+        types = types_of({name: ARROW_TYPES[before[name].type] for name in self.sources}, self.made)
+        for (name, _), found in zip(self.made, types, strict=True):
+            meant = ARROW_TYPES[after[name].type]
+            if meant in NARROW and found != meant:
+                mend = f"cast it there: CAST(… AS {'REAL' if meant == pa.float32() else 'DATE'})"
+                raise MigrationError(f"{self.text}: {name} is {meant}, and its expression gives {found}", mend=mend)
 
     def names(self, before: Names) -> Names:
         """Refuse to take a column of the key away."""

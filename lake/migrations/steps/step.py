@@ -13,8 +13,6 @@ import pyarrow as pa
 from ranklake.errors import RanklakeError, did_you_mean
 
 if TYPE_CHECKING:
-    from datetime import date
-
     from ranklake.lake.contracts.model import Column
 
 
@@ -63,9 +61,9 @@ class Step(ABC):
         return ()
 
     @property
-    def moves_rows(self) -> bool:
-        """Whether rows may come to lie on another date."""
-        return False
+    def dated(self) -> Names:
+        """Columns whose dates rows lie on before the step, and after it; nothing where they stay."""
+        return ()
 
     @property
     def rekeys(self) -> bool:
@@ -122,11 +120,6 @@ class Step(ABC):
     def undone(self, rows: pa.Table) -> pa.Table:
         """Return rows as they were before the step, as far as they can be. Raises an Arrow error."""
         return rows
-
-    def by_day(self, rows: pa.Table, day: "date", *, backwards: bool) -> "dict[date, pa.Table]":
-        """Return rows of a file of a date, after the step or undone, by the date that they lie on then."""
-        del backwards
-        return {day: rows}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from ranklake.views.words import counted
 
 if TYPE_CHECKING:
     from ranklake.lake.migrations.preview.differences import RollupDifference
-    from ranklake.lake.migrations.preview.run import Preview, TableDifference
+    from ranklake.lake.migrations.preview.run import Preview
+    from ranklake.lake.migrations.preview.tables import TableDifference
 
 
 def preview_lines(found: "Preview") -> Iterator[str]:

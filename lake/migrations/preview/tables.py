@@ -1,0 +1,89 @@
+"""What sets a table of a clone apart, once it is migrated: rows, files, bytes, columns."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.compute as pc
+
+from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.migrations.registry import contract_at
+
+if TYPE_CHECKING:
+    from ranklake.lake.migrations.migration import Migration
+    from ranklake.lake.storage.store import Lake
+
+
+@dataclass(frozen=True, slots=True)
+class TableDifference:
+    """What became of a table.
+
+    Attributes
+    ----------
+    migrations
+        Labels of those that were tried on it.
+    version_before, version_after
+        Of its contract.
+    rows_before, rows_after, files_before, files_after, bytes_before, bytes_after
+        As its log says.
+    columns
+        What became of columns, a clause each.
+    """
+
+    table: str
+    migrations: tuple[str, ...]
+    version_before: int
+    version_after: int
+    rows_before: int
+    rows_after: int
+    files_before: int
+    files_after: int
+    bytes_before: int
+    bytes_after: int
+    columns: tuple[str, ...]
+
+
+def table_difference(lake: "Lake", copy: "Lake", name: str, wanted: "Sequence[Migration]") -> TableDifference:
+    """Return what migrations made of a table of a lake, in a copy of it."""
+    mine = [one for one in wanted if one.table == name]
+    first, last = mine[0].from_version, mine[-1].to_version
+    sizes = [_size(delta_table(one, name)) for one in (lake, copy)]
+    (files_before, rows_before, bytes_before), (files_after, rows_after, bytes_after) = sizes
+    return TableDifference(
+        name,
+        tuple(one.label for one in mine),
+        first,
+        last,
+        rows_before,
+        rows_after,
+        files_before,
+        files_after,
+        bytes_before,
+        bytes_after,
+        tuple(_columns(name, first, last)),
+    )
+
+
+def _size(handle: Any) -> tuple[int, int, int]:  # noqa: ANN401 - a table's handle, or None
+    live = None if handle is None else files(handle)
+    if live is None:
+        return 0, 0, 0
+    rows, size = (int(pc.sum(live[name]).as_py() or 0) for name in ("num_records", "size_bytes"))
+    return live.num_rows, rows, size
+
+
+def _columns(table: str, first: int, last: int) -> Iterable[str]:
+    old, new = ({one.id: one for one in contract_at(table, version).columns} for version in (first, last))
+    for id_ in sorted(old.keys() | new.keys()):
+        before, after = old.get(id_), new.get(id_)
+        if after is None and before is not None:
+            yield f"{before.name} goes"
+        elif before is None and after is not None:
+            yield f"{after.name} comes, {after.type}" + (f" in {after.unit}" if after.unit else "")
+        elif before is not None and after is not None:
+            pairs = [("", before.name, after.name), ("type ", before.type, after.type)]
+            pairs.append(("unit ", str(before.unit), str(after.unit)))
+            said = [f"{what}{a} becomes {b}" for what, a, b in pairs if a != b]
+            if said:
+                yield (f"{before.name}: " if before.name == after.name else "") + ", ".join(said)
