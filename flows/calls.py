@@ -12,6 +12,7 @@ from typing import Any
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
 from ranklake.lake.catalog.refresh import refresh
+from ranklake.lake.contracts.model import ALARMS
 from ranklake.lake.delta.integrity import Damage, DamagedFileError
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.maintenance.run import upkeep
@@ -33,7 +34,7 @@ class ChecksFailedError(RanklakeError):
     exit_code = 1
 
     def __init__(self, done: dict[str, Any], summary: dict[str, Any]) -> None:
-        told = [one for one in (*summary["unsound"], *summary["standing"]) if one["severity"] == "error"]
+        told = [one for one in (*summary["unsound"], *summary["standing"]) if one["severity"] in ALARMS]
         first = "; ".join(f"{one['table']} {one['partition_date']} {one['check_id']}" for one in told[:3])
         more = f" and {len(told) - 3} more" if len(told) > 3 else ""  # noqa: PLR2004 - as many as are named
         mend = "ranklake check shows them; rows and results are in the tables rejects and quality_results"

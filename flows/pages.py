@@ -110,7 +110,7 @@ def _ingest(done: Done, links: Links) -> Iterable[str]:
 
 
 def _check(done: Done, links: Links) -> Iterable[str]:
-    yield "**passed**" if done["passed"] else "**failed**: a check of severity error failed"
+    yield "**passed**" if done["passed"] else "**failed**: a check of severity error or critical failed"
     changed = f"{counted(done['partitions'], 'partition')} checked, {done['unchanged']:,} unchanged"
     yield f"{changed}; {counted(done['quarantined_rows'], 'row')} moved to the table `rejects`"
     if done["checks"]:

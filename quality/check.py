@@ -1,5 +1,6 @@
 """Checks of new partitions: scan, take out what must not stay, write down what was found."""
 
+import json
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +26,8 @@ from ranklake.quality.forms import FORMS
 from ranklake.quality.results import RESULTS, CheckReport, CheckResult, Standing, standing
 from ranklake.quality.scan import Partition, Tally
 from ranklake.quality.suite import Expectation, Suite, compile_suite
+from ranklake.quality.watching import judge_watched
+from ranklake.quality.neighbours import Neighbours
 from ranklake.quality.tasks import ScanTask, expected_cpu_s, fitting_rows, scan_partition
 
 if TYPE_CHECKING:
@@ -170,6 +173,7 @@ class _Run:
     ) -> None:
         self.lake, self.name, self.when, self._crew = lake, name, when, crew
         self._done, self._total, self._progress = 0, total, progress
+        self._neighbours = Neighbours(lake, when)
 
     def check(self, some: Sequence[_Work]) -> list[CheckResult]:
         """Scan the partitions of tables, and commit what came of each; return the results."""
@@ -209,8 +213,10 @@ class _Run:
             raise
 
     def _concluded(self, work: _Work, found: list[tuple[Partition, list[Tally]]]) -> list[CheckResult]:
-        """Take failing rows out of a table and commit the results; return them."""
+        """Judge partitions as wholes, take failing rows out of the table and commit the results; return them."""
         table = work.contract.table
+        for part, tallies in sorted(found, key=lambda one: one[0].day):
+            judge_watched(work.contract, work.suite, part, tallies, self._neighbours)
         dirty = [(part, tallies) for part, tallies in found if _must_lose_rows(work.suite, tallies)]
         moved = self._take_out(work, dirty)
         told = {result.partition_date for result in moved}
@@ -259,6 +265,7 @@ class _Run:
             "gx_version": gx_version(),
             "files_sha256": files_digest(paths),
             "ts": self.when,
+            "contract_version": suite.version,
         }
         return [
             _result(one, tally, 0 if taken is None or not one.quarantines else taken.reasons[one.reason], facts)
@@ -286,6 +293,9 @@ def _result(one: Expectation, tally: Tally, moved: int, facts: dict[str, Any]) -
         observed=", ".join(tally.seen) or None,
         message=message,
         quarantined_rows=moved,
+        expected=(tally.expected or one.expected) if known else None,
+        measured=None if tally.measured is None else json.dumps(tally.measured),
+        duration_s=tally.seconds,
     )
 
 
@@ -294,6 +304,8 @@ def _status(one: Expectation, tally: Tally) -> tuple[str, str | None]:
         return "skipped", "the table has no such column yet"
     if tally.error:
         return "errored", tally.error
+    if tally.unknown:
+        return "skipped", tally.unknown
     if not tally.checked and not FORMS[one.check.kind].judges_nothing:
         return "skipped", "there was no value to judge"
     if kind_of(one.check).level == "share":

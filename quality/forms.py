@@ -122,7 +122,14 @@ _NOT_NULL: Final = "ExpectColumnValuesToNotBeNull"
 _LENGTHS: Final = "ExpectColumnValueLengthsToBeBetween"
 _ORDER: Final = "ExpectColumnPairValuesAToBeGreaterThanB"
 
-FORMS: Final[Mapping[str, Form]] = {name: Form() for name in KINDS} | {
+def _own(name: str) -> Form:
+    """Return the form of a kind that Great Expectations has no word for: the name that a custom expectation would have."""
+    return Form("Expect" + "".join(word.capitalize() for word in name.split("_")), judges_nothing=True)
+
+
+FORMS: Final[Mapping[str, Form]] = {
+    name: _own(name) if kind.level == "watch" else Form() for name, kind in KINDS.items()
+} | {
     "not_null": Form(_NOT_NULL, _about, _raw, looks.not_null, compares=False),
     "fill_ratio": Form(_NOT_NULL, _about, _raw, looks.not_null),
     "between": Form("ExpectColumnValuesToBeBetween", _range, _raw, looks.between, shows=True),
@@ -135,6 +142,7 @@ FORMS: Final[Mapping[str, Form]] = {name: Form() for name in KINDS} | {
     "dated": Form(clear=looks.dated),
     "metric_range": Form(clear=looks.metric_range),
     "unique": Form("ExpectCompoundColumnsToBeUnique"),
+    "duplicates": Form("ExpectCompoundColumnsToBeUnique"),
     "row_count": Form("ExpectTableRowCountToBeBetween", judges_nothing=True),
 }
 """Kinds that Great Expectations has a word for, or that a look at a column can clear; the others as `Form` has it."""

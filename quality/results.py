@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.contracts.load import contract
+from ranklake.lake.contracts.model import ALARMS
 from ranklake.lake.delta.read import read
 
 if TYPE_CHECKING:
@@ -41,6 +42,14 @@ class CheckResult:
         Rows that were taken out for it. A row that breaks several checks is taken out for the first.
     files_sha256
         `files_digest` of the partition's files as the check left them.
+    expected
+        What was expected, in words; None where nothing was judged.
+    measured
+        Figures of the partition, as JSON, that checks of later partitions compare with; None for most kinds.
+    duration_s
+        Time of the partition's scan, for all its checks together; None if unknown.
+    contract_version
+        Version of the contract that it was checked against; None for results of before.
     """
 
     check_run: str
@@ -62,6 +71,10 @@ class CheckResult:
     gx_version: str
     files_sha256: str
     ts: datetime
+    expected: str | None = None
+    measured: str | None = None
+    duration_s: float | None = None
+    contract_version: int | None = None
 
     @property
     def unsound(self) -> bool:
@@ -70,8 +83,8 @@ class CheckResult:
 
     @property
     def alarming(self) -> bool:
-        """Whether it should fail the command: unsound, and no mere warning."""
-        return self.unsound and self.severity == "error"
+        """Whether it should fail the command: unsound, and of an alarming severity."""
+        return self.unsound and self.severity in ALARMS
 
     def row(self) -> dict[str, Any]:
         """Return the row of ``quality_results``."""
@@ -105,7 +118,7 @@ class CheckReport:
 
     @property
     def passed(self) -> bool:
-        """True unless a check of severity error failed or errored, now or on what has not changed since."""
+        """True unless a check of severity error or critical failed or errored, now or on what has not changed since."""
         return not any(result.alarming for result in (*self.results, *self.standing))
 
     @property

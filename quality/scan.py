@@ -7,7 +7,8 @@ each value, it is not asked what a column's extremes already tell.
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import date
-from typing import TYPE_CHECKING, Final
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,9 +22,10 @@ from ranklake.quality.forms import clear
 from ranklake.quality.frame import frame
 from ranklake.quality.keys import Hashes, repeated
 from ranklake.quality.screen import Screen
+from ranklake.quality.watching import watch, watched_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ranklake.lake.contracts.model import Check, Contract
     from ranklake.lake.storage.store import Lake
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 BATCH_ROWS: Final = 500_000  # of 40 columns these take about 400 MB on their way through pandas
 _SHOWN: Final = 3
+_KEYED: Final = ("unique", "duplicates")
 
 
 @dataclass(slots=True)
@@ -51,6 +54,12 @@ class Tally:
         Why it could not be computed; empty if it could.
     absent
         The table does not have a column of it yet.
+    parts
+        What a watch summed up of each batch, until it is judged.
+    expected, measured, unknown
+        What a watch expected, measured, or why it could say nothing (`ranklake.lake.contracts.checks.kind.Finding`).
+    seconds
+        Time that the scan of the partition took.
     """
 
     checked: int = 0
@@ -58,6 +67,11 @@ class Tally:
     seen: list[str] = field(default_factory=list)
     error: str = ""
     absent: bool = False
+    parts: list[Any] = field(default_factory=list)
+    expected: str = ""
+    measured: "Mapping[str, float] | None" = None
+    unknown: str = ""
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +114,16 @@ def scan(
     tallies = [Tally(absent=any(name not in contract for name in one.check.columns)) for one in suite.expectations]
     there = [(one, tally) for one, tally in zip(suite.expectations, tallies, strict=True) if not tally.absent]
     judged = [pair for pair in there if pair[0].per_row]
-    columns = [name for name in contract.names if any(name in one.check.columns for one, _ in there)]
+    unread = [pair for pair in there if pair[0].per_row or pair[0].watch is not None]
+    watched = [(one, tally, watched_columns(contract, one)) for one, tally in there if one.watch is not None]
+    read = {name for one, _ in there for name in one.check.columns}.union(*(names for _, _, names in watched))
+    columns = [name for name in contract.names if name in read]
+    begun = perf_counter()
     with ExitStack() as held:
         keys = {
             one.check.id: held.enter_context(Hashes(_key(contract, one.check), part.rows))
             for one, _ in there
-            if one.check.kind == "unique"
+            if one.check.kind in _KEYED
         }
         whole = not columns
         try:
@@ -113,6 +131,7 @@ def scan(
             for rows in batches if columns else ():
                 for hashes in keys.values():
                     hashes.add(rows)
+                watch(rows, watched)
                 first, rest = rows.slice(0, judged_rows), rows.slice(judged_rows)
                 judged_rows -= first.num_rows
                 for classified in (False, True):
@@ -122,14 +141,16 @@ def scan(
                     _add(contract, suite, rest, doubtful, judge, classified=classified)
             whole = True
         except DamagedFileError as error:
-            for _, tally in judged:
+            for _, tally in unread:
                 tally.error = f"a data file cannot be read: {error}"
         except (OSError, pa.ArrowException) as error:  # no text of theirs: it may quote a value
-            for _, tally in judged:
+            for _, tally in unread:
                 tally.error = f"a data file cannot be read ({type(error).__name__})"
         for one, tally in there:
-            if not one.per_row:
+            if not one.per_row and one.watch is None:
                 _whole(lake, contract, part, one, tally, keys.get(one.check.id) if whole else None)
+    for tally in tallies:
+        tally.seconds = perf_counter() - begun
     return tallies
 
 
@@ -211,3 +232,8 @@ def _whole(
         tally.checked, tally.failed = repeated(lake, contract, part.files, check.columns)
     except Exception as error:  # noqa: BLE001 - the query engine has no error class of its own; no text: it may quote a key
         tally.error = f"could not be computed ({type(error).__name__})"
+        return
+    if check.kind == "duplicates" and tally.checked:
+        tally.seen = [f"{tally.failed:,} of {tally.checked:,} rows"]
+        if tally.failed <= float(check.max or 0) * tally.checked:
+            tally.failed = 0

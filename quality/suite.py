@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from ranklake.lake.contracts.checks.implied import implied, ranges_of
-from ranklake.lake.contracts.checks.registry import kind_of, wrong
+from ranklake.lake.contracts.checks.registry import kind_of, promise, wrong
 from ranklake.quality.forms import FORMS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ranklake.lake.contracts.checks.kind import Ranges
+    from ranklake.lake.contracts.checks.kind import Ranges, Watch
     from ranklake.lake.contracts.model import Check, Contract, Metric
 
 
@@ -48,12 +48,23 @@ class Expectation:
     @property
     def per_row(self) -> bool:
         """Whether Great Expectations judges it row by row; else it is about the whole partition."""
-        return kind_of(self.check).level != "table"
+        return kind_of(self.check).level not in {"table", "watch"}
+
+    @property
+    def watch(self) -> "Watch | None":
+        """How its kind judges partitions as wholes, if it does."""
+        return kind_of(self.check).watch
 
     @property
     def about(self) -> str | None:
         """The column, several joined by commas, None for the table."""
         return ",".join(self.check.columns) or None
+
+    @property
+    def expected(self) -> str:
+        """What is expected, in words; without a value of it."""
+        level = kind_of(self.check).level
+        return f"no row: {self.wrong}" if level == "row" else f"not: {promise(self.check)}"
 
     @property
     def wrong(self) -> str:
@@ -76,12 +87,15 @@ class Suite:
         Table, contract version and a digest of all that is expected: when it changes, partitions are checked anew.
     ranges
         Valid range of each metric of the long table; empty for others.
+    version
+        Of the contract.
     """
 
     table: str
     name: str
     expectations: tuple[Expectation, ...]
     ranges: "Ranges" = field(default_factory=dict)
+    version: int | None = None
 
 
 def compile_suite(contract: "Contract", metrics: "Mapping[str, Metric]") -> Suite:
@@ -91,11 +105,11 @@ def compile_suite(contract: "Contract", metrics: "Mapping[str, Metric]") -> Suit
     expectations = tuple(_expectation(contract, check) for check in checks)
     facts = [[asdict(one) for one in expectations], sorted(ranges.items())]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
-    return Suite(contract.table, f"{contract.table} v{contract.version} {digest}", expectations, ranges)
+    return Suite(contract.table, f"{contract.table} v{contract.version} {digest}", expectations, ranges, contract.version)
 
 
 def _expectation(contract: "Contract", check: "Check") -> Expectation:
-    columns = [contract.column(name) for name in check.columns]
+    columns = [contract.column(name) for name in (*check.columns, *check.by)]
     classified = any(column.class_ != "operational" for column in columns)
     form = FORMS[check.kind]
     numeric = form.shows and all(column.is_number or column.type == "timestamp" for column in columns)

@@ -36,8 +36,8 @@ def checks(
         about = (column,) if column is not None else tuple(facts.get("columns", ()))
         if kind.pair and len(about) != 2:  # noqa: PLR2004 - a pair is two
             document.fail(here, f"check {facts['id']!r} compares {len(about)} columns", "name two: [smaller, larger]")
-        rest = {key: value for key, value in facts.items() if key not in {"columns", "values"}}
-        check = Check(columns=about, values=tuple(facts.get("values", ())), **rest)
+        rest = {key: value for key, value in facts.items() if key not in {"columns", "by", "values"}}
+        check = Check(columns=about, by=tuple(facts.get("by", ())), values=tuple(facts.get("values", ())), **rest)
         if check.quarantines and kind.level != "row":
             document.fail(here, f"check {check.id!r} judges the table", "on_fail: quarantine is for row checks")
         built.append(check)
@@ -87,6 +87,8 @@ def agree(document: Document, built: Contract, *, first: int) -> None:
         _known(document, built, (key,), key, getattr(built, key))
     for check in built.checks:
         _known(document, built, (*_last(document, check.id), "columns"), f"check {check.id!r}", check.columns)
+    for check in built.all_checks():
+        _known(document, built, (*_last(document, check.id), "by"), f"check {check.id!r}", check.by)
     seen: set[str] = set()
     for check in built.all_checks():
         if check.id in seen:

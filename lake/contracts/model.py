@@ -11,6 +11,10 @@ TYPES: Final = ("string", "bool", "int32", "int64", "float32", "float64", "decim
 NUMBERS: Final = frozenset({"int32", "int64", "float32", "float64", "decimal"})
 FLOATS: Final = frozenset({"float32", "float64"})
 CLASSES: Final = ("operational", "pseudonymous", "personal", "secret")
+SEVERITIES: Final = ("critical", "error", "warning", "info")
+"""How bad a failed check is, worst first."""
+ALARMS: Final = SEVERITIES[:2]
+"""Severities that fail the command, and the flow."""
 OVERLAY_IDS: Final = 10_000  # columns that an overlay adds have ids from here on; packaged ones stay below
 
 Scalar = str | int | float | bool
@@ -27,11 +31,13 @@ class Check:
     kind
         Name of its kind; `ranklake.lake.contracts.checks.kinds` has a module for each.
     severity
-        ``error`` or ``warning``.
+        One of `SEVERITIES`; those of `ALARMS` fail the command.
     on_fail
         ``quarantine`` takes the failing rows out (row kinds only); ``record`` leaves them and writes the result down.
     columns
         What it is about: one column for most kinds, none for ``row_count``.
+    by
+        Columns that tell the series of a partition apart, for kinds that judge series.
     min, max, values, pattern, tolerance
         Parameters of the kind; ends of timestamps and dates are ISO 8601 text.
     doc
@@ -43,6 +49,7 @@ class Check:
     severity: str = "error"
     on_fail: str = "record"
     columns: tuple[str, ...] = ()
+    by: tuple[str, ...] = ()
     min: Scalar | None = None
     max: Scalar | None = None
     values: tuple[Scalar, ...] = ()

@@ -8,6 +8,8 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from ranklake.lake.contracts.model import ALARMS
+
 FAILING, ERRORED, WARNING, UNCHECKED, QUARANTINED, PASSED, SKIPPED = STATES = (
     "failing",
     "errored",
@@ -18,14 +20,12 @@ FAILING, ERRORED, WARNING, UNCHECKED, QUARANTINED, PASSED, SKIPPED = STATES = (
     "skipped",
 )
 """States of a table, check or partition, worst first."""
-SEVERITIES: Final = ("critical", "error", "warning", "info")
-_ALARMS: Final = SEVERITIES[:2]
 
 
 def state_of(result: str, severity: str) -> str:
     """Return the state that a result of SQL's ``results`` amounts to."""
     if result == "failed":
-        return FAILING if severity in _ALARMS else WARNING
+        return FAILING if severity in ALARMS else WARNING
     return result
 
 

@@ -7,12 +7,19 @@
 - ``dated:date``: a captured row lies in the partition of its own UTC date
 - ``metric:<metric>``: a metric that has a column of its own lies in the registry's range
 - ``metric:value``: so does each value of the long table
+- ``refers:run``: the run of every captured row is in ``runs``
+- ``volume:rows``: a date of a fact table has about as many rows as dates before it
+- ``no_secrets:text``: no operational text of a fact table looks like a credential
+- ``protected:statistics``: the Delta log holds no statistics of classified columns
 """
 
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from ranklake.lake.contracts.checks.kind import Ranges
 from ranklake.lake.contracts.model import FLOATS, Check, Contract, Metric
+
+_RUNS: Final = "runs"
 
 
 def implied_by_columns(contract: Contract) -> Iterator[Check]:
@@ -36,6 +43,13 @@ def implied(contract: Contract, metrics: Mapping[str, Metric], ranges: Ranges) -
     yield from implied_by_columns(contract)
     if contract.envelope:
         yield Check("dated:date", "dated", columns=("ts", "date"))
+        if contract.table != _RUNS:
+            yield Check("refers:run", "refers", "warning", columns=("run",), values=(_RUNS,))
+    if contract.kind == "fact":
+        yield Check("volume:rows", "volume", "info")
+        yield Check("no_secrets:text", "no_secrets")
+    if any(column.class_ != "operational" for column in contract.columns):
+        yield Check("protected:statistics", "protected")
     yield from _of_metrics(contract, metrics)
     if ranges:
         yield Check("metric:value", "metric_range", severity="warning", columns=("metric", "value"))

@@ -3,8 +3,9 @@
 Contracts are loaded beside training, without pyarrow: a kind's module imports it where a mask is computed, not before.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
 from typing import TYPE_CHECKING, Any, Literal
 
 from ranklake.lake.contracts.model import TYPES, Check
@@ -12,7 +13,9 @@ from ranklake.lake.contracts.model import TYPES, Check
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Level = Literal["row", "share", "table"]
+    from ranklake.lake.contracts.checks.series import Batch
+
+Level = Literal["row", "share", "table", "watch"]
 Ranges = Mapping[str, tuple[float | None, float | None]]
 """Valid range of each metric of the long table, by name; an end that is None is open."""
 
@@ -28,6 +31,98 @@ def no_rule(check: Check) -> None:
     del check
 
 
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a watch says of a partition.
+
+    Attributes
+    ----------
+    checked, failed
+        How many rows, or rows that should be there, were judged, and how many of them are wrong or missing.
+    observed, expected
+        In words and figures; names of series among them, which the caller leaves out where they are classified.
+    measured
+        Figures that later partitions are compared with.
+    unknown
+        Why nothing could be said; empty where something was.
+    """
+
+    checked: int = 0
+    failed: int = 0
+    observed: str = ""
+    expected: str = ""
+    measured: Mapping[str, float] | None = None
+    unknown: str = ""
+
+
+def _nobody() -> dict[Any, Any]:
+    return {}
+
+
+def _unknown(table: str, column: str) -> None:
+    del table, column
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a watch may know beside the rows of its partition. What costs a look into other tables is a function.
+
+    Attributes
+    ----------
+    now_us
+        The time of the check, in µs since 1970.
+    rows
+        Rows of the partition, by the Delta log.
+    volumes
+        Rows of all partitions of the table, by date.
+    classified_statistics
+        Classified columns of which the Delta log holds extremes.
+    earlier
+        What this check measured on earlier dates.
+    worlds
+        Ranks of each (run, attempt) whose start was recorded.
+    known
+        Given table and column, returns the values stored there; None where the table has no rows.
+    newest
+        Newest ``ts`` of each (table, run) that was ingested, in µs.
+    """
+
+    day: date
+    now_us: int
+    rows: int = 0
+    volumes: Mapping[date, int] = field(default_factory=dict)
+    classified_statistics: tuple[str, ...] = ()
+    earlier: Mapping[date, Mapping[str, float]] = field(default_factory=dict)
+    worlds: Callable[[], Mapping[tuple[str, int], int]] = _nobody
+    known: Callable[[str, str], frozenset[Any] | None] = _unknown
+    newest: Callable[[], Mapping[tuple[str, str], int]] = _nobody
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """How a kind judges a partition as a whole: batch by batch where the rows are, then all of it where others are known.
+
+    Attributes
+    ----------
+    part
+        Sums up a batch of rows, small enough to be sent between processes.
+    judge
+        Judges what all batches of the partition came to; without parts for a partition of which no column was read.
+    also
+        Columns that it reads beside those that the check names, where the table has them.
+    reads_text
+        Whether it also reads every operational text that has no form of its own.
+    remembers
+        Whether it compares with what it measured on earlier dates.
+    """
+
+    part: "Callable[[Check, Batch], Any]"
+    judge: Callable[[Check, Sequence[Any], Surroundings], Finding]
+    also: tuple[str, ...] = ()
+    reads_text: bool = False
+    remembers: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckKind:
     """One kind of check, as the lake knows it; `ranklake.quality.forms` knows how Great Expectations is asked.
@@ -40,7 +135,7 @@ class CheckKind:
         What a failing row, or the table, has wrong; in words that hold no value of a row.
     level
         ``row``: each row passes or fails by itself. ``share``: rows are counted, and their share decides. ``table``:
-        it is about a partition as a whole.
+        it is about a partition as a whole. ``watch``: so it is, and it has a `watch`.
     written
         Whether a contract may spell it out; the others follow from a contract (`implied`).
     needs
@@ -66,6 +161,8 @@ class CheckKind:
     cleared
         Whether the columns as wholes show that no row fails; asked of columns that have values and are not
         dictionary-typed, of kinds where NULL fails of any.
+    watch
+        Of kinds of level ``watch``.
     """
 
     name: str
@@ -83,6 +180,7 @@ class CheckKind:
     passes: "Callable[[Check, pa.Table, Ranges], pa.ChunkedArray] | None" = None
     judged: "Callable[[Check, pa.Table, Ranges], pa.ChunkedArray] | None" = None
     cleared: "Callable[[Check, pa.Table], bool]" = never
+    watch: Watch | None = None
 
 
 def ends(check: Check) -> str:

@@ -43,7 +43,7 @@ def check(context: Context, tables: tuple[str, ...], *, as_json: bool) -> int:
     A partition is new if its files or its checks changed since its last check. Where the contract says so, rows that
     fail move to the table rejects. Results are in the table quality_results.
 
-    Exits 1 if a check of severity error failed or could not be computed, or failed before on rows that are still there.
+    Exits 1 if a check of severity error or critical failed or could not be computed, or failed before on rows that are still there.
     """
     lake = context.open_lake()
     with context.workers() as workers, progress_bar("check") as progress:

@@ -1,0 +1,142 @@
+"""Series of a batch of rows: which rows belong to the same rank, device or metric, and in which order.
+
+For kinds of level ``watch``. What several of them ask of a batch is computed once.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.printable import printable
+
+Numbers = npt.NDArray[Any]
+Key = tuple[Any, ...]
+
+_NAMED: Final = 3
+_LONGEST: Final = 80
+
+
+class Groups(NamedTuple):
+    """Number of each row's series, and the key of each series."""
+
+    of: Numbers
+    keys: list[Key]
+
+
+class Batch:
+    """Some rows of one partition; text is dictionary-typed or plain."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        self.rows = rows
+        self._values: dict[str, Numbers] = {}
+        self._groups: dict[tuple[str, ...], Groups] = {}
+        self._orders: dict[tuple[tuple[str, ...], str], Numbers] = {}
+
+    def __len__(self) -> int:
+        return int(self.rows.num_rows)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.rows.column_names
+
+    def values(self, name: str) -> Numbers:
+        """Return a column of numbers or times (µs since 1970): whole ones as such, NaN for NULL where there is one."""
+        if name not in self._values:
+            column = self.rows[name]
+            if pa.types.is_temporal(column.type):
+                column = column.cast(pa.int64()) if not pa.types.is_date(column.type) else column.cast(pa.int32())
+            self._values[name] = column.to_numpy()
+        return self._values[name]
+
+    def groups(self, by: Sequence[str]) -> Groups:
+        """Tell the series of some columns apart; columns that the table lacks tell nothing apart."""
+        names = tuple(name for name in by if name in self)
+        if names not in self._groups:
+            self._groups[names] = self._grouped(names)
+        return self._groups[names]
+
+    def order(self, by: Sequence[str], name: str) -> Numbers:
+        """Return the rows ordered by series, and within one by a column."""
+        names = tuple(one for one in by if one in self)
+        if (names, name) not in self._orders:
+            of, along = self.groups(names).of, self.values(name)
+            step = np.diff(of)
+            sorted_already = not np.any((step < 0) | ((step == 0) & (np.diff(along) < 0)))
+            self._orders[names, name] = np.arange(len(of)) if sorted_already else np.lexsort((along, of))
+        return self._orders[names, name]
+
+    def series(self, by: Sequence[str], along: str, *names: str) -> Iterator[tuple[Key, Numbers, tuple[Numbers, ...]]]:
+        """Yield (key, ordered values of `along`, values of other columns) of each series."""
+        order, groups = self.order(by, along), self.groups(by)
+        of = groups.of[order]
+        ends = [0, *(np.flatnonzero(np.diff(of)) + 1).tolist(), len(of)]
+        columns = [self.values(name)[order] for name in (along, *names)]
+        for start, end in zip(ends, ends[1:], strict=False):
+            if end > start:
+                first, *rest = (column[start:end] for column in columns)
+                yield groups.keys[int(of[start])], first, tuple(rest)
+
+    def _grouped(self, names: tuple[str, ...]) -> Groups:
+        of = np.zeros(len(self), np.int64)
+        distinct: list[tuple[str, list[Any]]] = []
+        for name in names:
+            codes, words = _codes(self.rows[name])
+            of = of * max(1, len(words)) + codes
+            distinct.append((name, words))
+        present, of = np.unique(of, return_inverse=True)
+        keys = []
+        for number in present.tolist():
+            key: list[Any] = []
+            for _, words in reversed(distinct):
+                number, code = divmod(number, max(1, len(words)))
+                key.append(words[code] if words else None)
+            keys.append(tuple(reversed(key)))
+        return Groups(of, keys)
+
+
+def _codes(column: pa.ChunkedArray) -> tuple[Numbers, list[Any]]:
+    """Return a number for each value of a column, and the values that they stand for; NULL is a value."""
+    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode("encode")
+    whole = encoded.unify_dictionaries().combine_chunks()
+    chunk = whole.chunk(0) if isinstance(whole, pa.ChunkedArray) and whole.num_chunks else whole
+    if not len(chunk):
+        return np.zeros(0, np.int64), []
+    words = chunk.dictionary.to_pylist()
+    codes = chunk.indices
+    if codes.null_count:
+        codes = pc.fill_null(codes, len(words))
+        words.append(None)
+    return codes.to_numpy(zero_copy_only=False).astype(np.int64), words
+
+
+def told(by: Sequence[str], key: Key) -> str:
+    """Return a series in words, such as ``run r1, rank 3``."""
+    return ", ".join(
+        f"{name} {printable(str(value))[:_LONGEST]}" for name, value in zip(by, key, strict=False) if value is not None
+    )
+
+
+def listed(lines: Sequence[str]) -> str:
+    """Return the first few of some findings in one line, and how many more there are."""
+    more = f"; and {len(lines) - _NAMED} more" if len(lines) > _NAMED else ""
+    return "; ".join(lines[:_NAMED]) + more
+
+
+def median_and_spread(values: Sequence[float]) -> tuple[float, float]:
+    """Return median and spread: the median of the distances from it, scaled to a normal deviation."""
+    found = np.asarray(values, float)
+    middle = float(np.median(found))
+    return middle, 1.4826 * float(np.median(np.abs(found - middle)))
+
+
+def figure(value: float) -> str:
+    """Return a number for a person."""
+    return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.4g}"  # noqa: PLR2004
+
+
+def seconds(microseconds: float) -> str:
+    """Return a length of time for a person."""
+    return f"{figure(microseconds / 1e6)} s"
