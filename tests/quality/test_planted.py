@@ -1,0 +1,64 @@
+"""Faults that are planted in sound tables: each is found where it is, and nothing else is."""
+
+import pyarrow as pa
+import pytest
+from planted import FAULTS, SOUND, dates_of, sound
+
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.delta.commit import replace_partitions
+from ranklake.lake.storage.store import Lake
+from ranklake.quality.check import run_checks
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """Check a lake of all tables with all faults; give what failed or errored, by table and date."""
+    lake = Lake.create(str(tmp_path_factory.mktemp("planted") / "lake"))
+    # runs of all dates that any table has, so that only rows of no run are of none
+    longest = max(day for table in SOUND for day in (*dates_of(table)[0].values(), *dates_of(table)[1]))
+    for table in SOUND:
+        at, quiet = dates_of(table)
+        faulty = {day: FAULTS[name] for name, day in at.items()}
+        days = sorted([*quiet, *faulty])
+        while table == "runs" and days[-1] < longest:
+            days.append(days[-1] + (days[1] - days[0]))
+        parts = [faulty[day].make(sound(table, day)) if day in faulty else sound(table, day) for day in days]
+        replace_partitions(lake, contract(table), pa.concat_tables(parts), days)
+    report = run_checks(lake)
+    by_place = {}
+    for result in report.unsound:
+        by_place.setdefault((result.table, result.partition_date), []).append(result)
+    return by_place
+
+
+def test_there_are_sixty_kinds_of_faults_over_eight_tables():
+    """The table of faults is as wide as it should be."""
+    assert len(FAULTS) >= 60
+    assert {fault.table for fault in FAULTS.values()} == set(SOUND)
+    assert len(SOUND) == 8
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_found(found, name):
+    """It is told at its table, date and column, by the check and with the severity that are due."""
+    fault = FAULTS[name]
+    results = found.get((fault.table, dates_of(fault.table)[0][name]), [])
+    told = {(one.check_id, one.column, one.severity, one.status) for one in results}
+    assert (fault.check, fault.column, fault.severity, "failed") in told
+    assert "errored" not in {one.status for one in results}
+    (result,) = (one for one in results if one.check_id == fault.check)
+    assert 0 < result.rows_failed <= result.rows_checked
+    assert result.expected
+
+
+@pytest.mark.parametrize("table", SOUND)
+def test_sound_dates_give_nothing_above_info(found, table):
+    """On dates without a fault nothing is told that is worse than info."""
+    _, quiet = dates_of(table)
+    told = [
+        (one.partition_date, one.check_id, one.severity, one.status, one.observed)
+        for day in quiet
+        for one in found.get((table, day), [])
+        if one.severity != "info" or one.status == "errored"
+    ]
+    assert told == []
