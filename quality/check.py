@@ -23,12 +23,12 @@ from ranklake.lake.storage.reachability import LakeError
 from ranklake.quality import quarantine
 from ranklake.quality.engine import gx_version
 from ranklake.quality.forms import FORMS
+from ranklake.quality.neighbours import Neighbours
 from ranklake.quality.results import RESULTS, CheckReport, CheckResult, Standing, standing
 from ranklake.quality.scan import Partition, Tally
 from ranklake.quality.suite import Expectation, Suite, compile_suite
-from ranklake.quality.watching import judge_watched
-from ranklake.quality.neighbours import Neighbours
 from ranklake.quality.tasks import ScanTask, expected_cpu_s, fitting_rows, scan_partition
+from ranklake.quality.watching import judge_watched
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -122,8 +122,9 @@ _NOT_NULL: Final = "ExpectColumnValuesToNotBeNull"
 _LENGTHS: Final = "ExpectColumnValueLengthsToBeBetween"
 _ORDER: Final = "ExpectColumnPairValuesAToBeGreaterThanB"
 
+
 def _own(name: str) -> Form:
-    """Return the form of a kind that Great Expectations has no word for: the name that a custom expectation would have."""
+    """Return the form of a kind that Great Expectations has no word for: only the name that it would have there."""
     return Form("Expect" + "".join(word.capitalize() for word in name.split("_")), judges_nothing=True)
 
 

@@ -138,5 +138,3 @@ def _measured(lake: "Lake") -> dict[tuple[str, str], Measured]:
     for row in rows.to_pylist():
         found.setdefault((row["table"], row["check_id"]), {})[row["partition_date"]] = json.loads(row["measured"])
     return found
-
-

@@ -7,7 +7,6 @@ each value, it is not asked what a column's extremes already tell.
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import date
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -118,7 +117,6 @@ def scan(
     watched = [(one, tally, watched_columns(contract, one)) for one, tally in there if one.watch is not None]
     read = {name for one, _ in there for name in one.check.columns}.union(*(names for _, _, names in watched))
     columns = [name for name in contract.names if name in read]
-    begun = perf_counter()
     with ExitStack() as held:
         keys = {
             one.check.id: held.enter_context(Hashes(_key(contract, one.check), part.rows))
@@ -149,8 +147,6 @@ def scan(
         for one, tally in there:
             if not one.per_row and one.watch is None:
                 _whole(lake, contract, part, one, tally, keys.get(one.check.id) if whole else None)
-    for tally in tallies:
-        tally.seconds = perf_counter() - begun
     return tallies
 
 

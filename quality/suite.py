@@ -105,7 +105,9 @@ def compile_suite(contract: "Contract", metrics: "Mapping[str, Metric]") -> Suit
     expectations = tuple(_expectation(contract, check) for check in checks)
     facts = [[asdict(one) for one in expectations], sorted(ranges.items())]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
-    return Suite(contract.table, f"{contract.table} v{contract.version} {digest}", expectations, ranges, contract.version)
+    return Suite(
+        contract.table, f"{contract.table} v{contract.version} {digest}", expectations, ranges, contract.version
+    )
 
 
 def _expectation(contract: "Contract", check: "Check") -> Expectation:

@@ -1,6 +1,7 @@
 """Scans as tasks for workers: a partition each, so that what is judged at a time, and its memory, stay the same."""
 
 from dataclasses import dataclass
+from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from ranklake.lake.storage.store import Lake
@@ -33,7 +34,11 @@ class ScanTask:
 def scan_partition(task: ScanTask, lake: Lake | None = None) -> list[Tally]:
     """Carry out one task, where the lake is open already or not; as `ranklake.quality.scan.scan` does."""
     there = lake or Lake.open(task.lake_uri, task.storage)
-    return scan(there, task.contract, task.suite, task.part, judge, task.batch_rows)
+    begun = perf_counter()
+    tallies = scan(there, task.contract, task.suite, task.part, judge, task.batch_rows)
+    for tally in tallies:
+        tally.seconds = perf_counter() - begun
+    return tallies
 
 
 def fitting_rows(bytes_each: int) -> int:

@@ -4,12 +4,13 @@ A scan calls `watch` for each batch, perhaps on a worker; the driver calls `judg
 another, in the order of their dates, so that each is compared with those before it.
 """
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from ranklake.lake.contracts.checks.series import Batch
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pyarrow as pa
 
     from ranklake.lake.contracts.model import Contract

@@ -4,6 +4,7 @@ For kinds of level ``watch``. What several of them ask of a batch is computed on
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -74,25 +75,26 @@ class Batch:
         of = groups.of[order]
         ends = [0, *(np.flatnonzero(np.diff(of)) + 1).tolist(), len(of)]
         columns = [self.values(name)[order] for name in (along, *names)]
-        for start, end in zip(ends, ends[1:], strict=False):
+        for start, end in pairwise(ends):
             if end > start:
                 first, *rest = (column[start:end] for column in columns)
                 yield groups.keys[int(of[start])], first, tuple(rest)
 
     def _grouped(self, names: tuple[str, ...]) -> Groups:
         of = np.zeros(len(self), np.int64)
-        distinct: list[tuple[str, list[Any]]] = []
+        distinct: list[list[Any]] = []
         for name in names:
             codes, words = _codes(self.rows[name])
-            of = of * max(1, len(words)) + codes
-            distinct.append((name, words))
+            of = of * len(words) + codes
+            distinct.append(words)
         present, of = np.unique(of, return_inverse=True)
         keys = []
         for number in present.tolist():
             key: list[Any] = []
-            for _, words in reversed(distinct):
-                number, code = divmod(number, max(1, len(words)))
-                key.append(words[code] if words else None)
+            left = number
+            for words in reversed(distinct):
+                left, code = divmod(left, len(words))
+                key.append(words[code])
             keys.append(tuple(reversed(key)))
         return Groups(of, keys)
 
@@ -103,7 +105,7 @@ def _codes(column: pa.ChunkedArray) -> tuple[Numbers, list[Any]]:
     whole = encoded.unify_dictionaries().combine_chunks()
     chunk = whole.chunk(0) if isinstance(whole, pa.ChunkedArray) and whole.num_chunks else whole
     if not len(chunk):
-        return np.zeros(0, np.int64), []
+        return np.zeros(0, np.int64), [None]
     words = chunk.dictionary.to_pylist()
     codes = chunk.indices
     if codes.null_count:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _MOST_S: Final = 60.0
 _STEPS: Final = 128
 _FEWEST: Final = 3
+_PAIR: Final = 2
 
 
 def _part(check: Check, batch: "Batch") -> tuple[dict[tuple[Any, ...], tuple[Any, Any]], int, int]:
@@ -41,11 +42,14 @@ def _judge(check: Check, parts: Sequence[Any], about: Surroundings) -> Finding:
     runs: dict[tuple[Any, ...], dict[int, dict[int, int]]] = {}
     for some, _, _ in parts:
         for (*run, rank), (steps, times) in some.items():
-            runs.setdefault(tuple(run), {}).setdefault(rank, {}).update(zip(steps.tolist(), times.tolist(), strict=True))
+            runs.setdefault(tuple(run), {}).setdefault(rank, {}).update(
+                zip(steps.tolist(), times.tolist(), strict=True)
+            )
     lines, off_rows = [], 0
     for run, ranks in runs.items():
-        if len(ranks) < 2:  # noqa: PLR2004 - nobody to compare with
-            continue
+        if len(ranks) < _PAIR:
+            continue  # nobody to compare with
+        room_us = limit_us / (2 if len(ranks) == _PAIR else 1)  # of two the median is half-way between
         by_step: dict[int, list[int]] = {}
         for at in ranks.values():
             for step, time in at.items():
@@ -53,7 +57,7 @@ def _judge(check: Check, parts: Sequence[Any], about: Surroundings) -> Finding:
         middle = {step: float(np.median(times)) for step, times in by_step.items() if len(times) > 1}
         for rank, at in ranks.items():
             shared = [time - middle[step] for step, time in at.items() if step in middle]
-            if len(shared) >= _FEWEST and abs(off := float(np.median(shared))) > limit_us / (2 if len(ranks) == 2 else 1):  # noqa: PLR2004 - of two the median is between
+            if len(shared) >= _FEWEST and abs(off := float(np.median(shared))) > room_us:
                 off_rows += len(at)
                 lines.append(f"{told((*check.by, check.columns[1]), (*run, rank))}: off by {seconds(off)}")
     ahead = max((part[2] for part in parts), default=0) - about.now_us

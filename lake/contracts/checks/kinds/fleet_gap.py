@@ -49,14 +49,21 @@ def _judge(check: Check, parts: Sequence[Any], about: Surroundings) -> Finding:
     for _, some in parts:
         for key, facts in some.items():
             known = series.setdefault(key, [0, facts[1], facts[2], facts[3]])
-            series[key] = [known[0] + facts[0], min(known[1], facts[1]), max(known[2], facts[2]), max(known[3], facts[3])]
+            series[key] = [
+                known[0] + facts[0],
+                min(known[1], facts[1]),
+                max(known[2], facts[2]),
+                max(known[3], facts[3]),
+            ]
     rows = sum(facts[0] for facts in series.values())
     lost, lines = 0, []
     for begin, end in zip(reach[:-1].tolist(), starts[1:].tolist(), strict=True):
         if end - begin <= limit:
             continue
         open_us = (end - begin) * _SECOND_US
-        across = [one for one in series.values() if one[1] <= begin * _SECOND_US + _SECOND_US and one[2] >= end * _SECOND_US]
+        across = [
+            one for one in series.values() if one[1] <= begin * _SECOND_US + _SECOND_US and one[2] >= end * _SECOND_US
+        ]
         usual = [one[3] for one in across if 0 < one[3] * 10 < open_us]
         if len(usual) >= fewest:
             lost += sum(round(open_us / one) for one in usual)

@@ -34,9 +34,7 @@ def _judge(check: Check, parts: Sequence[dict[Any, list[int]]], about: Surroundi
     judged = behind = 0
     lines = []
     for run, (rows, newest) in runs.items():
-        late = {
-            str(table): newest - there[str(table), run] for table in check.values if (str(table), run) in there
-        }
+        late = {str(table): newest - there[str(table), run] for table in check.values if (str(table), run) in there}
         judged += rows if late else 0
         worst = {table: by for table, by in late.items() if by > limit * 1e6}
         behind += rows if worst else 0

@@ -60,7 +60,9 @@ def _judge(check: Check, parts: Sequence[dict[tuple[Any, ...], Any]], about: Sur
         lacking += lost
         if gaps:
             longest = max(end - start for start, end in gaps)
-            lines.append(f"{told(check.by, key)}: {len(gaps)} gaps, the longest {seconds(longest)} (usual {seconds(usual)})")
+            lines.append(
+                f"{told(check.by, key)}: gaps: {len(gaps)}, the longest {seconds(longest)} (usual {seconds(usual)})"
+            )
     return Finding(rows, lacking, listed(lines), f"no gap above {times:.4g} times the usual distance")
 
 
@@ -70,9 +72,7 @@ def _open(all_of: Sequence[Any]) -> list[_Span]:
     left: list[_Span] = [(begin, end)]
     for _, first, last, _, spans in all_of:
         free = [(begin, first), *spans, (last, end)]
-        left = [
-            (max(a, c), min(b, d)) for a, b in left for c, d in free if min(b, d) > max(a, c)
-        ]
+        left = [(max(a, c), min(b, d)) for a, b in left for c, d in free if min(b, d) > max(a, c)]
     return left
 
 

@@ -23,9 +23,9 @@ def _part(check: Check, batch: "Batch") -> dict[tuple[Any, ...], list[float]]:
     share = _RESET if check.max is None else float(check.max)
     names = (*check.by, "kind") if "kind" in batch else check.by
     found = {}
-    for key, when, (values,) in batch.series(names, "ts", check.columns[0]):
-        there = ~np.isnan(values) if values.dtype.kind == "f" else np.ones(len(values), bool)
-        values, when = values[there], when[there]
+    for key, moments, (told,) in batch.series(names, "ts", check.columns[0]):
+        there = ~np.isnan(told) if told.dtype.kind == "f" else np.ones(len(told), bool)
+        values, when = told[there], moments[there]
         if not len(values) or (len(names) > len(check.by) and key[-1] != "counter"):
             continue
         down = values[1:] < values[:-1]
@@ -57,10 +57,10 @@ def _judge(check: Check, parts: Sequence[dict[tuple[Any, ...], list[float]]], ab
         resets += int(sum(facts[2] for facts in all_of))
         wrong += falls
         if falls:
-            lines.append(f"{told(check.by, key)}: {falls:,} falls")
+            lines.append(f"{told(check.by, key)}: falls: {falls:,}")
     if not rows:
         return Finding(unknown="there is no counter")
-    return Finding(rows, wrong, listed(lines), f"no fall; {resets:,} resets")
+    return Finding(rows, wrong, listed(lines), f"no fall (resets: {resets:,})")
 
 
 KIND = CheckKind(

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 _TEXTS: Final = 1_000
 _SHORTEST: Final = 6
 _LONGEST: Final = 20_000
-_EMAIL: Final = re.compile(r"(?<![\w.+/@-])[\w.+-]{1,64}@[a-z0-9-]+(?:\.[a-z0-9-]+)*\.[a-z]{2,24}(?![\w/:@-])", re.IGNORECASE)
+_EMAIL: Final = re.compile(
+    r"(?<![\w.+/@-])[\w.+-]{1,64}@[a-z0-9-]+(?:\.[a-z0-9-]+)*\.[a-z]{2,24}(?![\w/:@-])", re.IGNORECASE
+)
 
 
 def _part(check: Check, batch: "Batch") -> dict[str, tuple[int, int]]:
@@ -25,6 +27,7 @@ def _part(check: Check, batch: "Batch") -> dict[str, tuple[int, int]]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    del check
     found = {}
     for name in batch.rows.column_names:
         column = batch.rows[name]

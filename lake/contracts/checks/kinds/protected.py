@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ranklake.lake.contracts.checks.kind import CheckKind, Finding, Surroundings, Watch
+from ranklake.lake.contracts.checks.kind import CheckKind, Finding, Surroundings, Watch, nothing
 from ranklake.lake.contracts.model import Check
 
 
@@ -21,5 +21,5 @@ KIND = CheckKind(
     written=False,
     own_columns=True,
     dimension="conformity",
-    watch=Watch(lambda check, batch: None, _judge),
+    watch=Watch(nothing, _judge),
 )

@@ -63,7 +63,7 @@ def _judge(check: Check, parts: Sequence[dict[tuple[Any, ...], list[Any]]], abou
         if short:
             missing += sum(short.values())
             named = [f"rank {rank} lacks {count:,}" for rank, count in sorted(short.items()) if rank >= 0]
-            named += [f"{silent:,} ranks say nothing"] if -1 in short else []
+            named += [f"ranks that say nothing: {silent:,}"] if -1 in short else []
             lines.append(f"{told(check.by, run)}: {listed(named)} of {_count(steps):,} steps")
     least = 1.0 if check.min is None else float(check.min)
     enough = not due or 1 - missing / due >= least

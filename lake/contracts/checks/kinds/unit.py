@@ -63,7 +63,7 @@ def _judge(check: Check, parts: Sequence[dict[tuple[Any, ...], list[float]]], ab
         rows += int(count)
         why = ""
         if (low is not None and middle < low) or (high is not None and middle > high):
-            why = _factor_into(middle, low, high) or "no unit explains it"
+            why = _other_units(check.columns[0])
         elif "ts" in check.values and count >= _FEWEST and passed > 0 and summed > _CLOCK * passed:
             why = f"{figure(summed)} in {figure(passed)} s of the clock"
         elif count >= _FEWEST:
@@ -83,14 +83,10 @@ def _end(value: float | None) -> str:
     return "…" if value is None else f"{value:.4g}"
 
 
-def _factor_into(value: float, low: float | None, high: float | None) -> str:
-    """Return in words the factor that brings a value into the range."""
-    too_high = high is not None and value > high
-    for factor, words in _FACTORS:
-        brought = value / factor if too_high else value * factor
-        if (low is None or brought >= low) and (high is None or brought <= high):
-            return words
-    return ""
+def _other_units(column: str) -> str:
+    """Return in words which other units a magnitude may come from."""
+    families = {"_ratio": "as of percent", "_bytes": "as of KiB, MiB or GiB", "_s": "as of ms, us or ns"}
+    return next((words for end, words in families.items() if column.endswith(end)), "as of another unit")
 
 
 def _factor_between(value: float, usual: float) -> str:

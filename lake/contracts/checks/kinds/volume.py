@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from ranklake.lake.contracts.checks.kind import CheckKind, Finding, Surroundings, Watch
+from ranklake.lake.contracts.checks.kind import CheckKind, Finding, Surroundings, Watch, nothing
 from ranklake.lake.contracts.model import Check
 
 _SPREADS: Final = 6.0
@@ -52,5 +52,5 @@ KIND = CheckKind(
     level="watch",
     own_columns=True,
     dimension="coverage",
-    watch=Watch(lambda check, batch: None, _judge),
+    watch=Watch(nothing, _judge),
 )
