@@ -1,9 +1,10 @@
 """``ranklake check`` as a user meets it."""
 
 import json
+from datetime import timedelta
 
 import pytest
-from segments import step_rows
+from segments import DAY, step_rows
 
 from ranklake.cli import run
 
@@ -86,3 +87,17 @@ def test_not_a_lake(site, command):
     code = run(["check", "--lake", str(site.folder / "nowhere")])
     assert code == 2
     assert not (site.folder / "nowhere").exists()
+
+
+def test_incidents_are_listed(site, command):
+    """What failed is listed with when it began, as a table and as JSON, and nothing is checked for it."""
+    assert command("--incidents") == (0, "no incident\n", "")
+    site.bring(step_rows(60, start=DAY + timedelta(hours=6)))
+    site.bring(step_rows(30, rank=1, incarnation=8, start=DAY + timedelta(hours=6)))
+    assert command()[0] == 0
+    code, out, err = command("--incidents", "steps")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[1].split()[:3] == ["steps", "steps_of_all_ranks", "warning"]
+    (one,) = json.loads(command("--incidents", "--json")[1])
+    assert (one["check_id"], one["rows_failed"], one["closed"]) == ("steps_of_all_ranks", 30, None)
+    assert command("--incidents", "spans")[1] == "no incident\n"

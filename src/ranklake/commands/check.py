@@ -1,7 +1,7 @@
 """``ranklake check``."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import click
 
@@ -11,6 +11,7 @@ from ranklake.context import Context
 from ranklake.lake.storage.store import Lake
 from ranklake.printable import printable
 from ranklake.quality.check import run_checks
+from ranklake.quality.incidents import Incident, incidents
 from ranklake.quality.results import CheckReport, CheckResult
 from ranklake.retention.repeated_steps import COUNTED_ANEW, repeated_on_dates
 from ranklake.views.json_output import show_json
@@ -31,21 +32,32 @@ _COLUMNS = (
     TextColumn("what"),
 )
 
+_INCIDENTS = (
+    *map(TextColumn, ("table", "check", "severity", "opened", "closed")),
+    *numbers(("partitions", "rows failed", "flaps")),
+    TextColumn("what"),
+)
+
 
 @click.command()
 @click.argument("tables", metavar="[TABLE]...", nargs=-1)
+@click.option("--incidents", "as_incidents", is_flag=True, help="List incidents of earlier checks; check nothing.")
 @lake_option
 @json_option
 @with_context
-def check(context: Context, tables: tuple[str, ...], *, as_json: bool) -> int:
+def check(context: Context, tables: tuple[str, ...], *, as_incidents: bool, as_json: bool) -> int:
     """Run the contracts' checks on new partitions of all tables, or of those named.
 
     A partition is new if its files or its checks changed since its last check. Where the contract says so, rows that
     fail move to the table rejects. Results are in the table quality_results.
 
-    Exits 1 if a check of severity error or critical failed or could not be computed, or failed before on rows that are still there.
+    Exits 1 if a check of severity error or critical failed or could not be computed, or failed before on rows that are
+    still there.
     """
     lake = context.open_lake()
+    if as_incidents:
+        _show_incidents([one for one in incidents(lake) if not tables or one.table in tables], as_json=as_json)
+        return 0
     with context.workers() as workers, progress_bar("check") as progress:
         report = run_checks(lake, tables or None, workers=workers, progress=progress)
     if as_json:
@@ -55,6 +67,30 @@ def check(context: Context, tables: tuple[str, ...], *, as_json: bool) -> int:
         for line in _mend(lake, report):
             click.echo(line)
     return 0 if report.passed else 1
+
+
+def _show_incidents(found: Sequence[Incident], *, as_json: bool) -> None:
+    if as_json:
+        show_json([one.plain() for one in found])
+    elif found:
+        click.echo("\n".join(table_lines(_INCIDENTS, map(_incident, found))))
+    else:
+        click.echo("no incident")
+
+
+def _incident(one: Incident) -> tuple[str, ...]:
+    days = f"{one.partitions[0].isoformat()}{' …' if len(one.partitions) > 1 else ''}"
+    return (
+        one.table,
+        one.check_id,
+        one.severity,
+        f"{one.opened:%Y-%m-%d %H:%M}",
+        "open" if one.closed is None else f"{one.closed:%Y-%m-%d %H:%M}",
+        f"{len(one.partitions):,}",
+        f"{one.rows_failed:,}",
+        f"{one.flaps:,}" if one.flaps else "",
+        f"{days} {one.message or ''}",
+    )
 
 
 def _print(report: CheckReport) -> None:
