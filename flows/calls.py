@@ -29,7 +29,7 @@ Progress = Callable[[int, int], None]
 
 
 class ChecksFailedError(RanklakeError):
-    """A check of severity error failed, now or before on rows that are still there; `done` is what was done."""
+    """A check of an alarming severity failed, now or before on rows that are still there; `done` is what was done."""
 
     exit_code = 1
 
