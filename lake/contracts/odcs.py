@@ -116,8 +116,11 @@ def _rule(check: Check) -> Facts:
 
 def _promise(check: Check) -> str:
     """Return what must not be, in words."""
-    if kind_of(check).level == "row":
+    level = kind_of(check).level
+    if level == "row":
         return f"No row has {wrong(check)}."
+    if level == "watch":
+        return f"It must not be that {wrong(check)}."
     low, high = ("any" if end is None else end for end in (check.min, check.max))
     return f"{check.kind} of {', '.join(check.columns) or 'the table'} is from {low} to {high}."
 

@@ -24,12 +24,18 @@ from ranklake.quality import forms
 SAMPLES = {one.kind: one for one in CHECKS} | {
     "unique": Check("f1", "unique", columns=("whole",)),
     "row_count": Check("f2", "row_count", min=1),
+    "duplicates": Check("f3", "duplicates", columns=("whole",), max=0.1),
+}
+SAMPLES |= {
+    name: Check(f"w:{name}", name, columns=("whole",), by=("text",), values=("ts",))
+    for name, kind in KINDS.items()
+    if kind.level == "watch"
 }
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_every_kind_has_every_form(name):
-    """A kind has words, types, a rule or words for ODCS, a form for quality, and a mask unless it is about tables."""
+    """A kind has words, types, a rule or words for ODCS, a form for quality, and a mask unless it is about wholes."""
     kind, check = KINDS[name], SAMPLES[name]
     assert kind.name == name
     assert kind.types
@@ -38,7 +44,8 @@ def test_every_kind_has_every_form(name):
     assert promise(check)
     assert forms.FORMS[name].expectation.startswith("Expect")
     assert {parameter for group in kind.needs for parameter in group} <= set(Check.__slots__)
-    assert (kind.passes is None) == (kind.level == "table")
+    assert (kind.passes is None) == (kind.level in {"table", "watch"})
+    assert (kind.watch is None) == (kind.level != "watch")
     (rule,) = odcs.document(replace(made(), columns=made().columns[:1], checks=(check,)))["schema"][0]["quality"]
     assert rule["description"]
     assert (rule["type"] == "library") == ("metric" in rule)

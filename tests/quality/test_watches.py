@@ -1,0 +1,90 @@
+"""Watches that look beyond their partition: at earlier dates, other tables and the Delta log."""
+
+from datetime import UTC, date, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+
+from ranklake.lake.contracts.checks.kind import Surroundings
+from ranklake.lake.contracts.checks.registry import KINDS
+from ranklake.lake.contracts.checks.series import Batch
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.contracts.model import Check
+from ranklake.quality.neighbours import _classified_statistics
+
+DAY = date(2026, 3, 2)
+NOON = int(datetime(2026, 3, 2, 12, tzinfo=UTC).timestamp() * 1e6)
+LATER = NOON + 7 * 86_400_000_000
+VOLUME, SHIFT = Check("v", "volume"), Check("s", "shift", columns=("value",))
+FRESH = Check("f", "fresh", columns=("ts",), values=("host_samples",), max=1800)
+PROTECTED = Check("p", "protected")
+
+
+def judged(check, about, rows=None):
+    """Judge some rows in two batches."""
+    watch = KINDS[check.kind].watch
+    batches = [] if rows is None else [Batch(rows.slice(0, 40)), Batch(rows.slice(40))]
+    return watch.judge(check, [watch.part(check, one) for one in batches], about)
+
+
+def before(figures, every=1):
+    """Return figures by date, the last of them so many days before the day."""
+    return {DAY - timedelta(every * (len(figures) - at)): one for at, one in enumerate(figures)}
+
+
+@pytest.mark.parametrize(("rows", "failed"), [(1000, 0), (1400, 0), (1600, 1600), (400, 400), (0, 1)])
+def test_volume_is_compared_with_earlier_dates(rows, failed):
+    """Half as many rows again pass, and neither more nor fewer than half do."""
+    usual = before([990, 1000, 1010, 1000, 990, 1010, 1000])
+    found = judged(VOLUME, Surroundings(DAY, LATER, rows=rows, volumes=usual))
+    assert (found.failed, found.unknown) == (failed, "")
+    assert "by 7 dates before" in found.expected
+
+
+def test_volume_knows_weekdays_and_what_it_does_not_know():
+    """Four such weekdays are compared with alone; of fewer dates, or a date that goes on, nothing is said."""
+    volumes = before([1000] * 30) | before([100] * 4, every=7)
+    mondays = judged(VOLUME, Surroundings(DAY, LATER, rows=100, volumes=volumes))
+    assert (mondays.failed, "by 4 such weekdays" in mondays.expected) == (0, True)
+    assert judged(VOLUME, Surroundings(DAY, LATER, rows=1000, volumes=volumes)).failed == 1000
+    assert judged(VOLUME, Surroundings(DAY, LATER, rows=9, volumes=before([1000] * 6))).unknown
+    assert judged(VOLUME, Surroundings(DAY, NOON, rows=9, volumes=before([1000] * 7))).unknown
+
+
+def test_shift_is_compared_with_medians_of_earlier_dates():
+    """A median beyond half of the usual one away fails; it is kept for later dates, also where nothing is known."""
+    earlier = before([{"median": value} for value in (9.9, 10.0, 10.1, 10.0, 9.9, 10.1, 10.0)])
+    for value, failed in ((10.0, 0), (14.0, 0), (16.0, 100), (4.0, 100)):
+        rows = pa.table({"value": pa.array([value] * 100)})
+        found = judged(SHIFT, Surroundings(DAY, LATER, earlier=earlier), rows)
+        assert (found.checked, found.failed, found.measured) == (100, failed, {"median": value, "values": 100.0})
+        first = judged(SHIFT, Surroundings(DAY, LATER), rows)
+        assert (first.failed, first.measured["median"], bool(first.unknown)) == (0, value, True)
+
+
+@pytest.mark.parametrize(("behind_s", "failed"), [(0, 0), (1800, 0), (1801, 60), (None, None)])
+def test_samplers_of_a_run_that_goes_on_are_fresh(behind_s, failed):
+    """The run whose host samples end too long before its steps is told, and no other; without samples nothing is."""
+    run = ["slow"] * 60 + ["other"] * 60
+    rows = pa.table({"run": run, "ts": pa.array([NOON + at for at in range(120)], pa.timestamp("us", "UTC"))})
+    ends = {("host_samples", "other"): NOON} | (
+        {} if behind_s is None else {("host_samples", "slow"): NOON + 59 - behind_s * 1_000_000}
+    )
+    found = judged(FRESH, Surroundings(DAY, LATER, newest=lambda: ends), rows)
+    assert (found.checked, found.failed) == ((60, 0) if failed is None else (120, failed))
+    assert ("run slow" in found.observed) == bool(failed)
+    assert judged(FRESH, Surroundings(DAY, LATER), rows).unknown
+
+
+def test_statistics_of_classified_columns_are_found():
+    """A classified column with an extreme in the log is told by its name; others, and empty extremes, are not."""
+    logs = contract("logs")
+    secret = next(one.name for one in logs.columns if one.class_ != "operational")
+    public = next(one.name for one in logs.columns if one.class_ == "operational")
+    live = pa.table({"path": ["a", "b"], f"min.{public}": ["a", None], f"max.{secret}": pa.nulls(2, pa.string())})
+    assert _classified_statistics(logs, live) == ()
+    held = live.append_column(f"min.{secret}", pa.array([None, "a"]))
+    assert _classified_statistics(logs, held) == (secret,)
+    found = judged(PROTECTED, Surroundings(DAY, LATER, rows=7, classified_statistics=(secret,)))
+    assert (found.checked, found.failed, found.observed) == (7, 7, secret)
+    assert judged(PROTECTED, Surroundings(DAY, LATER, rows=7)).failed == 0
