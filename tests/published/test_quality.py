@@ -7,6 +7,8 @@ from importing import imported
 
 from ranklake.quality.check import run_checks
 
+pytestmark = pytest.mark.slow
+
 
 def failed(report, *severities):
     """Return (table, date, check) of what failed with one of these severities."""
@@ -17,7 +19,6 @@ def failed(report, *severities):
     }
 
 
-@pytest.mark.slow
 def test_the_silent_day_of_a_month_is_found(lake, spool, published):
     """Of a month of eight virtual clusters, the day on which none has a job is critical, and nothing else is."""
     imported(lake, spool, "table", published("helios") / "helios" / "vc*.csv.gz", mapping="helios")

@@ -9,6 +9,8 @@ from ranklake.lake.delta.commit import replace_partitions
 from ranklake.lake.storage.store import Lake
 from ranklake.quality.check import run_checks
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):

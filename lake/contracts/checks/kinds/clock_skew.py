@@ -41,8 +41,8 @@ def _judge(check: Check, parts: Sequence[Any], about: Surroundings) -> Finding:
     rows = sum(part[1] for part in parts)
     runs: dict[tuple[Any, ...], dict[int, dict[int, int]]] = {}
     for some, _, _ in parts:
-        for (*run, rank), (steps, times) in some.items():
-            runs.setdefault(tuple(run), {}).setdefault(rank, {}).update(
+        for (*whose, rank), (steps, times) in some.items():
+            runs.setdefault(tuple(whose), {}).setdefault(rank, {}).update(
                 zip(steps.tolist(), times.tolist(), strict=True)
             )
     lines, off_rows = [], 0

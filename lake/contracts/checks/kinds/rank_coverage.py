@@ -39,8 +39,8 @@ def _judge(check: Check, parts: Sequence[dict[tuple[Any, ...], list[Any]]], abou
 
     runs: dict[tuple[Any, ...], dict[int, list[list[Any]]]] = {}
     for part in parts:
-        for (*run, rank), facts in part.items():
-            runs.setdefault(tuple(run), {}).setdefault(rank, []).append(facts)
+        for (*whose, rank), facts in part.items():
+            runs.setdefault(tuple(whose), {}).setdefault(rank, []).append(facts)
     settled_us = about.now_us - int((check.tolerance or _SETTLED_S) * 1e6)
     due = missing = 0
     lines = []
