@@ -24,8 +24,8 @@ from ranklake.quality import quarantine
 from ranklake.quality.engine import gx_version
 from ranklake.quality.forms import FORMS
 from ranklake.quality.neighbours import Neighbours
+from ranklake.quality.partition import Partition, Tally
 from ranklake.quality.results import RESULTS, CheckReport, CheckResult, Standing, standing
-from ranklake.quality.scan import Partition, Tally
 from ranklake.quality.suite import Expectation, Suite, compile_suite
 from ranklake.quality.tasks import ScanTask, expected_cpu_s, fitting_rows, scan_partition
 from ranklake.quality.watching import judge_watched
@@ -296,6 +296,7 @@ def _result(one: Expectation, tally: Tally, moved: int, facts: dict[str, Any]) -
         expected=(tally.expected or one.expected) if known else None,
         measured=None if tally.measured is None else json.dumps(tally.measured),
         duration_s=tally.seconds,
+        on_fail=one.on_fail,
     )
 
 

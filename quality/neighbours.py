@@ -20,7 +20,7 @@ from ranklake.quality.results import RESULTS
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Check, Contract
     from ranklake.lake.storage.store import Lake
-    from ranklake.quality.scan import Partition
+    from ranklake.quality.partition import Partition
 
 _SEGMENT_ROWS: Final = 2_000_000
 """Segments that are looked at for their newest times, of the latest dates: two seconds' worth."""

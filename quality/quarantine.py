@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ranklake.lake.delta.data_file import DataFile
     from ranklake.lake.plans.plan import Plan
     from ranklake.lake.storage.store import Lake
-    from ranklake.quality.scan import Partition
+    from ranklake.quality.partition import Partition
 
 REJECTS: Final = "rejects"
 _ROWS: Final = 50_000  # rows that are JSON text in memory at a time

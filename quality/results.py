@@ -50,6 +50,8 @@ class CheckResult:
         Time of the partition's scan, for all its checks together; None if unknown.
     contract_version
         Version of the contract that it was checked against; None for results of before.
+    on_fail
+        What a failure leads to; None for results of before.
     """
 
     check_run: str
@@ -75,6 +77,7 @@ class CheckResult:
     measured: str | None = None
     duration_s: float | None = None
     contract_version: int | None = None
+    on_fail: str | None = None
 
     @property
     def unsound(self) -> bool:

@@ -5,9 +5,7 @@ each value, it is not asked what a column's extremes already tell.
 """
 
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from datetime import date
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,18 +18,20 @@ from ranklake.lake.delta.read import read_batches
 from ranklake.quality.forms import clear
 from ranklake.quality.frame import frame
 from ranklake.quality.keys import Hashes, repeated
+from ranklake.quality.partition import Tally
 from ranklake.quality.screen import Screen
 from ranklake.quality.watching import watch, watched_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from ranklake.lake.contracts.model import Check, Contract
     from ranklake.lake.storage.store import Lake
     from ranklake.quality.engine import Verdict
+    from ranklake.quality.partition import Partition
     from ranklake.quality.suite import Expectation, Suite
 
-    Judged = tuple[Expectation, "Tally"]
+    Judged = tuple[Expectation, Tally]
     Judge = Callable[..., list[Verdict]]
 
 BATCH_ROWS: Final = 500_000  # of 40 columns these take about 400 MB on their way through pandas
@@ -39,59 +39,11 @@ _SHOWN: Final = 3
 _KEYED: Final = ("unique", "duplicates")
 
 
-@dataclass(slots=True)
-class Tally:
-    """What an expectation came to so far.
-
-    Attributes
-    ----------
-    checked, failed
-        Rows judged, rows that failed.
-    seen
-        A few failing values (operational numbers), or what a check of the whole partition observed.
-    error
-        Why it could not be computed; empty if it could.
-    absent
-        The table does not have a column of it yet.
-    parts
-        What a watch summed up of each batch, until it is judged.
-    expected, measured, unknown
-        What a watch expected, measured, or why it could say nothing (`ranklake.lake.contracts.checks.kind.Finding`).
-    seconds
-        Time that the scan of the partition took.
-    """
-
-    checked: int = 0
-    failed: int = 0
-    seen: list[str] = field(default_factory=list)
-    error: str = ""
-    absent: bool = False
-    parts: list[Any] = field(default_factory=list)
-    expected: str = ""
-    measured: "Mapping[str, float] | None" = None
-    unknown: str = ""
-    seconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Partition:
-    """A partition as it was found: its files (rows of `ranklake.lake.delta.commit.files`) at a version of the table."""
-
-    day: date
-    version: int
-    files: pa.Table
-
-    @property
-    def rows(self) -> int:
-        """Return its rows, by the Delta log."""
-        return int(pc.sum(self.files["num_records"]).as_py() or 0)
-
-
 def scan(
     lake: "Lake",
     contract: "Contract",
     suite: "Suite",
-    part: Partition,
+    part: "Partition",
     judge: "Judge",
     batch_rows: int = BATCH_ROWS,
     judged_rows: int = 0,
@@ -211,7 +163,7 @@ def _key(contract: "Contract", check: "Check") -> list[str]:
 
 
 def _whole(
-    lake: "Lake", contract: "Contract", part: Partition, one: "Expectation", tally: Tally, hashes: Hashes | None
+    lake: "Lake", contract: "Contract", part: "Partition", one: "Expectation", tally: Tally, hashes: Hashes | None
 ) -> None:
     check = one.check
     if check.kind == "row_count":

@@ -56,6 +56,12 @@ class Expectation:
         return kind_of(self.check).watch
 
     @property
+    def on_fail(self) -> str:
+        """What a failure leads to, where the contract asks for what this table cannot give, too."""
+        quarantines = self.check.on_fail == "quarantine"
+        return "record" if quarantines and not self.quarantines else self.check.on_fail
+
+    @property
     def about(self) -> str | None:
         """The column, several joined by commas, None for the table."""
         return ",".join(self.check.columns) or None
@@ -84,7 +90,8 @@ class Suite:
     Attributes
     ----------
     name
-        Table, contract version and a digest of all that is expected: when it changes, partitions are checked anew.
+        Table, contract version and a digest of all that is expected, with the editions of the kinds of checks: when
+        it changes, partitions are checked anew.
     ranges
         Valid range of each metric of the long table; empty for others.
     version
@@ -103,7 +110,8 @@ def compile_suite(contract: "Contract", metrics: "Mapping[str, Metric]") -> Suit
     ranges = ranges_of(contract, metrics)
     checks = [*implied(contract, metrics, ranges), *contract.all_checks()]
     expectations = tuple(_expectation(contract, check) for check in checks)
-    facts = [[asdict(one) for one in expectations], sorted(ranges.items())]
+    editions = sorted({(check.kind, kind_of(check).edition) for check in checks})
+    facts = [[asdict(one) for one in expectations], editions, sorted(ranges.items())]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
     return Suite(
         contract.table, f"{contract.table} v{contract.version} {digest}", expectations, ranges, contract.version

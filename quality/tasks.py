@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from ranklake.lake.storage.store import Lake
 from ranklake.quality.engine import judge
-from ranklake.quality.scan import BATCH_ROWS, Partition, Tally, scan
+from ranklake.quality.partition import Partition, Tally
+from ranklake.quality.scan import BATCH_ROWS, scan
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract

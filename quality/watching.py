@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ranklake.lake.contracts.model import Contract
     from ranklake.quality.neighbours import Neighbours
-    from ranklake.quality.scan import Partition, Tally
+    from ranklake.quality.partition import Partition, Tally
     from ranklake.quality.suite import Expectation, Suite
 
     Watched = tuple[Expectation, Tally, tuple[str, ...]]

@@ -28,7 +28,8 @@ from ranklake.lake.storage.store import Lake
 from ranklake.quality import check
 from ranklake.quality import scan as scanning
 from ranklake.quality.check import NotCheckedError, run_checks
-from ranklake.quality.scan import Partition, scan
+from ranklake.quality.partition import Partition
+from ranklake.quality.scan import scan
 from ranklake.quality.suite import compile_suite
 
 SMALL_LOSS = """

@@ -19,7 +19,7 @@ from ranklake.lake.plans.plan import last_finished, read_plan
 from ranklake.lake.plans.workers import InProcess
 from ranklake.quality import check, quarantine, tasks
 from ranklake.quality.check import run_checks
-from ranklake.quality.scan import Partition
+from ranklake.quality.partition import Partition
 
 STRICT = """
 extends: steps

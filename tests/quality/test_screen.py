@@ -24,7 +24,8 @@ from ranklake.quality import scan as scanning
 from ranklake.quality.forms import FORMS, clear
 from ranklake.quality.frame import frame
 from ranklake.quality.keys import Hashes
-from ranklake.quality.scan import Partition, scan
+from ranklake.quality.partition import Partition
+from ranklake.quality.scan import scan
 from ranklake.quality.screen import Screen
 from ranklake.quality.suite import compile_suite
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from ranklake.lake.contracts.checks import registry
 from ranklake.lake.contracts.load import load_contracts, load_metrics
 from ranklake.lake.contracts.model import Check
 from ranklake.quality.suite import compile_suite
@@ -83,3 +84,13 @@ def test_the_name_follows_the_content():
     assert len({suite_of(one).name for one in (contract, more, less)}) == 3
     scalars = CONTRACTS["scalars"]
     assert compile_suite(scalars, {}).name != suite_of(scalars).name
+
+
+def test_a_mended_kind_judges_anew(monkeypatch):
+    """The edition of each kind that a suite uses is part of its name, so that what the old code judged is not kept."""
+    steps, before = CONTRACTS["steps"], suite_of(CONTRACTS["steps"]).name
+    for kind, other in (("between", True), ("capacity_jump", False)):
+        kinds = {**registry.KINDS, kind: replace(registry.KINDS[kind], edition=2)}
+        with monkeypatch.context() as patched:
+            patched.setattr(registry, "KINDS", kinds)
+            assert (suite_of(steps).name != before) is other

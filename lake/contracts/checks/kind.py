@@ -168,6 +168,8 @@ class CheckKind:
         dictionary-typed, of kinds where NULL fails of any.
     watch
         Of kinds of level ``watch``.
+    edition
+        Raised when it is mended so that it may judge the same rows otherwise: they are then checked anew.
     """
 
     name: str
@@ -186,6 +188,7 @@ class CheckKind:
     judged: "Callable[[Check, pa.Table, Ranges], pa.ChunkedArray] | None" = None
     cleared: "Callable[[Check, pa.Table], bool]" = never
     watch: Watch | None = None
+    edition: int = 1
 
 
 def ends(check: Check) -> str:

@@ -1,0 +1,59 @@
+"""A partition as a check finds it, and what each expectation on it came to."""
+
+from dataclasses import dataclass, field
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(slots=True)
+class Tally:
+    """What an expectation came to so far.
+
+    Attributes
+    ----------
+    checked, failed
+        Rows judged, rows that failed.
+    seen
+        A few failing values (operational numbers), or what a check of the whole partition observed.
+    error
+        Why it could not be computed; empty if it could.
+    absent
+        The table does not have a column of it yet.
+    parts
+        What a watch summed up of each batch, until it is judged.
+    expected, measured, unknown
+        What a watch expected, measured, or why it could say nothing (`ranklake.lake.contracts.checks.kind.Finding`).
+    seconds
+        Time that the scan of the partition took.
+    """
+
+    checked: int = 0
+    failed: int = 0
+    seen: list[str] = field(default_factory=list)
+    error: str = ""
+    absent: bool = False
+    parts: list[Any] = field(default_factory=list)
+    expected: str = ""
+    measured: "Mapping[str, float] | None" = None
+    unknown: str = ""
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition as it was found: its files (rows of `ranklake.lake.delta.commit.files`) at a version of the table."""
+
+    day: date
+    version: int
+    files: pa.Table
+
+    @property
+    def rows(self) -> int:
+        """Return its rows, by the Delta log."""
+        return int(pc.sum(self.files["num_records"]).as_py() or 0)
