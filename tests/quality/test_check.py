@@ -287,7 +287,8 @@ def test_workers_find_what_one_process_finds(site, tmp_path):
         there = run_checks(under(site.lake, overlay), workers=crew)
 
     def plain(report):
-        found = [{**one.plain(), "check_run": "", "ts": "", "files_sha256": ""} for one in report.results]
+        other = {"check_run": "", "ts": "", "files_sha256": "", "duration_s": None}
+        found = [{**one.plain(), **other} for one in report.results]
         return sorted(found, key=lambda one: (one["table"], one["partition_date"], one["check_id"]))
 
     assert len({one.partition_date for one in there.results}) == 2
