@@ -3,7 +3,6 @@
 The command ``ranklake pipeline`` calls these without Prefect, so that a scheduled run and a run by hand are the same.
 """
 
-import getpass
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import UTC, date, datetime
@@ -14,6 +13,9 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.catalog.refresh import refresh
 from ranklake.lake.contracts.model import ALARMS
 from ranklake.lake.delta.integrity import Damage, DamagedFileError
+from ranklake.lake.governance.identities import name_of
+from ranklake.lake.governance.lifecycle import propose
+from ranklake.lake.governance.retention_plans import RETENTION_PLANS
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.maintenance.run import upkeep
 from ranklake.lake.rollups.runner import run_rollups
@@ -120,6 +122,8 @@ def retention_plan_once(context: Context, *, as_of: date | None = None) -> dict[
     day = as_of or datetime.now(UTC).date()
     lake = context.open_lake()
     made = make_plan(lake, lake.contracts(), context.policies(lake), day)
+    if made is not None and lake.config.approvals.key:
+        propose(lake, RETENTION_PLANS, made.name, name_of(lake, "the flow retention_plan", None))
     return {"as_of": day.isoformat(), "plan": None if made is None else made.plain()}
 
 
@@ -129,13 +133,14 @@ def retention_apply_once(context: Context, *, plan: str, by: str = "") -> dict[s
     Parameters
     ----------
     by
-        Who applies it, for the audit trail; by default the account that runs this.
+        Who applies it, for the audit trail; by default the account that runs this. Where approvals are signed,
+        ``[approvals] key`` signs.
 
     Raises what `ranklake.retention.apply.apply` does: nothing goes without an approval that the lake holds, nor by
     whoever gave it.
     """
-    actor = " ".join(by.split()) or getpass.getuser()
     lake = context.open_lake()
+    actor = name_of(lake, f"ranklake retain apply {plan}", by)
     found, fresh = apply(lake, plan, actor, lake.contracts(), context.policies(lake))
     swept = sweep(lake, context.spool(), actor) if context.has_spool else None
     return {"applied_now": fresh, "swept": None if swept is None else asdict(swept), **found.plain()}

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.governance import lifecycle
+from ranklake.lake.governance.identities import NOT_SIGNING, Signing
 from ranklake.lake.governance.proposals import VoidProposalError
 from ranklake.lake.governance.retention_plans import RETENTION_PLANS, TABLE, Item, RetentionPlan, head_row, stamped
 from ranklake.lake.governance.retired import RAW
@@ -32,9 +33,17 @@ if TYPE_CHECKING:
     from ranklake.retention.policy import Policies
 
 
-def approve(lake: "Lake", name: str, by: str, reason: str | None = None) -> tuple[RetentionPlan, bool]:
+def approve(
+    lake: "Lake",
+    name: str,
+    by: str,
+    reason: str | None = None,
+    *,
+    single_operator: bool = False,
+    signing: Signing = NOT_SIGNING,
+) -> tuple[RetentionPlan, bool]:
     """Approve a plan; return it, and whether this call did it. See `ranklake.lake.governance.lifecycle.approve`."""
-    return lifecycle.approve(lake, RETENTION_PLANS, name, by, reason)
+    return lifecycle.approve(lake, RETENTION_PLANS, name, by, reason, single_operator=single_operator, signing=signing)
 
 
 def apply(
@@ -46,6 +55,7 @@ def apply(
     today: date | None = None,
     *,
     single_operator: bool = False,
+    signing: Signing = NOT_SIGNING,
 ) -> tuple[RetentionPlan, bool]:
     """Remove what an approved plan names, bytes and all; return the plan, and whether this call did it.
 
@@ -57,13 +67,15 @@ def apply(
     ----------
     single_operator
         Whether who approved the plan may apply it; the register and the trail then say so.
+    signing
+        What signs, where approvals are signed.
     """
     day = today or datetime.now(UTC).date()
 
     def check(plan: RetentionPlan) -> "WritePlan":
         return partial(_write, lake, plan, by, _files(lake, plan, contracts, policies, day))
 
-    return lifecycle.apply(lake, RETENTION_PLANS, name, by, check, single_operator=single_operator)
+    return lifecycle.apply(lake, RETENTION_PLANS, name, by, check, single_operator=single_operator, signing=signing)
 
 
 def _files(

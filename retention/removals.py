@@ -9,8 +9,9 @@ import pyarrow.compute as pc
 
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.read import read
-from ranklake.lake.governance.evidence import Actions, missing_evidence, recorded_actions
+from ranklake.lake.governance.evidence import missing_evidence
 from ranklake.lake.governance.retention_plans import RETENTION_PLANS, register
+from ranklake.lake.governance.steps import Actions, recorded_actions
 from ranklake.lake.plans.kinds import RETENTION, Rows, booked
 from ranklake.lake.plans.plan import LEDGER, DamagedPlanError, last_finished, read_plan
 

@@ -12,12 +12,12 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.compute as pc
 
 from ranklake.errors import RanklakeError
+from ranklake.lake.audit import clock
 from ranklake.lake.audit.chain import RESUME, Head, digest
 from ranklake.lake.audit.heads import HeadRecords, head_records
 from ranklake.lake.contracts.load import contract
@@ -74,6 +74,8 @@ class Entry:
     once
         Append nothing if a row of this action and subject is there: for what may be carried out again after a crash.
         The log holds a digest of both, so such a subject is no person.
+    once_for
+        What else it is once for, such as a signature: a subject may have several such rows.
     """
 
     actor: str
@@ -82,11 +84,13 @@ class Entry:
     reason: str | None = None
     details: Mapping[str, Any] | None = None
     once: bool = False
+    once_for: str = ""
 
     @property
     def mark(self) -> str:
         """Application whose number in the log says that the row is there."""
-        return _ONCE + hashlib.sha256(f"{self.action}\0{self.subject}".encode()).hexdigest()[:32]
+        what = f"{self.action}\0{self.subject}" + (f"\0{self.once_for}" if self.once_for else "")
+        return _ONCE + hashlib.sha256(what.encode()).hexdigest()[:32]
 
 
 def record(
@@ -98,9 +102,10 @@ def record(
     details: Mapping[str, Any] | None = None,
     *,
     once: bool = False,
+    once_for: str = "",
 ) -> int | None:
     """Append a row and return its number in the chain, None if it was there; see `Entry` and `record_all`."""
-    (number,) = record_all(lake, [Entry(actor, action, subject, reason, details, once)])
+    (number,) = record_all(lake, [Entry(actor, action, subject, reason, details, once, once_for)])
     return number
 
 
@@ -172,7 +177,7 @@ def trail(lake: "Lake") -> list[dict[str, Any]]:
 
 def _chained(entries: Sequence[Entry], end: Head) -> list[dict[str, Any]]:
     """Return the rows of entries behind the end of a chain."""
-    now = datetime.now(UTC)
+    now = clock.now()
     rows: list[dict[str, Any]] = []
     for entry in entries:
         row: dict[str, Any] = {
@@ -213,7 +218,8 @@ def _already_recorded(lake: "Lake", handle: "DeltaTable", entries: Sequence[Entr
         if not entry.once:
             found.append(False)
             continue
-        known = entry.mark in marks or (entry.action, entry.subject) in old or said(handle, entry.mark) is not None
+        there = not entry.once_for and (entry.action, entry.subject) in old
+        known = there or entry.mark in marks or said(handle, entry.mark) is not None
         found.append(known)
         marks.add(entry.mark)
     return found

@@ -1,23 +1,18 @@
 """Evidence from the audit trail about proposals: approved unchanged, begun, applied."""
 
-import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
+from ranklake.lake.audit import clock
 from ranklake.lake.audit.proof import prove
-from ranklake.lake.audit.trail import TABLE
-from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.read import read
+from ranklake.lake.governance.modes import refuse_downgrade
 from ranklake.lake.governance.proposals import AnyKind, Proposal, ProposalError
+from ranklake.lake.governance.standing import Judge, Standing, is_one_of, stand
+from ranklake.lake.governance.statements import DIGEST
+from ranklake.lake.governance.steps import Actions, recorded_actions
+from ranklake.lake.trust.approvals import SIGNED
 
 if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
-
-DIGEST: Final = "items_sha256"
-"""Under which a row of the trail names what was approved, or begun."""
-
-Actions = Mapping[str, Mapping[str, list[dict[str, Any]]]]
-"""By subject and action: the details of rows."""
 
 
 class NoEvidenceError(ProposalError):
@@ -28,17 +23,6 @@ class NoEvidenceError(ProposalError):
         super().__init__(proposal, what, mend=mend)
 
 
-def recorded_actions(lake: "Lake", kind: AnyKind) -> Actions:
-    """Return what the trail says of proposals of a kind. Whether the trail is whole is another question."""
-    actions = {kind.approve, kind.begin, kind.applied}
-    found: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for row in read(lake, contract(TABLE), ["action", "subject", "details"]).to_pylist():
-        if row["action"] in actions:
-            details = json.loads(row["details"] or "{}")
-            found.setdefault(row["subject"], {}).setdefault(row["action"], []).append(details)
-    return found
-
-
 def missing_evidence(kind: AnyKind, proposal: Proposal, trail: Actions) -> str:
     """Return what the trail lacks for an approval of a proposal as it is; empty if it has it.
 
@@ -47,19 +31,37 @@ def missing_evidence(kind: AnyKind, proposal: Proposal, trail: Actions) -> str:
     rows = trail.get(proposal.name, {}).get(kind.approve, [])
     if not rows:
         return "the audit trail has no approval of it"
-    if all(row.get(DIGEST, proposal.items_sha256) != proposal.items_sha256 for row in rows):
+    if all(row.details.get(DIGEST, proposal.items_sha256) != proposal.items_sha256 for row in rows):
         return "what was approved under this name had other items"
     return ""
 
 
-def require(lake: "Lake", kind: AnyKind, proposal: Proposal, *, begun: bool = False) -> None:
-    """Raise `NoEvidenceError` where a whole trail does not say that a proposal was approved (and begun) as it is."""
+def require(lake: "Lake", kind: AnyKind, proposal: Proposal, *, begun: bool = False) -> Standing:
+    """Return the standing of a proposal that a whole trail says was approved (and begun) as it is, by enough people.
+
+    Raises `NoEvidenceError`; `DowngradeError` where approvals were signed, and nobody here has the keys to verify them;
+    and what reading the keys raises.
+    """
     proof = prove(lake)
     if not proof.whole:
         raise NoEvidenceError(proposal.name, f"the audit trail is broken: {proof.why}")
     trail = recorded_actions(lake, kind)
+    refuse_downgrade(lake, trail)
     what = missing_evidence(kind, proposal, trail)
-    if not what and begun and not trail[proposal.name].get(kind.begin):
+    begins = trail.get(proposal.name, {}).get(kind.begin, [])
+    if not what and begun and not begins:
         what = "the audit trail does not say that it was begun"
     if what:
         raise NoEvidenceError(proposal.name, what)
+    # What was begun in time is finished, whenever somebody finds it.
+    found = stand(lake, kind, proposal, trail, begins[-1].ts if begun else clock.now())
+    if found.lacking:
+        raise NoEvidenceError(proposal.name, "; ".join([found.lacking, *found.refused]))
+    if begun and lake.config.approvals.mode == SIGNED:
+        last, judge = begins[-1], Judge(lake)
+        doubt = judge.doubt(last, proposal.items_sha256, last.ts)
+        if not doubt and is_one_of(last.actor, found.approvers):
+            doubt = "whoever approved it began it"
+        if doubt:
+            raise NoEvidenceError(proposal.name, f"row {last.seq} of the audit trail, which began it: {doubt}")
+    return found

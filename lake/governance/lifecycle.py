@@ -5,11 +5,23 @@ once, and a plan that was written is finished by whoever finds it.
 """
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ranklake.errors import RanklakeError
+from ranklake.lake.audit import clock
 from ranklake.lake.audit import trail as audit
-from ranklake.lake.governance.evidence import DIGEST, require
+from ranklake.lake.governance.evidence import require
+from ranklake.lake.governance.identities import (
+    APPLY,
+    APPROVE,
+    NOT_SIGNING,
+    PROPOSE,
+    About,
+    Signing,
+    identify,
+    statement_of,
+)
+from ranklake.lake.governance.modes import note_mode, refuse_downgrade
 from ranklake.lake.governance.proposals import (
     AnyKind,
     ExpiredProposalError,
@@ -20,8 +32,12 @@ from ranklake.lake.governance.proposals import (
     Some,
     VoidProposalError,
 )
+from ranklake.lake.governance.standing import Standing, is_one_of, stand
+from ranklake.lake.governance.statements import DIGEST
+from ranklake.lake.governance.steps import recorded_actions
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.trust.approvals import SIGNED
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan
@@ -35,6 +51,31 @@ class WritePlan(Protocol):
         """Return the plan of a number, its files written; `alone` if one person approved and applies."""
 
 
+def propose(lake: "Lake", kind: ProposalKind[Some], name: str, by: str, signing: Signing = NOT_SIGNING) -> bool:
+    """Write into the trail who is the author of a proposal; False if it says so already.
+
+    Equal items are one proposal, which may have several authors; none of them approves it. Raises what `approve` does.
+    """
+    found, trail = kind.find(lake, name), recorded_actions(lake, kind)
+    refuse_downgrade(lake, trail)
+    if is_one_of(by, stand(lake, kind, found, trail, clock.now()).authors):
+        return False
+    who = identify(lake, _about(kind, found), PROPOSE, by, None, signing)
+    note_mode(lake, trail, who.name)
+    audit.record(lake, who.name, kind.propose, name, who.reason, {**_facts(found), **who.details})
+    return True
+
+
+def statement(lake: "Lake", kind: ProposalKind[Some], name: str, step: str, by: str, reason: str | None = None) -> str:
+    """Return the text that somebody would sign for a step. Raises what finding the proposal does."""
+    return statement_of(lake, _about(kind, kind.find(lake, name)), step, by, reason).text
+
+
+def standing(lake: "Lake", kind: ProposalKind[Some], found: Some) -> Standing:
+    """Return whose approvals of a proposal count now, and what is lacking."""
+    return stand(lake, kind, found, recorded_actions(lake, kind), clock.now())
+
+
 def approve(
     lake: "Lake",
     kind: ProposalKind[Some],
@@ -43,27 +84,45 @@ def approve(
     reason: str | None = None,
     *,
     single_operator: bool = False,
+    signing: Signing = NOT_SIGNING,
 ) -> tuple[Some, bool]:
     """Approve a proposal; return it, and whether this call did it.
 
-    One that was approved or applied already is left as it is.
+    One that was approved enough, by this person, or applied already is left as it is. It is ``approved`` once all have
+    approved whom its risk takes (`ranklake.lake.governance.tiers`).
 
     Parameters
     ----------
+    by
+        Who; see `ranklake.lake.governance.identities.name_of`.
     single_operator
-        Whether who proposed it may approve it.
+        Whether who proposed it may approve it; not where approvals are signed.
+    signing
+        What signs, where approvals are signed.
 
     Raises `UnknownProposalError`, `AlteredProposalError`, `ExpiredProposalError` and `SameOperatorError` of
-    `ranklake.lake.governance.proposals`.
+    `ranklake.lake.governance.proposals`, `DowngradeError`, and what `ranklake.lake.governance.identities.identify`
+    does.
     """
-    found = kind.find(lake, name)
-    if found.approved is not None:
+    found, trail = kind.find(lake, name), recorded_actions(lake, kind)
+    if found.applied is not None:
         return found, False
     _refuse_expired(kind, found)
-    if _is_same(by, found.proposer) and not single_operator:
-        raise SameOperatorError(name, "proposed", "approve")
-    audit.record(lake, by, kind.approve, name, reason, _facts(found), once=True)
-    fresh = kind.add_approval(lake, found, by)
+    refuse_downgrade(lake, trail)
+    now = stand(lake, kind, found, trail, clock.now())
+    if now.lacking and not is_one_of(by, now.approvers):
+        if is_one_of(by, now.authors) and not _alone_may(lake, single_operator=single_operator):
+            raise SameOperatorError(name, "proposed", "approve", may_be_alone=_is_lax(lake))
+        who = identify(lake, _about(kind, found), APPROVE, by, reason, signing)
+        note_mode(lake, trail, who.name)
+        details, first = {**_facts(found), **who.details}, not trail.get(name, {}).get(kind.approve)
+        once_for = who.signature or ("" if first else str(who.details["at"]))
+        audit.record(lake, who.name, kind.approve, name, who.reason, details, once=True, once_for=once_for)
+        fresh, now = True, standing(lake, kind, found)
+    else:
+        fresh = False
+    if not now.lacking and found.approved is None:
+        fresh = kind.add_approval(lake, found, now.approvers[-1]) or fresh
     return kind.find(lake, name), fresh
 
 
@@ -75,6 +134,7 @@ def apply(
     check: Callable[[Some], WritePlan],
     *,
     single_operator: bool = False,
+    signing: Signing = NOT_SIGNING,
 ) -> tuple[Some, bool]:
     """Apply an approved proposal by one numbered plan; return it, and whether this call did it.
 
@@ -86,7 +146,9 @@ def apply(
         Holds the proposal against the lake as it is, when all earlier plans are finished; raises `VoidProposalError`
         where it does not fit any more, else returns what writes the plan. In between the trail gets its row.
     single_operator
-        Whether who approved it may apply it; the trail then says so.
+        Whether who approved it may apply it; the trail then says so. Not where approvals are signed.
+    signing
+        What signs, where approvals are signed.
 
     Raises
     ------
@@ -101,17 +163,20 @@ def apply(
     if found.applied is None:
         _refuse_expired(kind, found)
         if found.approved is None:
-            raise NotApprovedError(kind, name)
-        alone = _is_same(by, found.approver)
-        if alone and not single_operator:
-            raise SameOperatorError(name, "approved", "apply")
-        require(lake, kind, found)
+            raise NotApprovedError(kind, name, standing(lake, kind, found).lacking)
+        held = require(lake, kind, found)
+        alone = is_one_of(by, [*held.approvers, found.approver])
+        if alone and not _alone_may(lake, single_operator=single_operator):
+            raise SameOperatorError(name, "approved", "apply", may_be_alone=_is_lax(lake))
+        who = identify(lake, _about(kind, found), APPLY, by, None, signing)
 
         def compose(number: int) -> "Plan | None":
             if kind.find(lake, name).applied is not None:  # another driver was at it
                 return None
             write = check(found)
-            audit.record(lake, by, kind.begin, name, None, {**_facts(found), **_alone(alone)}, once=True)
+            facts = {**_facts(found), **_alone(alone), **who.details, "needed": held.needed.plain}
+            note_mode(lake, recorded_actions(lake, kind), who.name)
+            audit.record(lake, by, kind.begin, name, who.reason, facts, once=True, once_for=who.signature)
             return write(number, alone=alone)
 
         drive(lake, compose, InProcess())
@@ -124,7 +189,7 @@ def apply(
 
 
 def _refuse_expired(kind: AnyKind, found: Proposal) -> None:
-    if found.expires is not None and found.expires <= datetime.now(UTC):
+    if found.expires is not None and found.expires <= clock.now():
         raise ExpiredProposalError(kind, found.name, found.expires)
 
 
@@ -133,10 +198,21 @@ def _facts(found: Proposal) -> dict[str, Any]:
     return {**found.facts, DIGEST: found.items_sha256}
 
 
+def _about(kind: AnyKind, found: Proposal) -> About:
+    return About(kind.action, found.name, found.items_sha256)
+
+
 def _alone(alone: bool) -> dict[str, bool]:
     return {"single_operator": True} if alone else {}
 
 
-def _is_same(one: str, other: str | None) -> bool:
-    """Say whether two names are one, however they are spelt."""
-    return other is not None and "".join(one.split()).casefold() == "".join(other.split()).casefold()
+def _alone_may(lake: "Lake", *, single_operator: bool) -> bool:
+    """Say whether one person may do two steps. Raises `RanklakeError` where that is asked of a lake with signatures."""
+    if single_operator and not _is_lax(lake):
+        what = "--single-operator is for lakes of one person, and this one takes signatures of several"
+        raise RanklakeError(what, mend="have another person do it")
+    return single_operator
+
+
+def _is_lax(lake: "Lake") -> bool:
+    return lake.config.approvals.mode != SIGNED

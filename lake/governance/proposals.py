@@ -24,6 +24,25 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class Risk:
+    """What a proposal puts at stake.
+
+    Attributes
+    ----------
+    bytes
+        What it is about; None where it is not known.
+    classes
+        Retention classes that it touches.
+    irreversible
+        Whether it cannot be undone.
+    """
+
+    bytes: int | None = None
+    classes: frozenset[str] = frozenset()
+    irreversible: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Proposal(ABC):
     """What is proposed, and what became of it.
 
@@ -78,6 +97,11 @@ class Proposal(ABC):
         """What the audit trail says when it was applied; likewise."""
 
     @property
+    def risk(self) -> Risk:
+        """What it puts at stake, for the tiers of ``[[approvals.tiers]]``."""
+        return Risk()
+
+    @property
     def state(self) -> str:
         """altered, proposed (or what the kind calls it), approved or applied."""
         if not self.intact:
@@ -104,6 +128,8 @@ class ProposalKind(Generic[Some]):
         Returns every proposal by name, oldest first. One is applied when the lake's plan that applies it is finished.
     add_approval
         Writes an approval into the register; returns False if one stands there already.
+    authored
+        Whether somebody makes it, who may not approve it; else it comes with the release.
     """
 
     noun: str
@@ -111,6 +137,12 @@ class ProposalKind(Generic[Some]):
     command: str
     register: Callable[["Lake"], Mapping[str, Some]]
     add_approval: Callable[["Lake", Some, str], bool]
+    authored: bool = True
+
+    @property
+    def propose(self) -> str:
+        """What the audit trail calls it that somebody made one."""
+        return f"{self.action}.propose"
 
     @property
     def approve(self) -> str:
@@ -178,16 +210,19 @@ class ExpiredProposalError(ProposalError):
 class NotApprovedError(ProposalError):
     """A proposal that nobody approved."""
 
-    def __init__(self, kind: AnyKind, proposal: str) -> None:
+    def __init__(self, kind: AnyKind, proposal: str, lacking: str = "") -> None:
         mend = f"{kind.command} approve {proposal} --by NAME"
-        super().__init__(proposal, "this plan is not approved", mend=mend)
+        what = f"this plan is not approved: {lacking}" if lacking else "this plan is not approved"
+        super().__init__(proposal, what, mend=mend)
 
 
 class SameOperatorError(ProposalError):
     """Whoever does the next thing about a proposal did the one before."""
 
-    def __init__(self, proposal: str, did: str, may_not: str) -> None:
-        mend = f"have another person {may_not} it, or say that there is one alone: --single-operator"
+    def __init__(self, proposal: str, did: str, may_not: str, *, may_be_alone: bool = True) -> None:
+        mend = f"have another person {may_not} it"
+        if may_be_alone:
+            mend += ", or say that there is one alone: --single-operator"
         super().__init__(proposal, f"whoever {did} this plan may not {may_not} it, too", mend=mend)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.read import read
-from ranklake.lake.governance.proposals import Proposal, ProposalKind, digest_of
+from ranklake.lake.governance.proposals import Proposal, ProposalKind, Risk, digest_of
 from ranklake.lake.plans.ledger import append_own
 from ranklake.lake.plans.plan import last_finished
 
@@ -87,6 +87,11 @@ class RetentionPlan(Proposal):
     def outcome(self) -> dict[str, Any]:
         """What the trail says when it was applied."""
         return {"rows": self.rows}
+
+    @property
+    def risk(self) -> Risk:
+        """What it puts at stake: its bytes, for good."""
+        return Risk(self.bytes, frozenset(item.retention_class for item in self.items))
 
     @property
     def rows(self) -> int:

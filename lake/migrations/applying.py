@@ -8,6 +8,7 @@ from ranklake.lake.audit import trail as audit
 from ranklake.lake.delta.table_schema import version_of
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.governance import lifecycle
+from ranklake.lake.governance.identities import NOT_SIGNING, Signing
 from ranklake.lake.migrations.composing import Work
 from ranklake.lake.migrations.due import due
 from ranklake.lake.migrations.register import MIGRATIONS, last_applied, register
@@ -50,6 +51,7 @@ def apply(
     table: str | None = None,
     *,
     single_operator: bool = False,
+    signing: Signing = NOT_SIGNING,
     progress: "Progress | None" = None,
 ) -> list[Done]:
     """Carry out what is due; return what this call did. Killed anywhere, the next call goes on.
@@ -60,6 +62,8 @@ def apply(
         Who does it, for the audit trail.
     single_operator
         Whether who approved a migration that drops values may apply it.
+    signing
+        What signs the application of such a one, where approvals are signed.
 
     Raises `MigrationError`, and for one that drops values what `ranklake.lake.governance.lifecycle.apply` does: nothing
     of that migration was changed then, and earlier ones stay.
@@ -71,7 +75,7 @@ def apply(
             raise MigrationError("the ledger changes by added columns alone", where=one.path, mend="write another")
         work = Work(lake, workers, one, progress=progress)
         if one.drops:
-            plan = _apply_approved(work, by, single_operator=single_operator)
+            plan = _apply_approved(work, by, signing, single_operator=single_operator)
         else:
             details = {"migration": one.label, "table": one.table, "sha256": one.sha256}
             audit.record(lake, by, MIGRATIONS.begin, one.label, None, details)
@@ -84,7 +88,7 @@ def apply(
     return done
 
 
-def _apply_approved(work: Work, by: str, *, single_operator: bool) -> "Plan | None":
+def _apply_approved(work: Work, by: str, signing: Signing, *, single_operator: bool) -> "Plan | None":
     lake, label = work.lake, work.migration.label
     proposal = next(one for one in register(lake).values() if one.label == label)
 
@@ -97,7 +101,9 @@ def _apply_approved(work: Work, by: str, *, single_operator: bool) -> "Plan | No
 
         return write
 
-    applied, fresh = lifecycle.apply(lake, MIGRATIONS, proposal.name, by, check, single_operator=single_operator)
+    applied, fresh = lifecycle.apply(
+        lake, MIGRATIONS, proposal.name, by, check, single_operator=single_operator, signing=signing
+    )
     return read_plan(lake, applied.plan) if fresh and applied.plan is not None else None
 
 

@@ -177,5 +177,6 @@ MIGRATIONS: Final = ProposalKind(
     command="ranklake migrate",
     register=register,
     add_approval=_add_approval,
+    authored=False,
 )
 """Migrations that drop values, as proposals: `ranklake.lake.governance.lifecycle` approves and applies them."""

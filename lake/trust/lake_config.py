@@ -8,6 +8,7 @@ used.
 from dataclasses import dataclass, field
 from typing import Final
 
+from ranklake.lake.trust.approvals import ApprovalsSection
 from ranklake.lake.trust.limits import Limits
 from ranklake.lake.trust.writers import Prefix, Writers
 
@@ -74,7 +75,7 @@ class LakeConfig:
 
     Attributes
     ----------
-    spool, contracts, cost, audit, plans, ingest
+    spool, contracts, cost, audit, approvals, plans, ingest
         The sections.
     encryption_key
         Where the keys of encrypted segments are, ``[capture] encryption_key``; see `ranklake.segments.keys`.
@@ -86,6 +87,7 @@ class LakeConfig:
     contracts: ContractsSection = field(default_factory=ContractsSection)
     cost: CostSection = field(default_factory=CostSection)
     audit: AuditSection = field(default_factory=AuditSection)
+    approvals: ApprovalsSection = field(default_factory=ApprovalsSection)
     plans: PlansSection = field(default_factory=PlansSection)
     ingest: Limits = field(default_factory=Limits)
     encryption_key: str = ""

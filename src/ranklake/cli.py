@@ -38,6 +38,7 @@ SUMMARIES = {
     "catalog": "Show tables, columns and metrics.",
     "request-signal": "Request a metric that nobody records yet.",
     "retain": "Plan, approve and apply retention.",
+    "approvals": "Show who may approve what, and how names are checked.",
     "disown": "Set aside a segment or stream with impossible counts, so that status balances.",
     "renumber": "Split a run that was recorded again under one name into attempts.",
     "mfu": "Compute model FLOP/s utilization from its inputs.",

@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 from ranklake.capture.common.settings import PREFIX, CaptureSettings
 from ranklake.config_file import ConfigError, FileRead, read_file, unreadable
 from ranklake.lake.plans.dask_section import DaskSection
+from ranklake.lake.trust.approvals import ApprovalsSection, Tier
 from ranklake.lake.trust.lake_config import (
     AuditSection,
     ContractsSection,
@@ -91,6 +92,7 @@ class Config:
     sql: SqlSection = field(default_factory=SqlSection)
     cost: CostSection = field(default_factory=CostSection)
     audit: AuditSection = field(default_factory=AuditSection)
+    approvals: ApprovalsSection = field(default_factory=ApprovalsSection)
     ingest: Limits = field(default_factory=Limits)
     artifacts: ArtifactsSection = field(default_factory=ArtifactsSection)
     plans: PlansSection = field(default_factory=PlansSection)
@@ -145,7 +147,7 @@ class Config:
 _SECTIONS: dict[str, Any] = {
     item.name: item.default_factory for item in fields(Config) if is_dataclass(item.default_factory)
 }
-_TABLES: dict[str, type] = {"prefixes": Prefix}
+_TABLES: dict[str, type] = {"prefixes": Prefix, "tiers": Tier}
 """Keys under which tables stand, and what each of them is; under others stands text."""
 _FROM_TEXT: Final[Mapping[object, Callable[[str], Any]]] = {str: str, int: int, float: float}
 

@@ -38,6 +38,7 @@ OTHER_VARIABLES: Final = frozenset(
 """Variables that override no key."""
 _FILES: Final = {
     "retention.policies": "policy file",
+    "approvals.allowed_signers": "allowed-signers file",
     "sql.roles": "role file",
     "cost.prices": "price table",
     "dask.tls_ca_file": "PEM file",

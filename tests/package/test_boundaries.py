@@ -78,7 +78,7 @@ LAKE = {  # what each folder of the lake imports, for types and in functions, to
     "spool": {"storage", "trust"},
     "plans": {"contracts", "delta", "storage"},
     "audit": {"contracts", "delta", "plans", "storage"},
-    "governance": {"audit", "contracts", "delta", "plans", "storage"},
+    "governance": {"audit", "contracts", "delta", "plans", "storage", "trust"},
     "maintenance": {"audit", "contracts", "delta", "plans", "spool", "storage"},
     "query": {"contracts", "delta", "storage"},
     "mfu": set(),

@@ -11,6 +11,7 @@ from segments import step_rows
 
 from ranklake.cli import run
 from ranklake.lake.audit.trail import record
+from ranklake.lake.governance.modes import UNSIGNED_NOTE
 
 OWN = "version: 1\nclasses:\n"
 
@@ -54,7 +55,7 @@ def test_from_plan_to_application(site, command):
     assert json.loads(command("retain", "list", "--json")[1])[0]["rows"] == 10
     assert command("status")[0] == 0
     code, out, _ = command("audit", "verify")
-    assert (code, out) == (0, "the audit trail is whole: 3 rows\n")
+    assert (code, out) == (0, f"the audit trail is whole: 3 rows\n{UNSIGNED_NOTE}; 2 steps\n")
     code, out, _ = command("audit", "list")
     assert [line.split()[0] for line in out.splitlines()] == ["0", "1", "2"]
     assert APPROVER in out.splitlines()[0]
@@ -64,10 +65,10 @@ def test_from_plan_to_application(site, command):
 def test_nothing_due(site, command):
     """It is said, and nothing is planned; a day to come can be asked for."""
     bring_days(site, [10])
-    assert command("retain", "plan", "--as-of", str(TODAY)) == (0, f"nothing is due on {TODAY}\n", "")
+    assert command("retain", "plan", "--as-of", str(TODAY)) == (0, f"nothing is due on {TODAY}\n{UNSIGNED_NOTE}\n", "")
     assert command("retain", "plan")[1].startswith("nothing is due on ")
-    assert command("retain", "list")[1] == "no retention plans\n"
-    assert command("audit", "verify") == (0, "the audit trail is empty\n", "")
+    assert command("retain", "list")[1] == f"no retention plans\n{UNSIGNED_NOTE}\n"
+    assert command("audit", "verify") == (0, f"the audit trail is empty\n{UNSIGNED_NOTE}; 0 steps\n", "")
     assert "plan rp-" in command("retain", "plan", "--as-of", str(TODAY + timedelta(days=100)))[1]
 
 

@@ -1,5 +1,7 @@
 """``ranklake audit``."""
 
+from dataclasses import asdict
+
 import click
 
 from ranklake.commands.context import with_context
@@ -8,7 +10,11 @@ from ranklake.context import Context
 from ranklake.lake.audit.proof import Proof, prove
 from ranklake.lake.audit.trail import resume as go_on
 from ranklake.lake.audit.trail import trail
+from ranklake.lake.governance.examination import Examined, examine
+from ranklake.lake.governance.modes import UNSIGNED_NOTE
+from ranklake.lake.trust.approvals import UNSIGNED
 from ranklake.views.json_output import show_json
+from ranklake.views.tell import tell
 
 
 @click.group()
@@ -23,17 +29,31 @@ def audit() -> None:
 def verify(context: Context, *, as_json: bool) -> int:
     """Prove that no row of the trail was altered, removed, inserted or cut off its end.
 
-    Compares the end with the head records in the lake and, if [audit] witness is configured, with those there. Exits 1
-    and names the first broken row if there is one.
+    Compares the end with the head records in the lake and, if [audit] witness is configured, with those there. Verifies
+    the signatures of all approvals, by the keys of [approvals] allowed_signers, and that each was enough and in time.
+    Exits 1 and names the first broken row, and each approval that does not hold.
     """
-    proof = prove(context.open_lake())
+    lake = context.open_lake()
+    proof, approvals = prove(lake), examine(lake)
     if as_json:
         facts = {"rows": proof.rows, "whole": proof.whole, "first_broken": proof.broken, "why": proof.why or None}
-        show_json({**facts, "lost": proof.lost, "vouched_for": proof.witnessed})
+        show_json({**facts, "lost": proof.lost, "vouched_for": proof.witnessed, "approvals": asdict(approvals)})
     else:
         for line in told(proof):
             click.echo(line, err=not proof.whole)
-    return 0 if proof.whole else 1
+        if proof.whole:
+            click.echo(_counted(approvals))
+        tell(*approvals.faults, *approvals.notes, err=True)
+    return 0 if proof.whole and not approvals.faults else 1
+
+
+def _counted(found: Examined) -> str:
+    steps = f"{found.signed:,} signed and {found.unsigned:,} unsigned steps"
+    if not found.signed and found.mode == UNSIGNED:
+        return f"{UNSIGNED_NOTE}; {found.unsigned:,} steps"
+    if not found.verified:
+        return f"approvals: {steps}; no signature was verified"
+    return f"approvals: {steps}, {'which hold' if not found.faults else f'{len(found.faults)} faults'}"
 
 
 def told(proof: Proof) -> list[str]:

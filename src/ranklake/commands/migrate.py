@@ -10,8 +10,10 @@ import click
 
 from ranklake.commands.context import with_context
 from ranklake.commands.options import dask_option, json_option, lake_option
+from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
 from ranklake.context import Context
 from ranklake.lake.governance import lifecycle
+from ranklake.lake.governance.identities import APPROVE
 from ranklake.lake.migrations import applying
 from ranklake.lake.migrations import draft as drafting
 from ranklake.lake.migrations.dependents import dependents
@@ -26,9 +28,7 @@ from ranklake.views.tell import tell
 if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
 
-_by = click.option(
-    "--by", metavar="NAME", default=getpass.getuser, help="Who does it, for the audit trail; default: your login name."
-)
+_by = click.option("--by", metavar="NAME", help="Who does it, for the audit trail; default: your login name.")
 _alone = click.option("--single-operator", is_flag=True, help="One person approves and applies; the trail says so.")
 
 
@@ -44,9 +44,13 @@ def migrate() -> None:
 @with_context
 def plan(context: Context, table: str | None, *, as_json: bool) -> int:
     """Show the migrations that are due: steps, rows, bytes, time, and what depends on the columns. Changes nothing."""
-    found = [(one, list(dependents(one.migration))) for one in due(context.open_lake(), table)]
+    lake = context.open_lake()
+    found = [(one, list(dependents(one.migration))) for one in due(lake, table)]
     if as_json:
-        show_json([{**one.plain(), "dependents": [asdict(other) for other in others]} for one, others in found])
+        facts = mode_facts(lake)
+        show_json(
+            [{**one.plain(), "dependents": [asdict(other) for other in others], **facts} for one, others in found]
+        )
         return 0
     if not found:
         click.echo("nothing is due: every table has the contract of this release")
@@ -61,6 +65,8 @@ def plan(context: Context, table: str | None, *, as_json: bool) -> int:
             click.echo(f"  {other.kind} {other.name} {'breaks' if other.breaks else 'goes on'}: it uses {other.column}")
         if one.proposal:
             click.echo(f"  values go: approve with ranklake migrate approve {one.proposal} --by NAME")
+    if any(one.proposal for one, _ in found):
+        tell_mode(lake)
     return 0
 
 
@@ -101,19 +107,35 @@ def preview(context: Context, table: str | None, scratch: Path | None, *, as_jso
 @_alone
 @click.option("--reason", help="Why, for the audit trail.")
 @lake_option
+@signing_options
 @json_option
 @with_context
 def approve(
-    context: Context, proposal: str, by: str, reason: str | None, *, single_operator: bool, as_json: bool
+    context: Context,
+    proposal: str,
+    by: str | None,
+    reason: str | None,
+    *,
+    single_operator: bool,
+    told: Told,
+    as_json: bool,
 ) -> int:
     """Approve a migration that drops values. Another person applies it."""
+    lake = context.open_lake()
+    if told.text_only:
+        told.print_statement(lake, MIGRATIONS, proposal, APPROVE, by, reason)
+        return 0
+    who = told.who(lake, f"ranklake migrate approve {proposal}", by)
     found, fresh = lifecycle.approve(
-        context.open_lake(), MIGRATIONS, proposal, by, reason, single_operator=single_operator
+        lake, MIGRATIONS, proposal, who, reason, single_operator=single_operator, signing=told.signing
     )
+    lacking = "" if found.approved else lifecycle.standing(lake, MIGRATIONS, found).lacking
     if as_json:
-        show_json({"proposal": found.name, "migration": found.label, "state": found.state, "fresh": fresh})
-    else:
-        click.echo(f"{found.label} is {found.state}" + ("" if fresh else " already"))
+        facts = {"proposal": found.name, "migration": found.label, "state": found.state, "fresh": fresh}
+        show_json({**facts, "lacking": lacking or None, **mode_facts(lake)})
+        return 0
+    click.echo(f"{found.label} is {found.state}" + ("" if fresh else " already") + (f"; {lacking}" if lacking else ""))
+    tell_mode(lake)
     return 0
 
 
@@ -123,13 +145,21 @@ def approve(
 @_alone
 @lake_option
 @dask_option
+@click.option("--key", metavar="PATH", help="SSH key that signs, where approvals are signed; default: [approvals] key.")
 @json_option
 @with_context
-def apply(context: Context, table: str | None, by: str, *, single_operator: bool, as_json: bool) -> int:
+def apply(
+    context: Context, table: str | None, by: str | None, key: str | None, *, single_operator: bool, as_json: bool
+) -> int:
     """Carry out what is due, one commit a table and migration. If it is killed, the next call goes on."""
     lake = context.open_lake()
+    told = Told(key, None, text_only=False)
+    takes_a_name = bool(key) or any(one.proposal for one in due(lake, table))
+    who = told.who(lake, "ranklake migrate apply", by) if takes_a_name else by or getpass.getuser()
     with context.workers() as workers, progress_bar("migrate") as progress:
-        done = applying.apply(lake, workers, by, table, single_operator=single_operator, progress=progress)
+        done = applying.apply(
+            lake, workers, who, table, single_operator=single_operator, signing=told.signing, progress=progress
+        )
     _show(done, as_json=as_json, verb="applied")
     return 0
 
@@ -141,11 +171,11 @@ def apply(context: Context, table: str | None, by: str, *, single_operator: bool
 @dask_option
 @json_option
 @with_context
-def undo(context: Context, table: str, by: str, *, as_json: bool) -> int:
+def undo(context: Context, table: str, by: str | None, *, as_json: bool) -> int:
     """Undo the migration of a table that was applied last. Then go on with the release before."""
     lake = context.open_lake()
     with context.workers() as workers, progress_bar("migrate") as progress:
-        done = applying.undo(lake, workers, by, table, progress=progress)
+        done = applying.undo(lake, workers, by or getpass.getuser(), table, progress=progress)
     _show([done], as_json=as_json, verb="undone")
     return 0
 

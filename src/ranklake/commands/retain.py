@@ -7,8 +7,13 @@ import click
 
 from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option, optional_spool, spool_option
+from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
 from ranklake.context import Context
-from ranklake.lake.governance.retention_plans import RetentionPlan, register
+from ranklake.lake.governance.identities import APPLY, APPROVE, PROPOSE
+from ranklake.lake.governance.lifecycle import propose, standing
+from ranklake.lake.governance.retention_plans import RETENTION_PLANS, RetentionPlan, register
+from ranklake.lake.storage.store import Lake
+from ranklake.lake.trust.approvals import UNSIGNED
 from ranklake.retention.apply import apply as apply_plan
 from ranklake.retention.apply import approve as approve_plan
 from ranklake.retention.plan import make_plan
@@ -35,37 +40,76 @@ def retain() -> None:
 @retain.command()
 @lake_option
 @click.option("--as-of", metavar="DATE", help="Day to plan for, such as 2026-12-31; default: today (UTC).")
+@click.option("--by", metavar="NAME", help="Who plans, and so may not approve; kept in the audit trail.")
+@signing_options
 @json_option
 @with_context
-def plan(context: Context, as_of: str | None, *, as_json: bool) -> None:
-    """List what is past its retention period, with reasons, and record it as a plan."""
+def plan(context: Context, as_of: str | None, by: str | None, *, told: Told, as_json: bool) -> None:
+    """List what is past its retention period, with reasons, and record it as a plan.
+
+    Where approvals are signed, whoever signs the plan is its author, and cannot approve it.
+    """
     day = _day(as_of)
     lake = context.open_lake()
     made = make_plan(lake, lake.contracts(), context.policies(lake), day)
+    if made is not None and told.text_only:
+        told.print_statement(lake, RETENTION_PLANS, made.name, PROPOSE, by)
+        return
+    if made is not None and told.is_for(lake, by):
+        who = told.who(lake, "ranklake retain plan", _named(by))
+        propose(lake, RETENTION_PLANS, made.name, who, told.signing)
     if as_json:
-        show_json({"as_of": day.isoformat(), "plan": None if made is None else made.plain()})
-    elif made is None:
+        show_json({"as_of": day.isoformat(), "plan": None if made is None else made.plain(), **mode_facts(lake)})
+        return
+    if made is None:
         click.echo(f"nothing is due on {day}")
     else:
-        _show(made)
+        _show(lake, made)
+    tell_mode(lake)
 
 
 @retain.command()
 @click.argument("name", metavar="PLAN")
 @lake_option
-@click.option("--by", metavar="NAME", required=True, help="Who approves; kept in the audit trail.")
+@click.option(
+    "--by", metavar="NAME", help="Who approves; kept in the audit trail. Where approvals are signed, the key tells."
+)
 @click.option("--reason", metavar="TEXT", help="Why; kept in the audit trail.")
+@click.option("--single-operator", is_flag=True, help="Let its author approve it, too; not where approvals are signed.")
+@signing_options
 @json_option
 @with_context
-def approve(context: Context, name: str, by: str, reason: str | None, *, as_json: bool) -> None:
-    """Approve a plan, so that it can be applied."""
-    found, fresh = approve_plan(context.open_lake(), name, _named(by), reason)
+def approve(
+    context: Context,
+    name: str,
+    by: str | None,
+    reason: str | None,
+    *,
+    single_operator: bool,
+    told: Told,
+    as_json: bool,
+) -> None:
+    """Approve a plan, so that it can be applied.
+
+    Where approvals are signed, sign with --key, or print what to sign by --statement and hand it in by --signed.
+    """
+    lake = context.open_lake()
+    if told.text_only:
+        told.print_statement(lake, RETENTION_PLANS, name, APPROVE, by, reason)
+        return
+    who = told.who(lake, f"ranklake retain approve {name}", _named(by), login=False)
+    found, fresh = approve_plan(lake, name, who, reason, single_operator=single_operator, signing=told.signing)
+    lacking = "" if found.approved else standing(lake, RETENTION_PLANS, found).lacking
     if as_json:
-        show_json({"approved_now": fresh, **found.plain()})
+        show_json({"approved_now": fresh, "lacking": lacking or None, **mode_facts(lake), **found.plain()})
+        return
+    if lacking:
+        click.echo(f"{name}: {'your approval is written down' if fresh else 'nothing written'}; still {lacking}")
     elif fresh:
         click.echo(f"{name}: approved; apply it with 'ranklake retain apply {name}'")
     else:
         click.echo(f"{name}: {found.state} already; nothing written")
+    tell_mode(lake)
 
 
 @retain.command()
@@ -78,22 +122,28 @@ def approve(context: Context, name: str, by: str, reason: str | None, *, as_json
     help="Let the approver apply the plan, too; register, trail and outputs then say so.",
 )
 @optional_spool("Spool to sweep; default: the configured one.")
+@signing_options
 @json_option
 @with_context
-def apply(context: Context, name: str, by: str | None, *, single_operator: bool, as_json: bool) -> None:
+def apply(context: Context, name: str, by: str | None, *, single_operator: bool, told: Told, as_json: bool) -> None:
     """Remove exactly what an approved plan names, including its bytes.
 
     Refuses a plan without an approval, one that the same person approved, and one whose partitions have changed since.
     Then deletes from the spool the segments, kept for replay, whose rows are all gone. If it is interrupted, run it
     again.
     """
-    actor = _named(by if by is not None else getpass.getuser())
     lake = context.open_lake()
+    if told.text_only:
+        told.print_statement(lake, RETENTION_PLANS, name, APPLY, by)
+        return
+    actor = told.who(lake, f"ranklake retain apply {name}", _named(by))
     contracts, policies = lake.contracts(), context.policies(lake)
-    found, fresh = apply_plan(lake, name, actor, contracts, policies, single_operator=single_operator)
+    found, fresh = apply_plan(
+        lake, name, actor, contracts, policies, single_operator=single_operator, signing=told.signing
+    )
     swept = sweep_spool(lake, context.spool(), actor) if context.has_spool else None
     if as_json:
-        show_json({"applied_now": fresh, "swept": swept, **found.plain()})
+        show_json({"applied_now": fresh, "swept": swept, **mode_facts(lake), **found.plain()})
         return
     if fresh:
         click.echo(f"{name}: removed {_sums(found)} by plan {found.plan}{_alone(found)}")
@@ -103,6 +153,7 @@ def apply(context: Context, name: str, by: str | None, *, single_operator: bool,
         click.echo(_told(swept))
     else:
         click.echo("no spool is configured: what it keeps for replay was not looked at", err=True)
+    tell_mode(lake)
 
 
 @retain.command()
@@ -113,7 +164,7 @@ def apply(context: Context, name: str, by: str | None, *, single_operator: bool,
 @with_context
 def sweep(context: Context, by: str | None, *, as_json: bool) -> None:
     """Delete segments from the spool whose rows were all removed by applied plans."""
-    done = sweep_spool(context.open_lake(), context.spool(), _named(by if by is not None else getpass.getuser()))
+    done = sweep_spool(context.open_lake(), context.spool(), _named(by) or getpass.getuser())
     click.echo(json_text(done) if as_json else _told(done))
 
 
@@ -123,15 +174,17 @@ def sweep(context: Context, by: str | None, *, as_json: bool) -> None:
 @with_context
 def list_(context: Context, *, as_json: bool) -> None:
     """List plans and their state."""
-    plans = register(context.open_lake()).values()
+    lake = context.open_lake()
+    plans = register(lake).values()
     if as_json:
-        show_json([one.plain() for one in plans])
+        show_json([{**one.plain(), **mode_facts(lake)} for one in plans])
         return
     if not plans:
         click.echo("no retention plans")
     for one in plans:
         when = one.applied or one.approved or one.proposed or datetime.fromtimestamp(0, UTC)
         click.echo(f"{one.name}  {one.state:<8}  {when:%Y-%m-%d %H:%M}  {_sums(one)}{_alone(one)}")
+    tell_mode(lake)
 
 
 def _told(swept: Swept) -> str:
@@ -148,14 +201,14 @@ def _day(text: str | None) -> date:
         raise click.BadParameter(f"{text!r} is not a date such as 2026-12-31", param_hint="--as-of") from error
 
 
-def _named(by: str) -> str:
-    name = " ".join(by.split())
-    if not name:
+def _named(by: str | None) -> str | None:
+    name = None if by is None else " ".join(by.split())
+    if name == "":
         raise click.BadParameter("the name is empty", param_hint="--by")
     return name
 
 
-def _show(made: RetentionPlan) -> None:
+def _show(lake: Lake, made: RetentionPlan) -> None:
     lines = [
         (
             item.table,
@@ -172,8 +225,9 @@ def _show(made: RetentionPlan) -> None:
     click.echo("\n".join(table_lines(_COLUMNS, lines)))
     for class_, reason in sorted({(item.retention_class, item.reason) for item in made.items}):
         click.echo(f"{class_}: {reason}")
+    how = "--by NAME" if lake.config.approvals.mode == UNSIGNED else "--key KEY"
     then = {
-        "planned": f"nobody approved it yet: ranklake retain approve {made.name} --by NAME",
+        "planned": f"nobody approved it yet: ranklake retain approve {made.name} {how}",
         "approved": f"approved: ranklake retain apply {made.name}",
         "applied": f"applied{_alone(made)}",
         "altered": "its items were altered",

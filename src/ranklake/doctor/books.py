@@ -1,16 +1,27 @@
 """Probes of what stands in the lake: the next plan, the audit trail, removals of rows."""
 
+import stat
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
 
 from ranklake.context import Context
 from ranklake.doctor.examination import Patient
 from ranklake.doctor.finding import Finding, failed, ok, warning
 from ranklake.lake.audit.proof import prove
+from ranklake.lake.governance.examination import examine
+from ranklake.lake.governance.modes import UNSIGNED_NOTE
 from ranklake.lake.plans.plan import last_finished, read_plan
 from ranklake.lake.plans.verification import authorise
+from ranklake.lake.trust.allowed_signers import load_signers
+from ranklake.lake.trust.approvals import SIGNED, UNSIGNED
+from ranklake.lake.trust.ssh_signatures import require_tool
 from ranklake.retention.removals import unaccounted
 from ranklake.views.words import counted
+
+SOON: Final = timedelta(days=14)
+"""How long before a key expires somebody should know."""
 
 
 def plans(patient: Patient) -> Iterator[Finding]:
@@ -38,6 +49,30 @@ def audit(patient: Patient) -> Iterator[Finding]:
     else:
         mend = "find out who did it and restore the table from a backup; 'ranklake audit resume' goes on after a loss"
         yield failed(f"the audit trail is broken: {proof.why}", mend)
+
+
+def approvals(patient: Patient) -> Iterator[Finding]:
+    """Say how names of approvers are checked, whether all approvals hold, and which keys may not sign (for long)."""
+    config = Context.of(patient.config)
+    lake, section = config.open_lake(), config.lake_config.approvals
+    found = examine(lake)
+    mend = "docs/approvals.md says what each means; 'ranklake audit list' shows who wrote the row"
+    yield from (failed(fault, mend) for fault in found.faults)
+    yield from (warning(note, mend) for note in found.notes)
+    if section.mode != SIGNED:
+        if not found.faults and not found.notes:
+            yield ok(UNSIGNED_NOTE if section.mode == UNSIGNED else "a helper says who approves")
+        return
+    require_tool()
+    keys, now = load_signers(section.allowed_signers).keys, datetime.now(UTC)
+    short = [one for one in keys if one.why_not(now) or one.why_not(now + SOON)]
+    if Path(section.allowed_signers).stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        yield warning(f"others may write {section.allowed_signers}", f"chmod go-w {section.allowed_signers}")
+    if short:
+        what = f"{len(short)} of {counted(len(keys), 'key')} may not sign, or not {SOON.days} days from now"
+        yield warning(what, "see 'ranklake approvals show'; renew their lines in time")
+    elif not found.faults:
+        yield ok(f"signed: {counted(found.signed, 'step')} hold, {counted(len(keys), 'key')} may sign")
 
 
 def removals(patient: Patient) -> Iterator[Finding]:

@@ -95,6 +95,7 @@ PROBES: Final = (
     Probe("prices", "rules:prices", ("configuration",)),
     Probe("plans", "books:plans", ("lake",), _NETWORK),
     Probe("audit-trail", "books:audit", ("lake",), _NETWORK),
+    Probe("approvals", "books:approvals", ("lake",), _NETWORK),
     Probe("removals", "books:removals", ("lake",), _NETWORK),
     Probe("ingest", "stages:ingest", ("lake",), _NETWORK),
     Probe("check", "stages:check", ("lake",), _NETWORK),

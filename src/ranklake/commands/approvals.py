@@ -1,0 +1,95 @@
+"""``ranklake approvals``."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from ranklake.commands.context import with_context
+from ranklake.commands.options import json_option, lake_option
+from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
+from ranklake.context import Context
+from ranklake.lake.governance.identities import identify, statement_of
+from ranklake.lake.governance.modes import LOWERED, downgrade, last_mode, said_mode
+from ranklake.lake.governance.retention_plans import RETENTION_PLANS
+from ranklake.lake.governance.steps import recorded_actions
+from ranklake.lake.trust.allowed_signers import Signer, load_signers
+from ranklake.lake.trust.approvals import DEFAULT_TIERS, SIGNED, Tier
+from ranklake.views.json_output import show_json
+from ranklake.views.words import size_text
+
+_STEP = "mode"
+
+
+@click.group()
+def approvals() -> None:
+    """Show who may approve what, and how names are checked."""
+
+
+@approvals.command()
+@lake_option
+@json_option
+@with_context
+def show(context: Context, *, as_json: bool) -> None:
+    """List the mode, the tiers of risk, and the keys that may sign with their roles and expiry."""
+    lake = context.open_lake()
+    section, now = lake.config.approvals, datetime.now(UTC)
+    said = said_mode(last_mode(recorded_actions(lake, RETENTION_PLANS)))
+    signers = load_signers(section.allowed_signers).keys if section.mode == SIGNED else ()
+    tiers = section.tiers or DEFAULT_TIERS
+    if as_json:
+        keys = [_plain(one, now) for one in signers]
+        show_json({**mode_facts(lake), "said": said, "expires_h": section.expires_h, "tiers": tiers, "keys": keys})
+        return
+    click.echo(f"approvals are {section.mode}; the audit trail says {said}; good for {section.expires_h} hours")
+    for tier in tiers:
+        click.echo(f"tier {tier.name}: {_told(tier)}")
+    for one in signers:
+        roles = f", roles {', '.join(sorted(one.roles))}" if one.roles else ""
+        until = f", until {one.before:%Y-%m-%d}" if one.before else ""
+        click.echo(f"{one.name}: {one.why_not(now) or 'may sign'}{until}{roles}")
+    tell_mode(lake)
+
+
+@approvals.command("downgrade")
+@click.option("--by", metavar="NAME", help="Who says so; where keys are configured, the key tells.")
+@click.option("--reason", metavar="TEXT", required=True, help="Why; kept in the audit trail.")
+@lake_option
+@signing_options
+@json_option
+@with_context
+def lower(context: Context, by: str | None, reason: str, *, told: Told, as_json: bool) -> None:
+    """Say in the audit trail that nobody checks names from now on, before the keys are taken out of the configuration.
+
+    Signed while the keys are still configured, it is a note in 'ranklake audit verify'; unsigned, a fault for good.
+    """
+    lake = context.open_lake()
+    if told.text_only:
+        click.echo(statement_of(lake, LOWERED, _STEP, by or "", reason).text, nl=False)
+        return
+    name = told.who(lake, "ranklake approvals downgrade --reason TEXT", by, login=False)
+    trail = recorded_actions(lake, RETENTION_PLANS)
+    who = identify(lake, LOWERED, _STEP, name, reason, told.signing)
+    done = downgrade(lake, trail, who, reason)
+    if as_json:
+        show_json({"lowered_now": done, **mode_facts(lake)})
+    elif done:
+        click.echo("approvals are unsigned from now on; take allowed_signers and identity out of [approvals]")
+    else:
+        click.echo("approvals are unsigned already; nothing written")
+
+
+def _told(tier: Tier) -> str:
+    """Return what a tier says, in words."""
+    size = f" of {size_text(tier.over_bytes)} or more" if tier.over_bytes else ""
+    what = f"{', '.join(tier.kinds) or 'every kind'}{size}"
+    classes = f", classes {', '.join(tier.classes)}" if tier.classes else ""
+    final = ", irreversible" if tier.irreversible else ""
+    role = f", one of role {tier.role}" if tier.role else ""
+    return f"{what}{classes}{final}: {tier.approvers} to approve{role}"
+
+
+def _plain(one: Signer, now: datetime) -> dict[str, Any]:
+    times = {"valid_after": one.after, "valid_before": one.before}
+    bounds = {name: None if when is None else when.isoformat() for name, when in times.items()}
+    return {"name": one.name, "roles": sorted(one.roles), **bounds, "why_not": one.why_not(now) or None}
