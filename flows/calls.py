@@ -23,6 +23,7 @@ from ranklake.quality.check import KINDS, run_checks
 from ranklake.quality.report.gather import gather
 from ranklake.retention.apply import apply
 from ranklake.retention.plan import make_plan
+from ranklake.retention.reviews import record_overdue
 from ranklake.retention.sweep import sweep
 from ranklake.views.html.quality_pages import section
 from ranklake.views.html.site import publish
@@ -121,7 +122,9 @@ def retention_plan_once(context: Context, *, as_of: date | None = None) -> dict[
     """Plan what is past its retention period on a day, by default today (UTC); return the plan, None if nothing is."""
     day = as_of or datetime.now(UTC).date()
     lake = context.open_lake()
-    made = make_plan(lake, lake.contracts(), context.policies(lake), day)
+    policies = context.policies(lake)
+    made = make_plan(lake, lake.contracts(), policies, day)
+    record_overdue(lake, policies, "the flow retention_plan")
     if made is not None and lake.config.approvals.key:
         propose(lake, RETENTION_PLANS, made.name, name_of(lake, "the flow retention_plan", None))
     return {"as_of": day.isoformat(), "plan": None if made is None else made.plain()}

@@ -1,8 +1,9 @@
-"""Approving a retention plan, and applying it: exactly the planned files go, once, and the trail says who and why.
+"""Approving a retention plan, and applying it: exactly what was planned goes, once, and the trail says who and why.
 
 What both ask, and what the audit trail and the register get, is the same for all proposals
 (`ranklake.lake.governance.lifecycle`). Here stands what is retention's: whether what was planned is still there and
-due, and the numbered plan that drops its files, writes the application into the register, and deletes the bytes.
+due, and the numbered plan that drops its files (of part of a partition, puts files without the rows that go in their
+place), writes the application into the register, and deletes the bytes.
 """
 
 from datetime import UTC, date, datetime
@@ -21,16 +22,17 @@ from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.action_plan import QUARANTINED
 from ranklake.lake.plans.kinds import RETENTION
 from ranklake.lake.plans.ledger import row_files
-from ranklake.retention.plan import due
+from ranklake.retention.plan import Due, due
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.delta.data_file import DataFile
     from ranklake.lake.governance.lifecycle import WritePlan
     from ranklake.lake.plans.plan import Plan
     from ranklake.lake.storage.store import Lake
-    from ranklake.retention.policy import Policies
+    from ranklake.retention.rules.model import Policies
 
 
 def approve(
@@ -60,8 +62,8 @@ def apply(
     """Remove what an approved plan names, bytes and all; return the plan, and whether this call did it.
 
     A plan that was applied already is left as it is. Raises what `ranklake.lake.governance.lifecycle.apply` does;
-    `VoidProposalError` where a partition has other files than planned, or is not due (any more, or yet) under the
-    policies of today. Nothing was changed then.
+    `VoidProposalError` where a partition has other files or other due rows than planned, or is not due (any more, or
+    yet) under the policies of today. Nothing was changed then.
 
     Parameters
     ----------
@@ -73,42 +75,70 @@ def apply(
     day = today or datetime.now(UTC).date()
 
     def check(plan: RetentionPlan) -> "WritePlan":
-        return partial(_write, lake, plan, by, _files(lake, plan, contracts, policies, day))
+        return partial(_write, lake, plan, by, _due(lake, plan, contracts, policies, day))
 
     return lifecycle.apply(lake, RETENTION_PLANS, name, by, check, single_operator=single_operator, signing=signing)
 
 
-def _files(
+def _due(
     lake: "Lake", plan: RetentionPlan, contracts: "Mapping[str, Contract]", policies: "Policies", today: date
-) -> dict[str, pa.Table]:
-    """Return the files to drop per table. Raises `VoidProposalError`."""
-    now = {(item.table, item.partition_date): (item, files) for item, files in due(lake, contracts, policies, today)}
-    drop: dict[str, list[pa.Table]] = {}
+) -> list[Due]:
+    """Return what the plan's items are now. Raises `VoidProposalError` where they are something else."""
+    now = {(one.item.table, one.item.partition_date): one for one in due(lake, contracts, policies, today)}
+    found = []
     for item in plan.items:
-        current, files = now.get((item.table, item.partition_date), (None, None))
+        current = now.get((item.table, item.partition_date))
         if current is None:
             raise _void(plan, item, "is not due under the policies of today, or is gone")
-        if current.files_sha256 != item.files_sha256:
+        if current.item.files_sha256 != item.files_sha256:
             raise _void(plan, item, "has other files than planned")
-        drop.setdefault(item.table, []).append(files)
-    return {table: pa.concat_tables(parts, promote_options="default") for table, parts in drop.items()}
+        if current.item.part_sha256 != item.part_sha256:
+            raise _void(plan, item, "has other rows that are due than planned")
+        found.append(current)
+    return found
 
 
 def _void(plan: RetentionPlan, item: Item, what: str) -> VoidProposalError:
     return VoidProposalError(RETENTION_PLANS, plan.name, what, f"{item.table} {item.partition_date}")
 
 
-def _write(
-    lake: "Lake", plan: RetentionPlan, by: str, drop: dict[str, pa.Table], number: int, *, alone: bool
-) -> "Plan":
-    raw = {item.table: drop.pop(item.table) for item in plan.items if item.table in drop and item.table.startswith(RAW)}
+def _write(lake: "Lake", plan: RetentionPlan, by: str, found: list[Due], number: int, *, alone: bool) -> "Plan":
+    drop: dict[str, list[pa.Table]] = {}
+    live: dict[str, list[pa.Table]] = {}
+    raw: dict[str, pa.Table] = {}
+    new: list[DataFile] = []
+    for one in found:
+        table = one.item.table
+        if table.startswith(RAW):
+            raw[table] = pa.concat_tables([one.files, *([raw[table]] if table in raw else [])])
+            continue
+        drop.setdefault(table, []).append(one.files)
+        live.setdefault(table, []).append(one.live)
+        if one.goes is not None:
+            new += _rewritten(lake, plan, one, number)
     row = head_row(plan, "application", by, number, single_operator=alone)
-    done = row_files(lake, TABLE, stamped([row], datetime.now(UTC)), number)
-    facts = {
-        "retention_plan": plan.name,
-        QUARANTINED: _raw(plan, raw),
-    }  # whole dates go, so what is dropped is all that is live there
-    return action_plan.compose(number, RETENTION.name, add=done, remove=drop, live=drop, purge=True, facts=facts)
+    new += row_files(lake, TABLE, stamped([row], datetime.now(UTC)), number)
+    facts = {"retention_plan": plan.name, QUARANTINED: _raw(plan, raw)}
+    gone = {table: pa.concat_tables(some, promote_options="default") for table, some in drop.items()}
+    there = {table: pa.concat_tables(some, promote_options="default") for table, some in live.items()}
+    return action_plan.compose(number, RETENTION.name, add=new, remove=gone, live=there, purge=True, facts=facts)
+
+
+def _rewritten(lake: "Lake", plan: RetentionPlan, one: Due, number: int) -> "list[DataFile]":
+    """Write the files of a partition without the rows that go. Raises `VoidProposalError` if those are not as planned.
+
+    What was written then is named by no commit.
+    """
+    assert one.goes is not None
+    new: list[DataFile] = []
+    taken = 0
+    target = lake.contract(one.item.table)
+    for _, added, rows in action_plan.take_rows_out(lake, target, number, one.files, one.goes):
+        new += added
+        taken += rows.num_rows
+    if taken != one.item.rows:
+        raise _void(plan, one.item, f"holds {taken:,} rows that are due, and {one.item.rows:,} were planned")
+    return new
 
 
 def _raw(plan: RetentionPlan, raw: "Mapping[str, pa.Table]") -> dict[str, dict[str, list[str]]]:

@@ -1,6 +1,11 @@
-"""What is due: partitions older than their class's period, as a plan whose name is a digest of what it would remove."""
+"""What is due: partitions, and rows of them, that are older than their rules allow, as a plan named by a digest of it.
 
-from collections.abc import Iterator, Mapping
+A partition of which all rows have the same rules, or are due by any of them, is told from the log alone; else
+`ranklake.retention.parts` tells its rows apart.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING
 
@@ -14,12 +19,37 @@ from ranklake.lake.governance.retired import RAW
 from ranklake.lake.plans.driver import finish
 from ranklake.lake.plans.kinds import RETENTION
 from ranklake.lake.plans.workers import InProcess
+from ranklake.retention.parts import Group, Parts, Values, part_digest, run_facts
+from ranklake.retention.policy import refuse_waiting
 from ranklake.retention.raw import OF_NOBODY, raw_bytes
+from ranklake.retention.rules.order import Decision, cutoff, decide
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.storage.store import Lake
-    from ranklake.retention.policy import Policies, Policy
+    from ranklake.retention.rules.model import Policies
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A partition that is due, or rows of it.
+
+    Attributes
+    ----------
+    item
+        As it is planned.
+    files
+        Those that hold the rows: rows of `ranklake.lake.delta.commit.files`; of raw bytes digests.
+    live
+        All files of the partition.
+    goes
+        Given rows of one of the files, returns true where one goes; None where all do.
+    """
+
+    item: Item
+    files: pa.Table
+    live: pa.Table
+    goes: Callable[[pa.Table], pa.Array] | None = None
 
 
 def make_plan(
@@ -34,10 +64,12 @@ def make_plan(
     as_of
         The day to plan for. A day to come shows what will be due then; such a plan cannot be applied before.
 
-    Equal items make the same plan, which is written once; what is returned says what became of it so far.
+    Equal items make the same plan, which is written once; what is returned says what became of it so far. Raises
+    `ranklake.retention.policy.PolicyError` where a rule asks for what nothing carries out yet.
     """
+    refuse_waiting(policies)
     finish(lake, RETENTION, InProcess())  # what an application that died left half done
-    items = tuple(item for item, _ in due(lake, contracts, policies, as_of))
+    items = tuple(one.item for one in due(lake, contracts, policies, as_of))
     if not items:
         return None
     plan = RetentionPlan(plan_name(items), items, policies.sha256)
@@ -45,77 +77,143 @@ def make_plan(
     return RETENTION_PLANS.find(lake, plan.name)
 
 
-def due(
-    lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Policies", as_of: date
-) -> Iterator[tuple[Item, pa.Table]]:
-    """Yield the partitions that are due, by table and date, each with its files (rows of `commit.files`).
-
-    After the tables come raw bytes in quarantine, whose files are digests.
-    """
+def due(lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Policies", as_of: date) -> Iterator[Due]:
+    """Yield what is due, by table and date. After the tables come raw bytes in quarantine, whose files are digests."""
+    runs = run_facts(lake, policies.rules)
     for contract in contracts.values():
-        policy = policies.by_class[contract.retention]
-        cutoff = policy.cutoff(as_of)
-        handle = latest(lake, contract.table) if cutoff is not None else None
-        if cutoff is None or handle is None:
-            continue
-        live = files(handle)
-        old = live.filter(pc.is_in(live["date"], value_set=pa.array(_old(live, cutoff), pa.date32())))
-        for day in sorted(set(old["date"].to_pylist())):
-            partition = old.filter(pc.equal(old["date"], pa.scalar(day, pa.date32())))
-            yield _item(contract, policy, cutoff, day, partition), partition
+        parts = Parts(lake, contract, policies.rules, (), runs)
+        shortest, longest = parts.periods()
+        least = cutoff(shortest, as_of)
+        if (parts.columns or parts.of_table().period_days is not None) and least is not None:
+            yield from _due_in(lake, parts, as_of, least, cutoff(longest, as_of))
     yield from _due_raw(lake, contracts, policies, as_of)
 
 
-def _due_raw(
-    lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Policies", as_of: date
-) -> Iterator[tuple[Item, pa.Table]]:
-    """Yield the raw bytes in quarantine that are due, by the class of their table and the date they came."""
-    for table, day, some in raw_bytes(lake):
-        policy = policies.by_class.get(contracts[table].retention if table in contracts else OF_NOBODY)
-        cutoff = None if policy is None else policy.cutoff(as_of)
-        if policy is None or cutoff is None or day >= cutoff:
+def _due_in(lake: "Lake", parts: Parts, as_of: date, least: date, most: date | None) -> Iterator[Due]:
+    """Yield what is due of a table.
+
+    Parameters
+    ----------
+    least, most
+        Before the one a row may be due, before the other each is; None if that is never known without a look.
+    """
+    handle = latest(lake, parts.contract.table)
+    if handle is None:
+        return
+    live = files(handle)
+    for day, age in sorted(_ages(live).items()):
+        if not age < least:
             continue
-        assert policy.period_days is not None
-        yield (
-            Item(
-                table=f"{RAW}{table}",
-                partition_date=day,
-                retention_class=policy.retention_class,
-                period_days=policy.period_days,
-                cutoff_date=cutoff,
-                rows=0,
-                bytes=int(pc.sum(some["size_bytes"]).as_py() or 0),
-                files=some.num_rows,
-                files_sha256=files_digest(some["path"].to_pylist()),
-                reason=policy.reason,
-            ),
-            some,
-        )
+        partition = live.filter(pc.equal(live["date"], pa.scalar(day, pa.date32())))
+        if not parts.columns or (most is not None and age < most):
+            yield _whole(parts, day, partition, as_of, [parts.of_table()])
+        else:
+            yield from _part(parts, day, age, partition, as_of)
 
 
-def _old(live: pa.Table, cutoff: date) -> list[date]:
-    """Return the dates that lie before the cutoff, or all of whose rows were written before it.
+def _part(parts: Parts, day: date, age: date, partition: pa.Table, as_of: date) -> Iterator[Due]:
+    """Yield what is due of a partition whose rows have to be told apart."""
 
-    Rows are as old as they say, or as the file that they lie in, whichever is more: who dates them in the future does
-    not keep them for ever.
+    def goes(values: Values) -> bool:
+        until = parts.of(values).cutoff(as_of)
+        return until is not None and age < until
+
+    going: dict[str, list[Group]] = {}
+    for path, groups in parts.groups(partition):
+        if some := [group for group in groups if goes(group.values)]:
+            going[path] = some
+    if not going:
+        return
+    decisions = [parts.of(group.values) for some in going.values() for group in some]
+    rows = sum(group.rows for some in going.values() for group in some)
+    if rows == pc.sum(partition["num_records"]).as_py():
+        yield _whole(parts, day, partition, as_of, decisions)
+        return
+    touched = partition.filter(pc.is_in(partition["path"], value_set=pa.array(list(going))))
+    share = sum(
+        row["size_bytes"] * sum(group.rows for group in going[row["path"]]) // max(row["num_records"], 1)
+        for row in touched.select(["path", "size_bytes", "num_records"]).to_pylist()
+    )
+    item = _item(parts, day, touched, as_of, decisions, rows=rows, size_bytes=share, part=part_digest(going))
+    yield Due(item, touched, partition, lambda some: parts.mask(some, goes))
+
+
+def _whole(parts: Parts, day: date, partition: pa.Table, as_of: date, decisions: list[Decision]) -> Due:
+    rows = int(pc.sum(partition["num_records"]).as_py() or 0)
+    size_bytes = int(pc.sum(partition["size_bytes"]).as_py() or 0)
+    item = _item(parts, day, partition, as_of, decisions, rows=rows, size_bytes=size_bytes, part=None)
+    return Due(item, partition, partition)
+
+
+def _item(
+    parts: Parts,
+    day: date,
+    some: pa.Table,
+    as_of: date,
+    decisions: list[Decision],
+    *,
+    rows: int,
+    size_bytes: int,
+    part: str | None,
+) -> Item:
+    by_rule = {one.said_by: one for one in decisions}
+    longest = max(by_rule.values(), key=lambda one: one.period_days or 0)
+    assert longest.period_days is not None
+    reasons = dict.fromkeys(one.rule.reason for _, one in sorted(by_rule.items()) if one.rule is not None)
+    until = longest.cutoff(as_of)
+    assert until is not None
+    return Item(
+        table=parts.contract.table,
+        partition_date=day,
+        retention_class=parts.contract.retention,
+        period_days=longest.period_days,
+        cutoff_date=until,
+        rows=rows,
+        bytes=size_bytes,
+        files=some.num_rows,
+        files_sha256=files_digest(some["path"].to_pylist()),
+        reason=" ".join(reasons),
+        rule=", ".join(sorted(by_rule)),
+        part_sha256=part,
+    )
+
+
+def _ages(live: pa.Table) -> dict[date, date]:
+    """Return how old the rows of each date are: as old as they say, or as the newest file that they lie in.
+
+    Whichever is more: who dates them in the future does not keep them for ever.
     """
     newest = live.group_by("date").aggregate([("modification_time", "max")])
     written = newest["modification_time_max"].cast(pa.int64()).cast(pa.timestamp("ms"))
-    bounds = zip(newest["date"].to_pylist(), written.to_pylist(), strict=True)
-    return [day for day, when in bounds if day is not None and (day < cutoff or when.date() < cutoff)]
+    told = zip(newest["date"].to_pylist(), written.to_pylist(), strict=True)
+    return {day: min(day, when.date()) for day, when in told if day is not None}
 
 
-def _item(contract: "Contract", policy: "Policy", cutoff: date, day: date, partition: pa.Table) -> Item:
-    assert policy.period_days is not None
-    return Item(
-        table=contract.table,
-        partition_date=day,
-        retention_class=contract.retention,
-        period_days=policy.period_days,
-        cutoff_date=cutoff,
-        rows=int(pc.sum(partition["num_records"]).as_py() or 0),
-        bytes=int(pc.sum(partition["size_bytes"]).as_py() or 0),
-        files=partition.num_rows,
-        files_sha256=files_digest(partition["path"].to_pylist()),
-        reason=policy.reason,
-    )
+def _due_raw(lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Policies", as_of: date) -> Iterator[Due]:
+    """Yield the raw bytes in quarantine that are due, by the rules of their table and the date they came."""
+    for table, day, some in raw_bytes(lake):
+        contract = contracts.get(table)
+        facts = {"class": frozenset({OF_NOBODY})}
+        made = (
+            decide(policies.rules, facts)
+            if contract is None
+            else Parts(lake, contract, policies.rules, (), {}).of_table()
+        )
+        until = made.cutoff(as_of)
+        if until is None or day >= until or made.rule is None:
+            continue
+        assert made.period_days is not None
+        item = Item(
+            table=f"{RAW}{table}",
+            partition_date=day,
+            retention_class=OF_NOBODY if contract is None else contract.retention,
+            period_days=made.period_days,
+            cutoff_date=until,
+            rows=0,
+            bytes=int(pc.sum(some["size_bytes"]).as_py() or 0),
+            files=some.num_rows,
+            files_sha256=files_digest(some["path"].to_pylist()),
+            reason=made.rule.reason,
+            rule=made.rule.name,
+        )
+        yield Due(item, some, some)

@@ -185,7 +185,7 @@ class Contract:
     partition, sort
         Partition columns; order of rows within a file.
     retention
-        Name of the retention class, to which `retention/policies.yaml` gives a period.
+        Name of the retention class, to which `retention/policies/` gives a period.
     envelope
         Whether the columns of `_envelope.yaml` come first: true of what ranks record.
     path

@@ -25,7 +25,7 @@ TABLE: Final = "retention_plans"
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A partition that would go.
+    """A partition that would go, or rows of it.
 
     Attributes
     ----------
@@ -34,9 +34,13 @@ class Item:
     retention_class, period_days, cutoff_date, reason
         Why: its class is kept that long, partitions before the cutoff go.
     rows, bytes, files
-        What it holds.
+        What goes: of part of a partition its rows, their share of the bytes of the files that hold them, those files.
     files_sha256
-        Digest of the names of its files; with other files it is another partition than the one that was planned.
+        Digest of the names of the files; with other files it is another partition than the one that was planned.
+    rule
+        The rules that say so; None in plans of older software.
+    part_sha256
+        Digest of which rows of the files go (`ranklake.retention.parts`); None if all do.
     """
 
     table: str
@@ -49,6 +53,13 @@ class Item:
     files: int
     files_sha256: str
     reason: str
+    rule: str | None = None
+    part_sha256: str | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain values. What older software did not say is left out, for digests of its plans hold."""
+        younger = ("rule", "part_sha256")
+        return {name: value for name, value in asdict(self).items() if value is not None or name not in younger}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +87,7 @@ class RetentionPlan(Proposal):
     @property
     def items_sha256(self) -> str:
         """Digest of all that its items say, for whoever approves them."""
-        return digest_of(asdict(item) for item in self.items)
+        return digest_of(item.plain() for item in self.items)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -113,7 +124,7 @@ class RetentionPlan(Proposal):
         moments = {"planned": self.proposed, "approved": self.approved, "applied": self.applied}
         times = {name: None if when is None else when.isoformat() for name, when in moments.items()}
         items = [
-            {**asdict(item), "partition_date": str(item.partition_date), "cutoff_date": str(item.cutoff_date)}
+            {**item.plain(), "partition_date": str(item.partition_date), "cutoff_date": str(item.cutoff_date)}
             for item in self.items
         ]
         sums = {"rows": self.rows, "bytes": self.bytes, "files": self.files}
@@ -157,7 +168,10 @@ def register(lake: "Lake") -> dict[str, RetentionPlan]:
 def plan_name(items: Iterable[Item]) -> str:
     """Return the name of a plan with these items. The day it was planned for is no part of it."""
     facts = [
-        [item.table, item.partition_date.isoformat(), item.retention_class, item.period_days, item.files_sha256]
+        [
+            *(item.table, item.partition_date.isoformat(), item.retention_class, item.period_days, item.files_sha256),
+            *([] if item.part_sha256 is None else [item.part_sha256]),
+        ]
         for item in items
     ]
     return "rp-" + hashlib.sha256(json.dumps(sorted(facts)).encode()).hexdigest()[:16]

@@ -16,14 +16,27 @@ RAW: Final = "quarantine/"
 def retired_dates(lake: "Lake") -> dict[str, dict[date, int]]:
     """Return the dates that retention took, by table or `RAW` and table, each with the last plan that did.
 
-    A retention plan whose items were altered took nothing that is known.
+    A retention plan whose items were altered took nothing that is known. Dates of which only some rows went are not
+    among them, see `thinned_dates`.
     """
     found: dict[str, dict[date, int]] = {}
     for one in register(lake).values():
         for item in one.items if one.plan is not None and one.intact else ():
+            if item.part_sha256 is not None:
+                continue
             days = found.setdefault(item.table, {})
             days[item.partition_date] = max(days.get(item.partition_date, 0), one.plan or 0)
     return found
+
+
+def thinned_dates(lake: "Lake", table: str) -> set[date]:
+    """Return the dates of a table of which retention took some rows by a rule: nothing tells which of them."""
+    return {
+        item.partition_date
+        for one in register(lake).values()
+        for item in (one.items if one.plan is not None else ())
+        if item.table == table and item.part_sha256 is not None
+    }
 
 
 def is_all_retired(row: Mapping[str, Any], taken: Mapping[date, int], live: Collection[date]) -> bool:

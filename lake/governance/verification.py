@@ -1,5 +1,6 @@
 """Verifies that a found plan of kind ``retention`` removes exactly what was approved."""
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
@@ -29,21 +30,31 @@ def verify_retention(lake: "Lake", plan: "Plan") -> None:
     for table, rows in plan.body["remove"].items():
         for row in rows:
             gone.setdefault((table, row["date"]), []).append(row)
-    agreed = {(item.table, item.partition_date.isoformat()): (item.rows, item.files_sha256) for item in approved.items}
+    stay: Counter[tuple[str, str]] = Counter()
+    for row in plan.body["add"]:
+        stay[row["table"], row["partition"]] += row["rows"]
+    agreed = {
+        (item.table, item.partition_date.isoformat()): (item.rows, item.files_sha256, item.part_sha256 is not None)
+        for item in approved.items
+    }
     told = {
-        place: (sum(row["num_records"] for row in rows), files_digest(row["path"] for row in rows))
+        place: (
+            sum(row["num_records"] for row in rows) - stay[place],
+            files_digest(row["path"] for row in rows),
+            stay[place] > 0,
+        )
         for place, rows in gone.items()
     }
     for table, days in plan.body["facts"].get(QUARANTINED, {}).items():
-        told |= {(table, day): (0, files_digest(some)) for day, some in days.items()}
+        told |= {(table, day): (0, files_digest(some), False) for day, some in days.items()}
     if told != agreed or approved.approved is None:
         raise refusal(lake, plan, f"the plan would remove other rows than were approved: {name}")
     _application(lake, plan, name)
 
 
 def _application(lake: "Lake", plan: "Plan", name: str) -> None:
-    """Look whether the one row that the plan brings is its own entry in the register."""
-    (row,) = plan.body["add"]
+    """Look whether the one row that the plan brings to the register is its own entry."""
+    (row,) = (one for one in plan.body["add"] if one["table"] == TABLE)
     with lake.open_file(lake.path("tables", TABLE, row["path"]), row["size_bytes"]) as source:
         (entry,) = pq.read_table(source, columns=["retention_plan", "row_kind", "plan"]).to_pylist()
     if entry != {"retention_plan": name, "row_kind": "application", "plan": plan.number}:

@@ -212,13 +212,21 @@ def quarantine_faults(body: Body) -> Iterator[str]:
 
 @_of_actions
 def retention_faults(body: Body) -> Iterator[str]:
-    """Yield how a retention would do anything but let whole partitions go."""
+    """Yield how a retention would do anything but let partitions go, or rows of them."""
     name = (body.get("facts") or {}).get("retention_plan") if isinstance(body.get("facts"), dict) else None
     if not isinstance(name, str) or not _RETENTION_PLAN.fullmatch(name):
         yield "facts name no retention plan"
     elif not _is_raw(body["facts"].get("quarantined", {})):
         yield "facts name other raw bytes than digests"
-    if [(row["table"], row["rows"]) for row in body["add"]] != [(_REGISTER, 1)]:
+    left: Counter[tuple[str, str]] = Counter()
+    for row in body["add"]:
+        left[row["table"], row["partition"]] += row["rows"]
+    own = [row["rows"] for row in body["add"] if row["table"] == _REGISTER]
+    before: Counter[tuple[str, str]] = Counter()
+    for table, rows in body["remove"].items():
+        for row in rows:
+            before[table, row["date"]] += row["num_records"]
+    if own != [1] or any(rows >= before[place] for place, rows in left.items() if place[0] != _REGISTER):
         yield "a retention brings rows"
 
 

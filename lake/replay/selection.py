@@ -17,7 +17,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.governance.retired import is_all_retired, retired_dates
+from ranklake.lake.governance.retired import is_all_retired, retired_dates, thinned_dates
 from ranklake.lake.ingest.deduplication import joined_slots
 from ranklake.lake.plans.kinds import is_replayable
 from ranklake.lake.plans.plan import LEDGER, read_plan
@@ -147,6 +147,9 @@ def _refuse_changed(lake: "Lake", table: str, days: set[date]) -> None:
         if plan is None or _touched(plan, table) & {day.isoformat() for day in days}:
             what = f"plan {row['plan']} ({row['kind']}) changed rows here, and a replay would undo that"
             raise ReplayError(what, where=table, mend="replay other dates")
+    if thinned := thinned_dates(lake, table) & days:
+        what = f"retention removed some rows of {min(thinned)} by a rule, and a replay would bring them back"
+        raise ReplayError(what, where=table, mend="replay other dates")
 
 
 def _touched(plan: "Plan", table: str) -> set[str]:

@@ -58,10 +58,12 @@ class ArtifactsSection:
 
 @dataclass(frozen=True, slots=True)
 class RetentionSection:
-    """How long each retention class is kept."""
+    """How long data is kept."""
 
     policies: str = ""
-    """Policy file; empty means the packaged ``retention/policies.yaml``."""
+    """Folder of policy files, or one file; empty means the packaged ``retention/policies/``."""
+    region: str = ""
+    """Region that the lake is in, such as ``eu``: rules of other regions do not apply. Needed where a rule has one."""
 
 
 @dataclass(frozen=True, slots=True)

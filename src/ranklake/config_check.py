@@ -37,7 +37,7 @@ OTHER_VARIABLES: Final = frozenset(
 )
 """Variables that override no key."""
 _FILES: Final = {
-    "retention.policies": "policy file",
+    "retention.policies": "policy file or folder",
     "approvals.allowed_signers": "allowed-signers file",
     "sql.roles": "role file",
     "cost.prices": "price table",
@@ -45,6 +45,7 @@ _FILES: Final = {
     "dask.tls_client_cert": "PEM file",
     "dask.tls_client_key": "PEM file",
 }
+_FILES_OR_FOLDERS: Final = frozenset({"retention.policies"})
 _NEAR: Final = 0.75
 _SCHEDULERS: Final = ("tcp", "tls", "ucx", "ucxx", "ws", "wss")
 _MEMORY: Final = re.compile(r"\s*(?:auto|[\d.]*\d\s*(?:[kMGTP]i?)?B?)\s*", re.IGNORECASE)
@@ -95,7 +96,8 @@ def _files(config: Config, where: Where) -> Iterator[ConfigError]:
     for place, noun in _FILES.items():
         section, _, key = place.partition(".")
         path = getattr(getattr(config, section), key)
-        if path and not Path(path).is_file():
+        is_there = Path(path).exists() if place in _FILES_OR_FOLDERS else Path(path).is_file()
+        if path and not is_there:
             yield ConfigError(f"{place}: there is no {noun} {path}", where=where(place), mend="fix the path")
         elif path and not os.access(path, os.R_OK):
             yield ConfigError(f"{place}: {path} cannot be read", where=where(place), mend="give this user the right to")

@@ -22,7 +22,8 @@ from ranklake.lake.spool.spool import Spool
 from ranklake.lake.storage.store import Lake
 from ranklake.lake.trust.lake_config import LakeConfig
 from ranklake.redaction.redact import redact_uri
-from ranklake.retention.policy import Policies, load_policies
+from ranklake.retention.policy import load_policies
+from ranklake.retention.rules.model import Policies
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +101,14 @@ class Context:
         return load_contracts(self.overlay)
 
     def policies(self, lake: Lake | None = None) -> Policies:
-        """Return how long each retention class is kept, of a lake's tables or of those that are configured.
+        """Return the retention policies for a lake's tables, or for those that are configured.
 
         Raises `ranklake.retention.policy.PolicyError`.
         """
-        file = Path(self.config.retention.policies) if self.config.retention.policies else None
         contracts = self.contracts() if lake is None else lake.contracts()
-        return load_policies({one.retention for one in contracts.values()}, file)
+        return load_policies(contracts, self.policy_place, self.config.retention.region)
+
+    @property
+    def policy_place(self) -> Path | None:
+        """The configured policy file or folder, if there is one."""
+        return Path(self.config.retention.policies) if self.config.retention.policies else None

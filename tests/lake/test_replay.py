@@ -1,7 +1,6 @@
 """Replay: what segments and inputs made once they make again, row for row; nothing that was taken out comes back."""
 
 import json
-from dataclasses import replace
 from datetime import date, timedelta
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from governed import Site, die_before, under
 from packing import pack_up
-from retaining import POLICIES, agree, bring_days, carry_out, days_ago, written_on
+from retaining import POLICIES, agree, bring_days, carry_out, days_ago, with_period, written_on
 from retaining import plan as retain
 from segments import DAY, put_segment, step_rows
 
@@ -36,7 +35,6 @@ from ranklake.lake.status.reconciliation import balance
 from ranklake.quality.check import run_checks
 
 MARCH = (date(2026, 3, 1), date(2026, 3, 3))
-QUARANTINE = POLICIES.by_class["quarantine"]
 STRICT = """
 extends: steps
 checks:
@@ -193,7 +191,7 @@ def test_what_retention_took_stays_away(site):
 @pytest.mark.parametrize("cut", [(0, 20), (0, 25), (3, 25)], ids=["whole", "more", "late"])
 def test_what_retention_took_comes_back_in_no_other_cut(site, cut):
     """A slot file that is cut anew after retention brings what was never there; a replay tells the cuts apart, too."""
-    period = POLICIES.by_class["raw"].period_days
+    period = POLICIES.rule("raw").delete_after_days
     midnight = days_ago(period)  # rows before it are due, rows after it are not
 
     def cut_of(first, count):
@@ -224,7 +222,7 @@ def test_rejects_that_retention_took_come_back_in_no_other_cut(site):
     at = rows.schema.get_field_index("step_time_s")
     bad = rows.set_column(at, "step_time_s", pa.array([-1.0] * 3 + [1.0] * 7, pa.float32()))
     site.bring(bad)
-    policies = replace(POLICIES, by_class={**POLICIES.by_class, "quarantine": replace(QUARANTINE, period_days=1)})
+    policies = with_period("quarantine", 1)
     soon = written_on(site, "rejects") + timedelta(days=2)
     name = retain(site, soon, policies).name
     agree(site, name)

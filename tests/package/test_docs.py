@@ -8,10 +8,12 @@ import re
 import shlex
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from unittest import mock
 
 import pytest
+from governed import any_rows
 from segments import phase_rows, put_segment, step_rows
 
 from ranklake.cli import SUMMARIES, main
@@ -32,7 +34,8 @@ ELSEWHERE = ("ranklake demo", "make demo", "make test", "pip install")  # the de
 
 HERE = re.compile(
     r"ranklake ((sql|catalog|mfu|what-if)\b[^|&;<>]*"
-    r"|(status|retain (plan|list)|migrate|audit|verify-artifact|import|rollup)\b[^|&;<>*?$]*)$"
+    r"|(status|migrate|audit|verify-artifact|import|rollup)\b[^|&;<>*?$]*"
+    r"|retain (plan|list|explain|lint|new|test|simulate)\b[^|&;<>*?$]*)$"
 )
 """Commands that start no processes and read no terminal."""
 
@@ -168,6 +171,35 @@ def test_the_guide_of_imported_runs_ends_with_its_figures(tmp_path):
     assert f"{device_s}" in cost.replace(",", "")
     assert "1.7777" in cost
     assert "0.035" in summary, "1.767e14 of 989.4e12 x 5 s"
+
+
+def test_the_guide_of_governance_ends_with_a_plan(tmp_path):
+    """Followed from an empty folder, the guide gives policies that lint and their tests accept, and what they take."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RANKLAKE_")}
+    environment |= {"RANKLAKE_LAKE": str(tmp_path / "lake"), "RANKLAKE_SPOOL": str(tmp_path / "spool")}
+    old = datetime.now(UTC) - timedelta(days=10)
+    put_segment(tmp_path / "spool", any_rows("logs", 6, start=old, severity_number=[5, 5, 5, 9, 9, 17]), "logs")
+    assert run_here("ranklake ingest", tmp_path, environment)[0] == 0
+    page = (ROOT / "docs/governance.md").read_text(encoding="utf-8")
+    commands = [line for language, text in FENCE.findall(page) if language == "sh" for line in text.splitlines()]
+    said = {}
+    for command in commands:
+        if not command.startswith("ranklake"):
+            done = subprocess.run(
+                ["bash", "-c", command],
+                env=environment | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+                cwd=tmp_path,
+                check=True,
+                capture_output=True,
+                text=True,
+            )
+            said[command] = done.stdout
+            continue
+        status, said[command], error = run_here(command, tmp_path, environment)
+        assert status == 0, f"{command}\n{said[command]}{error}"
+    *_, planned = said.values()
+    assert "debug-logs (some rows)" in planned
+    assert "1 partition, 3 rows" in planned
 
 
 def test_every_command_is_listed_and_documented():

@@ -6,6 +6,7 @@ from datetime import timedelta
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from governed import any_rows
 from retaining import APPROVER, TODAY, bring_days, days_ago
 from segments import step_rows
 
@@ -126,3 +127,89 @@ def test_a_damaged_log_is_one_line(site, command):
     code, out, err = command("audit", "verify")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "table audit cannot be opened" in err
+
+
+RULES = """version: 2
+owner: Olga
+basis: law
+review: 2020-02-02
+rules:
+  all: {where: {}, delete_after_days: 90, everything: true, tier: 2, reason: enough}
+  books: {where: {class: [system, audit]}, delete_after_days: null, reason: the books}
+  prod: {where: {tag: tier=prod}, delete_after_days: 365, reason: audits}
+"""
+
+
+@pytest.fixture
+def ours(site, monkeypatch):
+    """Have the configuration name policies of our own."""
+    place = site.folder / "policies"
+    (place / "tests").mkdir(parents=True)
+    (place / "rules.yaml").write_text(RULES)
+    (site.folder / "ranklake.toml").write_text('[retention]\npolicies = "policies"\n')
+    monkeypatch.chdir(site.folder)
+    return place
+
+
+def test_explain(site, command, ours):
+    """The rule that decides is told, with the rules that lose to it, as text and as JSON, with a run and without."""
+    labels = {"labels": [json.dumps({"tier": "prod"})]}
+    site.bring(any_rows("runs", 1, run="r9", start=days_ago(100), **labels), "runs")
+    day = str(days_ago(100).date())
+    code, out, _ = command("retain", "explain", "steps", day)
+    assert code == 0
+    assert "kept 90 days" in out
+    assert "other rules for some rows of steps: prod" in out
+    told = json.loads(command("retain", "explain", "steps", day, "--run", "r9", "--json")[1])
+    assert (told["rule"], told["period_days"], told["is_due"]) == ("prod", 365, False)
+    assert [one["why"] for one in told["rules"]] == ["", "prod is more specific"]
+    assert told["at"].endswith("rules.yaml:8")
+    code, out, _ = command("retain", "explain", "steps", day, "--run", "r8")
+    assert "no row of 'runs' is of 'r8'" in out
+    assert command("retain", "explain", "stpes", day)[2].count("did you mean 'steps'?") == 1
+    assert "not told apart by severity" in command("retain", "explain", "steps", day, "--severity", "debug")[2]
+    assert command("retain", "explain", "audit", day)[1].splitlines()[1] == "never deleted by time: the books are kept"
+
+
+def test_lint_and_tests_of_policies(site, command, ours):
+    """Warnings leave the exit code 0, --strict and errors make it 1; a test that fails is told with file and line."""
+    bring_days(site, [0])
+    code, out, _ = command("retain", "lint")
+    assert (code, out.count("RP018 warning"), out.splitlines()[-1]) == (0, 3, "3 rules in 1 file: 0 errors, 4 warnings")
+    assert "RP021 warning: rule 'prod' goes by tag, which is known for as long as rows of 'runs' are kept" in out
+    assert command("retain", "lint", "--strict")[0] == 1
+    case = "{given: {table: steps, age_days: 100, tags: {tier: prod}}, expect: %s}"
+    (ours / "tests/one.yaml").write_text("version: 1\ntests:\n  - " + case % "kept" + "\n")
+    assert command("retain", "test")[:2] == (0, "1 policy test, 0 failed\n")
+    (ours / "tests/two.yaml").write_text("version: 1\ntests:\n  - " + case % "deleted" + "\n")
+    code, out, _ = command("retain", "test")
+    assert code == 1
+    assert "two.yaml:3: steps (tags {'tier': 'prod'}), 100 days old: deleted: expected deleted" in out
+    (ours / "tests/two.yaml").write_text("version: 1\ntests:\n  - {given: {table: stepz, age_days: 1}, expect: kept}\n")
+    code, _, err = command("retain", "test")
+    assert (code, "two.yaml:3: there is no table 'stepz'; did you mean 'steps'?" in err) == (2, True)
+    (ours / "more.yaml").write_text("version: 2\nrules: {a: {where: {table: logz}, reason: x}}\n")
+    found = json.loads(command("retain", "lint", "--json")[1])
+    assert {one["code"] for one in found if one["level"] == "error"} == {"RP003", "RP005", "RP006", "RP016"}
+    assert command("retain", "plan")[0] == 2
+
+
+def test_overdue_reviews_show(site, command, ours):
+    """In the output of a plan, in its JSON, and once for each rule in the audit trail."""
+    bring_days(site, [0])
+    code, _, err = command("retain", "plan")
+    assert (code, err.count("was due on 2020-02-02 (Olga)")) == (0, 3)
+    assert len(json.loads(command("retain", "plan", "--json")[1])["reviews_overdue"]) == 3
+    rows = command("audit", "list")[1].splitlines()
+    assert sum("retention.review_overdue" in row for row in rows) == 3
+    assert command("audit", "verify")[0] == 0
+
+
+def test_new_policies(site, command, capfd):
+    """The packaged rules and their tests are copied, pass, and are not written over others."""
+    code, out, _ = (run(["retain", "new", "own"]), *capfd.readouterr())
+    assert (code, "own/tests/defaults.yaml" in out) == (0, True)
+    bring_days(site, [0])
+    assert command("retain", "lint", "--policies", "own", "--strict")[0] == 0
+    assert command("retain", "test", "--policies", "own")[0] == 0
+    assert run(["retain", "new", "own"]) == 2

@@ -126,6 +126,16 @@ BY_THEMSELVES = {
         "quarantine", add=[new(table="rejects"), new(table="logs")], remove={"steps": [gone()]}
     ),
     "a quarantine that deletes": body("quarantine", add=[new(table="rejects")], remove={"steps": [gone()]}, purge=True),
+    "a retention that brings rows": retention(
+        add=[new("date=2026-03-01/r.parquet", 1, "retention_plans"), new(rows=10)], remove={"steps": [gone()]}
+    ),
+    "a retention that brings rows to another date": retention(
+        add=[
+            new("date=2026-03-01/r.parquet", 1, "retention_plans"),
+            new("date=2026-03-02/b.parquet", 1, day="2026-03-02"),
+        ],
+        remove={"steps": [gone()]},
+    ),
     "a renumbering that loses rows": body("renumber", remove={"steps": [gone()]}),
     "a renumbering over dates": body(
         "renumber", add=[new("date=2026-03-02/b.parquet", day="2026-03-02")], remove={"steps": [gone()]}

@@ -3,11 +3,20 @@
 from datetime import date
 
 import pytest
-from retaining import CLASSES, POLICIES
+from retaining import CLASSES, CONTRACTS, POLICIES
 
-from ranklake.retention.policy import KEPT, PolicyError, load_policies
+from ranklake.retention.cases import case_files, run_cases
+from ranklake.retention.policy import PolicyError, load_policies
+from ranklake.retention.rules.model import KEPT
+from ranklake.retention.rules.order import cutoff
+from ranklake.retention.rules.read import PACKAGED
 
 ONE = "version: 1\nclasses:\n  raw: {period_days: 30, owner: me, reason: why, basis: law}\n"
+
+
+def of(*classes):
+    """Return the contracts of some classes."""
+    return {name: one for name, one in CONTRACTS.items() if one.retention in classes}
 
 
 def write(tmp_path, text):
@@ -18,26 +27,25 @@ def write(tmp_path, text):
 
 def test_the_packaged_file_has_a_policy_for_every_class():
     """Each class that a contract uses has one, with a reason, an owner and a basis; the books are kept for ever."""
-    assert set(POLICIES.by_class) == CLASSES
-    assert {name for name, policy in POLICIES.by_class.items() if policy.period_days is None} == set(KEPT)
+    assert {rule.where["class"] for rule in POLICIES.rules} == {(name,) for name in CLASSES}
+    assert {rule.name for rule in POLICIES.rules if rule.delete_after_days is None} == set(KEPT)
     assert len(POLICIES.sha256) == 64
 
 
 def test_a_file_of_ones_own_replaces_it_whole(tmp_path):
     """What it says holds, and nothing is taken from the packaged one."""
-    found = load_policies({"raw"}, write(tmp_path, ONE))
-    assert found.by_class["raw"].period_days == 30
-    with pytest.raises(PolicyError, match="no policy for the retention class 'logs'; add logs"):
-        load_policies({"raw", "logs"}, write(tmp_path, ONE))
+    found = load_policies(of("raw"), write(tmp_path, ONE))
+    assert found.rule("raw").delete_after_days == 30
+    with pytest.raises(PolicyError, match=r"no policy for the retention class 'logs' .*; add logs"):
+        load_policies(of("raw", "logs"), write(tmp_path, ONE))
 
 
 def test_the_cutoff_leaves_the_last_row_its_whole_period():
     """With 30 days, rows of the last second of 1 March may go on 1 April and not on 31 March."""
-    policy = POLICIES.by_class["logs"]
-    assert policy.period_days == 30
-    assert date(2026, 3, 1) < policy.cutoff(date(2026, 4, 1))
-    assert not date(2026, 3, 1) < policy.cutoff(date(2026, 3, 31))
-    assert policy.cutoff(date.min) == date.min, "before the first day there is nothing"
+    assert date(2026, 3, 1) < cutoff(30, date(2026, 4, 1))
+    assert not date(2026, 3, 1) < cutoff(30, date(2026, 3, 31))
+    assert cutoff(30, date.min) == date.min, "before the first day there is nothing"
+    assert cutoff(None, date(2026, 4, 1)) is None
 
 
 @pytest.mark.parametrize(
@@ -62,7 +70,7 @@ def test_a_mistake_is_shown_with_its_line(tmp_path, text, line, said):
     """What is wrong comes as one line: file, line, what, mend."""
     path = write(tmp_path, text)
     with pytest.raises(PolicyError) as caught:
-        load_policies({"raw", "audit"} if "audit" in text else {"raw"}, path)
+        load_policies(of("raw", "audit") if "audit" in text else of("raw"), path)
     assert str(caught.value).startswith(f"{path}:{line}: ")
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -71,4 +79,11 @@ def test_a_mistake_is_shown_with_its_line(tmp_path, text, line, said):
 def test_a_file_that_is_not_there(tmp_path):
     """It is named, with what to do."""
     with pytest.raises(PolicyError, match=r"nowhere\.yaml"):
-        load_policies({"raw"}, tmp_path / "nowhere.yaml")
+        load_policies(of("raw"), tmp_path / "nowhere.yaml")
+
+
+def test_the_packaged_policy_tests_pass():
+    """What the defaults promise as data, they do."""
+    results = run_cases(case_files(PACKAGED), POLICIES, CONTRACTS)
+    assert len(results) >= len(CLASSES)
+    assert [one.line for one in results if not one.passed] == []

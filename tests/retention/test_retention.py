@@ -1,6 +1,5 @@
 """Plan, approve, apply: exactly what is old goes, once, and only when somebody approved it."""
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -8,7 +7,19 @@ import pytest
 from governed import Site, any_rows, die_before
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from retaining import APPROVER, CONTRACTS, POLICIES, TODAY, agree, bring_days, carry_out, days_ago, plan, written_on
+from retaining import (
+    APPROVER,
+    CONTRACTS,
+    POLICIES,
+    TODAY,
+    agree,
+    bring_days,
+    carry_out,
+    days_ago,
+    plan,
+    with_period,
+    written_on,
+)
 from segments import put_segment, step_rows
 
 from ranklake.lake.audit import trail as audit
@@ -27,11 +38,6 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.trust.limits import Limits
 from ranklake.retention.plan import make_plan
-
-
-def with_period(class_, days):
-    policy = replace(POLICIES.by_class[class_], period_days=days)
-    return replace(POLICIES, by_class={**POLICIES.by_class, class_: policy})
 
 
 def ages(site):
@@ -56,7 +62,7 @@ def test_a_plan_says_what_would_go_and_why(site):
     ]
     (item, _) = made.items
     assert (item.retention_class, item.period_days, item.cutoff_date) == ("raw", 90, TODAY - timedelta(days=90))
-    assert item.reason == POLICIES.by_class["raw"].reason
+    assert item.reason == POLICIES.rule("raw").reason
     assert item.bytes == sum(
         path.stat().st_size for path in (site.folder / f"lake/tables/steps/date={item.partition_date}").iterdir()
     )
@@ -369,7 +375,7 @@ def test_rows_in_quarantine_have_a_period(site):
     rows = step_rows(10)
     bad = pa.array([-1.0] * 3 + [1.0] * 7, pa.float32())
     site.bring(rows.set_column(rows.schema.get_field_index("step_time_s"), "step_time_s", bad))
-    day = written_on(site, "rejects") + timedelta(days=POLICIES.by_class["quarantine"].period_days + 1)
+    day = written_on(site, "rejects") + timedelta(days=POLICIES.rule("quarantine").delete_after_days + 1)
     made = plan(site, day)
     assert "rejects" in {item.table for item in made.items}
     agree(site, made.name)

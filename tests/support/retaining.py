@@ -1,5 +1,6 @@
 """What tests of retention do again and again."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from segments import DAY, step_rows
@@ -11,10 +12,16 @@ from ranklake.retention.policy import load_policies
 
 CONTRACTS = load_contracts()
 CLASSES = {one.retention for one in CONTRACTS.values()}
-POLICIES = load_policies(CLASSES)
+POLICIES = load_policies(CONTRACTS)
 TODAY = datetime.now(UTC).date()
 """What tests pass for today. It may be over by then: what is dated by the clock says when it was, `written_on`."""
 APPROVER = "Ada Approver"
+
+
+def with_period(class_, days, policies=POLICIES):
+    """Return policies with another period for a class."""
+    rules = (replace(one, delete_after_days=days) if one.name == class_ else one for one in policies.rules)
+    return replace(policies, rules=tuple(rules))
 
 
 def days_ago(days):
@@ -60,5 +67,6 @@ __all__ = [
     "carry_out",
     "days_ago",
     "plan",
+    "with_period",
     "written_on",
 ]

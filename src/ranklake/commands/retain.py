@@ -1,12 +1,15 @@
 """``ranklake retain``."""
 
 import getpass
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 
 import click
 
 from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option, optional_spool, spool_option
+from ranklake.commands.retain_dates import day_of
+from ranklake.commands.retain_policies import explain, lint, new, test
+from ranklake.commands.retain_simulate import simulate
 from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
 from ranklake.context import Context
 from ranklake.lake.governance.identities import APPLY, APPROVE, PROPOSE
@@ -17,6 +20,8 @@ from ranklake.lake.trust.approvals import UNSIGNED
 from ranklake.retention.apply import apply as apply_plan
 from ranklake.retention.apply import approve as approve_plan
 from ranklake.retention.plan import make_plan
+from ranklake.retention.reviews import overdue_line, record_overdue
+from ranklake.retention.simulate import over_budget
 from ranklake.retention.sweep import Swept
 from ranklake.retention.sweep import sweep as sweep_spool
 from ranklake.views.json_output import json_text, show_json
@@ -24,17 +29,21 @@ from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.words import counted, size_text
 
 _COLUMNS = (
-    *map(TextColumn, ("table", "partition", "class")),
+    *map(TextColumn, ("table", "partition", "rule")),
     *numbers(("kept days", "goes before", "rows", "bytes", "files")),
 )
 
 
 @click.group()
 def retain() -> None:
-    """Plan, approve and apply retention.
+    """Plan, approve and apply retention; explain and check its policies.
 
     Only a plan that somebody has approved removes anything.
     """
+
+
+for _command in (explain, lint, new, simulate, test):
+    retain.add_command(_command)
 
 
 @retain.command()
@@ -49,17 +58,23 @@ def plan(context: Context, as_of: str | None, by: str | None, *, told: Told, as_
 
     Where approvals are signed, whoever signs the plan is its author, and cannot approve it.
     """
-    day = _day(as_of)
+    day = day_of(as_of, "--as-of")
     lake = context.open_lake()
-    made = make_plan(lake, lake.contracts(), context.policies(lake), day)
+    contracts, policies = lake.contracts(), context.policies(lake)
+    made = make_plan(lake, contracts, policies, day)
     if made is not None and told.text_only:
         told.print_statement(lake, RETENTION_PLANS, made.name, PROPOSE, by)
         return
     if made is not None and told.is_for(lake, by):
         who = told.who(lake, "ranklake retain plan", _named(by))
         propose(lake, RETENTION_PLANS, made.name, who, told.signing)
+    overdue = [overdue_line(rule) for rule in record_overdue(lake, policies, _named(by) or getpass.getuser())]
+    passed = over_budget(lake, contracts, policies)
+    for line in (*overdue, *passed):
+        click.echo(line, err=True)
     if as_json:
-        show_json({"as_of": day.isoformat(), "plan": None if made is None else made.plain(), **mode_facts(lake)})
+        told_of = {"reviews_overdue": overdue, "budgets_passed": passed, **mode_facts(lake)}
+        show_json({"as_of": day.isoformat(), "plan": None if made is None else made.plain(), **told_of})
         return
     if made is None:
         click.echo(f"nothing is due on {day}")
@@ -192,15 +207,6 @@ def _told(swept: Swept) -> str:
     return f"swept {counted(swept.segments, 'segment')} from the spool, {swept.size_bytes:,} bytes{stay}"
 
 
-def _day(text: str | None) -> date:
-    if text is None:
-        return datetime.now(UTC).date()
-    try:
-        return date.fromisoformat(text)
-    except ValueError as error:
-        raise click.BadParameter(f"{text!r} is not a date such as 2026-12-31", param_hint="--as-of") from error
-
-
 def _named(by: str | None) -> str | None:
     name = None if by is None else " ".join(by.split())
     if name == "":
@@ -213,7 +219,7 @@ def _show(lake: Lake, made: RetentionPlan) -> None:
         (
             item.table,
             str(item.partition_date),
-            item.retention_class,
+            f"{item.rule or item.retention_class}{'' if item.part_sha256 is None else ' (some rows)'}",
             str(item.period_days),
             str(item.cutoff_date),
             f"{item.rows:,}",
@@ -223,8 +229,8 @@ def _show(lake: Lake, made: RetentionPlan) -> None:
         for item in made.items
     ]
     click.echo("\n".join(table_lines(_COLUMNS, lines)))
-    for class_, reason in sorted({(item.retention_class, item.reason) for item in made.items}):
-        click.echo(f"{class_}: {reason}")
+    for rule, reason in sorted({(item.rule or item.retention_class, item.reason) for item in made.items}):
+        click.echo(f"{rule}: {reason}")
     how = "--by NAME" if lake.config.approvals.mode == UNSIGNED else "--key KEY"
     then = {
         "planned": f"nobody approved it yet: ranklake retain approve {made.name} {how}",

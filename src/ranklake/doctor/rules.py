@@ -1,6 +1,7 @@
 """Probes of the operator's own rules: contracts, retention policies, roles, prices."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 from ranklake.context import Context
@@ -12,6 +13,7 @@ from ranklake.lake.query.roles import load_roles
 from ranklake.lake.rollups.own import faults
 from ranklake.lake.rollups.prices import read_prices
 from ranklake.lake.storage.store import LakeError
+from ranklake.retention.reviews import overdue_line
 from ranklake.views.words import counted
 
 
@@ -47,10 +49,14 @@ def _refusal(context: Context) -> ContractError | None:
 
 
 def policies(patient: Patient) -> Iterator[Finding]:
-    """Say whether each retention class has a policy."""
+    """Say whether the retention policies can be used, and which rules somebody should have looked at."""
     found = Context.of(patient.config).policies()
     whose = patient.config.retention.policies or "the packaged ones"
-    yield ok(f"{len(found.by_class)} classes, {whose}")
+    overdue = found.overdue(datetime.now(UTC).date())
+    for rule in overdue:
+        yield warning(overdue_line(rule), "look at the rule again, and write the next date")
+    if not overdue:
+        yield ok(f"{counted(len(found.rules), 'rule')}, {whose}")
 
 
 def roles(patient: Patient) -> Iterator[Finding]:

@@ -1,0 +1,151 @@
+"""Which rule decides how long rows are kept, and why no other does."""
+
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import TYPE_CHECKING, Any
+
+from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.retention.parts import all_run_facts
+from ranklake.retention.rules.model import RUN_KEYS, SEVERITIES, Facts, Rule, row_keys_of, table_facts
+from ranklake.retention.rules.order import Decision, Step, decide, steps
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.storage.store import Lake
+    from ranklake.retention.rules.model import Policies
+
+
+class UnexplainedError(RanklakeError):
+    """What is asked about does not exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Which rows are asked about: of a table's date, those of a run, a metric, a severity; None for any."""
+
+    table: str
+    day: date
+    run: str | None = None
+    metric: str | None = None
+    severity: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why rows are kept, or go.
+
+    Attributes
+    ----------
+    facts
+        What is known of them.
+    decision, steps
+        What is decided, and what each rule that is about them says.
+    due
+        First day on which they are due; None if never.
+    others
+        Rules about some rows of the table that these are not known to be among.
+    note
+        What is not known of the run; empty if nothing is missing.
+    """
+
+    asked: Asked
+    facts: Facts
+    decision: Decision
+    steps: tuple[Step, ...]
+    due: date | None
+    others: tuple[Rule, ...]
+    note: str
+
+    def plain(self, today: date) -> dict[str, Any]:
+        """Return plain JSON values."""
+        rule = self.decision.rule
+        return {
+            "table": self.asked.table,
+            "date": self.asked.day.isoformat(),
+            "facts": {key: sorted(texts) for key, texts in self.facts.items()},
+            "decided_by": self.decision.level.name.lower(),
+            "rule": None if rule is None else rule.name,
+            "period_days": self.decision.period_days,
+            "due_from": None if self.due is None else self.due.isoformat(),
+            "is_due": self.due is not None and self.due <= today,
+            "reason": None if rule is None else rule.reason,
+            "owner": None if rule is None else rule.owner,
+            "basis": None if rule is None else rule.basis,
+            "at": None if rule is None else str(rule.at),
+            "rules": [
+                {
+                    "rule": one.rule.name,
+                    "says": one.says,
+                    "decides": one.decides,
+                    "why": one.why,
+                    "at": str(one.rule.at),
+                }
+                for one in self.steps
+            ],
+            "rules_on_other_rows": [one.name for one in self.others],
+            "note": self.note,
+        }
+
+
+def explain(
+    lake: "Lake | None",
+    contracts: "Mapping[str, Contract]",
+    policies: "Policies",
+    asked: Asked,
+    holds: tuple[Rule, ...] = (),
+) -> Explanation:
+    """Say which rule decides about rows. Raises `UnexplainedError` for a table or a severity that does not exist.
+
+    Parameters
+    ----------
+    lake
+        Where runs are looked up; None if there is none.
+    """
+    if asked.table not in contracts:
+        raise UnexplainedError(f"there is no table {asked.table!r}", mend=did_you_mean(asked.table, contracts))
+    if asked.severity is not None and asked.severity not in SEVERITIES:
+        mend = did_you_mean(asked.severity, SEVERITIES)
+        raise UnexplainedError(f"there is no severity {asked.severity!r}", mend=mend)
+    contract = contracts[asked.table]
+    keys = row_keys_of(contract)
+    facts: dict[str, frozenset[str]] = dict(table_facts(contract))
+    note = ""
+    for key in ("run", "metric", "severity"):
+        text = getattr(asked, key)
+        if text is not None and key not in keys:
+            raise UnexplainedError(f"rows of {asked.table!r} are not told apart by {key}", mend=f"leave --{key} out")
+        if text is not None:
+            facts[key] = frozenset({text})
+    if asked.run is not None:
+        known = {} if lake is None else all_run_facts(lake)
+        if asked.run in known:
+            facts |= known[asked.run]
+        else:
+            note = f"no row of 'runs' is of {asked.run!r}, so rules by {', '.join(sorted(RUN_KEYS - {'run'}))} are not"
+            note = f"{note} about it; {did_you_mean(asked.run, known)}" if known else f"{note} about it"
+    made = decide(policies.rules, facts, holds)
+    told = tuple(steps(policies.rules, facts, made, holds))
+    others = [
+        rule
+        for rule in (*holds, *policies.rules)
+        if rule.row_keys and rule.may_match(contract) and not rule.matches(facts) and not _is_about_others(rule, facts)
+    ]
+    return Explanation(asked, facts, made, told, _due(made, asked.day), tuple(others), note.rstrip("; "))
+
+
+def _is_about_others(rule: Rule, facts: Facts) -> bool:
+    """Say whether a rule is about rows other than those with these facts, whatever else is known of them."""
+    known = [key for key in rule.row_keys if key in facts]
+    only = Rule(rule.name, {key: rule.where[key] for key in known}, "", "", "", rule.at)
+    return not only.matches(facts)
+
+
+def _due(made: Decision, day: date) -> date | None:
+    if made.period_days is None:
+        return None
+    try:
+        return day + timedelta(days=made.period_days + 1)
+    except OverflowError:
+        return None

@@ -1,0 +1,194 @@
+"""A rule: what it is about, what is to happen to that and when, and who answers for it."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
+
+ROW_KEYS: Final = ("run", "tag", "team", "environment", "metric", "severity")
+"""What rows of one partition differ in."""
+TABLE_KEYS: Final = ("table", "kind", "class")
+KEYS: Final = (*ROW_KEYS, *TABLE_KEYS)
+"""What a rule selects by, the most specific first: `ranklake.retention.rules.order` goes by it."""
+RUN_KEYS: Final = frozenset({"run", "tag", "team", "environment"})
+SEVERITIES: Final = ("trace", "debug", "info", "warning", "error", "fatal")
+
+KINDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "scalars": ("scalars", "distributions"),
+    "artifacts": ("artifacts", "datasets"),
+    "logs": ("logs", "events"),
+    "samples": ("gpu_samples", "host_samples"),
+    "traces": ("steps", "spans", "inferences"),
+}
+"""Kinds of data, and the tables that hold them; further: ``rollups``, ``books`` and ``other``, see `kind_of`."""
+ALL_KINDS: Final = (*KINDS, "rollups", "books", "other")
+
+KEPT: Final[Mapping[str, str]] = {
+    "system": "the books of what was ingested would no longer balance",
+    "audit": "its chain of hashes would break",
+}
+"""Classes that cannot have a period, and why."""
+
+Facts = Mapping[str, frozenset[str]]
+"""What is known of some rows, by key; what is unknown, or does not apply, is absent and matches nothing."""
+
+_GLOB: Final = re.compile(r"[*?\[]")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where something stands: a file and a line, from 1."""
+
+    file: Path
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule.
+
+    Attributes
+    ----------
+    where
+        What it is about: for each key of `KEYS` texts or globs, one of which must match; all keys must. Beside them
+        ``column``, the columns that a mask is for.
+    owner, reason, basis
+        Who answers for it; why not longer (or shorter); on what legal grounds.
+    at
+        Where it stands.
+    deletes, delete_after_days
+        Whether it says when rows go; and so many days after their date, None for never by time.
+    minimum_days, maximum_days
+        Rows are kept at least that long, and at most.
+    budget_bytes
+        Most bytes that what it is about should take. It deletes nothing; simulation and plans tell where it is passed.
+    waiting
+        What else it asks for, by action (``mask``, ``downsample``, ``archive``), and from which age in days on.
+    review
+        Until when somebody must have looked at it again; None if it does not say.
+    region
+        Where it applies; empty: everywhere.
+    everything, tier
+        Whether it may take everything, and how many must approve that.
+    """
+
+    name: str
+    where: Mapping[str, tuple[str, ...]]
+    owner: str
+    reason: str
+    basis: str
+    at: Place
+    deletes: bool = False
+    delete_after_days: int | None = None
+    minimum_days: int | None = None
+    maximum_days: int | None = None
+    budget_bytes: int | None = None
+    waiting: Mapping[str, int] = field(default_factory=dict)
+    review: date | None = None
+    region: str = ""
+    everything: bool = False
+    tier: int = 1
+
+    def matches(self, facts: Facts) -> bool:
+        """Say whether it is about rows with these facts."""
+        return all(
+            any(fnmatchcase(text, pattern) for text in facts.get(key, ()) for pattern in patterns)
+            for key, patterns in self.where.items()
+            if key != "column"
+        )
+
+    @property
+    def row_keys(self) -> tuple[str, ...]:
+        """The keys by which it tells rows of a partition apart."""
+        return tuple(key for key in ROW_KEYS if key in self.where)
+
+    def may_match(self, contract: "Contract") -> bool:
+        """Say whether it can be about rows of a table."""
+        facts = table_facts(contract)
+        keys = row_keys_of(contract)
+        tables = {key: patterns for key, patterns in self.where.items() if key in TABLE_KEYS}
+        return all(key in keys for key in self.row_keys) and all(
+            any(fnmatchcase(text, pattern) for text in facts[key] for pattern in patterns)
+            for key, patterns in tables.items()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """All rules that apply to a lake.
+
+    Attributes
+    ----------
+    rules
+        In the order of their files.
+    sha256
+        Of the file's bytes; of a folder, of the names and bytes of its files.
+    place
+        The file or folder.
+    """
+
+    rules: tuple[Rule, ...]
+    sha256: str
+    place: Path
+
+    def rule(self, name: str) -> Rule:
+        """Return a rule by its name."""
+        return next(one for one in self.rules if one.name == name)
+
+    def overdue(self, today: date) -> tuple[Rule, ...]:
+        """Return the rules whose review date has passed."""
+        return tuple(one for one in self.rules if one.review is not None and one.review < today)
+
+
+def is_glob(text: str) -> bool:
+    """Say whether a text stands for several."""
+    return _GLOB.search(text) is not None
+
+
+def kind_of(contract: "Contract") -> str:
+    """Return the kind of data that a table holds."""
+    named = next((kind for kind, tables in KINDS.items() if contract.table in tables), None)
+    return named or {"derived": "rollups", "system": "books"}.get(contract.kind, "other")
+
+
+def table_facts(contract: "Contract") -> dict[str, frozenset[str]]:
+    """Return what is known of all rows of a table."""
+    return {
+        "table": frozenset({contract.table}),
+        "kind": frozenset({kind_of(contract)}),
+        "class": frozenset({contract.retention}),
+    }
+
+
+def row_keys_of(contract: "Contract") -> frozenset[str]:
+    """Return the keys by which rows of a table can be told apart.
+
+    Only rows that ranks recorded: a rollup's rows come again when it is computed again.
+    """
+    if contract.kind != "fact" or not contract.envelope:
+        return frozenset()
+    severity = {"severity"} & ({"severity"} if {"severity", "severity_number"} & set(contract.names) else set())
+    return RUN_KEYS | severity | ({"metric"} & set(contract.names))
+
+
+def plain_rule(rule: Rule) -> dict[str, Any]:
+    """Return a rule as plain JSON values."""
+    return {
+        "rule": rule.name,
+        "where": {key: list(texts) for key, texts in rule.where.items()},
+        "owner": rule.owner,
+        "reason": rule.reason,
+        "basis": rule.basis,
+        "review": None if rule.review is None else rule.review.isoformat(),
+        "region": rule.region,
+        "at": str(rule.at),
+    }

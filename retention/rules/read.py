@@ -1,0 +1,181 @@
+"""Reads policy files: each is checked whole, and what cannot be used of it is a finding with its line."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from ranklake.lake.contracts.document import Document, KeyPath
+from ranklake.lake.contracts.errors import ContractError
+from ranklake.lake.contracts.schema import problems
+from ranklake.retention.rules.findings import Finding
+from ranklake.retention.rules.model import KEYS, Place, Rule
+
+SCHEMA: Final = Path(__file__).parents[1] / "policies/schema.json"
+PACKAGED: Final = Path(__file__).parents[1] / "policies"
+_INHERITED: Final = ("owner", "basis", "review", "region")
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What a file or a folder of policies says.
+
+    Attributes
+    ----------
+    rules
+        All that can be understood.
+    findings
+        What cannot.
+    documents
+        The files that are YAML.
+    sha256
+        Of the bytes of the file; of a folder, of the names and bytes of its files.
+    """
+
+    rules: tuple[Rule, ...]
+    findings: tuple[Finding, ...]
+    documents: Mapping[Path, Document]
+    sha256: str
+
+
+@cache
+def schema(name: str) -> dict[str, Any]:
+    """Return a definition of `SCHEMA`: ``rules``, ``classes`` or ``tests``."""
+    found: dict[str, Any] = json.loads(SCHEMA.read_bytes())["$defs"][name]
+    return found
+
+
+def read_policies(place: Path) -> Sources:
+    """Read a policy file, or all files of a folder. Raises nothing: what cannot be read is a finding."""
+    paths = sorted([*place.glob("*.yaml"), *place.glob("*.yml")]) if place.is_dir() else [place]
+    if not paths:
+        finding = Finding("RP001", Place(place, 1), "no policy file in the folder", "put a .yaml file there")
+        return Sources((), (finding,), {}, "")
+    rules: list[Rule] = []
+    findings: list[Finding] = []
+    documents: dict[Path, Document] = {}
+    for path in paths:
+        try:
+            documents[path] = Document(path)
+        except ContractError as error:
+            findings.append(unreadable(path, error))
+            continue
+        some, wrong = _read(documents[path])
+        rules += some
+        findings += wrong
+    return Sources(tuple(rules), tuple(findings), documents, _digest(place, paths))
+
+
+def unreadable(path: Path, error: ContractError) -> Finding:
+    """Return the finding for a file that is no YAML, or cannot be read."""
+    line = error.where.removeprefix(str(path)).lstrip(":")
+    return Finding("RP001", Place(path, int(line) if line.isdigit() else 1), error.what, error.mend)
+
+
+def _digest(place: Path, paths: list[Path]) -> str:
+    if not place.is_dir():
+        return hashlib.sha256(place.read_bytes() if place.is_file() else b"").hexdigest()
+    told = [f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in paths]
+    return hashlib.sha256("\n".join(told).encode()).hexdigest()
+
+
+def _read(document: Document) -> tuple[list[Rule], list[Finding]]:
+    content = document.content
+    section = (
+        "classes" if isinstance(content, dict) and ("classes" in content or content.get("version") == 1) else "rules"
+    )
+    shape = schema(section)
+    found = list(problems(content, shape))
+    items = content.get(section) if isinstance(content, dict) else None
+    of_one = shape["properties"][section]["additionalProperties"]
+    rules: list[Rule] = []
+    unsaid: list[Finding] = []
+    for name, facts in items.items() if isinstance(items, dict) else ():
+        wrong = list(problems(facts, of_one, (section, name)))
+        found += wrong
+        if wrong:
+            continue
+        at = Place(document.path, document.line((section, name)))
+        every = facts if section == "classes" else {**_shared(content), **facts}
+        rules.append(_of_class(name, facts, at) if section == "classes" else _rule(name, every, at))
+        unsaid += [] if section == "classes" else _unsaid(document, rules[-1], every)
+    broken = [
+        Finding("RP002", Place(document.path, document.line(one.at)), one.what, one.mend or _remedy(one.at))
+        for one in found
+    ]
+    return rules, [*broken, *unsaid]
+
+
+def _remedy(at: KeyPath) -> str:
+    """Return what to write instead of what breaks the schema."""
+    key = next((str(step) for step in reversed(at) if isinstance(step, str)), "")
+    if key in {"delete_after_days", "period_days"}:
+        return "write a whole number of days, at least 1, or null for never"
+    if key.endswith("_days"):
+        return "write a whole number of days, at least 1"
+    if key == "review":
+        return "write a date such as 2027-06-30"
+    return f"see {SCHEMA} for what may stand there"
+
+
+def _shared(content: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: content[key] for key in _INHERITED if key in content}
+
+
+def _of_class(name: str, facts: Mapping[str, Any], at: Place) -> Rule:
+    return Rule(
+        name,
+        {"class": (name,)},
+        facts["owner"],
+        facts["reason"],
+        facts["basis"],
+        at,
+        deletes=True,
+        delete_after_days=facts["period_days"],
+    )
+
+
+def _rule(name: str, facts: Mapping[str, Any], at: Place) -> Rule:
+    where = {key: (texts,) if isinstance(texts, str) else tuple(texts) for key, texts in facts["where"].items()}
+    waiting = {
+        **({"mask": facts["mask_after_days"]} if "mask_after_days" in facts else {}),
+        **{action: facts[action]["after_days"] for action in ("downsample", "archive") if action in facts},
+    }
+    return Rule(
+        name,
+        {key: where[key] for key in (*KEYS, "column") if key in where},
+        facts.get("owner", ""),
+        facts["reason"],
+        facts.get("basis", ""),
+        at,
+        deletes="delete_after_days" in facts,
+        delete_after_days=facts.get("delete_after_days"),
+        minimum_days=facts.get("minimum_days"),
+        maximum_days=facts.get("maximum_days"),
+        budget_bytes=facts.get("budget_bytes"),
+        waiting=waiting,
+        review=_date(facts.get("review")),
+        region=facts.get("region", ""),
+        everything=facts.get("everything", False),
+        tier=facts.get("tier", 1),
+    )
+
+
+def _unsaid(document: Document, rule: Rule, facts: Mapping[str, Any]) -> Iterator[Finding]:
+    for key in ("owner", "basis"):
+        if not facts.get(key):
+            yield Finding("RP003", rule.at, f"rule {rule.name!r} has no {key}", f"add {key}: …, here or to the file")
+    if "review" in facts and rule.review is None:
+        at = Place(document.path, document.line(("rules", rule.name, "review")))
+        yield Finding("RP004", at, f"{facts['review']} is no date", "write a day that exists, such as 2027-06-30")
+
+
+def _date(text: str | None) -> date | None:
+    try:
+        return None if text is None else date.fromisoformat(text)
+    except ValueError:
+        return None

@@ -1,0 +1,164 @@
+"""What is wrong with a rule by itself: names, periods, what it says and what it is about."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import Final
+
+from ranklake.errors import did_you_mean
+from ranklake.retention.rules.findings import Finding
+from ranklake.retention.rules.look import Look
+from ranklake.retention.rules.model import ALL_KINDS, KEPT, SEVERITIES, Place, Rule
+from ranklake.retention.rules.order import days
+
+_LONGEST: Final = 36_500
+_ENOUGH: Final = 2
+"""How many must approve what a rule takes that may take everything."""
+
+
+def names(look: Look) -> Iterator[Finding]:
+    """Names that nothing has: of classes, tables, kinds, columns, severities."""
+    known = {
+        "class": {one.retention for one in look.contracts.values()},
+        "table": set(look.contracts),
+        "kind": set(ALL_KINDS),
+        "column": {name for one in look.contracts.values() for name in one.names},
+        "severity": set(SEVERITIES),
+    }
+    nouns = {
+        "class": "no contract uses the retention class",
+        "table": "there is no table",
+        "kind": "no kind of data is",
+    }
+    for rule in look.sources.rules:
+        for key, names in known.items():
+            for text in rule.where.get(key, ()):
+                if not any(fnmatchcase(name, text) for name in names):
+                    what = f"{nouns.get(key, f'there is no {key}')} {text!r}"
+                    yield Finding("RP005", _at(look, rule, key), what, did_you_mean(text, names))
+
+
+def nothing_said(look: Look) -> Iterator[Finding]:
+    """Rules that say nothing, and masks that say no column."""
+    for rule in look.sources.rules:
+        bounds = (rule.minimum_days, rule.maximum_days, rule.budget_bytes)
+        if not rule.deletes and not rule.waiting and all(one is None for one in bounds):
+            mend = "add delete_after_days, minimum_days or maximum_days"
+            yield Finding("RP006", rule.at, f"rule {rule.name!r} says nothing about what it selects", mend)
+        if "mask" in rule.waiting and "column" not in rule.where:
+            yield Finding("RP013", rule.at, "a mask names no columns", "add column: […] to where")
+        if "column" in rule.where and (rule.deletes or "mask" not in rule.waiting):
+            mend = "say mask_after_days, or leave column out and delete rows"
+            yield Finding("RP013", rule.at, "columns can be masked, not deleted or kept", mend)
+        if rule.budget_bytes is not None and rule.row_keys:
+            mend = f"leave {', '.join(rule.row_keys)} out of where"
+            yield Finding("RP024", rule.at, "the bytes of some rows of a table are not known", mend)
+
+
+def books(look: Look) -> Iterator[Finding]:
+    """Periods for what is kept for ever."""
+    for rule in look.sources.rules:
+        for name in rule.where.get("class", ()):
+            if name in KEPT and (rule.delete_after_days is not None or rule.maximum_days is not None):
+                what = f"class {name!r} cannot have a period: {KEPT[name]}"
+                yield Finding("RP007", _at(look, rule, "class"), what, "write delete_after_days: null")
+
+
+def everything(look: Look) -> Iterator[Finding]:
+    """Rules that would take all that may be taken."""
+    takable = [one for one in look.contracts.values() if one.retention not in KEPT]
+    if len({one.retention for one in takable}) < _ENOUGH:  # one class is no more than a rule may take
+        return
+    for rule in look.sources.rules:
+        if rule.delete_after_days is None and rule.maximum_days is None:
+            continue
+        narrow = any("*" not in rule.where[key] for key in rule.row_keys)
+        wide = replace(rule, where={key: texts for key, texts in rule.where.items() if key not in rule.row_keys})
+        if narrow or not all(map(wide.may_match, takable)):
+            continue
+        if not rule.everything or rule.tier < _ENOUGH:
+            mend = f"name what it is about, or say everything: true and tier: {_ENOUGH}"
+            yield Finding("RP009", rule.at, f"rule {rule.name!r} takes everything", mend)
+
+
+def masks(look: Look) -> Iterator[Finding]:
+    """Columns that the tables of a rule do not have."""
+    for rule in look.sources.rules:
+        for column in rule.where.get("column", ()):
+            tables = [one for one in look.contracts.values() if rule.may_match(one)]
+            if tables and not any(fnmatchcase(name, column) for one in tables for name in one.names):
+                known = {name for one in tables for name in one.names}
+                if any(fnmatchcase(name, column) for one in look.contracts.values() for name in one.names):
+                    what = f"none of the rule's tables has a column {column!r}"
+                    yield Finding("RP013", _at(look, rule, "column"), what, did_you_mean(column, known))
+
+
+def dead(look: Look) -> Iterator[Finding]:
+    """Rules whose keys fit no table together."""
+    for rule in look.sources.rules:
+        if not any(map(rule.may_match, look.contracts.values())):
+            keys = ", ".join(key for key in rule.where if key != "column")
+            what = f"rule {rule.name!r} is about nothing: no table has all of {keys}"
+            mend = "rows are told apart in tables that ranks record: severity in logs and events, metric in scalars"
+            yield Finding("RP016", rule.at, what, mend)
+
+
+def periods(look: Look) -> Iterator[Finding]:
+    """Periods that nobody means."""
+    for rule in look.sources.rules:
+        for key in ("delete_after_days", "minimum_days", "maximum_days"):
+            period = getattr(rule, key)
+            if period is not None and period > _LONGEST:
+                what = f"{days(period)} are more than a hundred years"
+                mend = "write null for never" if key == "delete_after_days" else "write fewer"
+                yield Finding("RP023", rule.at, what, mend)
+
+
+def reviews(look: Look) -> Iterator[Finding]:
+    """Rules that somebody should have looked at."""
+    for rule in look.rules:
+        if rule.review is not None and rule.review < look.today:
+            what = f"the review of rule {rule.name!r} was due on {rule.review} ({rule.owner})"
+            yield Finding("RP018", rule.at, what, "look at it again, and write the next date")
+
+
+def unreviewed(look: Look) -> Iterator[Finding]:
+    """Files of rules that say no date of review."""
+    for rule in look.sources.rules:
+        content = look.sources.documents[rule.at.file].content
+        said = rule.review is not None or "review" in {*content, *content.get("rules", {}).get(rule.name, {})}
+        if content.get("version") != 1 and not said:
+            yield Finding("RP019", rule.at, f"rule {rule.name!r} has no review date", "add review: YYYY-MM-DD")
+
+
+def waiting(look: Look) -> Iterator[Finding]:
+    """Actions that nothing carries out yet."""
+    for rule in look.rules:
+        for action in rule.waiting:
+            what = f"nothing carries out {action!r} yet: 'ranklake retain plan' refuses these policies"
+            yield Finding("RP020", rule.at, what, "delete, or wait for a version that does")
+
+
+def regions(look: Look) -> Iterator[Finding]:
+    """Rules of a region where nobody says which one this is."""
+    for rule in look.sources.rules:
+        if rule.region and not look.region:
+            what = f"rule {rule.name!r} is for the region {rule.region!r}, and no region is configured"
+            yield Finding("RP022", rule.at, what, "set region under [retention] in ranklake.toml")
+
+
+def doubles(look: Look) -> Iterator[Finding]:
+    """Names that stand in two files."""
+    first: dict[str, Place] = {}
+    for rule in look.sources.rules:
+        if rule.name in first:
+            what = f"rule {rule.name!r} stands in {first[rule.name]}, too"
+            yield Finding("RP012", rule.at, what, "give one another name")
+        first.setdefault(rule.name, rule.at)
+
+
+def _at(look: Look, rule: Rule, key: str) -> Place:
+    """Return where a key of a rule's selectors stands."""
+    document = look.sources.documents[rule.at.file]
+    section = "classes" if "classes" in document.content else "rules"
+    return Place(rule.at.file, document.line((section, rule.name, "where", key)))

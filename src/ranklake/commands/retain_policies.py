@@ -1,0 +1,165 @@
+"""``ranklake retain explain | lint | new | test``: what policies say, what is wrong with them, whether they do it."""
+
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from ranklake.commands.context import with_context
+from ranklake.commands.options import json_option, overriding
+from ranklake.commands.retain_dates import day_of
+from ranklake.context import Context
+from ranklake.lake.storage.store import Lake
+from ranklake.retention.cases import case_files, run_cases
+from ranklake.retention.explain import Asked, Explanation
+from ranklake.retention.explain import explain as explain_rows
+from ranklake.retention.policy import load_policies
+from ranklake.retention.rules.lint import lint as lint_sources
+from ranklake.retention.rules.order import days
+from ranklake.retention.rules.read import PACKAGED, read_policies
+from ranklake.views.json_output import show_json
+from ranklake.views.table import TextColumn, table_lines
+from ranklake.views.words import counted
+
+_RULES = tuple(map(TextColumn, ("", "rule", "says", "why not", "at")))
+
+optional_lake = overriding(
+    "--lake",
+    place="lake.uri",
+    metavar="URI",
+    help="Lake whose tables and runs are looked at; default: the configured one.",
+)
+policies_option = click.option(
+    "--policies",
+    "place",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Folder of policies, or one file; default: the configured ones.",
+)
+
+
+@click.command()
+@click.argument("table", metavar="TABLE")
+@click.argument("day", metavar="DATE")
+@click.option("--run", metavar="RUN", help="Of this run: its team, labels and environment are looked up in the lake.")
+@click.option("--metric", metavar="NAME", help="Of this metric.")
+@click.option("--severity", metavar="NAME", help="Of this severity: trace, debug, info, warning, error or fatal.")
+@policies_option
+@optional_lake
+@json_option
+@with_context
+def explain(
+    context: Context,
+    table: str,
+    day: str,
+    run: str | None,
+    metric: str | None,
+    severity: str | None,
+    place: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Say how long rows of a table and date are kept, by which rule, and why no other rule decides."""
+    lake = _lake(context)
+    contracts = context.contracts() if lake is None else lake.contracts()
+    policies = load_policies(contracts, place or context.policy_place, context.config.retention.region)
+    asked = Asked(table, day_of(day, "DATE"), run, metric, severity)
+    found = explain_rows(lake, contracts, policies, asked)
+    if as_json:
+        show_json(found.plain(datetime.now(UTC).date()))
+    else:
+        _show(found)
+
+
+@click.command()
+@policies_option
+@click.option("--strict", is_flag=True, help="Fail on warnings, too.")
+@optional_lake
+@json_option
+@with_context
+def lint(context: Context, place: Path | None, *, strict: bool, as_json: bool) -> int:
+    """List mistakes in the policies, each with file, line and remedy; exit 1 if there is an error.
+
+    Finds misspelt names, contradictions, rules that never decide, tables without a rule, rules that take everything,
+    periods below one day, and reviews that are overdue.
+    """
+    lake = _lake(context)
+    contracts = context.contracts() if lake is None else lake.contracts()
+    sources = read_policies(place or context.policy_place or PACKAGED)
+    found = lint_sources(sources, contracts, context.config.retention.region, datetime.now(UTC).date())
+    errors = sum(one.error for one in found)
+    if as_json:
+        show_json([one.plain() for one in found])
+    else:
+        for one in found:
+            click.echo(str(one))
+        rules = f"{counted(len(sources.rules), 'rule')} in {counted(len(sources.documents), 'file')}"
+        click.echo(f"{rules}: {counted(errors, 'error')}, {counted(len(found) - errors, 'warning')}")
+    return 1 if errors or (strict and found) else 0
+
+
+@click.command()
+@click.argument("folder", metavar="FOLDER", type=click.Path(path_type=Path, file_okay=False))
+def new(folder: Path) -> None:
+    """Write the packaged policies and their tests into a new or empty FOLDER, to make them your own."""
+    if folder.exists() and any(folder.iterdir()):
+        raise click.UsageError(f"{folder} is not empty; name a new folder")
+    for source in sorted([*PACKAGED.glob("*.yaml"), *PACKAGED.glob("tests/*.yaml"), *PACKAGED.glob("schema.json")]):
+        target = folder / source.relative_to(PACKAGED)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+        click.echo(str(target))
+
+
+@click.command("test")
+@click.argument("files", metavar="[FILE]...", nargs=-1, type=click.Path(path_type=Path))
+@policies_option
+@optional_lake
+@json_option
+@with_context
+def test(context: Context, files: tuple[Path, ...], place: Path | None, *, as_json: bool) -> int:
+    """Run policy tests: rows as data, and what must become of them; exit 1 if one fails.
+
+    Without a FILE, those in the folder tests beside the policies.
+    """
+    lake = _lake(context)
+    contracts = context.contracts() if lake is None else lake.contracts()
+    chosen = place or context.policy_place
+    policies = load_policies(contracts, chosen, context.config.retention.region)
+    results = run_cases(files or case_files(chosen or PACKAGED), policies, contracts)
+    failed = [one for one in results if not one.passed]
+    if as_json:
+        show_json([one.plain() for one in results])
+    else:
+        for one in failed:
+            click.echo(one.line)
+        none = "" if results else f"; write some into {(chosen or PACKAGED) / 'tests'}"
+        click.echo(f"{counted(len(results), 'policy test')}, {len(failed)} failed{none}")
+    return 1 if failed else 0
+
+
+def _lake(context: Context) -> Lake | None:
+    return context.open_lake() if context.config.lake.uri else None
+
+
+def _show(found: Explanation) -> None:
+    asked, made = found.asked, found.decision
+    of = [f"{key} {', '.join(sorted(found.facts[key]))}" for key in found.facts if key != "table"]
+    click.echo(f"{asked.table} {asked.day}: {'; '.join(of)}")
+    if found.due is None:
+        click.echo(f"never deleted by time: {made.said_by}")
+    else:
+        click.echo(f"kept {days(made.period_days)}, due from {found.due}: {made.said_by} ({made.level.value})")
+    if made.rule is not None:
+        click.echo(f"reason: {made.rule.reason}\nbasis: {made.rule.basis} (owner: {made.rule.owner})")
+    lines = [
+        ("*" if one.decides else "", one.rule.name, one.says, one.why, f"{one.rule.at.file.name}:{one.rule.at.line}")
+        for one in found.steps
+    ]
+    if lines:
+        click.echo("\n".join(table_lines(_RULES, lines)))
+    if found.others:
+        click.echo(f"other rules for some rows of {asked.table}: {', '.join(one.name for one in found.others)}")
+    if found.note:
+        click.echo(f"note: {found.note}")
