@@ -138,6 +138,10 @@ def _rollup(done: Done, links: Links) -> Iterable[str]:
         for one in written
     ]
     yield table(columns, rows, links.tables) if rows else ""
+    kept_back = sorted({tuple(place) for one in done["rollups"] for place in one.get("kept_back", ())})
+    if kept_back:
+        yield "**held back** by checks; what needs them stays as it is (`ranklake quality held`):"
+        yield table(("table", "partition"), kept_back, links.tables)
 
 
 def _upkeep(done: Done, links: Links) -> Iterable[str]:

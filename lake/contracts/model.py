@@ -33,7 +33,8 @@ class Check:
     severity
         One of `SEVERITIES`; those of `ALARMS` fail the command.
     on_fail
-        ``quarantine`` takes the failing rows out (row kinds only); ``record`` leaves them and writes the result down.
+        ``quarantine`` takes the failing rows out (row kinds only); ``hold`` keeps the partition back from rollups;
+        ``record`` leaves them and writes the result down.
     columns
         What it is about: one column for most kinds, none for ``row_count``.
     by

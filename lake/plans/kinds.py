@@ -56,7 +56,7 @@ class Rows(Enum):
     KEPT = "kept"
     """Each date of each table holds as many as before: there is nothing to book."""
     QUARANTINED = "quarantined"
-    """Rows move to ``rejects``."""
+    """Rows move to ``rejects``, or back from there."""
     RETIRED = "retired"
     """Rows go for good, and somebody answers for it."""
 
@@ -157,6 +157,16 @@ RETENTION: Final = PlanKind(
     verify="ranklake.lake.governance.verification:verify_retention",
 )
 
+RELEASE: Final = PlanKind(
+    "release",
+    rows=Rows.QUARANTINED,  # the other way round: rows leave ``rejects``
+    body=FILES,
+    rules=rules.release_faults,
+    is_replayable=True,
+    execute=_COMMITS,
+    verify="ranklake.lake.governance.release_verification:verify_release",
+)
+
 MIGRATION: Final = PlanKind(
     "migration",
     rows=Rows.KEPT,
@@ -177,7 +187,7 @@ KINDS: Final[Mapping[str, PlanKind]] = MappingProxyType(
     {
         kind.name: kind
         for kind in (
-            *(INGEST, COMPACTION, REPLAY, QUARANTINE, RENUMBER, RETENTION, MIGRATION),
+            *(INGEST, COMPACTION, REPLAY, QUARANTINE, RENUMBER, RETENTION, RELEASE, MIGRATION),
             _reserved("erasure"),
         )
     }

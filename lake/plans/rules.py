@@ -19,12 +19,14 @@ _TABLE: Final = re.compile(r"[a-z][a-z0-9_]*")
 _DATA: Final = re.compile(DATA_PATH)
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _RETENTION_PLAN: Final = re.compile(r"rp-[0-9a-f]{16,64}")
+_RELEASE: Final = re.compile(r"qr-[0-9a-f]{16}")
 _DOTS: Final = frozenset({".", ".."})
 _MOST_OVERLAYS: Final = 10**10
 _SAYS: Final = frozenset({"quality_results", "disowned"})
 """Tables in which a quarantine says why."""
 _REJECTS: Final = "rejects"
 _REGISTER: Final = "retention_plans"
+_RELEASES: Final = "quality_releases"
 
 Body = Mapping[str, Any]
 Rules = Callable[[Body], Iterator[str]]
@@ -208,6 +210,23 @@ def quarantine_faults(body: Body) -> Iterator[str]:
     if {row["table"] for row in body["add"]} - {*body["remove"], _REJECTS, *_SAYS}:
         yield "a quarantine brings rows to other tables"
     yield from _deletions(body, "quarantine")
+
+
+@_of_actions
+def release_faults(body: Body) -> Iterator[str]:
+    """Yield how a release would do anything but let rows go back from ``rejects``, and write down that it was done."""
+    name = body["facts"].get("release") if isinstance(body.get("facts"), dict) else None
+    if not isinstance(name, str) or not _RELEASE.fullmatch(name):
+        yield "facts name no release"
+    if {table for table, rows in body["remove"].items() if rows} - {_REJECTS}:
+        yield "a release takes rows out of other tables than rejects"
+    if sum(body["account"].values()) or any(rows < 0 for table, rows in body["account"].items() if table != _REJECTS):
+        yield "a release brings other rows than it takes out of rejects"
+    if {row["table"] for row in body["add"]} - {*body["remove"], _RELEASES}:
+        yield "a release brings rows to other tables"
+    if [row["rows"] for row in body["add"] if row["table"] == _RELEASES] != [1]:
+        yield "a release does not write down that it was applied"
+    yield from _deletions(body, "release")
 
 
 @_of_actions

@@ -116,17 +116,24 @@ def reaches(rollup: "Rollup", day: date, gone: Collection[Key]) -> bool:
 
 
 def changed_inputs(
-    rollup: "Rollup", inputs: Mapping[str, Snapshot], output: Snapshot, state: State, gone: set[Key]
+    rollup: "Rollup",
+    inputs: Mapping[str, Snapshot],
+    output: Snapshot,
+    state: State,
+    gone: set[Key],
+    kept_back: Collection[Key] = (),
 ) -> dict[Key, str] | None:
     """Return the changed input partitions of a run rollup with their digests, by the logs alone; None if no run is due.
 
-    Arguments as for `due_days`.
+    Arguments as for `due_runs`.
     """
     was = _still_read(state.get(WHOLE, {}), inputs)
     now = {(name, partition(day)): digest for name, one in inputs.items() for day, digest in one.digests.items()}
     now |= {key: NOTHING for key, one in was.items() if key not in now and one.digest != NOTHING}
     changed = {
-        key: digest for key, digest in now.items() if key not in gone and not _is(was.get(key), digest, rollup.sha256)
+        key: digest
+        for key, digest in now.items()
+        if key not in gone and key not in kept_back and not _is(was.get(key), digest, rollup.sha256)
     }
     return None if not changed and (state or not output.digests) else changed
 
@@ -138,17 +145,19 @@ def due_runs(
     output: Snapshot,
     state: State,
     gone: set[Key],
+    kept_back: Collection[Key] = (),
 ) -> Due | None:
     """Return the runs of a run rollup that are due: all that have rows in a changed partition, or may have had some.
 
     None if nothing changed. Arguments as for `due_days`. A run that retention took inputs of is computed again from
-    what is left if new rows of it arrive, but not for new code nor merely to have everything computed.
+    what is left if new rows of it arrive, but not for new code nor merely to have everything computed. Runs that have
+    rows in `kept_back`, partitions that checks hold back, stay as they were; once free, those count as changed.
 
     Raises `ranklake.lake.delta.integrity.DamagedFileError` where a file of a changed partition is damaged, or one that
     may hold rows of a run that is due.
     """
     was = _still_read(state.get(WHOLE, {}), inputs)
-    changed = changed_inputs(rollup, inputs, output, state, gone)
+    changed = changed_inputs(rollup, inputs, output, state, gone, kept_back)
     if changed is None:
         return None
     held = output.rows(lake, ["run", "date", "ts", "end_ts"]).to_pylist()
@@ -174,7 +183,7 @@ def due_runs(
     every = _runs_in(lake, news, changed)
     arrived = every if came_in == changed.keys() else _runs_in(lake, news, came_in)
     frozen = {run for run in spans if run not in arrived and _overlaps(spans[run], gone, rollup.tables)}
-    wanted = (every | under_way) - frozen
+    wanted = (every | under_way) - frozen - _runs_kept_back(lake, inputs, kept_back)
     mine = {name: one.files_of(wanted) for name, one in inputs.items()}
     for table, some in mine.items():
         refuse_damaged(lake, table, some)
@@ -185,6 +194,18 @@ def due_runs(
         old_days=frozenset(row["date"] for row in held if row["run"] in wanted),
         inputs=changed,
     )
+
+
+def _runs_kept_back(lake: "Lake", inputs: Mapping[str, Snapshot], kept_back: Collection[Key]) -> set[str]:
+    """Return the runs that have rows in partitions that checks hold back."""
+    mine = {key for key in kept_back if key[0] in inputs and day_of(key[1]) in inputs[key[0]].digests}
+    days: dict[str, list[date]] = defaultdict(list)
+    for table, name in mine:
+        days[table].append(day_of(name))
+    live = {table: inputs[table].files(some) for table, some in days.items()}
+    for table, some in live.items():
+        refuse_damaged(lake, table, some)
+    return _runs_in(lake, live, mine)
 
 
 def _overlaps(span: tuple[date, date], gone: Collection[Key], tables: Collection[str]) -> bool:

@@ -23,6 +23,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import files, files_digest, number_of
 from ranklake.lake.delta.read import read, read_some
 from ranklake.lake.delta.tables import latest
+from ranklake.lake.governance.holds import holds
 from ranklake.lake.query.scan import NO_FILES, live_files
 
 if TYPE_CHECKING:
@@ -205,6 +206,11 @@ class Tables:
     def changed(self, name: str) -> None:
         """Have a table looked at anew."""
         self._snapshots.pop(name, None)
+
+    @cached_property
+    def kept_back(self) -> set[Key]:
+        """Partitions that checks hold back from rollups."""
+        return {(one.table, partition(one.partition_date)) for one in holds(self.lake)}
 
     @cached_property
     def retired(self) -> set[Key]:

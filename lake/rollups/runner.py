@@ -13,7 +13,7 @@ from ranklake.lake.delta.integrity import Damage, DamagedFileError, damaged
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.declaration import Rollup
 from ranklake.lake.rollups.due import Due, changed_inputs, due_days, due_runs, reaches
-from ranklake.lake.rollups.inputs import ABSENT, Key, Snapshot, Tables, partition
+from ranklake.lake.rollups.inputs import ABSENT, Key, Snapshot, Tables, day_of, partition
 from ranklake.lake.rollups.lineage import Lineage
 from ranklake.lake.rollups.own import OwnRollupError, own_rollups
 from ranklake.lake.rollups.registry import chosen
@@ -44,6 +44,8 @@ class RollupResult:
         How long it took.
     damaged
         Files that it would have read and that are not what was written. What depends on them stays as it was, and due.
+    kept_back
+        Partitions (table, date) that checks hold back. What depends on them stays as it was, and due.
     """
 
     name: str
@@ -53,6 +55,7 @@ class RollupResult:
     version: int | None
     seconds: float
     damaged: tuple[Damage, ...] = ()
+    kept_back: tuple[tuple[str, str], ...] = ()
 
 
 def run_rollups(
@@ -141,9 +144,9 @@ class _Round:
         state = {} if self._full else self._lineage.recorded(rollup, output)
         work = Work(tables.lake, rollup, inputs, output, self._lineage, self._crew, urgency=urgency)
         if rollup.scope == "partition":
-            work.begin_days(due_days(rollup, inputs, output, state, tables.retired))
+            work.begin_days(due_days(rollup, inputs, output, state, tables.retired), tables.kept_back)
         elif changed_inputs(rollup, inputs, output, state, tables.retired) is not None:
-            work.begin_runs(state, tables.retired)
+            work.begin_runs(state, tables.retired, kept_back=tables.kept_back)
         return work
 
     def _ended(self, work: Work) -> RollupResult:
@@ -158,6 +161,7 @@ class _Round:
             None if work.version == ABSENT else work.version,
             round(time.monotonic() - self._began[name], 3),
             tuple(dict.fromkeys(work.damaged)),
+            tuple(sorted((table, day_of(name).isoformat()) for table, name in work.kept_back)),
         )
 
 
@@ -181,9 +185,10 @@ def recompute(
     dry_run
         Only say which.
 
-    Returns the dates that were replaced, and those that stay as they are because retention took what they were, or a
-    run on them was, computed from. Raises as `run_rollups`; inputs that are rollups themselves are taken as they are.
-    Raises `DamagedFileError` where inputs are damaged; damaged files of the rollup itself are what this mends.
+    Returns the dates that were replaced, and those that stay as they are because retention took, or a check holds back,
+    what they were, or a run on them was, computed from. Raises as `run_rollups`; inputs that are rollups themselves are
+    taken as they are. Raises `DamagedFileError` where inputs are damaged; damaged files of the rollup itself are what
+    this mends.
     """
     (rollup,) = (one for one in chosen([name], lake.config, own_rollups(lake.contracts())) if one.name == name)
     with Lineage(lake) as lineage:
@@ -199,7 +204,8 @@ def _recompute(
     gone = tables.retired
     held = {day for day in output.digests if day in days}
     if rollup.scope == "partition":
-        frozen = {day for day in days if (name, partition(day)) in gone or reaches(rollup, day, gone)}
+        barred = gone | tables.kept_back
+        frozen = {day for day in days if (name, partition(day)) in gone or reaches(rollup, day, barred)}
         due = due_days(rollup, inputs, output, {}, gone)
         due = {day: found for day, found in due.items() if day in days and day not in frozen}
         if not dry_run:
@@ -210,7 +216,7 @@ def _recompute(
                 raise DamagedFileError(work.damaged)
         return sorted(due), sorted(held & frozen)
     output = _readable(lake, rollup, output, days, gone)
-    runs = due_runs(lake, rollup, inputs, output, {}, gone)
+    runs = due_runs(lake, rollup, inputs, output, {}, gone, tables.kept_back)
     rows = output.rows(lake, ["run", "date"], held).to_pylist()
     if runs is None:
         return [], sorted(held)

@@ -74,7 +74,7 @@ class DaysTask:
 
 @dataclass(frozen=True, slots=True)
 class RunsTask:
-    """The runs of a run rollup that are due: `due`, or else those that the task finds by lineage and what is gone."""
+    """The runs of a run rollup that are due: `due`, or else those that lineage, and what is gone or held back, tell."""
 
     rollup: Rollup
     inputs: Mapping[str, Snapshot]
@@ -82,6 +82,7 @@ class RunsTask:
     state: State
     gone: set[Key]
     due: Due | None = None
+    kept_back: frozenset[Key] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +186,7 @@ def _compute_runs(lake: Lake, task: RunsTask) -> Computed:
     """Compute whole runs; what else lies in their output dates stays."""
     rollup, held = task.rollup, task.output.held
     try:
-        due = task.due or due_runs(lake, rollup, task.inputs, held, task.state, task.gone)
+        due = task.due or due_runs(lake, rollup, task.inputs, held, task.state, task.gone, task.kept_back)
     except DamagedFileError as error:
         return Computed({}, damaged=error.damage)
     if due is None:

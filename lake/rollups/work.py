@@ -1,6 +1,6 @@
 """Brings one rollup up to date: has what is due computed, and replaces the dates whose result changed."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, timedelta
 from functools import partial
@@ -14,6 +14,7 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.declaration import Rollup
 from ranklake.lake.rollups.due import Due
 from ranklake.lake.rollups.inputs import ABSENT, Key, Snapshot, day_of
+from ranklake.lake.rollups.kept_back import without
 from ranklake.lake.rollups.lineage import Lineage, State, commit_metadata
 from ranklake.lake.rollups.tasks import ROW_CPU_S, TASK_CPU_S, Computed, DaysTask, Output, RunsTask, compute, files_for
 
@@ -61,6 +62,7 @@ class Work:
         self.replaced: list[date] = []
         self.computed = self.rows = 0
         self.damaged: list[Damage] = []
+        self.kept_back: set[Key] = set()
         self._output = Output(lake.address, lake.storage, output, anyway=anyway)
         self._crew = crew
         self._left: list[DaysTask | RunsTask] = []
@@ -77,15 +79,18 @@ class Work:
         """Whether `advance` has nothing to wait for."""
         return self._pending is None or self._pending.is_done
 
-    def begin_days(self, due: Mapping[date, dict[Key, str]]) -> None:
-        """Begin computing dates of a partition rollup."""
+    def begin_days(self, due: Mapping[date, dict[Key, str]], kept_back: Collection[Key] = ()) -> None:
+        """Begin computing dates of a partition rollup, but for those that depend on what checks hold back."""
+        due, self.kept_back = without(due, kept_back)
         tasks = [DaysTask(self.rollup, group, {}, self._output) for group in self._groups(due)]
         self._begin(tasks, len(tasks) * TASK_CPU_S + ROW_CPU_S * sum(map(self._rows, tasks)))
 
-    def begin_runs(self, state: State, gone: set[Key], due: Due | None = None) -> None:
+    def begin_runs(self, state: State, gone: set[Key], due: Due | None = None, kept_back: Collection[Key] = ()) -> None:
         """Begin computing whole runs of a run rollup: those of `due`, or else what lineage does not cover."""
+        self.kept_back |= {key for key in kept_back if key[0] in self.inputs}
         inputs = {name: one.slim("run") for name, one in self.inputs.items()}
-        self._begin([RunsTask(self.rollup, inputs, self._output, state, gone, due)], TASK_CPU_S)
+        task = RunsTask(self.rollup, inputs, self._output, state, gone, due, frozenset(self.kept_back))
+        self._begin([task], TASK_CPU_S)
 
     def _begin(self, tasks: Sequence[DaysTask | RunsTask], cpu_s: float) -> None:
         # a key that stands in a lookup is for no other process

@@ -117,7 +117,8 @@ def _booked_rows(lake: "Lake") -> tuple[dict[str, int], dict[str, int]]:
         if account is None:
             continue
         for table, rows in json.loads(row["tables"]).items():
-            account[table] -= rows
+            if account is not moved or table != "rejects":  # which has what the others lost, or less by what is back
+                account[table] -= rows
     return moved, retired
 
 

@@ -34,6 +34,7 @@ SUMMARIES = {
     "doctor": "Check everything that ranklake depends on, and say how to fix what is wrong.",
     "sql": "Query the tables.",
     "report": "Write pages about the lake, as HTML that needs no server.",
+    "quality": "Show what checks hold back from rollups, and release it after a fix.",
     "replay": "Rebuild dates of a table from segments that the spool still has.",
     "catalog": "Show tables, columns and metrics.",
     "request-signal": "Request a metric that nobody records yet.",

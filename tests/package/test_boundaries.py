@@ -82,7 +82,9 @@ LAKE = {  # what each folder of the lake imports, for types and in functions, to
     "maintenance": {"audit", "contracts", "delta", "plans", "spool", "storage"},
     "query": {"contracts", "delta", "storage"},
     "mfu": set(),
-    "rollups": {"contracts", "delta", "mfu", "plans", "query", "storage", "trust"},  # the operator's prices
+    "rollups": {  # the operator's prices; what checks hold back
+        *("contracts", "delta", "governance", "mfu", "plans", "query", "storage", "trust")
+    },
     "pseudonyms": {"rollups"},
     "migrations": {"audit", "contracts", "delta", "governance", "plans", "query", "rollups", "storage"},
     "ingest": {"audit", "contracts", "delta", "maintenance", "migrations", "plans", "spool", "storage", "trust"},

@@ -9,7 +9,7 @@ from ranklake.lake.rollups.runner import RollupResult, run_rollups
 from ranklake.views.json_output import show_json
 from ranklake.views.progress import progress_bar
 from ranklake.views.table import TextColumn, numbers, table_lines
-from ranklake.views.tell import tell_damaged
+from ranklake.views.tell import tell, tell_damaged
 
 _COLUMNS = (TextColumn("rollup", 14), *numbers(("partitions", "rows"), 12), *numbers(("version", "seconds"), 10))
 
@@ -24,6 +24,8 @@ _COLUMNS = (TextColumn("rollup", 14), *numbers(("partitions", "rows"), 12), *num
 def rollup(context: Context, names: tuple[str, ...], *, full: bool, as_json: bool) -> int:
     """Recompute the rollups whose inputs changed: all, or those named and what they read.
 
+    What needs a partition that a check holds back stays as it is, and due.
+
     Exits 1 if data files among the inputs are damaged. What needs them is not computed and stays due.
     """
     lake = context.open_lake()
@@ -33,6 +35,9 @@ def rollup(context: Context, names: tuple[str, ...], *, full: bool, as_json: boo
         show_json(results)
     else:
         _print(results)
+    kept_back = sorted({place for result in results for place in result.kept_back})
+    for table, day in kept_back:
+        tell(f"{table} {day} is held back by a check: what needs it stays as it is; see 'ranklake quality held'")
     damaged = dict.fromkeys(one for result in results for one in result.damaged)
     tell_damaged(damaged)
     return 1 if damaged else 0

@@ -1,0 +1,148 @@
+"""Releases: what was held back, or put into quarantine, goes on after a fix, when somebody answers for it.
+
+    plan: holds, and rejects that pass today ─▶ a proposal ─▶ approve ─▶ apply: still the same? ─▶ one numbered plan:
+        rows from ``rejects`` into their tables, and the register's row, by which partitions are free
+
+What proposals have in common is in `ranklake.lake.governance.lifecycle`.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from datetime import date
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.lake.contracts.errors import UnknownTableError
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.delta.commit import append_files
+from ranklake.lake.governance import lifecycle
+from ranklake.lake.governance.holds import holds
+from ranklake.lake.governance.proposals import VoidProposalError
+from ranklake.lake.governance.releases import RELEASES, TABLE, Item, Release, head_row, propose, stamped
+from ranklake.lake.plans import action_plan
+from ranklake.lake.plans.driver import finish
+from ranklake.lake.plans.kinds import QUARANTINE, RELEASE
+from ranklake.lake.plans.ledger import row_files
+from ranklake.lake.plans.workers import InProcess
+from ranklake.quality.rejected import REJECTS, Mended, mended_rows
+
+if TYPE_CHECKING:
+    from ranklake.lake.delta.data_file import DataFile
+    from ranklake.lake.governance.lifecycle import WritePlan
+    from ranklake.lake.plans.plan import Plan
+    from ranklake.lake.storage.store import Lake
+
+KINDS: Final = ("partition", "rows")
+
+
+class NothingToReleaseError(RanklakeError):
+    """Nothing is held back, and nothing in quarantine passes."""
+
+    def __init__(self) -> None:
+        mend = "mend the check in the contract, or the data, first; 'ranklake quality held' shows what is held"
+        super().__init__("nothing to release: no such partition is held, and no such row in rejects passes", mend=mend)
+
+
+def plan_release(
+    lake: "Lake",
+    by: str,
+    reason: str,
+    tables: Sequence[str] = (),
+    day: date | None = None,
+    kinds: Sequence[str] = KINDS,
+) -> Release:
+    """Propose to release what is held, and what of ``rejects`` passes under the contracts of today.
+
+    Parameters
+    ----------
+    reason
+        What was mended.
+    tables
+        By default all.
+    day
+        Only partitions of this date, and rows that were taken out on it.
+
+    Raises `NothingToReleaseError`, `UnknownTableError`.
+    """
+    known = [name for name, one in lake.contracts().items() if one.kind in {"fact", "derived"}]
+    for name in tables:
+        if name not in known:
+            raise UnknownTableError(name, mend=did_you_mean(name, known))
+    finish(lake, QUARANTINE, InProcess())  # what a check that died left half done
+    items = [item for item, _ in _candidates(lake, tables or known, kinds) if day in {None, item.partition_date}]
+    if not items:
+        raise NothingToReleaseError
+    return propose(lake, items, by, reason)
+
+
+def approve(
+    lake: "Lake", name: str, by: str, reason: str | None = None, *, single_operator: bool = False
+) -> tuple[Release, bool]:
+    """Approve a release; see `ranklake.lake.governance.lifecycle.approve`."""
+    return lifecycle.approve(lake, RELEASES, name, by, reason, single_operator=single_operator)
+
+
+def apply(lake: "Lake", name: str, by: str, *, single_operator: bool = False) -> tuple[Release, bool]:
+    """Free what an approved release names; return it, and whether this call did it.
+
+    Raises what `ranklake.lake.governance.lifecycle.apply` does; `VoidProposalError` where a partition is not held (any
+    more), or as another one, or where other rows pass now than were proposed. Nothing was changed then.
+    """
+
+    def check(release: Release) -> "WritePlan":
+        now = dict(_candidates(lake, sorted({item.table for item in release.items}), KINDS))
+        for item in release.items:
+            if item not in now:
+                what = "is not held, or was checked anew" if item.item_kind == "partition" else "other rows pass today"
+                raise VoidProposalError(RELEASES, name, what, f"{item.table} {item.partition_date} {item.about}")
+        return partial(_write, lake, release, by, [some for item in release.items if (some := now[item]) is not None])
+
+    return lifecycle.apply(lake, RELEASES, name, by, check, single_operator=single_operator)
+
+
+def _candidates(lake: "Lake", tables: Sequence[str], kinds: Sequence[str]) -> "Iterator[tuple[Item, Mended | None]]":
+    """Yield what may be released, of some tables."""
+    for one in holds(lake) if "partition" in kinds else ():
+        if one.table in tables:
+            about = ",".join(one.checks)
+            yield Item("partition", one.table, one.partition_date, about, one.rows_failed, one.files_sha256), None
+    for some in mended_rows(lake, tables) if "rows" in kinds else ():
+        count = some.rows.num_rows
+        yield Item("rows", some.table, some.taken_out, some.reason, count, some.keys_sha256), some
+
+
+def _write(lake: "Lake", release: Release, by: str, freed: Sequence[Mended], number: int, *, alone: bool) -> "Plan":
+    """Write the files of the plan: rows in their tables, what stays of ``rejects``, and the register's row."""
+    gone = {place for some in freed for place in some.places}
+    new: list[DataFile] = []
+    remove: dict[str, pa.Table] = {}
+    for some in freed:
+        known = lake.contract(some.table)
+        rows = some.rows.sort_by([(name, "ascending") for name in known.sort])
+        new += append_files(lake, known, rows, number)
+        remove.setdefault(some.table, action_plan.live_files(lake, some.table, []).slice(0, 0))
+    if gone:
+        live = action_plan.live_files(lake, REJECTS, sorted({some.taken_out for some in freed}))
+        hit = live.filter(pc.is_in(live["path"], value_set=pa.array(sorted({path for path, _ in gone}))))
+        for row in range(hit.num_rows):
+            one = hit.slice(row, 1)
+            path = one["path"][0].as_py()
+            leave = {at for where, at in gone if where == path}
+            new += _without(lake, one, leave, number)
+        remove[REJECTS] = hit
+    row = head_row(release, "application", by, number, single_operator=alone)
+    new += row_files(lake, TABLE, stamped([row]), number)
+    return action_plan.compose(number, RELEASE.name, add=new, remove=remove, facts={"release": release.name})
+
+
+def _without(lake: "Lake", file: pa.Table, places: Collection[int], number: int) -> "list[DataFile]":
+    """Return the files that take a file's place when some of its rows are gone."""
+
+    def select(rows: pa.Table) -> pa.Array:
+        return pa.array([place in places for place in range(rows.num_rows)])
+
+    taken = action_plan.take_rows_out(lake, contract(REJECTS), number, file, select)
+    return [one for _, added, _ in taken for one in added]

@@ -1,0 +1,183 @@
+"""``ranklake quality``."""
+
+import getpass
+from datetime import date, datetime
+
+import click
+
+from ranklake.commands.context import with_context
+from ranklake.commands.options import json_option, lake_option
+from ranklake.context import Context
+from ranklake.lake.governance.holds import Hold, holds
+from ranklake.lake.governance.releases import Release, register
+from ranklake.quality.release import KINDS, plan_release
+from ranklake.quality.release import apply as apply_release
+from ranklake.quality.release import approve as approve_release
+from ranklake.quality.trust import Input, inputs_of
+from ranklake.views.json_output import show_json
+from ranklake.views.table import TextColumn, numbers, table_lines
+from ranklake.views.words import counted
+
+_HELD = (*map(TextColumn, ("table", "partition", "severity")), *numbers(("rows failed",)), TextColumn("checks"))
+_ITEMS = (*map(TextColumn, ("what", "table", "partition")), *numbers(("rows",)), TextColumn("about"))
+_INPUTS = tuple(map(TextColumn, ("state", "input", "its partition", "read by", "for", "checks")))
+
+_by = click.option(
+    "--by", metavar="NAME", default=getpass.getuser, help="Who does it, for the audit trail; default: your login name."
+)
+_alone = click.option("--single-operator", is_flag=True, help="One person does both; the trail says so.")
+
+
+@click.group()
+def quality() -> None:
+    """Show what checks hold back from rollups, and release it after a fix."""
+
+
+@quality.command()
+@lake_option
+@json_option
+@with_context
+def held(context: Context, *, as_json: bool) -> None:
+    """List partitions that checks hold back from rollups."""
+    found = holds(context.open_lake())
+    if as_json:
+        show_json([one.plain() for one in found])
+    elif found:
+        click.echo("\n".join(table_lines(_HELD, map(_hold, found))))
+        click.echo("rollups of them stay as they are; after a fix: ranklake check, or ranklake quality release plan")
+    else:
+        click.echo("nothing is held back")
+
+
+@quality.command()
+@click.argument("table")
+@click.option("--date", "day", metavar="DATE", type=click.DateTime(["%Y-%m-%d"]), help="Rows of this date.")
+@click.option("--run", metavar="RUN", help="Rows of this run, of a rollup of whole runs.")
+@lake_option
+@json_option
+@with_context
+def inputs(context: Context, table: str, day: datetime | None, run: str | None, *, as_json: bool) -> None:
+    """Show the quality of what rows of a rollup were computed from, by partition, through all tables between."""
+    found = inputs_of(context.open_lake(), table, _day(day), run)
+    if as_json:
+        show_json([one.plain() for one in found])
+    elif found:
+        click.echo("\n".join(table_lines(_INPUTS, map(_input, found))))
+    else:
+        click.echo("nothing was computed")
+
+
+@quality.group()
+def release() -> None:
+    """Propose, approve and apply the release of partitions that are held, and of rows in quarantine."""
+
+
+@release.command()
+@click.argument("tables", metavar="[TABLE]...", nargs=-1)
+@click.option("--date", "day", metavar="DATE", type=click.DateTime(["%Y-%m-%d"]), help="Only of this date.")
+@click.option("--only", type=click.Choice(KINDS), help="Only partitions that are held, or only rows in quarantine.")
+@click.option("--reason", metavar="TEXT", required=True, help="What was mended; kept in the register.")
+@_by
+@lake_option
+@json_option
+@with_context
+def plan(
+    context: Context,
+    tables: tuple[str, ...],
+    day: datetime | None,
+    only: str | None,
+    reason: str,
+    by: str,
+    *,
+    as_json: bool,
+) -> None:
+    """Propose to release what is held, and rows in quarantine that pass the contracts of today.
+
+    Rows that a person disowned, of dates that retention removed, or that the table has already, stay where they are.
+    """
+    kinds = KINDS if only is None else (only,)
+    _show(plan_release(context.open_lake(), by, reason, tables, _day(day), kinds), as_json=as_json)
+
+
+@release.command()
+@click.argument("name", metavar="RELEASE")
+@_by
+@_alone
+@click.option("--reason", metavar="TEXT", help="Why; kept in the audit trail.")
+@lake_option
+@json_option
+@with_context
+def approve(context: Context, name: str, by: str, reason: str | None, *, single_operator: bool, as_json: bool) -> None:
+    """Approve a release that another person proposed."""
+    found, fresh = approve_release(context.open_lake(), name, by, reason, single_operator=single_operator)
+    if as_json:
+        show_json({"approved_now": fresh, **found.plain()})
+    else:
+        then = f"; apply it with 'ranklake quality release apply {name}'" if fresh else " already"
+        click.echo(f"{name}: {found.state}{then}")
+
+
+@release.command()
+@click.argument("name", metavar="RELEASE")
+@_by
+@_alone
+@lake_option
+@json_option
+@with_context
+def apply(context: Context, name: str, by: str, *, single_operator: bool, as_json: bool) -> None:
+    """Free exactly what an approved release names. If it is interrupted, run it again."""
+    found, fresh = apply_release(context.open_lake(), name, by, single_operator=single_operator)
+    if as_json:
+        show_json({"applied_now": fresh, **found.plain()})
+    else:
+        done = f"by plan {found.plan}; ranklake check and ranklake rollup go on with it"
+        click.echo(f"{name}: {_sums(found)} released {done}" if fresh else f"{name}: applied already, {done}")
+
+
+@release.command("list")
+@lake_option
+@json_option
+@with_context
+def list_(context: Context, *, as_json: bool) -> None:
+    """List releases and their state."""
+    found = register(context.open_lake()).values()
+    if as_json:
+        show_json([one.plain() for one in found])
+        return
+    for one in found:
+        click.echo(f"{one.name}  {one.state:<8}  {_sums(one)}")
+    if not found:
+        click.echo("no releases")
+
+
+def _day(found: datetime | None) -> date | None:
+    return None if found is None else found.date()
+
+
+def _hold(one: Hold) -> tuple[str, ...]:
+    return (one.table, str(one.partition_date), one.severity, f"{one.rows_failed:,}", ", ".join(one.checks))
+
+
+def _input(one: Input) -> tuple[str, ...]:
+    state = f"{one.state}, released" if one.is_released else one.state
+    return (state, one.table, one.partition, one.output_table, one.output_partition, ", ".join(one.checks))
+
+
+def _show(found: Release, *, as_json: bool) -> None:
+    if as_json:
+        show_json(found.plain())
+        return
+    lines = [(one.item_kind, one.table, str(one.partition_date), f"{one.rows:,}", one.about) for one in found.items]
+    click.echo("\n".join(table_lines(_ITEMS, lines)))
+    then = {
+        "proposed": f"nobody approved it yet: ranklake quality release approve {found.name} --by NAME",
+        "approved": f"approved: ranklake quality release apply {found.name}",
+        "applied": "applied",
+        "altered": "its items were altered",
+    }
+    click.echo(f"release {found.name}: {_sums(found)}; {then[found.state]}")
+
+
+def _sums(one: Release) -> str:
+    facts = one.facts
+    return f"{counted(facts['partitions'], 'partition')}, {counted(facts['rows'], 'row')}"

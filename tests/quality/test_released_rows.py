@@ -1,0 +1,148 @@
+"""Rows in quarantine that pass under mended contracts go back to their tables, once, when somebody answers for it."""
+
+from datetime import timedelta
+
+import pytest
+from governed import Site, any_rows, die_before, under
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from segments import DAY, step_rows
+
+from ranklake.lake.governance.proposals import VoidProposalError
+from ranklake.lake.plans.plan import last_finished
+from ranklake.quality.check import run_checks
+from ranklake.quality.release import NothingToReleaseError, apply, approve, plan_release
+
+STRICT = """
+extends: steps
+checks:
+  - {id: loss_small, kind: between, columns: [loss], max: 3.0, on_fail: quarantine}
+"""
+MENDED = STRICT.replace("3.0", "30.0")
+
+
+def lake_under(site, text):
+    return under(site.lake, site.overlay(steps=text))
+
+
+def freed(lake, reason="the bound was wrong"):
+    """Release all that passes; return the release."""
+    name = plan_release(lake, "Pia", reason).name
+    approve(lake, name, "Ada")
+    return apply(lake, name, "Otto")[0]
+
+
+@pytest.fixture
+def strict(site):
+    """Give a lake with rows in quarantine, and all rows as they were before."""
+    site.bring(step_rows(40))
+    before = sorted(map(str, site.rows("steps")))
+    run_checks(lake_under(site, STRICT))
+    assert site.rows("rejects")
+    return site, before
+
+
+def test_rows_come_back_as_they_were(strict):
+    """All of them, value for value; rejects is empty, the books add up, and the next check has nothing to take out."""
+    site, before = strict
+    with pytest.raises(NothingToReleaseError):
+        plan_release(lake_under(site, STRICT), "Pia", "nothing was mended")
+    lake = lake_under(site, MENDED)
+    count = len(site.rows("rejects"))
+    done = freed(lake)
+    assert done.facts == {"partitions": 0, "rows": count}
+    assert sorted(map(str, site.rows("steps"))) == before
+    assert site.rows("rejects") == []
+    balance = site.balances()["steps"]
+    assert (balance.stored, balance.quarantined) == (40, 0)
+    assert run_checks(lake).quarantined_rows == 0
+    ledger = {row["plan"]: row for row in site.rows("ingest_plans")}[done.plan]
+    assert (ledger["kind"], ledger["rows_stored"], ledger["rows_rejected"]) == ("release", 0, 0)
+    site.balances()
+
+
+def test_only_what_passes_goes(strict):
+    """A bound half-way lets half of them go; the rest stays in rejects, whole, with its reason."""
+    site, _ = strict
+    losses = sorted(row["loss"] for row in site.rows("steps"))
+    lake = lake_under(site, STRICT.replace("3.0", "3.1"))
+    freed(lake)
+    left = site.rows("rejects")
+    assert left
+    assert len(site.rows("steps")) + len(left) == 40
+    assert max(row["loss"] for row in site.rows("steps")) <= 3.1
+    assert losses[-1] < max(row["loss"] for row in site.rows("steps"))
+    site.balances()
+    assert {row["reason"] for row in left} == {"loss_small: loss outside … to 3.0"}
+
+
+def test_what_changed_since_is_void(strict):
+    """A contract that lets other rows pass than were approved releases none."""
+    site, _ = strict
+    name = plan_release(lake_under(site, MENDED), "Pia", "the bound was wrong").name
+    lake = lake_under(site, STRICT.replace("3.0", "3.1"))
+    approve(lake, name, "Ada")
+    with pytest.raises(VoidProposalError, match="other rows pass today"):
+        apply(lake, name, "Otto")
+    site.balances()
+
+
+@pytest.mark.parametrize("table", ["rejects", "steps", "quality_releases", "ingest_plans"])
+def test_death_on_the_way_converges(strict, table):
+    """Whichever commit a process dies before, the next one that applies it finishes it, once."""
+    site, before = strict
+    lake = lake_under(site, MENDED)
+    name = plan_release(lake, "Pia", "the bound was wrong").name
+    approve(lake, name, "Ada")
+    with pytest.MonkeyPatch.context() as patched:
+        die_before(patched, table)
+        with pytest.raises(SystemExit):
+            apply(lake, name, "Otto")
+    done, _ = apply(lake, name, "Otto")
+    assert done.state == "applied"
+    assert sorted(map(str, site.rows("steps"))) == before
+    site.balances()
+    assert last_finished(site.lake) == done.plan
+
+
+def test_a_row_that_is_there_already_stays_out(strict):
+    """A key that the table holds is not brought a second time, and no date that retention took comes back."""
+    site, before = strict
+    lake = lake_under(site, MENDED)
+    freed(lake)
+    assert sorted(map(str, site.rows("steps"))) == before
+    with pytest.raises(NothingToReleaseError):
+        plan_release(lake, "Pia", "again")
+
+
+def test_other_tables_are_left_alone(site):
+    """Rows that ingest refused come back, too, on the date that their time says; of named tables only."""
+    bad = any_rows("scalars", 3, metric=["train/loss"] * 3, value=[1.0, 2.0, 3.0], start=DAY + timedelta(hours=1))
+    site.bring(bad, "scalars")
+    site.bring(step_rows(40))
+    run_checks(lake_under(site, STRICT))
+    with pytest.raises(NothingToReleaseError):
+        plan_release(lake_under(site, MENDED), "Pia", "of scalars", ["scalars"])
+    assert plan_release(lake_under(site, MENDED), "Pia", "of steps", ["steps"]).items
+
+
+@pytest.mark.slow
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(bounds=st.lists(st.floats(2.7, 3.3), min_size=2, max_size=4))
+def test_quarantine_and_release_are_inverse(tmp_path_factory, bounds):
+    """Whatever bounds come one after another: each row is in the table or in rejects, once, and the books add up."""
+    site = Site(tmp_path_factory.mktemp("inverse"))
+    site.bring(step_rows(40))
+    keys = site.keys()
+    for bound in bounds:
+        lake = lake_under(site, STRICT.replace("3.0", repr(bound)))
+        run_checks(lake)
+        try:
+            freed(lake, f"bound {bound}")
+        except NothingToReleaseError:
+            assert all(row["loss"] <= bound for row in site.rows("steps"))
+        site.balances()
+    lake = lake_under(site, MENDED)
+    if site.rows("rejects"):
+        freed(lake)
+    assert site.keys() == keys
