@@ -127,11 +127,9 @@ def _write(lake: "Lake", release: Release, by: str, freed: Sequence[Mended], num
     if gone:
         live = action_plan.live_files(lake, REJECTS, sorted({some.taken_out for some in freed}))
         hit = live.filter(pc.is_in(live["path"], value_set=pa.array(sorted({path for path, _ in gone}))))
-        for row in range(hit.num_rows):
-            one = hit.slice(row, 1)
-            path = one["path"][0].as_py()
-            leave = {at for where, at in gone if where == path}
-            new += _without(lake, one, leave, number)
+        for index, path in enumerate(hit["path"].to_pylist()):
+            places = {place for where, place in gone if where == path}
+            new += _without(lake, hit.slice(index, 1), places, number)
         remove[REJECTS] = hit
     row = head_row(release, "application", by, number, single_operator=alone)
     new += row_files(lake, TABLE, stamped([row]), number)

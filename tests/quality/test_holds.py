@@ -17,6 +17,8 @@ from ranklake.quality.check import run_checks
 from ranklake.quality.release import NothingToReleaseError, apply, approve, plan_release
 from ranklake.quality.trust import inputs_of
 
+pytestmark = pytest.mark.slow
+
 HOLDING = """
 extends: steps
 checks:

@@ -1,6 +1,7 @@
 """Rows in quarantine that pass under mended contracts go back to their tables, once, when somebody answers for it."""
 
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from governed import Site, any_rows, die_before, under
@@ -9,9 +10,13 @@ from hypothesis import strategies as st
 from segments import DAY, step_rows
 
 from ranklake.lake.governance.proposals import VoidProposalError
-from ranklake.lake.plans.plan import last_finished
+from ranklake.lake.plans.action_plan import compose, live_files
+from ranklake.lake.plans.driver import drive
+from ranklake.lake.plans.plan import Plan, RefusedPlanError, last_finished
+from ranklake.lake.plans.workers import InProcess
 from ranklake.quality.check import run_checks
-from ranklake.quality.release import NothingToReleaseError, apply, approve, plan_release
+from ranklake.quality.rejected import mended_rows
+from ranklake.quality.release import NothingToReleaseError, _write, apply, approve, plan_release
 
 STRICT = """
 extends: steps
@@ -146,3 +151,38 @@ def test_quarantine_and_release_are_inverse(tmp_path_factory, bounds):
     if site.rows("rejects"):
         freed(lake)
     assert site.keys() == keys
+
+
+def found(site, kind, facts, match):
+    """Put a plan where the next is looked for; assert that it is refused, and remove it."""
+    forged = Plan(last_finished(site.lake) + 1, kind, 0, facts)
+    path = Path(site.lake.path(forged.name))
+    path.write_bytes(forged.to_json())
+    try:
+        with pytest.raises(RefusedPlanError, match=match):
+            drive(site.lake, lambda _: None, InProcess())
+    finally:
+        path.unlink()
+
+
+def test_a_release_that_nobody_approved_is_refused(strict):
+    """A plan in the bucket frees nothing without an approval in the trail, nor other rows than were approved."""
+    site, _ = strict
+    lake = lake_under(site, MENDED)
+    release = plan_release(lake, "Pia", "the bound was wrong")
+    rows = list(mended_rows(lake, ["steps"]))
+    number = last_finished(lake) + 1
+    whole = _write(lake, release, "Otto", rows, number, alone=False)
+    found(site, "release", whole.body, "without approval")
+    approve(lake, release.name, "Ada")
+    found(site, "release", whole.body, "was begun")
+    steps = live_files(lake, "steps", [DAY.date()])
+    for change, match in (
+        ({"facts": {}}, "nobody may carry out"),
+        ({"purge": True, "kept": {"rejects": [], "steps": []}}, "nobody may carry out"),
+        ({"add": [one for one in whole.body["add"] if one["table"] != "quality_releases"]}, "nobody may carry out"),
+        (compose(number, "release", remove={"steps": steps}, facts=whole.body["facts"]).body, "nobody may carry out"),
+    ):
+        found(site, "release", {**whole.body, **change}, match)
+    assert len(site.rows("rejects")) == rows[0].rows.num_rows
+    site.balances()
