@@ -32,5 +32,5 @@ def verify_release(lake: "Lake", plan: "Plan") -> None:
     (row,) = (row for row in plan.body["add"] if row["table"] == TABLE)
     with lake.open_file(lake.path("tables", TABLE, row["path"]), row["size_bytes"]) as source:
         (entry,) = pq.read_table(source, columns=["release", "row_kind", "plan"]).to_pylist()
-    if entry != {"release": name, "row_kind": "application", "plan": plan.number}:
+    if tuple(entry.values()) != (name, "application", plan.number):
         raise refusal(lake, plan, "the plan would write another row into the register than its own")

@@ -6,7 +6,7 @@ from functools import partial
 import pyarrow as pa
 import pytest
 from governed import under
-from segments import DAY, step_rows
+from segments import DAY, phase_rows, step_rows
 
 from ranklake.lake.governance.holds import holds
 from ranklake.lake.governance.proposals import NotApprovedError, SameOperatorError, VoidProposalError
@@ -23,6 +23,11 @@ HOLDING = """
 extends: steps
 checks:
   - {id: loss_small, kind: between, columns: [loss], max: 3.0, severity: critical, on_fail: hold}
+"""
+SHORT = """
+extends: spans
+checks:
+  - {id: short, kind: between, columns: [duration_ns], max: 151000000, on_fail: hold}
 """
 MENDED = HOLDING.replace("3.0", "30.0")
 ROLLUPS = ("step_rollup", "rank_health", "mfu", "goodput", "run_summary")
@@ -87,6 +92,31 @@ def test_what_was_published_stays_as_it_was(site):
     lake = under(site.lake, site.overlay(steps=HOLDING))
     run_rollups(lake, ROLLUPS, full=True)
     assert rolled(site) == before
+
+
+def test_a_run_is_kept_back_as_a_whole(site):
+    """Spans that are held on one date keep the run from what is computed of whole runs, though other dates changed."""
+    site.bring(sound(60))
+    site.bring(phase_rows(60, rank=0, incarnation=8), "spans")
+    lake = under(site.lake, site.overlay(spans=SHORT))
+    run_checks(lake)
+    run_rollups(lake, ROLLUPS)
+    before = rolled(site)
+    assert before["goodput"]
+    site.bring(phase_rows(60, rank=5, incarnation=9), "spans")  # longer on later ranks
+    site.bring(sound(60, segment=1, start=DAY + timedelta(days=1)))
+    run_checks(lake, kinds=("fact",))
+    told = kept_back(run_rollups(lake, ROLLUPS))
+    assert told["goodput"] == {("spans", str(DAY.date()))}
+    after = rolled(site)
+    assert (after["goodput"], after["step_rollup"] == before["step_rollup"]) == (before["goodput"], False)
+    mended = under(site.lake, site.overlay(spans=SHORT.replace("151", "999")))
+    run_checks(mended, kinds=("fact",))
+    assert kept_back(run_rollups(mended, ROLLUPS)) == {}
+    now = rolled(site)
+    assert now["goodput"] != before["goodput"]
+    run_rollups(mended, ROLLUPS, full=True)
+    assert rolled(site) == now
 
 
 def test_a_mended_check_publishes(held):
