@@ -1,14 +1,19 @@
 """Rows in quarantine that pass under mended contracts go back to their tables, once, when somebody answers for it."""
 
+import json
 from datetime import timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from governed import Site, any_rows, die_before, under
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from segments import DAY, step_rows
 
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.delta.commit import replace_partitions
+from ranklake.lake.delta.read import read
 from ranklake.lake.governance.proposals import VoidProposalError
 from ranklake.lake.plans.action_plan import compose, live_files
 from ranklake.lake.plans.driver import drive
@@ -17,6 +22,8 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.quality.check import run_checks
 from ranklake.quality.rejected import mended_rows
 from ranklake.quality.release import NothingToReleaseError, _write, apply, approve, plan_release
+
+pytestmark = pytest.mark.slow
 
 STRICT = """
 extends: steps
@@ -110,12 +117,26 @@ def test_death_on_the_way_converges(strict, table):
     assert last_finished(site.lake) == done.plan
 
 
-def test_a_row_that_is_there_already_stays_out(strict):
-    """A key that the table holds is not brought a second time, and no date that retention took comes back."""
+def test_what_must_not_come_back_stays_out(strict):
+    """A key that the table holds, a row that a person disowned, one with a column that nobody knows."""
     site, before = strict
     lake = lake_under(site, MENDED)
+    rejects = read(lake, contract("rejects"))
+
+    def with_column(name, value):
+        place = rejects.schema.get_field_index(name)
+        return rejects.set_column(place, rejects.schema.field(place), pa.array([value] * len(rejects)))
+
+    row = json.loads(rejects["row"][0].as_py())
+    days = rejects["date"].unique().to_pylist()
+    for rows in (with_column("source", "disown"), with_column("row", json.dumps({**row, "refused": "x"}))):
+        replace_partitions(lake, contract("rejects"), rows, days)
+        with pytest.raises(NothingToReleaseError):
+            plan_release(lake, "Pia", "the bound was wrong")
+    replace_partitions(lake, contract("rejects"), rejects, days)
     freed(lake)
     assert sorted(map(str, site.rows("steps"))) == before
+    replace_partitions(lake, contract("rejects"), rejects, days)
     with pytest.raises(NothingToReleaseError):
         plan_release(lake, "Pia", "again")
 
@@ -131,7 +152,6 @@ def test_other_tables_are_left_alone(site):
     assert plan_release(lake_under(site, MENDED), "Pia", "of steps", ["steps"]).items
 
 
-@pytest.mark.slow
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(bounds=st.lists(st.floats(2.7, 3.3), min_size=2, max_size=4))
 def test_quarantine_and_release_are_inverse(tmp_path_factory, bounds):
