@@ -20,8 +20,9 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import append_files
 from ranklake.lake.governance import lifecycle
 from ranklake.lake.governance.holds import holds
+from ranklake.lake.governance.identities import NOT_SIGNING, Signing
 from ranklake.lake.governance.proposals import VoidProposalError
-from ranklake.lake.governance.releases import RELEASES, TABLE, Item, Release, head_row, propose, stamped
+from ranklake.lake.governance.releases import RELEASES, TABLE, Item, Release, head_row, stamped, write_down
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.driver import finish
 from ranklake.lake.plans.kinds import QUARANTINE, RELEASE
@@ -53,8 +54,12 @@ def plan_release(
     tables: Sequence[str] = (),
     day: date | None = None,
     kinds: Sequence[str] = KINDS,
+    *,
+    signing: Signing = NOT_SIGNING,
 ) -> Release:
     """Propose to release what is held, and what of ``rejects`` passes under the contracts of today.
+
+    Whoever does is its author, and may not approve it.
 
     Parameters
     ----------
@@ -75,17 +80,27 @@ def plan_release(
     items = [item for item, _ in _candidates(lake, tables or known, kinds) if day in {None, item.partition_date}]
     if not items:
         raise NothingToReleaseError
-    return propose(lake, items, by, reason)
+    release = write_down(lake, items, by, reason)
+    lifecycle.propose(lake, RELEASES, release.name, by, signing)
+    return release
 
 
 def approve(
-    lake: "Lake", name: str, by: str, reason: str | None = None, *, single_operator: bool = False
+    lake: "Lake",
+    name: str,
+    by: str,
+    reason: str | None = None,
+    *,
+    single_operator: bool = False,
+    signing: Signing = NOT_SIGNING,
 ) -> tuple[Release, bool]:
     """Approve a release; see `ranklake.lake.governance.lifecycle.approve`."""
-    return lifecycle.approve(lake, RELEASES, name, by, reason, single_operator=single_operator)
+    return lifecycle.approve(lake, RELEASES, name, by, reason, single_operator=single_operator, signing=signing)
 
 
-def apply(lake: "Lake", name: str, by: str, *, single_operator: bool = False) -> tuple[Release, bool]:
+def apply(
+    lake: "Lake", name: str, by: str, *, single_operator: bool = False, signing: Signing = NOT_SIGNING
+) -> tuple[Release, bool]:
     """Free what an approved release names; return it, and whether this call did it.
 
     Raises what `ranklake.lake.governance.lifecycle.apply` does; `VoidProposalError` where a partition is not held (any
@@ -100,7 +115,7 @@ def apply(lake: "Lake", name: str, by: str, *, single_operator: bool = False) ->
                 raise VoidProposalError(RELEASES, name, what, f"{item.table} {item.partition_date} {item.about}")
         return partial(_write, lake, release, by, [some for item in release.items if (some := now[item]) is not None])
 
-    return lifecycle.apply(lake, RELEASES, name, by, check, single_operator=single_operator)
+    return lifecycle.apply(lake, RELEASES, name, by, check, single_operator=single_operator, signing=signing)
 
 
 def _candidates(lake: "Lake", tables: Sequence[str], kinds: Sequence[str]) -> "Iterator[tuple[Item, Mended | None]]":

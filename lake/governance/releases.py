@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.read import read
-from ranklake.lake.governance.proposals import Proposal, ProposalKind, digest_of
+from ranklake.lake.governance.proposals import Proposal, ProposalKind, Risk, digest_of
 from ranklake.lake.plans.ledger import append_own
 from ranklake.lake.plans.plan import last_finished
 
@@ -73,6 +73,11 @@ class Release(Proposal):
         """What the trail says when it was applied."""
         return self.facts
 
+    @property
+    def risk(self) -> Risk:
+        """What it puts at stake: nothing goes, and what was released can be taken out and held again."""
+        return Risk(irreversible=False)
+
     def of(self, item_kind: str) -> tuple[Item, ...]:
         """Return its items of a kind."""
         return tuple(item for item in self.items if item.item_kind == item_kind)
@@ -102,7 +107,7 @@ def register(lake: "Lake") -> dict[str, Release]:
         name = row["release"]
         known = found.setdefault(name, Release(name, items=()))
         if row["row_kind"] == "proposal":
-            found[name] = replace(known, proposed=row["ts"], proposer=row["actor"])
+            found[name] = replace(known, proposed=row["ts"])
         elif row["row_kind"] == "item":
             item = Item(**{field: row[field] for field in Item.__dataclass_fields__})
             found[name] = replace(known, items=(*known.items, item))
@@ -124,8 +129,8 @@ def released(lake: "Lake") -> set[tuple[str, date, str]]:
     }
 
 
-def propose(lake: "Lake", items: Iterable[Item], by: str, reason: str) -> Release:
-    """Write a release down as a proposal, once, and return what became of it so far."""
+def write_down(lake: "Lake", items: Iterable[Item], by: str, reason: str) -> Release:
+    """Write a release into the register, once, and return what became of it so far. Its authors are in the trail."""
     release = Release("", items=tuple(items))
     release = replace(release, name=release_name(release.items))
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from segments import step_rows
+from ssh_keys import Keys, needs_ssh_keygen
 
 from ranklake.cli import run
 
@@ -62,3 +63,24 @@ def test_what_cannot_be_released_is_said(ask, capsys):
     assert ask("quality", "release", "approve", "qr-0", "--by", "Ada")[0] == 2
     assert ask("quality", "inputs", "steps")[0] == 2
     assert "loss_small" in ask("quality", "held", "--json")[1]
+
+
+@needs_ssh_keygen
+def test_a_release_is_signed_where_approvals_are(site, ask, tmp_path):
+    """Three keys: the author's approves nothing, the approver's applies nothing, and no name does without a key."""
+    keys = Keys(tmp_path / "keys")
+    keys.allow("pia", "ada", "otto")
+    config = site.folder / "ranklake.toml"
+    config.write_text(config.read_text() + f'[approvals]\nallowed_signers = "{keys.file}"\n')
+    key = {name: ("--key", str(keys.path(name))) for name in ("pia", "ada", "otto")}
+    plan = ("quality", "release", "plan", "--reason", "the bound was wrong")
+    assert ask(*plan, "--by", "pia")[0] == 2
+    name = json.loads(ask(*plan, *key["pia"], "--json")[1])["release"]
+    assert ask("quality", "release", "approve", name, "--by", "ada")[0] == 2
+    assert ask("quality", "release", "approve", name, *key["pia"])[0] == 2
+    assert "apply it with" in ask("quality", "release", "approve", name, *key["ada"])[1]
+    assert ask("quality", "release", "apply", name, *key["ada"])[0] == 2
+    assert "loss_small" in ask("quality", "held")[1]
+    assert "released by plan" in ask("quality", "release", "apply", name, *key["otto"])[1]
+    assert "nothing is held back" in ask("quality", "held")[1]
+    assert ask("audit", "verify")[0] == 0

@@ -1,15 +1,17 @@
 """``ranklake quality``."""
 
-import getpass
 from datetime import date, datetime
 
 import click
 
 from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option
+from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
 from ranklake.context import Context
 from ranklake.lake.governance.holds import Hold, holds
-from ranklake.lake.governance.releases import Release, register
+from ranklake.lake.governance.identities import APPLY, APPROVE
+from ranklake.lake.governance.lifecycle import standing
+from ranklake.lake.governance.releases import RELEASES, Release, register
 from ranklake.quality.release import KINDS, plan_release
 from ranklake.quality.release import apply as apply_release
 from ranklake.quality.release import approve as approve_release
@@ -23,9 +25,11 @@ _ITEMS = (*map(TextColumn, ("what", "table", "partition")), *numbers(("rows",)),
 _INPUTS = tuple(map(TextColumn, ("state", "input", "its partition", "read by", "for", "checks")))
 
 _by = click.option(
-    "--by", metavar="NAME", default=getpass.getuser, help="Who does it, for the audit trail; default: your login name."
+    "--by", metavar="NAME", help="Who does it; default: your login name. Where approvals are signed, the key tells."
 )
-_alone = click.option("--single-operator", is_flag=True, help="One person does both; the trail says so.")
+_alone = click.option(
+    "--single-operator", is_flag=True, help="One person does both; the trail says so. Not where approvals are signed."
+)
 
 
 @click.group()
@@ -78,6 +82,7 @@ def release() -> None:
 @click.option("--only", type=click.Choice(KINDS), help="Only partitions that are held, or only rows in quarantine.")
 @click.option("--reason", metavar="TEXT", required=True, help="What was mended; kept in the register.")
 @_by
+@signing_options
 @lake_option
 @json_option
 @with_context
@@ -87,16 +92,27 @@ def plan(
     day: datetime | None,
     only: str | None,
     reason: str,
-    by: str,
+    by: str | None,
     *,
+    told: Told,
     as_json: bool,
 ) -> None:
     """Propose to release what is held, and rows in quarantine that pass the contracts of today.
 
     Rows that a person disowned, of dates that retention removed, or that the table has already, stay where they are.
+    Whoever proposes it is its author, and cannot approve it.
     """
+    lake = context.open_lake()
+    if told.text_only:
+        raise click.UsageError("--statement is for approve and apply: what is proposed is not known before")
+    who = told.who(lake, "ranklake quality release plan", by)
     kinds = KINDS if only is None else (only,)
-    _show(plan_release(context.open_lake(), by, reason, tables, _day(day), kinds), as_json=as_json)
+    found = plan_release(lake, who, reason, tables, _day(day), kinds, signing=told.signing)
+    if as_json:
+        show_json({**found.plain(), **mode_facts(lake)})
+        return
+    _show(found)
+    tell_mode(lake)
 
 
 @release.command()
@@ -104,34 +120,61 @@ def plan(
 @_by
 @_alone
 @click.option("--reason", metavar="TEXT", help="Why; kept in the audit trail.")
+@signing_options
 @lake_option
 @json_option
 @with_context
-def approve(context: Context, name: str, by: str, reason: str | None, *, single_operator: bool, as_json: bool) -> None:
+def approve(
+    context: Context,
+    name: str,
+    by: str | None,
+    reason: str | None,
+    *,
+    single_operator: bool,
+    told: Told,
+    as_json: bool,
+) -> None:
     """Approve a release that another person proposed."""
-    found, fresh = approve_release(context.open_lake(), name, by, reason, single_operator=single_operator)
+    lake = context.open_lake()
+    if told.text_only:
+        told.print_statement(lake, RELEASES, name, APPROVE, by, reason)
+        return
+    who = told.who(lake, f"ranklake quality release approve {name}", by)
+    found, fresh = approve_release(lake, name, who, reason, single_operator=single_operator, signing=told.signing)
+    lacking = "" if found.approved else standing(lake, RELEASES, found).lacking
     if as_json:
-        show_json({"approved_now": fresh, **found.plain()})
+        show_json({"approved_now": fresh, "lacking": lacking or None, **mode_facts(lake), **found.plain()})
+        return
+    if lacking:
+        click.echo(f"{name}: {'your approval is written down' if fresh else 'nothing written'}; still {lacking}")
     else:
         then = f"; apply it with 'ranklake quality release apply {name}'" if fresh else " already"
         click.echo(f"{name}: {found.state}{then}")
+    tell_mode(lake)
 
 
 @release.command()
 @click.argument("name", metavar="RELEASE")
 @_by
 @_alone
+@signing_options
 @lake_option
 @json_option
 @with_context
-def apply(context: Context, name: str, by: str, *, single_operator: bool, as_json: bool) -> None:
+def apply(context: Context, name: str, by: str | None, *, single_operator: bool, told: Told, as_json: bool) -> None:
     """Free exactly what an approved release names. If it is interrupted, run it again."""
-    found, fresh = apply_release(context.open_lake(), name, by, single_operator=single_operator)
+    lake = context.open_lake()
+    if told.text_only:
+        told.print_statement(lake, RELEASES, name, APPLY, by)
+        return
+    who = told.who(lake, f"ranklake quality release apply {name}", by)
+    found, fresh = apply_release(lake, name, who, single_operator=single_operator, signing=told.signing)
     if as_json:
-        show_json({"applied_now": fresh, **found.plain()})
-    else:
-        done = f"by plan {found.plan}; ranklake check and ranklake rollup go on with it"
-        click.echo(f"{name}: {_sums(found)} released {done}" if fresh else f"{name}: applied already, {done}")
+        show_json({"applied_now": fresh, **mode_facts(lake), **found.plain()})
+        return
+    done = f"by plan {found.plan}; ranklake check and ranklake rollup go on with it"
+    click.echo(f"{name}: {_sums(found)} released {done}" if fresh else f"{name}: applied already, {done}")
+    tell_mode(lake)
 
 
 @release.command("list")
@@ -163,10 +206,7 @@ def _input(one: Input) -> tuple[str, ...]:
     return (state, one.table, one.partition, one.output_table, one.output_partition, ", ".join(one.checks))
 
 
-def _show(found: Release, *, as_json: bool) -> None:
-    if as_json:
-        show_json(found.plain())
-        return
+def _show(found: Release) -> None:
     lines = [(one.item_kind, one.table, str(one.partition_date), f"{one.rows:,}", one.about) for one in found.items]
     click.echo("\n".join(table_lines(_ITEMS, lines)))
     then = {
