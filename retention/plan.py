@@ -4,7 +4,8 @@ A partition of which all rows have the same rules, or are due by any of them, is
 `ranklake.retention.parts` tells its rows apart.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING
@@ -19,9 +20,11 @@ from ranklake.lake.governance.retired import RAW
 from ranklake.lake.plans.driver import finish
 from ranklake.lake.plans.kinds import RETENTION
 from ranklake.lake.plans.workers import InProcess
+from ranklake.retention.holds import Hold, holds_of, rules_on
 from ranklake.retention.parts import Group, Parts, Values, part_digest, run_facts
 from ranklake.retention.policy import refuse_waiting
 from ranklake.retention.raw import OF_NOBODY, raw_bytes
+from ranklake.retention.rules.model import table_facts
 from ranklake.retention.rules.order import Decision, cutoff, decide
 
 if TYPE_CHECKING:
@@ -78,37 +81,68 @@ def make_plan(
 
 
 def due(lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Policies", as_of: date) -> Iterator[Due]:
-    """Yield what is due, by table and date. After the tables come raw bytes in quarantine, whose files are digests."""
-    runs = run_facts(lake, policies.rules)
-    for contract in contracts.values():
-        parts = Parts(lake, contract, policies.rules, (), runs)
-        shortest, longest = parts.periods()
-        least = cutoff(shortest, as_of)
-        if (parts.columns or parts.of_table().period_days is not None) and least is not None:
-            yield from _due_in(lake, parts, as_of, least, cutoff(longest, as_of))
-    yield from _due_raw(lake, contracts, policies, as_of)
+    """Yield what is due, by table and date. After the tables come raw bytes in quarantine, whose files are digests.
 
-
-def _due_in(lake: "Lake", parts: Parts, as_of: date, least: date, most: date | None) -> Iterator[Due]:
-    """Yield what is due of a table.
-
-    Parameters
-    ----------
-    least, most
-        Before the one a row may be due, before the other each is; None if that is never known without a look.
+    What a legal hold is about on that day is not due.
     """
-    handle = latest(lake, parts.contract.table)
+    yield from due_but_for(lake, contracts, policies, as_of, holds_of(lake, as_of))
+
+
+def due_but_for(
+    lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Policies", as_of: date, holds: Sequence[Hold]
+) -> Iterator[Due]:
+    """Yield what is due but for some legal holds; see `due`."""
+    runs = run_facts(lake, [*policies.rules, *(one.rule for one in holds)])
+    for contract in contracts.values():
+        unheld = Parts(lake, contract, policies.rules, (), runs)
+        if unheld.columns or unheld.of_table().period_days is not None:
+            yield from _due_in(lake, contract, as_of, _by_day(unheld, holds))
+    yield from _due_raw(lake, contracts, policies, as_of, holds)
+
+
+def held_rows(lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Policies", as_of: date) -> dict[str, int]:
+    """Return how many rows of each table would be due but for legal holds; empty where there are none."""
+    if not holds_of(lake, as_of):
+        return {}
+    found: Counter[str] = Counter()
+    for one in due_but_for(lake, contracts, policies, as_of, ()):
+        found[one.item.table] += one.item.rows
+    for one in due(lake, contracts, policies, as_of):
+        found[one.item.table] -= one.item.rows
+    return {table: rows for table, rows in found.items() if rows}
+
+
+def _by_day(unheld: Parts, holds: Sequence[Hold]) -> Callable[[date], Parts]:
+    """Return what gives the rules for rows of a date: holds may be about some dates only."""
+    known: dict[tuple[str, ...], Parts] = {(): unheld}
+
+    def of(day: date) -> Parts:
+        rules = rules_on(holds, day)
+        names = tuple(rule.name for rule in rules)
+        if names not in known:
+            known[names] = Parts(unheld.lake, unheld.contract, unheld.rules, rules, unheld.runs)
+        return known[names]
+
+    return of
+
+
+def _due_in(lake: "Lake", contract: "Contract", as_of: date, parts_of: Callable[[date], Parts]) -> Iterator[Due]:
+    """Yield what is due of a table, whose dates may have other holds, and so other `Parts`, each."""
+    handle = latest(lake, contract.table)
     if handle is None:
         return
     live = files(handle)
     for day, age in sorted(_ages(live).items()):
-        if not age < least:
+        parts = parts_of(day)
+        shortest, longest = parts.periods()
+        least, most = cutoff(shortest, as_of), cutoff(longest, as_of)
+        if least is None or not age < least:  # before the one rows may be due, before the other all are
             continue
         partition = live.filter(pc.equal(live["date"], pa.scalar(day, pa.date32())))
-        if not parts.columns or (most is not None and age < most):
-            yield _whole(parts, day, partition, as_of, [parts.of_table()])
-        else:
+        if parts.columns and (most is None or not age < most):
             yield from _part(parts, day, age, partition, as_of)
+        elif parts.of_table().period_days is not None:
+            yield _whole(parts, day, partition, as_of, [parts.of_table()])
 
 
 def _part(parts: Parts, day: date, age: date, partition: pa.Table, as_of: date) -> Iterator[Due]:
@@ -189,16 +223,19 @@ def _ages(live: pa.Table) -> dict[date, date]:
     return {day: min(day, when.date()) for day, when in told if day is not None}
 
 
-def _due_raw(lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Policies", as_of: date) -> Iterator[Due]:
-    """Yield the raw bytes in quarantine that are due, by the rules of their table and the date they came."""
+def _due_raw(
+    lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Policies", as_of: date, holds: Sequence[Hold]
+) -> Iterator[Due]:
+    """Yield the raw bytes in quarantine that are due, by the rules of their table and the date they came.
+
+    Whose rows they hold nobody can read: a hold on any rows of a table holds them.
+    """
     for table, day, some in raw_bytes(lake):
         contract = contracts.get(table)
-        facts = {"class": frozenset({OF_NOBODY})}
-        made = (
-            decide(policies.rules, facts)
-            if contract is None
-            else Parts(lake, contract, policies.rules, (), {}).of_table()
-        )
+        if any(contract is None or one.rule.may_match(contract) for one in holds):
+            continue
+        facts = {"class": frozenset({OF_NOBODY})} if contract is None else table_facts(contract)
+        made = decide(policies.rules, facts)
         until = made.cutoff(as_of)
         if until is None or day >= until or made.rule is None:
             continue

@@ -35,7 +35,7 @@ ELSEWHERE = ("ranklake demo", "make demo", "make test", "pip install")  # the de
 HERE = re.compile(
     r"ranklake ((sql|catalog|mfu|what-if)\b[^|&;<>]*"
     r"|(status|migrate|audit|verify-artifact|import|rollup)\b[^|&;<>*?$]*"
-    r"|retain (plan|list|explain|lint|new|test|simulate)\b[^|&;<>*?$]*)$"
+    r"|retain (plan|list|explain|lint|new|test|simulate|holds?)\b[^|&;<>*?$]*)$"
 )
 """Commands that start no processes and read no terminal."""
 

@@ -8,6 +8,7 @@ import click
 from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option, optional_spool, spool_option
 from ranklake.commands.retain_dates import day_of
+from ranklake.commands.retain_hold import hold, hold_line, holds
 from ranklake.commands.retain_policies import explain, lint, new, test
 from ranklake.commands.retain_simulate import simulate
 from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
@@ -19,7 +20,8 @@ from ranklake.lake.storage.store import Lake
 from ranklake.lake.trust.approvals import UNSIGNED
 from ranklake.retention.apply import apply as apply_plan
 from ranklake.retention.apply import approve as approve_plan
-from ranklake.retention.plan import make_plan
+from ranklake.retention.holds import holds_of
+from ranklake.retention.plan import held_rows, make_plan
 from ranklake.retention.reviews import overdue_line, record_overdue
 from ranklake.retention.simulate import over_budget
 from ranklake.retention.sweep import Swept
@@ -42,7 +44,7 @@ def retain() -> None:
     """
 
 
-for _command in (explain, lint, new, simulate, test):
+for _command in (explain, hold, holds, lint, new, simulate, test):
     retain.add_command(_command)
 
 
@@ -70,10 +72,14 @@ def plan(context: Context, as_of: str | None, by: str | None, *, told: Told, as_
         propose(lake, RETENTION_PLANS, made.name, who, told.signing)
     overdue = [overdue_line(rule) for rule in record_overdue(lake, policies, _named(by) or getpass.getuser())]
     passed = over_budget(lake, contracts, policies)
-    for line in (*overdue, *passed):
+    held, kept = holds_of(lake, day), held_rows(lake, contracts, policies, day)
+    for line in (*overdue, *passed, *map(hold_line, held)):
         click.echo(line, err=True)
+    for table, rows in kept.items():
+        click.echo(f"{table}: {counted(rows, 'row')} would be due, and legal holds keep them", err=True)
     if as_json:
-        told_of = {"reviews_overdue": overdue, "budgets_passed": passed, **mode_facts(lake)}
+        told_of = {"reviews_overdue": overdue, "budgets_passed": passed, "held_rows": kept, **mode_facts(lake)}
+        told_of["holds"] = [one.plain() for one in held]
         show_json({"as_of": day.isoformat(), "plan": None if made is None else made.plain(), **told_of})
         return
     if made is None:

@@ -14,6 +14,7 @@ from ranklake.lake.storage.store import Lake
 from ranklake.retention.cases import case_files, run_cases
 from ranklake.retention.explain import Asked, Explanation
 from ranklake.retention.explain import explain as explain_rows
+from ranklake.retention.holds import holds_of, rules_on
 from ranklake.retention.policy import load_policies
 from ranklake.retention.rules.lint import lint as lint_sources
 from ranklake.retention.rules.order import days
@@ -65,7 +66,8 @@ def explain(
     contracts = context.contracts() if lake is None else lake.contracts()
     policies = load_policies(contracts, place or context.policy_place, context.config.retention.region)
     asked = Asked(table, day_of(day, "DATE"), run, metric, severity)
-    found = explain_rows(lake, contracts, policies, asked)
+    held = () if lake is None else rules_on(holds_of(lake, datetime.now(UTC).date()), asked.day)
+    found = explain_rows(lake, contracts, policies, asked, held)
     if as_json:
         show_json(found.plain(datetime.now(UTC).date()))
     else:

@@ -1,0 +1,67 @@
+"""``ranklake retain hold | holds``: what nothing may take, whatever rules say."""
+
+import getpass
+from datetime import UTC, datetime
+
+import click
+
+from ranklake.commands.context import with_context
+from ranklake.commands.options import json_option, lake_option
+from ranklake.commands.retain_dates import day_of
+from ranklake.context import Context
+from ranklake.retention.holds import Hold, all_holds, set_hold
+from ranklake.views.json_output import show_json
+
+
+@click.command()
+@lake_option
+@click.option(
+    "--where",
+    multiple=True,
+    required=True,
+    metavar="KEY=TEXT",
+    help="What is held, such as run=r1, table=logs, team=vision, date=2026-03-01..2026-03-31. All keys must match.",
+)
+@click.option("--reason", required=True, metavar="TEXT", help="What it is for; kept in the audit trail.")
+@click.option("--until", required=True, metavar="DATE", help="First day on which it does not hold any more.")
+@click.option("--by", metavar="NAME", help="Who sets it; default: the account that runs this.")
+@json_option
+@with_context
+def hold(context: Context, where: tuple[str, ...], reason: str, until: str, by: str | None, *, as_json: bool) -> None:
+    """Set a legal hold: no plan takes what it is about, whatever rules say, until its day.
+
+    It cannot be lifted before. Plans and 'ranklake retain explain' show it.
+    """
+    name = " ".join((by if by is not None else getpass.getuser()).split())
+    if not name:
+        raise click.BadParameter("the name is empty", param_hint="--by")
+    lake = context.open_lake()
+    found = set_hold(lake, lake.contracts(), where, reason, day_of(until, "--until"), name)
+    if as_json:
+        show_json(found.plain())
+    else:
+        click.echo(hold_line(found))
+
+
+@click.command()
+@lake_option
+@json_option
+@with_context
+def holds(context: Context, *, as_json: bool) -> None:
+    """List legal holds, those that ended among them."""
+    found = all_holds(context.open_lake())
+    if as_json:
+        show_json([one.plain() for one in found])
+        return
+    today = datetime.now(UTC).date()
+    for one in found:
+        click.echo(f"{hold_line(one)}{'' if today < one.until else ' (ended)'}")
+    if not found:
+        click.echo("no legal holds")
+
+
+def hold_line(one: Hold) -> str:
+    """Return a hold as a line."""
+    where = [f"{key}={text}" for key, texts in one.rule.where.items() for text in texts]
+    dates = [] if one.first is None and one.last is None else [f"date={one.first or ''}..{one.last or ''}"]
+    return f"{one.name}: {', '.join([*where, *dates])} until {one.until}: {one.rule.reason}"
