@@ -78,9 +78,9 @@ def plan(context: Context, as_of: str | None, by: str | None, *, told: Told, as_
     for table, rows in kept.items():
         click.echo(f"{table}: {counted(rows, 'row')} would be due, and legal holds keep them", err=True)
     if as_json:
-        told_of = {"reviews_overdue": overdue, "budgets_passed": passed, "held_rows": kept, **mode_facts(lake)}
-        told_of["holds"] = [one.plain() for one in held]
-        show_json({"as_of": day.isoformat(), "plan": None if made is None else made.plain(), **told_of})
+        head = {"as_of": day.isoformat(), "plan": None if made is None else made.plain(), **mode_facts(lake)}
+        notes = {"reviews_overdue": overdue, "budgets_passed": passed, "held_rows": kept}
+        show_json({**head, **notes, "holds": [one.plain() for one in held]})
         return
     if made is None:
         click.echo(f"nothing is due on {day}")
