@@ -86,6 +86,7 @@ def folder(site, age, table="logs"):
     return site.folder / f"lake/tables/{table}/date={days_ago(age).date()}"
 
 
+@pytest.mark.slow
 def test_runs_go_and_stay_by_team_and_label(site, policies):
     """A team's rows go early, those of a tagged run stay long, all others go by their class."""
     found = policies(PROD, TEAM)

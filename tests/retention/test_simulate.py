@@ -30,6 +30,7 @@ def test_growth_and_retention(site):
     assert last.bytes == pytest.approx(found.bytes * 9.1, rel=0.01)
 
 
+@pytest.mark.slow
 def test_a_changed_policy_holds_less(site):
     """A shorter period shows in the month in which it is reached; without a price there is no cost."""
     bring_days(site, list(range(1, 11)))
