@@ -8,6 +8,7 @@ import click
 from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option
 from ranklake.context import Context
+from ranklake.lake.migrations.drift import Drift, drift
 from ranklake.lake.storage.store import Lake
 from ranklake.printable import printable
 from ranklake.quality.check import run_checks
@@ -51,8 +52,10 @@ def check(context: Context, tables: tuple[str, ...], *, as_incidents: bool, as_j
     A partition is new if its files or its checks changed since its last check. Where the contract says so, rows that
     fail move to the table rejects. Results are in the table quality_results.
 
+    Also looks for what others did to those tables: commits that are not of ranklake, columns and properties.
+
     Exits 1 if a check of severity error or critical failed or could not be computed, or failed before on rows that are
-    still there.
+    still there, or if others changed rows or what columns mean.
     """
     lake = context.open_lake()
     if as_incidents:
@@ -60,13 +63,19 @@ def check(context: Context, tables: tuple[str, ...], *, as_incidents: bool, as_j
         return 0
     with context.workers() as workers, progress_bar("check") as progress:
         report = run_checks(lake, tables or None, workers=workers, progress=progress)
+    found = drift(lake, tables or None)
+    passed = report.passed and not any(one.severity == "error" for one in found)
     if as_json:
-        show_json(report.summary())
+        show_json({**report.summary(), "passed": passed, "drift": [one.plain() for one in found]})
     else:
         _print(report)
-        for line in _mend(lake, report):
+        for line in (*_mend(lake, report), *map(_told, found)):
             click.echo(line)
-    return 0 if report.passed else 1
+    return 0 if passed else 1
+
+
+def _told(one: Drift) -> str:
+    return printable(f"drift: {one.table}: {one.what}; {one.mend}")
 
 
 def _show_incidents(found: Sequence[Incident], *, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""Probes of what stands in the lake: the next plan, the audit trail, removals of rows."""
+"""Probes of what stands in the lake: the next plan, the audit trail, removals of rows, what others did to tables."""
 
 import stat
 from collections.abc import Iterator
@@ -12,6 +12,7 @@ from ranklake.doctor.finding import Finding, failed, ok, warning
 from ranklake.lake.audit.proof import prove
 from ranklake.lake.governance.examination import examine
 from ranklake.lake.governance.modes import UNSIGNED_NOTE
+from ranklake.lake.migrations.drift import drift as drifted
 from ranklake.lake.plans.plan import last_finished, read_plan
 from ranklake.lake.plans.verification import authorise
 from ranklake.lake.trust.allowed_signers import load_signers
@@ -22,6 +23,9 @@ from ranklake.views.words import counted
 
 SOON: Final = timedelta(days=14)
 """How long before a key expires somebody should know."""
+
+COMMITS: Final = 500
+"""Commits of each table's log that are looked at: of weeks, mostly."""
 
 
 def plans(patient: Patient) -> Iterator[Finding]:
@@ -82,3 +86,13 @@ def removals(patient: Patient) -> Iterator[Finding]:
         yield failed(line, "find out by 'ranklake audit list' who did it, and 'ranklake replay' what was lost")
     if not lines:
         yield ok("each has its plan and its approval")
+
+
+def drift(patient: Patient) -> Iterator[Finding]:
+    """Say whether anybody else wrote to tables, or changed their columns or properties."""
+    found = drifted(Context.of(patient.config).open_lake(), commits=COMMITS)
+    for one in found:
+        finding = failed if one.severity == "error" else warning
+        yield finding(f"{one.table}: {one.what}", one.mend)
+    if not found:
+        yield ok("tables are as their contracts say, and nobody else wrote to them")

@@ -97,6 +97,7 @@ PROBES: Final = (
     Probe("audit-trail", "books:audit", ("lake",), _NETWORK),
     Probe("approvals", "books:approvals", ("lake",), _NETWORK),
     Probe("removals", "books:removals", ("lake",), _NETWORK),
+    Probe("drift", "books:drift", ("lake", "contracts"), _NETWORK),
     Probe("ingest", "stages:ingest", ("lake",), _NETWORK),
     Probe("check", "stages:check", ("lake",), _NETWORK),
     Probe("rollup", "stages:rollup", ("lake",), _NETWORK),

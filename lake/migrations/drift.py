@@ -1,0 +1,176 @@
+"""What others did to tables: foreign commits, columns and properties, held against the contracts by column id.
+
+A table that only lags behind its contract has not drifted: it follows by itself, or `ranklake migrate apply` is due.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from deltalake import DeltaTable
+
+from ranklake.lake.contracts.delta import STATISTICS_PROPERTY, table_configuration
+from ranklake.lake.contracts.load import load_contracts
+from ranklake.lake.delta.table_schema import CONTRACT_VERSION, contract_fields, fields_of, version_of
+from ranklake.lake.delta.tables import asking, latest
+from ranklake.lake.migrations.log_heads import OWN_CHOICE, foreign_commits
+from ranklake.lake.migrations.registry import contract_at
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.storage.store import Lake
+
+READER: Final = 1
+WRITER: Final = 2
+"""Versions of Delta's protocol that tables are made with; what asks for more has a feature that readers may lack."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """A finding.
+
+    Attributes
+    ----------
+    severity
+        ``error`` where rows may be lost, misread or exposed; else ``warning``.
+    what, mend
+        What was found, in a clause, and what to do about it.
+    """
+
+    table: str
+    severity: str
+    what: str
+    mend: str
+
+    def plain(self) -> dict[str, str]:
+        """Return plain JSON values."""
+        return {"table": self.table, "severity": self.severity, "what": self.what, "mend": self.mend}
+
+
+def drift(lake: "Lake", tables: Collection[str] | None = None, commits: int = 50) -> list[Drift]:
+    """Return what others did to some tables of a lake, or to all. Nothing is changed.
+
+    Parameters
+    ----------
+    commits
+        How many of the newest commits of each table to look at.
+
+    Raises `LakeUnreachableError`.
+    """
+    contracts = lake.contracts()
+    there = _folders(lake)
+    found = []
+    for name in sorted(there if tables is None else there & set(tables)):
+        if name not in contracts:
+            mend = "name the overlay that has it, or take the folder out of the lake"
+            found.append(Drift(name, "warning", "no contract knows the table", mend))
+        elif (handle := latest(lake, name)) is not None:
+            one = _as_of(contracts[name], version_of(handle))
+            sides = (_columns(handle, one), _properties(handle, one), _commits(lake, name, handle, commits))
+            found += [Drift(name, *told) for told in (line for side in sides for line in side)]
+    return found
+
+
+Told = tuple[str, str, str]
+"""Severity, what, mend."""
+
+
+def _folders(lake: "Lake") -> set[str]:
+    place = lake.path("tables")
+    if not lake.fs.exists(place):
+        return set()
+    names = [path.rstrip("/").rpartition("/")[2] for path in lake.fs.ls(place, detail=False)]
+    return {name for name in names if lake.fs.exists(lake.path("tables", name, "_delta_log"))}
+
+
+def _as_of(contract: "Contract", version: int) -> "Contract":
+    """Return the contract that a table of a version is by, with what an overlay adds to that of today."""
+    packaged = load_contracts().get(contract.table)
+    if packaged is None or not 0 < version < packaged.version:
+        return contract
+    own = {column.id for column in contract.columns} - {column.id for column in packaged.columns}
+    before = contract_at(contract.table, version)
+    return replace(before, columns=(*before.columns, *(column for column in contract.columns if column.id in own)))
+
+
+def _columns(handle: DeltaTable, contract: "Contract") -> Iterator[Told]:
+    meant = {field["metadata"]["id"]: field for field in contract_fields(contract)}
+    names = {field["name"]: id_ for id_, field in meant.items()}
+    retired = {str(one.id): one.name for one in contract.retired}
+    seen: dict[str, str] = {}
+    for field in fields_of(handle.schema()):
+        name, id_ = field["name"], str(field["metadata"].get("id", ""))
+        if id_ in seen:
+            yield (
+                "error",
+                f"columns {seen[id_]} and {name} have one id, {id_}",
+                "restore the table, or drop the later one",
+            )
+        elif not id_:
+            what = "lost what ranklake says of it" if name in names else "is no contract's: another tool added it"
+            mend = "restore the table's schema" if name in names else "declare it in an overlay, or drop it there"
+            yield "error" if name in names else "warning", f"column {name} {what}", mend
+        elif id_ in retired:
+            yield "warning", f"column {name} is retired, and still there", "run: ranklake migrate plan"
+        elif id_ not in meant:
+            yield "warning", f"column {name} (id {id_}) is in no contract here", "name the overlay, or upgrade ranklake"
+        else:
+            yield from _column(field, meant[id_])
+        seen[id_ or name] = name
+    if list(handle.metadata().partition_columns) != list(contract.partition):
+        what = f"partitioned by {', '.join(handle.metadata().partition_columns) or 'nothing'}"
+        yield "error", f"{what}, and not by {', '.join(contract.partition)}", "restore the table from a backup"
+
+
+def _column(field: Mapping[str, Any], meant: Mapping[str, Any]) -> Iterator[Told]:
+    mend = "restore the table's schema from before that commit; a contract changes by a migration"
+    pairs = [("name", field["name"], meant["name"]), ("type", field["type"], meant["type"])]
+    pairs += [(key, field["metadata"].get(key), meant["metadata"].get(key)) for key in ("unit", "class")]
+    for key, found, wanted in pairs:
+        if found != wanted:
+            yield "error", f"column {meant['name']}: its {key} is {found}, and the contract says {wanted}", mend
+    if meant["nullable"] and not field["nullable"]:
+        yield "warning", f"column {meant['name']} may not be NULL, and the contract lets it", mend
+
+
+def _properties(handle: DeltaTable, contract: "Contract") -> Iterator[Told]:
+    with asking(handle):
+        told, protocol = handle.metadata().configuration, handle.protocol()
+    meant = table_configuration(contract)
+    for key in sorted(told.keys() - meant.keys() - {CONTRACT_VERSION}):
+        yield (
+            "warning",
+            f"property {key} is {told[key]}, and ranklake sets none",
+            f"unset it, if nobody needs it: {key}",
+        )
+    for key in sorted(told.keys() & meant.keys() - OWN_CHOICE - {STATISTICS_PROPERTY}):
+        if told[key] != meant[key]:
+            severity = "error" if key == "delta.enableDeletionVectors" else "warning"
+            yield (
+                severity,
+                f"property {key} is {told[key]}, and ranklake sets {meant[key]}",
+                f"set it back: {meant[key]}",
+            )
+    classes = {column.name: column.class_ for column in contract.columns}
+    for name in told.get(STATISTICS_PROPERTY, "").split(","):
+        if name and classes.get(name, "operational") != "operational":
+            mend = f"take it out of {STATISTICS_PROPERTY}, and write the files anew that came meanwhile"
+            yield "error", f"bounds of {name} ({classes[name]}) go into the log, which outlives its rows", mend
+    features = [*(protocol.reader_features or []), *(protocol.writer_features or [])]
+    if protocol.min_reader_version > READER or protocol.min_writer_version > WRITER:
+        versions = f"reader {protocol.min_reader_version}, writer {protocol.min_writer_version}"
+        said = f" ({', '.join(dict.fromkeys(features))})" if features else ""
+        yield (
+            "error",
+            f"the table asks for more of Delta: {versions}{said}",
+            "restore it; readers may find NULL or nothing",
+        )
+
+
+def _commits(lake: "Lake", table: str, handle: DeltaTable, most: int) -> Iterator[Told]:
+    for one in foreign_commits(lake, table, handle, most):
+        what = f"version {one.version} ({one.operation}) is not a commit of ranklake"
+        if one.has_files:
+            yield "error", what, "find out who wrote there; 'ranklake status' tells whether rows are missing"
+        else:
+            yield "warning", what, "find out who wrote there; it changed no rows"

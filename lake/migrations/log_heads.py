@@ -1,0 +1,81 @@
+"""Who wrote the commits of a table's log, told by the lines that say so, without reading what they commit."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.lake.contracts.delta import TARGET_FILE_PROPERTY
+from ranklake.lake.delta.commit import APP_ID
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+    from ranklake.lake.storage.store import Lake
+
+OWN_CHOICE: Final = frozenset({TARGET_FILE_PROPERTY})
+"""Properties that an operator may set to another value."""
+
+_AT_ONCE: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A commit that ranklake did not write.
+
+    Attributes
+    ----------
+    version, operation
+        Its number in the log, and what it says that it did.
+    has_files
+        Whether files came or went.
+    """
+
+    version: int
+    operation: str
+    has_files: bool
+
+
+def foreign_commits(lake: "Lake", table: str, handle: "DeltaTable", most: int) -> Iterator[Foreign]:
+    """Yield those of the newest commits of a table that ranklake did not write, oldest first.
+
+    Every commit of ranklake has a transaction of its own, but for the one that makes a table, and the one by which it
+    follows its contract. Commits that were cleaned up meanwhile are passed over.
+    """
+    last = handle.version()
+    versions = range(max(0, last + 1 - most), last + 1)
+    for at in range(0, len(versions), _AT_ONCE):
+        some = versions[at : at + _AT_ONCE]
+        paths = [lake.path("tables", table, "_delta_log", f"{version:020}.json") for version in some]
+        found = lake.fs.cat(paths, on_error="omit")
+        for version, path in zip(some, paths, strict=True):
+            if path in found and (foreign := _foreign(version, found[path])) is not None:
+                yield foreign
+
+
+def _foreign(version: int, raw: bytes) -> Foreign | None:
+    told: dict[str, Any] = {}
+    has_files = False
+    for line in raw.splitlines():
+        has_files |= line.startswith((b'{"add"', b'{"remove"'))
+        if line.startswith((b'{"commitInfo"', b'{"txn"')):
+            action = json.loads(line)
+            if action.get("txn", {}).get("appId") == APP_ID:
+                return None
+            told = action.get("commitInfo", told)
+    operation = str(told.get("operation", "unknown"))
+    if version == 0 and operation == "CREATE TABLE":
+        return None
+    if operation == "FOLLOW CONTRACT" and "ranklake.contractVersion" in told and not has_files:
+        return None
+    if operation == "SET TBLPROPERTIES" and _properties(told) <= OWN_CHOICE:
+        return None
+    return Foreign(version, operation, has_files)
+
+
+def _properties(told: dict[str, Any]) -> set[str]:
+    """Return which properties a commit says that it set."""
+    try:
+        return set(json.loads(told["operationParameters"]["properties"]))
+    except (KeyError, TypeError, ValueError):
+        return {"unknown"}
