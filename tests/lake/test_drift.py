@@ -25,7 +25,7 @@ from ranklake.quality.check import run_checks
 
 OWN = """extends: steps
 columns:
-  - {id: 1001, name: kl, type: float64, unit: "1", class: operational, doc: "Divergence."}
+  - {id: 10001, name: kl, type: float64, unit: "1", class: operational, doc: "Divergence."}
 """
 
 
