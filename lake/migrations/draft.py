@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
@@ -11,7 +11,7 @@ from ranklake.lake.contracts.model import Column, Contract
 from ranklake.lake.migrations import registry
 from ranklake.lake.migrations.steps.step import MigrationError
 
-_FACTORS = {  # old unit, new unit: by what a value is multiplied
+FACTORS: Final = {
     ("ns", "s"): 1e-9,
     ("us", "s"): 1e-6,
     ("ms", "s"): 1e-3,
@@ -29,6 +29,7 @@ _FACTORS = {  # old unit, new unit: by what a value is multiplied
     ("kHz", "Hz"): 1_000,
     ("MHz", "Hz"): 1_000_000,
 }
+"""By old and new unit: what a value is multiplied by."""
 
 
 def draft(table: str, name: str, folder: Path | None = None) -> Path:
@@ -76,7 +77,7 @@ def _changes(old: Column, new: Column) -> Iterator[dict[str, Any]]:
     if old.type != new.type:
         yield {"retype": old.name, "to": new.type}
     if old.unit != new.unit:
-        factor = _FACTORS.get((old.unit or "", new.unit or ""), 0)
+        factor = FACTORS.get((old.unit or "", new.unit or ""), 0)
         yield {"convert": old.name, "to": new.name, "unit": new.unit, "factor": factor}
     elif old.name != new.name:
         yield {"rename": old.name, "to": new.name}

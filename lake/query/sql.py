@@ -91,6 +91,7 @@ def query(
     as_of: Moment = None,
     role: Role | None = None,
     verify: bool = False,
+    views: Mapping[str, str] | None = None,
 ) -> pa.Table:
     """Answer one SELECT (or EXPLAIN, DESCRIBE, SHOW TABLES).
 
@@ -109,6 +110,8 @@ def query(
     verify
         Whether to verify the files that the query needs against their digests first. DataFusion looks at no checksum: a
         file that rotted gives wrong rows.
+    views
+        A SELECT by name, which the query may name like a table; what a role does not see, no view shows it.
 
     Raises
     ------
@@ -124,7 +127,8 @@ def query(
     """
     every = lake.contracts()
     contracts = every if role is None else {name: one for name, one in every.items() if role.sees(name)}
-    names, behind, words = _named(text, contracts, every, role)
+    behind_views = " ".join((views or {}).values())
+    names, behind, words = _named(f"{text} {behind_views}", contracts, every, role)
     moment = AsOf.parse(as_of)
     handles = {name: moment.handle(lake, name, names) for name in names}
     handles |= {name: AsOf(moment.time).handle(lake, name, behind) for name in behind}
@@ -132,8 +136,7 @@ def query(
     every = {**every, **{name: as_read(handle, every[name]) for name, handle in handles.items()}}
 
     def planned(ctx: SessionContext) -> DataFrame:
-        if role is not None:
-            admit(ctx, role, {name: every[name] for name in live})
+        _prepare(ctx, role, {name: every[name] for name in live}, views or {})
         frame = ctx.sql_with_options(text, READ_ONLY, param_values=dict(params or {}))
         if role is not None and _explains(frame):
             raise QueryError("a plan shows more than a role may see", where="EXPLAIN", mend="ask without --role")
@@ -159,6 +162,16 @@ def query(
     except Exception as error:  # DataFusion raises plain Exception and ValueError alike
         raise explained(error, contracts, names) from error
     return _with_files(found, live, kept) if _EXPLAINS.match(text) else found
+
+
+def _prepare(
+    ctx: SessionContext, role: Role | None, contracts: "Mapping[str, Contract]", views: Mapping[str, str]
+) -> None:
+    """Put a role's views in place of a session's tables, and further views on top of what is there then."""
+    if role is not None:
+        admit(ctx, role, contracts)
+    for name, meant in views.items():
+        ctx.register_view(name, ctx.sql_with_options(meant, READ_ONLY))
 
 
 @contextmanager

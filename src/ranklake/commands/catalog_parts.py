@@ -1,5 +1,6 @@
-"""What ``ranklake catalog`` has besides showing: ``sizes``, ``refresh`` and ``export``."""
+"""What ``ranklake catalog`` has besides showing: ``sizes``, ``refresh``, ``changes`` and ``export``."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -13,7 +14,9 @@ from ranklake.lake.catalog.refresh import refresh as refresh_catalog
 from ranklake.lake.catalog.sizes import column_sizes, live_files, newest, table_size
 from ranklake.lake.contracts import contract
 from ranklake.lake.contracts.odcs import document
+from ranklake.lake.life.changes import changes as changed
 from ranklake.lake.storage.store import cannot_write
+from ranklake.printable import printable
 from ranklake.views.catalog import column_size_lines, size_lines
 from ranklake.views.json_output import show_json
 
@@ -57,6 +60,30 @@ def refresh(context: Context, *, as_json: bool) -> None:
         show_json(done)
     else:
         click.echo(f"{done.tables:,} tables, {done.columns:,} columns, {done.metrics:,} metrics")
+
+
+@click.command()
+@click.option(
+    "--since",
+    metavar="DATE|TIME",
+    type=click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"]),
+    help="Leave out earlier ones; UTC.",
+)
+@lake_option
+@contracts_option
+@json_option
+@with_context
+def changes(context: Context, since: datetime | None, *, as_json: bool) -> None:
+    """Show what changed of tables and metrics: migrations, names, units, what was retired and what takes its place."""
+    moment = None if since is None else since.replace(tzinfo=UTC)
+    found = changed(context.open_lake(), moment)
+    if as_json:
+        show_json([one.plain() for one in found])
+        return
+    if not found:
+        click.echo("nothing changed")
+    for one in found:
+        click.echo(printable(f"{one.at:%Y-%m-%d %H:%M}  {one.kind} {one.name}: {one.what}"))
 
 
 @click.command()

@@ -16,6 +16,7 @@ from ranklake.commands.context import with_context
 from ranklake.commands.options import lake_option
 from ranklake.context import Context
 from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.lake.life.series import views
 from ranklake.lake.query.roles import Role, RoleError, load_role
 from ranklake.lake.query.sql import query
 from ranklake.lake.storage.store import Lake
@@ -110,7 +111,7 @@ def sql(  # noqa: PLR0913 - one parameter an option
     values = dict(_param(item) for item in params)
     lake = context.open_lake()
     seen_by = None if role is None else _role(context, lake, role)
-    rows = query(lake, text, values, limit, as_of=as_of, role=seen_by, verify=verify)
+    rows = query(lake, text, values, limit, as_of=as_of, role=seen_by, verify=verify, views=views(lake, text))
     if output is None:
         click.echo(_FORMATS[kind](rows), color=True)  # else click takes what looks like colours out of values
         return

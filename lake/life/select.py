@@ -1,0 +1,104 @@
+"""The SELECT of a metric's series, put together of all that its values were recorded as.
+
+    what it is now, by its life ─▶ sources: rows of scalars, a column, parts that add up; each with factor and offset
+        ─▶ one SELECT: of what two sources have of a step, the newer counts
+
+It asks the tables, so that a role sees of a series what it sees of them.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from ranklake.errors import did_you_mean
+from ranklake.lake.life.columns import Place, place_of
+from ranklake.lake.life.members import Member, members
+from ranklake.lake.life.state import Life, MetricLifeError
+
+if TYPE_CHECKING:
+    from ranklake.lake.storage.store import Lake
+
+KEY: Final = ("run", "attempt", "rank", "step")
+COLUMNS: Final = (*KEY, "ts", "value", "source", "reason")
+
+_TYPES: Final = {"run": "VARCHAR", "attempt": "BIGINT", "rank": "BIGINT", "step": "BIGINT"}
+_AT: Final = "CASE WHEN step IS NULL THEN ts END AS at"
+"""What rows that have no step are matched by."""
+_LAST: Final = 2**31
+"""Where a sum that lacks a part stands: a value of any age is better than none."""
+
+
+def select(lake: "Lake", every: Mapping[str, Life], metric: str) -> str:
+    """Return the SELECT of a metric's series, with the columns `COLUMNS`.
+
+    Raises `MetricLifeError` for what is no metric, and where its column waits for a migration.
+    """
+    if metric not in every:
+        raise MetricLifeError("there is no such metric", where=metric, mend=did_you_mean(metric, every) or "look again")
+    return _resolved(lake, every, metric, frozenset())
+
+
+def selected(columns: Sequence[str], source: str, rest: str = "") -> str:
+    """Return a SELECT; a source of more than a word is one itself."""
+    said = source if source.isidentifier() else f"(\n{source}\n)"
+    return f"SELECT {', '.join(columns)} FROM {said} {rest}".rstrip()  # noqa: S608 - our own words, and quoted texts
+
+
+def together(parts: Sequence[str]) -> str:
+    """Return the rows of several SELECTs."""
+    return "\nUNION ALL\n".join(parts)
+
+
+def text(value: str) -> str:
+    """Return a text as SQL has it."""
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _resolved(lake: "Lake", every: Mapping[str, Life], metric: str, above: frozenset[str]) -> str:
+    """Return the SELECT of a metric, without what is already part of those above it."""
+    mine = [one for one in members(every, metric) if one.life.metric not in above]
+    seen = above | {one.life.metric for one in mine}
+    parts = []
+    for one in mine:
+        parts += [_rows(one, place) for place in place_of(lake, one.life.metric)]
+        if len(one.life.links) > 1:
+            parts.append(_sum(lake, every, one, seen))
+    best = f"min(prio) OVER (PARTITION BY {', '.join(KEY)}, at) AS best"
+    return selected(COLUMNS, selected(["*", best], together(parts)), "WHERE prio = best")
+
+
+def _rows(one: Member, place: Place) -> str:
+    """Return the SELECT of what was recorded in one place."""
+    keys = [name if name in place.names else f"CAST(NULL AS {_TYPES[name]}) AS {name}" for name in KEY]
+    at = _AT if "step" in place.names else "ts AS at"
+    value = _scaled(_scaled(f'CAST("{place.column}" AS DOUBLE)', place.factor, place.offset), one.factor, one.offset)
+    reason, where = "CAST(NULL AS VARCHAR)", f'"{place.column}" IS NOT NULL'
+    if place.is_long:
+        reason = "CASE WHEN value_flag IS NOT NULL THEN 'recorded as ' || value_flag END"
+        where = f"metric = {text(place.metric)}"
+    said = [f"{value} AS value", f"{text(place.metric)} AS source", f"{reason} AS reason", f"{2 * one.age} AS prio"]
+    return selected([*keys, "ts", at, *said], place.table, f"WHERE {where}")
+
+
+def _sum(lake: "Lake", every: Mapping[str, Life], one: Member, seen: frozenset[str]) -> str:
+    """Return the SELECT of what a metric was split into, added up: NULL, and why, where a step lacks a part."""
+    count = len(one.life.links)
+    parts = []
+    for number, link in enumerate(one.life.links):
+        value = _scaled("value", 1 / link.factor, -link.offset / link.factor)
+        said = [*KEY, "ts", _AT, f"{value} AS value", f"{number} AS part"]
+        parts.append(selected(said, _resolved(lake, every, link.name, seen - {link.name})))
+    whole = f"count(value) = {count} AND count(*) = {count} AND count(DISTINCT part) = {count}"
+    names = text(" + ".join(link.name for link in one.life.links))
+    said = [
+        f"CASE WHEN {whole} THEN {_scaled('sum(value)', one.factor, one.offset)} END AS value",
+        f"{names} AS source",
+        f"CASE WHEN NOT ({whole}) THEN 'not every part once' END AS reason",
+        f"CASE WHEN {whole} THEN {2 * one.age - 1} ELSE {_LAST} END AS prio",
+    ]
+    return selected([*KEY, "max(ts) AS ts", "at", *said], together(parts), f"GROUP BY {', '.join(KEY)}, at")
+
+
+def _scaled(value: str, factor: float, offset: float) -> str:
+    if (factor, offset) == (1.0, 0.0):
+        return value
+    return f"({value} * CAST({factor!r} AS DOUBLE) + CAST({offset!r} AS DOUBLE))"

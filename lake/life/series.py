@@ -1,0 +1,80 @@
+"""Series: one metric from its first value to its last, in one unit, whatever it was called meanwhile."""
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from ranklake.lake.life.register import lives
+from ranklake.lake.life.select import COLUMNS, select, selected, text, together
+from ranklake.lake.life.state import Life, MetricLifeError
+from ranklake.lake.query.sql import query
+
+if TYPE_CHECKING:
+    from ranklake.lake.query.roles import Role
+    from ranklake.lake.storage.store import Lake
+
+VIEW: Final = "series"
+"""Name of the view."""
+
+_ASKED: Final = re.compile(r"\b(?:from|join)\s+\"?series\b", re.IGNORECASE)
+_CONDITIONS: Final = {"begin": "ts >= $begin", "end": "ts < $end", "run": "run = $run"}
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A series.
+
+    Attributes
+    ----------
+    life
+        The metric that was asked for, and where it stands.
+    rows
+        Columns `COLUMNS`, by run, attempt, rank and time.
+    """
+
+    life: Life
+    rows: pa.Table
+
+
+def series(
+    lake: "Lake",
+    metric: str,
+    begin: datetime | None = None,
+    end: datetime | None = None,
+    run: str | None = None,
+    *,
+    role: "Role | None" = None,
+) -> Series:
+    """Return the values of a metric in its unit, from a moment on and before another.
+
+    Raises `MetricLifeError`, and what `ranklake.lake.query.sql.query` does.
+    """
+    every = lives(lake)
+    told = {name: value for name, value in (("begin", begin), ("end", end), ("run", run)) if value is not None}
+    where = " AND ".join(_CONDITIONS[name] for name in told)
+    rest = f"{f'WHERE {where} ' if where else ''}ORDER BY run, attempt, rank, ts, step"
+    params = {name: pa.scalar(value) for name, value in told.items()}
+    rows = query(lake, selected(["*"], select(lake, every, metric), rest), params, role=role)
+    return Series(every[metric], rows)
+
+
+def views(lake: "Lake", asked: str) -> dict[str, str]:
+    """Return the view ``series`` where a query asks it: a SELECT of the metrics that its text names in quotes.
+
+    Raises `MetricLifeError` where it names none.
+    """
+    if _ASKED.search(asked) is None:
+        return {}
+    every = lives(lake)
+    named = [name for name in sorted(every) if text(name) in asked]
+    if not named:
+        mend = "name metrics, as in: SELECT step, value FROM series WHERE metric = 'train/loss'"
+        raise MetricLifeError("series of which metric?", where="SQL", mend=mend)
+    parts = [
+        selected([f"{text(name)} AS metric", f"{text(every[name].unit)} AS unit", *COLUMNS], select(lake, every, name))
+        for name in named
+    ]
+    return {VIEW: together(parts)}

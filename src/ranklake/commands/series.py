@@ -1,0 +1,53 @@
+"""``ranklake series``."""
+
+from datetime import UTC, datetime
+
+import click
+
+from ranklake.commands.context import with_context
+from ranklake.commands.options import contracts_option, lake_option
+from ranklake.context import Context
+from ranklake.lake.life.register import lives
+from ranklake.lake.life.select import select
+from ranklake.lake.life.series import series as series_of
+from ranklake.views.result_set import as_csv, as_json, as_table
+from ranklake.views.tell import tell
+
+_FORMATS = {"table": as_table, "csv": as_csv, "json": as_json}
+_MOMENT = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"])
+
+
+@click.command()
+@click.argument("metric")
+@click.option("--from", "begin", type=_MOMENT, metavar="DATE|TIME", help="First moment, UTC.")
+@click.option("--to", "end", type=_MOMENT, metavar="DATE|TIME", help="Moment before which it ends, UTC.")
+@click.option("--run", help="Only this run.")
+@click.option("--format", "chosen", type=click.Choice([*_FORMATS]), default="table", show_default=True)
+@click.option("--sql", "as_sql", is_flag=True, help="Print the SELECT instead, for a dashboard.")
+@lake_option
+@contracts_option
+@with_context
+def series(
+    context: Context,
+    metric: str,
+    begin: datetime | None,
+    end: datetime | None,
+    run: str | None,
+    chosen: str,
+    *,
+    as_sql: bool,
+) -> None:
+    """Show the values of METRIC in its unit, from one step to the next, under whatever names they were recorded.
+
+    Of what two names have of one step, the newer counts. Column source says where a value is from. A step that lacks a
+    part of what was split has no value, and reason says so.
+    """
+    moments = [None if one is None else one.replace(tzinfo=UTC) for one in (begin, end)]
+    lake = context.open_lake()
+    if as_sql:
+        click.echo(select(lake, lives(lake), metric))
+        return
+    found = series_of(lake, metric, moments[0], moments[1], run)
+    click.echo(_FORMATS[chosen](found.rows), color=True)
+    told = f"{metric} in {found.life.unit}, {found.life.status}"
+    tell(told if found.life.since is None else f"{told} since {found.life.since:%Y-%m-%d}")
