@@ -118,12 +118,14 @@ def _registered(metrics: "Mapping[str, Metric]") -> dict[str, Life]:
 def _read(row: Mapping[str, Any]) -> Transition:
     told = json.loads(row["details"] or "{}")
     links = told.get("links")
+    until, ends = (None if told.get(name) is None else date.fromisoformat(told[name]) for name in ("until", "ends"))
     return Transition(
         row["subject"],
         row["action"].removeprefix(ACTION),
         row["ts"],
         told.get("unit", ""),
         None if links is None else tuple(Link(**link) for link in links),
-        *(None if told.get(name) is None else date.fromisoformat(told[name]) for name in ("until", "ends")),
-        seq=row["seq"],
+        until,
+        ends,
+        row["seq"],
     )
