@@ -9,7 +9,7 @@ PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo native test test-slow test-up test-postgres test-moto test-s3 test-stores test-frameworks test-frameworks-light test-pages published lint types format deployments catalog snapshots chaos chaos-s3 chaos-up crash faults fuzz crash-capture bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-import bench-sql bench-lake bench-lake-more bench-rollup bench-workers bench-straggler package clean
+.PHONY: help demo native test test-slow test-up test-postgres test-moto test-s3 test-stores test-frameworks test-frameworks-light test-pages published lint types format deployments catalog snapshots chaos chaos-s3 chaos-up crash faults fuzz crash-capture bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-import bench-sql bench-lake bench-lake-more bench-rollup bench-quality bench-workers bench-straggler package clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -192,6 +192,14 @@ bench-scale: .venv/.test ## what one node's ranks and agent send, reckoned up to
 
 bench-sql: .venv/.test ## ranklake sql beside DuckDB, Polars and bare DataFusion on the same files (ROWS=160000000 for all)
 	@$(BIN)/python tests/bench/sql_bench.py --rows $(or $(ROWS),10000000)
+
+# Packages of a peer lie beside those of the environment, which come first.
+.bench-peers/.pointblank:
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --target .bench-peers pointblank==1.1.1 2>/dev/null && touch $@ || echo "cannot install pointblank" >&2
+
+bench-quality: .venv/.test .bench-peers/.pointblank ## 20 expectations beside Great Expectations, DuckDB and pointblank on the same files, as ratios (ROWS=40000000 for all)
+	@$(BIN)/python tests/bench/quality_bench.py --peers .bench-peers --rows $(or $(ROWS),1000000)
+	@echo && $(BIN)/python tests/bench/quality_bench.py --peers .bench-peers --rows $(or $(ROWS),1000000) --dirty
 
 bench-rollup: .venv/.test ## what rolling up steps and GPU samples costs, beside the bare scan and bare DataFusion (ROWS=160000000 for all)
 	@$(BIN)/python tests/bench/rollup_bench.py --rows $(or $(ROWS),8000000)
