@@ -23,6 +23,7 @@ from ranklake.lake.plans.action_plan import QUARANTINED
 from ranklake.lake.plans.kinds import RETENTION
 from ranklake.lake.plans.ledger import row_files
 from ranklake.retention.plan import Due, due
+from ranklake.retention.tiers import refuse_low_tier
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -85,6 +86,7 @@ def _due(
 ) -> list[Due]:
     """Return what the plan's items are now. Raises `VoidProposalError` where they are something else."""
     now = {(one.item.table, one.item.partition_date): one for one in due(lake, contracts, policies, today)}
+    refuse_low_tier(lake, plan, policies)
     found = []
     for item in plan.items:
         current = now.get((item.table, item.partition_date))

@@ -26,6 +26,7 @@ from ranklake.retention.policy import refuse_waiting
 from ranklake.retention.raw import OF_NOBODY, raw_bytes
 from ranklake.retention.rules.model import table_facts
 from ranklake.retention.rules.order import Decision, cutoff, decide
+from ranklake.retention.tiers import refuse_low_tier
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
@@ -68,7 +69,8 @@ def make_plan(
         The day to plan for. A day to come shows what will be due then; such a plan cannot be applied before.
 
     Equal items make the same plan, which is written once; what is returned says what became of it so far. Raises
-    `ranklake.retention.policy.PolicyError` where a rule asks for what nothing carries out yet.
+    `ranklake.retention.policy.PolicyError` where a rule asks for what nothing carries out yet, or for more approvers
+    than approvals take.
     """
     refuse_waiting(policies)
     finish(lake, RETENTION, InProcess())  # what an application that died left half done
@@ -76,6 +78,7 @@ def make_plan(
     if not items:
         return None
     plan = RetentionPlan(plan_name(items), items, policies.sha256)
+    refuse_low_tier(lake, plan, policies)
     add_entry(lake, plan, None, "plan")
     return RETENTION_PLANS.find(lake, plan.name)
 

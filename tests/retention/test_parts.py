@@ -174,6 +174,19 @@ def test_nothing_comes_back(site, policies):
     site.balances()
 
 
+def test_a_rule_of_two_approvers_needs_signed_approvals(site, policies):
+    """Where one approves, or names are not checked, no plan is made by such a rule; other rules' plans are."""
+    found = policies(DEBUG.replace("reason:", "tier: 2, reason:"))
+    site.bring(logs(4, ["debug", "info"], age=10), "logs")
+    with pytest.raises(PolicyError, match="asks for 2 approvers, and approvals here take 1"):
+        plan(site, TODAY, found)
+    made = plan(site, TODAY, policies(DEBUG))
+    agree(site, made.name)
+    with pytest.raises(PolicyError, match="asks for 2 approvers"):
+        carry_out(site, made.name, TODAY, found)
+    assert len(site.rows("logs")) == 4
+
+
 @pytest.mark.parametrize("action", ["mask_after_days: 3", "archive: {after_days: 3, to: x}"])
 def test_what_nothing_carries_out_is_refused(site, policies, action):
     """A rule with such an action is not passed over: no plan is made, with file and line of the rule."""
