@@ -58,6 +58,15 @@ class HeadRecords:
                 return self._read(f"{shard}/{max(names)}")
         return Head()
 
+    def before(self, rows: int) -> Head:
+        """Return the head of the most rows, of those of at most so many. Raises likewise."""
+        shards = (name for name in self._names("") if _SHARD.fullmatch(name) and int(name) <= rows // SHARD)
+        for shard in sorted(shards, reverse=True):
+            names = [name for name in self._names(shard) if _NAME.fullmatch(name) and int(name[:10]) <= rows]
+            if names:
+                return self._read(f"{shard}/{max(names)}")
+        return Head()
+
     def note(self, head: Head) -> None:
         """Write a head down; again changes nothing. Raises `HeadError` where another stands there."""
         if not head.rows:

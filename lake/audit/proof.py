@@ -1,18 +1,23 @@
 """Verifies that the audit trail is intact: its chain, its own count, and its heads outside the table."""
 
 from dataclasses import dataclass
+from datetime import date
 from typing import TYPE_CHECKING
 
-from ranklake.lake.audit.chain import GENESIS, Chain, follow
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.lake.audit.chain import Chain, Head, follow_table
 from ranklake.lake.audit.heads import head_records
-from ranklake.lake.audit.trail import ROWS, TABLE, trail
-from ranklake.lake.delta.commit import PLAN_ID, number_of, said
+from ranklake.lake.audit.trail import ROWS, TABLE, trail_table
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.delta.commit import PLAN_ID, files, number_of, said
+from ranklake.lake.delta.read import read_some
 from ranklake.lake.delta.tables import delta_table
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from ranklake.lake.audit.chain import Head
     from ranklake.lake.storage.store import Lake
 
 
@@ -32,6 +37,8 @@ class Proof:
         First and last number of rows that are missing, where a row of action ``audit.resume`` says that they are.
     witnessed
         Rows that each place outside the table vouches for, by place.
+    since
+        First row that was verified: those before it stand on the head record of that many rows.
     """
 
     rows: int
@@ -39,6 +46,7 @@ class Proof:
     why: str
     lost: tuple[tuple[int, int], ...]
     witnessed: dict[str, int]
+    since: int = 0
 
     @property
     def whole(self) -> bool:
@@ -46,22 +54,41 @@ class Proof:
         return self.broken is None
 
 
-def prove(lake: "Lake") -> Proof:
-    """Read the trail whole and check it against its count and its heads.
+def prove(lake: "Lake", since: int = 0) -> Proof:
+    """Read the trail and check it against its count and its heads.
+
+    Parameters
+    ----------
+    since
+        A row; those before the last head at or before it are not read, and nothing is said of them. The head is that of
+        the witness, where one is configured: whoever writes the lake cannot have made it.
 
     Raises `ranklake.lake.audit.heads.HeadError` where a head record cannot be read, and what the store raises.
     """
-    heads = {place.where: place.last() for place in head_records(lake)}  # before the table, which is never behind them
+    places = head_records(lake)
+    heads = {place.where: place.last() for place in places}  # before the table, which is never behind them
+    start = places[-1].before(since) if since else Head()
     handle = delta_table(lake, TABLE)
-    rows = trail(lake)
-    chain = follow(rows)
+    rows = trail_table(lake, handle, start.rows)
+    chain = follow_table(rows, start)
     broken, why = _wrong(chain, handle)
-    digests = {0: GENESIS, **{row["seq"] + 1: row["sha256"] for row in rows}}
     for where, head in heads.items():
-        at, said_so = _differs(chain, digests, where, head)
+        at, said_so = _differs(chain, rows, where, head)
         if at is not None and (broken is None or at < broken):
             broken, why = at, said_so
-    return Proof(len(rows), broken, why, chain.lost, {where: head.rows for where, head in heads.items()})
+    witnessed = {where: head.rows for where, head in heads.items()}
+    return Proof(rows.num_rows, broken, why, chain.lost, witnessed, start.rows)
+
+
+def first_row_of(lake: "Lake", day: date) -> int:
+    """Return the number of the first row that was written on a date (UTC) or later; rows so far if none was."""
+    handle = delta_table(lake, TABLE)
+    if handle is None:
+        return 0
+    late = files(handle)
+    late = late.filter(pc.greater_equal(late["date"], pa.scalar(day, pa.date32())))
+    numbers = [pc.min(rows["seq"]).as_py() for _, rows in read_some(lake, contract(TABLE), late, ["seq"])]
+    return min(numbers, default=said(handle, ROWS) or 0)
 
 
 def verify(lake: "Lake") -> int | None:
@@ -81,11 +108,11 @@ def _wrong(chain: Chain, handle: "DeltaTable | None") -> tuple[int | None, str]:
     return None, ""
 
 
-def _differs(chain: Chain, digests: dict[int, str], where: str, head: "Head") -> tuple[int | None, str]:
+def _differs(chain: Chain, rows: pa.Table, where: str, head: Head) -> tuple[int | None, str]:
     """Return the first row that is wrong by a head, and what is."""
     if head.rows > chain.head.rows and chain.broken is None:
         return chain.head.rows, f"{where} vouches for {head.rows} rows, and {chain.head.rows} are there"
-    found = digests.get(head.rows)
-    if found is not None and found != head.sha256:
+    place = pc.index(rows["seq"], pa.scalar(head.rows - 1, pa.int64())).as_py()
+    if place >= 0 and rows["sha256"][place].as_py() != head.sha256:
         return max(head.rows - 1, 0), f"row {head.rows - 1} is not the one that {where} vouches for"
     return None, ""

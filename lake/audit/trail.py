@@ -14,15 +14,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.audit import clock
 from ranklake.lake.audit.chain import RESUME, Head, digest
 from ranklake.lake.audit.heads import HeadRecords, head_records
+from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import LostRaceError, files, number_of, said, swap
 from ranklake.lake.delta.read import read, read_some
+from ranklake.lake.delta.table_schema import refuse_misread
 from ranklake.lake.delta.tables import ensure_table
 from ranklake.lake.plans.ledger import row_files
 
@@ -120,7 +123,7 @@ def record_all(lake: "Lake", entries: Sequence[Entry]) -> list[int | None]:
     while True:
         known = [place.last() for place in places]  # before the table, which is never behind them
         handle = ensure_table(lake, contract(TABLE))
-        end = end_of_chain(lake, handle)
+        end = _known_end(handle, known) or end_of_chain(lake, handle)
         for place, head in zip(places, known, strict=True):
             if head.rows > end.rows or (head.rows == end.rows and head != end):
                 raise BrokenTrailError(place.where, end.rows, head.rows)
@@ -156,6 +159,16 @@ def resume(lake: "Lake", actor: str, reason: str) -> int:
             return int(rows[0]["seq"])
 
 
+def _known_end(handle: "DeltaTable", known: Sequence[Head]) -> Head | None:
+    """Return the end of the chain where every head tells of as many rows as the log counts: no file is read then.
+
+    Should the table's last row be another, the chain goes on from the one that the heads tell of, and the proof names
+    the other.
+    """
+    (first, *others) = known
+    return first if first.rows and said(handle, ROWS) == first.rows and all(one == first for one in others) else None
+
+
 def end_of_chain(lake: "Lake", handle: "DeltaTable") -> Head:
     """Return the end of the chain in a table, of the one file that has it."""
     live = files(handle)
@@ -168,6 +181,20 @@ def end_of_chain(lake: "Lake", handle: "DeltaTable") -> Head:
         key=lambda row: int(row["seq"]),
     )
     return Head(last["seq"] + 1, last["sha256"])
+
+
+def trail_table(lake: "Lake", handle: "DeltaTable | None", since: int = 0) -> pa.Table:
+    """Return the rows of a version from a number on, in the order of the chain; files that end before are not read."""
+    target = contract(TABLE)
+    if handle is None:
+        return arrow_schema(target).empty_table()
+    refuse_misread(handle, target)
+    live = files(handle)
+    if since and "max.seq" in live.column_names:
+        live = live.filter(pc.fill_null(pc.greater_equal(live["max.seq"], since), fill_value=True))
+    parts = [rows for _, rows in read_some(lake, target, live)]
+    rows = pa.concat_tables([arrow_schema(target).empty_table(), *parts])
+    return rows.filter(pc.greater_equal(rows["seq"], since)).sort_by("seq")
 
 
 def trail(lake: "Lake") -> list[dict[str, Any]]:

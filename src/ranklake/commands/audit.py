@@ -1,20 +1,40 @@
 """``ranklake audit``."""
 
+from collections.abc import Callable
 from dataclasses import asdict
+from datetime import date
+from typing import Any
 
 import click
 
 from ranklake.commands.context import with_context
-from ranklake.commands.options import json_option, lake_option
+from ranklake.commands.options import Command, json_option, lake_option
 from ranklake.context import Context
-from ranklake.lake.audit.proof import Proof, prove
+from ranklake.lake.audit.proof import Proof, first_row_of, prove
+from ranklake.lake.audit.trail import TABLE, trail_table
 from ranklake.lake.audit.trail import resume as go_on
-from ranklake.lake.audit.trail import trail
+from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.governance.examination import Examined, examine
 from ranklake.lake.governance.modes import UNSIGNED_NOTE
+from ranklake.lake.storage.store import Lake
 from ranklake.lake.trust.approvals import UNSIGNED
+from ranklake.views.audit_lines import FORMS
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
+
+
+def _date_or_row(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
+    """Return the text of ``--since`` if it is a date or a row."""
+    if text is not None and not text.isdecimal():
+        try:
+            date.fromisoformat(text)
+        except ValueError as error:
+            raise click.BadParameter(f"{text!r} is neither a date such as 2026-12-31 nor a row") from error
+    return text
+
+
+def _since(text: str) -> Callable[[Command], Command]:
+    return click.option("--since", metavar="DATE|ROW", callback=_date_or_row, help=text)
 
 
 @click.group()
@@ -23,10 +43,11 @@ def audit() -> None:
 
 
 @audit.command()
+@_since("Verify only rows from then on, by the head record (of the witness, if there is one) before them.")
 @lake_option
 @json_option
 @with_context
-def verify(context: Context, *, as_json: bool) -> int:
+def verify(context: Context, since: str | None, *, as_json: bool) -> int:
     """Prove that no row of the trail was altered, removed, inserted or cut off its end.
 
     Compares the end with the head records in the lake and, if [audit] witness is configured, with those there. Verifies
@@ -34,17 +55,30 @@ def verify(context: Context, *, as_json: bool) -> int:
     Exits 1 and names the first broken row, and each approval that does not hold.
     """
     lake = context.open_lake()
-    proof, approvals = prove(lake), examine(lake)
+    proof = prove(lake, _first_row(lake, since))
+    approvals = None if proof.since else examine(lake)
     if as_json:
         facts = {"rows": proof.rows, "whole": proof.whole, "first_broken": proof.broken, "why": proof.why or None}
-        show_json({**facts, "lost": proof.lost, "vouched_for": proof.witnessed, "approvals": asdict(approvals)})
+        more = {"since": proof.since, "approvals": None if approvals is None else asdict(approvals)}
+        show_json({**facts, "lost": proof.lost, "vouched_for": proof.witnessed, **more})
+    elif approvals is None:
+        for line in told(proof):
+            click.echo(line, err=not proof.whole)
+        click.echo(f"rows before row {proof.since}, and approvals, were not verified: leave --since out")
     else:
         for line in told(proof):
             click.echo(line, err=not proof.whole)
         if proof.whole:
             click.echo(_counted(approvals))
         tell(*approvals.faults, *approvals.notes, err=True)
-    return 0 if proof.whole and not approvals.faults else 1
+    return 0 if proof.whole and not (approvals and approvals.faults) else 1
+
+
+def _first_row(lake: Lake, since: str | None) -> int:
+    """Return the row that ``--since`` means; 0 for none."""
+    if since is None:
+        return 0
+    return int(since) if since.isdecimal() else first_row_of(lake, date.fromisoformat(since))
 
 
 def _counted(found: Examined) -> str:
@@ -78,13 +112,35 @@ def resume(context: Context, by: str, reason: str) -> None:
     click.echo(f"the audit trail goes on at row {number}, which says what is lost")
 
 
+@audit.command()
+@click.option("--format", "form", type=click.Choice(sorted(FORMS)), default="json", show_default=True)
+@click.option("--action", metavar="TEXT", help="Only actions that begin so, such as retention.")
+@_since("Only rows from then on.")
+@lake_option
+@with_context
+def export(context: Context, form: str, action: str | None, since: str | None) -> None:
+    """Print rows for another system, a line each: as JSON, or as CEF for a SIEM.
+
+    Actors and reasons are personal data: they go where the lines go.
+    """
+    for row in _rows(context.open_lake(), since, action):
+        click.echo(FORMS[form](row))
+
+
+def _rows(lake: Lake, since: str | None, action: str | None = None) -> list[dict[str, Any]]:
+    rows = trail_table(lake, delta_table(lake, TABLE), _first_row(lake, since)).to_pylist()
+    return [row for row in rows if action is None or row["action"].startswith(action)]
+
+
 @audit.command("list")
+@click.option("--action", metavar="TEXT", help="Only actions that begin so, such as retention.")
+@_since("Only rows from then on.")
 @lake_option
 @json_option
 @with_context
-def list_(context: Context, *, as_json: bool) -> None:
+def list_(context: Context, action: str | None, since: str | None, *, as_json: bool) -> None:
     """List who did what to governed data, and why."""
-    rows = trail(context.open_lake())
+    rows = _rows(context.open_lake(), since, action)
     if as_json:
         plain = [{**row, "ts": row["ts"].isoformat(), "date": row["date"].isoformat()} for row in rows]
         show_json(plain)

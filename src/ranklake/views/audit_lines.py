@@ -1,0 +1,51 @@
+"""Rows of the audit trail as lines for other systems: JSON, and CEF, which SIEMs read."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from ranklake import __version__
+
+_SEVERITY: Final = {"artifact.verify": 3, "audit.resume": 9, "approvals.mode": 7}
+"""Of 0 to 10; other actions have `_USUAL`."""
+_USUAL: Final = 5
+
+
+def as_json(row: Mapping[str, Any]) -> str:
+    """Return a row as one line of JSON, its details as values."""
+    details = json.loads(row["details"]) if row["details"] else None
+    times = {"ts": row["ts"].isoformat(), "date": row["date"].isoformat()}
+    return json.dumps({**row, **times, "details": details}, sort_keys=True)
+
+
+def as_cef(row: Mapping[str, Any]) -> str:
+    """Return a row in the Common Event Format: ``CEF:0|vendor|product|version|id|name|severity|extension``."""
+    action = row["action"]
+    facts = {
+        "rt": int(row["ts"].timestamp() * 1000),
+        "suser": row["actor"],
+        "act": action,
+        "duid": row["subject"],
+        "externalId": row["seq"],
+        "reason": row["reason"],
+        "cs1Label": "sha256",
+        "cs1": row["sha256"],
+        "cs2Label": "details",
+        "cs2": row["details"],
+    }
+    extension = " ".join(f"{key}={_extension(str(value))}" for key, value in facts.items() if value is not None)
+    head = ["CEF:0", "ranklake", "ranklake", __version__, action, action, str(_SEVERITY.get(action, _USUAL))]
+    return "|".join([head[0], *map(_header, head[1:]), extension])
+
+
+def _header(text: str) -> str:
+    return " ".join(text.replace("\\", "\\\\").replace("|", "\\|").splitlines())
+
+
+def _extension(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("=", "\\=")
+    return escaped.replace("\r\n", "\\n").replace("\n", "\\n").replace("\r", "\\r")
+
+
+FORMS: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {"json": as_json, "cef": as_cef}
+"""By what ``--format`` calls them."""
