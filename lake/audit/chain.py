@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC
 from json.encoder import encode_basestring_ascii
@@ -14,6 +14,9 @@ import pyarrow.compute as pc
 GENESIS: Final = "0" * 64
 RESUME: Final = "audit.resume"
 """Action of a row that goes on behind rows that are lost: somebody looked, and said so."""
+
+_SLICE: Final = 100_000
+"""Rows whose text is held at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,42 +54,74 @@ def digest(row: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True, ensure_ascii=True).encode()).hexdigest()
 
 
-def digests(rows: pa.Table) -> Iterator[str]:
-    """Yield the `digest` of each row: the same, written column by column, at a quarter of the cost."""
+def digests(rows: pa.Table) -> list[str]:
+    """Return the `digest` of each row: the same, but the text is made of whole columns, at an eighth of the cost."""
     names = sorted(name for name in rows.column_names if name != "sha256")
-    heads = [json.dumps({name: None})[1:-5] for name in names]
-    columns = [_written(rows[name]) for name in names]
-    for values in zip(*columns, strict=True):
-        text = ", ".join([head + value for head, value in zip(heads, values, strict=True)])
-        yield hashlib.sha256(f"{{{text}}}".encode()).hexdigest()
+    parts: list[Any] = []
+    for name in names:
+        parts += [f"{', ' if parts else '{'}{json.dumps(name)}: ", _written(rows[name])]
+    texts = pc.binary_join_element_wise(*parts, "}", "")
+    return [hashlib.sha256(text).hexdigest() for text in texts.cast(pa.binary()).to_pylist()]
 
 
-def _written(column: pa.ChunkedArray) -> list[str]:
+def _written(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return a column's values as JSON writes them."""
-    if pa.types.is_timestamp(column.type):
-        naive = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.timestamp("us"))
-        column = pc.binary_join_element_wise(pc.strftime(naive, "%Y-%m-%dT%H:%M:%S"), "+00:00", "")
-    elif pa.types.is_date(column.type):
+    kind = column.type
+    if pa.types.is_integer(kind):
+        return pc.fill_null(column.cast(pa.string()), "null")
+    if pa.types.is_timestamp(kind):
+        naive = column.cast(pa.timestamp("us", kind.tz)).cast(pa.timestamp("us"))
+        dates = pc.replace_substring(naive.cast(pa.string()), " ", "T")
+        column = pc.binary_join_element_wise(dates, "+00:00", "")
+    elif pa.types.is_date(kind):
         column = column.cast(pa.string())
-    write: Callable[[Any], str] = encode_basestring_ascii if pa.types.is_string(column.type) else json.dumps
-    return ["null" if value is None else write(value) for value in column.to_pylist()]
+    odd = pc.fill_null(pc.match_substring_regex(column, "[^ -~]"), fill_value=False)
+    plain = pc.replace_substring(pc.replace_substring(column, "\\", "\\\\"), '"', '\\"')
+    quoted = pc.fill_null(pc.binary_join_element_wise('"', plain, '"', ""), "null")
+    if not pc.any(odd).as_py():
+        return quoted
+    escaped = pa.array([encode_basestring_ascii(text) for text in column.filter(odd).to_pylist()], pa.string())
+    return pc.replace_with_mask(quoted.combine_chunks(), odd.combine_chunks(), escaped)
 
 
 def follow_table(rows: pa.Table, head: Head | None = None) -> Chain:
     """Follow a chain on from a head, by default from its first row; a table with rows in the order of their numbers."""
     head = Head() if head is None else head
+    lost: tuple[tuple[int, int], ...] = ()
+    for start in range(0, rows.num_rows, _SLICE):
+        some = rows.slice(start, _SLICE).combine_chunks()
+        found = _unbroken(some, head) or _followed(some, head)
+        head, lost = found.head, (*lost, *found.lost)
+        if found.broken is not None:
+            return Chain(head, found.broken, lost)
+    return Chain(head, None, lost)
+
+
+def _unbroken(rows: pa.Table, head: Head) -> Chain | None:
+    """Return the chain of rows that go on from a head without any fault or loss; None if they do not."""
+    count = rows.num_rows
+    if not rows["seq"].equals(pa.chunked_array([pa.array(range(head.rows, head.rows + count), pa.int64())])):
+        return None
+    own, before = rows["sha256"].to_pylist(), rows["prev_sha256"].to_pylist()
+    if before != [head.sha256, *own[:-1]] or own != digests(rows):
+        return None
+    return Chain(Head(head.rows + count, own[-1]), None)
+
+
+def _followed(rows: pa.Table, head: Head) -> Chain:
+    """Follow a chain row by row, to where it breaks, and over rows that somebody said are lost."""
     lost: list[tuple[int, int]] = []
-    facts = (rows[name].to_pylist() for name in ("seq", "prev_sha256", "sha256"))
-    for place, (number, before, own, reckoned) in enumerate(zip(*facts, digests(rows), strict=True)):
-        expected = head.sha256
-        if number > head.rows and _resumes(rows.slice(place, 1).to_pylist()[0], head):
+    reckoned = digests(rows)
+    for place, row in enumerate(rows.to_pylist()):
+        number, before = row["seq"], head.sha256
+        if number > head.rows and _resumes(row, head):
             lost.append((head.rows, number - 1))
-            expected = before
+            before = row["prev_sha256"]
         elif number != head.rows:
             return Chain(head, head.rows, tuple(lost))
-        if before != expected or own != reckoned:
+        if row["prev_sha256"] != before or row["sha256"] != reckoned[place]:
             return Chain(head, number, tuple(lost))
-        head = Head(number + 1, own)
+        head = Head(number + 1, row["sha256"])
     return Chain(head, None, tuple(lost))
 
 
