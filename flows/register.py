@@ -26,11 +26,17 @@ if TYPE_CHECKING:
 
 PAUSED: Final = "paused"
 """How `Registered.action` begins for one that this version cannot run."""
+_LAKE: Final = "lake:"
+"""How the tag begins that says whose a deployment is."""
 _ONE: Final = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW)
 
 
 class ForeignDeploymentError(RanklakeError):
     """A deployment of that name is somebody else's, or another lake's. Nothing was changed."""
+
+
+class NoLakeError(ForeignDeploymentError):
+    """A deployment of that name is ours, and nobody knows of which lake: ``prefect deploy`` registered it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +66,7 @@ async def register(
     """
     made = [(one, await _runner_deployment(one, settings, pool, job_variables)) for one in found]
     limit = limit_name(lake)
-    mark = f"lake:{limit}"
+    mark = f"{_LAKE}{limit}"
     there = {deployment.full_name: await _existing(client, deployment.full_name) for _, deployment in made}
     for name, other in there.items():
         if other is not None:
@@ -98,6 +104,9 @@ def _refuse_foreign(name: str, other: "DeploymentResponse", mark: str) -> None:
         raise ForeignDeploymentError(
             "a deployment of this name is not ranklake's", where=name, mend="rename it, or give ours another by --name"
         )
+    if not any(tag.startswith(_LAKE) for tag in other.tags):
+        what = "`prefect deploy` registered it, and no lake is named there"
+        raise NoLakeError(what, where=name, mend=f"prefect deployment delete {name}, and run this again")
     if mark not in other.tags:
         raise ForeignDeploymentError(
             "a deployment of this name is for another lake", where=name, mend="give these another name by --name"

@@ -7,16 +7,26 @@ task that does the work reads that file where it runs, and makes its `ranklake.c
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 from ranklake.config import Config, load_config
 from ranklake.context import Context
 from ranklake.flows.storage import MEND, StorageReferenceError, storage_options
 from ranklake.redaction.redact import has_credential
+from ranklake.segments.references import KINDS
+
+_BARE_URI: Final = r"^(?!\s*[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*:[^/?#]*@)"
+_REFERENCE: Final = rf"^$|^({'|'.join(KINDS)}):"
 
 
-def _told(description: str) -> str:
-    """Declare a parameter: text, empty by default, with what Prefect's UI says of it."""
-    found: str = field(default="", metadata={"description": description})
+def _told(description: str, pattern: str = "") -> str:
+    """Declare a parameter: text, empty by default, with what Prefect's UI says of it.
+
+    The server holds what is given against the pattern before it stores a run: `FlowSettings` itself refuses more, and
+    later, when what was given stands in the database.
+    """
+    schema = {"json_schema_extra": {"pattern": pattern}} if pattern else {}
+    found: str = field(default="", metadata={"description": description, **schema})
     return found
 
 
@@ -38,13 +48,16 @@ class FlowSettings:
         Path of the ``ranklake.toml`` to read where the flow runs, with the environment there; empty: neither is read.
     """
 
-    lake: str = _told("URI or folder of the lake; empty: as configured where the flow runs")
-    spool: str = _told("URI or folder of the spool; empty: as configured where the flow runs")
+    lake: str = _told("URI or folder of the lake; empty: as configured where the flow runs", _BARE_URI)
+    spool: str = _told("URI or folder of the spool; empty: as configured where the flow runs", _BARE_URI)
     storage: str = _told(
         "Where options of the object store are: file:/path/to/ranklake.toml (its section [storage]) or env:NAME; never "
-        "the options themselves"
+        "the options themselves",
+        _REFERENCE,
     )
-    dask_address: str = _told("Dask scheduler, such as tls://host:8786; empty: as configured, or a local cluster")
+    dask_address: str = _told(
+        "Dask scheduler, such as tls://host:8786; empty: as configured, or a local cluster", _BARE_URI
+    )
     dask_workers: int = field(
         default=0, metadata={"description": "Processes of a local cluster; 0: as configured", "ge": 0}
     )

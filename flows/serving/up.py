@@ -32,7 +32,7 @@ from prefect.workers.process import ProcessWorker
 
 from ranklake.errors import RanklakeError
 from ranklake.flows.deployments import deployments
-from ranklake.flows.register import PAUSED, ForeignDeploymentError, Registered, register
+from ranklake.flows.register import PAUSED, ForeignDeploymentError, NoLakeError, Registered, register
 from ranklake.flows.serving.child import LEASH, Child, kill_left_behind
 from ranklake.flows.serving.environment import LEASES, MARK, for_server, for_worker, url_of
 from ranklake.flows.serving.runs import begun, collapse_overdue, end, free_limits, left_below, running_ids
@@ -111,7 +111,7 @@ def check_port(host: str, port: int) -> None:
 
 
 def serve(plan: Plan, say: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM. Raises `UpError` if it cannot be started."""
+    """Serve until SIGINT, SIGTERM or SIGHUP. Raises `UpError` if it cannot be started."""
     kill_left_behind(MARK, str(plan.home))
     shutil.rmtree(plan.home / LEASES, ignore_errors=True)  # their holders are dead now
     check_port(plan.host, plan.port)
@@ -138,6 +138,8 @@ class _Up:
                     return
                 async with get_client() as client:
                     registered = await self._prepare(client)
+                if self.stop.is_set():
+                    return
                 await worker.start()
                 self._tell(registered, time.monotonic() - began)
                 await self._keep(server, worker)
@@ -166,6 +168,8 @@ class _Up:
         found = deployments(plan.every_s)
         try:
             done = await register(client, found, plan.settings, POOL, variables, lake=plan.lake)
+        except NoLakeError as error:
+            raise UpError(error.what, where=error.where, mend=error.mend) from None
         except ForeignDeploymentError as error:
             mend = "a home serves one lake: name another by --home and --port, or the lake that it served before"
             raise UpError(error.what, where=error.where, mend=mend) from None
@@ -270,12 +274,15 @@ class _Up:
             self.say("stopping")
             self.stop.set()
 
-        for number in (signal.SIGINT, signal.SIGTERM):
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under nohup it is to outlive its terminal
+            numbers.append(signal.SIGHUP)
+        for number in numbers:
             loop.add_signal_handler(number, told)
         try:
             yield
         finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in numbers:
                 loop.remove_signal_handler(number)
 
 

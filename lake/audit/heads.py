@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.audit.chain import Head
+from ranklake.lake.storage.reachability import LakeError
 from ranklake.lake.storage.store import Lake
 
 if TYPE_CHECKING:
@@ -75,6 +76,17 @@ class HeadRecords:
         raw = json.dumps({"rows": head.rows, "sha256": head.sha256}).encode()
         if not self._place.put_if_absent(self._inside(name), raw) and self._read(name) != head:
             raise HeadError("another head is written down there", where=f"{self.where}/{name}", mend=_MEND)
+
+    def refuses(self) -> str:
+        """Return why the last head cannot be written there once more; empty where it can, or where there is none.
+
+        It is there already, so nothing changes: a store looks at a writer's rights first. Raises what `last` raises.
+        """
+        try:
+            self.note(self.last())
+        except LakeError as error:
+            return error.what
+        return ""
 
     def _inside(self, name: str) -> str:
         return "/".join(part for part in (self._folder, name) if part)

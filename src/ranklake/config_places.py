@@ -3,7 +3,8 @@
 import difflib
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from itertools import combinations
 from typing import Final
 
 from ranklake.config import Config
@@ -20,6 +21,8 @@ Where = Callable[[str], str]
 _STORES: Final = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl")
 _SCHEMES: Final = (*_STORES, "file", "memory")
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(/*)(.*)", re.DOTALL)
+_BLANK: Final = re.compile(r"\s")
+_NOUNS: Final = {"lake.uri": "the lake", "spool.uri": "the spool", "report.out": "the report"}
 _NEAR: Final = 0.85
 _KIND_NEAR: Final = 0.6
 
@@ -40,14 +43,21 @@ def misplaced(config: Config, where: Where) -> Iterator[ConfigError]:
             except StorageOptionError as error:
                 yield ConfigError(error.what, where=where(place), mend=error.mend)
     lake, spool, witness = (_folder(uri) for uri in uris.values())
-    if lake and spool and (lake.startswith(spool) or spool.startswith(lake)):
-        mend = "give each a folder or prefix of its own"
-        yield ConfigError("the lake and the spool lie in one another", where=where("spool.uri"), mend=mend)
+    yield from _overlapping({"lake.uri": lake, "spool.uri": spool, "report.out": _folder(config.report.out)}, where)
     if lake and witness.startswith(lake):
         mend = "name a place that writers of the lake cannot write to"
         what = "audit.witness: lies in the lake, and vouches for nothing there"
         yield ConfigError(what, where=where("audit.witness"), mend=mend)
     yield from _options(config, where)
+
+
+def _overlapping(folders: Mapping[str, str], where: Where) -> Iterator[ConfigError]:
+    """Yield which of these places lie in one another: what one holds would be taken for what belongs to the other."""
+    for first, second in combinations([name for name, folder in folders.items() if folder], 2):
+        if folders[first].startswith(folders[second]) or folders[second].startswith(folders[first]):
+            names = " and ".join(_NOUNS[name] for name in (first, second))
+            mend = "give each a folder or prefix of its own"
+            yield ConfigError(f"{names} lie in one another", where=where(second), mend=mend)
 
 
 def _unusable(place: str, uri: str, where: Where) -> Iterator[ConfigError]:
@@ -64,6 +74,8 @@ def _unusable(place: str, uri: str, where: Where) -> Iterator[ConfigError]:
         what, mend = f"no store is reached by {scheme[1]}:", did_you_mean(scheme[1].lower(), _SCHEMES)
     elif scheme and scheme[1] in _STORES and (len(scheme[2]) != len("//") or not scheme[3].strip("/")):
         what, mend = "no bucket or container is named", f"write it as {scheme[1]}://bucket/folder"
+    elif scheme and scheme[1] in _STORES and _BLANK.search(scheme[3].partition("/")[0]):
+        what, mend = "a blank stands in the name of the bucket or container", "take it out"
     if what:
         yield ConfigError(f"{place}: {what}", where=where(place), mend=mend)
 

@@ -4,8 +4,11 @@ import asyncio
 import json
 import signal
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from uuid import UUID
 
+import httpx
+import libfaketime
 import pytest
 from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
@@ -22,6 +25,7 @@ from ranklake.lake.storage.store import Lake
 
 SECRET = "q8Zr3xKpW1vT6yLmN4cJ9sHd2fGb7aQe"
 ELSEWHERE = "planted9vXs2LkQw7TzR4mB8nYc5HdJ1"
+PLANTED = "planted7uWq3Zk8RtY5pLm2Xc6VbN4gHj9"
 pytestmark = pytest.mark.up
 CANCEL = {"state": {"type": "CANCELLED"}, "force": True}
 LEAKY = pytest.mark.leaky("Prefect's client starts a thread with an event loop that stays as long as the process")
@@ -91,6 +95,22 @@ def test_a_broken_configuration_fails_the_run_and_no_more(up):
     assert "did you mean 'workers'?" in message
     mended = up.run("catalog")
     wait_for("the next run", lambda: up.state(mended) == "COMPLETED")
+
+
+def test_a_password_in_a_parameter_is_refused_before_it_is_stored(up):
+    """Who asks for a run by the API with a password in a URI, or options for a reference, is refused by the server."""
+    found = up.deployments()["check"]["id"]
+    for name, given in [
+        ("lake", f"s3://key:{PLANTED}@bucket/lake"),
+        ("dask_address", f"tls://u:{PLANTED}@host:8786"),
+        ("storage", f'{{"aws_secret_access_key": "{PLANTED}"}}'),
+        ("storage", {"aws_secret_access_key": PLANTED}),
+    ]:
+        body = {"parameters": {"settings": {name: given}}}
+        answer = httpx.post(
+            f"http://127.0.0.1:{up.port}/api/deployments/{found}/create_flow_run", json=body, timeout=60
+        )
+        assert answer.status_code in {httpx.codes.CONFLICT, httpx.codes.UNPROCESSABLE_ENTITY}, name
 
 
 @LEAKY
@@ -269,8 +289,54 @@ def test_ctrl_c_leaves_nothing_behind(up):
     assert not up.members()
     assert "is cancelled" in up.out()
     kept = [path for path in [*up.home.rglob("*"), up.folder / "out"] if path.is_file()]
-    for secret in (SECRET, ELSEWHERE):
+    for secret in (SECRET, ELSEWHERE, PLANTED):
         assert not [path for path in kept if secret.encode() in path.read_bytes()]
+
+
+@LEAKY
+def test_deployments_without_a_lake_are_told(server, capsys):
+    """What `prefect deploy` registered names no lake: nothing is taken over, and the line says how to mend it."""
+    made = server.deployments()["prod-check"]
+    bare = {name: made[name] for name in ("flow_id", "entrypoint")}
+    wait_for("it", lambda: server.asked("deployments/", name="bare-check", tags=["ranklake"], **bare))
+    code, _, errors = deploy(capsys, "--pool", "ranklake", "--name", "bare")
+    assert code == 2
+    assert "`prefect deploy` registered it, and no lake is named there; prefect deployment delete" in errors
+
+
+@pytest.mark.timeout(900)
+def test_a_clock_that_jumps(tmp_path):
+    """Set forward by 12 hours, 24 runs are due at once: one makes up for all, and the schedule goes on from there."""
+    library = next(Path(libfaketime.__file__).parent.rglob("libfaketime.so.1"))
+    clock = tmp_path / "clock"
+    clock.write_text("+0\n")
+    put_segment(tmp_path / "spool", step_rows(50))
+    (tmp_path / "ranklake.toml").write_text(f'lake.uri = "{tmp_path}/lake"\nspool.uri = "{tmp_path}/spool"\n')
+    # Threads wait by the clock that is not faked; without the last of these each wait of Python's is a busy one.
+    faked = {"FAKETIME_TIMESTAMP_FILE": str(clock), "FAKETIME_CACHE_DURATION": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    faked |= {"LD_PRELOAD": str(library), "FAKETIME_FORCE_MONOTONIC_FIX": "0"}
+    found = Up.start(tmp_path, "--every-s", "1800", environment=faked)
+    later = datetime.now(UTC) + timedelta(hours=12)
+
+    def runs(*states, since=None):
+        told = [one for one in found.runs("pipeline") if one["state_type"] in states]
+        begins = [datetime.fromisoformat(one["start_time"] or one["expected_start_time"]) for one in told]
+        return [one for one, begin in zip(told, begins, strict=True) if since is None or begin > since]
+
+    try:
+        found.ready()
+        wait_for("the first run", lambda: runs("COMPLETED"), 2 * PATIENCE_S)
+        put_segment(tmp_path / "spool", step_rows(50, rank=1))
+        clock.write_text("+12h\n")
+        wait_for("a run that makes up for all", lambda: runs("COMPLETED", since=later), 2 * PATIENCE_S)
+        assert read(Lake.open(str(tmp_path / "lake")), contract("steps")).num_rows == 100
+        assert len(runs("COMPLETED", "RUNNING", since=later)) == 1, "a storm"
+        wait_for("runs that are planned from there on", lambda: runs("SCHEDULED", since=later))
+        assert found.stop(signal.SIGHUP) == 0
+        assert "stopping" in found.out()
+        assert not found.members()
+    finally:
+        found.kill()
 
 
 def test_another_lake_on_the_same_home_is_refused(up):

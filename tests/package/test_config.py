@@ -364,6 +364,9 @@ aws_conditional_put = "disabled"
         ('[lake]\nuri = "s3://bucket/lake "\n', ":2: lake.uri: begins or ends with a blank"),
         ('[lake]\nuri = "/x/a"\n[spool]\nuri = "/x/b/../a/s"\n', "the lake and the spool lie in one another"),
         ('[lake]\nuri = "file:///x/a"\n[spool]\nuri = "/x/a/s"\n', "the lake and the spool lie in one another"),
+        ('[lake]\nuri = "s3://b/x"\n[report]\nout = "s3://b/x/pages"\n', ":4: the lake and the report lie in one"),
+        ('[spool]\nuri = "s3://b/x/s"\n[report]\nout = "s3://b/x"\n', ":4: the spool and the report lie in one"),
+        ('[lake]\nuri = "s3://my bucket/lake"\n', ":2: lake.uri: a blank stands in the name of the bucket"),
         ('[lake]\nuri = "/x/a"\n[audit]\nwitness = "file:/x/a/w"\n', ":4: audit.witness: lies in the lake"),
         ('[report]\nout = "s3://b"\nurl = "reports"\n', ":3: report.url begins with https:// or http://"),
         ('[report]\nout = "s4://b"\n', ":2: report.out: no store is reached by s4:"),
@@ -397,6 +400,7 @@ def test_what_no_store_or_cluster_would_take_is_told(alone, capsys, text, said):
     "text",
     [
         '[lake]\nuri = "abfss://c@account.dfs.core.windows.net/lake"\n[spool]\nuri = "s3a://b"\n',
+        '[lake]\nuri = "s3://b/x y/lake"\n[report]\nout = "s3://b/x y/lake2"\n',
         '[lake]\nuri = "my lake"\n[spool]\nuri = "my lake 2"\n[audit]\nwitness = "file:/w"\n',
         '[dask]\naddress = "host:8786"\nmemory_limit = "0.25"\n',
         '[dask]\naddress = "tls://[::1]:8786"\nmemory_limit = "512 MB"\n',

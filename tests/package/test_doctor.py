@@ -34,6 +34,7 @@ from ranklake.lake.plans.plan import Plan
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.storage.store import Lake
+from ranklake.lake.trust.lake_config import AuditSection
 from ranklake.segments.storage_options import fsspec_options
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -445,6 +446,45 @@ def test_fault_the_audit_trail_is_cut(place, examined):
     assert examined("--lake", lake.uri)["audit-trail"][0]["what"] == "whole: 1 row"
     shutil.rmtree(place / "lake" / "tables" / "audit")
     held(examined("--lake", lake.uri), "audit-trail", "failed", "vouches for 1 rows", "audit resume")
+
+
+def test_fault_a_table_without_its_log(place, examined):
+    """A table whose log went, or is empty, is told before it is begun anew; what asks the ledger does not guess."""
+    log = place / "lake" / "tables" / "steps" / "_delta_log"
+    log.rename(place / "aside")
+    found = examined("--lake", str(place / "lake"))
+    held(found, "table-logs", "failed", "table steps has files and no log", "steps/_delta_log from a backup")
+    assert {one["state"] for one in found["plans"]} == {"skipped"}
+    log.mkdir()
+    assert "table-logs" in wrong(examined("--lake", str(place / "lake")))
+    log.rmdir()
+    (place / "aside").rename(log)
+    assert "with their logs" in examined("--lake", str(place / "lake"))["table-logs"][0]["what"]
+
+
+def test_fault_what_is_no_plan_lies_among_them(place, examined):
+    """A file of another name, or of a number that no plan can have yet, is named; the next plan is not touched."""
+    plans = place / "lake" / "plans"
+    (plans / "notes\x1b.txt").write_text("?")
+    (plans / "0000000009.json").write_text("{}")
+    found = examined("--lake", str(place / "lake"))
+    held(found, "plans", "warning", "plans/0000000009.json and 1 more: no plan of this lake, whose next is 2", "remove")
+    (plans / "0000000009.json").unlink()
+    said = examined("--lake", str(place / "lake"))["plans"][0]["what"]
+    assert "notes" in said
+    assert "\x1b" not in said
+
+
+def test_fault_a_witness_that_takes_nothing(s3, tmp_path, examined):
+    """A witness that nobody may write to fails before the next row of the trail would; the look changes nothing."""
+    with Proxy(s3) as proxy:
+        options = s3_storage(proxy.url)
+        lake = Lake.create("s3://bucket/seen", options).configured(audit=AuditSection("s3://bucket/witness"))
+        record(lake, "somebody", "test.act", "thing", "because", {})
+        written(tmp_path, lake={"uri": lake.uri}, audit={"witness": "s3://bucket/witness"}, storage=options)
+        assert examined()["audit-trail"][0]["what"] == "whole: 1 row"
+        proxy.rule = lambda seen: 403 if seen.method == "PUT" and "/witness/" in seen.path else None
+        held(examined(), "audit-trail", "failed", "s3://bucket/witness takes no heads", "right to add files there")
 
 
 def test_fault_rows_went_without_a_plan(place, examined):

@@ -9,6 +9,8 @@ from typing import Final
 from ranklake.context import Context
 from ranklake.doctor.examination import Patient
 from ranklake.doctor.finding import Finding, failed, ok, warning
+from ranklake.doctor.folders import no_plans
+from ranklake.lake.audit.heads import head_records
 from ranklake.lake.audit.proof import prove
 from ranklake.lake.governance.examination import examine
 from ranklake.lake.governance.modes import UNSIGNED_NOTE
@@ -32,6 +34,7 @@ def plans(patient: Patient) -> Iterator[Finding]:
     """Say whether the next plan waits, and may be carried out; a refused one is told by what refuses it."""
     lake = Context.of(patient.config).open_lake()
     finished = last_finished(lake)
+    yield from no_plans(lake, finished + 1)
     plan = read_plan(lake, finished + 1)
     if plan is None:
         yield ok(f"all {finished:,} are finished")
@@ -46,8 +49,14 @@ def plans(patient: Patient) -> Iterator[Finding]:
 
 
 def audit(patient: Patient) -> Iterator[Finding]:
-    """Say whether the audit trail is whole, and its witness agrees."""
-    proof = prove(Context.of(patient.config).open_lake())
+    """Say whether the audit trail is whole, its witness agrees, and takes what comes next."""
+    lake = Context.of(patient.config).open_lake()
+    for place in head_records(lake):
+        if why := place.refuses():
+            yield failed(
+                f"{place.where} takes no heads: {why}", "give who writes the lake the right to add files there"
+            )
+    proof = prove(lake)
     if proof.whole:
         yield ok(f"whole: {counted(proof.rows, 'row')}")
     else:

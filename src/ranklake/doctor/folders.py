@@ -1,0 +1,55 @@
+"""Probes of the lake's folders: logs of its tables, and what lies among the plans."""
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from ranklake.context import Context
+from ranklake.doctor.finding import Finding, failed, ok, warning
+from ranklake.printable import printable
+from ranklake.views.words import counted
+
+if TYPE_CHECKING:
+    from ranklake.doctor.examination import Patient
+    from ranklake.lake.storage.store import Lake
+
+_PLAN: Final = re.compile(r"(?P<number>[0-9]{10})\.json")
+_LOG: Final = "_delta_log"
+
+
+def logs(patient: "Patient") -> Iterator[Finding]:
+    """Say whether each table that has files has its log: without it the files are nobody's, and a new one begins."""
+    lake = Context.of(patient.config).open_lake()
+    tables = _names(lake, "tables")
+    lost = [table for table in tables if _names(lake, "tables", table) and not _names(lake, "tables", table, _LOG)]
+    for table in lost:
+        said = f"table {printable(table)} has files and no log: to who reads it, it is empty"
+        yield failed(said, f"restore {lake.table_uri(table)}/{_LOG} from a backup before anything is written there")
+    if not lost:
+        yield ok(f"{counted(len(tables), 'table')} with their logs")
+
+
+def no_plans(lake: "Lake", following: int) -> Iterator[Finding]:
+    """Say which files beside the plans are none, or stand where no plan can stand yet.
+
+    Parameters
+    ----------
+    following
+        Number of the next plan.
+    """
+    names = [name for name in _names(lake, "plans") if not name.endswith(".tmp")]
+    matches = {name: _PLAN.fullmatch(name) for name in names}
+    strange = sorted(name for name, match in matches.items() if match is None or int(match["number"]) > following)
+    if strange:
+        more = f" and {counted(len(strange) - 1, 'more')}" if strange[1:] else ""
+        said = f"plans/{printable(strange[0])}{more}: no plan of this lake, whose next is {following}"
+        yield warning(said, "find out who put it there, and remove it: nothing reads it today")
+
+
+def _names(lake: "Lake", *folder: str) -> list[str]:
+    """Return the names in a folder of the lake; none where there is no such folder."""
+    try:
+        found = lake.fs.ls(lake.path(*folder), detail=False)
+    except FileNotFoundError:
+        return []
+    return [name for path in found if (name := path.rstrip("/").rpartition("/")[2])]
