@@ -38,6 +38,7 @@ def change(facts):
     by_name["tokens"].update(name="tokens_seen")
     by_name["lr"].update(name="lr_ratio", unit="ratio")
     facts["columns"].remove(by_name["loss"])
+    facts["checks"] = [one for one in facts["checks"] if "loss" not in one.get("columns", ())]
     facts["retired"] = [
         {"id": by_name["loss"]["id"], "name": "loss", "type": "float32", "retired_in": 2, "reason": "-"}
     ]
