@@ -15,6 +15,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import replace_partitions
 from ranklake.lake.delta.read import read
 from ranklake.lake.governance.proposals import VoidProposalError
+from ranklake.lake.governance.releases import RELEASES
 from ranklake.lake.plans.action_plan import compose, live_files
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.plan import Plan, RefusedPlanError, last_finished
@@ -205,4 +206,30 @@ def test_a_release_that_nobody_approved_is_refused(strict):
     ):
         found(site, "release", {**whole.body, **change}, match)
     assert len(site.rows("rejects")) == rows[0].rows.num_rows
+    site.balances()
+
+
+def test_a_release_of_other_rows_than_were_approved_is_refused(strict):
+    """Who changes the plan that somebody began frees no more; put back, it is finished."""
+    site, before = strict
+    some = lake_under(site, STRICT.replace("3.0", "3.1"))
+    name = plan_release(some, "Pia", "the bound was wrong").name
+    approve(some, name, "Ada")
+    with pytest.MonkeyPatch.context() as patched:
+        die_before(patched, "rejects")
+        with pytest.raises(SystemExit):
+            apply(some, name, "Otto")
+    number = last_finished(site.lake) + 1
+    path = Path(site.lake.path(Plan(number, "", 0).name))
+    began = path.read_bytes()
+    every = lake_under(site, MENDED)
+    rows = list(mended_rows(every, ["steps"]))
+    forged = _write(every, RELEASES.find(every, name), "Otto", rows, number, alone=False)
+    path.write_bytes(forged.to_json())
+    with pytest.raises(RefusedPlanError, match="other rows than were approved"):
+        drive(site.lake, lambda _: None, InProcess())
+    path.write_bytes(began)
+    assert apply(lake_under(site, STRICT.replace("3.0", "3.1")), name, "Otto")[0].state == "applied"
+    assert len(site.rows("steps")) + len(site.rows("rejects")) == len(before)
+    assert site.rows("rejects")
     site.balances()
