@@ -63,9 +63,9 @@ def test_an_operator_carries_a_migration_out_and_back(lake, spool, changed, ask)
     assert ask("approve", due["proposal"], "--by", "Ada")[0] == 0
     code, said = ask("apply", "--by", "Ada")
     assert (code, "have another person apply it" in said) == (2, True)
-    assert ask("apply", "--by", "Otto", "--json")[1] == [
-        {"label": "0003_steps_2", "table": "steps", "version": 2, "plan": 2, "rows": 20}
-    ]
+    (done,) = ask("apply", "--by", "Otto", "--json")[1]
+    assert done.pop("label").endswith("_steps_2"), "numbered after the migrations of this release"
+    assert done == {"table": "steps", "version": 2, "plan": 2, "rows": 20}
     code, proof = ask("verify", "steps", "--json")
     assert (code, proof["rows"], proof["faults"]) == (0, 20, [])
     assert ask("undo", "steps", "--by", "Otto", "--json")[1][0]["version"] == 1
