@@ -229,6 +229,17 @@ def test_a_deployment_of_somebody_else_is_left_alone(server, capsys):
     assert [name for name in server.deployments() if name.startswith("their-")] == ["their-check"]
 
 
+@LEAKY
+def test_deployments_without_a_lake_are_told(server, capsys):
+    """What `prefect deploy` registered names no lake: nothing is taken over, and the line says how to mend it."""
+    made = server.deployments()["prod-check"]
+    bare = {name: made[name] for name in ("flow_id", "entrypoint")}
+    wait_for("it", lambda: server.asked("deployments/", name="bare-check", tags=["ranklake"], **bare))
+    code, _, errors = deploy(capsys, "--pool", "ranklake", "--name", "bare")
+    assert code == 2
+    assert "`prefect deploy` registered it, and no lake is named there; prefect deployment delete" in errors
+
+
 @pytest.mark.timeout(900)
 def test_a_store_that_may_only_be_read(up, tmp_path):
     """While its bucket refuses writes a run fails with the place and the reason; nothing is lost, the next goes on."""
@@ -293,17 +304,6 @@ def test_ctrl_c_leaves_nothing_behind(up):
         assert not [path for path in kept if secret.encode() in path.read_bytes()]
 
 
-@LEAKY
-def test_deployments_without_a_lake_are_told(server, capsys):
-    """What `prefect deploy` registered names no lake: nothing is taken over, and the line says how to mend it."""
-    made = server.deployments()["prod-check"]
-    bare = {name: made[name] for name in ("flow_id", "entrypoint")}
-    wait_for("it", lambda: server.asked("deployments/", name="bare-check", tags=["ranklake"], **bare))
-    code, _, errors = deploy(capsys, "--pool", "ranklake", "--name", "bare")
-    assert code == 2
-    assert "`prefect deploy` registered it, and no lake is named there; prefect deployment delete" in errors
-
-
 @pytest.mark.timeout(900)
 def test_a_clock_that_jumps(tmp_path):
     """Set forward by 12 hours, 24 runs are due at once: one makes up for all, and the schedule goes on from there."""
@@ -326,7 +326,7 @@ def test_a_clock_that_jumps(tmp_path):
     try:
         found.ready()
         wait_for("the first run", lambda: runs("COMPLETED"), 2 * PATIENCE_S)
-        put_segment(tmp_path / "spool", step_rows(50, rank=1))
+        put_segment(tmp_path / "spool", step_rows(50, rank=1, incarnation=8))
         clock.write_text("+12h\n")
         wait_for("a run that makes up for all", lambda: runs("COMPLETED", since=later), 2 * PATIENCE_S)
         assert read(Lake.open(str(tmp_path / "lake")), contract("steps")).num_rows == 100
