@@ -152,7 +152,7 @@ fuzz: .venv/.test ## hostile names, footers, pages, packs, plans and log entries
 	@PYTHONPATH=tests/support $(BIN)/python tests/fuzz/campaign.py $(or $(FUZZ),--cases $${RANKLAKE_FUZZ_CASES:-10000})
 
 bitflips: .venv/.test ## turn bits of data files (RANKLAKE_FLIPS, default 1000): what rewrites or rolls up finds each, scrub finds all, replay brings back each row
-	@RANKLAKE_FLIPS=$${RANKLAKE_FLIPS:-1000} $(BIN)/python -m pytest -q tests/lake/test_damage.py --timeout 3600
+	@RANKLAKE_FLIPS=$${RANKLAKE_FLIPS:-1000} $(BIN)/python -m pytest -q -m "slow or not slow" tests/lake/test_damage.py --timeout 3600
 
 crash-capture: .venv/.test ## the same for capture alone
 	@RANKLAKE_KILLS=$${RANKLAKE_KILLS:-1000} $(BIN)/python -m pytest -m crash tests/crash/test_capture_kills.py --timeout 3600
