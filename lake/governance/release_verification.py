@@ -2,12 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-import pyarrow.parquet as pq
-
 from ranklake.errors import RanklakeError
 from ranklake.lake.governance.evidence import require
 from ranklake.lake.governance.releases import RELEASES, TABLE
-from ranklake.lake.plans.verification import refusal, verify_files
+from ranklake.lake.plans.verification import refusal, verify_application, verify_files
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan
@@ -29,8 +27,4 @@ def verify_release(lake: "Lake", plan: "Plan") -> None:
     told = {table: rows for table, rows in plan.body["account"].items() if table != "rejects"}
     if told != agreed or approved.approved is None:
         raise refusal(lake, plan, f"the plan would release other rows than were approved: {name}")
-    (row,) = (row for row in plan.body["add"] if row["table"] == TABLE)
-    with lake.open_file(lake.path("tables", TABLE, row["path"]), row["size_bytes"]) as source:
-        (entry,) = pq.read_table(source, columns=["release", "row_kind", "plan"]).to_pylist()
-    if tuple(entry.values()) != (name, "application", plan.number):
-        raise refusal(lake, plan, "the plan would write another row into the register than its own")
+    verify_application(lake, plan, TABLE, "release", name)

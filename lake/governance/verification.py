@@ -3,14 +3,12 @@
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-import pyarrow.parquet as pq
-
 from ranklake.errors import RanklakeError
 from ranklake.lake.delta.commit import files_digest
 from ranklake.lake.governance.evidence import require
 from ranklake.lake.governance.retention_plans import RETENTION_PLANS, TABLE
 from ranklake.lake.plans.action_plan import QUARANTINED
-from ranklake.lake.plans.verification import refusal, verify_files
+from ranklake.lake.plans.verification import refusal, verify_application, verify_files
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan
@@ -49,13 +47,4 @@ def verify_retention(lake: "Lake", plan: "Plan") -> None:
         told |= {(table, day): (0, files_digest(some), False) for day, some in days.items()}
     if told != agreed or approved.approved is None:
         raise refusal(lake, plan, f"the plan would remove other rows than were approved: {name}")
-    _application(lake, plan, name)
-
-
-def _application(lake: "Lake", plan: "Plan", name: str) -> None:
-    """Look whether the one row that the plan brings to the register is its own entry."""
-    (row,) = (one for one in plan.body["add"] if one["table"] == TABLE)
-    with lake.open_file(lake.path("tables", TABLE, row["path"]), row["size_bytes"]) as source:
-        (entry,) = pq.read_table(source, columns=["retention_plan", "row_kind", "plan"]).to_pylist()
-    if entry != {"retention_plan": name, "row_kind": "application", "plan": plan.number}:
-        raise refusal(lake, plan, "the plan would write another row into the register than its own")
+    verify_application(lake, plan, TABLE, "retention_plan", name)

@@ -128,3 +128,22 @@ def _verify_removed(
     facts = (row["num_records"], row["size_bytes"], row["date"])
     if found is None or (found["num_records"], found["size_bytes"], found["date"].isoformat()) != facts:
         raise refusal(lake, plan, f"the log of {table} knows no such file, or one with other rows: {row['path']}")
+
+
+def verify_application(lake: "Lake", plan: Plan, table: str, key: str, name: str) -> None:
+    """Look whether the one row that a plan brings to a register of proposals is that of its own application.
+
+    Parameters
+    ----------
+    table, key
+        The register, and its column that names a proposal.
+    name
+        Of the proposal that the plan carries out.
+    """
+    (row,) = (one for one in plan.body["add"] if one["table"] == table)
+    own = {key: name, "row_kind": "application", "plan": plan.number}
+    with lake.open_file(lake.path("tables", table, row["path"]), row["size_bytes"]) as source:
+        file = pq.ParquetFile(source)
+        entries = file.read(columns=[column for column in own if column in file.schema_arrow.names]).to_pylist()
+    if entries != [own]:  # also where a forged file lacks a column, or has more rows
+        raise refusal(lake, plan, "the plan would write another row into the register than its own")

@@ -1,6 +1,7 @@
 """Rows in quarantine that pass under mended contracts go back to their tables, once, when somebody answers for it."""
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,9 +16,10 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import replace_partitions
 from ranklake.lake.delta.read import read
 from ranklake.lake.governance.proposals import VoidProposalError
-from ranklake.lake.governance.releases import RELEASES
+from ranklake.lake.governance.releases import RELEASES, TABLE, head_row, stamped
 from ranklake.lake.plans.action_plan import compose, live_files
 from ranklake.lake.plans.driver import drive
+from ranklake.lake.plans.ledger import row_files
 from ranklake.lake.plans.plan import Plan, RefusedPlanError, last_finished
 from ranklake.lake.plans.workers import InProcess
 from ranklake.quality.check import run_checks
@@ -227,6 +229,13 @@ def test_a_release_of_other_rows_than_were_approved_is_refused(strict):
     forged = _write(every, RELEASES.find(every, name), "Otto", rows, number, alone=False)
     path.write_bytes(forged.to_json())
     with pytest.raises(RefusedPlanError, match="other rows than were approved"):
+        drive(site.lake, lambda _: None, InProcess())
+    plan = Plan.from_json(began, str(path))
+    entry = stamped([head_row(RELEASES.find(every, name), "approval", "Otto")])
+    others = [one for one in plan.body["add"] if one["table"] != TABLE]
+    (row,) = compose(number, "release", add=row_files(every, TABLE, entry, number)).body["add"]
+    path.write_bytes(replace(plan, body={**plan.body, "add": [*others, row]}).to_json())
+    with pytest.raises(RefusedPlanError, match="another row into the register than its own"):
         drive(site.lake, lambda _: None, InProcess())
     path.write_bytes(began)
     assert apply(lake_under(site, STRICT.replace("3.0", "3.1")), name, "Otto")[0].state == "applied"
