@@ -1,6 +1,7 @@
 """``ranklake metric``: where metrics stand, and bringing them on."""
 
 import getpass
+from collections.abc import Callable
 from datetime import datetime
 
 import click
@@ -19,6 +20,12 @@ _by = click.option(
     "--by", metavar="NAME", default=getpass.getuser, help="Who does it, for the audit trail; default: your login name."
 )
 _reason = click.option("--reason", metavar="TEXT", help="Why; recorded in the audit trail.")
+
+
+def _moves(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command that brings a metric on its options, and the context that they make."""
+    command = json_option(with_context(command))
+    return _by(_reason(lake_option(contracts_option(command))))
 
 
 @click.group()
@@ -50,12 +57,7 @@ def show(context: Context, name: str | None, *, as_json: bool) -> None:
 
 @metric.command()
 @click.argument("name")
-@_by
-@_reason
-@lake_option
-@contracts_option
-@json_option
-@with_context
+@_moves
 def activate(context: Context, name: str, by: str, reason: str | None, *, as_json: bool) -> None:
     """Say that a requested metric is recorded now, or take a deprecation back."""
     _show(move(context.open_lake(), name, "active", by, reason), as_json=as_json)
@@ -67,12 +69,7 @@ def activate(context: Context, name: str, by: str, reason: str | None, *, as_jso
 @click.option("--factor", type=float, help="A value of NEW is one of NAME times it; default: what their units say.")
 @click.option("--offset", type=float, default=0.0, show_default=True, help="And this added.")
 @click.option("--until", type=_DAY, metavar="DATE", help="Last day on which it may still be recorded.")
-@_by
-@_reason
-@lake_option
-@contracts_option
-@json_option
-@with_context
+@_moves
 def deprecate(  # noqa: PLR0913 - one parameter an option
     context: Context,
     name: str,
@@ -95,12 +92,7 @@ def deprecate(  # noqa: PLR0913 - one parameter an option
 @metric.command()
 @click.argument("name")
 @click.option("--rows-until", "ends", type=_DAY, metavar="DATE", help="Day from which its rows may go; default: none.")
-@_by
-@_reason
-@lake_option
-@contracts_option
-@json_option
-@with_context
+@_moves
 def retire(context: Context, name: str, ends: datetime | None, by: str, reason: str | None, *, as_json: bool) -> None:
     """Say, once its grace is over, that a metric is recorded no more. Its rows stay, and its series shows them."""
     day = None if ends is None else ends.date()
@@ -109,12 +101,7 @@ def retire(context: Context, name: str, ends: datetime | None, by: str, reason: 
 
 @metric.command()
 @click.argument("name")
-@_by
-@_reason
-@lake_option
-@contracts_option
-@json_option
-@with_context
+@_moves
 def sunset(context: Context, name: str, by: str, reason: str | None, *, as_json: bool) -> None:
     """Say that the rows of a retired metric may go. They go by policy: 'ranklake retain' plans it."""
     _show(move(context.open_lake(), name, "sunset", by, reason), as_json=as_json)
