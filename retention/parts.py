@@ -172,23 +172,28 @@ def run_facts(lake: "Lake", rules: Sequence[Rule]) -> RunFacts:
 
 def all_run_facts(lake: "Lake") -> dict[str, dict[str, frozenset[str]]]:
     """Return team, labels and environment of each run, of all its attempts together."""
-    rows = read(lake, packaged("runs"), ["run", "team", "labels"]).to_pylist()
+    names = ["run", "team", "labels", "deployment_environment"]
+    rows = read(lake, packaged("runs"), names).to_pylist()
     found: dict[str, dict[str, frozenset[str]]] = {}
     for row in rows:
         facts = found.setdefault(row["run"], {})
-        for key, texts in facts_of(row["team"], _object(row["labels"])).items():
+        for key, texts in facts_of(row["team"], _object(row["labels"]), row["deployment_environment"]).items():
             facts[key] = facts.get(key, frozenset()) | texts
     return found
 
 
-def facts_of(team: str | None, labels: Mapping[str, Any]) -> dict[str, frozenset[str]]:
-    """Return the facts of a run with a team and labels: a tag is a label's ``name=value``, its name, or its value."""
+def facts_of(team: str | None, labels: Mapping[str, Any], environment: str | None = None) -> dict[str, frozenset[str]]:
+    """Return the facts of a run with a team, labels and an environment, which a label may say, too.
+
+    A tag is a label's ``name=value``, its name, or its value.
+    """
     texts = {str(name): str(value) for name, value in labels.items()}
+    environments = frozenset(one for one in (environment, texts.get("environment")) if one)
     tags = {one for name, value in texts.items() for one in (f"{name}={value}", name, value) if one}
     return {
         **({"team": frozenset({team})} if team else {}),
         **({"tag": frozenset(tags)} if tags else {}),
-        **({"environment": frozenset({texts["environment"]})} if texts.get("environment") else {}),
+        **({"environment": environments} if environments else {}),
     }
 
 

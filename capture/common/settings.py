@@ -25,6 +25,13 @@ _KEYS: Final = ("encryption_key", "signing_key")
 PREFIX: Final = "RANKLAKE_CAPTURE_"
 """``RANKLAKE_CAPTURE_SEAL_EVERY_S=30`` sets `CaptureSettings.seal_every_s`."""
 
+PLACE_VARIABLES: Final = {
+    "RANKLAKE_CLUSTER": "cluster",
+    "RANKLAKE_DEPLOYMENT_ENVIRONMENT": "deployment_environment",
+    "RANKLAKE_REGION": "region",
+}
+"""Settings that a variable without the prefix gives as well, as for pool and team."""
+
 POLICIES: Final = ("flag", "quarantine", "drop")
 
 Tell = Callable[[str, str], None]
@@ -107,6 +114,16 @@ class CaptureSettings:
     """Number of lines per template that may come at once."""
     log_verbose: float = 0.1
     """Share of the lines below INFO that is kept, if a handler lets them through."""
+
+    cluster: str = ""
+    """Name of the cluster that the run runs on; overridden by ``RANKLAKE_CLUSTER``, too. Empty: what
+    ``OTEL_RESOURCE_ATTRIBUTES`` or the scheduler says."""
+    deployment_environment: str = ""
+    """Production, staging, development, or another word of yours: recorded with the run; overridden by
+    ``RANKLAKE_DEPLOYMENT_ENVIRONMENT``, too. Empty: what ``OTEL_RESOURCE_ATTRIBUTES`` says."""
+    region: str = ""
+    """Region of the cloud, or site; overridden by ``RANKLAKE_REGION``, too. Empty: what ``OTEL_RESOURCE_ATTRIBUTES``
+    says."""
 
     samplers: str = "auto"
     """Whether local rank 0 samples its node's GPUs and host: ``auto`` while no agent serves the local spool (the agent
@@ -241,6 +258,14 @@ def _hint(name: str) -> str:
     return f" ({hint})" if hint else ""
 
 
+def _variables(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield each variable that says a setting, and which; of two for one setting the later counts."""
+    yield from ((variable, name) for variable, name in PLACE_VARIABLES.items() if environment.get(variable))
+    for variable in sorted(environment):
+        if variable.startswith(PREFIX):
+            yield variable, variable.removeprefix(PREFIX).lower()
+
+
 def _sources(given: Mapping[str, Any], environment: Mapping[str, str], tell: Tell) -> Iterator[tuple[str, str, Any]]:
     file = _file(environment)
     try:
@@ -255,9 +280,8 @@ def _sources(given: Mapping[str, Any], environment: Mapping[str, str], tell: Tel
         for key in _KEYS:
             if _speaks_of(key, file):
                 yield f"[capture] of {file}", key, _UNUSABLE
-    for variable in sorted(environment):
-        if variable.startswith(PREFIX):
-            yield "the environment", variable.removeprefix(PREFIX).lower(), environment[variable]
+    for variable, name in _variables(environment):
+        yield "the environment", name, environment[variable]
     for name, raw in given.items():
         if raw is not None:
             yield "start()", name, raw

@@ -61,7 +61,7 @@ class AgentRun:
             assert isinstance(lane, Lane)
             lane.alone = True
         self.run = Run(launch, self._recorder)
-        self._recorder.records["runs"].append(time.monotonic_ns(), run_row(launch, JOB, {}))
+        self._recorder.records["runs"].append(time.monotonic_ns(), run_row(launch, JOB, {}, chosen))
         self.run.event("run_start")
         # Something is sealed in each such interval: a node of which nothing comes for long is silent.
         self.run.event("rank_start", launcher=launch.launcher, world_size=launch.world_size, interval_s=hand_over_s)

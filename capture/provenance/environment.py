@@ -7,8 +7,10 @@ import sys
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
+from urllib.parse import unquote
 
+from ranklake.capture.common.settings import CaptureSettings
 from ranklake.redaction.redact import redact, redact_uri
 
 _METADATA: Final = re.compile(
@@ -46,6 +48,15 @@ _LIBRARIES: Final = """
 ALLOWED: Final = frozenset((_LAUNCHER + _SCHEDULER + _LIBRARIES).split())
 """Variables that are recorded. Nothing else of the environment is ever looked at; values are redacted all the same."""
 _LONGEST: Final = 1024
+_PLACES: Final = {
+    "cluster": ("k8s.cluster.name", "SLURM_CLUSTER_NAME"),
+    "pool": ("RANKLAKE_POOL", "SLURM_JOB_PARTITION", "PBS_QUEUE", "LSB_QUEUE"),
+    "team": ("RANKLAKE_TEAM", "SLURM_JOB_ACCOUNT"),
+    "deployment_environment": ("deployment.environment.name", "deployment.environment"),
+    "region": ("cloud.region",),
+}
+"""By column of ``runs``: attributes of OpenTelemetry's resource and variables that tell it; the first one counts."""
+_OF_SCHEDULERS: Final = frozenset(name for tried in _PLACES.values() for name in tried if name.isupper())
 
 
 def allowed_variables(environ: Mapping[str, str]) -> dict[str, str]:
@@ -56,17 +67,25 @@ def allowed_variables(environ: Mapping[str, str]) -> dict[str, str]:
     }  # cut afterwards: half a secret is not known as one
 
 
-def scheduler_facts(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the columns cluster, pool and team, as far as the scheduler or RANKLAKE_CLUSTER and so on tell."""
-    names = {
-        "cluster": ("RANKLAKE_CLUSTER", "SLURM_CLUSTER_NAME"),
-        "pool": ("RANKLAKE_POOL", "SLURM_JOB_PARTITION", "PBS_QUEUE", "LSB_QUEUE"),
-        "team": ("RANKLAKE_TEAM", "SLURM_JOB_ACCOUNT"),
-    }
+def place_facts(environ: Mapping[str, str], settings: CaptureSettings) -> dict[str, str]:
+    """Return the columns cluster, pool, team, deployment_environment and region, as far as anybody tells.
+
+    Settings and RANKLAKE_POOL and so on come first, then OpenTelemetry's resource, then the scheduler. Variables such
+    as AWS_REGION are left alone: they say where a client sends its requests, not where the process runs.
+    """
+    resource = resource_attributes(environ.get("OTEL_RESOURCE_ATTRIBUTES", ""))
+    told = {**resource, **{name: environ[name] for name in _OF_SCHEDULERS if name in environ}}
     found = {
-        column: next((environ[name] for name in tried if environ.get(name)), None) for column, tried in names.items()
+        column: next((value for value in (getattr(settings, column, ""), *map(told.get, tried)) if value), None)
+        for column, tried in _PLACES.items()
     }
     return {column: redact(value)[:256] for column, value in found.items() if value}
+
+
+def resource_attributes(text: str) -> dict[str, str]:
+    """Return what OTEL_RESOURCE_ATTRIBUTES says: ``name=value,…``, percent-encoded; other parts say nothing."""
+    pairs = (part.partition("=") for part in text.split(","))
+    return {name.strip(): unquote(value.strip()) for name, sign, value in pairs if sign and name.strip()}
 
 
 @lru_cache(maxsize=2)

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import ranklake
+from ranklake.capture.common.settings import CaptureSettings
 from ranklake.capture.common.values import json_text, plain, redacted, text
 from ranklake.capture.provenance.determinism import SIZES
-from ranklake.capture.provenance.environment import allowed_variables, container, os_description, scheduler_facts
+from ranklake.capture.provenance.environment import allowed_variables, container, os_description, place_facts
 from ranklake.capture.provenance.launcher import Launch
 from ranklake.capture.provenance.submitted import NotSubmittedError, submitted_us
 from ranklake.redaction.known_secrets import learn_arguments, learn_settings, learn_variables
@@ -35,13 +36,15 @@ def learn_secrets(config: object) -> None:
     learn_settings(plain(config))
 
 
-def run_row(launch: Launch, job: str, told: Facts) -> Facts:
+def run_row(launch: Launch, job: str, told: Facts, settings: CaptureSettings) -> Facts:
     """Return the columns of a ``runs`` row.
 
     Parameters
     ----------
     told
         What the caller of `start` said: config, labels, injected, compute_dtype, param_count, dp_size and so on.
+    settings
+        Say cluster, deployment_environment and region, where they say anything.
 
     Returns
     -------
@@ -83,7 +86,7 @@ def run_row(launch: Launch, job: str, told: Facts) -> Facts:
         "injected": redact(told.get("injected")),
         "command_line": found("command_line", _command_line),
         "environment": json_text(allowed_variables(os.environ)),
-        **scheduler_facts(os.environ),
+        **place_facts(os.environ, settings),
         **{name: told.get(name) for name in SIZES},
         "submitted_ts": found("submitted_ts", lambda: submitted_us(os.environ)),
         "os_description": found("os_description", os_description),

@@ -145,7 +145,7 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
         }
 
         def make_run_record(launch: Launch) -> RunRecord:
-            row = run_row(launch, name, told)
+            row = run_row(launch, name, told, chosen)
             return RunRecord(recorder.records["runs"], row, min(chosen.patch_bytes, _LARGEST_PATCH), mesh)
 
         begun = _begin(recorder, options)

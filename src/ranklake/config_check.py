@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from ranklake.capture.common.settings import PREFIX
+from ranklake.capture.common.settings import PLACE_VARIABLES, PREFIX
 from ranklake.capture.lifecycle.preemption import signals_named
 from ranklake.config import Config, from_environment, variables
 from ranklake.config_file import ConfigError, FileRead
@@ -31,11 +31,11 @@ OTHER_VARIABLES: Final = frozenset(
     {
         *("RANKLAKE_CONFIG", "RANKLAKE_NATIVE", "RANKLAKE_UP", "RANKLAKE_PSEUDONYM_KEY"),
         *("RANKLAKE_RUN", "RANKLAKE_ATTEMPT", "RANKLAKE_PARENT_RUN", "RANKLAKE_SUBMITTED_TS", "RANKLAKE_TEAM"),
-        *("RANKLAKE_CLUSTER", "RANKLAKE_POOL", "RANKLAKE_CONTAINER_IMAGE", "RANKLAKE_CONTAINER_IMAGE_DIGEST"),
+        *(*PLACE_VARIABLES, "RANKLAKE_POOL", "RANKLAKE_CONTAINER_IMAGE", "RANKLAKE_CONTAINER_IMAGE_DIGEST"),
         "RANKLAKE_POWER_USAGE_EFFECTIVENESS",
     }
 )
-"""Variables that override no key."""
+"""Variables that override no key of a command."""
 _FILES: Final = {
     "retention.policies": "policy file or folder",
     "approvals.allowed_signers": "allowed-signers file",

@@ -5,7 +5,8 @@ import threading
 import pytest
 
 from ranklake.capture.assets.background import Background
-from ranklake.capture.provenance.environment import allowed_variables, scheduler_facts
+from ranklake.capture.common.settings import CaptureSettings
+from ranklake.capture.provenance.environment import allowed_variables, place_facts
 
 
 def test_a_job_that_raises_keeps_no_other_from_its_turn(warnings_told):
@@ -43,7 +44,7 @@ def test_a_secret_is_not_cut_in_two():
     """One that begins before the longest that is recorded and ends behind it is replaced, not half recorded."""
     token = "hf_" + "Q7wZ2mKp9XvB4nTr8LcY3sDg6HfJ1aEu"
     variables = allowed_variables({"NCCL_DEBUG": "x" * 1000 + " " + token})
-    facts = scheduler_facts({"RANKLAKE_TEAM": "y" * 240 + " " + token})
+    facts = place_facts({"RANKLAKE_TEAM": "y" * 240 + " " + token}, CaptureSettings())
     for said in (variables["NCCL_DEBUG"], facts["team"]):
         assert token[:8] not in said
     assert len(variables["NCCL_DEBUG"]) <= 1024

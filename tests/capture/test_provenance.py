@@ -381,3 +381,46 @@ def test_a_configuration_that_raises_costs_the_configuration_alone(place):
     (row,) = rows(place.spool, "runs")
     assert "hunter2" not in row["config"]
     assert len(rows(place.spool, "steps")) == 1
+
+
+RESOURCE = "k8s.cluster.name=otel, deployment.environment=staging,cloud.region=eu%2Dwest%2D1,half,=x"
+
+
+@pytest.mark.parametrize(
+    ("settings", "file", "variables", "expected"),
+    [
+        ({}, "", {}, (None, None, None)),
+        ({}, "", {"SLURM_CLUSTER_NAME": "slurm"}, ("slurm", None, None)),
+        (
+            {},
+            "",
+            {"SLURM_CLUSTER_NAME": "slurm", "OTEL_RESOURCE_ATTRIBUTES": RESOURCE},
+            ("otel", "staging", "eu-west-1"),
+        ),
+        ({}, "cluster = 'file'\nregion = 'here'", {"SLURM_CLUSTER_NAME": "slurm"}, ("file", None, "here")),
+        (
+            {},
+            "cluster = 'file'",
+            {"RANKLAKE_CLUSTER": "one", "OTEL_RESOURCE_ATTRIBUTES": RESOURCE},
+            ("one", "staging", "eu-west-1"),
+        ),
+        (
+            {"deployment_environment": "dev"},
+            "",
+            {"RANKLAKE_DEPLOYMENT_ENVIRONMENT": "prod", "RANKLAKE_REGION": "r"},
+            (None, "dev", "r"),
+        ),
+        ({"region": f"at {TOKEN}"}, "", {"AWS_REGION": "us-east-1"}, (None, None, "at [redacted]")),
+        ({}, "", {"AWS_REGION": "us-east-1"}, (None, None, None)),
+    ],
+)
+def test_where_a_run_ran(place, tmp_path, monkeypatch, settings, file, variables, expected):
+    """Arguments come before variables, these before the file, and all of them before what others say of the node."""
+    config = tmp_path / "ranklake.toml"
+    config.write_text(f"[capture]\n{file}\n")
+    monkeypatch.setenv("RANKLAKE_CONFIG", str(config))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    place.start(**settings).close()
+    (row,) = rows(place.spool, "runs")
+    assert (row["cluster"], row["deployment_environment"], row["region"]) == expected

@@ -5,21 +5,34 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from ranklake.cli import run
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.migrations.registry import contract_at
 
 ARCHIVE = Path(__file__).with_name("data") / "lake_of_2026_11.tar.xz"
 """Written by commit 38268d8, before the lake's modules moved into folders: two runs ingested, checked and rolled up, a
 damaged segment in quarantine, a retention plan that somebody approved, and segments that wait, some of them in a pack.
 Beside them `expected.json`: queries, and what that ranklake answered."""
 
+BEFORE_0005 = ARCHIVE.with_name("lake_before_0005.tar.xz")
+"""Written by commit 8f16c4a, under the contracts that migrations from 0005 on begin at: a run of two ranks with a
+checkpoint and a scheduler's accounting, rolled up, and a spool where another run and another day's accounting wait.
+Beside them `expected.json`, as in the other."""
+
+
+def unpacked(archive, folder):
+    """Unpack a lake and a spool."""
+    with tarfile.open(archive) as opened:
+        opened.extractall(folder, filter="data")
+    return folder / "ranklake"
+
 
 @pytest.fixture
-def place(tmp_path):
-    """Unpack the lake and the spool."""
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(tmp_path, filter="data")
-    return tmp_path / "ranklake"
+def place(request, tmp_path):
+    """Unpack the lake and the spool; the older ones, unless a test asks for others."""
+    return unpacked(getattr(request, "param", ARCHIVE), tmp_path)
 
 
 @pytest.fixture
@@ -64,3 +77,49 @@ def test_an_older_lake_goes_on(place, ask, capfd):
     assert counted == [{"run": "packed", "n": 22}, {"run": "recent", "n": 200}]
     rolled = ask("sql", "SELECT run, sum(ranks) AS n FROM step_rollup GROUP BY run ORDER BY run", "--format", "json")
     assert {row["run"]: row["n"] for row in rolled}.items() >= {"packed": 22, "recent": 200}.items()
+
+
+def versions(lake):
+    """Return the contract version of each table, as its Delta log has it."""
+    tables = (lake / "tables").iterdir()
+    found = {one.name: DeltaTable(one).metadata().configuration["ranklake.contractVersion"] for one in tables}
+    return {table: int(version) for table, version in found.items()}
+
+
+@pytest.mark.parametrize("place", [BEFORE_0005], indirect=True)
+def test_a_lake_of_before_migrates_and_goes_back(place, ask):
+    """All migrations since: old columns answer as they did, new ones are NULL; undone, versions are as before."""
+    expected, before = json.loads((place / "expected.json").read_text()), versions(place / "lake")
+    done = ask("migrate", "apply", "--by", "ann", "--json")
+    changed = {one["table"] for one in done}
+    after = versions(place / "lake")
+    assert {table: after[table] for table in changed} == {table: contract(table).version for table in changed}
+    for name, query in expected["queries"].items():
+        assert ask("sql", query, "--format", "json") == expected["answers"][name], name
+    for table in sorted(changed):
+        new = {column.name for column in contract(table).columns} - {
+            column.name for column in contract_at(table, before[table]).columns
+        }
+        (counted,) = ask(
+            "sql", f"SELECT {', '.join(f'count({one}) {one}' for one in new)} FROM {table}", "--format", "json"
+        )
+        assert counted == dict.fromkeys(new, 0)
+    for one in reversed(done):
+        ask("migrate", "undo", one["table"], "--by", "ann", "--json")
+    assert versions(place / "lake").items() >= before.items()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", [BEFORE_0005], indirect=True)
+def test_a_spool_of_before_is_taken_in(place, ask, capfd):
+    """What waits was written by the contracts of before: it is stored once, under those of today."""
+    lake, spool = str(place / "lake"), str(place / "spool")
+    for words in (["ingest", "--spool", spool], ["check"], ["rollup"], ["upkeep"], ["status", "--spool", spool]):
+        assert run([*words, "--lake", lake]) == 0, words
+    capfd.readouterr()
+    stored = ask("sql", "SELECT * FROM runs ORDER BY run", "--format", "json")
+    assert [(row["run"], row["cluster"], row["region"], row["deployment_environment"]) for row in stored] == [
+        *[("acct1", None, None, None), ("acct2", None, None, None)],
+        *[("stored", "c1", None, None), ("waits", "c1", None, None)],
+    ]
+    assert versions(place / "lake")["runs"] == contract("runs").version

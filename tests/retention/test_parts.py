@@ -50,9 +50,10 @@ def logs(count, severities, *, age, segment=0, run="r1", incarnation=7):
     )
 
 
-def bring_run(site, run, incarnation, *, age, team=None, labels=None):
+def bring_run(site, run, incarnation, *, age, team=None, labels=None, environment=None):
     """Ingest what rank 0 says of a run, and ten steps of it."""
     told = {"team": [team], "labels": [None if labels is None else json.dumps(labels)]}
+    told["deployment_environment"] = [environment]
     site.bring(any_rows("runs", 1, run=run, incarnation=incarnation, start=days_ago(age), **told), "runs")
     site.bring(step_rows(10, run=run, incarnation=incarnation, start=days_ago(age)))
 
@@ -201,10 +202,10 @@ def test_what_nothing_carries_out_is_refused(site, policies, action):
 def test_facts_of_runs(site):
     """Team, labels and environment of all attempts are a run's; a label is known by name, value, and both."""
     bring_run(site, "a", 7, age=1, team="vision", labels={"environment": "staging", "tier": "prod"})
-    bring_run(site, "a", 8, age=0, team="speech")
+    bring_run(site, "a", 8, age=0, team="speech", environment="production")
     found = all_run_facts(site.lake)["a"]
     assert found["team"] == {"vision", "speech"}
-    assert found["environment"] == {"staging"}
+    assert found["environment"] == {"staging", "production"}
     assert {"tier", "prod", "tier=prod"} <= found["tag"]
 
 
