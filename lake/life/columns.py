@@ -9,7 +9,6 @@ from ranklake.lake.delta.table_schema import as_read
 from ranklake.lake.delta.tables import latest
 from ranklake.lake.life.state import MetricLifeError
 from ranklake.lake.migrations.registry import chain
-from ranklake.lake.migrations.steps.convert import Convert
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Column, Contract
@@ -80,7 +79,7 @@ def _converted(contract: "Contract", logged: "Contract", found: "Column") -> tup
     packaged = load_contracts()[contract.table]
     for one in chain(contract.table, max(logged.version, 1), packaged.version):
         for step in one.steps:
-            if isinstance(step, Convert) and step.column == name:
-                factor, offset = factor * step.factor, offset * step.factor + step.offset
-            (name,) = step.names((name,))
+            lead = step.lead(name)
+            assert lead is not None, "a column that is there now was dropped on the way"
+            factor, offset, name = factor * lead.factor, offset * lead.factor + lead.offset, lead.name
     return factor, offset

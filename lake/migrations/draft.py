@@ -1,6 +1,7 @@
 """Drafts a migration from what two contracts of a table differ in."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +31,9 @@ FACTORS: Final = {
     ("MHz", "Hz"): 1_000_000,
 }
 """By old and new unit: what a value is multiplied by."""
+
+ANSWERS: Final = timedelta(days=365)
+"""How long queries may use a former name, from the day of the draft, unless whoever releases it says otherwise."""
 
 
 def draft(table: str, name: str, folder: Path | None = None) -> Path:
@@ -76,8 +80,9 @@ def _steps(old: Contract, new: Contract) -> Iterator[dict[str, Any]]:
 def _changes(old: Column, new: Column) -> Iterator[dict[str, Any]]:
     if old.type != new.type:
         yield {"retype": old.name, "to": new.type}
+    answers = {} if old.name == new.name else {"until": (datetime.now(UTC) + ANSWERS).date()}
     if old.unit != new.unit:
         factor = FACTORS.get((old.unit or "", new.unit or ""), 0)
-        yield {"convert": old.name, "to": new.name, "unit": new.unit, "factor": factor}
+        yield {"convert": old.name, "to": new.name, "unit": new.unit, "factor": factor, **answers}
     elif old.name != new.name:
-        yield {"rename": old.name, "to": new.name}
+        yield {"rename": old.name, "to": new.name, **answers}

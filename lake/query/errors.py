@@ -9,6 +9,9 @@ from ranklake.errors import RanklakeError, did_you_mean
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
 
+FENCE: Final = "__former_names_"
+"""How columns begin that set former names apart (`ranklake.lake.query.former`); nobody asks for them."""
+
 _NO_TABLE: Final = re.compile(r"table '(?:[^']*\.)?([^'.]+)' not found")
 _NO_FIELD: Final = re.compile(r"No field named ([^\n]+?)\.(?: Did you mean '([^']+)'\?)?(?:\n|$)")
 _VALID: Final = re.compile(r"Valid fields are ([^\n]+?)\.(?:\n|$)")
@@ -31,6 +34,15 @@ _VALUES: Final = re.compile(r"'[^']*'|\"[^\"]*\"|\S*/\S*|[-+]?\d[\d.e+-]*")
 def veiled(error: QueryError) -> QueryError:
     """Return an error of a running query without values and places: they may be of rows that the asker must not see."""
     return QueryError(_VALUES.sub("…", error.what), where="SQL", mend=error.mend)
+
+
+def missing_column(error: Exception) -> tuple[str, str] | None:
+    """Return qualifier (or "") and name of the column that DataFusion misses; None where it says something else."""
+    found = _NO_FIELD.search(str(error))
+    if found is None:
+        return None
+    qualifier, _, name = found[1].replace('"', "").rpartition(".")
+    return qualifier.rpartition(".")[2], name
 
 
 def explained(error: Exception, contracts: Mapping[str, "Contract"], opened: Iterable[str]) -> QueryError:
@@ -72,6 +84,7 @@ def _no_column(
 ) -> QueryError:
     wanted = name.replace('"', "").split(".")[-1]
     known = {field.replace('"', "").split(".")[-1] for field in valid[1].split(", ")} if valid else set()
+    known = {one for one in known if not one.startswith(FENCE)}
     if not known:
         known = {column for table in opened for column in contracts[table].names}
     return QueryError(f"unknown column {name!r}", where="SQL", mend=did_you_mean(wanted, known))

@@ -4,32 +4,33 @@ Only tables that the text of a query names are opened. A table of a contract tha
 columns and types, so that ``SELECT count(*) FROM gpu_samples`` gives 0 on a machine without a GPU.
 """
 
-import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import date, datetime
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.errors import did_you_mean
 from ranklake.lake.delta.integrity import refuse_damaged
 from ranklake.lake.delta.table_schema import as_read
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.query.as_of import AsOf
 from ranklake.lake.query.engine import DataFrame, SessionContext, SQLOptions, engine
 from ranklake.lake.query.errors import NotReadOnlyError, QueryError, explained, veiled
+from ranklake.lake.query.former import FormerOf, add_former, without_former
 from ranklake.lake.query.roles import Role, admit
 from ranklake.lake.query.scan import live_files, needed, register
+from ranklake.lake.query.sketch import Sketch, sketch
 from ranklake.lake.storage.store import Lake, LakeError
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
 
-__all__ = ["NotReadOnlyError", "QueryError", "engine", "plain", "query", "session", "sql"]
+__all__ = ["Answer", "NotReadOnlyError", "QueryError", "answer", "engine", "plain", "query", "session"]
 
 _WORD: Final = re.compile(r"[a-z_][a-z0-9_]*", re.IGNORECASE)
 _EXPLAINS: Final = re.compile(r"\s*explain\b", re.IGNORECASE)
@@ -82,7 +83,23 @@ def session(
     return ctx
 
 
-def query(
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a query gave.
+
+    Attributes
+    ----------
+    rows
+        Its rows.
+    sketch
+        Which columns and former names it used; nothing where it was asked without former names.
+    """
+
+    rows: pa.Table
+    sketch: Sketch
+
+
+def answer(  # noqa: PLR0913 - what may be said of a query
     lake: Lake,
     text: str,
     params: Mapping[str, Any] | None = None,
@@ -92,8 +109,9 @@ def query(
     role: Role | None = None,
     verify: bool = False,
     views: Mapping[str, str] | None = None,
-) -> pa.Table:
-    """Answer one SELECT (or EXPLAIN, DESCRIBE, SHOW TABLES).
+    former: FormerOf | None = None,
+) -> Answer:
+    """Answer one SELECT (or EXPLAIN, DESCRIBE, SHOW TABLES), and say what it used.
 
     Parameters
     ----------
@@ -112,6 +130,8 @@ def query(
         file that rotted gives wrong rows.
     views
         A SELECT by name, which the query may name like a table; what a role does not see, no view shows it.
+    former
+        Returns the former names of a table's columns, which the query may use; default there are none.
 
     Raises
     ------
@@ -135,15 +155,26 @@ def query(
     live = {name: live_files(handle) for name, handle in handles.items()}
     every = {**every, **{name: as_read(handle, every[name]) for name, handle in handles.items()}}
 
-    def planned(ctx: SessionContext) -> DataFrame:
-        _prepare(ctx, role, {name: every[name] for name in live}, views or {})
+    def asked(ctx: SessionContext) -> DataFrame:
+        for name, meant in (views or {}).items():
+            ctx.register_view(name, ctx.sql_with_options(meant, READ_ONLY))
         frame = ctx.sql_with_options(text, READ_ONLY, param_values=dict(params or {}))
         if role is not None and _explains(frame):
             raise QueryError("a plan shows more than a role may see", where="EXPLAIN", mend="ask without --role")
         return frame if limit is None else frame.limit(limit)
 
-    try:
-        kept, misread = needed(engine(), lake, every, live, partial(_physical, planned), words)
+    def planned(ctx: SessionContext) -> DataFrame:
+        add_former(ctx, drawn.beneath)
+        if role is not None:
+            admit(ctx, role, {name: every[name] for name in live})
+        add_former(ctx, drawn.asked)
+        return asked(ctx)
+
+    drawn = Sketch()
+    with _explaining(role, contracts, names):
+        if former is not None:
+            drawn = sketch(asked, {name: every[name] for name in live}, role, former, datetime.now(UTC).date())
+        kept, misread = needed(engine(), lake, every, live, partial(_physical, planned), words | drawn.words)
         ctx = engine(batch_rows=_BATCH_ROWS)
         for name, rows in kept.items():
             if verify:
@@ -151,7 +182,30 @@ def query(
             register(ctx, lake, every[name], rows, views=True, whole=name in misread)
         frame = planned(ctx)
         with _veiling(role, contracts, names):
-            found = plain(frame.to_arrow_table())
+            found = without_former(plain(frame.to_arrow_table()))
+    return Answer(_with_files(found, live, kept) if _EXPLAINS.match(text) else found, drawn)
+
+
+def query(
+    lake: Lake,
+    text: str,
+    params: Mapping[str, Any] | None = None,
+    limit: int | None = None,
+    *,
+    as_of: Moment = None,
+    role: Role | None = None,
+    verify: bool = False,
+    views: Mapping[str, str] | None = None,
+) -> pa.Table:
+    """Return the rows of a query, as `answer` does."""
+    return answer(lake, text, params, limit, as_of=as_of, role=role, verify=verify, views=views).rows
+
+
+@contextmanager
+def _explaining(role: Role | None, contracts: Mapping[str, "Contract"], names: Collection[str]) -> Iterator[None]:
+    """Turn what is raised into a `QueryError` of one line; to a role no error names a file."""
+    try:
+        yield
     except QueryError:
         raise
     except LakeError:
@@ -161,17 +215,6 @@ def query(
         raise QueryError("a data file cannot be read", where="SQL", mend="tell whoever keeps the lake") from None
     except Exception as error:  # DataFusion raises plain Exception and ValueError alike
         raise explained(error, contracts, names) from error
-    return _with_files(found, live, kept) if _EXPLAINS.match(text) else found
-
-
-def _prepare(
-    ctx: SessionContext, role: Role | None, contracts: "Mapping[str, Contract]", views: Mapping[str, str]
-) -> None:
-    """Put a role's views in place of a session's tables, and further views on top of what is there then."""
-    if role is not None:
-        admit(ctx, role, contracts)
-    for name, meant in views.items():
-        ctx.register_view(name, ctx.sql_with_options(meant, READ_ONLY))
 
 
 @contextmanager
@@ -227,48 +270,6 @@ def _with_files(plan: pa.Table, live: Mapping[str, pa.Table], kept: Mapping[str,
 
 def _bytes(files: pa.Table) -> int:
     return int(pc.sum(files["size_bytes"]).as_py() or 0)
-
-
-def sql(  # noqa: PLR0913 - those of `query`, and what to give
-    text: str,
-    lake: Lake | str | None = None,
-    *,
-    params: Mapping[str, Any] | None = None,
-    limit: int | None = None,
-    as_of: Moment = None,
-    role: Role | None = None,
-    verify: bool = False,
-    as_: str = "arrow",
-    storage: dict[str, str] | None = None,
-) -> Any:  # noqa: ANN401 - the caller names the library
-    """Answer one SELECT from Python, as `ranklake.lake.sql`.
-
-    Parameters
-    ----------
-    lake
-        An open lake or its URI; default ``RANKLAKE_LAKE``.
-    params, limit, as_of, role, verify
-        As for `query`.
-    as_
-        ``arrow`` (`pyarrow.Table`), ``pandas`` or ``polars`` (either must be installed).
-
-    Raises as `query`, and what `Lake.open` raises.
-    """
-    if as_ not in {"arrow", "pandas", "polars"}:
-        raise QueryError(f"unknown kind of table {as_!r}", mend=did_you_mean(as_, ("arrow", "pandas", "polars")))
-    if not isinstance(lake, Lake):
-        uri = lake or os.environ.get("RANKLAKE_LAKE", "")
-        if not uri:
-            raise QueryError("no lake configured", mend="pass lake=URI or set RANKLAKE_LAKE")
-        lake = Lake.open(uri, storage)
-    rows = query(lake, text, params, limit, as_of=as_of, role=role, verify=verify)
-    if as_ == "pandas":
-        return rows.to_pandas()
-    if as_ == "polars":
-        import polars as pl
-
-        return pl.from_arrow(rows)
-    return rows
 
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:

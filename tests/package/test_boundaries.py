@@ -88,6 +88,7 @@ LAKE = {  # what each folder of the lake imports, for types and in functions, to
     "pseudonyms": {"rollups"},
     "migrations": {"audit", "contracts", "delta", "governance", "plans", "query", "rollups", "storage"},
     "life": {"audit", "contracts", "delta", "migrations", "query", "storage"},
+    "ask": {"life", "migrations", "query", "storage"},
     "ingest": {"audit", "contracts", "delta", "maintenance", "migrations", "plans", "spool", "storage", "trust"},
     "replay": {
         *("contracts", "delta", "governance", "ingest", "plans", "query", "rollups", "spool", "storage", "trust")

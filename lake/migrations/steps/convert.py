@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import date
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,6 +11,7 @@ from ranklake.lake.contracts.model import FLOATS
 from ranklake.lake.migrations.steps.retype import narrow_to
 from ranklake.lake.migrations.steps.step import (
     ColumnStep,
+    Lead,
     MigrationError,
     Names,
     Shape,
@@ -23,12 +25,16 @@ from ranklake.lake.migrations.steps.step import (
 
 @dataclass(frozen=True, slots=True)
 class Convert(ColumnStep):
-    """Another unit: new value = old value times `factor` + `offset`, under the name `to`."""
+    """Another unit: new value = old value times `factor` + `offset`, under the name `to`.
+
+    Queries may use the earlier name, in the earlier unit, until a day.
+    """
 
     to: str
     unit: str
     factor: float
     offset: float = 0
+    until: date | None = None
 
     def shapes(self, before: Shapes, after: Mapping[str, Shape]) -> Shapes:
         """Give the column its new name and unit; whole numbers stay whole."""
@@ -36,6 +42,9 @@ class Convert(ColumnStep):
         found = self.there(before)
         if self.to != self.column and self.to in before:
             raise MigrationError(f"{self.text}: {self.to!r} is taken", mend="rename that one first, to a third name")
+        if self.until is not None and self.to == self.column:
+            mend = "give the column another name, or take until away"
+            raise MigrationError(f"{self.text}: one name cannot answer in two units", mend=mend)
         if found.type not in {*FLOATS, "int32", "int64"}:
             mend = "add a column in the new unit instead"
             raise MigrationError(f"{self.text}: a {found.type} cannot be converted", mend=mend)
@@ -49,6 +58,10 @@ class Convert(ColumnStep):
     def names(self, before: Names) -> Names:
         """Rename it there, too."""
         return swapped(before, self.column, self.to)
+
+    def lead(self, name: str) -> Lead | None:
+        """Return how its values are converted."""
+        return Lead(self.to, self.factor, self.offset, self.unit) if name == self.column else Lead(name)
 
     def names_before(self, after: Names) -> Names:
         """Give it its earlier name."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import date
 from typing import Any, Final
 
 from ranklake.errors import did_you_mean
@@ -40,10 +41,10 @@ class Kind:
 _NUMBER: Final = (int, float)
 KINDS: Final[Mapping[str, Kind]] = {
     "add": Kind(Add, str, {}, {"fill": bool}),
-    "rename": Kind(Rename, str, {"to": str}, {}),
+    "rename": Kind(Rename, str, {"to": str}, {"until": date}),
     "drop": Kind(Drop, str, {}, {}),
     "retype": Kind(Retype, str, {"to": str}, {}),
-    "convert": Kind(Convert, str, {"to": str, "unit": str, "factor": _NUMBER}, {"offset": _NUMBER}),
+    "convert": Kind(Convert, str, {"to": str, "unit": str, "factor": _NUMBER}, {"offset": _NUMBER, "until": date}),
     "split": Kind(Split, str, {"into": {str: str}}, {"back": str}),
     "merge": Kind(Merge, [str], {"into": str, "by": str}, {"back": {str: str}}),
     "resort": Kind(Resort, [str], {"was": [str]}, {}),

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import date
 
 import pyarrow as pa
 
@@ -19,9 +20,10 @@ from ranklake.lake.migrations.steps.step import (
 
 @dataclass(frozen=True, slots=True)
 class Rename(ColumnStep):
-    """Another name for the same values."""
+    """Another name for the same values; queries may use the earlier one until a day."""
 
     to: str
+    until: date | None = None
 
     def shapes(self, before: Shapes, after: Mapping[str, Shape]) -> Shapes:
         """Put the column under its new name, at the same place."""

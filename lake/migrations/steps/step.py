@@ -6,6 +6,7 @@ A step is a line of a migration's file, such as ``{rename: samples, to: examples
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -28,6 +29,26 @@ class Shape:
     name: str
     type: str
     unit: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """What a step makes of a column that stays.
+
+    Attributes
+    ----------
+    name
+        Its name after the step.
+    factor, offset
+        Its value then is the earlier one times `factor` + `offset`.
+    unit
+        Of its values, where it is another; empty otherwise.
+    """
+
+    name: str
+    factor: float = 1.0
+    offset: float = 0.0
+    unit: str = ""
 
 
 Shapes = dict[str, Shape]
@@ -79,6 +100,19 @@ class Step(ABC):
     @abstractmethod
     def touched(self) -> frozenset[str]:
         """Names, before the step, of columns whose name or values it changes."""
+
+    @property
+    def until(self) -> date | None:
+        """Last day on which queries may use a name that it takes away; None where nobody said one."""
+        return None
+
+    def lead(self, name: str) -> Lead | None:
+        """Return what becomes of a column; None where it is gone afterwards."""
+        try:
+            (after,) = self.names((name,))
+        except MigrationError:
+            return None
+        return Lead(after)
 
     @property
     def breaks_readers(self) -> bool:

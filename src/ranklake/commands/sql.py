@@ -16,11 +16,11 @@ from ranklake.commands.context import with_context
 from ranklake.commands.options import lake_option
 from ranklake.context import Context
 from ranklake.errors import RanklakeError, did_you_mean
-from ranklake.lake.life.series import views
+from ranklake.lake.ask.ask import ask, used
 from ranklake.lake.query.roles import Role, RoleError, load_role
-from ranklake.lake.query.sql import query
 from ranklake.lake.storage.store import Lake
 from ranklake.views.result_set import as_csv, as_json, as_parquet, as_table
+from ranklake.views.tell import tell
 
 _FORMATS: Final[Mapping[str, Callable[[pa.Table], str]]] = MappingProxyType(
     {"table": as_table, "csv": as_csv, "json": as_json}
@@ -111,7 +111,10 @@ def sql(  # noqa: PLR0913 - one parameter an option
     values = dict(_param(item) for item in params)
     lake = context.open_lake()
     seen_by = None if role is None else _role(context, lake, role)
-    rows = query(lake, text, values, limit, as_of=as_of, role=seen_by, verify=verify, views=views(lake, text))
+    found = ask(lake, text, values, limit, as_of=as_of, role=seen_by, verify=verify)
+    rows = found.rows
+    for one in used(found):
+        tell(one.said, err=True)
     if output is None:
         click.echo(_FORMATS[kind](rows), color=True)  # else click takes what looks like colours out of values
         return

@@ -1,0 +1,74 @@
+"""Answers what people ask in SQL: by today's names and, until their day, by former ones; of series, too."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ranklake.lake.life.series import views
+from ranklake.lake.migrations.former import former_names
+from ranklake.lake.query.sql import Answer, Moment, answer
+
+if TYPE_CHECKING:
+    from ranklake.lake.query.former import Former
+    from ranklake.lake.query.roles import Role
+    from ranklake.lake.storage.store import Lake
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """A former name that a query used.
+
+    Attributes
+    ----------
+    table
+        Whose column.
+    former
+        The name, and what it stands for.
+    by_role
+        Whether the conditions of the role use it, and not the query.
+    """
+
+    table: str
+    former: "Former"
+    by_role: bool
+
+    @property
+    def said(self) -> str:
+        """What to tell whoever asked, in a line."""
+        until = "for now" if self.former.until is None else f"until {self.former.until}"
+        who = "the role's condition names" if self.by_role else "the query names"
+        return f"{who} {self.table}.{self.former.name}, which answers {until}: {self.former.said}"
+
+
+def ask(
+    lake: "Lake",
+    text: str,
+    params: Mapping[str, Any] | None = None,
+    limit: int | None = None,
+    *,
+    as_of: Moment = None,
+    role: "Role | None" = None,
+    verify: bool = False,
+) -> Answer:
+    """Answer one SELECT, as `ranklake.lake.query.sql.answer` does, with former names and the view ``series``.
+
+    Raises as it does, and `ranklake.lake.life.state.MetricLifeError` for a series of no metric.
+    """
+    return answer(
+        lake,
+        text,
+        params,
+        limit,
+        as_of=as_of,
+        role=role,
+        verify=verify,
+        views=views(lake, text),
+        former=former_names,
+    )
+
+
+def used(found: Answer) -> Iterator[Used]:
+    """Yield the former names that a query used, each once."""
+    for chosen, by_role in ((found.sketch.asked, False), (found.sketch.beneath, True)):
+        for table, names in sorted(chosen.items()):
+            yield from (Used(table, names[name], by_role) for name in sorted(names))

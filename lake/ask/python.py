@@ -1,0 +1,61 @@
+"""SQL from Python: `ranklake.lake.sql`."""
+
+import os
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from ranklake.errors import did_you_mean
+from ranklake.lake.ask.ask import ask, used
+from ranklake.lake.query.errors import QueryError
+from ranklake.lake.storage.store import Lake
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ranklake.lake.query.roles import Role
+    from ranklake.lake.query.sql import Moment
+
+
+def sql(  # noqa: PLR0913 - those of `ask`, and what to give
+    text: str,
+    lake: Lake | str | None = None,
+    *,
+    params: "Mapping[str, Any] | None" = None,
+    limit: int | None = None,
+    as_of: "Moment" = None,
+    role: "Role | None" = None,
+    verify: bool = False,
+    as_: str = "arrow",
+    storage: dict[str, str] | None = None,
+) -> Any:  # noqa: ANN401 - the caller names the library
+    """Answer one SELECT from Python, as `ranklake.lake.sql`.
+
+    Parameters
+    ----------
+    lake
+        An open lake or its URI; default ``RANKLAKE_LAKE``.
+    params, limit, as_of, role, verify
+        As for `ranklake.lake.query.sql.answer`.
+    as_
+        ``arrow`` (`pyarrow.Table`), ``pandas`` or ``polars`` (either must be installed).
+
+    Warns (`FutureWarning`) once of each former name that the query uses. Raises as `ask`, and what `Lake.open` raises.
+    """
+    if as_ not in {"arrow", "pandas", "polars"}:
+        raise QueryError(f"unknown kind of table {as_!r}", mend=did_you_mean(as_, ("arrow", "pandas", "polars")))
+    if not isinstance(lake, Lake):
+        uri = lake or os.environ.get("RANKLAKE_LAKE", "")
+        if not uri:
+            raise QueryError("no lake configured", mend="pass lake=URI or set RANKLAKE_LAKE")
+        lake = Lake.open(uri, storage)
+    found = ask(lake, text, params, limit, as_of=as_of, role=role, verify=verify)
+    for one in used(found):
+        warnings.warn(one.said, FutureWarning, stacklevel=2)
+    rows = found.rows
+    if as_ == "pandas":
+        return rows.to_pandas()
+    if as_ == "polars":
+        import polars as pl
+
+        return pl.from_arrow(rows)
+    return rows

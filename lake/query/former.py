@@ -1,0 +1,184 @@
+"""Former names of columns: a query may use the name that a column had before a migration, until a date.
+
+A column under a former name is added to a table only where a query asks for it and would fail without. It stands
+between two fences, columns that nobody asks for, so that what a wildcard takes along can be told and left out again.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import pyarrow as pa
+
+from ranklake.lake.query.engine import Expr, SessionContext, col, lit
+from ranklake.lake.query.errors import FENCE, QueryError, missing_column
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
+
+_BEGIN: Final = f"{FENCE}begin_"
+_END: Final = f"{FENCE}end_"
+_Planned = TypeVar("_Planned")
+
+
+@dataclass(frozen=True, slots=True)
+class Former:
+    """A name that a column had.
+
+    Attributes
+    ----------
+    name
+        The former name.
+    now
+        What the column is called now; empty where a migration dropped it.
+    migration
+        Label of the migration that took the name away.
+    until
+        Last day on which it answers; None where nobody said one.
+    factor, offset
+        The column's value now is the former one times `factor` + `offset`.
+    unit
+        Of the values now, where it is another; empty otherwise.
+    """
+
+    name: str
+    now: str
+    migration: str
+    until: date | None = None
+    factor: float = 1.0
+    offset: float = 0.0
+    unit: str = ""
+
+    @property
+    def is_converted(self) -> bool:
+        """Whether the values were in another unit."""
+        return (self.factor, self.offset) != (1.0, 0.0)
+
+    def answers(self, today: date) -> bool:
+        """Say whether a query may still use it."""
+        return bool(self.now) and (self.until is None or today <= self.until)
+
+    @property
+    def said(self) -> str:
+        """What became of the name, in a clause."""
+        if not self.now:
+            return f"{self.name} was dropped by migration {self.migration}"
+        found = f"{self.name} is called {self.now} since migration {self.migration}"
+        if not self.is_converted:
+            return found
+        by = f"{self.name} times {self.factor:g}" + (f" + {self.offset:g}" if self.offset else "")
+        return f"{found}, in {self.unit} ({by})"
+
+
+FormerOf = Callable[["Contract"], Mapping[str, Former]]
+"""Returns the names that columns of a table had, by name; those that it has now are not among them."""
+
+Chosen = Mapping[str, Mapping[str, Former]]
+"""Former names that a query uses, by table."""
+
+
+def nothing_former(contract: "Contract") -> Mapping[str, Former]:
+    """Return no former names, of any table."""
+    del contract
+    return {}
+
+
+def grown(
+    plan: Callable[[Chosen], _Planned],
+    former: Callable[[str], Mapping[str, Former]],
+    tables: Mapping[str, Any],
+    today: date,
+) -> tuple[_Planned, Chosen]:
+    """Plan a query with as few former names as it needs; return the plan and these names.
+
+    DataFusion says which column it misses; if that is a former name, it is added, and the query planned again. So a
+    former name changes nothing of a query that can be answered without it.
+
+    Parameters
+    ----------
+    plan
+        Plans with some former names; raises what DataFusion does.
+    former
+        Returns the former names of a table, as far as the asker sees what they stand for.
+    tables
+        Tables that the query may name.
+
+    Raises `QueryError` for a name that answers no more, and whatever else `plan` raises.
+    """
+    chosen: dict[str, dict[str, Former]] = {}
+    while True:
+        try:
+            return plan(chosen), chosen
+        except QueryError:
+            raise
+        except Exception as error:
+            found = missing_column(error)
+            if found is None:
+                raise
+            more = _more(*found, former, tables)
+            fresh = {table: one for table, one in more.items() if one.name not in chosen.get(table, {})}
+            if not fresh:
+                raise
+            over = [(table, one) for table, one in fresh.items() if not one.answers(today)]
+            if over:
+                raise _over(*over[0], today) from error
+            for table, one in fresh.items():
+                chosen.setdefault(table, {})[one.name] = one
+
+
+def _more(
+    qualifier: str, name: str, former: Callable[[str], Mapping[str, Former]], tables: Mapping[str, Any]
+) -> dict[str, Former]:
+    """Return the column that a former name stands for, by table: of the table that qualifies it, if one does."""
+    asked = [qualifier] if qualifier in tables else list(tables)
+    return {table: known[name] for table in asked if name in (known := former(table))}
+
+
+def _over(table: str, one: Former, today: date) -> QueryError:
+    mend = f"write {one.now}" if one.now else "ask for an earlier time, if it is kept: --as-of TIME"
+    if one.is_converted:
+        mend = f"write {one.now} in {one.unit}"
+    ended = f"; the old name answered until {one.until}" if one.until is not None and today > one.until else ""
+    return QueryError(f"unknown column {one.name!r} of {table}: {one.said}{ended}", where="SQL", mend=mend)
+
+
+def add_former(ctx: SessionContext, chosen: Chosen) -> None:
+    """Put views with former names in place of a session's tables, or of a role's views of them.
+
+    A former name stands for a column of what is there: what a role does not see, it does not see under another name.
+    Tables that are not there are passed over.
+    """
+    for table, names in chosen.items():
+        if not names or not ctx.table_exist(table):
+            continue
+        frame = ctx.table(table)
+        types = {field.name: field.type for field in frame.schema()}
+        olds = [_was(one, types[one.now]).alias(one.name) for one in names.values() if one.now in types]
+        fences = [lit(value=True).alias(f"{end}{table}") for end in (_BEGIN, _END)]
+        ctx.deregister_table(table)
+        ctx.register_view(table, frame.select(*(col(f'"{name}"') for name in types), fences[0], *olds, fences[1]))
+
+
+def _was(one: Former, type_: pa.DataType) -> Expr:
+    """Return a column's value as it was under a former name: of its type, but whole numbers may become fractions."""
+    now = col(f'"{one.now}"')
+    if not one.is_converted:
+        return now
+    if pa.types.is_integer(type_) and not one.offset and abs(one.factor) > 1:  # exact beyond 2**53
+        whole, by = now.cast(pa.int64()), lit(int(one.factor))
+        return (whole / by).cast(pa.float64()) + (whole % by).cast(pa.float64()) / lit(float(one.factor))
+    wide = now.cast(pa.float64())
+    was = (wide - lit(float(one.offset)) if one.offset else wide) / lit(float(one.factor))
+    return was.cast(type_) if pa.types.is_floating(type_) else was
+
+
+def without_former(rows: pa.Table) -> pa.Table:
+    """Return rows without what a wildcard took along: fences, and the former names between them."""
+    kept, inside = [], False
+    for place, name in enumerate(rows.column_names):
+        if name.startswith(FENCE):
+            inside = name.startswith(_BEGIN)
+        elif not inside:
+            kept.append(place)
+    return rows if len(kept) == rows.num_columns else rows.select(kept)
