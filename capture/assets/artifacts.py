@@ -2,31 +2,28 @@
 
 import hashlib
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from ranklake.capture.assets.artifact_row import KINDS, NOT_READ_BACK, Columns, artifact_row, attributes_text
 from ranklake.capture.assets.checkpoints import AtomicWrite
-from ranklake.capture.assets.file_entries import identity_of
+from ranklake.capture.assets.file_entries import identity_of, state_of
 from ranklake.capture.assets.hashing import Hashing
+from ranklake.capture.assets.loads import Loads
 from ranklake.capture.assets.location import Place, last_part, short_text, shown_place
 from ranklake.capture.common.monotonic import now
-from ranklake.capture.common.values import integer, json_text, number, plain, redacted
+from ranklake.capture.common.values import number
 from ranklake.capture.lanes.sink import Sink
 from ranklake.capture.series.series import checked
 from ranklake.capture.steps.events import Events
 from ranklake.capture.steps.progress import Progress
 from ranklake.errors import RanklakeError
-from ranklake.redaction.redact import redact, redact_uri
-
-Columns = dict[str, Any]
+from ranklake.redaction.redact import redact_uri
 
 WRITTEN_AGAIN: Final = "it was written again, or removed, before it was hashed"
-NOT_READ_BACK: Final = "it is in a store, and is not read back unasked"
-_KINDS: Final = frozenset({"checkpoint", "model", "profile", "dump", "plot", "dataset", "log", "other"})
 
 
 class Artifacts:
@@ -35,6 +32,7 @@ class Artifacts:
     def __init__(self, sink: Sink, events: Events, progress: Progress, hashing: Hashing) -> None:
         self._sink, self._events, self._progress, self._hashing = sink, events, progress, hashing
         self._tagged: dict[tuple[str, str], str] = {}
+        self.loads = Loads(sink, hashing)
 
     def add(  # noqa: PLR0913 - columns of a table
         self,
@@ -79,18 +77,24 @@ class Artifacts:
                 "a checkpoint is renamed, which object stores cannot do", where=redact_uri(target), mend=mend
             )
         writing = AtomicWrite(Path(target).absolute())
+        told: Mapping[str, Any] = {"step": step, "name": name or writing.target.name, "attributes": attributes}
         try:
             yield writing.temporary
-        except BaseException:
+        except BaseException as error:
             writing.abandon()
+            self.loads.failed("save_failed", writing.target, error, spent_ns=writing.spent_ns(), **told)
             raise
         if writing.is_empty():  # by one of many ranks, say: to raise would end the training of those that wrote none
             self._sink.gaps.warn(
                 "checkpoint", f"nothing was written to {shown_place(writing.temporary)}: no checkpoint"
             )
             return
-        writing.commit()
-        spent_ns = time.monotonic_ns() - writing.began_ns
+        try:
+            writing.commit()
+        except BaseException as error:
+            self.loads.failed("save_failed", writing.target, error, spent_ns=writing.spent_ns(), **told)
+            raise
+        spent_ns = writing.spent_ns()
         with self._sink.recording("artifacts"):
             shown = name or writing.target.name
             columns = self._columns(shown, writing.target, "checkpoint", step, inputs, attributes)
@@ -107,7 +111,7 @@ class Artifacts:
         """Give an artifact a tag; see `ranklake.capture.Run.tag`."""
         with self._sink.recording("artifacts"):
             name, tag = checked(name), checked(tag)
-            kind = kind if kind in _KINDS else "other"
+            kind = kind if kind in KINDS else "other"
             held = self._tagged
             before = held.get((kind, tag))
             if before is not None and before != name:
@@ -137,7 +141,7 @@ class Artifacts:
             columns = self._columns(last_part(uri), place, "checkpoint", step, (), {})
             columns["duration_ns"] = None if duration_s is None else round(duration_s * 1e9)
             if "://" in uri:
-                columns["attributes"] = json_text({"unavailable": {"sha256": NOT_READ_BACK}})
+                columns["attributes"] = attributes_text({}, {"sha256": NOT_READ_BACK})
                 self._sink.record("artifacts", columns, at_ns)
             else:
                 self._hash(columns, place, at_ns=at_ns)
@@ -158,15 +162,8 @@ class Artifacts:
     def _columns(
         self, name: str, place: Place, kind: str, step: object, inputs: Sequence[str], attributes: Mapping[str, object]
     ) -> Columns:
-        return {
-            "name": checked(name),
-            "kind": kind if kind in _KINDS else "other",
-            "action": "created",
-            "uri": shown_place(place),
-            "step": self._progress.latest_step() if step is None else integer(step),
-            "inputs": json_text([redacted(one, 80) for one in inputs] or None),
-            "attributes": redact(plain(dict(attributes))),
-        }
+        at = self._progress.latest_step() if step is None else step
+        return artifact_row("created", name, place, kind=kind, step=at, inputs=inputs, attributes=attributes)
 
     def _hash(
         self,
@@ -192,6 +189,7 @@ class Artifacts:
     ) -> None:
         with self._sink.recording("artifacts"):
             why: dict[str, str] = {}
+            files = state_of(place) if columns["kind"] == "checkpoint" else ""
             made = self._hashing.merkle_digest(place, options, stopped, why, "sha256")
             if state is not None and made.root_sha256 and _state(place) != state:
                 why["sha256"] = WRITTEN_AGAIN
@@ -199,7 +197,9 @@ class Artifacts:
                 why["sha256"] = f"{made.unreadable_count} files cannot be read: {next(iter(made.unreadable.values()))}"
             elif made.root_sha256:
                 columns |= {"sha256": made.sha256, "bytes": made.size_bytes, "file_count": made.file_count}
-            columns["attributes"] = json_text(columns["attributes"] | ({"unavailable": why} if why else {}))
+            if files and "sha256" in columns and files == state_of(place):
+                self._hashing.keep_checkpoint(columns["uri"], columns["sha256"], files)
+            columns["attributes"] = attributes_text(columns["attributes"], why)
             self._sink.record("artifacts", columns, moment)
 
 

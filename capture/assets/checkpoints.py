@@ -62,6 +62,10 @@ class AtomicWrite:
             raise
         sync_folder(self.target.parent)
 
+    def spent_ns(self) -> int:
+        """Return how long it has taken so far."""
+        return time.monotonic_ns() - self.began_ns
+
     def is_empty(self) -> bool:
         """Say whether nothing was written."""
         return not os.path.lexists(self.temporary)

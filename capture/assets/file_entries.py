@@ -1,5 +1,6 @@
 """File entries: the files below a local or remote path, in walk order, each with a function that hashes it."""
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -152,3 +153,22 @@ def _hash_remote(files: Any, path: str) -> Hashed:  # noqa: ANN401 - a file syst
             digest.update(chunk)
             size += len(chunk)
     return Hashed(digest.digest(), size)
+
+
+def state_of(place: str | os.PathLike[str]) -> str:
+    """Return what changes when any file at or below a place is written again, comes or goes; empty if none is there.
+
+    Files are not read, only looked at.
+    """
+    told = hashlib.sha256()
+    try:
+        told.update(repr(identity_of(os.stat(place))).encode())  # noqa: PTH116 - a place may be a text
+    except (OSError, ValueError):
+        return ""
+    for folder, names, files in os.walk(place):
+        names.sort()
+        for name in sorted(files):
+            path = os.path.join(folder, name)  # noqa: PTH118 - as os.walk has it
+            with contextlib.suppress(OSError):
+                told.update(repr((path, identity_of(os.stat(path)))).encode("utf-8", "surrogateescape"))  # noqa: PTH116
+    return told.hexdigest()

@@ -6,7 +6,6 @@ accelerator.init_trackers("project", config=config)
 """
 
 import functools
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from accelerate.tracking import GeneralTracker
 from ranklake.capture.frameworks import torch as torch_hooks
 from ranklake.capture.frameworks.follower import FOLLOWED, Follower, follow
 from ranklake.capture.frameworks.patches import PATCHES
+from ranklake.capture.frameworks.transfers import loading, saving
 
 if TYPE_CHECKING:
     from ranklake.capture.training.run import Run
@@ -82,6 +82,7 @@ def _begin(follower: Follower) -> None:
     follower.run.collectives()
     torch_hooks.install()
     PATCHES.put(Accelerator, "save_state", _timed)
+    PATCHES.put(Accelerator, "load_state", _timed_load)
 
 
 def _timed(original: Any) -> Any:
@@ -90,15 +91,30 @@ def _timed(original: Any) -> Any:
         follower = FOLLOWED[0] if FOLLOWED else None
         if follower is None or not follower.is_on:
             return original(self, *args, **kwargs)
-        start = time.monotonic()
-        with follower.run.phase("checkpoint"):
-            saved = original(self, *args, **kwargs)
-        with follower.safely():
-            if self.is_main_process:
-                follower.checkpoint(saved, max(follower.latest, 0), time.monotonic() - start)
+        place = args[0] if args else kwargs.get("output_dir") or _automatic(self)
+        with saving(follower, place, max(follower.latest, 0), is_main=self.is_main_process) as moved:
+            moved.place = saved = original(self, *args, **kwargs)
         return saved
 
     return save_state
+
+
+def _timed_load(original: Any) -> Any:
+    @functools.wraps(original)
+    def load_state(self: Any, *args: Any, **kwargs: Any) -> Any:
+        follower = FOLLOWED[0] if FOLLOWED else None
+        if follower is None or not follower.is_on:
+            return original(self, *args, **kwargs)
+        place = args[0] if args else kwargs.get("input_dir") or _automatic(self)
+        with loading(follower, place, is_main=self.is_main_process):
+            return original(self, *args, **kwargs)
+
+    return load_state
+
+
+def _automatic(accelerator: Any) -> str:
+    """Return the folder that Accelerate names checkpoints in, where it does so."""
+    return f"{accelerator.project_dir}/checkpoints"
 
 
 def _on_each_rank(original: Any) -> Any:

@@ -6,8 +6,8 @@ run = record(engine)
 """
 
 import functools
-import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deepspeed.runtime.engine import DeepSpeedEngine
@@ -15,6 +15,7 @@ from deepspeed.runtime.engine import DeepSpeedEngine
 from ranklake.capture.frameworks import torch as torch_hooks
 from ranklake.capture.frameworks.follower import FOLLOWED, Follower, follow
 from ranklake.capture.frameworks.patches import PATCHES
+from ranklake.capture.frameworks.transfers import loading, saving
 
 if TYPE_CHECKING:
     from ranklake.capture.training.run import Run
@@ -109,19 +110,30 @@ def _save(original: Callable[..., Any], engine: Any, save_dir: Any, *args: Any, 
     follower = _mine(engine)
     if follower is None:
         return original(engine, save_dir, *args, **kwargs)
-    start = time.monotonic()
-    with follower.run.phase("checkpoint"):
-        saved = original(engine, save_dir, *args, **kwargs)
-    with follower.safely():
-        if engine.global_rank == 0:
-            tag = args[0] if args else kwargs.get("tag") or f"global_step{engine.global_steps}"
-            follower.checkpoint(f"{save_dir}/{tag}", int(engine.global_steps), time.monotonic() - start)
-    return saved
+    tag = args[0] if args else kwargs.get("tag") or f"global_step{engine.global_steps}"
+    with saving(follower, f"{save_dir}/{tag}", int(engine.global_steps), is_main=engine.global_rank == 0):
+        return original(engine, save_dir, *args, **kwargs)
+
+
+def _load(original: Callable[..., Any], engine: Any, load_dir: Any, *args: Any, **kwargs: Any) -> Any:
+    follower = _mine(engine)
+    if follower is None:
+        return original(engine, load_dir, *args, **kwargs)
+    tag = args[0] if args else kwargs.get("tag")
+    with loading(follower, f"{load_dir}/{tag}" if tag else load_dir, is_main=engine.global_rank == 0) as moved:
+        done = original(engine, load_dir, *args, **kwargs)
+        with follower.safely():
+            if done[0] is None:
+                moved.lacks = "DeepSpeed found no checkpoint there"
+            else:
+                moved.place, moved.step = Path(done[0]).parent, int(engine.global_steps)
+    return done
 
 
 def attach() -> None:
     """Follow every engine that trains from now on."""
     wrappers = {"__init__": _init, "backward": _backward, "step": _step, "save_checkpoint": _save}
+    wrappers["load_checkpoint"] = _load
     for name, wrapper in wrappers.items():
         PATCHES.put(DeepSpeedEngine, name, functools.partial(_through, wrapper))
 

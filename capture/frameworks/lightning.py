@@ -7,7 +7,6 @@ trainer = lightning.Trainer(callbacks=[RanklakeCallback()])
 import functools
 import os
 import sys
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ else:
 from ranklake.capture.frameworks import torch as torch_hooks
 from ranklake.capture.frameworks.follower import follow
 from ranklake.capture.frameworks.patches import PATCHES
+from ranklake.capture.frameworks.transfers import loading, saving
 
 if TYPE_CHECKING:
     from ranklake.capture.training.run import Run
@@ -49,6 +49,13 @@ class RanklakeCallback(pl.Callback):  # type: ignore[misc]  # typed as Any where
         self._leads = False
         self._follower = follow(run, **settings)
 
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Look at what the trainer goes on from, which it loads before the fit starts."""
+        if stage == "fit":
+            self._follower = follow(self._run, **self._settings)
+            with self._follower.safely():
+                _watch_checkpoints(trainer)
+
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin to lead."""
         self._follower = follow(self._run, **self._settings)
@@ -56,7 +63,7 @@ class RanklakeCallback(pl.Callback):  # type: ignore[misc]  # typed as Any where
             self._leads = self._follower.lead(self, _config(trainer, pl_module))
             torch_hooks.install()
             self._follower.run.collectives(trainer.model)
-            _watch_checkpoints()
+            _watch_checkpoints(trainer)
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """Begin a step unless this batch is another part of it."""
@@ -148,9 +155,10 @@ def _config(trainer: Any, module: Any) -> dict[str, Any]:
     return {**facts, **dict(getattr(module, "hparams", {}))}
 
 
-def _watch_checkpoints() -> None:
-    """Time `Trainer.save_checkpoint`, which all of Lightning's checkpoints go through."""
+def _watch_checkpoints(trainer: Any) -> None:
+    """Time what all of Lightning's checkpoints go through."""
     PATCHES.put(pl.Trainer, "save_checkpoint", _timed)
+    PATCHES.put(type(trainer._checkpoint_connector), "resume_start", _timed_load)  # noqa: SLF001 - there is no hook
 
 
 def _timed(original: Any) -> Any:
@@ -160,15 +168,26 @@ def _timed(original: Any) -> Any:
         follower = mine[0]._follower if mine else None  # noqa: SLF001 - this module's own
         if follower is None or not follower.is_on:
             return original(self, filepath, *args, **kwargs)
-        start = time.monotonic()
-        with follower.run.phase("checkpoint"):
-            saved = original(self, filepath, *args, **kwargs)
-        with follower.safely():
-            if self.is_global_zero:
-                follower.checkpoint(filepath, int(self.global_step), time.monotonic() - start)
-        return saved
+        with saving(follower, filepath, int(self.global_step), is_main=self.is_global_zero):
+            return original(self, filepath, *args, **kwargs)
 
     return save_checkpoint
+
+
+def _timed_load(original: Any) -> Any:
+    @functools.wraps(original)
+    def resume_start(self: Any, checkpoint_path: Any = None, *args: Any, **kwargs: Any) -> Any:
+        mine = [one for one in self.trainer.callbacks if isinstance(one, RanklakeCallback)]
+        if not checkpoint_path or not mine or self.trainer.state.fn != "fit":
+            return original(self, checkpoint_path, *args, **kwargs)
+        follower = mine[0]._follower  # noqa: SLF001 - this module's own
+        with loading(follower, checkpoint_path, is_main=self.trainer.is_global_zero) as moved:
+            done = original(self, checkpoint_path, *args, **kwargs)
+            with follower.safely():
+                moved.step = (self._loaded_checkpoint or {}).get("global_step")
+        return done
+
+    return resume_start
 
 
 def attach() -> None:

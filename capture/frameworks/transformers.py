@@ -4,6 +4,7 @@ from ranklake.capture.frameworks.transformers import RanklakeCallback
 trainer = transformers.Trainer(..., callbacks=[RanklakeCallback()])
 """
 
+import functools
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,9 +14,10 @@ from transformers import trainer as trainer_module
 from ranklake.capture.frameworks import torch as torch_hooks
 from ranklake.capture.frameworks.follower import follow
 from ranklake.capture.frameworks.patches import PATCHES
+from ranklake.capture.frameworks.transfers import Transfer, failed, loading, step_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from ranklake.capture.training.run import Run
 
@@ -45,6 +47,29 @@ class RanklakeCallback(TrainerCallback):  # type: ignore[misc]  # typed as Any w
         self._saving: float | None = None
         self._tokens = 0
         self._follower = follow(run, **settings)
+        self._watch_checkpoints()
+
+    def load(self, trainer: Any, place: str, do: "Callable[[], Any]") -> Any:
+        """Have the Trainer load what it goes on from, and record it; the run begins with that."""
+        follower = follow(self._run, **self._settings)
+        with loading(follower, place, step_of(place), is_main=trainer.is_world_process_zero()):
+            return do()
+
+    def save(self, trainer: Any, do: "Callable[[], Any]") -> Any:
+        """Have the Trainer save, and record it where it fails; what it saved, `on_save` records."""
+        began = time.monotonic()
+        try:
+            return do()
+        except BaseException as error:
+            step = int(trainer.state.global_step)
+            place = f"{trainer.args.output_dir}/checkpoint-{step}"
+            failed(self._follower, "save_failed", Transfer(place, step), error, time.monotonic() - began)
+            raise
+
+    def _watch_checkpoints(self) -> None:
+        with self._follower.safely():
+            PATCHES.put(trainer_module.Trainer, "_load_from_checkpoint", _timed_load)
+            PATCHES.put(trainer_module.Trainer, "_save_checkpoint", _timed_save)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Begin to lead."""
@@ -54,6 +79,7 @@ class RanklakeCallback(TrainerCallback):  # type: ignore[misc]  # typed as Any w
             self._follower.adds_losses = self._leads  # the Trainer divides each by the number of those it accumulates
             self._tokens = int(state.num_input_tokens_seen or 0)
             torch_hooks.install()
+        self._watch_checkpoints()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Begin a step."""
@@ -138,6 +164,26 @@ def _named(metrics: "Mapping[str, Any]") -> dict[str, Any]:
 def _config(args: Any, model: Any) -> dict[str, Any]:
     config = dict(args.to_sanitized_dict())
     return {**config, "model": type(model).__name__} if model is not None else config
+
+
+def _timed_load(original: Any) -> Any:
+    @functools.wraps(original)
+    def load(self: Any, resume_from_checkpoint: Any, *args: Any, **kwargs: Any) -> Any:
+        mine = [one for one in self.callback_handler.callbacks if isinstance(one, RanklakeCallback)]
+        do = functools.partial(original, self, resume_from_checkpoint, *args, **kwargs)
+        return mine[0].load(self, resume_from_checkpoint, do) if mine else do()
+
+    return load
+
+
+def _timed_save(original: Any) -> Any:
+    @functools.wraps(original)
+    def save(self: Any, *args: Any, **kwargs: Any) -> Any:
+        mine = [one for one in self.callback_handler.callbacks if isinstance(one, RanklakeCallback)]
+        do = functools.partial(original, self, *args, **kwargs)
+        return mine[0].save(self, do) if mine else do()
+
+    return save
 
 
 def attach() -> None:

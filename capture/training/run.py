@@ -502,8 +502,9 @@ class Run:
                 torch.save(model.state_dict(), place)
 
         The place does not exist yet: make a file or a folder of it; the folder above it does. If the block raises, what
-        it wrote is removed and `path` is unchanged. The same happens, with a warning, if the block wrote nothing. The
-        digest is computed in the background. This works in a run that records nothing, too.
+        it wrote is removed and `path` is unchanged; a row with the action ``save_failed`` says why. If the block wrote
+        nothing, a warning says so, and `path` is unchanged, too. The digest is computed in the background. This works
+        in a run that records nothing, too.
 
         Raises
         ------
@@ -522,6 +523,37 @@ class Run:
             inputs=inputs,
             **attributes,
         )
+
+    def loading(
+        self,
+        place: Place,
+        *,
+        step: int | None = None,
+        sha256: str | None = None,
+        name: str | None = None,
+        **attributes: object,
+    ) -> AbstractContextManager[Place]:
+        """Time the loading of a checkpoint, and record whether it was what was saved; a row of ``artifacts``.
+
+            with run.loading("out/step-100.pt", step=100) as place:
+                state = torch.load(place)
+
+        The row's action is ``loaded``, or ``load_failed`` if the block raises: then the exception goes on. Afterwards
+        the files are read once more in the background. ``verified`` is true if their digest is the expected one, false
+        if it is another, NULL if there is none to compare with, or it is a URI; ``attributes`` has the reason. This
+        works in a run that records nothing, too.
+
+        Parameters
+        ----------
+        place
+            A file, a folder or a URI; given back as it is.
+        step
+            The step that it holds the state of.
+        sha256
+            The expected digest, as ``artifacts.sha256`` has it; by default what was recorded when a rank of this node
+            wrote it.
+        """
+        return self.rows.artifacts.loads.loading(place, step=step, sha256=sha256, name=name, **attributes)
 
     def tag(
         self, name: str, tag: str, *, value: float | None = None, metric: str | None = None, kind: str = "checkpoint"

@@ -9,14 +9,18 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from ranklake import capture
 from ranklake.allowed import NotAllowedError, allowed
+from ranklake.capture.assets import file_entries, loads
+from ranklake.capture.assets.artifact_row import NOT_READ_BACK
 from ranklake.capture.assets.artifacts import WRITTEN_AGAIN
 from ranklake.capture.assets.checkpoints import SUFFIX
+from ranklake.capture.assets.loads import NO_DIGEST, WRITTEN_SINCE
 from ranklake.cli import run as ranklake
 from ranklake.errors import RanklakeError
 from ranklake.lake.audit import trail as audit
@@ -121,7 +125,8 @@ def test_a_checkpoint_that_fails_leaves_what_was_there(place, tmp_path):
     assert target.read_bytes() == b"old"
     assert [file.name for file in tmp_path.iterdir() if SUFFIX in file.name] == []
     run.close()
-    assert rows(place.spool, "artifacts") == []
+    (row,) = rows(place.spool, "artifacts")
+    assert (row["action"], row["exception_type"], row["sha256"]) == ("save_failed", "RuntimeError", None)
 
 
 def test_a_killed_checkpoint_is_not_seen(tmp_path):
@@ -364,3 +369,98 @@ def test_an_artifact_is_verified_where_the_trail_cannot_be_written(place, tmp_pa
     said = capsys.readouterr()
     assert "verified" in said.out
     assert "the audit trail has no row of it" in said.err
+
+
+def load(run, place, **said):
+    """Read a checkpoint back."""
+    with run.loading(place, **said) as found:
+        return found.read_bytes()
+
+
+def test_a_load_says_whether_it_was_what_was_saved(place, tmp_path):
+    """The bytes are held against the digest on this node, or the caller's; where there is none, the row says why."""
+    target, other = tmp_path / "model.pt", tmp_path / "other.pt"
+    other.write_bytes(b"other")
+    with place.start(run="first") as run, run.checkpoint(target, step=3) as temporary:
+        temporary.write_bytes(b"weights")
+    right, wrong = hashlib.sha256(b"weights").hexdigest(), "0" * 64
+    run = place.start(run="second")
+    assert load(run, target, step=3, why="resume") == b"weights"
+    load(run, target, sha256=right)
+    load(run, target, sha256=wrong, name="mine")
+    load(run, other)
+    with run.loading("s3://me:hunter2@bucket/x"):
+        pass
+    run.flush()
+    target.write_bytes(b"WEIGHTS")  # written by somebody else, and no digest told
+    load(run, target)
+    run.close()
+    found = [row for row in rows(place.spool, "artifacts") if row["action"] == "loaded"]
+    judged = {row["name"]: [] for row in found}
+    for row in found:
+        why = (json.loads(row["attributes"] or "{}").get("unavailable") or {}).get("verified")
+        judged[row["name"]].append((row["verified"], row["expected_sha256"], why))
+    assert judged == {
+        "model.pt": [(True, right, None), (True, right, None), (None, None, WRITTEN_SINCE)],
+        "mine": [(False, wrong, None)],
+        "other.pt": [(None, None, NO_DIGEST)],
+        "x": [(None, None, NOT_READ_BACK)],
+    }
+    first = found[0]
+    assert (first["kind"], first["step"], first["bytes"], first["sha256"]) == ("checkpoint", 3, 7, right)
+    assert first["duration_ns"] == first["blocking_ns"] > 0
+    assert json.loads(first["attributes"]) == {"why": "resume"}
+    assert "hunter2" not in str(found)
+    lake = Lake.create(str(tmp_path / "lake"))
+    bring(lake, place.spool)
+    asked = next(text for text in SQL.findall(DOCUMENT.read_text()) if "made_by" in text)
+    told = {(row["name"], row["verified"], row["made_by"], row["step"]) for row in query(lake, asked).to_pylist()}
+    assert told >= {("model.pt", True, "first", 3), ("mine", False, "first", 3), ("other.pt", None, None, None)}
+
+
+def test_bytes_that_changed_by_themselves_are_not_what_was_saved(place, tmp_path, monkeypatch):
+    """A file that looks as it did when it was saved, and has other bytes: the digest is another."""
+    folder = tmp_path / "sharded"
+    with place.start(run="first") as run, run.checkpoint(folder) as temporary:
+        temporary.mkdir()
+        (temporary / "rank0").write_bytes(b"weights")
+    real = file_entries.state_of(folder)
+    (folder / "rank0").write_bytes(b"w_ights")
+    monkeypatch.setattr(loads, "state_of", lambda _: real)  # as a disk does that loses a bit
+    with place.start(run="second") as run, run.loading(folder):
+        pass
+    (row,) = (row for row in rows(place.spool, "artifacts") if row["action"] == "loaded")
+    assert (row["verified"], row["file_count"]) == (False, 1)
+    assert row["sha256"] != row["expected_sha256"]
+
+
+def test_what_cannot_be_loaded_or_saved_is_told_and_raised(place, tmp_path):
+    """The exception goes on as it was; its row has class, message without credentials, and the time until then."""
+    secret = "hf_" + "Q7wZ2mKp9XvB4nTr8LcY3sDg6HfJ1aEu"
+    run = place.start()
+    boom = RuntimeError(f"no room for {secret}")
+
+    def save():
+        with run.checkpoint(tmp_path / "model.pt", step=4):
+            raise boom
+
+    for fails, kind in ((partial(load, run, tmp_path / "none.pt"), FileNotFoundError), (save, RuntimeError)):
+        with pytest.raises(kind) as raised:
+            fails()
+    assert raised.value is boom
+    run.close()
+    lost, unsaved = rows(place.spool, "artifacts")
+    assert (lost["action"], lost["name"], lost["exception_type"]) == ("load_failed", "none.pt", "FileNotFoundError")
+    assert (unsaved["action"], unsaved["name"], unsaved["step"]) == ("save_failed", "model.pt", 4)
+    assert unsaved["exception_message"] == "no room for [redacted]"
+    assert lost["duration_ns"] > 0
+    assert (lost["sha256"], lost["verified"], unsaved["uri"]) == (None, None, str(tmp_path / "model.pt"))
+
+
+def test_a_run_that_records_nothing_loads_checkpoints(tmp_path):
+    """Training goes on as it would."""
+    (tmp_path / "x").write_bytes(b"1")
+    run = capture.start(enabled=False)
+    assert load(run, tmp_path / "x") == b"1"
+    with pytest.raises(FileNotFoundError):
+        load(run, tmp_path / "none")

@@ -122,4 +122,13 @@ def test_a_spool_of_before_is_taken_in(place, ask, capfd):
         *[("acct1", None, None, None), ("acct2", None, None, None)],
         *[("stored", "c1", None, None), ("waits", "c1", None, None)],
     ]
-    assert versions(place / "lake")["runs"] == contract("runs").version
+    kept = "SELECT run, name, action, step, bytes, tag, expected_sha256, exception_type FROM artifacts ORDER BY run, ts"
+    assert [tuple(row.values()) for row in ask("sql", kept, "--format", "json")] == [
+        ("stored", "stored.pt", "created", 2, 600, None, None, None),
+        ("stored", "stored.pt", "tagged", None, None, "best", None, None),
+        ("waits", "waits.pt", "created", 2, 500, None, None, None),
+        ("waits", "waits.pt", "tagged", None, None, "best", None, None),
+    ]
+    assert (
+        versions(place / "lake").items() >= {table: contract(table).version for table in ("runs", "artifacts")}.items()
+    )

@@ -111,9 +111,11 @@ def test_lightning(tmp_path, options):
     check_config(tmp_path, "rate", "hf_xxx")
 
 
-def check_checkpoints(folder, count, run="run"):
+def check_checkpoints(folder, count, run="run", failed=()):
     """Checkpoints that are still there have the digest of what is there; the others a reason, or what they had."""
-    found = [row for row in rows(folder / "spool", "artifacts") if row["run"] == run]
+    every = [row for row in rows(folder / "spool", "artifacts") if row["run"] == run and row["action"] != "loaded"]
+    found = [row for row in every if not row["action"].endswith("_failed")]
+    assert [row["action"] for row in every if row not in found] == list(failed)
     assert [(row["kind"], row["action"]) for row in found] == [("checkpoint", "created")] * count
     kept = [row for row in found if Path(row["uri"]).exists()]
     assert kept
@@ -121,6 +123,15 @@ def check_checkpoints(folder, count, run="run"):
         again = merkle_digest(row["uri"])
         assert (row["sha256"], row["bytes"], row["file_count"]) == (again.sha256, again.size_bytes, again.file_count)
     assert all(row["sha256"] or attributes(row)["unavailable"]["sha256"] for row in found)
+
+
+def check_load(folder, step):
+    """Find one load, of the checkpoint of a step, verified by the bytes that it was saved with."""
+    (row,) = (row for row in rows(folder / "spool", "artifacts") if row["action"] == "loaded")
+    (made,) = (one for one in rows(folder / "spool", "artifacts") if one["action"] == "created" and one["step"] == step)
+    assert (row["uri"], row["sha256"], row["verified"]) == (made["uri"], made["sha256"], True)
+    assert (row["step"], row["exception_type"]) == (step, None)
+    assert row["duration_ns"] > 0
 
 
 def check_config(folder, name, secret):
@@ -165,6 +176,7 @@ def test_lightning_goes_on_from_a_checkpoint(tmp_path):
     assert "bf16-mixed" in str(rows(tmp_path / "spool", "runs")[0]["config"])
     assert [row["step"] for row in events(tmp_path, "checkpoint")] == [2, 4]
     check_checkpoints(tmp_path, 2)
+    check_load(tmp_path, 2)
 
 
 @pytest.mark.frameworks
@@ -178,6 +190,7 @@ def test_transformers_goes_on_from_a_checkpoint(tmp_path):
     assert [row["loss"] for row in found] == pytest.approx([entry["loss"] for entry in history[-4:]], abs=1e-3)
     assert [row["step"] for row in events(tmp_path, "checkpoint")] == [2, 4]
     check_checkpoints(tmp_path, 2)
+    check_load(tmp_path, 2)
 
 
 @pytest.mark.frameworks
@@ -204,7 +217,9 @@ def test_accelerate(tmp_path, options):
     (logged,) = (row for row in rows(tmp_path / "spool", "scalars") if row["metric"] == "eval/loss")
     assert (logged["value"], logged["step"]) == (0.5, 3)
     assert [row["message"] for row in events(tmp_path, "checkpoint")] == ["state"]
-    check_checkpoints(tmp_path, 1)
+    check_checkpoints(tmp_path, 1, failed=["load_failed", "save_failed"])
+    (row,) = (row for row in rows(tmp_path / "spool", "artifacts") if row["action"] == "loaded")
+    assert (row["name"], row["verified"]) == ("state", True)
     if not options:
         (config,) = events(tmp_path, "config")
         assert attributes(config)["config"] == {"rate": 0.1}

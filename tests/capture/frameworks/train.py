@@ -288,7 +288,15 @@ def accelerate():
             said.append({"loss": sum(losses) / 2, "grad_norm": norm.item(), "lr": 0.1})
             losses.clear()
     accelerator.log({"eval/loss": 0.5}, step=3)
-    accelerator.save_state(str(Path(sys.argv[4]).parent / "state"))
+    state = Path(sys.argv[4]).parent / "state"
+    accelerator.save_state(str(state))
+    accelerator.load_state(str(state))
+    for call, place in ((accelerator.load_state, state / "none"), (accelerator.save_state, state / "optimizer.bin")):
+        try:
+            call(str(place))
+        except (ValueError, OSError):
+            continue
+        raise AssertionError(place)
     accelerator.end_training()
     return said
 
