@@ -1,6 +1,5 @@
 """Checks of new partitions: scan, take out what must not stay, write down what was found."""
 
-import json
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +9,6 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.errors import RanklakeError, did_you_mean
-from ranklake.lake.contracts.checks.registry import kind_of
 from ranklake.lake.contracts.errors import UnknownTableError
 from ranklake.lake.delta.commit import files, files_digest
 from ranklake.lake.delta.tables import latest
@@ -22,12 +20,14 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.storage.reachability import LakeError
 from ranklake.quality import quarantine
 from ranklake.quality.engine import gx_version
-from ranklake.quality.forms import FORMS
 from ranklake.quality.neighbours import Neighbours
 from ranklake.quality.partition import Partition, Tally
 from ranklake.quality.results import RESULTS, CheckReport, CheckResult, Standing, standing
-from ranklake.quality.suite import Expectation, Suite, compile_suite
+from ranklake.quality.suite import Suite, compile_suite
+from ranklake.quality.suites.asking import Asking
+from ranklake.quality.suites.unplaced import unplaced
 from ranklake.quality.tasks import ScanTask, expected_cpu_s, fitting_rows, scan_partition
+from ranklake.quality.verdict import result_of
 from ranklake.quality.watching import judge_watched
 
 if TYPE_CHECKING:
@@ -83,26 +83,37 @@ def run_checks(
     ------
     UnknownTableError, NotCheckedError
         A name in `tables` is no table, or a system table.
+    ranklake.quality.suites.folder.SuitesError
+        The configured folder of users' suites is not there.
     """
     contracts = _chosen(lake.contracts(), tables, kinds)
     finish(lake, QUARANTINE, InProcess())  # what a check that died left half done
+    with Asking(lake) as asking:
+        return _check(lake, contracts, asking, workers or InProcess(), progress)
+
+
+def _check(
+    lake: "Lake", contracts: "Mapping[str, Contract]", asking: Asking, workers: "Workers", progress: "Progress | None"
+) -> CheckReport:
+    """Check the partitions of some tables that are new."""
     metrics = lake.metrics()
     known = standing(lake, list(contracts))
     work: list[_Work] = []
     unchanged: list[Standing] = []
     for contract in contracts.values():
-        suite = compile_suite(contract, metrics)
+        suite = compile_suite(contract, metrics, asking.suites.of(contract))
         found = _partitions(lake, contract)
         new = [part for part in found if not _done(known.get((contract.table, part.day)), suite, part)]
         unchanged += [known[contract.table, part.day] for part in found if part not in new]
         if new:
             work.append(_Work(_as_stored(lake, contract), suite, new))
     parts = [part for one in work for part in one.parts]
-    crew = (workers or InProcess()).fitting(expected_cpu_s(parts))
-    run = _Run(lake, uuid.uuid4().hex, datetime.now(UTC), crew, len(parts), progress)
+    crew = workers.fitting(expected_cpu_s(parts))
+    run = _Run(lake, uuid.uuid4().hex, datetime.now(UTC), crew, len(parts), progress, asking)
     results = [result for some in _batches(work, crew) for result in run.check(some)]
+    fresh, old = unplaced(lake, asking.suites, run.name, run.when)
     still = tuple(result for one in unchanged for result in one.open)
-    return CheckReport(run.name, tuple(results), len(unchanged), still)
+    return CheckReport(run.name, (*results, *fresh), len(unchanged), (*still, *old))
 
 
 def _batches(work: Sequence[_Work], crew: "Workers") -> "Iterator[list[_Work]]":
@@ -170,8 +181,9 @@ class _Run:
         crew: "Workers",
         total: int,
         progress: "Progress | None",
+        asking: Asking,
     ) -> None:
-        self.lake, self.name, self.when, self._crew = lake, name, when, crew
+        self.lake, self.name, self.when, self._crew, self._asking = lake, name, when, crew, asking
         self._done, self._total, self._progress = 0, total, progress
         self._neighbours = Neighbours(lake, when)
 
@@ -217,6 +229,7 @@ class _Run:
         table = work.contract.table
         for part, tallies in sorted(found, key=lambda one: one[0].day):
             judge_watched(work.contract, work.suite, part, tallies, self._neighbours)
+            self._asking.judge(work.contract, work.suite, part, tallies)
         dirty = [(part, tallies) for part, tallies in found if _must_lose_rows(work.suite, tallies)]
         moved = self._take_out(work, dirty)
         told = {result.partition_date for result in moved}
@@ -268,48 +281,10 @@ class _Run:
             "contract_version": suite.version,
         }
         return [
-            _result(one, tally, 0 if taken is None or not one.quarantines else taken.reasons[one.reason], facts)
+            result_of(one, tally, 0 if taken is None or not one.quarantines else taken.reasons[one.reason], facts)
             for one, tally in zip(suite.expectations, tallies, strict=True)
         ]
 
 
 def _must_lose_rows(suite: Suite, tallies: list[Tally]) -> bool:
     return any(one.quarantines and tally.failed for one, tally in zip(suite.expectations, tallies, strict=True))
-
-
-def _result(one: Expectation, tally: Tally, moved: int, facts: dict[str, Any]) -> CheckResult:
-    status, message = _status(one, tally)
-    known = status in {"passed", "failed"}
-    return CheckResult(
-        **facts,
-        expectation=one.kind,
-        column=one.about,
-        check_id=one.check.id,
-        severity=one.check.severity,
-        status=status,
-        rows_checked=tally.checked if known else None,
-        rows_failed=tally.failed if known else None,
-        failed_ratio=tally.failed / tally.checked if known and tally.checked else None,
-        observed=", ".join(tally.seen) or None,
-        message=message,
-        quarantined_rows=moved,
-        expected=(tally.expected or one.expected) if known else None,
-        measured=None if tally.measured is None else json.dumps(tally.measured),
-        duration_s=tally.seconds,
-        on_fail=one.on_fail,
-    )
-
-
-def _status(one: Expectation, tally: Tally) -> tuple[str, str | None]:
-    if tally.absent:
-        return "skipped", "the table has no such column yet"
-    if tally.error:
-        return "errored", tally.error
-    if tally.unknown:
-        return "skipped", tally.unknown
-    if not tally.checked and not FORMS[one.check.kind].judges_nothing:
-        return "skipped", "there was no value to judge"
-    if kind_of(one.check).level == "share":
-        short = 1 - tally.failed / tally.checked < float(one.check.min or 0)
-        return ("failed", one.wrong) if short else ("passed", None)
-    return ("failed", one.wrong) if tally.failed else ("passed", None)

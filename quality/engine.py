@@ -6,6 +6,7 @@ form of result copies values. A metric that crashed looks like one that failed; 
 """
 
 import logging
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 3
 _MESSAGE = 200
+_CLASS = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit))\b", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,25 +67,29 @@ def _one() -> "Judge":
     return Judge()
 
 
+def in_memory() -> tuple[Any, Any]:
+    """Import Great Expectations; return it, and a definition of batches that takes any frame, held in memory."""
+    with silence():
+        import great_expectations as gx
+        from great_expectations.data_context.types import base
+
+        config = base.DataContextConfig(
+            # their default makes a temporary folder for a site that nobody builds, and leaves it behind
+            store_backend_defaults=base.InMemoryStoreBackendDefaults(init_temp_docs_sites=False),
+            progress_bars=base.ProgressBarsConfig(globally=False),
+            analytics_enabled=False,
+        )
+        context = gx.get_context(mode="ephemeral", project_config=config)
+    asset = context.data_sources.add_pandas("partition").add_dataframe_asset("rows")
+    return gx, asset.add_batch_definition_whole_dataframe("all")
+
+
 class Judge:
     """Judges frames, for one thread at a time; others wait."""
 
     def __init__(self) -> None:
-        with _silence():
-            import great_expectations as gx
-            from great_expectations.data_context.types import base
-
-            config = base.DataContextConfig(
-                # their default makes a temporary folder for a site that nobody builds, and leaves it behind
-                store_backend_defaults=base.InMemoryStoreBackendDefaults(init_temp_docs_sites=False),
-                progress_bars=base.ProgressBarsConfig(globally=False),
-                analytics_enabled=False,
-            )
-            context = gx.get_context(mode="ephemeral", project_config=config)
-        self._gx = gx
+        self._gx, self._batches = in_memory()
         self._turn = Lock()
-        asset = context.data_sources.add_pandas("partition").add_dataframe_asset("rows")
-        self._batches = asset.add_batch_definition_whole_dataframe("all")
 
     def __call__(
         self, contract: "Contract", rows: object, expectations: "Sequence[Expectation]", *, classified: bool
@@ -101,15 +107,15 @@ class Judge:
             try:
                 ready.append(self._configured(contract, expectation, index))
             except Exception as error:  # noqa: BLE001 - a bound that does not suit its column must not stop the others
-                verdicts[index] = _errored(type(error).__name__, "", classified=classified)
+                verdicts[index] = _errored(type(error).__name__)
         shown: Any = "BOOLEAN_ONLY" if classified else {"result_format": "BASIC", "partial_unexpected_count": _SHOWN}
         try:
-            with _silence():
+            with silence():
                 batch = self._batches.get_batch(batch_parameters={"dataframe": rows})
                 suite = self._gx.ExpectationSuite(name="suite", expectations=ready)
                 found = batch.validate(suite, result_format=shown).results if ready else []
         except Exception as error:  # noqa: BLE001 - whatever it was, it is the check that failed, not the data
-            whole = _errored(type(error).__name__, "", classified=classified)
+            whole = _errored(type(error).__name__)
             return [verdicts.get(index, whole) for index in range(len(expectations))]
         for result in found:
             assert result.expectation_config is not None
@@ -125,10 +131,9 @@ class Judge:
 
 
 def _verdict(result: Any, expectation: "Expectation", *, classified: bool) -> Verdict:  # noqa: ANN401 - theirs
-    raised = _raised(result.exception_info)
-    if raised is not None:
-        kind = raised.get("exception_traceback", "").strip().rpartition("\n")[2].partition(":")[0].rpartition(".")[2]
-        return _errored(kind, str(raised.get("exception_message", "")), classified=classified)
+    error = error_of(result.exception_info, classified=classified)
+    if error:
+        return Verdict(None, error=error)
     if classified:
         return Verdict(bool(result.success))
     facts = result.result
@@ -138,21 +143,32 @@ def _verdict(result: Any, expectation: "Expectation", *, classified: bool) -> Ve
     return Verdict(failed == 0, checked, failed, shown)
 
 
-def _raised(info: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the first exception; they come either flat or one per metric."""
+def error_of(info: dict[str, Any], *, classified: bool) -> str:
+    """Return what went wrong, of which they tell either flat or once a metric; empty if nothing did."""
     per_metric = [one for one in info.values() if isinstance(one, dict)]
-    return next((one for one in [info, *per_metric] if one.get("raised_exception")), None)
+    raised = next((one for one in [info, *per_metric] if one.get("raised_exception")), None)
+    if raised is None:
+        return ""
+    # the first of a chain is the cause; they wrap it in an error of their own
+    named = _CLASS.search(str(raised.get("exception_traceback", "")))
+    kind = named[1].rpartition(".")[2] if named else ""
+    return error_text(kind, str(raised.get("exception_message", "")), classified=classified)
 
 
-def _errored(kind: str, message: str, *, classified: bool) -> Verdict:
+def error_text(kind: str, message: str, *, classified: bool) -> str:
+    """Return an error's class in words, and what it says unless that may quote a classified value."""
     text = f"could not be computed ({kind or 'no reason given'})"
     if message and not classified:
         text += f": {' '.join(message.split())[:_MESSAGE]}"
-    return Verdict(None, error=text)
+    return text
+
+
+def _errored(kind: str) -> Verdict:
+    return Verdict(None, error=error_text(kind, "", classified=True))
 
 
 @contextmanager
-def _silence() -> Iterator[None]:
+def silence() -> Iterator[None]:
     """Keep their log and their warnings to themselves: both may quote what they looked at."""
     logger = logging.getLogger("great_expectations")
     level = logger.level

@@ -35,11 +35,12 @@ def frame(rows: pa.Table, expectations: "Iterable[Expectation]", ranges: "Ranges
         columns |= form.columns(check, rows, ranges)
         compared |= set(check.columns) if form.compares else set()
     # Without copy=False pandas would gather the columns in one block.
-    values = {name: _values(column, compared=name in compared) for name, column in columns.items()}
+    values = {name: values_of(column, compared=name in compared) for name, column in columns.items()}
     return pd.DataFrame(values, copy=False)
 
 
-def _values(column: pa.ChunkedArray, *, compared: bool) -> Any:  # noqa: ANN401 - a NumPy array or a pandas Series
+def values_of(column: pa.ChunkedArray, *, compared: bool) -> Any:  # noqa: ANN401 - a NumPy array or a pandas Series
+    """Return a column as pandas takes it; where values are `compared`, integers that no float holds as objects."""
     kind = column.type
     if pa.types.is_integer(kind) and compared and not _exact(column):
         return np.array(column.to_pylist(), dtype=object)

@@ -29,6 +29,8 @@ class Tally:
         What a watch summed up of each batch, until it is judged.
     expected, measured, unknown
         What a watch expected, measured, or why it could say nothing (`ranklake.lake.contracts.checks.kind.Finding`).
+    passed
+        The verdict, where the counts alone do not give it.
     seconds
         Time that the scan of the partition took.
     """
@@ -42,6 +44,7 @@ class Tally:
     expected: str = ""
     measured: "Mapping[str, float] | None" = None
     unknown: str = ""
+    passed: bool | None = None
     seconds: float | None = None
 
 

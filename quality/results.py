@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.model import ALARMS
 from ranklake.lake.delta.read import read
+from ranklake.quality.suite import OWN
 
 if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
@@ -206,8 +207,9 @@ def standing(lake: "Lake", tables: Collection[str]) -> dict[tuple[str, date], St
     for row in unsound.select(names).to_pylist():
         by_partition.setdefault((row["table"], row["partition_date"]), []).append(CheckResult(**row))
     for where, results in by_partition.items():
-        still = (one for one in results if one.status == "errored" or one.quarantined_rows < (one.rows_failed or 0))
+        still = (one for one in results if not one.rows_failed or one.quarantined_rows < one.rows_failed)
         last = found[where]
-        errored = any(one.status == "errored" for one in results)
+        # What a user's suite cannot compute it cannot compute on the same files again; a changed suite is another one.
+        errored = any(one.status == "errored" and not one.check_id.startswith(OWN) for one in results)
         found[where] = Standing(last.suite, last.files_sha256, errored=errored, open=tuple(still))
     return found

@@ -62,8 +62,12 @@ def scan(
 
     A file that cannot be read makes the expectations errored, each with the reason.
     """
-    tallies = [Tally(absent=any(name not in contract for name in one.check.columns)) for one in suite.expectations]
-    there = [(one, tally) for one, tally in zip(suite.expectations, tallies, strict=True) if not tally.absent]
+    tallies = [
+        Tally(error=one.refused, absent=any(name not in contract for name in one.check.columns))
+        for one in suite.expectations
+    ]
+    pairs = zip(suite.expectations, tallies, strict=True)
+    there = [(one, tally) for one, tally in pairs if one.is_scanned and not tally.absent]
     judged = [pair for pair in there if pair[0].per_row]
     unread = [pair for pair in there if pair[0].per_row or pair[0].watch is not None]
     watched = [(one, tally, watched_columns(contract, one)) for one, tally in there if one.watch is not None]
@@ -171,6 +175,7 @@ def _whole(
         low, high = check.min, check.max
         outside = (low is not None and part.rows < float(low)) or (high is not None and part.rows > float(high))
         tally.failed = part.rows if outside else 0
+        tally.passed = not outside  # of no rows, too
         tally.seen = [f"{part.rows} rows"]
         return
     if hashes is not None and hashes.distinct():

@@ -7,17 +7,22 @@ Beside the checks that a contract spells out there are those that follow from it
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.lake.contracts.checks.implied import implied, ranges_of
 from ranklake.lake.contracts.checks.registry import kind_of, promise, wrong
 from ranklake.quality.forms import FORMS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ranklake.lake.contracts.checks.kind import Ranges, Watch
     from ranklake.lake.contracts.model import Check, Contract, Metric
+
+OWN: Final = "suite:"
+"""How ids of checks begin that come from users' suites; no contract's id does."""
+ASKED: Final = "asked"
+"""The kind of checks that no scan computes: Great Expectations is asked, or nobody can be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,12 @@ class Expectation:
         Whether failing values may be shown: operational numbers and times only, as text may hold anything.
     quarantines
         Whether failing rows are taken out of the table.
+    mostly
+        Share of judged rows that must pass, in a user's suite.
+    asked
+        What Great Expectations is asked of the whole partition, as JSON; empty where the scan computes it.
+    refused
+        Why it cannot be computed on any partition; empty if it can.
     """
 
     check: "Check"
@@ -44,16 +55,34 @@ class Expectation:
     classified: bool
     numeric: bool
     quarantines: bool
+    mostly: float = 1.0
+    asked: str = ""
+    refused: str = ""
+
+    @property
+    def is_scanned(self) -> bool:
+        """Whether the shared scan computes it."""
+        return self.check.kind != ASKED
+
+    @property
+    def level(self) -> str:
+        """What it is about, as the level of its kind: ``asked`` where the scan does not compute it."""
+        return kind_of(self.check).level if self.is_scanned else ASKED
 
     @property
     def per_row(self) -> bool:
-        """Whether Great Expectations judges it row by row; else it is about the whole partition."""
-        return kind_of(self.check).level not in {"table", "watch"}
+        """Whether the scan judges it row by row; else it is about the whole partition."""
+        return self.level not in {"table", "watch", ASKED}
+
+    @property
+    def judges_nothing(self) -> bool:
+        """Whether a partition without a value to judge is judged all the same."""
+        return not self.is_scanned or FORMS[self.check.kind].judges_nothing
 
     @property
     def watch(self) -> "Watch | None":
         """How its kind judges partitions as wholes, if it does."""
-        return kind_of(self.check).watch
+        return kind_of(self.check).watch if self.is_scanned else None
 
     @property
     def on_fail(self) -> str:
@@ -69,13 +98,19 @@ class Expectation:
     @property
     def expected(self) -> str:
         """What is expected, in words; without a value of it."""
-        level = kind_of(self.check).level
-        return f"no row: {self.wrong}" if level == "row" else f"not: {promise(self.check)}"
+        if self.mostly < 1:
+            return f"in {self.mostly:.6%} of rows, not: {self.wrong}".replace(".000000%", "%")
+        return f"no row: {self.wrong}" if self.level == "row" else f"not: {self.promised}"
+
+    @property
+    def promised(self) -> str:
+        """What a failure is, in words."""
+        return promise(self.check) if self.is_scanned else self.wrong
 
     @property
     def wrong(self) -> str:
         """What a failing row, or the table, has wrong; without a value of it."""
-        return wrong(self.check)
+        return wrong(self.check) if self.is_scanned else f"{self.kind} is not met"
 
     @property
     def reason(self) -> str:
@@ -105,17 +140,23 @@ class Suite:
     version: int | None = None
 
 
-def compile_suite(contract: "Contract", metrics: "Mapping[str, Metric]") -> Suite:
-    """Return a contract's suite."""
+def compile_suite(contract: "Contract", metrics: "Mapping[str, Metric]", own: "Sequence[Expectation]" = ()) -> Suite:
+    """Return a contract's suite, to which those that users wrote for the table are added."""
     ranges = ranges_of(contract, metrics)
     checks = [*implied(contract, metrics, ranges), *contract.all_checks()]
-    expectations = tuple(_expectation(contract, check) for check in checks)
-    editions = sorted({(check.kind, kind_of(check).edition) for check in checks})
-    facts = [[asdict(one) for one in expectations], editions, sorted(ranges.items())]
+    expectations = (*(_expectation(contract, check) for check in checks), *own)
+    editions = sorted({(one.check.kind, kind_of(one.check).edition) for one in expectations if one.is_scanned})
+    facts = [[_facts(one) for one in expectations], editions, sorted(ranges.items())]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
     return Suite(
         contract.table, f"{contract.table} v{contract.version} {digest}", expectations, ranges, contract.version
     )
+
+
+def _facts(one: Expectation) -> dict[str, Any]:
+    """Return what an expectation asks for; what only users' suites say is left out of all others."""
+    unsaid = {"mostly": 1.0, "asked": "", "refused": ""}
+    return {name: value for name, value in asdict(one).items() if unsaid.get(name, one) != value}
 
 
 def _expectation(contract: "Contract", check: "Check") -> Expectation:

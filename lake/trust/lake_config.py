@@ -70,12 +70,30 @@ class PlansSection:
 
 
 @dataclass(frozen=True, slots=True)
+class QualitySection:
+    """Your own suites for Great Expectations."""
+
+    suites: str = ""
+    """Folder of suites: JSON as Great Expectations writes it, and Python files with your own expectations, which are
+    run. See docs/suites.md."""
+    suite_timeout_s: float = 60.0
+    """How long one expectation that Great Expectations judges may take on one partition; then it is killed."""
+    suite_rows: int = 500_000
+    """Rows of a partition that Great Expectations is given for a user's suite; of larger ones a sample. Of tables with
+    more than 40 columns fewer."""
+
+    def __post_init__(self) -> None:
+        if self.suite_timeout_s <= 0 or self.suite_rows < 1:
+            raise ValueError("suite_timeout_s is more than 0, suite_rows 1 or more")
+
+
+@dataclass(frozen=True, slots=True)
 class LakeConfig:
     """A lake's configuration by section; values from other parts of the configuration have names of their own.
 
     Attributes
     ----------
-    spool, contracts, cost, audit, approvals, plans, ingest
+    spool, contracts, cost, audit, approvals, plans, ingest, quality
         The sections.
     encryption_key
         Where the keys of encrypted segments are, ``[capture] encryption_key``; see `ranklake.segments.keys`.
@@ -90,6 +108,7 @@ class LakeConfig:
     approvals: ApprovalsSection = field(default_factory=ApprovalsSection)
     plans: PlansSection = field(default_factory=PlansSection)
     ingest: Limits = field(default_factory=Limits)
+    quality: QualitySection = field(default_factory=QualitySection)
     encryption_key: str = ""
     spools: tuple[str, ...] = ()
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from ranklake.lake.contracts.checks.registry import promise
 from ranklake.lake.delta.commit import files, files_digest
 from ranklake.lake.delta.tables import delta_table, latest
 from ranklake.lake.query.sql import session
@@ -111,7 +110,7 @@ class _Found:
 
     def of_checks(self, contract: "Contract", suite: Suite) -> tuple[CheckState, ...]:
         """Return the checks of a table, worst first."""
-        promises = {(one.check.id, one.about): promise(one.check) for one in suite.expectations}
+        promises = {(one.check.id, one.about): one.promised for one in suite.expectations}
         every = []
         for row in self.checks.get(contract.table, ()):
             state = _state_of_check(row)

@@ -23,6 +23,7 @@ from ranklake.lake.trust.lake_config import (
     CostSection,
     LakeConfig,
     PlansSection,
+    QualitySection,
     SpoolSection,
 )
 from ranklake.lake.trust.limits import Limits
@@ -99,6 +100,7 @@ class Config:
     artifacts: ArtifactsSection = field(default_factory=ArtifactsSection)
     plans: PlansSection = field(default_factory=PlansSection)
     report: ReportSection = field(default_factory=ReportSection)
+    quality: QualitySection = field(default_factory=QualitySection)
     capture: CaptureSettings = field(default_factory=CaptureSettings)
     storage: dict[str, str] = field(default_factory=dict, repr=False)
     """Object-store options under delta-rs's names, such as ``aws_endpoint_url``. Leave credentials to the default

@@ -1,0 +1,133 @@
+"""What no scan computes of users' suites: put to Great Expectations, a partition at a time, in a process of its own."""
+
+import json
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import pyarrow as pa
+
+from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.delta.integrity import DamagedFileError
+from ranklake.lake.delta.read import read_batches
+from ranklake.printable import printable_name
+from ranklake.quality.suites.folder import SuiteFolder, UserSuite, read_folder, suite_of
+from ranklake.quality.suites.isolated import Isolated
+from ranklake.quality.suites.own import OwnSuites
+
+if TYPE_CHECKING:
+    from datetime import date
+
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.storage.store import Lake
+    from ranklake.quality.partition import Partition, Tally
+    from ranklake.quality.suite import Expectation, Suite
+    from ranklake.quality.suites.isolated import Answer
+
+_COLUMNS: Final = 40
+"""Tables with more columns are given in fewer rows, so that the values stay as many."""
+_BATCH_ROWS: Final = 100_000
+
+
+class Asking:
+    """Users' suites of one run of checks, as a context; without a configured folder there are none.
+
+    Raises `ranklake.quality.suites.folder.SuitesError` where the configured folder is not there.
+    """
+
+    def __init__(self, lake: "Lake") -> None:
+        section = lake.config.quality
+        folder = read_folder(section.suites) if section.suites else SuiteFolder()
+        self._lake, self._most = lake, section.suite_rows
+        self._process = Isolated(folder.python, section.suite_timeout_s)
+        self._ended: dict[str, date] = {}
+        defined = self._defined() if folder.defines else ()
+        self.suites = OwnSuites((*folder.suites, *defined), folder)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.__exit__(kind, error, trace)
+
+    def _defined(self) -> tuple[UserSuite, ...]:
+        """Return the suites that Python files define, and a problem for each file that cannot be run."""
+        values, wrong = self._process.suites()
+        found = [suite_of(value, f"python.{number}") for number, value in enumerate(values)]
+        failed = self._failed()
+        broken = [UserSuite(name, name.partition(".")[0], problem=f"not run ({why})") for name, why in failed.items()]
+        return (*found, *broken, *([UserSuite("python", "python", problem=wrong)] if wrong else []))
+
+    def _failed(self) -> dict[str, str]:
+        """Return the error of each Python file that could not be run, by its name."""
+        return {printable_name(path.rpartition("/")[2]): error for path, error in self._process.files.items()}
+
+    def judge(self, contract: "Contract", suite: "Suite", part: "Partition", tallies: "list[Tally]") -> None:
+        """Judge a partition by whatever no scan computes.
+
+        A partition that cannot be read makes it errored. An expectation that its process did not survive is not put to
+        the other partitions of this run.
+        """
+        asked = self._open(suite, tallies)
+        if not asked:
+            return
+        try:
+            rows = self._rows(contract, part)
+        except DamagedFileError as error:
+            wrong = f"a data file cannot be read: {error}"
+        except (OSError, pa.ArrowException) as error:  # no text of theirs: it may quote a value
+            wrong = f"a data file cannot be read ({type(error).__name__})"
+        else:
+            self._put(asked, rows, part)
+            return
+        for _, tally in asked:
+            tally.error = wrong
+
+    def _open(self, suite: "Suite", tallies: "list[Tally]") -> "list[tuple[Expectation, Tally]]":
+        """Return what is to be asked; what ended its process before is errored."""
+        pairs = zip(suite.expectations, tallies, strict=True)
+        asked = [(one, tally) for one, tally in pairs if one.asked and not tally.absent]
+        for one, tally in asked:
+            if one.check.id in self._ended:
+                tally.error = f"not asked: its process ended on {self._ended[one.check.id]}"
+        return [(one, tally) for one, tally in asked if not tally.error]
+
+    def _put(self, asked: "list[tuple[Expectation, Tally]]", rows: pa.Table, part: "Partition") -> None:
+        self._process.take(rows)
+        for one, tally in asked:
+            question: dict[str, Any] = json.loads(one.asked)
+            answer = self._process.judge(question["type"], question["kwargs"], classified=one.classified)
+            if answer.ended:
+                self._ended[one.check.id] = part.day
+            _add(tally, answer, rows.num_rows, part.rows)
+            if "NotFound" in tally.error:  # it may be defined in a file that was not run
+                tally.error += "".join(f"; {name} was not run ({why})" for name, why in self._failed().items())
+
+    def _rows(self, contract: "Contract", part: "Partition") -> pa.Table:
+        """Return the partition's rows; of a large one each n-th, so that they come from all of it."""
+        names = list(contract.names)
+        most = max(1, min(self._most, self._most * _COLUMNS // max(1, len(names))))
+        every = -(-part.rows // most) if part.rows else 1
+        taken: list[pa.Table] = []
+        first = 0
+        for rows in read_batches(self._lake, contract, part.files, names, batch_rows=min(_BATCH_ROWS, most)):
+            # of dictionaries and views nothing stays: taken rows are copies
+            taken.append(rows if every == 1 else rows.take(pa.array(range(first, rows.num_rows, every), pa.int64())))
+            first = (first - rows.num_rows) % every
+        return pa.concat_tables(taken) if taken else arrow_schema(contract).empty_table()
+
+
+def _add(tally: "Tally", answer: "Answer", given: int, total: int) -> None:
+    """Write an answer into a tally."""
+    if answer.success is None:
+        tally.error = answer.error
+        return
+    tally.passed = answer.success
+    tally.checked = given if answer.checked is None else answer.checked
+    told = answer.failed
+    tally.failed = min((0 if answer.success else given) if told is None else told, tally.checked)
+    if answer.observed is not None:
+        tally.seen.append(f"{answer.observed:.6g}")
+    if given < total:
+        tally.seen.append(f"a sample of {given:,} of {total:,} rows")

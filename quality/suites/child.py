@@ -1,0 +1,189 @@
+"""The process that asks Great Expectations for users' suites: ``python -m ranklake.quality.suites.child FILE…``.
+
+It runs what users wrote, so it is given rows and questions only: no lake, no configuration, no credentials. Once Great
+Expectations is imported, it may write in its own scratch folder only, open no connection and start no process. That
+holds for Python code; it is a guard against mistakes, not a sandbox for attackers, who cannot write to the folder.
+
+Requests are lines of JSON on standard input, rows follow as an Arrow stream; answers are lines of JSON on what was
+standard output.
+"""
+
+import ctypes
+import importlib.util
+import json
+import math
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any, Final
+
+import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
+import pyarrow as pa
+
+from ranklake.quality.engine import error_of, error_text, in_memory, silence
+from ranklake.quality.frame import values_of
+
+_PR_SET_PDEATHSIG: Final = 1
+_FILE_BYTES: Final = 256 * 2**20
+_WRITES: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_REFUSED: Final = frozenset(
+    {
+        *(
+            "socket.connect",
+            "socket.bind",
+            "socket.getaddrinfo",
+            "socket.gethostbyname",
+            "socket.sendto",
+            "socket.sendmsg",
+        ),
+        *("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.forkpty", "os.kill"),
+        *("os.killpg", "signal.pthread_kill", "os.chdir", "os.fchdir"),
+    }
+)
+_ON_PATHS: Final = frozenset(
+    {
+        *("os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.chmod", "os.chown"),
+        *(
+            "os.truncate",
+            "os.utime",
+            "os.setxattr",
+            "os.removexattr",
+            "shutil.rmtree",
+            "shutil.move",
+            "shutil.copyfile",
+        ),
+    }
+)
+
+
+def guard(scratch: Path) -> Callable[[str, tuple[Any, ...]], None]:
+    """Return an audit hook that lets Python code write below a folder only, and reach nobody."""
+    inside = str(scratch.resolve())
+
+    def refuse(event: str, args: tuple[Any, ...]) -> None:
+        if event in _REFUSED:
+            raise PermissionError(f"a suite may not call {event}")
+        if event == "open" and isinstance(args[2], int) and args[2] & _WRITES:
+            _within(inside, args[0])
+        elif event in _ON_PATHS:
+            for one in args:
+                _within(inside, one)
+
+    return refuse
+
+
+def _within(inside: str, path: object) -> None:
+    if not isinstance(path, str | bytes | os.PathLike):
+        return  # a descriptor that is open already, or a mode
+    place = os.path.realpath(os.fsdecode(path))
+    if place not in {os.devnull, inside} and not place.startswith(f"{inside}{os.sep}"):
+        raise PermissionError("a suite may write in its scratch folder only")
+
+
+def main() -> None:
+    """Answer requests until the input ends."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE_BYTES, _FILE_BYTES))
+    asks, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    null = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):  # what users' code reads and prints is not part of the conversation
+        os.dup2(null, standard)
+    asked = Asked(*in_memory())
+    sys.addaudithook(guard(Path.cwd()))
+    _say(answers, {"files": asked.load(sys.argv[1:])})
+    for line in asks:
+        request = json.loads(line)
+        if "rows" in request:
+            asked.take(asks.read(request["rows"]))
+        elif "suites" in request:
+            _say(answers, {"suites": asked.suites()})
+        else:
+            _say(answers, asked.answer(request))
+
+
+def _say(answers: IO[bytes], value: object) -> None:
+    answers.write(json.dumps(value).encode() + b"\n")
+    answers.flush()
+
+
+class Asked:
+    """Great Expectations, users' Python files, and the rows in question."""
+
+    def __init__(self, gx: Any, batches: Any) -> None:  # noqa: ANN401 - theirs
+        self._gx, self._batches = gx, batches
+        self._configured = gx.expectations.expectation_configuration.ExpectationConfiguration
+        self._modules: list[Any] = []
+        self._rows = pd.DataFrame()
+
+    def load(self, paths: list[str]) -> dict[str, str]:
+        """Run users' Python files, by which their expectations are registered; return the errors of those that fail."""
+        wrong = {}
+        for index, path in enumerate(paths):
+            spec = importlib.util.spec_from_file_location(f"suites_{index}_{Path(path).stem}", path)
+            assert spec is not None, path
+            assert spec.loader is not None, path
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[spec.name] = module
+            try:
+                spec.loader.exec_module(module)
+            except BaseException as error:  # noqa: BLE001 - one file must not take the others with it, nor may it exit
+                wrong[path] = type(error).__name__
+            else:
+                self._modules.append(module)
+        return wrong
+
+    def suites(self) -> list[Any]:
+        """Return the suites that the files define at their top, as JSON values; each object once."""
+        found = {
+            id(value): value
+            for module in self._modules
+            for value in vars(module).values()
+            if isinstance(value, self._gx.ExpectationSuite)
+        }
+        return [json.loads(json.dumps(one.to_json_dict(), default=str)) for one in found.values()]
+
+    def take(self, stream: bytes) -> None:
+        """Take rows, an Arrow stream, for the questions that follow."""
+        table = pa.ipc.open_stream(stream).read_all()
+        columns = {name: values_of(table[name], compared=True) for name in table.column_names}
+        self._rows = pd.DataFrame(columns, index=pd.RangeIndex(table.num_rows), copy=False)
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Judge the rows by one expectation; return the verdict, with counts and, if none is classified, a number."""
+        classified = bool(request["classified"])
+        shown = {"result_format": "BASIC", "partial_unexpected_count": 0}
+        try:
+            with silence():
+                config = self._configured(type=request["type"], kwargs=request["kwargs"])
+                batch = self._batches.get_batch(batch_parameters={"dataframe": self._rows.copy(deep=False)})
+                result = batch.validate(config.to_domain_obj(), result_format=shown)
+        except BaseException as error:  # noqa: BLE001 - whatever a user's code raises, the other questions go on
+            return {"success": None, "error": error_text(type(error).__name__, str(error), classified=classified)}
+        wrong = error_of(result.exception_info or {}, classified=classified)
+        if wrong:
+            return {"success": None, "error": wrong}
+        facts = result.result or {}
+        checked, failed = _count(facts.get("element_count")), _count(facts.get("unexpected_count"))
+        if checked is not None:
+            checked -= _count(facts.get("missing_count")) or 0
+        observed = None if classified else _number(facts.get("observed_value"))
+        return {"success": bool(result.success), "checked": checked, "failed": failed, "observed": observed}
+
+
+def _count(value: object) -> int | None:
+    return int(value) if isinstance(value, int | np.integer) and not isinstance(value, bool) else None
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+if __name__ == "__main__":
+    main()

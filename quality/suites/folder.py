@@ -1,0 +1,146 @@
+"""The folder of users' suites: JSON as Great Expectations writes it, and Python files with expectations of their own.
+
+Nothing of it is executed here. What cannot be read is a problem with a name, beside whatever can.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from ranklake.errors import RanklakeError
+from ranklake.printable import printable_name
+
+MOST_BYTES: Final = 32 * 2**20
+"""Of one file: 10,000 columns with an expectation each are about 3 MB."""
+_NAME: Final = 200
+_PROJECT: Final = "great_expectations.yml"
+
+
+class SuitesError(RanklakeError):
+    """The folder of users' suites is not there. ``folder`` is what was configured."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(
+            "no such folder of suites",
+            where=folder,
+            mend="make the folder, or change suites under [quality] in ranklake.toml",
+        )
+        self.folder = folder
+
+
+@dataclass(frozen=True, slots=True)
+class UserSuite:
+    """One suite of a user's, or a file that is none.
+
+    Attributes
+    ----------
+    name
+        As it names itself; of a file that is no suite, its path without ``.json``.
+    table
+        The table that it is for; a name that the lake may lack.
+    expectations
+        As the file has them: whatever it holds.
+    problem
+        Why it is no suite; empty if it is one.
+    """
+
+    name: str
+    table: str
+    expectations: tuple[Any, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteFolder:
+    """What the folder holds.
+
+    Attributes
+    ----------
+    python
+        Absolute paths of Python files, which are run in a process of their own only.
+    code
+        SHA-256 of those; empty if there are none.
+    defines
+        Whether one of them may define suites, too.
+    """
+
+    suites: tuple[UserSuite, ...] = ()
+    python: tuple[str, ...] = ()
+    code: str = ""
+    defines: bool = False
+
+
+def read_folder(path: str) -> SuiteFolder:
+    """Read the folder, or the project folder of Great Expectations. Raises `SuitesError` if it is not there."""
+    root = Path(path).absolute()
+    if not root.is_dir():
+        raise SuitesError(path)
+    is_project = (root / _PROJECT).is_file()
+    json_root, python_root = (root / "expectations", root / "plugins") if is_project else (root, root)
+    suites = [_read(json_root, file) for file in _files(json_root, ".json")]
+    python = _files(python_root, ".py")
+    texts = [_bytes(file) for file in python]
+    digest = hashlib.sha256()
+    for file, text in zip(python, texts, strict=True):
+        digest.update(f"{file.relative_to(python_root)}\0{len(text)}\0".encode() + text)
+    return SuiteFolder(
+        tuple(_named_once(suites)),
+        tuple(map(str, python)),
+        digest.hexdigest() if python else "",
+        any(b"ExpectationSuite" in text for text in texts),
+    )
+
+
+def suite_of(value: object, fallback: str) -> UserSuite:
+    """Return the suite that a JSON value is, or one with a problem, named by `fallback`."""
+    table = _table_of(fallback)
+    if not isinstance(value, dict) or not isinstance(value.get("expectations"), list):
+        return UserSuite(fallback, table, problem="not a suite: it lacks a list 'expectations'")
+    name = value.get("name", value.get("expectation_suite_name"))
+    if not isinstance(name, str) or not name:
+        return UserSuite(fallback, table, problem="not a suite: it lacks a name")
+    meta = value.get("meta")
+    told = meta.get("table") if isinstance(meta, dict) else None
+    table = told if isinstance(told, str) and told else _table_of(name)
+    return UserSuite(printable_name(name)[:_NAME], table, tuple(value["expectations"]))
+
+
+def _files(root: Path, ending: str) -> list[Path]:
+    found = sorted(path for path in root.rglob(f"*{ending}") if path.is_file())
+    return [path for path in found if not any(part.startswith((".", "__")) for part in path.relative_to(root).parts)]
+
+
+def _bytes(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(MOST_BYTES + 1)
+
+
+def _read(root: Path, path: Path) -> UserSuite:
+    fallback = printable_name(".".join(path.relative_to(root).with_suffix("").parts))[:_NAME]
+    try:
+        raw = _bytes(path)
+        if len(raw) > MOST_BYTES:
+            return UserSuite(fallback, _table_of(fallback), problem=f"not read: it has more than {MOST_BYTES:,} bytes")
+        value = json.loads(raw)
+    except (ValueError, RecursionError):
+        return UserSuite(fallback, _table_of(fallback), problem="not a suite: it is no JSON")
+    except OSError as error:
+        return UserSuite(fallback, _table_of(fallback), problem=f"not read ({type(error).__name__})")
+    return suite_of(value, fallback)
+
+
+def _named_once(suites: list[UserSuite]) -> Iterator[UserSuite]:
+    seen: set[str] = set()
+    for one in suites:
+        if one.name in seen:
+            yield UserSuite(f"{one.name}#2", one.table, problem="another file has a suite of the same name")
+        else:
+            yield one
+        seen.add(one.name)
+
+
+def _table_of(name: str) -> str:
+    return name.partition(".")[0]

@@ -1,0 +1,156 @@
+"""Users' suites as expectations of a table, each with a stable id: scanned, asked, or refused with a reason."""
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.errors import did_you_mean
+from ranklake.lake.contracts.checks.registry import kind_of
+from ranklake.lake.contracts.model import SEVERITIES, Check
+from ranklake.printable import printable_name
+from ranklake.quality.forms import FORMS
+from ranklake.quality.suite import ASKED, OWN, Expectation
+from ranklake.quality.suites.folder import SuiteFolder, UserSuite
+from ranklake.quality.suites.translate import translate
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
+
+_NAME: Final = 200
+_ABSENCE: Final = frozenset({"expect_column_to_exist"})
+"""Expectations that may name a column which is not there: that is what they are about."""
+_PER_COLUMN: Final = ("column", "column_A", "column_B", "column_list")
+_ACTIONS: Final = ("record", "hold")
+
+
+@dataclass(frozen=True, slots=True)
+class OwnSuites:
+    """The suites of users, as a check goes by them.
+
+    Attributes
+    ----------
+    suites
+        Of the folder's files, and those that its Python files define.
+    folder
+        What was read.
+    """
+
+    suites: tuple[UserSuite, ...] = ()
+    folder: SuiteFolder = field(default_factory=SuiteFolder)
+
+    def of(self, contract: "Contract") -> tuple[Expectation, ...]:
+        """Return the expectations of all suites for a table, in the order of suites and as they stand in them."""
+        counts: dict[str, int] = {}
+        found = []
+        for suite in self.suites:
+            if suite.table != contract.table:
+                continue
+            if suite.problem:
+                found.append(_refused(f"{OWN}{suite.name}", suite.problem))
+            for raw in suite.expectations:
+                one = self._expectation(suite, raw, contract)
+                counts[one.check.id] = counts.get(one.check.id, 0) + 1
+                found.append(_numbered(one, counts[one.check.id]))
+        return tuple(found)
+
+    def _expectation(self, suite: UserSuite, raw: object, contract: "Contract") -> Expectation:
+        place = f"{OWN}{suite.name}"
+        kind = raw.get("type", raw.get("expectation_type")) if isinstance(raw, dict) else None
+        kwargs = raw.get("kwargs", {}) if isinstance(raw, dict) else None
+        if not isinstance(raw, dict) or not isinstance(kind, str) or not isinstance(kwargs, dict):
+            return _refused(f"{place}:malformed", "not an expectation: it lacks a type, or its kwargs are no object")
+        named = [str(name) for name in _named(kwargs)]
+        about = printable_name(",".join(named))[:_NAME]
+        id_ = ":".join([place, printable_name(kind)[:_NAME], *([about] if about else [])])
+        meta = raw["meta"] if isinstance(raw.get("meta"), dict) else {}
+        severity, on_fail = _severity(raw, meta), meta.get("on_fail", "record")
+        if on_fail not in _ACTIONS:
+            mend = "meta.on_fail is record or hold; what shall take rows out belongs in a contract"
+            return _refused(id_, mend, severity=severity)
+        if kind not in core_types() and not self.folder.python:
+            return _refused(id_, f"no expectation of this type; {did_you_mean(kind, core_types())}", severity=severity)
+        lacking = [name for name in named if name not in contract]
+        if lacking and kind not in _ABSENCE:
+            text = f"table {contract.table} has no column {printable_name(lacking[0])[:_NAME]!r}; "
+            return _refused(id_, text + did_you_mean(lacking[0], contract.names), severity=severity)
+        columns = tuple(dict.fromkeys(name for name in named if name in contract))
+        done = translate(kind, kwargs, contract) if kind in core_types() else None
+        if done is not None:
+            check = Check(id_, done.kind, severity, on_fail, done.columns, **done.parameters)
+            return _scanned(check, contract, done.mostly)
+        asked = json.dumps({"type": kind, "kwargs": kwargs, "code": self.folder.code}, sort_keys=True)
+        check = Check(id_, ASKED, severity, on_fail, columns)
+        classified = kind not in core_types() or _names_classified(kwargs, contract)
+        name = "".join(word.capitalize() for word in printable_name(kind)[:_NAME].split("_"))
+        return Expectation(check, name, classified, numeric=False, quarantines=False, asked=asked)
+
+
+def problems(own: OwnSuites, tables: Collection[str]) -> dict[str, str]:
+    """Return what is wrong with suites of no known table, by suite."""
+    return {one.name: _unplaced(one, tables) for one in own.suites if one.table not in tables}
+
+
+def _unplaced(one: UserSuite, tables: Collection[str]) -> str:
+    table = printable_name(one.table)[:_NAME]
+    lacking = f"no checked table {table!r}; name it in the suite's meta.table; {did_you_mean(one.table, tables)}"
+    return f"{one.problem}; {lacking}" if one.problem else lacking
+
+
+@cache
+def core_types() -> frozenset[str]:
+    """Return the types of Great Expectations' own expectations, without its import."""
+    spec = find_spec("great_expectations")
+    folders = spec.submodule_search_locations if spec is not None else None
+    names = (path.stem for folder in folders or () for path in (Path(folder) / "expectations" / "core").glob("*.py"))
+    return frozenset(name for name in names if name.startswith(("expect_", "unexpected_")))
+
+
+def _named(kwargs: Mapping[str, Any]) -> Iterator[object]:
+    for key in _PER_COLUMN:
+        value = kwargs.get(key)
+        if isinstance(value, list):
+            yield from value
+        elif value is not None:
+            yield value
+
+
+def _severity(raw: Mapping[str, Any], meta: Mapping[str, Any]) -> str:
+    """Return what the expectation's meta says, else its own severity, whose default, critical, is an error here."""
+    if meta.get("severity") in SEVERITIES:
+        return str(meta["severity"])
+    return str(raw["severity"]) if raw.get("severity") in {"warning", "info"} else "error"
+
+
+def _names_classified(kwargs: Mapping[str, Any], contract: "Contract") -> bool:
+    """Return whether a classified column stands anywhere in the parameters, a row condition's text among them.
+
+    Expectations of the whole table name no column and see all of them, so they count as if they did.
+    """
+    text = json.dumps(kwargs)
+    classified = [column.name for column in contract.columns if column.class_ != "operational"]
+    return any(name in text for name in classified) or (bool(classified) and not any(_named(kwargs)))
+
+
+def _scanned(check: Check, contract: "Contract", mostly: float) -> Expectation:
+    columns = [contract.column(name) for name in check.columns]
+    classified = any(column.class_ != "operational" for column in columns)
+    form = FORMS[check.kind]
+    numeric = form.shows and kind_of(check).level == "row" and all(column.is_number for column in columns)
+    shown = numeric and not classified
+    return Expectation(check, form.expectation, classified, shown, quarantines=False, mostly=mostly)
+
+
+def _refused(id_: str, why: str, severity: str = "error") -> Expectation:
+    check = Check(id_, ASKED, severity)
+    return Expectation(check, "UserSuite", classified=False, numeric=False, quarantines=False, refused=why)
+
+
+def _numbered(one: Expectation, count: int) -> Expectation:
+    """Return an expectation with its number among those of the same id, from the second on."""
+    if count == 1:
+        return one
+    return replace(one, check=replace(one.check, id=f"{one.check.id}#{count}"))

@@ -1,0 +1,214 @@
+"""Expectations of Great Expectations as checks of the shared scan, where both surely give the same verdict.
+
+Whatever is not sure is left to Great Expectations itself: another parameter, a row condition, a type that pandas
+compares in its own way. `tests/quality/test_suites_oracle.py` compares both on generated tables.
+"""
+
+import math
+import re
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.quality.suites.patterns import whole_pattern
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Column, Contract
+
+_EXACT: Final = 2**53
+_NUMBERS: Final = frozenset({"int32", "int64", "float32", "float64"})
+_INTEGERS: Final = frozenset({"int32", "int64"})
+_BITS: Final = {"int32": 31, "int64": 53}
+_IGNORED: Final = frozenset({"result_format", "catch_exceptions", "condition_parser"})
+"""Parameters that change what is returned, not the verdict; the parser is one of a condition, which must be none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Translated:
+    """A check's kind and parameters, and the share of judged rows that must pass."""
+
+    kind: str
+    columns: tuple[str, ...] = ()
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    mostly: float = 1.0
+
+
+def translate(kind: str, kwargs: Mapping[str, Any], contract: "Contract") -> Translated | None:
+    """Return an expectation as a check of the shared scan; None where Great Expectations must be asked itself.
+
+    All columns that it names are the contract's.
+    """
+    rule = _RULES.get(kind)
+    given = {name: value for name, value in kwargs.items() if value is not None and name not in _IGNORED}
+    if rule is None or not given.keys() <= rule.takes:
+        return None
+    mostly = given.pop("mostly", 1)
+    if isinstance(mostly, bool) or not isinstance(mostly, int | float) or not 0 <= mostly <= 1:
+        return None
+    names = _columns(given)
+    if names is None or any(name not in contract for name in names):
+        return None
+    columns = [contract.column(name) for name in names]
+    # NaN is NULL to Great Expectations, and Arrow, which counts classified columns, tells the two apart.
+    if any(one.type == "int64_list" or (one.class_ != "operational" and "float" in one.type) for one in columns):
+        return None
+    parameters = rule.build(given, columns, contract)
+    if parameters is None or (mostly < 1 and not rule.by_row):
+        return None
+    return Translated(rule.kind, tuple(names), parameters, float(mostly))
+
+
+def _columns(given: Mapping[str, Any]) -> list[str] | None:
+    if "column_list" in given:
+        listed = given["column_list"]
+        return list(listed) if isinstance(listed, list) and all(isinstance(one, str) for one in listed) else None
+    names = [given[key] for key in ("column", "column_B", "column_A") if key in given]
+    return names if all(isinstance(one, str) for one in names) else None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _EXACT
+
+
+def _nothing(given: Mapping[str, Any], columns: "list[Column]", contract: "Contract") -> dict[str, Any] | None:
+    del given, columns, contract
+    return {}
+
+
+def _range(given: Mapping[str, Any], columns: "list[Column]", contract: "Contract") -> dict[str, Any] | None:
+    del contract
+    return _ends(given, whole=columns[0].type in _INTEGERS) if columns[0].type in _NUMBERS else None
+
+
+def _ends(given: Mapping[str, Any], *, whole: bool) -> dict[str, Any] | None:
+    """Return both ends as included ones; an end that is not becomes the next number of the column's type."""
+    low, high = given.get("min_value"), given.get("max_value")
+    strict = (given.get("strict_min", False), given.get("strict_max", False))
+    if not all(one is None or _is_number(one) for one in (low, high)):
+        return None
+    if not all(isinstance(one, bool) for one in strict):
+        return None
+    if (low is None and high is None) or (low is not None and high is not None and low > high):
+        return None  # both are errors to Great Expectations, in its own words
+    if low is not None and strict[0]:
+        low = math.floor(low) + 1 if whole else math.nextafter(low, math.inf)
+    if high is not None and strict[1]:
+        high = math.ceil(high) - 1 if whole else math.nextafter(high, -math.inf)
+    if low is not None and high is not None and low > high:
+        return None
+    return {name: end for name, end in (("min", low), ("max", high)) if end is not None}
+
+
+def _lengths(given: Mapping[str, Any], columns: "list[Column]", contract: "Contract") -> dict[str, Any] | None:
+    del contract
+    return _ends(given, whole=True) if columns[0].type == "string" else None
+
+
+def _length(given: Mapping[str, Any], columns: "list[Column]", contract: "Contract") -> dict[str, Any] | None:
+    return _lengths({"min_value": given.get("value"), "max_value": given.get("value")}, columns, contract)
+
+
+def _rows(given: Mapping[str, Any], columns: "list[Column]", contract: "Contract") -> dict[str, Any] | None:
+    del columns, contract
+    return _ends(given, whole=True)
+
+
+def _row_count(given: Mapping[str, Any], columns: "list[Column]", contract: "Contract") -> dict[str, Any] | None:
+    return _rows({"min_value": given.get("value"), "max_value": given.get("value")}, columns, contract)
+
+
+def _set(given: Mapping[str, Any], columns: "list[Column]", contract: "Contract") -> dict[str, Any] | None:
+    del contract
+    values, kind = given.get("value_set"), columns[0].type
+    if not isinstance(values, list) or not values:
+        return None
+    fits = {
+        "string": lambda one: isinstance(one, str),
+        "bool": lambda one: isinstance(one, bool),
+        "int32": lambda one: _is_whole(one, "int32"),
+        "int64": lambda one: _is_whole(one, "int64"),
+        "float64": _is_number,
+        "float32": lambda one: _is_number(one) and struct.unpack("f", struct.pack("f", one))[0] == one,
+    }.get(kind)
+    return {"values": tuple(values)} if fits is not None and all(map(fits, values)) else None
+
+
+def _is_whole(value: object, kind: str) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2 ** _BITS[kind]
+
+
+def _regex(given: Mapping[str, Any], columns: "list[Column]", contract: "Contract") -> dict[str, Any] | None:
+    del contract
+    regex = given.get("regex")
+    if columns[0].type != "string" or not isinstance(regex, str):
+        return None
+    pattern = whole_pattern(regex)
+    if pattern is None:
+        return None
+    try:
+        re.compile(pattern)
+        pc.match_substring_regex(pa.array([""]), rf"\A(?:{pattern})\z")
+    except (re.error, pa.ArrowInvalid, RecursionError, OverflowError):
+        return None
+    return {"pattern": pattern}
+
+
+def _order(given: Mapping[str, Any], columns: "list[Column]", contract: "Contract") -> dict[str, Any] | None:
+    del contract
+    small, large = columns
+    both = given.get("ignore_row_if") == "either_value_is_missing" and given.get("or_equal") is True
+    return {} if both and small.type == large.type and small.type in _NUMBERS and small.name != large.name else None
+
+
+def _key(given: Mapping[str, Any], columns: "list[Column]", contract: "Contract") -> dict[str, Any] | None:
+    """Return a key: floats have NaN and -0.0, a key of several columns may be half NULL, the partition's own is one."""
+    if any(one.type not in {*_INTEGERS, "string"} or one.name in contract.partition for one in columns):
+        return None
+    if len({one.name for one in columns}) < len(columns):
+        return None
+    told = given.get("ignore_row_if", "all_values_are_missing")
+    sure = len(columns) == 1 or told == "any_value_is_missing"
+    return {} if sure and (len(columns) == 1) == ("column" in given) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """The check kind of an expectation, the parameters that it may have, and what makes the check's of them."""
+
+    kind: str
+    takes: frozenset[str]
+    build: "Callable[[Mapping[str, Any], list[Column], Contract], dict[str, Any] | None]"
+    by_row: bool = True
+
+
+def _takes(*names: str) -> frozenset[str]:
+    return frozenset(names)
+
+
+_RULES: Final[Mapping[str, _Rule]] = {
+    "expect_column_values_to_not_be_null": _Rule("not_null", _takes("column", "mostly"), _nothing),
+    "expect_column_values_to_be_between": _Rule(
+        "between", _takes("column", "mostly", "min_value", "max_value", "strict_min", "strict_max"), _range
+    ),
+    "expect_column_values_to_be_in_set": _Rule("in_set", _takes("column", "mostly", "value_set"), _set),
+    "expect_column_values_to_match_regex": _Rule("matches", _takes("column", "mostly", "regex"), _regex),
+    "expect_column_value_lengths_to_be_between": _Rule(
+        "length", _takes("column", "mostly", "min_value", "max_value", "strict_min", "strict_max"), _lengths
+    ),
+    "expect_column_value_lengths_to_equal": _Rule("length", _takes("column", "mostly", "value"), _length),
+    "expect_column_pair_values_a_to_be_greater_than_b": _Rule(
+        "at_most", _takes("column_A", "column_B", "or_equal", "ignore_row_if", "mostly"), _order
+    ),
+    "expect_column_values_to_be_unique": _Rule("unique", _takes("column", "mostly"), _key, by_row=False),
+    "expect_compound_columns_to_be_unique": _Rule(
+        "unique", _takes("column_list", "ignore_row_if", "mostly"), _key, by_row=False
+    ),
+    "expect_table_row_count_to_be_between": _Rule(
+        "row_count", _takes("min_value", "max_value", "strict_min", "strict_max"), _rows, by_row=False
+    ),
+    "expect_table_row_count_to_equal": _Rule("row_count", _takes("value"), _row_count, by_row=False),
+}

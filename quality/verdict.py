@@ -1,0 +1,51 @@
+"""What the tally of an expectation says of a partition: its status, and the row of ``quality_results``."""
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from ranklake.quality.results import CheckResult
+
+if TYPE_CHECKING:
+    from ranklake.quality.partition import Tally
+    from ranklake.quality.suite import Expectation
+
+
+def result_of(one: "Expectation", tally: "Tally", moved: int, facts: dict[str, Any]) -> CheckResult:
+    """Return the result of an expectation on a partition, `moved` of whose rows were taken out for it."""
+    status, message = _status(one, tally)
+    known = status in {"passed", "failed"}
+    return CheckResult(
+        **facts,
+        expectation=one.kind,
+        column=one.about,
+        check_id=one.check.id,
+        severity=one.check.severity,
+        status=status,
+        rows_checked=tally.checked if known else None,
+        rows_failed=tally.failed if known else None,
+        failed_ratio=tally.failed / tally.checked if known and tally.checked else None,
+        observed=", ".join(tally.seen) or None,
+        message=message,
+        quarantined_rows=moved,
+        expected=(tally.expected or one.expected) if known else None,
+        measured=None if tally.measured is None else json.dumps(tally.measured),
+        duration_s=tally.seconds,
+        on_fail=one.on_fail,
+    )
+
+
+def _status(one: "Expectation", tally: "Tally") -> tuple[str, str | None]:
+    if tally.absent:
+        return "skipped", "the table has no such column yet"
+    if tally.error:
+        return "errored", tally.error
+    if tally.unknown:
+        return "skipped", tally.unknown
+    if not tally.checked and not one.judges_nothing:
+        return "skipped", "there was no value to judge"
+    passed = not tally.failed if tally.passed is None else tally.passed
+    if one.level == "share":
+        passed = 1 - tally.failed / tally.checked >= float(one.check.min or 0)
+    elif one.mostly < 1 and tally.passed is None:
+        passed = (tally.checked - tally.failed) / tally.checked >= one.mostly
+    return ("passed", None) if passed else ("failed", one.wrong)
