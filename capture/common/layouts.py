@@ -198,6 +198,7 @@ HISTOGRAMS: Final = Layout(
 SLOT_LANES: Final = {layout.lane: layout for layout in (STEPS, SCALARS, ROWS, SPANS, INTERVALS, HISTOGRAMS)}
 FRAME_LANES: Final = (
     "runs",
+    "ranks",
     "events",
     "logs",
     "artifacts",

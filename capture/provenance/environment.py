@@ -11,6 +11,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from ranklake.capture.common.settings import CaptureSettings
+from ranklake.capture.common.values import json_text
 from ranklake.redaction.redact import redact, redact_uri
 
 _METADATA: Final = re.compile(
@@ -106,6 +107,11 @@ def packages(path: tuple[str, ...]) -> dict[str, str]:
             if match and match["version"]:
                 found.setdefault(match["name"].replace("_", "-").lower(), match["version"])
     return dict(sorted(found.items()))
+
+
+def packages_sha256(found: Mapping[str, str]) -> str:
+    """Return one digest of the installed distributions, by which those of two ranks can be compared."""
+    return hashlib.sha256((json_text(found) or "").encode()).hexdigest()
 
 
 def lockfile_sha256(folders: Iterable[Path]) -> str | None:

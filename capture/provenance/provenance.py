@@ -68,7 +68,7 @@ def run_row(launch: Launch, job: str, told: Facts, settings: CaptureSettings) ->
     config_sha256 = hashlib.sha256(config_json.encode()).hexdigest() if config_json else None
     if config_json and len(config_json) > _LONGEST_CONFIG:
         unavailable["config"], config_json = f"it has {len(config_json)} characters", None
-    device = found("device_name", lambda: _device(launch))
+    device = found("device_name", lambda: device_columns(launch))
     row = {
         "job": redacted(job, 256),
         "user": found("user", getpass.getuser),
@@ -144,7 +144,7 @@ def _host_memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _device(launch: Launch) -> Facts | None:
+def device_columns(launch: Launch) -> Facts | None:
     """Return device_type, device_name, device_count and driver_version.
 
     torch is asked only once it has started its devices by itself: asking earlier would start them, and a process

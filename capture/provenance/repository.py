@@ -7,8 +7,10 @@ the part that is kept, however large it is.
 import contextlib
 import hashlib
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from ranklake.capture.provenance.git import LONGEST_LINE_BYTES, Git, GitError, GitTooLongError
@@ -174,3 +176,24 @@ def _noted(found: Found, columns: tuple[str, ...]) -> Iterator[None]:
         yield
     except GitError as error:
         found.unavailable |= {column: str(error) for column in columns if column not in found.columns}
+
+
+def code_folder() -> Path:
+    """Return the folder of the script that runs, unless it is an installed one; else the working folder."""
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    if script:
+        folder = Path(script).resolve().parent
+        prefix = Path(sys.prefix).resolve()
+        if prefix not in (folder, *folder.parents) and folder.is_dir() and upwards(folder):
+            return folder
+    try:
+        return Path.cwd()
+    except OSError:  # it was deleted
+        return Path(script or "/").parent
+
+
+def upwards(folder: Path) -> list[Path]:
+    """Return a folder and those above it up to the repository's; only itself where there is no repository."""
+    above = [folder, *folder.parents]
+    end = next((at for at, place in enumerate(above) if (place / ".git").exists()), 0)
+    return above[: end + 1]

@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
 from ranklake.capture.common.values import json_text
@@ -23,7 +22,7 @@ from ranklake.capture.provenance.git import Git
 from ranklake.capture.provenance.launcher import Launch
 from ranklake.capture.provenance.provenance import framework_columns, launch_columns
 from ranklake.capture.provenance.repository import COLUMNS as GIT_COLUMNS
-from ranklake.capture.provenance.repository import repository_facts
+from ranklake.capture.provenance.repository import code_folder, repository_facts, upwards
 
 Facts = dict[str, Any]
 
@@ -67,7 +66,7 @@ class RunRecord:
         self._final = False
         self._deadline = time.monotonic() + LIMIT_S
         self._open: OpenRow | None = None
-        self._git = Git(_code_folder(), GIT_LIMIT_S)
+        self._git = Git(code_folder(), GIT_LIMIT_S)
 
     def begin(self) -> None:
         """Write the row as it is known, and start to find out the rest; nothing is raised."""
@@ -123,7 +122,7 @@ class RunRecord:
             found = repository_facts(self._git, self._patch_bytes)
             self._add(found.columns, found.unavailable)
             self._guarded("packages", lambda: {"packages": json_text(packages(tuple(sys.path)))})
-            self._guarded("lockfile_sha256", lambda: {"lockfile_sha256": lockfile_sha256(_upwards(self._git.folder))})
+            self._guarded("lockfile_sha256", lambda: {"lockfile_sha256": lockfile_sha256(upwards(self._git.folder))})
             with self._lock:
                 self._write()
         except Exception as error:  # noqa: BLE001 - whatever the host has in store must not stop a run
@@ -177,24 +176,3 @@ class RunRecord:
             del self._row["git_patch"]
             self._unavailable["git_patch"] = "it found no room"
             self._lane.rewrite(self._open, self._shown())
-
-
-def _code_folder() -> Path:
-    """Return the folder of the script that runs, unless it is an installed one; else the working folder."""
-    script = getattr(sys.modules.get("__main__"), "__file__", None)
-    if script:
-        folder = Path(script).resolve().parent
-        prefix = Path(sys.prefix).resolve()
-        if prefix not in (folder, *folder.parents) and folder.is_dir() and _upwards(folder):
-            return folder
-    try:
-        return Path.cwd()
-    except OSError:  # it was deleted
-        return Path(script or "/").parent
-
-
-def _upwards(folder: Path) -> list[Path]:
-    """Return a folder and those above it up to the repository's; only itself where there is no repository."""
-    above = [folder, *folder.parents]
-    end = next((at for at, place in enumerate(above) if (place / ".git").exists()), 0)
-    return above[: end + 1]

@@ -17,7 +17,7 @@ from ranklake.capture.spool.stream_files import DROPPED, SEALED, SealedFile, sea
 
 Note = Callable[[dict[str, Any]], None]
 Gone = Callable[[SealedFile], None]
-_NEVER: Final = frozenset({"runs", "steps", "events"})
+_NEVER: Final = frozenset({"runs", "ranks", "steps", "events"})
 
 
 def _tell_nobody(file: SealedFile) -> None:

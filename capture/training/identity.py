@@ -22,6 +22,7 @@ from ranklake.capture.lifecycle.heartbeat import interval_s
 from ranklake.capture.provenance.group import Group, group_of
 from ranklake.capture.provenance.launcher import Launch
 from ranklake.capture.provenance.names import PARENT_VARIABLE
+from ranklake.capture.provenance.rank_record import RankRecord
 from ranklake.capture.provenance.run_record import RunRecord
 from ranklake.capture.recording.recorder import Recorder
 from ranklake.capture.spool.claims import Claim, Claims
@@ -99,6 +100,7 @@ class Identity:
         self._trains = self._is_settled = self._is_announced = self._is_parents = False
         self._claimed: tuple[Launch, Claim] | None = None
         self._run_record: RunRecord | None = None
+        self._rank_record = RankRecord(run.rows.sink)
         self._no_run_record = recorder.settle
         self._lock = threading.RLock()
         self._begun_ns = now()
@@ -138,6 +140,7 @@ class Identity:
                 return
             self._ask()
             self._settle()
+            self._rank_record.write(self.launch)
             if self._claimed is not None:
                 launch, claim = self._claimed
                 self._claims(launch).release(launch.attempt, launch.rank, claim)
@@ -212,6 +215,7 @@ class Identity:
         self._is_settled = True
         self._claim()
         self._announce()
+        self._run.rows.lifecycle.each_second.append(lambda: self._rank_record.look(self.launch))
 
     def _announce(self) -> None:
         if self.launch.rank == 0 and not self._is_announced:

@@ -21,6 +21,7 @@ from ranklake.capture.provenance.environment import allowed_variables, container
 from ranklake.capture.provenance.git import Git
 from ranklake.capture.provenance.repository import repository_facts
 from ranklake.capture.recover import recover
+from ranklake.cli import run as ranklake
 from tests.support.recorded import rows
 
 TOKEN = "ghp_" + "Zx81kQ0vTn" * 4
@@ -424,3 +425,45 @@ def test_where_a_run_ran(place, tmp_path, monkeypatch, settings, file, variables
     place.start(**settings).close()
     (row,) = rows(place.spool, "runs")
     assert (row["cluster"], row["deployment_environment"], row["region"]) == expected
+
+
+def test_every_rank_says_what_it_runs_on(place, monkeypatch):
+    """Each of several ranks has a row of its own, written once; what it cannot know has a reason."""
+    for rank, digest in enumerate(("sha256:aa", "sha256:bb")):
+        monkeypatch.setenv("RANKLAKE_CONTAINER_IMAGE", "train:1")
+        monkeypatch.setenv("RANKLAKE_CONTAINER_IMAGE_DIGEST", digest)
+        run = place.start(rank=rank, world_size=2)
+        run.rows.lifecycle.look()
+        run.close()
+    found = sorted(rows(place.spool, "ranks"), key=lambda row: row["rank"])
+    assert [(row["rank"], row["container_image_digest"]) for row in found] == [(0, "sha256:aa"), (1, "sha256:bb")]
+    (told,) = rows(place.spool, "runs")
+    packages_told = hashlib.sha256(told["packages"].encode()).hexdigest()
+    for row in found:
+        assert (row["host"], row["pid"]) == (os.uname().nodename, os.getpid())
+        assert row["packages_sha256"] == packages_told
+        assert (row["lockfile_sha256"], row["python_version"]) == (told["lockfile_sha256"], told["python_version"])
+        assert row["os_description"] == told["os_description"]
+        assert {"nccl_version", "driver_version"} <= why(row).keys()
+        assert all(row[column] is None for column in why(row))
+
+
+def test_a_rank_that_is_alone_has_all_of_it_in_its_run(place):
+    """There is nobody to compare it with."""
+    place.start().close()
+    assert rows(place.spool, "ranks") == []
+
+
+def test_ranks_that_differ_fail_a_check(place, tmp_path, monkeypatch, capfd):
+    """An image that differs between ranks, and packages that do not, are told apart by `ranklake check`."""
+    for rank in range(3):
+        monkeypatch.setenv("RANKLAKE_CONTAINER_IMAGE_DIGEST", f"sha256:{rank // 2}")
+        place.start(rank=rank, world_size=3).close()
+    lake = str(tmp_path / "lake")
+    for words in (["ingest", "--spool", str(place.spool)], ["check"]):
+        assert ranklake([*words, "--lake", lake]) == 0
+    capfd.readouterr()
+    asked = "SELECT check_id, status FROM quality_results WHERE \"table\" = 'ranks' AND check_id LIKE 'ranks_%'"
+    assert ranklake(["sql", asked, "--lake", lake, "--format", "json"]) == 0
+    judged = {row["check_id"]: row["status"] for row in json.loads(capfd.readouterr().out)}
+    assert (judged["ranks_one_image"], judged["ranks_same_packages"]) == ("failed", "passed")
