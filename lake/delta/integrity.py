@@ -115,12 +115,21 @@ def refuse_damaged(lake: "Lake", table: str, some: pa.Table | Iterable[Mapping[s
         raise DamagedFileError(found)
 
 
+class ForeignRowsError(ValueError):
+    """Rows of a data file are none that its table can have; the text says why, without a value."""
+
+
 @contextmanager
 def reading(table: str, row: Mapping[str, Any]) -> Iterator[None]:
-    """Turn what pyarrow says of bytes that are no sound Parquet into `DamagedFileError`; what a system says stays."""
+    """Turn what pyarrow says of bytes that are no sound Parquet into `DamagedFileError`; what a system says stays.
+
+    So with rows that the table cannot have.
+    """
     try:
         yield
-    except (OSError, pa.ArrowException) as error:
+    except ForeignRowsError as error:
+        raise DamagedFileError([_damage(table, row, str(error))]) from None
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # names of columns may be no text
         # The disk's or the store's own: a right, a place, a network; and want of memory is no damage.
         if getattr(error, "errno", None) is not None or isinstance(error, MemoryError):
             raise

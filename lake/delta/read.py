@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 
 from ranklake.lake.contracts.arrow import arrow_schema, with_default
 from ranklake.lake.delta.commit import files
-from ranklake.lake.delta.integrity import reading, refuse_damaged
+from ranklake.lake.delta.integrity import ForeignRowsError, reading, refuse_damaged
 from ranklake.lake.delta.table_schema import refuse_misread
 from ranklake.lake.delta.tables import asking, latest
 
@@ -93,6 +93,7 @@ def read_some(
         with _opened(lake, contract, row) as source:
             file = _file(source)
             rows = _fit(file.read(_stored(file, schema)), file, row["date"], schema)
+            rows.validate(full=True)  # text that is none would fail whoever looks at it
         yield row["path"], rows
 
 
@@ -277,16 +278,24 @@ def _stored(file: pq.ParquetFile, schema: pa.Schema) -> list[str]:
 
 
 def _fit(rows: pa.Table, file: pq.ParquetFile, day: date | None, schema: pa.Schema) -> pa.Table:
-    """Return rows of a file under the contract's types; what is younger than the file is NULL, or its default."""
+    """Return rows of a file under the contract's types; what is younger than the file is NULL, or its default.
+
+    Raises `ForeignRowsError` where ranklake has not written them.
+    """
     stored = set(file.schema_arrow.names)
+    if len(stored) < len(file.schema_arrow.names):
+        raise ForeignRowsError("two columns have one name")
     arrays = []
     for column in schema:
         if column.name in stored:
             found = rows[column.name]
             found = found if found.type == column.type else found.cast(column.type)
-            arrays.append(with_default(found, column, rows.num_rows))
+            values = with_default(found, column, rows.num_rows)
         elif column.name == "date" and day is not None:
-            arrays.append(pa.chunked_array([pa.repeat(pa.scalar(day, pa.date32()), rows.num_rows)]))
+            values = pa.chunked_array([pa.repeat(pa.scalar(day, pa.date32()), rows.num_rows)])
         else:
-            arrays.append(with_default(None, column, rows.num_rows))
+            values = with_default(None, column, rows.num_rows)
+        if not column.nullable and values.null_count:
+            raise ForeignRowsError(f"rows have no {column.name}")
+        arrays.append(values)
     return pa.table(arrays, schema=schema)

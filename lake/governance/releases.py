@@ -113,7 +113,7 @@ def register(lake: "Lake") -> dict[str, Release]:
             found[name] = replace(known, items=(*known.items, item))
         elif row["row_kind"] == "approval":
             found[name] = replace(known, approved=row["ts"], approver=row["actor"])
-        elif row["plan"] <= finished:
+        elif row["row_kind"] == "application" and row["plan"] is not None and row["plan"] <= finished:
             alone = bool(row["single_operator"])
             found[name] = replace(known, applied=row["ts"], plan=row["plan"], single_operator=alone)
     return {name: replace(one, items=tuple(sorted(one.items, key=_order))) for name, one in found.items()}

@@ -156,7 +156,7 @@ def register(lake: "Lake") -> dict[str, RetentionPlan]:
             found[name] = replace(found[name], items=(*found[name].items, item))
         elif row["row_kind"] == "approval":
             found[name] = replace(found[name], approved=row["ts"], approver=row["actor"])
-        elif row["plan"] <= finished:
+        elif row["row_kind"] == "application" and row["plan"] is not None and row["plan"] <= finished:
             alone = bool(row["single_operator"])
             found[name] = replace(found[name], applied=row["ts"], plan=row["plan"], single_operator=alone)
     ordered = {

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.delta.commit import PLAN_ID, files, number_of, said
+from ranklake.lake.delta.table_schema import as_read
 from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.plans.kinds import KINDS, resolve
+from ranklake.lake.plans.kinds import KINDS, MIGRATION, resolve
 from ranklake.lake.plans.plan import FORGED, LEDGER, RESTORE, Plan, RefusedPlanError
 from ranklake.lake.plans.signature import SEAL, is_sealed
 
@@ -89,8 +91,10 @@ def verify_files(lake: "Lake", plan: Plan, *, passes_over: bool = False) -> None
         handle = delta_table(lake, table)
         if handle is not None and _is_committed(handle, table, plan.number):
             continue
+        # A migration's files have the columns that the table will have; whether they hold what they should, it proves.
+        schema = None if plan.kind == MIGRATION.name else arrow_schema(as_read(handle, lake.contract(table)))
         for row in added.get(table, []):
-            _verify_added(lake, plan, table, row)
+            _verify_added(lake, plan, table, row, schema)
         live = {} if handle is None else {row["path"]: row for row in _live_files(handle)}
         # One of a derived table that is not live is no harm: a rollup may have replaced its own.
         for row in plan.body["remove"].get(table, []):
@@ -108,16 +112,35 @@ def _live_files(handle: "DeltaTable") -> list[dict[str, Any]]:
     return rows
 
 
-def _verify_added(lake: "Lake", plan: Plan, table: str, row: Mapping[str, Any]) -> None:
-    """Look whether a new file is there, with the rows that the plan says."""
+def _verify_added(lake: "Lake", plan: Plan, table: str, row: Mapping[str, Any], schema: pa.Schema | None) -> None:
+    """Look whether a new file is there, with the rows that the plan says, and columns that the table can have."""
     path = lake.path("tables", table, row["path"])
     try:
         with lake.open_file(path, row["size_bytes"]) as source:
-            rows, size = pq.read_metadata(source).num_rows, source.size()
-    except (FileNotFoundError, pa.ArrowInvalid):
+            footer, size = pq.read_metadata(source), source.size()
+            found = footer.schema.to_arrow_schema()
+            names = found.names
+    except (FileNotFoundError, pa.ArrowException, UnicodeDecodeError):
         raise no_file(lake, plan, path) from None
+    rows = footer.num_rows
     if (rows, size) != (row["rows"], row["size_bytes"]):
         raise refusal(lake, plan, f"the plan says of a file what is not true, {row['rows']} rows for {rows}: {path}")
+    fault = "has two columns of one name" if len(set(names)) < len(names) else _type_fault(found, schema)
+    if fault:
+        raise refusal(lake, plan, f"the plan adds a file that {fault}: {path}")
+
+
+def _type_fault(found: pa.Schema, schema: pa.Schema | None) -> str | None:
+    """Say which column of a file has another type than in the schema of its table, where that is known."""
+    for column in found:
+        known = schema.field(column.name) if schema is not None and column.name in schema.names else None
+        if known is not None and _value_type(column.type) != known.type:
+            return f"has another type in {column.name}"
+    return None
+
+
+def _value_type(one: pa.DataType) -> pa.DataType:
+    return one.value_type if pa.types.is_dictionary(one) else one
 
 
 def _verify_removed(
@@ -142,8 +165,12 @@ def verify_application(lake: "Lake", plan: Plan, table: str, key: str, name: str
     """
     (row,) = (one for one in plan.body["add"] if one["table"] == table)
     own = {key: name, "row_kind": "application", "plan": plan.number}
-    with lake.open_file(lake.path("tables", table, row["path"]), row["size_bytes"]) as source:
-        file = pq.ParquetFile(source)
-        entries = file.read(columns=[column for column in own if column in file.schema_arrow.names]).to_pylist()
+    path = lake.path("tables", table, row["path"])
+    try:
+        with lake.open_file(path, row["size_bytes"]) as source:
+            file = pq.ParquetFile(source)
+            entries = file.read(columns=[column for column in own if column in file.schema_arrow.names]).to_pylist()
+    except (pa.ArrowException, UnicodeDecodeError):
+        raise no_file(lake, plan, path) from None
     if entries != [own]:  # also where a forged file lacks a column, or has more rows
         raise refusal(lake, plan, "the plan would write another row into the register than its own")

@@ -4,27 +4,28 @@ A kind is a function of dice, the lake's folder and a folder outside that nobody
 a hand or a thief of the bucket's keys would.
 """
 
-import hashlib
 import json
 
+import begun
 from mutations import odd
+from plan_files import all_plans, write_plan
 
 FORGED = ("add", "remove", "segments", "purge", "kept", "account", "versions")
 
 
 def plan_bytes(rng, lake, outside):
     """Leave a plan file some of whose bytes were changed or are gone."""
-    _bytes(rng, rng.choice(_plans(lake)))
+    _bytes(rng, rng.choice(all_plans(lake)))
 
 
 def plan_values(rng, lake, outside):
     """Leave a plan with other values, and the digest that goes with them."""
-    path = rng.choice(_plans(lake)[-2:])
+    path = rng.choice(all_plans(lake)[-2:])
     facts = json.loads(path.read_bytes())
     facts.pop("sha256", None)
     where = rng.choice([facts, *[row for key in ("segments", "add") for row in facts.get(key, [])[:2]]])
     where[rng.choice(sorted(where))] = odd(rng)
-    _write_plan(path, facts)
+    write_plan(path, facts)
 
 
 def plan_forged(rng, lake, outside):
@@ -38,7 +39,7 @@ def plan_forged(rng, lake, outside):
         "..",
         "_delta_log/00000000000000000000.json",
     ]
-    number = len(_plans(lake)) + 1
+    number = len(all_plans(lake)) + 1
     table = rng.choice(["steps", "segments", "../steps", "audit", "x", "ingest_plans"])
     path = rng.choice(paths)
     removed = {"path": path, "size_bytes": 5, "num_records": rng.choice([0, 1, -1, 2**62]), "date": "2026-03-01"}
@@ -59,7 +60,7 @@ def plan_forged(rng, lake, outside):
         facts |= {"purge": rng.random() < 0.7, "kept": {table: []}, "account": {table: rng.choice([-1, 0, 2**70])}}
     if rng.random() < 0.3:
         facts[rng.choice(sorted(facts))] = odd(rng)
-    _write_plan(lake / "plans" / f"{number:010d}.json", facts)
+    write_plan(lake / "plans" / f"{number:010d}.json", facts)
 
 
 def log_bytes(rng, lake, outside):
@@ -154,23 +155,15 @@ def _bytes(rng, path):
     path.write_bytes(bytes(raw))
 
 
-def _plans(lake):
-    return sorted((lake / "plans").glob("*.json"))
-
-
 def _logs(lake):
     return sorted(path for path in (lake / "tables").glob("*/_delta_log/*") if path.is_file())
-
-
-def _write_plan(path, facts):
-    facts["sha256"] = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-    path.write_text(json.dumps(facts, sort_keys=True))
 
 
 KINDS = {
     "plan bytes": (plan_bytes, 3),
     "plan values": (plan_values, 4),
     "plan forged": (plan_forged, 5),
+    "plan begun": (begun.forge, 6),
     "log bytes": (log_bytes, 4),
     "log values": (log_values, 6),
     "log paths": (log_paths, 3),

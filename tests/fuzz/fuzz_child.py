@@ -17,6 +17,7 @@ import traceback
 from collections import Counter
 from pathlib import Path
 
+import begun
 import damages
 import mutations
 from campaign import kind_of
@@ -194,11 +195,18 @@ def base(root):
         assert code == 0, said + wrong
 
 
-def damage(seed, number, root, like):
-    """Damage a copy of a lake, and do all that is done with one: each may be refused in one line."""
+def damage(seed, number, root, likes):
+    """Damage a copy of a lake, and do all that is done with one: each may be refused in one line.
+
+    A lake to copy lies below `likes`, and is made there when the first is wanted.
+    """
+    _, kind, dice = kind_of(seed, number)
+    begins = dice.choice(sorted(begun.KINDS)) if kind == "plan begun" else ""
+    like = likes / (begins or "in use")
+    if not like.exists():
+        begun.make(like, begins) if begins else base(like)
     shutil.copytree(like, root)
     place = Place(root)
-    _, kind, dice = kind_of(seed, number)
     damages.KINDS[kind][0](dice, place.lake, place.outside)
     touched.clear()
     put_segment(place.spool, step_rows(5, run="later", incarnation=500))
@@ -221,14 +229,11 @@ def main():
     faulthandler.enable()
     sys.addaudithook(watch)
     with tempfile.TemporaryDirectory(prefix="ranklake-fuzz-") as scratch:
-        like = Path(scratch, "like")
         for line in sys.stdin:
             job = json.loads(line)
             root = Path(scratch, "job")
             if job["where"] == "damage":
-                if not like.exists():
-                    base(like)
-                found = damage(seed, job["cases"][0], root, like)
+                found = damage(seed, job["cases"][0], root, Path(scratch, "likes"))
             else:
                 found = poison(seed, job["cases"], root)
             set_guard(Path("/nonexistent"))
