@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ranklake.lake.life.series import views
 from ranklake.lake.migrations.former import former_names
 from ranklake.lake.query.sql import Answer, Moment, answer
+from ranklake.lake.usage.record import Asked
 
 if TYPE_CHECKING:
     from ranklake.lake.query.former import Former
@@ -72,3 +73,9 @@ def used(found: Answer) -> Iterator[Used]:
     for chosen, by_role in ((found.sketch.asked, False), (found.sketch.beneath, True)):
         for table, names in sorted(chosen.items()):
             yield from (Used(table, names[name], by_role) for name in sorted(names))
+
+
+def asked(found: Answer, consumer: str, role: "Role | None") -> Asked:
+    """Return what the query log has of a query: its columns and former names, no value, nothing of its text."""
+    former = {table: {name: one.now for name, one in names.items()} for table, names in found.sketch.asked.items()}
+    return Asked(consumer, None if role is None else role.name, found.sketch.columns, former)

@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ranklake.lake.contracts.delta import CHECKPOINT_EVERY
 from ranklake.lake.delta.integrity import Damage
@@ -19,11 +19,14 @@ from ranklake.lake.maintenance.vacuum import GRACE, garbage, remove
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.plan import last_finished
 from ranklake.lake.plans.units import Unit, carry_out
+from ranklake.lake.usage.log import tidy as tidy_queries
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Progress
     from ranklake.lake.plans.workers import Workers
     from ranklake.lake.storage.store import Lake
+
+OLD_QUERIES: Final = "old query logs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,11 @@ def upkeep(
     purged, purged_bytes = carry_out(
         Unit("vacuum", detail="files that nothing refers to"), partial(_vacuum, lake, grace, dry_run=dry_run)
     )
+    days = lake.config.query.keep_days
+    over, over_bytes = carry_out(
+        Unit("queries", detail="the query log"), partial(tidy_queries, lake, days, dry_run=dry_run)
+    )
+    purged += Counter({OLD_QUERIES: over} if over else {})
     return Upkept(
         plans=merged.plans,
         files_before=merged.files_before,
@@ -103,7 +111,7 @@ def upkeep(
         followed=followed,
         checkpoints=checkpoints,
         purged=dict(sorted(purged.items())),
-        purged_bytes=purged_bytes,
+        purged_bytes=purged_bytes + over_bytes,
         elapsed_s=time.monotonic() - began,
         damaged=list(dict.fromkeys([*(scrubbed.damaged if scrubbed else []), *merged.damaged])),
         scrubbed=scrubbed,

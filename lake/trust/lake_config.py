@@ -59,6 +59,22 @@ class AuditSection:
 
 
 @dataclass(frozen=True, slots=True)
+class QuerySection:
+    """The log of queries: which consumers use which columns, and nothing of what they ask or get."""
+
+    consumer: str = field(default="", metadata={"variable": "RANKLAKE_QUERY_CONSUMER"})
+    """Who asks: the name of a dashboard, a job, a team; overridden by ``--consumer``, too. Empty: the login name."""
+    log: bool = True
+    """Note in the lake which columns each query of ``ranklake sql`` uses."""
+    keep_days: int = 180
+    """Days after which upkeep deletes what was noted."""
+
+    def __post_init__(self) -> None:
+        if self.keep_days < 1:
+            raise ValueError("keep_days is at least 1")
+
+
+@dataclass(frozen=True, slots=True)
 class PlansSection:
     """Whether plans are sealed with a key that writers of the bucket need not have."""
 
@@ -93,7 +109,7 @@ class LakeConfig:
 
     Attributes
     ----------
-    spool, contracts, cost, audit, approvals, plans, ingest, quality
+    spool, contracts, cost, audit, approvals, plans, query, ingest, quality
         The sections.
     encryption_key
         Where the keys of encrypted segments are, ``[capture] encryption_key``; see `ranklake.segments.keys`.
@@ -107,6 +123,7 @@ class LakeConfig:
     audit: AuditSection = field(default_factory=AuditSection)
     approvals: ApprovalsSection = field(default_factory=ApprovalsSection)
     plans: PlansSection = field(default_factory=PlansSection)
+    query: QuerySection = field(default_factory=QuerySection)
     ingest: Limits = field(default_factory=Limits)
     quality: QualitySection = field(default_factory=QualitySection)
     encryption_key: str = ""

@@ -24,6 +24,7 @@ from ranklake.lake.trust.lake_config import (
     LakeConfig,
     PlansSection,
     QualitySection,
+    QuerySection,
     SpoolSection,
 )
 from ranklake.lake.trust.limits import Limits
@@ -93,6 +94,7 @@ class Config:
     contracts: ContractsSection = field(default_factory=ContractsSection)
     retention: RetentionSection = field(default_factory=RetentionSection)
     sql: SqlSection = field(default_factory=SqlSection)
+    query: QuerySection = field(default_factory=QuerySection)
     cost: CostSection = field(default_factory=CostSection)
     audit: AuditSection = field(default_factory=AuditSection)
     approvals: ApprovalsSection = field(default_factory=ApprovalsSection)

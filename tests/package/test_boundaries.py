@@ -77,9 +77,10 @@ LAKE = {  # what each folder of the lake imports, for types and in functions, to
     "delta": {"contracts", "storage"},
     "spool": {"storage", "trust"},
     "plans": {"contracts", "delta", "storage"},
+    "usage": {"storage"},
     "audit": {"contracts", "delta", "plans", "storage"},
     "governance": {"audit", "contracts", "delta", "plans", "storage", "trust"},
-    "maintenance": {"audit", "contracts", "delta", "plans", "spool", "storage"},
+    "maintenance": {"audit", "contracts", "delta", "plans", "spool", "storage", "usage"},
     "query": {"contracts", "delta", "storage"},
     "mfu": set(),
     "rollups": {  # the operator's prices; what checks hold back
@@ -88,7 +89,7 @@ LAKE = {  # what each folder of the lake imports, for types and in functions, to
     "pseudonyms": {"rollups"},
     "migrations": {"audit", "contracts", "delta", "governance", "plans", "query", "rollups", "storage"},
     "life": {"audit", "contracts", "delta", "migrations", "query", "storage"},
-    "ask": {"life", "migrations", "query", "storage"},
+    "ask": {"life", "migrations", "query", "storage", "usage"},
     "ingest": {"audit", "contracts", "delta", "maintenance", "migrations", "plans", "spool", "storage", "trust"},
     "replay": {
         *("contracts", "delta", "governance", "ingest", "plans", "query", "rollups", "spool", "storage", "trust")

@@ -3,7 +3,7 @@
 import click
 
 from ranklake.catalog_facts import TableEntry, listing, named
-from ranklake.commands.catalog_parts import changes, export, refresh, sizes
+from ranklake.commands.catalog_parts import changes, export, refresh, sizes, use
 from ranklake.commands.context import with_context
 from ranklake.commands.options import contracts_option, json_option, overriding
 from ranklake.context import Context
@@ -57,5 +57,5 @@ def show(context: Context, name: str | None, lake: str | None, *, as_json: bool)
         click.echo("\n".join(entry_lines(found)))
 
 
-for _part in (sizes, refresh, changes, export):
+for _part in (sizes, refresh, changes, use, export):
     catalog.add_command(_part)

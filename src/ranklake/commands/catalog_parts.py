@@ -1,6 +1,6 @@
-"""What ``ranklake catalog`` has besides showing: ``sizes``, ``refresh``, ``changes`` and ``export``."""
+"""What ``ranklake catalog`` has besides showing: ``sizes``, ``refresh``, ``changes``, ``use`` and ``export``."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import click
@@ -16,6 +16,7 @@ from ranklake.lake.contracts import contract
 from ranklake.lake.contracts.odcs import document
 from ranklake.lake.life.changes import changes as changed
 from ranklake.lake.storage.store import cannot_write
+from ranklake.lake.usage.use import uses
 from ranklake.printable import printable
 from ranklake.views.catalog import column_size_lines, size_lines
 from ranklake.views.json_output import show_json
@@ -84,6 +85,35 @@ def changes(context: Context, since: datetime | None, *, as_json: bool) -> None:
         click.echo("nothing changed")
     for one in found:
         click.echo(printable(f"{one.at:%Y-%m-%d %H:%M}  {one.kind} {one.name}: {one.what}"))
+
+
+@click.command()
+@click.argument("name", metavar="[TABLE[.COLUMN]]", default="")
+@click.option(
+    "--since",
+    metavar="DATE",
+    type=click.DateTime(["%Y-%m-%d"]),
+    help="Leave out earlier queries; UTC, default: the last 90 days.",
+)
+@lake_option
+@contracts_option
+@json_option
+@with_context
+def use(context: Context, name: str, since: datetime | None, *, as_json: bool) -> None:
+    """Show who used which columns, how often and when last, by the log of queries; former names first."""
+    begin = (since or datetime.now(UTC) - timedelta(days=90)).date()
+    table, _, column = name.partition(".")
+    found = uses(context.open_lake(), begin, table, column)
+    if as_json:
+        show_json([one.plain() for one in found])
+        return
+    if not found:
+        click.echo(f"no query is noted since {begin}")
+    for one in found:
+        what = f"{one.table}.{one.column}" if one.column else f"{one.table}, rows"
+        former = f" (now {one.now})" if one.now else ""
+        queries = f"{one.queries:,} {'query' if one.queries == 1 else 'queries'}"
+        click.echo(printable(f"{what}{former}: {one.consumer}, {queries}, last {one.last:%Y-%m-%d %H:%M}"))
 
 
 @click.command()

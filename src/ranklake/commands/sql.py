@@ -13,12 +13,14 @@ import click
 import pyarrow as pa
 
 from ranklake.commands.context import with_context
-from ranklake.commands.options import lake_option
+from ranklake.commands.options import lake_option, overriding
 from ranklake.context import Context
 from ranklake.errors import RanklakeError, did_you_mean
-from ranklake.lake.ask.ask import ask, used
+from ranklake.lake.ask.ask import ask, asked, used
 from ranklake.lake.query.roles import Role, RoleError, load_role
 from ranklake.lake.storage.store import Lake
+from ranklake.lake.usage.log import note
+from ranklake.lake.usage.record import consumer_named
 from ranklake.views.result_set import as_csv, as_json, as_parquet, as_table
 from ranklake.views.tell import tell
 
@@ -91,6 +93,12 @@ _EXAMPLE: Final = 'Example: ranklake sql "SELECT rank, count(*) n, avg(step_time
 @click.option("--verify", is_flag=True, help="First verify the files that are read against their digests.")
 @click.option("--limit", type=click.IntRange(min=0), help="Maximum number of rows.")
 @lake_option
+@overriding(
+    "--consumer",
+    place="query.consumer",
+    metavar="NAME",
+    help="Who asks, for the log of used columns: a dashboard, a job; default: [query] consumer, or the login name.",
+)
 @with_context
 def sql(  # noqa: PLR0913 - one parameter an option
     context: Context,
@@ -109,12 +117,21 @@ def sql(  # noqa: PLR0913 - one parameter an option
     if kind == "parquet" and output is None:
         raise RanklakeError("Parquet is not for a terminal", where="--format", mend="name a file with --output")
     values = dict(_param(item) for item in params)
+    consumer = consumer_named(context.config.query.consumer)
     lake = context.open_lake()
     seen_by = None if role is None else _role(context, lake, role)
     found = ask(lake, text, values, limit, as_of=as_of, role=seen_by, verify=verify)
     rows = found.rows
     for one in used(found):
         tell(one.said, err=True)
+    _give(rows, kind, output)
+    if context.config.query.log and (why := note(lake, asked(found, consumer, seen_by))):
+        off = "log = false under [query] in ranklake.toml switches it off"
+        tell(f"the query log could not be written ({why}); {off}", err=True)
+
+
+def _give(rows: pa.Table, kind: str, output: Path | None) -> None:
+    """Print rows, or write them to a file."""
     if output is None:
         click.echo(_FORMATS[kind](rows), color=True)  # else click takes what looks like colours out of values
         return

@@ -1,0 +1,1 @@
+"""Who uses which columns: the log of queries, without what was asked of them or what they gave."""
