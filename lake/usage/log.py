@@ -1,14 +1,16 @@
 """The query log of a lake: a small file a query, folded by upkeep, gone after its days.
 
     <lake>/queries/<date>/<id>.json           one line, written by whoever asked
-    <lake>/queries/<date>/<id>~<count>.jsonl  lines of several, as upkeep folded them
+    <lake>/queries/<date>/<sha256>.jsonl      lines of several, as upkeep folded them
 
 It is a hint of who would miss a column, and no book: a query never waits for it, and is answered without it. A line
 that stands in two files, because upkeep died between writing and deleting, counts once, by its id.
 """
 
+import hashlib
 import os
 import threading
+import uuid
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -91,8 +93,8 @@ def _fold(lake: "Lake", day: date, ones: list[Listed]) -> None:
             read = list(zip(some, pool.map(lambda one: _lines(lake, one), some), strict=True))
         lines = [asked.line() for _, found in read for asked in found]
         if lines:
-            name = os.path.basename(some[0].path).removesuffix(_ONE)  # noqa: PTH119 - fsspec paths are strings
-            _write(lake, f"{FOLDER}/{day}/{name}~{len(lines)}{_SEVERAL}", "\n".join(lines).encode())
+            raw = "\n".join(lines).encode()  # two who fold at once may have other lines each: none replaces the other
+            _write(lake, f"{FOLDER}/{day}/{hashlib.sha256(raw).hexdigest()}{_SEVERAL}", raw)
         _remove(lake, [one for one, found in read if found])  # what a later release wrote stays as it is
 
 
@@ -100,7 +102,7 @@ def _remove(lake: "Lake", files: list[Listed]) -> None:
     for one in files:
         delete(lake, one.path)
     if lake.is_local:
-        for folder in {os.path.dirname(one.path) for one in files}:  # noqa: PTH120 - likewise
+        for folder in {os.path.dirname(one.path) for one in files}:  # noqa: PTH120 - fsspec paths are strings
             with suppress(OSError):  # somebody wrote there meanwhile
                 os.rmdir(folder)  # noqa: PTH106 - likewise
 
@@ -131,7 +133,7 @@ def _write(lake: "Lake", name: str, raw: bytes) -> None:
         lake.fs.pipe_file(target, raw)
         return
     os.makedirs(os.path.dirname(target), exist_ok=True)  # noqa: PTH103, PTH120 - likewise
-    scratch = f"{target}{_STRAY}"
+    scratch = f"{target}.{uuid.uuid4().hex}{_STRAY}"
     with open(scratch, "wb") as file:  # noqa: PTH123 - likewise
         file.write(raw)
     os.replace(scratch, target)  # noqa: PTH105 - likewise

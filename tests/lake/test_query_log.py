@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import threading
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -97,12 +98,13 @@ def test_a_lake_that_cannot_be_written_answers(queried):
     assert "log = false" in line
 
 
-def test_a_store_that_hangs_holds_nobody_up(lake):
+def test_a_store_that_hangs_holds_nobody_up(lake, monkeypatch):
     """A write that does not end is left behind; nothing sleeps here but the store."""
     folder = Path(lake.root, FOLDER, str(TODAY))
     folder.mkdir(parents=True)
     one = asked()
-    pipe = folder / f"{one.id}.json.tmp"
+    monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=0))
+    pipe = folder / f"{one.id}.json.{uuid.UUID(int=0).hex}.tmp"
     os.mkfifo(pipe)  # opening it to write waits for a reader
     assert "no answer" in note(lake, one, limit_s=0.05)
     assert stat.S_ISFIFO(pipe.stat().st_mode)
