@@ -19,8 +19,9 @@ from ranklake.lake.governance.retention_plans import RETENTION_PLANS
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.maintenance.run import upkeep
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.quality.check import KINDS, run_checks
+from ranklake.quality.check import run_checks
 from ranklake.quality.report.gather import gather
+from ranklake.quality.tables import KINDS
 from ranklake.retention.apply import apply
 from ranklake.retention.plan import make_plan
 from ranklake.retention.reviews import record_overdue

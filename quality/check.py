@@ -8,8 +8,6 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.errors import RanklakeError, did_you_mean
-from ranklake.lake.contracts.errors import UnknownTableError
 from ranklake.lake.delta.commit import files, files_digest
 from ranklake.lake.delta.tables import latest
 from ranklake.lake.plans.driver import drive, finish
@@ -26,6 +24,7 @@ from ranklake.quality.results import RESULTS, CheckReport, CheckResult, Standing
 from ranklake.quality.suite import Suite, compile_suite
 from ranklake.quality.suites.asking import Asking
 from ranklake.quality.suites.unplaced import unplaced
+from ranklake.quality.tables import KINDS, chosen
 from ranklake.quality.tasks import ScanTask, expected_cpu_s, fitting_rows, scan_partition
 from ranklake.quality.verdict import result_of
 from ranklake.quality.watching import judge_watched
@@ -40,16 +39,6 @@ if TYPE_CHECKING:
 
 BATCH_PARTITIONS: Final = 256
 """Partitions that workers scan before results are written down."""
-KINDS: Final = ("fact", "derived")
-"""Kinds of tables that are checked: what was recorded, before it is rolled up, and what came of it."""
-
-
-class NotCheckedError(RanklakeError):
-    """A table that no suite is compiled for. ``table`` is what was asked for."""
-
-    def __init__(self, table: str, *, mend: str = "") -> None:
-        super().__init__(f"no checks are run on table {table!r}", mend=mend)
-        self.table = table
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +75,7 @@ def run_checks(
     ranklake.quality.suites.folder.SuitesError
         The configured folder of users' suites is not there.
     """
-    contracts = _chosen(lake.contracts(), tables, kinds)
+    contracts = chosen(lake.contracts(), tables, kinds)
     finish(lake, QUARANTINE, InProcess())  # what a check that died left half done
     with Asking(lake) as asking:
         return _check(lake, contracts, asking, workers or InProcess(), progress)
@@ -127,20 +116,6 @@ def _batches(work: Sequence[_Work], crew: "Workers") -> "Iterator[list[_Work]]":
             some = []
     if some:
         yield some
-
-
-def _chosen(
-    contracts: "Mapping[str, Contract]", tables: Sequence[str] | None, kinds: Collection[str]
-) -> "dict[str, Contract]":
-    checkable = {name: one for name, one in contracts.items() if one.kind in KINDS}
-    if tables is None:
-        return {name: one for name, one in checkable.items() if one.kind in kinds}
-    for name in tables:
-        if name in contracts and name not in checkable:
-            raise NotCheckedError(name, mend="name a fact or a derived table")
-        if name not in contracts:
-            raise UnknownTableError(name, mend=did_you_mean(name, checkable))
-    return {name: checkable[name] for name in sorted(set(tables))}
 
 
 def _partitions(lake: "Lake", contract: "Contract") -> list[Partition]:

@@ -1,8 +1,9 @@
 """Great Expectations, held so that it judges and does nothing else.
 
-Its import takes seconds, so it happens when the first `Judge` is made: this is the one place. It is given a context in
-memory: no files, no project folder, no network. Of classified columns it is asked for yes or no only, because any other
-form of result copies values. A metric that crashed looks like one that failed; here it becomes an error of its own.
+Its import takes seconds, so it happens when the first `Judge` is made: `great_expectations` is the one place. It is
+given a context in memory: no files, no project folder, no network. Of classified columns it is asked for yes or no
+only, because any other form of result copies values. A metric that crashed looks like one that failed; here it becomes
+an error of its own.
 """
 
 import logging
@@ -67,12 +68,18 @@ def _one() -> "Judge":
     return Judge()
 
 
-def in_memory() -> tuple[Any, Any]:
-    """Import Great Expectations; return it, and a definition of batches that takes any frame, held in memory."""
+def great_expectations() -> Any:  # noqa: ANN401 - theirs
+    """Import Great Expectations and return it: the one place."""
     with silence():
         import great_expectations as gx
-        from great_expectations.data_context.types import base
+    return gx
 
+
+def in_memory() -> tuple[Any, Any]:
+    """Import Great Expectations; return it, and a definition of batches that takes any frame, held in memory."""
+    gx = great_expectations()
+    base = gx.data_context.types.base
+    with silence():
         config = base.DataContextConfig(
             # their default makes a temporary folder for a site that nobody builds, and leaves it behind
             store_backend_defaults=base.InMemoryStoreBackendDefaults(init_temp_docs_sites=False),

@@ -12,7 +12,6 @@ from ranklake.lake.delta.commit import files, files_digest
 from ranklake.lake.delta.tables import delta_table, latest
 from ranklake.lake.query.sql import session
 from ranklake.lake.rollups.registry import ROLLUPS
-from ranklake.quality.check import KINDS
 from ranklake.quality.report import statements
 from ranklake.quality.report.next_steps import next_step
 from ranklake.quality.report.state import (
@@ -36,6 +35,7 @@ from ranklake.quality.report.state import (
 )
 from ranklake.quality.results import RESULTS
 from ranklake.quality.suite import Suite, compile_suite
+from ranklake.quality.tables import KINDS
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract

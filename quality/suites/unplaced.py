@@ -10,6 +10,7 @@ from ranklake.quality.engine import gx_version
 from ranklake.quality.results import RESULTS, CheckResult, standing
 from ranklake.quality.suite import OWN
 from ranklake.quality.suites.own import OwnSuites, problems
+from ranklake.quality.tables import KINDS
 
 if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
@@ -24,7 +25,7 @@ def unplaced(
 
     They stand under ``quality_results`` itself, for lack of a table that they are about.
     """
-    tables = [name for name, one in lake.contracts().items() if one.kind != "system"]
+    tables = [name for name, one in lake.contracts().items() if one.kind in KINDS]
     wrong = problems(own, tables)
     if not wrong:
         return (), ()

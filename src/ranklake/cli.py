@@ -35,7 +35,7 @@ SUMMARIES = {
     "sql": "Query the tables.",
     "series": "Show a metric in one unit, whatever it was called and however it was recorded.",
     "report": "Write pages about the lake, as HTML that needs no server.",
-    "quality": "Show what checks hold back from rollups, and release it after a fix.",
+    "quality": "Show what checks hold back from rollups, release it after a fix; export suites.",
     "replay": "Rebuild dates of a table from segments that the spool still has.",
     "catalog": "Show tables, columns and metrics.",
     "metric": "Show the life of metrics, and deprecate, retire and sunset them.",

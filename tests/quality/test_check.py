@@ -27,10 +27,11 @@ from ranklake.lake.storage.reachability import LakeError
 from ranklake.lake.storage.store import Lake
 from ranklake.quality import check
 from ranklake.quality import scan as scanning
-from ranklake.quality.check import NotCheckedError, run_checks
+from ranklake.quality.check import run_checks
 from ranklake.quality.partition import Partition
 from ranklake.quality.scan import scan
 from ranklake.quality.suite import compile_suite
+from ranklake.quality.tables import NotCheckedError
 
 SMALL_LOSS = """
 extends: steps

@@ -1,6 +1,7 @@
 """``ranklake quality``."""
 
 from datetime import date, datetime
+from pathlib import Path
 
 import click
 
@@ -12,6 +13,7 @@ from ranklake.lake.governance.holds import Hold, holds
 from ranklake.lake.governance.identities import APPLY, APPROVE
 from ranklake.lake.governance.lifecycle import standing
 from ranklake.lake.governance.releases import RELEASES, Release, register
+from ranklake.quality.export.project import export_project
 from ranklake.quality.release import KINDS, plan_release
 from ranklake.quality.release import apply as apply_release
 from ranklake.quality.release import approve as approve_release
@@ -34,7 +36,7 @@ _alone = click.option(
 
 @click.group()
 def quality() -> None:
-    """Show what checks hold back from rollups, and release it after a fix."""
+    """Show what checks hold back from rollups, release it after a fix, and export suites and results."""
 
 
 @quality.command()
@@ -69,6 +71,29 @@ def inputs(context: Context, table: str, day: datetime | None, run: str | None, 
         click.echo("\n".join(table_lines(_INPUTS, map(_input, found))))
     else:
         click.echo("nothing was computed")
+
+
+@quality.command()
+@click.option(
+    "--out", metavar="FOLDER", required=True, type=click.Path(path_type=Path, file_okay=False), help="Where it stands."
+)
+@click.option("--table", "tables", metavar="TABLE", multiple=True, help="Only this table; may be given several times.")
+@lake_option
+@json_option
+@with_context
+def export(context: Context, out: Path, tables: tuple[str, ...], *, as_json: bool) -> None:
+    """Write suites and results of the last checks as a project that Great Expectations opens, with its Data Docs.
+
+    Pages load nothing from elsewhere. An earlier export in FOLDER is replaced; anything else there is left alone.
+    """
+    done = export_project(context.open_lake(), out, tables or None)
+    if as_json:
+        show_json(done.plain())
+        return
+    said = f"{counted(done.suites, 'suite')}, {counted(done.expectations, 'expectation')}"
+    click.echo(f"{said}, {counted(done.results, 'validation result')}; open {done.index}")
+    if done.unexpressed:
+        click.echo(f"{counted(done.unexpressed, 'check')} have no word there: they are in results only")
 
 
 @quality.group()

@@ -1,0 +1,1 @@
+"""Export of suites and results as a project that Great Expectations opens."""

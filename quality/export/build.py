@@ -1,0 +1,104 @@
+"""The process that builds a project of Great Expectations: ``python -m ranklake.quality.export.build FOLDER``.
+
+It is a process of its own because opening a project changes what Great Expectations takes for the current one, which
+checks use. Facts come as JSON on standard input.
+"""
+
+import json
+import sys
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from ranklake.quality.engine import great_expectations, silence
+
+SOURCE: Final = "ranklake"
+_BATCH: Final = "partition"
+
+
+def build(folder: str, facts: Mapping[str, Any]) -> None:
+    """Build a project below an empty folder: source, suites, validation definitions, checkpoints, results, pages."""
+    gx = great_expectations()
+    context = gx.get_context(mode="file", project_root_dir=folder)
+    source = context.data_sources.add_pandas(SOURCE)
+    for one in facts["tables"]:
+        asset = source.add_dataframe_asset(one["table"])
+        batches = asset.add_batch_definition_whole_dataframe(_BATCH)
+        suite = gx.ExpectationSuite(name=one["table"], meta=_meta(one))
+        for config in one["expectations"]:
+            suite.expectations.append(_configured(gx, config).to_domain_obj())
+        suite = context.suites.add(suite)
+        validation = gx.ValidationDefinition(name=one["table"], data=batches, suite=suite)
+        validation = context.validation_definitions.add(validation)
+        context.checkpoints.add(gx.Checkpoint(name=one["table"], validation_definitions=[validation]))
+        for result in one["results"]:
+            _add_result(gx, context, one["table"], result)
+    context.build_data_docs()
+
+
+def _meta(one: Mapping[str, Any]) -> dict[str, Any]:
+    notes = [one["summary"]]
+    if one["unexpressed"]:
+        notes.append(f"not expressed in Great Expectations, but in results: {', '.join(one['unexpressed'])}")
+    return {"table": one["table"], "ranklake_suite": one["suite"], "notes": {"format": "string", "content": notes}}
+
+
+def _configured(gx: Any, config: Mapping[str, Any]) -> Any:  # noqa: ANN401 - theirs
+    return gx.expectations.expectation_configuration.ExpectationConfiguration(**config)
+
+
+def _add_result(gx: Any, context: Any, table: str, result: Mapping[str, Any]) -> None:  # noqa: ANN401 - theirs
+    """Store the results of one check of one date."""
+    outcome = gx.core.expectation_validation_result
+    name = gx.data_context.types.resource_identifiers
+    run = gx.core.run_identifier.RunIdentifier(result["date"], datetime.fromisoformat(result["ts"]))
+    checks = [
+        outcome.ExpectationValidationResult(
+            success=one["success"],
+            expectation_config=_configured(gx, one["config"]),
+            result=_counts(one),
+            exception_info={
+                "raised_exception": bool(one["error"]),
+                "exception_message": one["error"] or None,
+                "exception_traceback": "" if one["error"] else None,
+            },
+        )
+        for one in result["checks"]
+    ]
+    good = sum(one.success for one in checks)
+    statistics = {
+        "evaluated_expectations": len(checks),
+        "successful_expectations": good,
+        "unsuccessful_expectations": len(checks) - good,
+        "success_percent": 100 * good / len(checks),
+    }
+    batch = {
+        "datasource_name": SOURCE,
+        "data_connector_name": "fluent",
+        "data_asset_name": table,
+        "batch_identifiers": {"date": result["date"]},
+    }
+    meta = {
+        "run_id": run.to_json_dict(),
+        "great_expectations_version": gx.__version__,
+        "active_batch_definition": batch,
+        "check_run": result["check_run"],
+        "files_sha256": result["files_sha256"],
+    }
+    whole = outcome.ExpectationSuiteValidationResult(good == len(checks), checks, table, {}, statistics, meta)
+    key = name.ValidationResultIdentifier(name.ExpectationSuiteIdentifier(table), run, f"{table}-{result['date']}")
+    context.validation_results_store.set(key, whole)
+
+
+def _counts(one: Mapping[str, Any]) -> dict[str, Any]:
+    checked, failed = one["checked"], one["failed"]
+    if checked is None or failed is None:
+        return {}
+    share = 100 * failed / checked if checked else 0.0
+    counts = {"element_count": checked, "unexpected_count": failed, "unexpected_percent": share}
+    return {**counts, "partial_unexpected_list": []}
+
+
+if __name__ == "__main__":
+    with silence():
+        build(sys.argv[1], json.load(sys.stdin))

@@ -1,0 +1,140 @@
+"""Write suites and results as a project that Great Expectations opens, in one step."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.errors import RanklakeError
+from ranklake.lake.delta.tables import latest
+from ranklake.quality.export.facts import table_facts
+from ranklake.quality.export.pages import make_local
+from ranklake.quality.suite import compile_suite
+from ranklake.quality.suites.asking import Asking
+from ranklake.quality.tables import chosen
+
+if TYPE_CHECKING:
+    from ranklake.lake.storage.store import Lake
+
+MARK: Final = "ranklake-export.json"
+"""The file that says that a folder is an export, and may be replaced."""
+_SITE: Final = Path("gx/uncommitted/data_docs/local_site")
+_UUID: Final = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}\b")
+_TEXTS: Final = (".json", ".yml", ".html", ".ge_store_backend_id")
+_LIMIT_S: Final = 1800
+
+
+class ExportError(RanklakeError):
+    """A project cannot be written. ``folder`` is where it was to stand; what stood there is unchanged."""
+
+    def __init__(self, message: str, folder: Path, mend: str) -> None:
+        super().__init__(message, where=str(folder), mend=mend)
+        self.folder = folder
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was written: folder, page to open, and numbers of suites, expectations, checks left out, and results."""
+
+    folder: str
+    index: str
+    suites: int
+    expectations: int
+    unexpressed: int
+    results: int
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return asdict(self)
+
+
+def export_project(lake: "Lake", out: Path, tables: Sequence[str] | None = None) -> Exported:
+    """Write the suites of all tables that the lake has, or of those named, and the results of their last checks.
+
+    Built beside its place and then put there: a crash leaves what was there, perhaps with a folder ``.NAME-…`` beside.
+
+    Raises
+    ------
+    ExportError
+        The folder holds something else, or Great Expectations could not build the project.
+    ranklake.lake.contracts.errors.UnknownTableError, ranklake.quality.tables.NotCheckedError
+        A name in `tables` is no table, or a system table.
+    """
+    out = out.absolute()
+    if out.exists() and not (out / MARK).is_file() and (not out.is_dir() or any(out.iterdir())):
+        raise ExportError("not an export of ranklake, and not empty", out, "name another folder, or empty it")
+    facts = _facts(lake, tables)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    building = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    try:
+        _build(building, facts, out)
+        make_local(building / _SITE)
+        _settle(building)
+        (building / MARK).write_text(json.dumps({"lake": lake.uri, "tables": [one["table"] for one in facts]}))
+        building.chmod(0o755)
+        _swap(building, out)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+    return Exported(
+        str(out),
+        str(out / _SITE / "index.html"),
+        len(facts),
+        sum(len(one["expectations"]) for one in facts),
+        sum(len(one["unexpressed"]) for one in facts),
+        sum(len(one["results"]) for one in facts),
+    )
+
+
+def _facts(lake: "Lake", tables: Sequence[str] | None) -> list[dict[str, Any]]:
+    metrics = lake.metrics()
+    with Asking(lake) as asking:
+        contracts = [one for one in chosen(lake.contracts(), tables).values() if latest(lake, one.table) is not None]
+        return [table_facts(lake, one, compile_suite(one, metrics, asking.suites.of(one))) for one in contracts]
+
+
+def _build(folder: Path, facts: list[dict[str, Any]], out: Path) -> None:
+    """Let a process build the project, without configuration or credentials."""
+    environment = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "TZ") if name in os.environ}
+    with tempfile.TemporaryDirectory(prefix="ranklake-export-") as home:
+        done = subprocess.run(
+            [sys.executable, "-I", "-B", "-m", "ranklake.quality.export.build", str(folder)],
+            input=json.dumps({"tables": facts}).encode(),
+            cwd=home,
+            env={**environment, "HOME": home, "TMPDIR": home, "GX_ANALYTICS_ENABLED": "false"},
+            capture_output=True,
+            timeout=_LIMIT_S,
+            check=False,
+        )
+    if done.returncode:
+        last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2][:300]
+        raise ExportError(f"Great Expectations could not build the project: {last}", out, "see ranklake doctor")
+
+
+def _settle(folder: Path) -> None:
+    """Give random identities fixed ones, in the order of files, so that the same lake gives the same project."""
+    known: dict[str, str] = {}
+
+    def fixed(found: re.Match[str]) -> str:
+        return known.setdefault(found[0], str(uuid.uuid5(uuid.NAMESPACE_URL, f"ranklake:{len(known)}")))
+
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name.endswith(_TEXTS)):
+        path.write_text(_UUID.sub(fixed, path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def _swap(building: Path, out: Path) -> None:
+    """Put a finished folder in its place."""
+    if not out.exists():
+        building.rename(out)
+        return
+    old = out.with_name(f".{out.name}-{uuid.uuid4().hex}")
+    out.rename(old)
+    building.rename(out)
+    shutil.rmtree(old, ignore_errors=True)

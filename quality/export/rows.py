@@ -1,0 +1,38 @@
+"""Rows of a partition as exported checkpoints take them."""
+
+from datetime import date
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from ranklake.errors import did_you_mean
+from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.errors import UnknownTableError
+from ranklake.lake.delta.read import read
+from ranklake.quality.frame import frame, values_of
+from ranklake.quality.suite import compile_suite
+
+if TYPE_CHECKING:
+    import pandas as pd  # type: ignore[import-untyped]
+
+    from ranklake.lake.storage.store import Lake
+
+
+def partition_rows(lake: "Lake", table: str, day: date) -> "pd.DataFrame":
+    """Return the rows of a date, with columns ``holds:CHECK`` of checks that Great Expectations has no word for.
+
+    All values come into memory, classified ones among them. Raises `UnknownTableError`.
+    """
+    contracts = lake.contracts()
+    if table not in contracts:
+        raise UnknownTableError(table, mend=did_you_mean(table, contracts))
+    contract = contracts[table]
+    suite = compile_suite(contract, lake.metrics())
+    rows = read(lake, contract, list(contract.names), partitions=[day])
+    stored = arrow_schema(contract)
+    rows = pa.table({name: rows[name].cast(stored.field(name).type) for name in rows.column_names})
+    found = frame(rows, [one for one in suite.expectations if one.per_row], suite.ranges)
+    for name in rows.column_names:
+        if name not in found:
+            found[name] = values_of(rows[name], compared=True)
+    return found
