@@ -61,6 +61,7 @@ _PIPELINE = {
     "pandas",
     "prefect",
     "rich",
+    "sqlglot",
     "torch",
 }
 

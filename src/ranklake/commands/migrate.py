@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ranklake.commands.context import with_context
+from ranklake.commands.migrate_queries import queries
 from ranklake.commands.options import dask_option, json_option, lake_option
 from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
 from ranklake.context import Context
@@ -35,6 +36,9 @@ _alone = click.option("--single-operator", is_flag=True, help="One person approv
 @click.group()
 def migrate() -> None:
     """Bring stored tables to the contracts of this release, and back."""
+
+
+migrate.add_command(queries)
 
 
 @migrate.command()

@@ -1,0 +1,171 @@
+"""What each column of an earlier version is of a later one: another name, an expression, or nothing any more."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from sqlglot.dialects.postgres import Postgres
+from sqlglot.tokens import TokenType
+
+from ranklake.lake.migrations.steps.convert import Convert
+from ranklake.lake.migrations.steps.drop import Drop
+from ranklake.lake.migrations.steps.rename import Rename
+from ranklake.lake.migrations.steps.retype import Retype
+from ranklake.lake.migrations.steps.split import Computed
+from ranklake.lake.migrations.steps.step import Step
+
+_WHOLE: Final = {"int32": "INTEGER", "int64": "BIGINT"}
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A column of the later version, within an expression."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What a column is of the later version.
+
+    Attributes
+    ----------
+    pieces
+        The expression: text, and columns.
+    gone
+        Why there is none; else empty.
+    note
+        What a reader should know though there is one.
+    """
+
+    pieces: tuple[str | Name, ...]
+    gone: str = ""
+    note: str = ""
+
+    @property
+    def plain(self) -> str | None:
+        """Name of the column that it is; None where it is computed."""
+        only = self.pieces[0] if len(self.pieces) == 1 else None
+        return only.name if isinstance(only, Name) else None
+
+    @property
+    def names(self) -> list[str]:
+        """Columns that it is made of."""
+        return [piece.name for piece in self.pieces if isinstance(piece, Name)]
+
+    def text(self, qualifier: str) -> str:
+        """Return it as SQL; the qualifier ends in its dot, or is empty."""
+        return "".join(piece if isinstance(piece, str) else qualifier + piece.name for piece in self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table, at each version that a query may have been written for.
+
+    Attributes
+    ----------
+    versions
+        Names of its columns by version; the last is the one that queries are brought to.
+    meanings
+        By version, what became of columns that are not simply there as before.
+    """
+
+    name: str
+    versions: Mapping[int, frozenset[str]]
+    meanings: Mapping[int, Mapping[str, Meaning]] = field(default_factory=dict)
+
+    @property
+    def newest(self) -> int:
+        """The version that queries are brought to."""
+        return max(self.versions)
+
+    @property
+    def touched(self) -> frozenset[str]:
+        """Names, at any version, of columns that are not simply there as before."""
+        return frozenset(name for every in self.meanings.values() for name in every)
+
+
+def table_at(name: str, versions: Mapping[int, Mapping[str, str]], steps: Mapping[int, Iterable[Step]]) -> Table:
+    """Return a table.
+
+    Parameters
+    ----------
+    versions
+        Types of columns, by name, by version.
+    steps
+        What leads from a version to the next.
+    """
+    newest = max(versions)
+    meanings = {}
+    for begin in sorted(versions):
+        found: dict[str, Meaning] = {one: Meaning((Name(one),)) for one in versions[begin]}
+        for version in range(begin, newest):
+            types = {**versions[version + 1], **versions[version]}
+            for step in steps.get(version, ()):
+                found = {one: _after(meaning, step, types) for one, meaning in found.items()}
+        meanings[begin] = {one: meaning for one, meaning in found.items() if meaning != Meaning((Name(one),))}
+    return Table(name, {version: frozenset(types) for version, types in versions.items()}, meanings)
+
+
+def _after(meaning: Meaning, step: Step, types: dict[str, str]) -> Meaning:
+    """Return what a column is after one more step. `types` is of what is there before it, and follows."""
+    if meaning.gone:
+        return meaning
+    note = meaning.note
+    if isinstance(step, Rename):
+        types[step.to] = types.get(step.column, "")
+        instead: dict[str, tuple[str | Name, ...]] = {step.column: (Name(step.to),)}
+    elif isinstance(step, Convert):
+        types[step.to] = types.get(step.column, "")
+        instead = {step.column: _converted_back(step, types[step.to])}
+    elif isinstance(step, Computed) and step.comes_back:
+        made = frozenset(name for name, _ in step.made)
+        instead = {name: ("(", *_pieces(text, made), ")") for name, text in step.comes_back}
+    elif isinstance(step, Drop | Computed):
+        if gone := sorted(step.touched.intersection(meaning.names)):
+            return Meaning((), gone=f"{gone[0]} is no more ({step.text})")
+        return meaning
+    elif isinstance(step, Retype):
+        if step.column in meaning.names:
+            note = f"{step.column} has type {step.to} now; look at divisions of whole numbers"
+        return Meaning(meaning.pieces, note=note)
+    else:
+        return meaning
+    pieces: list[str | Name] = []
+    for piece in meaning.pieces:
+        pieces += instead.get(piece.name, (piece,)) if isinstance(piece, Name) else (piece,)
+    return Meaning(tuple(pieces), note=note)
+
+
+def _converted_back(step: Convert, type_: str) -> tuple[str | Name, ...]:
+    """Return the old value of the new: of whole numbers a whole number in engines, too, whose division gives none."""
+    if (step.factor, step.offset) == (1, 0):
+        return (Name(step.to),)
+    value: tuple[str | Name, ...] = (Name(step.to),)
+    if step.offset:
+        value = ("(", *value, f" {'-' if step.offset > 0 else '+'} {_number(abs(step.offset))}", ")")
+    inverse = 1 / step.factor
+    if abs(inverse - round(inverse)) < 1e-9 * abs(inverse):  # 1 / 0.001 is 1000, whatever binary fractions say
+        value = (*value, f" * {_number(round(inverse))}") if round(inverse) != 1 else value
+    else:
+        value = (*value, f" / {_number(step.factor)}")
+    if type_ in _WHOLE:
+        return ("CAST(", *value, f" AS {_WHOLE[type_]})")
+    return ("(", *value, ")")
+
+
+def _number(value: float) -> str:
+    """Return a number as SQL, in parentheses where it has a sign."""
+    said = str(int(value)) if float(value).is_integer() and abs(value) < 2**53 else repr(float(value))
+    return f"({said})" if value < 0 else said
+
+
+def _pieces(text: str, made: frozenset[str]) -> tuple[str | Name, ...]:
+    """Return an expression of a step in pieces."""
+    found: list[str | Name] = []
+    end = 0
+    for token in Postgres().tokenize(text):
+        if token.token_type != TokenType.STRING and token.text.lower() in made:
+            found += [text[end : token.start], Name(token.text.lower())]
+            end = token.end + 1
+    return tuple(piece for piece in (*found, text[end:]) if piece)

@@ -1,0 +1,190 @@
+"""Brings the statements of a text to later versions of the tables that they ask, by edits at places of words.
+
+Comments, formatting and placeholders stay as they are. A statement is edited as a whole or left as it is: what cannot
+be told for certain is found, and a person looks at it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from ranklake.lake.migrations.queries.findings import Edit, Finding, Outcome, edited
+from ranklake.lake.migrations.queries.meanings import Meaning, Name, Table
+from ranklake.lake.migrations.queries.obstacles import obstacles
+from ranklake.lake.migrations.queries.placeholders import MACRO, Span
+from ranklake.lake.migrations.queries.places import Place, place_of
+from ranklake.lake.migrations.queries.references import Reading, Reference, read
+from ranklake.lake.migrations.queries.scopes import AMBIGUOUS, Home
+from ranklake.lake.migrations.queries.statements import DIALECTS, Statement, marker, statements
+
+
+def rewrite(
+    text: str, tables: Mapping[str, Table], holes: Sequence[Span] = (), dialects: Sequence[str] = DIALECTS
+) -> Outcome:
+    """Return what becomes of a text of SQL statements.
+
+    What comes of it says nothing about a second time: a statement that would be edited again is marked with the
+    versions that it is for, in a comment, and what says so is left alone.
+
+    Parameters
+    ----------
+    tables
+        Those that are known, by name.
+    holes
+        Places of the text where something unknown is filled in.
+    dialects
+        sqlglot's names, tried in this order.
+    """
+    found = Outcome()
+    changed = {name: table for name, table in tables.items() if table.touched or len(table.versions) > 1}
+    for one in statements(text, holes, dialects):
+        if _concerns(one, changed):
+            found.add(_statement(one, tables, dialects), one.begin)
+    return found
+
+
+def _concerns(one: Statement, changed: Mapping[str, Table]) -> bool:
+    return not one.words.isdisjoint(changed) or any(
+        not one.words.isdisjoint(table.touched) for table in changed.values()
+    )
+
+
+def _statement(one: Statement, tables: Mapping[str, Table], dialects: Sequence[str]) -> Outcome:
+    found = once(one, tables)
+    if not found.edits or any(not finding.is_note for finding in found.findings):
+        return Outcome([], [finding for finding in found.findings if not finding.is_note])
+    if _is_settled(one.text, found.edits, tables, dialects):
+        return found
+    named = {name: table.newest for name, table in tables.items() if name in one.words and len(table.versions) > 1}
+    marked = [*found.edits, Edit(one.head, one.head, marker(named))]
+    if _is_settled(one.text, marked, tables, dialects):
+        return Outcome(marked, found.findings)
+    return Outcome([], [Finding(0, "what would come of it cannot be read again; rewrite it by hand")])
+
+
+def _is_settled(text: str, edits: list[Edit], tables: Mapping[str, Table], dialects: Sequence[str]) -> bool:
+    """Say whether a statement, its placeholders covered, is one that a second look leaves alone once it is edited."""
+    for one in statements(edited(text, edits), (), dialects):
+        if one.tree is None:
+            return False
+        found = once(one, tables)
+        if found.edits or any(not finding.is_note for finding in found.findings):
+            return False
+    return True
+
+
+def once(one: Statement, tables: Mapping[str, Table]) -> Outcome:
+    """Return what becomes of a statement, without a thought of a second time."""
+    if one.tree is None:
+        named = {name: table.touched for name, table in tables.items() if name in one.words and table.touched}
+        if any(not one.words.isdisjoint(touched) for touched in named.values()):
+            return Outcome([], [Finding(0, f"it is not understood, and asks {', '.join(sorted(named))}")])
+        return Outcome()
+    try:
+        reading = read(one, tables)
+    except SqlglotError:
+        return Outcome([], [Finding(0, "its SELECTs cannot be told apart (an alias twice?)")])
+    found = Outcome()
+    found.findings += obstacles(one, reading, tables)
+    for ref in reading.references:
+        for what in _reference(one, reading, ref, tables):
+            (found.edits if isinstance(what, Edit) else found.findings).append(what)  # type: ignore[arg-type]
+    return found
+
+
+def _reference(
+    one: Statement, reading: Reading, ref: Reference, tables: Mapping[str, Table]
+) -> Iterator[Edit | Finding]:
+    """Yield what becomes of a column."""
+    at = int(ref.node.this.meta.get("start", 0))
+    if ref.home == AMBIGUOUS:
+        around = reading.scopes.tables_around(ref.scope, _columns(tables, reading.versions))
+        if any(ref.name in tables[table].meanings.get(reading.versions[table], {}) for table in around):
+            yield Finding(at, f"{ref.name} may belong to several tables; say which")
+    if not isinstance(ref.home, Home):
+        return
+    table, version = tables[ref.home.table], reading.versions[ref.home.table]
+    meaning = table.meanings.get(version, {}).get(ref.name, Meaning((Name(ref.name),)))
+    place = place_of(ref, reading)
+    qualifier = None if place.is_output else _qualifier(ref, ref.home, reading, meaning, place, tables)
+    if what := _hindrance(ref, meaning, place, table, qualifier):
+        yield Finding(at, what)
+    elif qualifier is not None:
+        if meaning.note:
+            yield Finding(at, f"{table.name}.{ref.name}: {meaning.note}", is_note=True)
+        yield from _edits(one, ref, meaning, qualifier, place)
+
+
+def _hindrance(ref: Reference, meaning: Meaning, place: Place, table: Table, qualifier: str | None) -> str:
+    """Return why a column cannot be brought along; empty where it can, or has to stay."""
+    is_same = meaning.plain == ref.name
+    if place.what:
+        return "" if is_same else place.what
+    if place.is_output:
+        is_hidden = ref.name in table.versions[table.newest] and not isinstance(ref.node.parent, exp.Ordered)
+        what = f"{ref.name} is an alias here, and the table gets another column of this name"
+        return what if is_hidden and not is_same else ""
+    if meaning.gone:
+        return f"{table.name}.{ref.name}: {meaning.gone}"
+    is_taken = place.clause == "order" and any(name != ref.name and name in place.outputs for name in meaning.names)
+    if qualifier is None or is_taken:  # DataFusion refuses ORDER BY t.a beside an alias a
+        return f"{ref.name} becomes {meaning.text('')}, a name that others have here; rewrite it by hand"
+    is_stuck = meaning.plain is None and _is_in_macro(ref.node)
+    return f"{ref.name} is computed now, and stands in a macro; rewrite it by hand" if is_stuck else ""
+
+
+def _edits(one: Statement, ref: Reference, meaning: Meaning, qualifier: str, place: Place) -> Iterator[Edit | Finding]:
+    identifier = ref.node.this
+    begin, end = identifier.meta.get("start", -1), identifier.meta.get("end", -1) + 1
+    said = one.text[begin:end]
+    if begin < 0 or said.strip('"`').lower() != ref.name:
+        yield Finding(max(begin, 0), f"{ref.name} is not found where it stands")
+        return
+    plain = meaning.plain
+    if plain == ref.name and not qualifier:
+        return
+    alias = f" AS {said}" if place.is_item and plain != ref.name else ""
+    if plain is not None:
+        quote = said[0] if said[0] in '"`' else ""
+        yield Edit(begin, end, f"{qualifier}{quote}{plain}{quote}{alias}")
+    else:
+        first = min(part.meta.get("start", begin) for part in ref.node.parts)
+        written = qualifier or one.text[first:begin]
+        yield Edit(first, end, meaning.text(written) + alias)
+    if place.is_unnamed and plain != ref.name:
+        yield Finding(begin, f"a column computed from {ref.name} has no alias, and so another name now", is_note=True)
+
+
+def _qualifier(
+    ref: Reference,
+    home: Home,
+    reading: Reading,
+    meaning: Meaning,
+    place: Place,
+    tables: Mapping[str, Table],
+) -> str | None:
+    """Return what must stand before the new name, so that it belongs to the same table; None where nothing does."""
+    if ref.node.table:
+        return ""
+    later = {name: table.versions[table.newest] for name, table in tables.items()}
+    same = all(reading.scopes.find(ref.scope, name, "", later) == home for name in meaning.names)
+    hidden = place.clause != "where" and any(name in place.outputs and name != ref.name for name in meaning.names)
+    if same and not hidden:
+        return ""
+    if not home.alias:
+        return None
+    alias = home.alias.strip('"').lower()
+    if any(reading.scopes.find(ref.scope, name, alias, later) != home for name in meaning.names):
+        return None
+    return f"{home.alias}."
+
+
+def _columns(tables: Mapping[str, Table], versions: Mapping[str, int]) -> dict[str, frozenset[str]]:
+    return {name: table.versions[versions.get(name, table.newest)] for name, table in tables.items()}
+
+
+def _is_in_macro(node: Any) -> bool:  # noqa: ANN401 - sqlglot's
+    around = node.find_ancestor(exp.Anonymous, exp.Query)
+    return isinstance(around, exp.Anonymous) and str(around.this).startswith(MACRO)

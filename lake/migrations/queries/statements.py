@@ -1,0 +1,121 @@
+"""Statements of a text, each parsed, in places of the text."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlglot import exp
+from sqlglot.dialects.dialect import Dialect
+from sqlglot.errors import SqlglotError
+from sqlglot.tokens import TokenType
+
+from ranklake.errors import did_you_mean
+from ranklake.lake.migrations.queries.placeholders import Span, covered
+from ranklake.lake.migrations.steps.step import MigrationError
+
+DIALECTS: Final = ("postgres", "duckdb", "trino")
+"""In this order; DataFusion's SQL is close to PostgreSQL's."""
+
+_DATAFUSION: Final = "postgres"
+
+_MARKER: Final = re.compile(r"ranklake:((?:\s*\w+ v\d+,?)+)")
+
+
+def dialects_of(name: str | None) -> tuple[str, ...]:
+    """Return the dialects to try: all, or one. Raises `MigrationError` for what sqlglot does not know."""
+    if name is None:
+        return DIALECTS
+    chosen = _DATAFUSION if name.lower() == "datafusion" else name.lower()
+    try:
+        Dialect.get_or_raise(chosen)
+    except (SqlglotError, ValueError):
+        mend = did_you_mean(name, ("datafusion", *DIALECTS))
+        raise MigrationError(f"no dialect {name!r}", where="--dialect", mend=mend) from None
+    return (chosen,)
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A statement.
+
+    Attributes
+    ----------
+    begin
+        Where its first token begins in the text.
+    text
+        It, placeholders covered.
+    words
+        It in small letters, in words.
+    tree
+        Parsed, with places in `text`; None where no dialect takes it.
+    placeholders
+        Where in `text` something unknown is filled in.
+    head
+        Where its first token ends.
+    marks
+        Versions that it says of itself, by table.
+    """
+
+    begin: int
+    text: str
+    words: frozenset[str]
+    tree: Any
+    placeholders: tuple[Span, ...]
+    head: int
+    marks: dict[str, int]
+
+    def is_placeholder(self, place: int) -> bool:
+        """Say whether something unknown is filled in at a place."""
+        return any(begin <= place < end for begin, end in self.placeholders)
+
+
+def marker(versions: dict[str, int]) -> str:
+    """Return what a statement says of itself: the versions that it is written for."""
+    return f" /* ranklake: {', '.join(f'{table} v{version}' for table, version in sorted(versions.items()))} */"
+
+
+def statements(text: str, holes: Sequence[Span] = (), dialects: Sequence[str] = DIALECTS) -> Iterator[Statement]:
+    """Yield the statements of a text. What cannot even be told into words is one, without a tree."""
+    plain, placeholders = covered(text, holes)
+    for begin, end, head in _slices(plain, dialects):
+        one = plain[begin:end]
+        spans = tuple((low - begin, high - begin) for low, high in placeholders if begin <= low < end)
+        marks = {
+            table: int(version) for said in _MARKER.findall(one) for table, version in re.findall(r"(\w+) v(\d+)", said)
+        }
+        words = frozenset(re.findall(r"\w+", one.lower()))
+        yield Statement(begin, one, words, _parsed(one, dialects), spans, head - begin, marks)
+
+
+def _slices(text: str, dialects: Sequence[str]) -> Iterator[tuple[int, int, int]]:
+    for dialect in dialects:
+        try:
+            tokens = Dialect.get_or_raise(dialect).tokenize(text)
+        except SqlglotError:
+            continue
+        first = None
+        last = 0
+        for token in tokens:
+            if token.token_type == TokenType.SEMICOLON:
+                if first is not None:
+                    yield first.start, token.start, first.end + 1
+                first = None
+            elif first is None:
+                first = token
+            last = token.end + 1
+        if first is not None:
+            yield first.start, max(last, len(text.rstrip())), first.end + 1
+        return
+    yield 0, len(text), 0
+
+
+def _parsed(text: str, dialects: Sequence[str]) -> Any:  # noqa: ANN401 - sqlglot's
+    for dialect in dialects:
+        try:
+            trees = Dialect.get_or_raise(dialect).parse(text)
+        except SqlglotError:
+            continue
+        if len(trees) == 1 and trees[0] is not None and not trees[0].find(exp.Command):
+            return trees[0]
+    return None

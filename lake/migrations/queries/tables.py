@@ -1,0 +1,59 @@
+"""The tables that queries may ask, with what migrations make of their columns."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ranklake.errors import did_you_mean
+from ranklake.lake.contracts.load import load_contracts
+from ranklake.lake.migrations.queries.meanings import Table, table_at
+from ranklake.lake.migrations.registry import contract_at, load_migrations
+from ranklake.lake.migrations.steps.step import MigrationError
+
+
+def tables(
+    begin: int | None = None, end: int | None = None, label: str | None = None, folder: Path | None = None
+) -> dict[str, Table]:
+    """Return every table of this release, with its versions.
+
+    Parameters
+    ----------
+    begin, end
+        The earliest version that queries may be written for, and the one that they are brought to; default 1 and the
+        newest. A table that has no such version counts at its nearest.
+    label
+        The one migration that queries are to follow, by number or label; default all.
+    folder
+        Where migrations are; default the packaged ones.
+
+    Raises
+    ------
+    MigrationError
+        For a migration that there is not, and a version without its snapshot.
+    """
+    if begin is not None and end is not None and begin > end:
+        raise MigrationError(f"version {begin} is after {end}", where="--from", mend="swap --from and --to")
+    every = load_migrations(folder)
+    chosen = None if label is None else _found(label, [one.label for one in every])
+    found = {}
+    for name, contract in load_contracts().items():
+        mine = {one.from_version: one for one in every if one.table == name}
+        if chosen is not None:
+            mine = {version: one for version, one in mine.items() if one.label == chosen}
+        last = max((one.to_version for one in mine.values()), default=contract.version)
+        last = last if end is None else max(min(last, end), min(mine, default=last))
+        first = min(min(mine, default=last), last) if begin is None else min(begin, last)
+        first = max(first, min(mine, default=last))
+        versions = {
+            version: {column.name: column.type for column in contract_at(name, version).columns}
+            for version in range(first, last + 1)
+        }
+        steps = {version: mine[version].steps for version in range(first, last) if version in mine}
+        found[name] = table_at(name, versions, steps)
+    return found
+
+
+def _found(label: str, labels: Sequence[str]) -> str:
+    for one in labels:
+        if label == one or (label.isdigit() and int(label) == int(one.partition("_")[0])):
+            return one
+    raise MigrationError(f"no migration {label}", where="--migration", mend=did_you_mean(label, labels))

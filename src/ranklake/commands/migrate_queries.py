@@ -1,0 +1,90 @@
+"""``ranklake migrate queries``."""
+
+import difflib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ranklake.printable import printable_lines
+from ranklake.views.json_output import show_json
+from ranklake.views.tell import tell
+from ranklake.views.words import counted
+
+if TYPE_CHECKING:
+    from ranklake.lake.migrations.queries.files import FileOutcome
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path))
+@click.option("--from", "begin", type=click.IntRange(1), help="Version that they are written for; default the first.")
+@click.option("--to", "end", type=click.IntRange(1), help="Version to bring them to; default the newest.")
+@click.option("--migration", metavar="NUMBER", help="Follow this migration alone; default all.")
+@click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="Migrations; default the packaged.")
+@click.option("--dialect", metavar="NAME", help="Of sqlglot; default postgres (DataFusion), duckdb, trino in turn.")
+@click.option("--write", "is_writing", is_flag=True, help="Write the files; default is to print the diff alone.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def queries(
+    paths: tuple[Path, ...],
+    begin: int | None,
+    end: int | None,
+    migration: str | None,
+    folder: Path | None,
+    dialect: str | None,
+    *,
+    is_writing: bool,
+    as_json: bool,
+) -> int:
+    """Bring queries in files to the newest columns: prints what would change as a diff, and what it cannot do.
+
+    PATH is a file or a folder: .sql, dashboards of Grafana (.json), notebooks (.ipynb), Python (.py).
+
+    Exits 1 if something is left for a person.
+    """
+    from ranklake.lake.migrations.queries.files import FileOutcome, outcome, walk, write  # sqlglot is 0.3 s to import
+    from ranklake.lake.migrations.queries.statements import dialects_of
+    from ranklake.lake.migrations.queries.tables import tables
+
+    known, names = tables(begin, end, migration, folder), dialects_of(dialect)
+    found = [one if isinstance(one, FileOutcome) else outcome(one, known, names) for one in walk(paths)]
+    if is_writing:
+        for one in found:
+            if one.is_changed:
+                write(one)
+    if as_json:
+        shown = [{**one.plain(), "diff": "".join(_diff(one))} for one in found if _is_told(one)]
+        show_json({"files": len(found), "written": is_writing, "told": shown})
+    else:
+        _show(found, is_writing=is_writing)
+    return 0 if all(one.is_done for one in found) else 1
+
+
+def _show(found: "list[FileOutcome]", *, is_writing: bool) -> None:
+    for one in found:
+        if not is_writing:
+            text = "".join(_diff(one))
+            click.echo(printable_lines(text) if sys.stdout.isatty() else text, nl=False)
+    for one in found:
+        if one.passed_over:
+            tell(f"{one.path}: passed over: {one.passed_over}", err=True)
+        for finding in one.findings:
+            tell(f"{one.path}:{one.line_of(finding)}: {'note: ' if finding.is_note else ''}{finding.what}", err=True)
+    changed = sum(one.is_changed for one in found)
+    left = sum(not one.is_done for one in found)
+    said = f"{counted(len(found), 'file')}: {changed} {'written' if is_writing else 'to change'}"
+    more = "; to write: --write" if changed and not is_writing else ""
+    tell(f"{said}, {left} with something left to do{more}")
+
+
+def _is_told(one: "FileOutcome") -> bool:
+    return one.is_changed or bool(one.findings or one.passed_over)
+
+
+def _diff(one: "FileOutcome") -> Iterator[str]:
+    """Yield the lines of a unified diff, as `patch` takes it."""
+    before, after = (text.splitlines(keepends=True) for text in (one.before, one.after))
+    name = one.path.as_posix().lstrip("/")
+    for line in difflib.unified_diff(before, after, f"a/{name}", f"b/{name}"):
+        yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
