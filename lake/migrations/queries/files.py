@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ranklake.lake.migrations.queries.findings import Finding, Outcome, edited
+from ranklake.lake.migrations.queries.dashboards import dashboard
+from ranklake.lake.migrations.queries.findings import Finding, Outcome, UnreadableError, edited
 from ranklake.lake.migrations.queries.meanings import Table
+from ranklake.lake.migrations.queries.notebooks import notebook
+from ranklake.lake.migrations.queries.python_code import python
 from ranklake.lake.migrations.queries.rewrite import rewrite
 from ranklake.lake.migrations.queries.statements import DIALECTS
 from ranklake.lake.migrations.steps.step import MigrationError
@@ -18,14 +21,10 @@ from ranklake.lake.migrations.steps.step import MigrationError
 MOST_BYTES: Final = 64 * 2**20
 """Files that are larger are passed over."""
 
-_NOT_OURS: Final = frozenset({"node_modules", "__pycache__", "site-packages"})
+_NOT_OURS: Final = frozenset({"_delta_log", "node_modules", "__pycache__", "site-packages"})
 
 Kind = Callable[[str, Mapping[str, Table], Sequence[str]], Outcome]
 """What comes of the text of a file of a kind. Raises `UnreadableError`."""
-
-
-class UnreadableError(Exception):
-    """A file is not what its name says; why, in a clause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,5 +164,5 @@ def _sql(text: str, tables: Mapping[str, Table], dialects: Sequence[str]) -> Out
     return found
 
 
-KINDS: Final[Mapping[str, Kind]] = {".sql": _sql}
+KINDS: Final[Mapping[str, Kind]] = {".sql": _sql, ".json": dashboard, ".ipynb": notebook, ".py": python}
 """By the end of a file's name."""

@@ -3,6 +3,10 @@
 from dataclasses import dataclass, field
 
 
+class UnreadableError(Exception):
+    """A file is not what its name says; why, in a clause."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Edit:
     """Other text in the place of some; nothing is replaced where both places are the same.

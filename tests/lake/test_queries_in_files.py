@@ -1,0 +1,209 @@
+"""Queries within notebooks, dashboards and Python: edited where they stand, the rest stays byte for byte."""
+
+import ast
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ranklake.lake.migrations.queries.dashboards import dashboard
+from ranklake.lake.migrations.queries.findings import UnreadableError, edited
+from ranklake.lake.migrations.queries.json_strings import layer, strings
+from ranklake.lake.migrations.queries.meanings import table_at
+from ranklake.lake.migrations.queries.notebooks import notebook
+from ranklake.lake.migrations.queries.python_code import python
+from ranklake.lake.migrations.queries.python_strings import literal
+from ranklake.lake.migrations.queries.statements import DIALECTS
+from ranklake.lake.migrations.steps.convert import Convert
+from ranklake.lake.migrations.steps.rename import Rename
+from ranklake.lake.migrations.steps.split import Split
+
+OLD = {"run": "string", "samples": "int64", "dur_ms": "float64", "label": "string"}
+NEW = {"run": "string", "examples": "int64", "dur_s": "float64", "a": "string", "b": "string"}
+STEPS = [
+    Rename("samples", "examples"),
+    Convert("dur_ms", "dur_s", "s", 0.001),
+    Split("label", (("a", "x"), ("b", "y")), back="a || '-' || b"),
+]
+TABLES = {"steps": table_at("steps", {1: OLD, 2: NEW}, {1: STEPS})}
+
+
+def said(kind, text):
+    """Return a text brought along, and what is left to do; a second time nothing happens."""
+    found = kind(text, TABLES, DIALECTS)
+    later = edited(text, found.edits)
+    assert not kind(later, TABLES, DIALECTS).edits
+    return later, [one.what for one in found.findings if not one.is_note]
+
+
+@pytest.mark.parametrize(
+    ("before", "later"),
+    [
+        ("q = 'SELECT samples FROM steps'", "q = 'SELECT examples AS samples FROM steps'"),
+        (
+            'con.sql("""\n  SELECT samples -- é\n  FROM steps""")',
+            'con.sql("""\n  SELECT examples AS samples -- é\n  FROM steps""")',
+        ),
+        (
+            "é = 1; q = 'SELECT run ' 'FROM steps '  # all\nw = ('SELECT samples '\n     'FROM steps')",
+            "é = 1; q = 'SELECT run ' 'FROM steps '  # all\nw = ('SELECT examples AS samples '\n     'FROM steps')",
+        ),
+        (
+            "q = f'SELECT dur_ms FROM steps WHERE run = {runs[0]!r} AND samples > {f(a, b=1):d}'",
+            "q = f'SELECT (dur_s * 1000) AS dur_ms FROM steps WHERE run = {runs[0]!r} AND examples > {f(a, b=1):d}'",
+        ),
+        (
+            "q = 'SELECT max(label) AS l FROM steps'",
+            "q = 'SELECT max((a || \\'-\\' || b)) AS l FROM steps'",
+        ),
+        (
+            'q = "SELECT \\"samples\\"\\nFROM steps WHERE run = %(run)s"',
+            'q = "SELECT \\"examples\\" AS \\"samples\\"\\nFROM steps WHERE run = %(run)s"',
+        ),
+        (
+            "q = 'SELECT samples AS s FROM steps WHERE run = {run}'.format(run=1)",
+            "q = 'SELECT examples AS s FROM steps WHERE run = {run}'.format(run=1)",
+        ),
+        ("q = rb'SELECT samples FROM steps'", "q = rb'SELECT samples FROM steps'"),
+        ('"""SELECT samples FROM steps"""', '"""SELECT samples FROM steps"""'),
+        ("x = steps['samples']", "x = steps['samples']"),
+        ("x = 'Select samples from all steps of mine'", "x = 'Select samples from all steps of mine'"),
+    ],
+)
+def test_literals_of_python(before, later):
+    """Literals are edited where they stand, whatever their quotes, prefixes, pieces and escapes."""
+    assert said(python, before)[0] == later
+    ast.parse(later)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "q = 'SELECT samples FROM ' + table + ' JOIN steps ON true'",
+        "q = 'SELECT run FROM steps'\nif hot:\n    q += ' WHERE samples > 3'",
+        "q = 'SELECT samples FROM steps'\nw = q + ' WHERE samples > 3'",
+        "q = f'SELECT {column} FROM steps WHERE samples > 1'",
+        'q = f\'SELECT samples, {"samples" if a else "run"} FROM steps\'',
+        "q = r'SELECT max(label) AS l FROM steps'",
+        "q = 'SELECT sam' 'ples FROM steps'",
+    ],
+)
+def test_what_python_puts_together_is_told(text):
+    """SQL of several texts, or with a column that is filled in, is told and left alone."""
+    later, findings = said(python, text)
+    assert later == text
+    assert findings
+
+
+@given(st.text(), st.sampled_from(["", "r", "f", "rf"]), st.sampled_from(["'", '"', "'''", '"""']))
+def test_what_a_literal_says_is_what_python_says(text, prefix, quote):
+    """What is read of a literal is what Python reads, and each character stands where it is said to."""
+    source = f"x = {prefix}{quote}{text}{quote}"
+    try:
+        node = ast.parse(source).body[0].value
+    except (SyntaxError, ValueError):
+        return
+    if "\r" in source or "\x0c" in source or ast.unparse(ast.parse(source)).count("=") != 1:
+        return
+    found = literal(source, 4, len(source))
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and found is not None:
+        assert found.text == node.value
+    assert found is None or all(begin < end <= len(source) for begin, end in found.spans)
+
+
+@given(st.recursive(st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)), st.booleans())
+def test_strings_of_json_are_found(value, ascii_only):
+    """Every string that is a value is found, with its way, and says what JSON says."""
+    text = json.dumps(value, ensure_ascii=ascii_only, indent=1)
+
+    def walk(one, way=()):
+        if isinstance(one, str):
+            yield way, one
+        elif isinstance(one, list):
+            for place, inner in enumerate(one):
+                yield from walk(inner, (*way, place))
+        else:
+            for key, inner in one.items():
+                yield from walk(inner, (*way, key))
+
+    found = [(way, layer(text, begin, end)) for way, begin, end in strings(text)]
+    assert [(way, one.text) for way, one in found] == list(walk(json.loads(text)))
+    assert all(len(one.spans) == len(one.text) == len(one.pieces) for _, one in found)
+
+
+def cells(*sources, language="python"):
+    """Return a notebook as Jupyter writes it."""
+    made = [
+        {"cell_type": "code", "metadata": {}, "outputs": [{"text": "SELECT samples FROM steps"}], "source": one}
+        for one in sources
+    ]
+    about = {"kernelspec": {"language": language}}
+    return json.dumps({"cells": made, "metadata": about, "nbformat": 4}, indent=1) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "later"),
+    [
+        (["%%sql\n", "SELECT samples\n", "FROM steps"], ["%%sql\n", "SELECT examples AS samples\n", "FROM steps"]),
+        ("%%sql --save a SELECT samples FROM steps", "%%sql --save a SELECT examples AS samples FROM steps"),
+        (
+            "%time x = 1\ny = %sql SELECT samples FROM steps",
+            "%time x = 1\ny = %sql SELECT examples AS samples FROM steps",
+        ),
+        ("!ls\nq = 'SELECT samples FROM steps'", "!ls\nq = 'SELECT examples AS samples FROM steps'"),
+        ("%%bash\nSELECT samples FROM steps", "%%bash\nSELECT samples FROM steps"),
+        (
+            ["q = '''SELECT run,\n", "samples FROM steps'''"],
+            ["q = '''SELECT run,\n", "examples AS samples FROM steps'''"],
+        ),
+    ],
+)
+def test_cells_of_notebooks(source, later):
+    """Cells keep their lines; magics, outputs and the layout of the file stay."""
+    assert said(notebook, cells("1", source)) == (cells("1", later), [])
+
+
+def test_notebooks_of_other_languages():
+    """A SQL notebook's cells are SQL; those of a language that is not read are left alone."""
+    text = "SELECT samples FROM steps"
+    assert said(notebook, cells(text, language="sql"))[0] == cells(
+        f"{text[:7]}examples AS samples FROM steps", language="sql"
+    )
+    assert said(notebook, cells(text, language="R"))[0] == cells(text, language="R")
+    assert said(notebook, cells("for in: 'SELECT samples FROM steps'"))[1] == [
+        "the cell is no Python that is understood here; look at its queries"
+    ]
+
+
+def test_broken_dashboards_are_refused():
+    """What has parts of a dashboard and is no JSON says so; what has none is nobody's business."""
+    assert said(dashboard, '{"a": 1}\n{"a": 2}') == ('{"a": 1}\n{"a": 2}', [])
+    with pytest.raises(UnreadableError, match="line 2"):
+        dashboard('{"panels":\n[', TABLES, DIALECTS)
+
+
+@pytest.mark.parametrize("text", ["{", '{"worksheets": []}', "[]", "{} {}"])
+def test_broken_notebooks_are_refused(text):
+    """What is no notebook says so."""
+    with pytest.raises(UnreadableError):
+        notebook(text, TABLES, DIALECTS)
+
+
+def panel(sql, source=None, **more):
+    """Return a dashboard of one panel."""
+    target = {"refId": "A", "rawSql": sql, **more}
+    return json.dumps({"panels": [{"datasource": source, "targets": [target], "title": "SELECT samples FROM steps"}]})
+
+
+def test_panels_ask_through_data_sources():
+    """SQL of our kinds of data sources is brought along; another's is told; what is no query stays."""
+    later = "SELECT examples AS samples FROM steps"
+    for source in (None, "lake", {"type": "trino-datasource"}, {"type": "motherduck-duckdb-datasource", "uid": "x"}):
+        assert said(dashboard, panel("SELECT samples FROM steps", source)) == (panel(later, source), [])
+    other = panel("SELECT samples FROM steps", {"type": "mysql", "uid": "x"})
+    assert said(dashboard, other) == (other, ["its data source is a mysql; if it asks the lake, rewrite it by hand"])
+    for text in (panel("samples of steps"), '{"name": "x", "sql": "SELECT samples FROM steps"}', "[1]"):
+        assert said(dashboard, text) == (text, [])
+    built = dashboard(panel("SELECT samples FROM steps", editorMode="builder"), TABLES, DIALECTS)
+    assert [one.is_note for one in built.findings] == [True]
