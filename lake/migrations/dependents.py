@@ -1,15 +1,26 @@
-"""What asks for columns that a migration renames, drops or converts: rollups, checks, metrics and roles."""
+"""What asks for columns that a migration renames, drops or converts, and whose it is.
+
+Rollups, checks and metrics are found by what they say; consumers by what they asked lately (`ranklake.lake.usage`).
+"""
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.lake.contracts.load import load_contracts, load_metrics
+from ranklake.lake.migrations.former import taken
+from ranklake.lake.usage.use import uses
 
 if TYPE_CHECKING:
     from ranklake.lake.migrations.migration import Migration
+    from ranklake.lake.query.former import Former
+    from ranklake.lake.storage.store import Lake
+
+LATELY: Final = timedelta(days=90)
+"""How far back consumers are looked for."""
 
 _WORD: Final = re.compile(r"[a-z_][a-z0-9_]*")
 _ROLLUPS: Final = Path(__file__).parent.parent / "rollups"
@@ -22,36 +33,101 @@ class Dependent:
     Attributes
     ----------
     kind, name
-        ``rollup``, ``check`` or ``metric``; and which.
+        ``rollup``, ``check``, ``metric`` or ``consumer``; and which.
     column
         Under its name before the migration.
+    owner
+        Whose it is, as its contract says; of a consumer the owner of the table.
     breaks
-        Whether it finds no such column afterwards, or numbers in another unit; false if it only sees a wider type.
+        Whether it finds no such column afterwards, or numbers in another unit; false if it only sees a wider type, or
+        is answered under the former name.
+    answers
+        Whether the former name goes on answering it.
+    until
+        Last day of that; None where nobody said one.
+    queries, last
+        Of a consumer: how many queries used the column lately, and when the last did.
     """
 
     kind: str
     name: str
     column: str
+    owner: str
     breaks: bool
+    answers: bool = False
+    until: date | None = None
+    queries: int | None = None
+    last: datetime | None = None
+
+    @property
+    def fate(self) -> str:
+        """What becomes of it, in a word or three."""
+        if not self.answers:
+            return "breaks" if self.breaks else "goes on"
+        return "answers" if self.until is None else f"answers until {self.until}"
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        times = {name: None if (at := getattr(self, name)) is None else at.isoformat() for name in ("until", "last")}
+        return {**asdict(self), **times, "fate": self.fate}
 
 
-def dependents(one: "Migration") -> Iterator[Dependent]:
+def dependents(lake: "Lake", one: "Migration") -> Iterator[Dependent]:
     """Yield what names the columns that a migration touches, by the words that it uses: perhaps more than does."""
     touched = {name: step.breaks_readers for step in one.steps for name in step.touched}
-    for path in sorted(_ROLLUPS.glob("*.sql")):
-        words = set(_WORD.findall(path.read_text(encoding="utf-8").lower()))
-        if one.table in words:
-            yield from (Dependent("rollup", path.stem, name, touched[name]) for name in sorted(touched.keys() & words))
+    contracts = load_contracts()
+    owner = contracts[one.table].owner
+    for name, whose, text in _packaged(lake):
+        for column in _named(text, one.table, touched):
+            yield Dependent("rollup", name, column, whose or owner, touched[column])
     stored_in = _stored_in()
     for name, breaks in sorted(touched.items()):
-        yield from (Dependent("metric", who, name, breaks) for who in stored_in.get(f"{one.table}.{name}", ()))
-        for check in load_contracts()[one.table].all_checks():
+        for who, whose in stored_in.get(f"{one.table}.{name}", ()):
+            yield Dependent("metric", who, name, whose, breaks)
+        for check in contracts[one.table].all_checks():
             if name in check.columns:
-                yield Dependent("check", check.id, name, breaks)
+                yield Dependent("check", check.id, name, owner, breaks)
+    yield from _answerable(lake, one, touched, owner)
 
 
-def _stored_in() -> Mapping[str, list[str]]:
-    found: dict[str, list[str]] = {}
+def _answerable(lake: "Lake", one: "Migration", touched: Mapping[str, bool], owner: str) -> Iterator[Dependent]:
+    """Yield those whom former names may answer: rollups of operators, and consumers."""
+    former, today = taken(one), datetime.now(UTC).date()
+    for name, contract in lake.contracts().items():
+        for column in _named(contract.rollup.sql if contract.rollup else "", one.table, touched):
+            yield _answered("rollup", name, column, contract.owner, former, today, breaks=touched[column])
+    for use in uses(lake, today - LATELY, one.table):
+        if use.column in touched and not use.now:
+            found = _answered("consumer", use.consumer, use.column, owner, former, today, breaks=touched[use.column])
+            yield replace(found, queries=use.queries, last=use.last)
+
+
+def _packaged(lake: "Lake") -> Iterator[tuple[str, str, str]]:
+    """Yield name, owner and text of the queries of our rollups; the release that renames a column changes them."""
+    contracts = lake.contracts()
+    for path in sorted(_ROLLUPS.glob("*.sql")):
+        contract = contracts.get(path.stem)
+        yield path.stem, contract.owner if contract else "", path.read_text(encoding="utf-8")
+
+
+def _named(text: str, table: str, columns: Collection[str]) -> list[str]:
+    """Return the columns of a table whose names are in a query."""
+    words = set(_WORD.findall(text.lower()))
+    return sorted(words.intersection(columns)) if table in words else []
+
+
+def _answered(
+    kind: str, name: str, column: str, owner: str, former: "Mapping[str, Former]", today: date, *, breaks: bool
+) -> Dependent:
+    """Return what may go on under a former name."""
+    found = former.get(column)
+    if found is None or not found.answers(today):
+        return Dependent(kind, name, column, owner, breaks)
+    return Dependent(kind, name, column, owner, breaks=False, answers=True, until=found.until)
+
+
+def _stored_in() -> Mapping[str, list[tuple[str, str]]]:
+    found: dict[str, list[tuple[str, str]]] = {}
     for metric in load_metrics().values():
-        found.setdefault(metric.stored_in, []).append(metric.name)
+        found.setdefault(metric.stored_in, []).append((metric.name, metric.owner))
     return found

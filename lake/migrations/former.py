@@ -12,6 +12,7 @@ from ranklake.lake.query.former import Former
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.migrations.migration import Migration
     from ranklake.lake.migrations.steps.step import Step
 
 
@@ -25,19 +26,30 @@ def former_names(contract: "Contract") -> Mapping[str, Former]:
     return {name: one for name, one in found.items() if name not in contract}
 
 
+def taken(one: "Migration") -> Mapping[str, Former]:
+    """Return the names that one migration takes away, by name; columns between two of its steps among them."""
+    return _after({}, one)
+
+
 @lru_cache(maxsize=256)
 def _up_to(table: str, version: int, folder: Path) -> Mapping[str, Former]:
     found: dict[str, Former] = {}
     for one in registry.load_migrations(folder):
-        if one.table != table or one.to_version > version:
-            continue
-        for step in one.steps:
-            found = {name: _moved(former, step, one.label) for name, former in found.items()}
-            for name in step.touched:
-                former = _moved(Former(name, name, one.label, step.until), step, one.label)
-                if former.now != name:
-                    found[name] = former
+        if one.table == table and one.to_version <= version:
+            found = _after(found, one)
     return MappingProxyType(found)
+
+
+def _after(found: Mapping[str, Former], one: "Migration") -> dict[str, Former]:
+    """Return former names as a migration leaves them, with those that it makes."""
+    names = dict(found)
+    for step in one.steps:
+        names = {name: _moved(former, step, one.label) for name, former in names.items()}
+        for name in step.touched:
+            former = _moved(Former(name, name, one.label, step.until), step, one.label)
+            if former.now != name:
+                names[name] = former
+    return names
 
 
 def _moved(former: Former, step: "Step", label: str) -> Former:

@@ -18,8 +18,10 @@ import pyarrow.compute as pc
 from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.arrow import arrow_schema, conform
 from ranklake.lake.contracts.errors import ContractMismatchError
+from ranklake.lake.migrations.former import former_names
 from ranklake.lake.query.engine import col, engine
 from ranklake.lake.query.errors import QueryError, explained
+from ranklake.lake.query.former import Chosen, Former, add_former, grown, without_former
 from ranklake.lake.query.sql import READ_ONLY, plain
 from ranklake.lake.rollups.declaration import Rollup
 from ranklake.lake.rollups.reach import Input
@@ -27,7 +29,7 @@ from ranklake.lake.rollups.session import AFFECTED, replace_table
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.query.engine import SessionContext
+    from ranklake.lake.query.engine import DataFrame, SessionContext
 
 _DAY = date(2026, 1, 1)
 
@@ -71,20 +73,35 @@ class OwnBody:
     def rows(self, ctx: "SessionContext", inputs: tuple[Input, ...], values: Mapping[str, Any]) -> pa.Table:
         """Run the query. Raises `OwnRollupError`."""
         del inputs  # the query names them
-        for name, seen in self.inputs.items():
-            frame = ctx.table(name).select(*(col(f'"{column}"') for column in seen.names))
-            ctx.deregister_table(name)
-            ctx.register_view(name, frame)
+        views = {
+            name: ctx.table(name).select(*(col(f'"{column}"') for column in seen.names))
+            for name, seen in self.inputs.items()
+        }
+
+        def planned(former: Chosen) -> "DataFrame":
+            for name, frame in views.items():
+                ctx.deregister_table(name)
+                ctx.register_view(name, frame)
+            add_former(ctx, former)
+            return ctx.sql_with_options(self.text, READ_ONLY, param_values=dict(values))
+
         try:
-            frame = ctx.sql_with_options(self.text, READ_ONLY, param_values=dict(values))
-            found = conform(plain(frame.to_arrow_table()), self.contract)
+            frame, _ = grown(planned, self._former, self.inputs, datetime.now(UTC).date())
+            found = conform(without_former(plain(frame.to_arrow_table())), self.contract)
         except ContractMismatchError as error:
             mend = f"have it give the columns of {self.contract.table}"
             raise OwnRollupError(error.what, where=self.where, mend=mend) from None
+        except QueryError as error:
+            raise self._told(error) from error
         except Exception as error:  # DataFusion raises plain Exception and ValueError alike
             raise self._told(explained(error, self.inputs, self.inputs)) from error
         self._refuse_elsewhere(ctx, found, values)
         return found
+
+    def _former(self, table: str) -> dict[str, Former]:
+        """Return the former names of the columns that the query sees of an input."""
+        seen = self.inputs[table]
+        return {name: one for name, one in former_names(seen).items() if one.now in seen}
 
     def _told(self, said: QueryError) -> OwnRollupError:
         mend = said.mend

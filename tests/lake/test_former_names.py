@@ -7,15 +7,17 @@ import yaml
 from bringing import bring
 from changed_contracts import ChangedContracts
 from click.testing import CliRunner
+from governed import under
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from overlays import written
 from rollup_inputs import NOON, append
 from segments import DAY, put_segment, step_rows
 
 import ranklake.lake
 from ranklake.commands.sql import sql
 from ranklake.lake.ask.ask import ask, used
-from ranklake.lake.contracts.load import contract
+from ranklake.lake.contracts.load import contract, load_contracts
 from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.migrations import applying, registry
@@ -23,6 +25,8 @@ from ranklake.lake.migrations.former import former_names
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.errors import QueryError
 from ranklake.lake.query.roles import Role
+from ranklake.lake.rollups.own import faults
+from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.storage.store import Lake
 
 TODAY = datetime.now(UTC).date()
@@ -248,6 +252,47 @@ def test_a_role_sees_its_rows_through_former_names(hidden):
         ask(hidden, 'SELECT "user" FROM runs', role=role)
     with pytest.raises(QueryError, match="more than a role may see"):
         ask(hidden, "EXPLAIN SELECT job FROM runs", role=role)
+
+
+OWN = """\
+table: sums
+version: 1
+kind: derived
+owner: me
+steward: me
+summary: "Sums."
+grain: [date]
+partition: [date]
+sort: [date]
+retention: derived
+rollup:
+  inputs: [{table: TABLE}]
+columns:
+  - {id: 20, name: date, type: date, class: operational, required: true, doc: "UTC date."}
+  - {id: 21, name: size, type: int64, unit: "1", class: operational, doc: "Of all."}
+"""
+SUM = "SELECT $date AS date, CAST(sum(WHAT) AS BIGINT) AS size FROM TABLE WHERE date = $date GROUP BY 1"
+
+
+def own(folder, table, what):
+    """Write an overlay whose rollup sums something of a table, and return it."""
+    files = {"sums.yaml": OWN, "rollups/sums.sql": SUM.replace("WHAT", what)}
+    return written(folder, {name: text.replace("TABLE", table) for name, text in files.items()})
+
+
+def test_an_operators_rollup_goes_on(moved, tmp_path):
+    """Its query may use former names, too, and is computed as before."""
+    lake = under(moved, own(tmp_path / "own", "steps", "CASE WHEN step_time_s < 900 THEN tokens END"))
+    run_rollups(lake, ["sums"])
+    assert ask(lake, "SELECT size FROM sums").rows.to_pylist() == [{"size": 20 * 1024}] * 2
+
+
+def test_an_operators_rollup_sees_no_more_than_before(hidden, tmp_path):
+    """A column that its contract does not name is unknown to it under the former name, too."""
+    (fault,) = faults(load_contracts(own(tmp_path / "own", "runs", 'length("user")')))
+    assert "unknown column 'user'" in str(fault)
+    assert "person" not in str(fault)
+    assert list(faults(load_contracts(own(tmp_path / "two", "runs", "length(job)")))) == []
 
 
 STEPS = st.lists(st.sampled_from([None, 2.0, 0.001, 1000.0, -4.0]), min_size=1, max_size=5)

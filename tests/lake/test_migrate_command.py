@@ -1,6 +1,7 @@
 """``ranklake migrate`` as an operator types it: plan, approve, apply, verify, undo, new."""
 
 import json
+from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pytest
@@ -9,6 +10,7 @@ from changed_contracts import ChangedContracts
 from segments import put_segment, step_rows
 
 from ranklake.cli import run
+from ranklake.lake.contracts.load import contract
 from ranklake.lake.migrations.steps import rename
 
 
@@ -89,6 +91,30 @@ def test_verify_finds_what_is_not_as_it_should_be(lake, spool, changed, ask, mon
 def seen(one):
     """Return a column of a document, under its later name."""
     return {**one, "name": "tokens_seen"} if one["name"] == "tokens" else one
+
+
+def test_a_plan_says_who_asks_for_a_column(lake, spool, changed, ask, capfd):
+    """Consumers of the last 90 days are listed with their columns, owners, and until when they are answered."""
+    put_segment(spool, step_rows(20))
+    bring(lake, spool)
+    for name, columns in (("board", "tokens, lr"), ("nightly", "loss"), ("other", "rank")):
+        assert run(["sql", f"SELECT {columns} FROM steps", "--lake", lake.uri, "--consumer", name]) == 0
+    capfd.readouterr()
+    changed.migrate("steps", change, factor=0.5)
+    (due,) = ask("plan", "--json")[1]
+    found = {(one["name"], one["column"]): one for one in due["dependents"] if one["kind"] == "consumer"}
+    year = (datetime.now(UTC) + timedelta(days=365)).date()
+    fates = {key: one["fate"] for key, one in found.items()}
+    assert fates == {
+        ("board", "tokens"): f"answers until {year}",
+        ("board", "lr"): f"answers until {year}",
+        ("nightly", "loss"): "breaks",
+    }
+    assert all(one["owner"] for one in due["dependents"])
+    one = found["board", "tokens"]
+    assert (one["breaks"], one["until"], one["queries"]) == (False, str(year), 1)
+    said = ask("plan")[1]
+    assert f"consumer board (owner: {contract('steps').owner}) answers until {year}: it uses tokens, 1" in said
 
 
 def test_a_table_without_a_new_version_has_nothing_to_draft(changed, ask, capfd):

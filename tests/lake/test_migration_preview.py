@@ -16,9 +16,9 @@ from segments import put_segment, step_rows
 
 from ranklake.cli import run
 from ranklake.lake.migrations import registry
-from ranklake.lake.migrations.preview.clone import BusyLakeError, clone
-from ranklake.lake.migrations.preview.scratch import PREFIX, scratch, sweep
 from ranklake.lake.plans.plan import Plan
+from ranklake.lake.preview.clone import BusyLakeError, clone
+from ranklake.lake.preview.scratch import PREFIX, scratch, sweep
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.quality.check import run_checks
 
@@ -144,7 +144,7 @@ def test_what_a_killed_preview_left_goes_with_the_next(tmp_path):
     """The folder of a process that died is removed; that of one that lives stays."""
     code = (
         "import pathlib, time\n"
-        "from ranklake.lake.migrations.preview.scratch import scratch\n"
+        "from ranklake.lake.preview.scratch import scratch\n"
         f"with scratch(pathlib.Path({str(tmp_path)!r})) as folder:\n"
         "    (folder / 'x').write_text('x'); print(folder, flush=True); time.sleep(600)\n"
     )

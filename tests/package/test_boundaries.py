@@ -82,12 +82,13 @@ LAKE = {  # what each folder of the lake imports, for types and in functions, to
     "governance": {"audit", "contracts", "delta", "plans", "storage", "trust"},
     "maintenance": {"audit", "contracts", "delta", "plans", "spool", "storage", "usage"},
     "query": {"contracts", "delta", "storage"},
+    "migrations": {"audit", "contracts", "delta", "governance", "plans", "query", "storage", "usage"},
     "mfu": set(),
     "rollups": {  # the operator's prices; what checks hold back
-        *("contracts", "delta", "governance", "mfu", "plans", "query", "storage", "trust")
+        *("contracts", "delta", "governance", "mfu", "migrations", "plans", "query", "storage", "trust")
     },
     "pseudonyms": {"rollups"},
-    "migrations": {"audit", "contracts", "delta", "governance", "plans", "query", "rollups", "storage"},
+    "preview": {"contracts", "delta", "migrations", "plans", "rollups", "storage"},
     "life": {"audit", "contracts", "delta", "migrations", "query", "storage"},
     "ask": {"life", "migrations", "query", "storage", "usage"},
     "ingest": {"audit", "contracts", "delta", "maintenance", "migrations", "plans", "spool", "storage", "trust"},

@@ -47,13 +47,13 @@ migrate.add_command(queries)
 @json_option
 @with_context
 def plan(context: Context, table: str | None, *, as_json: bool) -> int:
-    """Show the migrations that are due: steps, rows, bytes, time, and what depends on the columns. Changes nothing."""
+    """Show the migrations that are due: steps, rows, bytes, time, and who depends on the columns. Changes nothing."""
     lake = context.open_lake()
-    found = [(one, list(dependents(one.migration))) for one in due(lake, table)]
+    found = [(one, list(dependents(lake, one.migration))) for one in due(lake, table)]
     if as_json:
         facts = mode_facts(lake)
         show_json(
-            [{**one.plain(), "dependents": [asdict(other) for other in others], **facts} for one, others in found]
+            [{**one.plain(), "dependents": [other.plain() for other in others], **facts} for one, others in found]
         )
         return 0
     if not found:
@@ -66,7 +66,8 @@ def plan(context: Context, table: str | None, *, as_json: bool) -> int:
         for step in what.steps:
             click.echo(f"  {step.text}")
         for other in others:
-            click.echo(f"  {other.kind} {other.name} {'breaks' if other.breaks else 'goes on'}: it uses {other.column}")
+            often = f", {other.queries:,} queries lately" if other.queries else ""
+            tell(f"  {other.kind} {other.name} (owner: {other.owner}) {other.fate}: it uses {other.column}{often}")
         if one.proposal:
             click.echo(f"  values go: approve with ranklake migrate approve {one.proposal} --by NAME")
     if any(one.proposal for one, _ in found):
@@ -89,7 +90,7 @@ def preview(context: Context, table: str | None, scratch: Path | None, *, as_jso
 
     Exits 1 if a rollup fails there, or a check that passed before.
     """
-    from ranklake.lake.migrations.preview.run import preview as tried
+    from ranklake.lake.preview.run import preview as tried
     from ranklake.quality.check import run_checks
 
     def judge(lake: "Lake", tables: Sequence[str]) -> list[dict[str, Any]]:

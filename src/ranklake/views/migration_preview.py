@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 from ranklake.views.words import counted
 
 if TYPE_CHECKING:
-    from ranklake.lake.migrations.preview.differences import RollupDifference
-    from ranklake.lake.migrations.preview.run import Preview
-    from ranklake.lake.migrations.preview.tables import TableDifference
+    from ranklake.lake.preview.differences import RollupDifference
+    from ranklake.lake.preview.run import Preview
+    from ranklake.lake.preview.tables import TableDifference
 
 
 def preview_lines(found: "Preview") -> Iterator[str]:

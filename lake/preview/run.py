@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from ranklake.lake.migrations.composing import Work
 from ranklake.lake.migrations.due import due
-from ranklake.lake.migrations.preview.clone import clone
-from ranklake.lake.migrations.preview.differences import RollupDifference, compare
-from ranklake.lake.migrations.preview.scratch import scratch
-from ranklake.lake.migrations.preview.tables import TableDifference, table_difference
-from ranklake.lake.migrations.preview.verdicts import CheckDifference, differing, standing
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.preview.clone import clone
+from ranklake.lake.preview.differences import RollupDifference, compare
+from ranklake.lake.preview.scratch import scratch
+from ranklake.lake.preview.tables import TableDifference, table_difference
+from ranklake.lake.preview.verdicts import CheckDifference, differing, standing
 from ranklake.lake.rollups.due import changed_inputs, due_days
 from ranklake.lake.rollups.inputs import Tables
 from ranklake.lake.rollups.lineage import Lineage
@@ -77,7 +77,7 @@ def preview(
         Where the clone lies as long as it takes; it needs room for the files that are written anew.
 
     Raises what `ranklake.lake.migrations.applying.apply` does of migrations, but asks for no approval, and
-    `ranklake.lake.migrations.preview.clone.BusyLakeError`.
+    `ranklake.lake.preview.clone.BusyLakeError`.
     """
     wanted = [one.migration for one in due(lake, table)]
     if not wanted:
