@@ -18,7 +18,7 @@ from ranklake.lake.delta.tables import latest
 from ranklake.quality.export.facts import table_facts
 from ranklake.quality.export.pages import make_local
 from ranklake.quality.suite import compile_suite
-from ranklake.quality.suites.asking import Asking
+from ranklake.quality.suites.asking import own_suites
 from ranklake.quality.tables import chosen
 
 if TYPE_CHECKING:
@@ -95,9 +95,9 @@ def export_project(lake: "Lake", out: Path, tables: Sequence[str] | None = None)
 
 def _facts(lake: "Lake", tables: Sequence[str] | None) -> list[dict[str, Any]]:
     metrics = lake.metrics()
-    with Asking(lake) as asking:
-        contracts = [one for one in chosen(lake.contracts(), tables).values() if latest(lake, one.table) is not None]
-        return [table_facts(lake, one, compile_suite(one, metrics, asking.suites.of(one))) for one in contracts]
+    own = own_suites(lake)
+    contracts = [one for one in chosen(lake.contracts(), tables).values() if latest(lake, one.table) is not None]
+    return [table_facts(lake, one, compile_suite(one, metrics, own.of(one))) for one in contracts]
 
 
 def _build(folder: Path, facts: list[dict[str, Any]], out: Path) -> None:

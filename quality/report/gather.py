@@ -35,6 +35,7 @@ from ranklake.quality.report.state import (
 )
 from ranklake.quality.results import RESULTS
 from ranklake.quality.suite import Suite, compile_suite
+from ranklake.quality.suites.asking import own_suites
 from ranklake.quality.tables import KINDS
 
 if TYPE_CHECKING:
@@ -79,11 +80,11 @@ def gather(lake: "Lake") -> QualityState:
         _by_table(ask(statements.partitions(where))),
         _histories(ctx.sql(statements.history(where)).to_arrow_table()),
     )
-    metrics = lake.metrics()
+    metrics, own = lake.metrics(), own_suites(lake)
     tables = []
     for name, days in live.items():
         contract = contracts[name]
-        suite = compile_suite(contract, metrics)
+        suite = compile_suite(contract, metrics, own.of(contract))
         partitions = found.of_partitions(suite, days)
         sources = _sources(statements.of_table(name, gone.get(name, ())))
         tables.append(_table(contract, counts.get(name), found.of_checks(contract, suite), partitions, sources))

@@ -118,6 +118,12 @@ class Asking:
         return pa.concat_tables(taken) if taken else arrow_schema(contract).empty_table()
 
 
+def own_suites(lake: "Lake") -> OwnSuites:
+    """Return users' suites, for those who only look at them. Raises `ranklake.quality.suites.folder.SuitesError`."""
+    with Asking(lake) as asking:
+        return asking.suites
+
+
 def _add(tally: "Tally", answer: "Answer", given: int, total: int) -> None:
     """Write an answer into a tally."""
     if answer.success is None:

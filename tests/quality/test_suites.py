@@ -10,6 +10,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.trust.lake_config import QualitySection
 from ranklake.quality.check import run_checks
+from ranklake.quality.report.gather import gather
 from ranklake.quality.suites import asking
 from ranklake.quality.suites.folder import SuitesError
 from ranklake.quality.suites.isolated import Isolated
@@ -177,6 +178,19 @@ def test_files_that_are_no_suite_are_named_and_the_rest_goes_on(site, suites):
     again, _ = judged(site, suites)
     assert "suite:step.typo" in {one.check_id for one in again.standing}
     assert delta_table(site.lake, "quality_results").version() == version
+
+
+def test_pages_know_what_was_checked_by_users_suites(site, suites):
+    """The report takes a partition for checked under the same suite, and has the promises of users' checks."""
+    site.bring(step_rows(10))
+    suites("steps.mine", expectation("expect_column_values_to_not_be_null", column="run"))
+    judged(site, suites)
+    state = gather(site.lake.configured(quality=QualitySection(str(suites.folder))))
+    assert state.totals.partitions_unchecked == 0
+    (steps,) = [one for one in state.tables if one.table == "steps"]
+    (mine,) = [one for one in steps.checks if one.check_id.startswith("suite:")]
+    assert mine.promise == "run is NULL"
+    assert [one.reason for one in steps.partitions] == [None]
 
 
 def test_a_folder_that_is_not_there_is_an_error(site, suites):
