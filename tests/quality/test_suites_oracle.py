@@ -1,10 +1,12 @@
 """Users' expectations in the shared scan against Great Expectations itself, on generated columns of one stored file."""
 
 import random
+import re
 from dataclasses import replace
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from checked import DAY, made
@@ -17,6 +19,7 @@ from ranklake.quality.scan import scan
 from ranklake.quality.suite import Suite
 from ranklake.quality.suites.folder import UserSuite
 from ranklake.quality.suites.own import OwnSuites
+from ranklake.quality.suites.patterns import whole_pattern
 from ranklake.quality.verdict import result_of
 
 PAIRS = 60  # pairs of columns of one type in a table, and five expectations on each
@@ -193,6 +196,36 @@ def compare(site, judge, seed):
         columns = {name: table[name].to_pylist() for name in one.check.columns}
         assert said == verdict, f"seed {seed}: {config} on {columns}: {result.status} ({result.message}), not {verdict}"
     return len(pairs)
+
+
+def test_patterns_find_what_python_finds():
+    """A translated expression finds in each text what Python's search finds, read by RE2 and by Python."""
+    rng = random.Random(5)
+    bits = ("a", "b", "ab", ".", "[a-z]", "[^a]", "(a|b)", "a*", "b+", "a?", r"\.", "x-y", "é", "{1,2}", "|", "^", "$")
+    bits += (r"\d", "(?:a)", "[0-9]", "\n", "1", "-", " ")
+    texts = (*WORDS, "b\n", "aab", "a\nb", "b\n\n", "1\n")
+    compared = 0
+    for _ in range(4000):
+        middle = "".join(rng.choices(bits, k=rng.randint(1, 5)))
+        regex = rng.choice(("", "^")) + middle + rng.choice(("", "$"))
+        pattern = whole_pattern(regex)
+        if pattern is None or not valid(pattern):
+            continue
+        found = [bool(re.search(regex, text)) for text in texts]
+        assert found == [bool(re.search(rf"\A(?:{pattern})\Z", text)) for text in texts], regex
+        assert found == pc.match_substring_regex(pa.array(texts), rf"\A(?:{pattern})\z").to_pylist(), regex
+        compared += 1
+    assert compared > 1000
+
+
+def valid(pattern):
+    """Say whether Python and RE2 take an expression."""
+    try:
+        re.compile(pattern)
+        pc.match_substring_regex(pa.array([""]), pattern)
+    except (re.error, pa.ArrowInvalid):
+        return False
+    return True
 
 
 @pytest.mark.parametrize("seed", range(2))
