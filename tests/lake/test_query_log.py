@@ -64,7 +64,7 @@ def test_a_query_is_noted_without_its_values(queried):
     assert [one.columns for one in found] == [{"runs": ("run", "world_size")}, {"runs": ()}]
     assert [one.consumer for one in found] == ["dash/board", consumer_named("")]
     assert [one.role for one in found] == [None, None]
-    said = b"".join(entries(queried)).decode()
+    said = "".join(str({**json.loads(raw), "id": ""}) for raw in entries(queried))  # an id may have any digits
     assert not [word for word in (SECRET, "41", "mine", "SELECT", "gpt") if word in said]
 
 
