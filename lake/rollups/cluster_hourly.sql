@@ -482,6 +482,10 @@ delivered AS (
 SELECT
     to_timestamp_micros(CAST($begin AS BIGINT) + hour_number * 3600000000) AT TIME ZONE 'UTC' AS hour,
     scope, nullif("cluster", '') AS "cluster", scope_name,
+    CASE WHEN scope = 'pool' THEN scope_name END AS pool,
+    CASE WHEN scope = 'team' THEN scope_name END AS team,
+    CASE WHEN scope = 'user' THEN scope_name END AS "user",
+    CASE WHEN scope = 'job' THEN scope_name END AS job_id,
     total / 1e9 AS gpu_total_s,
     scheduled / 1e9 AS gpu_scheduled_s,
     delivered_s AS gpu_delivered_s,

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.delta.integrity import Damage, DamagedFileError, damaged
+from ranklake.lake.delta.tables import ensure_table
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.declaration import Rollup
 from ranklake.lake.rollups.due import Due, changed_inputs, due_days, due_runs, reaches
@@ -140,6 +141,9 @@ class _Round:
         self._began[rollup.name] = time.monotonic()
         tables = self._tables
         inputs = {name: tables.snapshot(name) for name in rollup.tables}
+        if tables.snapshot(rollup.name).version != ABSENT:  # an added column is a commit: before we look, not between
+            ensure_table(tables.lake, rollup.contract)
+            tables.changed(rollup.name)
         output = tables.snapshot(rollup.name)
         state = {} if self._full else self._lineage.recorded(rollup, output)
         work = Work(tables.lake, rollup, inputs, output, self._lineage, self._crew, urgency=urgency)

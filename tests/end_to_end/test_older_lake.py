@@ -117,6 +117,17 @@ def test_a_spool_of_before_is_taken_in(place, ask, capfd):
     for words in (["ingest", "--spool", spool], ["check"], ["rollup"], ["upkeep"], ["status", "--spool", spool]):
         assert run([*words, "--lake", lake]) == 0, words
     capfd.readouterr()
+    named = 'SELECT scope, pool, team, "user", job_id FROM cluster_hourly'
+    named += " WHERE hour = '2024-05-03T10:00:00' ORDER BY scope, \"user\", job_id"
+    assert [tuple(row.values()) for row in ask("sql", named, "--format", "json")] == [
+        ("cluster", None, None, None, None),
+        *[("job", None, None, None, job) for job in ("100", "101")],
+        ("pool", "gpu", None, None, None),
+        ("team", None, "team", None, None),
+        *[("user", None, None, user, None) for user in ("ann", "bob")],
+    ]
+    pools = "SELECT DISTINCT pool FROM cluster_hourly WHERE hour < '2024-05-02' AND scope = 'pool'"
+    assert ask("sql", pools, "--format", "json") == [{"pool": "gpu"}]  # computed anew: its query changed
     stored = ask("sql", "SELECT * FROM runs ORDER BY run", "--format", "json")
     assert [(row["run"], row["cluster"], row["region"], row["deployment_environment"]) for row in stored] == [
         *[("acct1", None, None, None), ("acct2", None, None, None)],
@@ -130,5 +141,6 @@ def test_a_spool_of_before_is_taken_in(place, ask, capfd):
         ("waits", "waits.pt", "tagged", None, None, "best", None, None),
     ]
     assert (
-        versions(place / "lake").items() >= {table: contract(table).version for table in ("runs", "artifacts")}.items()
+        versions(place / "lake").items()
+        >= {table: contract(table).version for table in ("runs", "artifacts", "cluster_hourly")}.items()
     )

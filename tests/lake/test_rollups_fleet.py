@@ -56,6 +56,10 @@ def fleet(jobs=(), pools=(), gpus=(), days=(DAY,), **tables):
     found = computed(ctx, "cluster_hourly", days=days).to_pylist()
     keyed = {(row["hour"], row["scope"], row["scope_name"]): row for row in found}
     assert len(keyed) == len(found)
+    columns = {"pool": "pool", "team": "team", "user": "user", "job": "job_id"}
+    for row in found:
+        named = {scope: row[column] for scope, column in columns.items() if row[column] is not None}
+        assert named == ({} if row["scope"] == "cluster" else {row["scope"]: row["scope_name"]})
     return keyed if len(days) > 1 else {(key[0].hour, *key[1:]): row for key, row in keyed.items()}
 
 
