@@ -11,6 +11,8 @@ from recorded import check_books, rows
 
 from ranklake.capture.steps import collectives
 
+pytestmark = pytest.mark.slow
+
 CHILD = Path(__file__).with_name("collectives_child.py")
 LATE_S = 0.05
 
@@ -36,7 +38,6 @@ def of(spans, name, steps, rank=0):
     return [row for row in spans if row["name"] == name and row["step"] in steps and row["rank"] == rank]
 
 
-@pytest.mark.slow
 def test_training_is_the_same(trained):
     """The parameters are those of plain DDP to the last bit that matters, and those of the user's hook alone."""
     said, _, _ = trained
@@ -48,7 +49,6 @@ def test_training_is_the_same(trained):
     assert said[0]["ours"] == said[1]["ours"]
 
 
-@pytest.mark.slow
 def test_gradients_are_ddps_to_the_last_bit(tmp_path):
     """On three ranks a division and a product with the reciprocal differ: the mean is computed as DDP does.
 

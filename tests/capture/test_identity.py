@@ -248,6 +248,7 @@ def test_a_run_that_is_recorded_again_is_the_next_attempt(place, holder, caplog)
         assert run.attempt == 7
 
 
+@pytest.mark.slow
 def test_restarts_of_one_launch_stay_together_behind_those_of_earlier_ones(place, monkeypatch, caplog):
     """What torchrun counts is counted from the launch's first attempt, the same for all of its ranks."""
 

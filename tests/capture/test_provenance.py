@@ -95,6 +95,7 @@ def test_a_dirty_repository(repository):
     assert "swordfish" not in columns["git_patch"]
 
 
+@pytest.mark.slow
 def test_a_large_difference_is_cut_and_takes_no_memory(repository):
     """Of 40 MB the beginning is kept, with the hash and size of all; a token across the cut does not come out."""
     kept = 2000
@@ -116,6 +117,7 @@ def test_a_large_difference_is_cut_and_takes_no_memory(repository):
     assert peak_bytes < 4 << 20
 
 
+@pytest.mark.slow
 def test_a_file_beyond_measure_is_hashed_by_git(repository):
     """A changed file of more than 16 MB stands in the difference by its hash: it is not compared line by line."""
     with (repository / "train.py").open("wb") as file:

@@ -13,6 +13,8 @@ from ranklake.lake.contracts.arrow import conform
 from ranklake.lake.contracts.load import contract
 from ranklake.segments.segment import METADATA_KEY, SegmentFooter
 
+pytestmark = pytest.mark.slow
+
 torch = pytest.importorskip("torch")
 
 STEPS = 300
@@ -91,7 +93,6 @@ def timed(rows, *, repeat):
     return rows.set_column(rows.schema.get_field_index("ts"), rows.schema.field("ts"), ts)
 
 
-@pytest.mark.slow
 def test_a_scalar_takes_at_most_six_bytes(segment, request, capsys):
     """All bytes of the segment, footer and all, over its rows: 6,000, which is a minute of five steps a second."""
     rows, size = pq.read_metadata(segment).num_rows, segment.stat().st_size

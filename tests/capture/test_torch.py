@@ -162,6 +162,7 @@ def test_flops_of_a_real_step_are_counted(place):
     }
 
 
+@pytest.mark.slow
 def test_a_gradient_of_a_gradient_is_the_models_own(place):
     """With ``create_graph`` a backward pass runs with gradients enabled, and computes nothing a second time."""
     layer = torch.nn.Linear(8, 8, bias=False)

@@ -89,6 +89,7 @@ def test_a_mistake_is_one_line(called, arguments, said):
     assert err.startswith("ranklake: ")
 
 
+@pytest.mark.slow
 def test_a_mistake_is_one_line_of_a_process(place):
     """So it is to whoever calls the command: of the process itself comes no word more."""
     done = ranklake("ingest", "--lake", "lake", "--spool", "spool", "--dask", "tcp://127.0.0.1:9", cwd=place)

@@ -20,6 +20,8 @@ from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.storage.store import Lake
 
+pytestmark = pytest.mark.slow
+
 B, L, H, S, V = 2, 3, 64, 32, 128
 HEADS, EXPERTS, CHOSEN = 4, 8, 2
 STEPS = 3

@@ -86,6 +86,7 @@ def versions(lake):
     return {table: int(version) for table, version in found.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", [BEFORE_0005], indirect=True)
 def test_a_lake_of_before_migrates_and_goes_back(place, ask):
     """All migrations since: old columns answer as they did, new ones are NULL; undone, versions are as before."""

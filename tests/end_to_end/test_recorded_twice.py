@@ -16,6 +16,7 @@ def run_command(capsys, *arguments):
     return ended.value.code, capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_two_nodes_that_record_one_rank_are_shown_and_parted(tmp_path, capsys, monkeypatch):
     """``status`` names both processes; rows that wait on this node are told; ``renumber`` makes attempts of both."""
     monkeypatch.setenv("RANKLAKE_LOCAL_SPOOL", str(tmp_path / "node1"))

@@ -105,6 +105,7 @@ def test_options_are_read_where_they_are_needed(tmp_path, monkeypatch):
         assert SECRET not in str(error.value)
 
 
+@pytest.mark.slow
 def test_calls_need_no_prefect(tmp_path):
     """The plain calls work in a process that never imports Prefect."""
     code = (

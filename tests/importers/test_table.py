@@ -270,6 +270,7 @@ def test_every_packaged_mapping_is_sound():
         load_mapping("helio")
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None)
 @given(lines=st.lists(st.one_of(st.just(b"2020-05-01,x,8,1,1,25,h"), st.binary(max_size=30)), max_size=12))
 def test_any_bytes_are_rows_or_refused(tmp_path_factory, lines):

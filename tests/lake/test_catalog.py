@@ -116,6 +116,7 @@ def test_an_unknown_name_is_told_the_nearest(name, near):
     assert unknown.value.exit_code == 2
 
 
+@pytest.mark.slow
 def test_the_whole_command_line_says_it_in_one_line():
     """`ranklake catalog` of an unknown name ends with exit 2 and a single line on stderr, no traceback."""
     command = [sys.executable, "-m", "ranklake", "catalog", "stpes"]

@@ -227,6 +227,7 @@ def test_the_schema_refuses_what_is_none():
         ODCS_VALIDATOR.validate(made)
 
 
+@pytest.mark.slow
 def test_export_writes_a_file_for_each_contract(tmp_path):
     """Files hold what is printed; an unknown format is told the one there is."""
     run("export", "--output", str(tmp_path))

@@ -267,6 +267,7 @@ SAMPLE_STEPS = [
 ]
 
 
+@pytest.mark.slow
 def test_dashboards_and_notebooks_survive_a_chain_on_a_lake(lake, spool, files, tmp_path, monkeypatch, capfd):
     """Renamed, converted, split and merged columns of two tables of a real lake: the answers stay the same."""
     for rank in range(2):

@@ -459,6 +459,7 @@ def _make(uri, gate, results):
         results.put(str(error))
 
 
+@pytest.mark.slow
 @pytest.mark.leaky("a multiprocessing barrier keeps its shared memory until the process ends")
 def test_drivers_that_make_a_lake_at_once(tmp_path):
     """Processes that make the same lake at the same moment all get it."""

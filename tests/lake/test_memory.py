@@ -97,6 +97,7 @@ print(threads() - before)
 """
 
 
+@pytest.mark.slow
 def test_threads_do_not_grow_with_the_files_that_are_read(lake):
     """Each thread that reads keeps memory of its own, so that a process would grow with what it has read."""
     steps = contract("steps")

@@ -363,6 +363,7 @@ def test_killed_between_the_dates_of_a_file_nothing_is_twice(lake, spool, change
     assert found["date"].to_pylist() == found["partition_date"].to_pylist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1024, 1023])
 def test_undo_keeps_newer_whole_numbers_or_refuses(lake, spool, changed, count):
     """Rows that came since are converted back as they were; where that is no whole number, nothing changes."""

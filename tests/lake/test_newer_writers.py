@@ -80,6 +80,7 @@ def test_any_writers_and_any_lake_end_alike(lake, spool, changed, first, second)
     assert not Path(lake.path("quarantine")).exists()
 
 
+@pytest.mark.slow
 def test_an_upgrade_that_is_not_far_enough_waits_again(lake, spool, changed):
     """A segment of version 3 is looked at once by versions 1 and 2 each, and stored by 3."""
     changed.add("steps", id=901, name="later_still", type="string")

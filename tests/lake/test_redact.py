@@ -167,6 +167,7 @@ def test_arguments_lose_what_telling_options_take(random, shape):
     assert redact_arguments(given_) == ["train.py", "--api-key", *kept, "--lr", "3e-4", "-p", "80"]
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.text(max_size=200), st.integers(0, 199))
 def test_redacting_is_repeatable_and_never_raises(text, cut):

@@ -155,6 +155,7 @@ def test_packs_on_a_real_cluster(site):
     assert whole(site).equals(before)
 
 
+@pytest.mark.slow
 def test_quarantined_rows_stay_out(site):
     """What a check moved to rejects stays there: once in quarantine, not in the table."""
     site.bring(step_rows(40))

@@ -238,6 +238,7 @@ def state(lake):
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=1, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_dates_in_a_row_come_out_as_each_alone(seed):

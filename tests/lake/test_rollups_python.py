@@ -52,6 +52,7 @@ def in_python(monkeypatch):
     monkeypatch.setattr(registry, "ROLLUPS", tuple(IN_PYTHON if one is IN_SQL else one for one in ROLLUPS))
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(told=TOLD)
 def test_python_gives_the_rows_of_sql(told):

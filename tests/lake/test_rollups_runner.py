@@ -264,6 +264,7 @@ def test_late_rows_of_a_retired_day_do_not_stand_for_the_day(rolled):
     assert all(found.equals(before[name]) for name, found in state(lake, SOME).items())
 
 
+@pytest.mark.slow
 def test_a_long_run_goes_on_after_its_first_day_was_retired(rolled):
     """New rows of a run whose first events are gone still reach its summary; its steps are kept by step_rollup."""
     lake = rolled

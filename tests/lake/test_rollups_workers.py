@@ -16,6 +16,8 @@ from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.storage.store import Lake
 from ranklake.lake.trust.lake_config import CostSection
 
+pytestmark = pytest.mark.slow
+
 POOL = {"cluster": "c", "pool": "p", "interval_ns": 60 * 10**9, "gpu_total": 16.0, "gpu_allocated": 8.0}
 
 
@@ -49,7 +51,6 @@ def two_days(tmp_path_factory):
     return lake, state(here, ROLLUPS)
 
 
-@pytest.mark.slow
 @pytest.mark.leaky("distributed keeps threads of its own for a while")
 def test_a_cluster_computes_what_one_process_does(two_days, tmp_path):
     """On a real cluster each date and each rollup's runs are a task; rows are the same, and a second round rests."""
@@ -63,7 +64,6 @@ def test_a_cluster_computes_what_one_process_does(two_days, tmp_path):
     assert not any(one.partitions or one.computed for one in again)
 
 
-@pytest.mark.slow
 def test_rollups_are_computed_after_what_they_read(two_days, tmp_path):
     """Whatever can be computed is sent at once, what others wait for first; nothing before what it reads."""
     crew = Elsewhere()
@@ -77,7 +77,6 @@ def test_rollups_are_computed_after_what_they_read(two_days, tmp_path):
         assert rollup.name not in order or all(at < order.index(rollup.name) for at in read)
 
 
-@pytest.mark.slow
 def test_a_pseudonyms_key_is_sent_nowhere(two_days, tmp_path, monkeypatch):
     """With a key for pseudonyms, what needs it is computed by the driver; without one it is sent like all others."""
     monkeypatch.setenv("OUR_KEY", "00" * 32)

@@ -100,6 +100,7 @@ def test_nobody_else_connects_to_a_local_cluster():
         assert crew.run(abs, [-1, 2]) == [1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.leaky("distributed keeps threads of its own for a while")
 def test_a_cluster_by_address_is_spoken_to_by_tls_where_configured(tmp_path, monkeypatch):
     """`[dask]` names whom to trust and what to show; without it, or without a file, the command is told in one line."""

@@ -380,6 +380,7 @@ def test_segments_of_prefixes_are_replayed_and_leave_the_spool(lake, spool, writ
 PAGE = Path(__file__).resolve().parents[2] / "docs/signing.md"
 
 
+@pytest.mark.slow
 def test_the_pages_example_does_what_it_says(tmp_path, monkeypatch, capsys):
     """Its configuration and its commands, in order: one run is stored, the other is refused, and the books add up."""
     fences = re.findall(r"^```(\w+)\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)

@@ -467,6 +467,7 @@ LINES = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(st.one_of(st.binary(max_size=60), st.lists(LINES, max_size=8).map(lambda lines: "\n".join(lines).encode())))
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_bytes_break_the_reader(tmp_path, raw):

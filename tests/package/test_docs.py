@@ -173,6 +173,7 @@ def test_the_guide_of_imported_runs_ends_with_its_figures(tmp_path):
     assert "0.035" in summary, "1.767e14 of 989.4e12 x 5 s"
 
 
+@pytest.mark.slow
 def test_the_guide_of_governance_ends_with_a_plan(tmp_path):
     """Followed from an empty folder, the guide gives policies that lint and their tests accept, and what they take."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RANKLAKE_")}

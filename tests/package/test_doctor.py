@@ -244,6 +244,7 @@ def test_fault_nobody_at_the_endpoint(tmp_path, examined):
     held(found, "lake", "skipped", "see store", "")
 
 
+@pytest.mark.slow
 def test_fault_wrong_credentials(tmp_path, examined):
     """A store that checks signatures refuses a wrong key; the line holds no part of it."""
     with s3_server(tmp_path / "rclone") as url:
@@ -286,6 +287,7 @@ def test_a_store_that_honours_them_is_ok(s3, tmp_path, examined):
         assert client(s3).find(f"bucket/{name}") == there
 
 
+@pytest.mark.slow
 def test_fault_a_store_that_can_only_be_read(s3, tmp_path, examined):
     """Where each write is forbidden the line says which right is missing."""
     Lake.create("s3://bucket/read", s3_storage(s3))
@@ -475,6 +477,7 @@ def test_fault_what_is_no_plan_lies_among_them(place, examined):
     assert "\x1b" not in said
 
 
+@pytest.mark.slow
 def test_fault_a_witness_that_takes_nothing(s3, tmp_path, examined):
     """A witness that nobody may write to fails before the next row of the trail would; the look changes nothing."""
     with Proxy(s3) as proxy:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 CONFTEST = Path(__file__).resolve().parents[1] / "conftest.py"
 TESTS = """
 import os, threading
@@ -51,7 +53,6 @@ def told(tmp_path_factory):
     return dict(re.findall(r"^ERROR test_one.py::test_(\w+) - .*?(threads|files)", done.stdout, re.MULTILINE))
 
 
-@pytest.mark.slow
 def test_a_test_that_leaks_fails(told):
     """A thread or a file that a test leaves behind is an error that names its kind; the marker lets it pass."""
     assert told == {"a_thread": "threads", "a_file": "files"}

@@ -5,6 +5,7 @@ from importing import ask
 from published_lakes import CATEGORIES, gpt3, lora
 
 
+@pytest.mark.slow
 def test_gpt3_on_512(lake, spool, published):
     """Events, ranks, goodput and steps of GPT-3 on 512 H100."""
     found = gpt3(published("mlperf"), lake, spool)

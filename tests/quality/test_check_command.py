@@ -39,6 +39,7 @@ def test_all_is_well(site, command):
     assert command() == (0, "nothing changed since the last check; 1 partition unchanged\n", "")
 
 
+@pytest.mark.slow
 def test_a_failure_is_shown_and_exits_1(site, command):
     """A failed check stands in a table with its counts, now and next time."""
     configure(site, LAX % "")

@@ -62,6 +62,7 @@ def test_failing_rows_move_to_rejects(site):
     )
 
 
+@pytest.mark.slow
 def test_again_finds_nothing_to_do(site):
     """The results speak for the partition as it was left, so the next check runs nothing and passes."""
     site.bring(step_rows(40))
@@ -201,6 +202,7 @@ def test_what_came_after_the_scan_is_left_for_the_next_check(site):
     assert sum(seen[DAY.date()].reasons.values()) == 5
 
 
+@pytest.mark.slow
 def test_what_was_merged_after_the_scan_is_taken_out_all_the_same(site, monkeypatch):
     """Files that are merged between scan and plan hold the same rows: the check's word is true of them."""
     for segment in range(3):

@@ -232,6 +232,7 @@ def test_users_code_harms_nothing(site, suites, tmp_path):
     assert not report.passed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "status"),
     [
@@ -248,6 +249,7 @@ def test_tables_of_few_rows_are_judged(isolated, rows, status):
     assert (found.error, found.success) == ("", status)
 
 
+@pytest.mark.slow
 def test_a_table_of_ten_thousand_columns_is_judged(isolated):
     """All of them can be asked about."""
     isolated.take(pa.table({f"c{number}": [number] for number in range(10_000)}))
@@ -257,6 +259,7 @@ def test_a_table_of_ten_thousand_columns_is_judged(isolated):
     assert found.success
 
 
+@pytest.mark.slow
 def test_of_classified_columns_no_value_comes_back(isolated):
     """Neither an observed value nor what an error quotes."""
     isolated.take(pa.table({"secret": [7_777_777.0, 7_777_778.0], "who": ["Alice", "Bob"]}))

@@ -228,6 +228,7 @@ def valid(pattern):
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_the_scan_gives_their_verdict(site, judge, seed):
     """Whatever is translated gets the verdict of Great Expectations; most is translated."""
