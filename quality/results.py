@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
 
 RESULTS: Final = "quality_results"
+AGAIN: Final = "; judged again at the next check"
+"""How messages of users' suites end whose cause may pass: another process, a busy machine, a file that is back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,15 @@ class CheckResult:
     def unsound(self) -> bool:
         """Whether it tells of something wrong, whatever its severity."""
         return self.status in {"failed", "errored"}
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is to be judged again though nothing changed.
+
+        What a user's suite cannot compute it cannot compute on the same files again, unless the cause may pass.
+        """
+        own = self.check_id.startswith(OWN)
+        return self.status == "errored" and (not own or (self.message or "").endswith(AGAIN))
 
     @property
     def alarming(self) -> bool:
@@ -209,7 +220,6 @@ def standing(lake: "Lake", tables: Collection[str]) -> dict[tuple[str, date], St
     for where, results in by_partition.items():
         still = (one for one in results if not one.rows_failed or one.quarantined_rows < one.rows_failed)
         last = found[where]
-        # What a user's suite cannot compute it cannot compute on the same files again; a changed suite is another one.
-        errored = any(one.status == "errored" and not one.check_id.startswith(OWN) for one in results)
+        errored = any(one.is_due for one in results)
         found[where] = Standing(last.suite, last.files_sha256, errored=errored, open=tuple(still))
     return found

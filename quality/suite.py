@@ -24,6 +24,16 @@ OWN: Final = "suite:"
 ASKED: Final = "asked"
 """The kind of checks that no scan computes: Great Expectations is asked, or nobody can be."""
 
+_WORDS: Final = 300
+"""Characters that a user's check gets to say what is wrong: a set may have a million values."""
+_UNTOLD: Final = {
+    "in_set": "{column} not one of {number} values",
+    "between": "{column} outside its bounds",
+    "length": "length of {column} outside its bounds",
+    "matches": "{column} does not match its pattern",
+}
+"""Kinds with parameters that may be values of a column, and what is said instead where that is classified."""
+
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
@@ -63,6 +73,11 @@ class Expectation:
     def is_scanned(self) -> bool:
         """Whether the shared scan computes it."""
         return self.check.kind != ASKED
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is of a user's suite."""
+        return self.check.id.startswith(OWN)
 
     @property
     def level(self) -> str:
@@ -105,12 +120,20 @@ class Expectation:
     @property
     def promised(self) -> str:
         """What a failure is, in words."""
-        return promise(self.check) if self.is_scanned else self.wrong
+        return promise(self.check) if self.is_scanned and not self.is_own else self.wrong
 
     @property
     def wrong(self) -> str:
-        """What a failing row, or the table, has wrong; without a value of it."""
-        return wrong(self.check) if self.is_scanned else f"{self.kind} is not met"
+        """What a failing row, or the table, has wrong; without a value of it.
+
+        A contract's words are what its authors publish. A user's suite on a classified column may list its values.
+        """
+        if not self.is_scanned:
+            return f"{self.kind} is not met"
+        if self.is_own and self.classified and self.check.kind in _UNTOLD:
+            return _UNTOLD[self.check.kind].format(column=self.about, number=f"{len(self.check.values):,}")
+        text = wrong(self.check)
+        return f"{text[:_WORDS]}…" if self.is_own and len(text) > _WORDS else text
 
     @property
     def reason(self) -> str:

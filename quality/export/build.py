@@ -6,7 +6,7 @@ checks use. Facts come as JSON on standard input.
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -16,17 +16,23 @@ SOURCE: Final = "ranklake"
 _BATCH: Final = "partition"
 
 
-def build(folder: str, facts: Mapping[str, Any]) -> None:
-    """Build a project below an empty folder: source, suites, validation definitions, checkpoints, results, pages."""
+def build(folder: str, facts: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Build a project below an empty folder: source, suites, validation definitions, checkpoints, results, pages.
+
+    Returns for each table the ids of checks that Great Expectations takes for no expectation of its own.
+    """
+    refused: dict[str, list[str]] = {}
     gx = great_expectations()
     context = gx.get_context(mode="file", project_root_dir=folder)
     source = context.data_sources.add_pandas(SOURCE)
     for one in facts["tables"]:
         asset = source.add_dataframe_asset(one["table"])
         batches = asset.add_batch_definition_whole_dataframe(_BATCH)
-        suite = gx.ExpectationSuite(name=one["table"], meta=_meta(one))
-        for config in one["expectations"]:
-            suite.expectations.append(_configured(gx, config).to_domain_obj())
+        ready, wrong = _domain_objects(gx, one["expectations"])
+        refused[one["table"]] = wrong
+        suite = gx.ExpectationSuite(name=one["table"], meta=_meta(one, wrong))
+        for expectation in ready:
+            suite.expectations.append(expectation)
         suite = context.suites.add(suite)
         validation = gx.ValidationDefinition(name=one["table"], data=batches, suite=suite)
         validation = context.validation_definitions.add(validation)
@@ -34,12 +40,25 @@ def build(folder: str, facts: Mapping[str, Any]) -> None:
         for result in one["results"]:
             _add_result(gx, context, one["table"], result)
     context.build_data_docs()
+    return refused
 
 
-def _meta(one: Mapping[str, Any]) -> dict[str, Any]:
+def _domain_objects(gx: Any, configs: Sequence[Mapping[str, Any]]) -> tuple[list[Any], list[str]]:  # noqa: ANN401
+    """Return the expectations, and the ids of those that a user wrote with parameters that they do not take."""
+    ready, wrong = [], []
+    for config in configs:
+        try:
+            ready.append(_configured(gx, config).to_domain_obj())
+        except Exception:  # noqa: BLE001 - one must not take the project with it
+            wrong.append(config["meta"]["check_id"])
+    return ready, wrong
+
+
+def _meta(one: Mapping[str, Any], wrong: Sequence[str]) -> dict[str, Any]:
     notes = [one["summary"]]
-    if one["unexpressed"]:
-        notes.append(f"not expressed in Great Expectations, but in results: {', '.join(one['unexpressed'])}")
+    unexpressed = sorted([*one["unexpressed"], *wrong])
+    if unexpressed:
+        notes.append(f"not expressed in Great Expectations, but in results: {', '.join(unexpressed)}")
     return {"table": one["table"], "ranklake_suite": one["suite"], "notes": {"format": "string", "content": notes}}
 
 
@@ -101,4 +120,5 @@ def _counts(one: Mapping[str, Any]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     with silence():
-        build(sys.argv[1], json.load(sys.stdin))
+        told = build(sys.argv[1], json.load(sys.stdin))
+    sys.stdout.write(f"\n{json.dumps(told)}\n")

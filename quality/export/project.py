@@ -8,13 +8,14 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.delta.tables import latest
+from ranklake.printable import printable
 from ranklake.quality.export.facts import table_facts
 from ranklake.quality.export.pages import make_local
 from ranklake.quality.suite import compile_suite
@@ -69,15 +70,14 @@ def export_project(lake: "Lake", out: Path, tables: Sequence[str] | None = None)
         A name in `tables` is no table, or a system table.
     """
     out = out.absolute()
-    if out.exists() and not (out / MARK).is_file() and (not out.is_dir() or any(out.iterdir())):
-        raise ExportError("not an export of ranklake, and not empty", out, "name another folder, or empty it")
+    _may_be_replaced(out)
     facts = _facts(lake, tables)
     out.parent.mkdir(parents=True, exist_ok=True)
     building = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:
-        _build(building, facts, out)
+        refused = _build(building, facts, out)
         make_local(building / _SITE)
-        _settle(building)
+        _settle(building, frozenset(_UUID.findall(json.dumps(facts))))
         (building / MARK).write_text(json.dumps({"lake": lake.uri, "tables": [one["table"] for one in facts]}))
         building.chmod(0o755)
         _swap(building, out)
@@ -87,8 +87,8 @@ def export_project(lake: "Lake", out: Path, tables: Sequence[str] | None = None)
         str(out),
         str(out / _SITE / "index.html"),
         len(facts),
-        sum(len(one["expectations"]) for one in facts),
-        sum(len(one["unexpressed"]) for one in facts),
+        sum(len(one["expectations"]) for one in facts) - refused,
+        sum(len(one["unexpressed"]) for one in facts) + refused,
         sum(len(one["results"]) for one in facts),
     )
 
@@ -100,27 +100,41 @@ def _facts(lake: "Lake", tables: Sequence[str] | None) -> list[dict[str, Any]]:
     return [table_facts(lake, one, compile_suite(one, metrics, own.of(one))) for one in contracts]
 
 
-def _build(folder: Path, facts: list[dict[str, Any]], out: Path) -> None:
-    """Let a process build the project, without configuration or credentials."""
+def _may_be_replaced(out: Path) -> None:
+    if out.exists() and not (out / MARK).is_file() and (not out.is_dir() or any(out.iterdir())):
+        raise ExportError("not an export of ranklake, and not empty", out, "name another folder, or empty it")
+
+
+def _build(folder: Path, facts: list[dict[str, Any]], out: Path, limit_s: float = _LIMIT_S) -> int:
+    """Let a process build the project, without configuration or credentials; return how many checks it refused."""
     environment = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "TZ") if name in os.environ}
     with tempfile.TemporaryDirectory(prefix="ranklake-export-") as home:
-        done = subprocess.run(
-            [sys.executable, "-I", "-B", "-m", "ranklake.quality.export.build", str(folder)],
-            input=json.dumps({"tables": facts}).encode(),
-            cwd=home,
-            env={**environment, "HOME": home, "TMPDIR": home, "GX_ANALYTICS_ENABLED": "false"},
-            capture_output=True,
-            timeout=_LIMIT_S,
-            check=False,
-        )
+        try:
+            done = subprocess.run(
+                [sys.executable, "-I", "-B", "-m", "ranklake.quality.export.build", str(folder)],
+                input=json.dumps({"tables": facts}).encode(),
+                cwd=home,
+                env={**environment, "HOME": home, "TMPDIR": home, "GX_ANALYTICS_ENABLED": "false"},
+                capture_output=True,
+                timeout=limit_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            mend = "export fewer tables at a time, with --table"
+            raise ExportError(f"Great Expectations took more than {limit_s:g} s to build it", out, mend) from None
     if done.returncode:
-        last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2][:300]
+        last = printable(done.stderr.decode(errors="replace").strip().rpartition("\n")[2])[:300]
         raise ExportError(f"Great Expectations could not build the project: {last}", out, "see ranklake doctor")
+    refused = json.loads(done.stdout.splitlines()[-1])
+    return sum(map(len, refused.values()))
 
 
-def _settle(folder: Path) -> None:
-    """Give random identities fixed ones, in the order of files, so that the same lake gives the same project."""
-    known: dict[str, str] = {}
+def _settle(folder: Path, kept: Collection[str]) -> None:
+    """Give random identities fixed ones, in the order of files, so that the same lake gives the same project.
+
+    What users wrote, such as in a set of values, is `kept`.
+    """
+    known: dict[str, str] = {one: one for one in kept}
 
     def fixed(found: re.Match[str]) -> str:
         return known.setdefault(found[0], str(uuid.uuid5(uuid.NAMESPACE_URL, f"ranklake:{len(known)}")))
@@ -130,11 +144,20 @@ def _settle(folder: Path) -> None:
 
 
 def _swap(building: Path, out: Path) -> None:
-    """Put a finished folder in its place."""
+    """Put a finished folder in its place, by two renames if one is there; if the second fails, that comes back.
+
+    Raises `ExportError` if by now something else stands there. A crash between the two leaves the earlier one beside,
+    as ``.NAME-…``.
+    """
+    _may_be_replaced(out)
     if not out.exists():
         building.rename(out)
         return
     old = out.with_name(f".{out.name}-{uuid.uuid4().hex}")
     out.rename(old)
-    building.rename(out)
+    try:
+        building.rename(out)
+    except BaseException:
+        old.rename(out)
+        raise
     shutil.rmtree(old, ignore_errors=True)

@@ -10,9 +10,10 @@ from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.delta.integrity import DamagedFileError
 from ranklake.lake.delta.read import read_batches
 from ranklake.printable import printable_name
+from ranklake.quality.results import AGAIN
 from ranklake.quality.suites.folder import SuiteFolder, UserSuite, read_folder, suite_of
 from ranklake.quality.suites.isolated import Isolated
-from ranklake.quality.suites.own import OwnSuites
+from ranklake.quality.suites.own import OwnSuites, core_types
 
 if TYPE_CHECKING:
     from datetime import date
@@ -26,6 +27,21 @@ if TYPE_CHECKING:
 _COLUMNS: Final = 40
 """Tables with more columns are given in fewer rows, so that the values stay as many."""
 _BATCH_ROWS: Final = 100_000
+_BY_ROW: Final = ("expect_column_values_", "expect_column_value_lengths_", "expect_column_pair_values_")
+_IN_ORDER: Final = frozenset({f"expect_column_values_to_be_{one}" for one in ("unique", "increasing", "decreasing")})
+_OF_A_SAMPLE: Final = frozenset(
+    {
+        *(f"expect_column_{one}_to_be_between" for one in ("mean", "median", "stdev", "quantile_values")),
+        *("expect_column_proportion_of_non_null_values_to_be_between", "expect_column_distinct_values_to_be_in_set"),
+        *("expect_column_kl_divergence_to_be_less_than", "expect_column_value_z_scores_to_be_less_than"),
+        *("expect_multicolumn_sum_to_equal", "expect_multicolumn_values_to_be_equal"),
+        *("expect_multicolumn_values_to_be_unique", "expect_select_column_values_to_be_unique_within_record"),
+        *("expect_column_to_exist", "expect_column_type_to_be", "expect_table_column_count_to_be_between"),
+        *("expect_table_column_count_to_equal", "expect_table_columns_to_match_ordered_list"),
+        "expect_table_columns_to_match_set",
+    }
+)
+"""Beside what judges row by row, those that say of a sample what they say of all rows; sums and extremes do not."""
 
 
 class Asking:
@@ -41,7 +57,7 @@ class Asking:
         self._process = Isolated(folder.python, section.suite_timeout_s)
         self._ended: dict[str, date] = {}
         defined = self._defined() if folder.defines else ()
-        self.suites = OwnSuites((*folder.suites, *defined), folder)
+        self.suites = OwnSuites((*folder.suites, *defined), folder, (section.suite_timeout_s, section.suite_rows))
 
     def __enter__(self) -> Self:
         return self
@@ -82,7 +98,7 @@ class Asking:
             self._put(asked, rows, part)
             return
         for _, tally in asked:
-            tally.error = wrong
+            tally.error = f"{wrong}{AGAIN}"
 
     def _open(self, suite: "Suite", tallies: "list[Tally]") -> "list[tuple[Expectation, Tally]]":
         """Return what is to be asked; what ended its process before is errored."""
@@ -90,13 +106,17 @@ class Asking:
         asked = [(one, tally) for one, tally in pairs if one.asked and not tally.absent]
         for one, tally in asked:
             if one.check.id in self._ended:
-                tally.error = f"not asked: its process ended on {self._ended[one.check.id]}"
+                tally.error = f"not asked: its process ended on {self._ended[one.check.id]}{AGAIN}"
         return [(one, tally) for one, tally in asked if not tally.error]
 
     def _put(self, asked: "list[tuple[Expectation, Tally]]", rows: pa.Table, part: "Partition") -> None:
         self._process.take(rows)
         for one, tally in asked:
             question: dict[str, Any] = json.loads(one.asked)
+            if rows.num_rows < part.rows and not _is_of_a_sample(question["type"]):
+                some = f"{rows.num_rows:,} of {part.rows:,} rows"
+                tally.error = f"cannot be judged on a sample of {some}; raise suite_rows under [quality]"
+                continue
             answer = self._process.judge(question["type"], question["kwargs"], classified=one.classified)
             if answer.ended:
                 self._ended[one.check.id] = part.day
@@ -118,6 +138,12 @@ class Asking:
         return pa.concat_tables(taken) if taken else arrow_schema(contract).empty_table()
 
 
+def _is_of_a_sample(kind: str) -> bool:
+    """Say whether a type may be judged on a sample; what users' own ones are about is not known, so they may."""
+    by_row = kind.startswith(_BY_ROW) and kind not in _IN_ORDER
+    return by_row or kind in _OF_A_SAMPLE or kind not in core_types()
+
+
 def own_suites(lake: "Lake") -> OwnSuites:
     """Return users' suites, for those who only look at them. Raises `ranklake.quality.suites.folder.SuitesError`."""
     with Asking(lake) as asking:
@@ -127,7 +153,7 @@ def own_suites(lake: "Lake") -> OwnSuites:
 def _add(tally: "Tally", answer: "Answer", given: int, total: int) -> None:
     """Write an answer into a tally."""
     if answer.success is None:
-        tally.error = answer.error
+        tally.error = f"{answer.error}{AGAIN}" if answer.ended else answer.error
         return
     tally.passed = answer.success
     tally.checked = given if answer.checked is None else answer.checked

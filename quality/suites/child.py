@@ -18,6 +18,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import IO, Any, Final
 
 import numpy as np
@@ -28,6 +29,8 @@ from ranklake.quality.engine import error_of, error_text, in_memory, silence
 from ranklake.quality.frame import values_of
 
 _PR_SET_PDEATHSIG: Final = 1
+_SETS: Final = frozenset({"value_set", "column_set", "type_list"})
+_ERROR: Final = 200
 _FILE_BYTES: Final = 256 * 2**20
 _WRITES: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _REFUSED: Final = frozenset(
@@ -123,18 +126,12 @@ class Asked:
     def load(self, paths: list[str]) -> dict[str, str]:
         """Run users' Python files, by which their expectations are registered; return the errors of those that fail."""
         wrong = {}
+        sys.path += sorted({str(Path(path).parent) for path in paths})  # files import each other; last, to hide nothing
         for index, path in enumerate(paths):
-            spec = importlib.util.spec_from_file_location(f"suites_{index}_{Path(path).stem}", path)
-            assert spec is not None, path
-            assert spec.loader is not None, path
-            module = importlib.util.module_from_spec(spec)
-            sys.modules[spec.name] = module
             try:
-                spec.loader.exec_module(module)
+                self._modules.append(_imported(path, index))
             except BaseException as error:  # noqa: BLE001 - one file must not take the others with it, nor may it exit
-                wrong[path] = type(error).__name__
-            else:
-                self._modules.append(module)
+                wrong[path] = f"{type(error).__name__}: {error}"[:_ERROR]  # no row is there yet that it could quote
         return wrong
 
     def suites(self) -> list[Any]:
@@ -145,7 +142,11 @@ class Asked:
             for value in vars(module).values()
             if isinstance(value, self._gx.ExpectationSuite)
         }
-        return [json.loads(json.dumps(one.to_json_dict(), default=str)) for one in found.values()]
+        values = [json.loads(json.dumps(one.to_json_dict(), default=str)) for one in found.values()]
+        for one in values:
+            for expectation in one["expectations"]:
+                _settle(expectation["kwargs"])
+        return values
 
     def take(self, stream: bytes) -> None:
         """Take rows, an Arrow stream, for the questions that follow."""
@@ -155,15 +156,22 @@ class Asked:
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Judge the rows by one expectation; return the verdict, with counts and, if none is classified, a number."""
-        classified = bool(request["classified"])
-        shown = {"result_format": "BASIC", "partial_unexpected_count": 0}
+        classified = True
         try:
             with silence():
                 config = self._configured(type=request["type"], kwargs=request["kwargs"])
-                batch = self._batches.get_batch(batch_parameters={"dataframe": self._rows.copy(deep=False)})
-                result = batch.validate(config.to_domain_obj(), result_format=shown)
+                expectation = config.to_domain_obj()
+                # a user's file may have put a class of its own in the place of one of theirs
+                classified = bool(request["classified"]) or not _is_theirs(type(expectation))
+                return self._verdict(expectation, classified=classified)
         except BaseException as error:  # noqa: BLE001 - whatever a user's code raises, the other questions go on
-            return {"success": None, "error": error_text(type(error).__name__, str(error), classified=classified)}
+            return {"success": None, "error": _said(error, classified=classified)}
+
+    def _verdict(self, expectation: Any, *, classified: bool) -> dict[str, Any]:  # noqa: ANN401 - theirs
+        # Of the shallow copy pandas copies what is written to, so no expectation changes the rows of the next.
+        batch = self._batches.get_batch(batch_parameters={"dataframe": self._rows.copy(deep=False)})
+        shown = {"result_format": "BASIC", "partial_unexpected_count": 0}
+        result = batch.validate(expectation, result_format=shown)
         wrong = error_of(result.exception_info or {}, classified=classified)
         if wrong:
             return {"success": None, "error": wrong}
@@ -173,6 +181,46 @@ class Asked:
             checked -= _count(facts.get("missing_count")) or 0
         observed = None if classified else _number(facts.get("observed_value"))
         return {"success": bool(result.success), "checked": checked, "failed": failed, "observed": observed}
+
+
+def _imported(path: str, index: int) -> ModuleType:
+    """Run a file as a module of its own name, unless another has imported it; of a name that is taken, as another."""
+    stem = Path(path).stem
+    known = sys.modules.get(stem)
+    if known is not None and getattr(known, "__file__", None) == path:
+        return known
+    found = importlib.util.find_spec(stem) if stem.isidentifier() and known is None else None
+    name = stem if found is not None and found.origin == path else f"suites_{index}_{stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None, path
+    assert spec.loader is not None, path
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(name, None)
+        raise
+    return module
+
+
+def _is_theirs(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == "great_expectations"
+
+
+def _said(error: BaseException, *, classified: bool) -> str:
+    try:
+        text = str(error)
+    except BaseException:  # noqa: BLE001 - their code, too
+        text = ""
+    return error_text(type(error).__name__, text, classified=classified)
+
+
+def _settle(kwargs: dict[str, Any]) -> None:
+    """Sort what may have been a set, whose order is another in each process, so that a suite stays the same one."""
+    for name in _SETS & kwargs.keys():
+        if isinstance(kwargs[name], list):
+            kwargs[name].sort(key=lambda one: json.dumps(one, sort_keys=True))
 
 
 def _count(value: object) -> int | None:

@@ -5,6 +5,7 @@ Nothing of it is executed here. What cannot be read is a problem with a name, be
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,16 +82,21 @@ def read_folder(path: str) -> SuiteFolder:
     is_project = (root / _PROJECT).is_file()
     json_root, python_root = (root / "expectations", root / "plugins") if is_project else (root, root)
     suites = [_read(json_root, file) for file in _files(json_root, ".json")]
-    python = _files(python_root, ".py")
-    texts = [_bytes(file) for file in python]
+    python: dict[Path, bytes] = {}
+    for file in _files(python_root, ".py"):
+        try:
+            python[file] = _bytes(file)
+        except OSError as error:
+            name = printable_name(str(file.relative_to(python_root)))[:_NAME]
+            suites.append(UserSuite(name, _table_of(name), problem=f"not read ({type(error).__name__})"))
     digest = hashlib.sha256()
-    for file, text in zip(python, texts, strict=True):
-        digest.update(f"{file.relative_to(python_root)}\0{len(text)}\0".encode() + text)
+    for file, text in python.items():
+        digest.update(os.fsencode(file.relative_to(python_root)) + f"\0{len(text)}\0".encode() + text)
     return SuiteFolder(
         tuple(_named_once(suites)),
         tuple(map(str, python)),
         digest.hexdigest() if python else "",
-        any(b"ExpectationSuite" in text for text in texts),
+        any(b"ExpectationSuite" in text for text in python.values()),
     )
 
 

@@ -122,11 +122,30 @@ class Isolated:
             return
         if self._refused:
             raise _GoneError(self._refused)
+        try:
+            self._process = self._spawned()
+        except OSError as error:
+            self._refused = f"users' suites could not be started ({type(error).__name__})"
+            raise _GoneError(self._refused) from None
+        try:
+            found = self._exchange(None, self._start_s)
+        except _GoneError as gone:
+            self._refused = f"users' suites could not be started: {gone}"
+            raise _GoneError(self._refused) from None
+        files = found.get("files")
+        self.files = (
+            {str(name): printable(str(error))[:_TEXT] for name, error in files.items()}
+            if isinstance(files, dict)
+            else {}
+        )
+
+    def _spawned(self) -> "subprocess.Popen[bytes]":
+        """Start it in a folder of its own. Raises `OSError`, as where no memory, process or space is left."""
         self._scratch = tempfile.TemporaryDirectory(prefix="ranklake-suites-", ignore_cleanup_errors=True)
         place = self._scratch.name
         environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         environment |= {"HOME": place, "TMPDIR": place, "GX_ANALYTICS_ENABLED": "false"}
-        self._process = subprocess.Popen(
+        return subprocess.Popen(
             [sys.executable, "-I", "-B", "-m", "ranklake.quality.suites.child", *self._python],
             cwd=place,
             env=environment,
@@ -135,13 +154,6 @@ class Isolated:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        try:
-            found = self._exchange(None, self._start_s)
-        except _GoneError as gone:
-            self._refused = f"users' suites could not be started: {gone}"
-            raise _GoneError(self._refused) from None
-        files = found.get("files")
-        self.files = {str(name): str(error) for name, error in files.items()} if isinstance(files, dict) else {}
 
     def _send(self, request: Mapping[str, Any], rows: bytes = b"") -> None:
         assert self._process is not None, "not started"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
 
 _NAME: Final = 200
-_ABSENCE: Final = frozenset({"expect_column_to_exist"})
+_ABSENCE: Final = frozenset({"expect_column_to_exist", "expect_table_columns_to_match_ordered_list"})
 """Expectations that may name a column which is not there: that is what they are about."""
 _PER_COLUMN: Final = ("column", "column_A", "column_B", "column_list")
 _ACTIONS: Final = ("record", "hold")
@@ -37,10 +37,13 @@ class OwnSuites:
         Of the folder's files, and those that its Python files define.
     folder
         What was read.
+    limits
+        Time and rows for a question, which stand in each, so that other limits are another suite.
     """
 
     suites: tuple[UserSuite, ...] = ()
     folder: SuiteFolder = field(default_factory=SuiteFolder)
+    limits: tuple[float, int] = (60.0, 500_000)
 
     def of(self, contract: "Contract") -> tuple[Expectation, ...]:
         """Return the expectations of all suites for a table, in the order of suites and as they stand in them."""
@@ -52,7 +55,10 @@ class OwnSuites:
             if suite.problem:
                 found.append(_refused(f"{OWN}{suite.name}", suite.problem))
             for raw in suite.expectations:
-                one = self._expectation(suite, raw, contract)
+                try:
+                    one = self._expectation(suite, raw, contract)
+                except Exception as error:  # noqa: BLE001 - users write anything; one must not take the others with it
+                    one = _refused(f"{OWN}{suite.name}:malformed", f"not understood ({type(error).__name__})")
                 counts[one.check.id] = counts.get(one.check.id, 0) + 1
                 found.append(_numbered(one, counts[one.check.id]))
         return tuple(found)
@@ -68,21 +74,24 @@ class OwnSuites:
         id_ = ":".join([place, printable_name(kind)[:_NAME], *([about] if about else [])])
         meta = raw["meta"] if isinstance(raw.get("meta"), dict) else {}
         severity, on_fail = _severity(raw, meta), meta.get("on_fail", "record")
-        if on_fail not in _ACTIONS:
+        if not _is_text(raw) or on_fail not in _ACTIONS:
             mend = "meta.on_fail is record or hold; what shall take rows out belongs in a contract"
-            return _refused(id_, mend, severity=severity)
+            wrong = mend if _is_text(raw) else "a text in it holds half a character (a lone surrogate)"
+            return _refused(id_, wrong, severity=severity)
         if kind not in core_types() and not self.folder.python:
             return _refused(id_, f"no expectation of this type; {did_you_mean(kind, core_types())}", severity=severity)
         lacking = [name for name in named if name not in contract]
         if lacking and kind not in _ABSENCE:
             text = f"table {contract.table} has no column {printable_name(lacking[0])[:_NAME]!r}; "
             return _refused(id_, text + did_you_mean(lacking[0], contract.names), severity=severity)
-        columns = tuple(dict.fromkeys(name for name in named if name in contract))
+        # a check of a column that the table has not got yet is skipped; whether it is there can be judged all the same
+        columns = () if kind in _ABSENCE else tuple(dict.fromkeys(name for name in named if name in contract))
         done = translate(kind, kwargs, contract) if kind in core_types() else None
         if done is not None:
             check = Check(id_, done.kind, severity, on_fail, done.columns, **done.parameters)
             return _scanned(check, contract, done.mostly)
-        asked = json.dumps({"type": kind, "kwargs": kwargs, "code": self.folder.code}, sort_keys=True)
+        question = {"type": kind, "kwargs": kwargs, "code": self.folder.code, "limits": self.limits}
+        asked = json.dumps(question, sort_keys=True)
         check = Check(id_, ASKED, severity, on_fail, columns)
         classified = kind not in core_types() or _names_classified(kwargs, contract)
         name = "".join(word.capitalize() for word in printable_name(kind)[:_NAME].split("_"))
@@ -97,7 +106,7 @@ def problems(own: OwnSuites, tables: Collection[str]) -> dict[str, str]:
 def _unplaced(one: UserSuite, tables: Collection[str]) -> str:
     table = printable_name(one.table)[:_NAME]
     lacking = f"no checked table {table!r}; name it in the suite's meta.table; {did_you_mean(one.table, tables)}"
-    return f"{one.problem}; {lacking}" if one.problem else lacking
+    return one.problem or lacking
 
 
 @cache
@@ -118,11 +127,19 @@ def _named(kwargs: Mapping[str, Any]) -> Iterator[object]:
             yield value
 
 
+def _is_text(raw: object) -> bool:
+    try:
+        json.dumps(raw, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _severity(raw: Mapping[str, Any], meta: Mapping[str, Any]) -> str:
     """Return what the expectation's meta says, else its own severity, whose default, critical, is an error here."""
     if meta.get("severity") in SEVERITIES:
         return str(meta["severity"])
-    return str(raw["severity"]) if raw.get("severity") in {"warning", "info"} else "error"
+    return str(raw["severity"]) if raw.get("severity") in ("warning", "info") else "error"
 
 
 def _names_classified(kwargs: Mapping[str, Any], contract: "Contract") -> bool:

@@ -23,6 +23,7 @@ _EXACT: Final = 2**53
 _NUMBERS: Final = frozenset({"int32", "int64", "float32", "float64"})
 _INTEGERS: Final = frozenset({"int32", "int64"})
 _BITS: Final = {"int32": 31, "int64": 53}
+_NAMES: Final = frozenset({"column", "column_A", "column_B", "column_list"})
 _IGNORED: Final = frozenset({"result_format", "catch_exceptions", "condition_parser"})
 """Parameters that change what is returned, not the verdict; the parser is one of a condition, which must be none."""
 
@@ -44,7 +45,7 @@ def translate(kind: str, kwargs: Mapping[str, Any], contract: "Contract") -> Tra
     """
     rule = _RULES.get(kind)
     given = {name: value for name, value in kwargs.items() if value is not None and name not in _IGNORED}
-    if rule is None or not given.keys() <= rule.takes:
+    if rule is None or not rule.needs <= given.keys() <= rule.takes:
         return None
     mostly = given.pop("mostly", 1)
     if isinstance(mostly, bool) or not isinstance(mostly, int | float) or not 0 <= mostly <= 1:
@@ -65,7 +66,8 @@ def translate(kind: str, kwargs: Mapping[str, Any], contract: "Contract") -> Tra
 def _columns(given: Mapping[str, Any]) -> list[str] | None:
     if "column_list" in given:
         listed = given["column_list"]
-        return list(listed) if isinstance(listed, list) and all(isinstance(one, str) for one in listed) else None
+        sound = isinstance(listed, list) and listed and all(isinstance(one, str) for one in listed)
+        return list(listed) if sound else None
     names = [given[key] for key in ("column", "column_B", "column_A") if key in given]
     return names if all(isinstance(one, str) for one in names) else None
 
@@ -103,9 +105,16 @@ def _ends(given: Mapping[str, Any], *, whole: bool) -> dict[str, Any] | None:
     return {name: end for name, end in (("min", low), ("max", high)) if end is not None}
 
 
+def _whole_ends(given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return both ends of a count, which are whole: of others Great Expectations takes the whole part."""
+    told = (given.get("min_value"), given.get("max_value"))
+    fractions = any(isinstance(one, float) and not one.is_integer() for one in told)
+    return None if fractions else _ends(given, whole=True)
+
+
 def _lengths(given: Mapping[str, Any], columns: "list[Column]", contract: "Contract") -> dict[str, Any] | None:
     del contract
-    return _ends(given, whole=True) if columns[0].type == "string" else None
+    return _whole_ends(given) if columns[0].type == "string" else None
 
 
 def _length(given: Mapping[str, Any], columns: "list[Column]", contract: "Contract") -> dict[str, Any] | None:
@@ -114,7 +123,7 @@ def _length(given: Mapping[str, Any], columns: "list[Column]", contract: "Contra
 
 def _rows(given: Mapping[str, Any], columns: "list[Column]", contract: "Contract") -> dict[str, Any] | None:
     del columns, contract
-    return _ends(given, whole=True)
+    return _whole_ends(given)
 
 
 def _row_count(given: Mapping[str, Any], columns: "list[Column]", contract: "Contract") -> dict[str, Any] | None:
@@ -171,7 +180,9 @@ def _key(given: Mapping[str, Any], columns: "list[Column]", contract: "Contract"
     if len({one.name for one in columns}) < len(columns):
         return None
     told = given.get("ignore_row_if", "all_values_are_missing")
-    sure = len(columns) == 1 or told == "any_value_is_missing"
+    full = all(one.required for one in columns)  # no file with NULL in them is read
+    ways = {"any_value_is_missing", *(("all_values_are_missing", "never") if full else ())}
+    sure = len(columns) == 1 or told in ways
     return {} if sure and (len(columns) == 1) == ("column" in given) else None
 
 
@@ -183,6 +194,11 @@ class _Rule:
     takes: frozenset[str]
     build: "Callable[[Mapping[str, Any], list[Column], Contract], dict[str, Any] | None]"
     by_row: bool = True
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Return the parameters that name its columns, without which it is none."""
+        return self.takes & _NAMES
 
 
 def _takes(*names: str) -> frozenset[str]:
