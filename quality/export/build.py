@@ -38,7 +38,7 @@ def build(folder: str, facts: Mapping[str, Any]) -> dict[str, list[str]]:
         validation = context.validation_definitions.add(validation)
         context.checkpoints.add(gx.Checkpoint(name=one["table"], validation_definitions=[validation]))
         for result in one["results"]:
-            _add_result(gx, context, one["table"], result)
+            _add_result(gx, context, one["table"], result, wrong)
     context.build_data_docs()
     return refused
 
@@ -66,7 +66,13 @@ def _configured(gx: Any, config: Mapping[str, Any]) -> Any:  # noqa: ANN401 - th
     return gx.expectations.expectation_configuration.ExpectationConfiguration(**config)
 
 
-def _add_result(gx: Any, context: Any, table: str, result: Mapping[str, Any]) -> None:  # noqa: ANN401 - theirs
+def _add_result(
+    gx: Any,  # noqa: ANN401 - theirs
+    context: Any,  # noqa: ANN401
+    table: str,
+    result: Mapping[str, Any],
+    wrong: Sequence[str],
+) -> None:
     """Store the results of one check of one date."""
     outcome = gx.core.expectation_validation_result
     name = gx.data_context.types.resource_identifiers
@@ -74,7 +80,7 @@ def _add_result(gx: Any, context: Any, table: str, result: Mapping[str, Any]) ->
     checks = [
         outcome.ExpectationValidationResult(
             success=one["success"],
-            expectation_config=_configured(gx, one["config"]),
+            expectation_config=_configured(gx, _fitting(one, wrong)),
             result=_counts(one),
             exception_info={
                 "raised_exception": bool(one["error"]),
@@ -107,6 +113,12 @@ def _add_result(gx: Any, context: Any, table: str, result: Mapping[str, Any]) ->
     whole = outcome.ExpectationSuiteValidationResult(good == len(checks), checks, table, {}, statistics, meta)
     key = name.ValidationResultIdentifier(name.ExpectationSuiteIdentifier(table), run, f"{table}-{result['date']}")
     context.validation_results_store.set(key, whole)
+
+
+def _fitting(one: Mapping[str, Any], wrong: Sequence[str]) -> dict[str, Any]:
+    """Return what a result is of; of a check that they refused, a column that says whether it holds."""
+    refused = one["config"]["meta"]["check_id"] in wrong
+    return {**one["config"], **(one["otherwise"] if refused else {})}
 
 
 def _counts(one: Mapping[str, Any]) -> dict[str, Any]:

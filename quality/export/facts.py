@@ -128,11 +128,14 @@ def _result(rows: list[dict[str, Any]], configs: Mapping[str, Config | None]) ->
 
 
 def _checked(row: Mapping[str, Any], config: Config | None) -> dict[str, Any]:
-    """Return one result; of what Great Expectations has no word for, one of a column that says whether it holds."""
+    """Return one result; of what Great Expectations has no word for, one of a column that says whether it holds.
+
+    ``otherwise`` is that one, for where they refuse the first.
+    """
     id_ = row["check_id"]
+    otherwise = {"type": _HOLDS, "kwargs": {"column": _MARKUP.sub("_", f"holds:{id_}"), "value_set": [1.0]}}
     said = config or {
-        "type": _HOLDS,
-        "kwargs": {"column": _MARKUP.sub("_", f"holds:{id_}"), "value_set": [1.0]},
+        **otherwise,
         "severity": _severity(row["severity"]),
         "meta": {"check_id": id_, "severity": row["severity"], "on_fail": row["on_fail"]},
     }
@@ -141,6 +144,7 @@ def _checked(row: Mapping[str, Any], config: Config | None) -> dict[str, Any]:
     meta = {**said["meta"], "status": row["status"], "notes": {"format": "string", "content": content}}
     return {
         "config": {**said, "meta": meta},
+        "otherwise": otherwise,
         "success": row["status"] in {"passed", "skipped"},
         "checked": row["rows_checked"],
         "failed": row["rows_failed"],

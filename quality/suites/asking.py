@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _COLUMNS: Final = 40
 """Tables with more columns are given in fewer rows, so that the values stay as many."""
 _BATCH_ROWS: Final = 100_000
+_TEXT: Final = 300
 _BY_ROW: Final = ("expect_column_values_", "expect_column_value_lengths_", "expect_column_pair_values_")
 _IN_ORDER: Final = frozenset({f"expect_column_values_to_be_{one}" for one in ("unique", "increasing", "decreasing")})
 _OF_A_SAMPLE: Final = frozenset(
@@ -70,9 +71,9 @@ class Asking:
     def _defined(self) -> tuple[UserSuite, ...]:
         """Return the suites that Python files define, and a problem for each file that cannot be run."""
         values, wrong = self._process.suites()
-        found = [suite_of(value, f"python.{number}") for number, value in enumerate(values)]
+        found = [_defined_as(value, f"python.{number}") for number, value in enumerate(values)]
         failed = self._failed()
-        broken = [UserSuite(name, name.partition(".")[0], problem=f"not run ({why})") for name, why in failed.items()]
+        broken = [UserSuite(name, name.partition(".")[0], problem=f"not run: {why}") for name, why in failed.items()]
         return (*found, *broken, *([UserSuite("python", "python", problem=wrong)] if wrong else []))
 
     def _failed(self) -> dict[str, str]:
@@ -122,7 +123,7 @@ class Asking:
                 self._ended[one.check.id] = part.day
             _add(tally, answer, rows.num_rows, part.rows)
             if "NotFound" in tally.error:  # it may be defined in a file that was not run
-                tally.error += "".join(f"; {name} was not run ({why})" for name, why in self._failed().items())
+                tally.error += "".join(f"; {name} was not run: {why}" for name, why in self._failed().items())
 
     def _rows(self, contract: "Contract", part: "Partition") -> pa.Table:
         """Return the partition's rows; of a large one each n-th, so that they come from all of it."""
@@ -136,6 +137,12 @@ class Asking:
             taken.append(rows if every == 1 else rows.take(pa.array(range(first, rows.num_rows, every), pa.int64())))
             first = (first - rows.num_rows) % every
         return pa.concat_tables(taken) if taken else arrow_schema(contract).empty_table()
+
+
+def _defined_as(value: object, name: str) -> UserSuite:
+    if isinstance(value, str):  # what was raised where it was to become JSON
+        return UserSuite(name, "python", problem=f"not a suite: {printable_name(value)[:_TEXT]}")
+    return suite_of(value, name)
 
 
 def _is_of_a_sample(kind: str) -> bool:

@@ -13,6 +13,7 @@ import importlib.util
 import json
 import math
 import os
+import re
 import resource
 import signal
 import sys
@@ -31,6 +32,7 @@ from ranklake.quality.frame import values_of
 _PR_SET_PDEATHSIG: Final = 1
 _SETS: Final = frozenset({"value_set", "column_set", "type_list"})
 _ERROR: Final = 200
+_ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]+")
 _FILE_BYTES: Final = 256 * 2**20
 _WRITES: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _REFUSED: Final = frozenset(
@@ -131,7 +133,7 @@ class Asked:
             try:
                 self._modules.append(_imported(path, index))
             except BaseException as error:  # noqa: BLE001 - one file must not take the others with it, nor may it exit
-                wrong[path] = f"{type(error).__name__}: {error}"[:_ERROR]  # no row is there yet that it could quote
+                wrong[path] = _told(error)  # no row is there yet that it could quote
         return wrong
 
     def suites(self) -> list[Any]:
@@ -142,11 +144,7 @@ class Asked:
             for value in vars(module).values()
             if isinstance(value, self._gx.ExpectationSuite)
         }
-        values = [json.loads(json.dumps(one.to_json_dict(), default=str)) for one in found.values()]
-        for one in values:
-            for expectation in one["expectations"]:
-                _settle(expectation["kwargs"])
-        return values
+        return [_plain(one) for one in found.values()]
 
     def take(self, stream: bytes) -> None:
         """Take rows, an Arrow stream, for the questions that follow."""
@@ -165,7 +163,7 @@ class Asked:
                 classified = bool(request["classified"]) or not _is_theirs(type(expectation))
                 return self._verdict(expectation, classified=classified)
         except BaseException as error:  # noqa: BLE001 - whatever a user's code raises, the other questions go on
-            return {"success": None, "error": _said(error, classified=classified)}
+            return {"success": None, "error": error_text(type(error).__name__, _said(error), classified=classified)}
 
     def _verdict(self, expectation: Any, *, classified: bool) -> dict[str, Any]:  # noqa: ANN401 - theirs
         # Of the shallow copy pandas copies what is written to, so no expectation changes the rows of the next.
@@ -204,16 +202,31 @@ def _imported(path: str, index: int) -> ModuleType:
     return module
 
 
+def _plain(suite: Any) -> Any:  # noqa: ANN401 - theirs
+    """Return a suite as a JSON value; its error, in the place of a suite, where that fails."""
+    try:
+        value = json.loads(json.dumps(suite.to_json_dict(), default=str))
+        for one in value["expectations"]:
+            _settle(one["kwargs"])
+    except Exception as error:  # noqa: BLE001 - one suite must not take the others with it
+        return _told(error)
+    return value
+
+
+def _told(error: BaseException) -> str:
+    """Return an error as text that is the same in each process."""
+    return _ADDRESS.sub("0x…", f"{type(error).__name__}: {_said(error)}"[:_ERROR])
+
+
 def _is_theirs(kind: type) -> bool:
     return kind.__module__.partition(".")[0] == "great_expectations"
 
 
-def _said(error: BaseException, *, classified: bool) -> str:
+def _said(error: BaseException) -> str:
     try:
-        text = str(error)
+        return str(error)
     except BaseException:  # noqa: BLE001 - their code, too
-        text = ""
-    return error_text(type(error).__name__, text, classified=classified)
+        return ""
 
 
 def _settle(kwargs: dict[str, Any]) -> None:

@@ -227,7 +227,7 @@ def test_users_code_harms_nothing(site, suites, tmp_path):
     assert said["steps.mine:expect_column_mean_to_be_between:step"][0] == "failed"
     assert found["suite:steps.mine:expect_column_mean_to_be_between:step"].observed == "49.5"
     assert said["steps.defined:expect_column_min_to_be_between:step"] == ("passed", None)
-    assert said["broken.py"][1].startswith("not run (ModuleNotFoundError)")
+    assert said["broken.py"][1].startswith("not run: ModuleNotFoundError: No module named")
     assert not (tmp_path / "written.txt").exists()
     assert (tmp_path / "precious.txt").read_text() == "mine"
     assert not report.passed

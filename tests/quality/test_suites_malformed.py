@@ -5,6 +5,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from segments import step_rows
 
@@ -247,4 +248,18 @@ def test_python_files(site, tmp_path):
     maximum = found["expect_column_max_to_be_between"]
     assert (maximum.status, maximum.observed) == ("failed", None)
     (wrong,) = [one for one in report.results if one.check_id == "suite:wrong.py"]
-    assert wrong.message == "not run (ValueError: why\\x1b[2J)"
+    assert wrong.message == "not run: ValueError: why\\x1b[2J"
+
+
+CHANGES = SLOW.replace("while True:\n            time.sleep(0.01)", "column.iloc[:] = 0\n        return column == 0")
+
+
+@pytest.mark.slow
+def test_what_an_expectation_changes_the_next_does_not_see(tmp_path):
+    """It may write to its rows; they are its own."""
+    (tmp_path / "changes.py").write_text(CHANGES)
+    with Isolated((str(tmp_path / "changes.py"),), 60.0) as one:
+        one.take(pa.table({"x": [1.0, 3.0]}))
+        changed = one.judge("expect_column_values_slow", {"column": "x"}, classified=False)
+        mean = one.judge("expect_column_mean_to_be_between", {"column": "x", "min_value": 2}, classified=False)
+    assert (changed.success, mean.success, mean.observed) == (True, True, 2.0)
