@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -16,7 +16,7 @@ from ranklake.lake.query.roles import Role, admit
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
 
-_SCAN: Final = re.compile(r"^ *TableScan: (\w+)(?: projection=\[([^\]]*)\])?", re.MULTILINE)
+_SCAN: Final = re.compile(r"^ *TableScan: (?:\w+\.)*(\w+)(?: projection=\[([^\]]*)\])?", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +96,11 @@ def _admitted(contracts: "Mapping[str, Contract]", role: Role, names: Chosen) ->
     return {name: ctx.table(name).schema() for name in contracts if role.sees(name)}
 
 
-def _columns(plan: str, seen: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+def _columns(plan: str, seen: Mapping[str, pa.Schema]) -> dict[str, tuple[str, ...]]:
     found: dict[str, set[str]] = {}
     for table, said in _SCAN.findall(plan):
         if table in seen:
-            found.setdefault(table, set()).update(name.strip('" ') for name in said.split(",") if name)
+            # A text of the query may look like a line of the plan: only names that the table has are taken from it.
+            names = {name.strip('" ') for name in said.split(",")}
+            found.setdefault(table, set()).update(names.intersection(seen[table].names))
     return {table: tuple(sorted(names)) for table, names in sorted(found.items())}

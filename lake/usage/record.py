@@ -72,6 +72,10 @@ class Asked:
             return None
         if fault(facts, _SHAPE, "query") is not None:
             return None
+        try:
+            datetime.fromtimestamp(int(facts["id"][:20]) / 1e6, UTC)
+        except (ValueError, OverflowError, OSError):  # beyond all years
+            return None
         columns = {table: tuple(names) for table, names in facts["columns"].items()}
         return cls(facts["consumer"], facts["role"], columns, facts["former"], facts["id"])
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ranklake.lake.migrations.queries import dashboards, python_code
 from ranklake.lake.migrations.queries.findings import edited
 from ranklake.lake.migrations.queries.meanings import table_at
 from ranklake.lake.migrations.queries.rewrite import rewrite
@@ -144,6 +145,9 @@ def test_words_are_replaced_where_they_stand(before, later):
         ("UPDATE steps SET samples = 1", "writes to"),
         ("DELETE FROM steps WHERE samples = 1", "writes to"),
         ("SELECT rank + 1 AS samples FROM steps ORDER BY samples + 1", "engines differ"),
+        ("SELECT samples / 100 AS examples, count(*) FROM steps GROUP BY examples", "something else"),
+        ("SELECT rank AS examples, count(*) FROM steps GROUP BY examples", "something else"),
+        ("SELECT 1 FROM mine f WHERE EXISTS (SELECT 1 FROM steps s WHERE s.samples > examples)", "something else"),
     ],
 )
 def test_what_nobody_can_tell_is_told(text, what):
@@ -152,6 +156,26 @@ def test_what_nobody_can_tell_is_told(text, what):
     assert later == text
     assert len(findings) >= 1
     assert what in findings[0], findings
+
+
+def test_an_alias_is_sorted_by_as_before():
+    """In ORDER BY a bare name is what is selected, whatever the table has."""
+    before = "SELECT samples / 100 AS examples FROM steps ORDER BY examples"
+    assert said(before, RENAMED) == (before.replace("samples", "steps.examples"), [])
+
+
+def test_a_query_that_refers_to_itself_is_understood_or_told():
+    """What a recursive query gives is not known, and stops nobody."""
+    text = "WITH RECURSIVE t AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM t WHERE n < 3) SELECT t.n, s.samples FROM t"
+    later, findings = said(f"{text} JOIN steps s ON s.rank = t.n", RENAMED)
+    assert findings or later == f"{text} JOIN steps s ON s.rank = t.n".replace("s.samples", "s.examples AS samples")
+
+
+@pytest.mark.parametrize("pattern", [python_code.SQL, dashboards._SQL])
+def test_a_banner_of_comments_is_looked_through_in_no_time(pattern):
+    """Each comment more costs as much as the one before."""
+    assert pattern.match("/* c */ " * 2000 + "no query") is None
+    assert pattern.match("/* c **/ -- d\n " * 20 + "select 1 from t") is not None
 
 
 def test_dropped_columns_are_told():

@@ -68,6 +68,20 @@ def test_a_query_is_noted_without_its_values(queried):
     assert not [word for word in (SECRET, "41", "mine", "SELECT", "gpt") if word in said]
 
 
+def test_a_value_that_looks_like_a_plan_is_no_column(queried):
+    """Whatever lines a text has that a query compares with, the log has columns only."""
+    run("SELECT count(*) FROM public.runs WHERE run = $v", "--param", "v=x\n TableScan: runs projection=[pw1, a b]")
+    (found,) = noted(queried, TODAY)
+    assert found.columns == {"runs": ("run",)}
+
+
+def test_a_line_of_no_year_is_passed_over():
+    """A time beyond all years is none that anybody wrote."""
+    line = asked().line()
+    assert Asked.read(line) is not None
+    assert Asked.read(line.replace(asked().id[:20], "9" * 20)) is None
+
+
 def test_who_asks_is_configured(queried, monkeypatch):
     """The option goes before the environment; what is no name is refused before anything is asked."""
     monkeypatch.setenv("RANKLAKE_QUERY_CONSUMER", "nightly")

@@ -84,6 +84,8 @@ def outcome(path: Path, tables: Mapping[str, Table], dialects: Sequence[str] = D
         return FileOutcome(path, passed_over=f"it cannot be read ({error.strerror or type(error).__name__})")
     except RecursionError:
         return FileOutcome(path, passed_over="it is nested too deep")
+    except Exception as error:  # noqa: BLE001 - one file that sqlglot stumbles over must not end the others
+        return FileOutcome(path, passed_over=f"it cannot be looked through ({type(error).__name__})")
     return FileOutcome(path, text, edited(text, found.edits), tuple(sorted(found.findings)))
 
 

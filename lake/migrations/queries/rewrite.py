@@ -104,6 +104,8 @@ def _reference(
         if any(ref.name in tables[table].meanings.get(reading.versions[table], {}) for table in around):
             yield Finding(at, f"{ref.name} may belong to several tables; say which")
     if not isinstance(ref.home, Home):
+        if what := _capture(ref, reading, tables):
+            yield Finding(at, what)
         return
     table, version = tables[ref.home.table], reading.versions[ref.home.table]
     meaning = table.meanings.get(version, {}).get(ref.name, Meaning((Name(ref.name),)))
@@ -115,6 +117,19 @@ def _reference(
         if meaning.note:
             yield Finding(at, f"{table.name}.{ref.name}: {meaning.note}", is_note=True)
         yield from _edits(one, ref, meaning, qualifier, place)
+
+
+def _capture(ref: Reference, reading: Reading, tables: Mapping[str, Table]) -> str:
+    """Return how a name that meant something else would mean a column that a table gets; empty where it does not."""
+    if ref.node.table or ref.home == AMBIGUOUS or place_of(ref, reading).is_output:
+        return ""
+    if isinstance(ref.node.parent, exp.Ordered):  # what is selected counts there
+        return ""
+    later = {name: table.versions[table.newest] for name, table in tables.items()}
+    home = reading.scopes.find(ref.scope, ref.name, "", later)
+    if home == ref.home:
+        return ""
+    return f"{ref.name} means something else here, and a table gets a column of this name; qualify it"
 
 
 def _hindrance(ref: Reference, meaning: Meaning, place: Place, table: Table, qualifier: str | None) -> str:

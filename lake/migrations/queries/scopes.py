@@ -107,7 +107,8 @@ class Scopes:
         if isinstance(alias, exp.TableAlias) and alias.columns:
             return frozenset(one.name.lower() for one in alias.columns)
         if isinstance(scope.expression, exp.SetOperation):
-            return self._outputs(scope.union_scopes[0], columns)
+            parts = getattr(scope, "union_scopes", None)  # what refers to itself has none
+            return self._outputs(parts[0], columns) if parts else None
         if not isinstance(scope.expression, exp.Select):
             return None
         found: set[str] = set()
