@@ -158,7 +158,7 @@ def _hash_remote(files: Any, path: str) -> Hashed:  # noqa: ANN401 - a file syst
 def state_of(place: str | os.PathLike[str]) -> str:
     """Return what changes when any file at or below a place is written again, comes or goes; empty if none is there.
 
-    Files are not read, only looked at.
+    Files are not read, only looked at. However the place is spelled, absolute or not, it is the same.
     """
     told = hashlib.sha256()
     try:
@@ -170,5 +170,5 @@ def state_of(place: str | os.PathLike[str]) -> str:
         for name in sorted(files):
             path = os.path.join(folder, name)  # noqa: PTH118 - as os.walk has it
             with contextlib.suppress(OSError):
-                told.update(repr((path, identity_of(os.stat(path)))).encode("utf-8", "surrogateescape"))  # noqa: PTH116
+                told.update(repr((os.path.relpath(path, place), identity_of(os.stat(path)))).encode())  # noqa: PTH116
     return told.hexdigest()

@@ -81,7 +81,7 @@ class Loads:
                 "loaded", name or last_part(uri), place, kind="checkpoint", step=step, attributes=attributes
             )
             columns |= {"duration_ns": spent_ns, "blocking_ns": spent_ns}
-            columns["expected_sha256"] = None if sha256 is None else redacted(sha256, 64)
+            columns["expected_sha256"] = None if sha256 is None else redacted(_bare(sha256), 64)
             if "://" in uri:
                 why = dict.fromkeys(("sha256", "verified"), NOT_READ_BACK)
                 self._sink.record("artifacts", columns | {"attributes": attributes_text(columns["attributes"], why)})
@@ -136,3 +136,8 @@ class Loads:
             why["verified"] = NO_DIGEST
         else:
             columns["verified"] = found == expected
+
+
+def _bare(sha256: str) -> str:
+    """Return a digest as rows have it: lower case, without the algorithm's name that registries put before it."""
+    return sha256.strip().lower().removeprefix("sha256:")

@@ -6,6 +6,8 @@ accelerator.init_trackers("project", config=config)
 """
 
 import functools
+import os
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -91,7 +93,7 @@ def _timed(original: Any) -> Any:
         follower = FOLLOWED[0] if FOLLOWED else None
         if follower is None or not follower.is_on:
             return original(self, *args, **kwargs)
-        place = args[0] if args else kwargs.get("output_dir") or _automatic(self)
+        place = (args[0] if args else kwargs.get("output_dir")) or _automatic(self)
         with saving(follower, place, max(follower.latest, 0), is_main=self.is_main_process) as moved:
             moved.place = saved = original(self, *args, **kwargs)
         return saved
@@ -105,7 +107,9 @@ def _timed_load(original: Any) -> Any:
         follower = FOLLOWED[0] if FOLLOWED else None
         if follower is None or not follower.is_on:
             return original(self, *args, **kwargs)
-        place = args[0] if args else kwargs.get("input_dir") or _automatic(self)
+        place = None
+        with follower.safely():
+            place = (args[0] if args else kwargs.get("input_dir")) or _newest(self)
         with loading(follower, place, is_main=self.is_main_process):
             return original(self, *args, **kwargs)
 
@@ -115,6 +119,17 @@ def _timed_load(original: Any) -> Any:
 def _automatic(accelerator: Any) -> str:
     """Return the folder that Accelerate names checkpoints in, where it does so."""
     return f"{accelerator.project_dir}/checkpoints"
+
+
+def _newest(accelerator: Any) -> str:
+    """Return the checkpoint that Accelerate takes where none is named: that of the highest number; else their folder.
+
+    Raises `OSError`.
+    """
+    place = _automatic(accelerator)
+    numbers = {name: re.findall(r"[0-9]+", name) for name in os.listdir(place)}  # noqa: PTH208
+    numbered = [name for name, found in numbers.items() if found]
+    return f"{place}/{max(numbered, key=lambda name: int(numbers[name][0]))}" if numbered else place
 
 
 def _on_each_rank(original: Any) -> Any:

@@ -61,9 +61,10 @@ class RanklakeCallback(TrainerCallback):  # type: ignore[misc]  # typed as Any w
         try:
             return do()
         except BaseException as error:
-            step = int(trainer.state.global_step)
-            place = f"{trainer.args.output_dir}/checkpoint-{step}"
-            failed(self._follower, "save_failed", Transfer(place, step), error, time.monotonic() - began)
+            with self._follower.safely():
+                step = int(trainer.state.global_step)
+                place = f"{trainer.args.output_dir}/checkpoint-{step}"
+                failed(self._follower, "save_failed", Transfer(place, step), error, time.monotonic() - began)
             raise
 
     def _watch_checkpoints(self) -> None:

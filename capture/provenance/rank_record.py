@@ -10,6 +10,7 @@ The sealer's thread looks, and training waits for nothing. A run of one rank has
 import os
 import platform
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, Final
@@ -44,20 +45,31 @@ class RankRecord:
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
         self._is_written = False
+        self._writing = threading.Lock()
         self._pid, self._begun = os.getpid(), time.monotonic()
 
     def look(self, launch: Launch) -> None:
         """Write the row if what it says is there by now."""
-        if framework_columns() or time.monotonic() - self._begun > PATIENCE_S:
+        if not self._is_written and (is_imported() or time.monotonic() - self._begun > PATIENCE_S):
             self.write(launch)
 
     def write(self, launch: Launch) -> None:
         """Write the row, if there are other ranks and it is not written."""
-        if self._is_written or launch.world_size < 2 or os.getpid() != self._pid:  # noqa: PLR2004 - nobody to compare with
+        if launch.world_size < 2 or os.getpid() != self._pid:  # noqa: PLR2004 - nobody to compare with
             return
-        self._is_written = True
+        with self._writing:  # the sealer's thread looks while the run closes
+            if self._is_written:
+                return
+            self._is_written = True
         with self._sink.recording("ranks"):
             self._sink.record("ranks", rank_row(launch))
+
+
+def is_imported() -> bool:
+    """Say whether a framework has been imported to its end; before, it does not say with what it was built."""
+    name = framework_columns().get("framework")
+    spec = getattr(sys.modules.get(name), "__spec__", None) if name else None
+    return name is not None and not getattr(spec, "_initializing", False)  # importlib's own mark
 
 
 def rank_row(launch: Launch) -> Facts:

@@ -418,6 +418,39 @@ def test_a_load_says_whether_it_was_what_was_saved(place, tmp_path):
     assert told >= {("model.pt", True, "first", 3), ("mine", False, "first", 3), ("other.pt", None, None, None)}
 
 
+def test_a_place_looks_the_same_however_it_is_spelled(place, tmp_path, monkeypatch):
+    """What was saved under an absolute path can be held against a load of the relative one."""
+    (tmp_path / "ckpt").mkdir()
+    (tmp_path / "ckpt" / "rank0").write_bytes(b"weights")
+    monkeypatch.chdir(tmp_path)
+    assert file_entries.state_of("ckpt") == file_entries.state_of(tmp_path / "ckpt") != ""
+
+
+@pytest.mark.parametrize("spelled", [str.upper, "sha256:{}".format])
+def test_a_digest_may_be_said_as_registries_spell_it(place, tmp_path, spelled):
+    """Upper case, or the algorithm before it, is no other digest."""
+    (tmp_path / "model.pt").write_bytes(b"weights")
+    with place.start() as run:
+        load(run, tmp_path / "model.pt", sha256=spelled(hashlib.sha256(b"weights").hexdigest()))
+        run.flush()
+    (row,) = rows(place.spool, "artifacts")
+    assert row["verified"] is True
+
+
+def test_a_framework_that_is_still_imported_does_not_count(tmp_path):
+    """While its module's body runs it lacks most of what it is asked for."""
+    ask = "from ranklake.capture.provenance.rank_record import is_imported; print(is_imported())"
+    (tmp_path / "torch.py").write_text(ask)
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nimport torch\n{ask}"],
+        check=True,
+        timeout=60,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.split() == ["False", "True"]
+
+
 def test_bytes_that_changed_by_themselves_are_not_what_was_saved(place, tmp_path, monkeypatch):
     """A file that looks as it did when it was saved, and has other bytes: the digest is another."""
     folder = tmp_path / "sharded"
