@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import TYPE_CHECKING
@@ -10,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.delta.integrity import Damage, DamagedFileError, damaged
-from ranklake.lake.delta.tables import ensure_table
+from ranklake.lake.delta.table_schema import UnmigratedTableError
+from ranklake.lake.delta.tables import NewerTableError, ensure_table
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.declaration import Rollup
 from ranklake.lake.rollups.due import Due, changed_inputs, due_days, due_runs, reaches
@@ -142,7 +144,8 @@ class _Round:
         tables = self._tables
         inputs = {name: tables.snapshot(name) for name in rollup.tables}
         if tables.snapshot(rollup.name).version != ABSENT:  # an added column is a commit: before we look, not between
-            ensure_table(tables.lake, rollup.contract)
+            with suppress(NewerTableError, UnmigratedTableError):  # said where it is due: others go on till then
+                ensure_table(tables.lake, rollup.contract)
             tables.changed(rollup.name)
         output = tables.snapshot(rollup.name)
         state = {} if self._full else self._lineage.recorded(rollup, output)

@@ -16,6 +16,7 @@ from rollup_inputs import DAY, FLEET, NOON, OF_RUNS, append, bring, rows, run_of
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import files, number_of, replace_partitions, swap
 from ranklake.lake.delta.read import read
+from ranklake.lake.delta.table_schema import CONTRACT_VERSION
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.rollups import due
 from ranklake.lake.rollups.due import due_runs
@@ -83,6 +84,12 @@ def test_a_second_run_commits_nothing(of_one_run, rolled):
     assert written(again) == {}
     assert [result.computed for result in again] == [0] * len(ROLLUPS)
     assert versions(lake) == before
+
+
+def test_a_table_of_a_newer_release_holds_up_no_other(rolled):
+    """Where nothing is due for it, what cannot be written is left alone, and the rest is looked at."""
+    delta_table(rolled, "run_summary").alter.set_table_properties({CONTRACT_VERSION: "99"}, raise_if_not_exists=False)
+    assert written(run_rollups(Lake.open(rolled.uri))) == {}
 
 
 def test_quiet_days_come_and_go_with_what_arrives(lake):
