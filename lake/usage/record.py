@@ -72,12 +72,13 @@ class Asked:
             return None
         if fault(facts, _SHAPE, "query") is not None:
             return None
-        try:
-            datetime.fromtimestamp(int(facts["id"][:20]) / 1e6, UTC)
-        except (ValueError, OverflowError, OSError):  # beyond all years
-            return None
         columns = {table: tuple(names) for table, names in facts["columns"].items()}
-        return cls(facts["consumer"], facts["role"], columns, facts["former"], facts["id"])
+        found = cls(facts["consumer"], facts["role"], columns, facts["former"], facts["id"])
+        try:
+            found.at  # noqa: B018 - a time beyond all years is none
+        except (ValueError, OverflowError, OSError):
+            return None
+        return found
 
 
 def consumer_named(name: str) -> str:

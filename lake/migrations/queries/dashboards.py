@@ -8,9 +8,10 @@ from ranklake.lake.migrations.queries.findings import Finding, Outcome
 from ranklake.lake.migrations.queries.json_strings import Path, document, layer, strings
 from ranklake.lake.migrations.queries.meanings import Table
 from ranklake.lake.migrations.queries.rewrite import rewrite
+from ranklake.lake.migrations.queries.statements import BLANK
 
 _KEYS: Final = frozenset({"rawSql", "rawSQL", "queryText", "rawQueryText", "query", "definition", "rawQuery", "sql"})
-_SQL: Final = re.compile(r"(?:\s|--[^\n]*\n|/\*(?:[^*]|\*(?!/))*\*/)*(?:select|with)\b", re.IGNORECASE | re.DOTALL)
+_SQL: Final = re.compile(rf"{BLANK}(?:select|with)\b", re.IGNORECASE | re.DOTALL)
 _PARTS: Final = ("panels", "rows", "elements", "templating")
 _HAS_PARTS: Final = re.compile(rf'"(?:{"|".join(_PARTS)})"\s*:')
 _SOURCES: Final[Mapping[str, str]] = {

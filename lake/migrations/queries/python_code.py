@@ -11,9 +11,10 @@ from ranklake.lake.migrations.queries.findings import Finding, Outcome, Unreadab
 from ranklake.lake.migrations.queries.meanings import Table
 from ranklake.lake.migrations.queries.python_strings import literal, places
 from ranklake.lake.migrations.queries.rewrite import rewrite
+from ranklake.lake.migrations.queries.statements import BLANK
 
 SQL: Final = re.compile(
-    r"(?:\s|--[^\n]*\n|/\*(?:[^*]|\*(?!/))*\*/)*(?:select|with|from|create|insert|explain|copy)\b(?=.*\b(?:from|join)\b|.*\bselect\b)",
+    rf"{BLANK}(?:select|with|from|create|insert|explain|copy)\b(?=.*\b(?:from|join)\b|.*\bselect\b)",
     re.IGNORECASE | re.DOTALL,
 )
 _PIECE: Final = re.compile(r"\b(?:select|from|join|where|group\s+by|order\s+by|having|and|or)\b", re.IGNORECASE)

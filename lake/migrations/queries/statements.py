@@ -17,6 +17,9 @@ from ranklake.lake.migrations.steps.step import MigrationError
 DIALECTS: Final = ("postgres", "duckdb", "trino")
 """In this order; DataFusion's SQL is close to PostgreSQL's."""
 
+BLANK: Final = r"(?:\s|--[^\n]*\n|/\*(?:[^*]|\*(?!/))*\*/)*"
+"""Blanks and comments, as a pattern that takes each of them in one way only: a banner of many costs no more."""
+
 _DATAFUSION: Final = "postgres"
 
 _MARKER: Final = re.compile(r"ranklake:((?:\s*\w+ v\d+,?)+)")
