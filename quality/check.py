@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import partial
 from operator import itemgetter
@@ -15,7 +15,6 @@ from ranklake.lake.plans.kinds import QUARANTINE
 from ranklake.lake.plans.ledger import append_own
 from ranklake.lake.plans.units import Unit, carry_out, counted
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.storage.reachability import LakeError
 from ranklake.quality import quarantine
 from ranklake.quality.engine import gx_version
 from ranklake.quality.neighbours import Neighbours
@@ -24,7 +23,7 @@ from ranklake.quality.results import RESULTS, CheckReport, CheckResult, Standing
 from ranklake.quality.suite import Suite, compile_suite
 from ranklake.quality.suites.asking import Asking
 from ranklake.quality.suites.unplaced import unplaced
-from ranklake.quality.tables import KINDS, chosen
+from ranklake.quality.tables import KINDS, as_stored, chosen
 from ranklake.quality.tasks import ScanTask, expected_cpu_s, fitting_rows, scan_partition
 from ranklake.quality.verdict import result_of
 from ranklake.quality.watching import judge_watched
@@ -95,7 +94,7 @@ def _check(
         new = [part for part in found if not _done(known.get((contract.table, part.day)), suite, part)]
         unchanged += [known[contract.table, part.day] for part in found if part not in new]
         if new:
-            work.append(_Work(_as_stored(lake, contract), suite, new))
+            work.append(_Work(as_stored(lake, contract), suite, new))
     parts = [part for one in work for part in one.parts]
     crew = workers.fitting(expected_cpu_s(parts))
     run = _Run(lake, uuid.uuid4().hex, datetime.now(UTC), crew, len(parts), progress, asking)
@@ -133,16 +132,6 @@ def _done(last: Standing | None, suite: Suite, part: Partition) -> bool:
     if last is None or last.errored or last.suite != suite.name:
         return False
     return last.files_sha256 == files_digest(part.files["path"].to_pylist())
-
-
-def _as_stored(lake: "Lake", contract: "Contract") -> "Contract":
-    """Return the contract with the columns that the table has: it may be older than its contract."""
-    handle = latest(lake, contract.table)
-    if handle is None:  # a listing that lacks what a moment ago was there
-        raise LakeError(f"table {contract.table} is gone", where=lake.uri, mend="run it again")
-    stored = {column.name for column in handle.schema().fields}
-    checks = tuple(check for check in contract.checks if stored.issuperset(check.columns))
-    return replace(contract, columns=tuple(one for one in contract.columns if one.name in stored), checks=checks)
 
 
 class _Run:

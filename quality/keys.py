@@ -18,11 +18,15 @@ from ranklake.lake.contracts.arrow import arrow_schema
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from datafusion import SessionContext
+
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.storage.store import Lake
 
 MEMORY_BYTES: Final = 512 * 2**20
 HELD_BYTES: Final = 128 * 2**20
+MOST_REPEATED: Final = 100_000
+"""Keys that are named, where several rows have one."""
 _ROWS: Final = 2**15  # whose hashes are computed at a time, so that they stay in the processor's cache
 _MIX: Final = ((np.uint64(32), np.uint64(0xD6E8FEB86659FD93)), (np.uint64(29), np.uint64(0x9E3779B97F4A7C15)))
 
@@ -136,6 +140,24 @@ def repeated(lake: "Lake", contract: "Contract", files: pa.Table, columns: "Sequ
 
     NULLs are not equal to one another, as in SQL's UNIQUE. ``date`` is the same in all rows, so it is left out.
     """
+    session, keys = _grouped(lake, contract, files, columns)
+    found = session.sql(f"SELECT sum(n), sum(n - 1) FROM ({keys})").to_arrow_table()  # noqa: S608
+    total, surplus = (found.column(index)[0].as_py() or 0 for index in (0, 1))
+    return int(total), int(surplus)
+
+
+def repeated_keys(lake: "Lake", contract: "Contract", files: pa.Table, columns: "Sequence[str]") -> pa.Table:
+    """Return the keys that repeat in the files of one partition, each once; one more than `MOST_REPEATED` at most."""
+    session, keys = _grouped(lake, contract, files, columns)
+    names = ", ".join(f'"{name}"' for name in columns if name not in contract.partition)
+    some = f"SELECT {names} FROM ({keys}) WHERE n > 1 LIMIT {MOST_REPEATED + 1}"  # noqa: S608
+    return session.sql(some).to_arrow_table()
+
+
+def _grouped(
+    lake: "Lake", contract: "Contract", files: pa.Table, columns: "Sequence[str]"
+) -> "tuple[SessionContext, str]":
+    """Return a session, and the query in it that gives each key without NULL, and how often it is there as ``n``."""
     from datafusion import RuntimeEnvBuilder, SessionConfig, SessionContext
 
     names = [name for name in columns if name not in contract.partition]
@@ -152,10 +174,7 @@ def repeated(lake: "Lake", contract: "Contract", files: pa.Table, columns: "Sequ
     runtime = RuntimeEnvBuilder().with_disk_manager_os().with_fair_spill_pool(MEMORY_BYTES)
     session = SessionContext(SessionConfig().with_target_partitions(2), runtime)
     session.register_dataset("rows", rows)
-    quoted = [f'"{name}"' for name in names]
-    there = " AND ".join(f"{name} IS NOT NULL" for name in quoted)
+    quoted = ", ".join(f'"{name}"' for name in names)
+    there = " AND ".join(f'"{name}" IS NOT NULL' for name in names)
     # Names are a contract's column names, which hold letters, digits and underscores only.
-    keys = f"SELECT count(*) AS n FROM rows WHERE {there} GROUP BY {', '.join(quoted)}"  # noqa: S608
-    found = session.sql(f"SELECT sum(n), sum(n - 1) FROM ({keys})").to_arrow_table()  # noqa: S608
-    total, surplus = (found.column(index)[0].as_py() or 0 for index in (0, 1))
-    return int(total), int(surplus)
+    return session, f"SELECT {quoted}, count(*) AS n FROM rows WHERE {there} GROUP BY {quoted}"  # noqa: S608

@@ -69,7 +69,7 @@ def mended_rows(lake: "Lake", tables: Sequence[str]) -> Iterator[Mended]:
             known = contracts.get(row["table"])
             if row["table"] not in tables or known is None or row["source"] not in _SOURCES:
                 continue
-            if (values := _values(known, row["row"])) is not None:
+            if (values := row_values(known, row["row"])) is not None:
                 groups.setdefault((row["table"], row["date"], row["reason"]), []).append(((path, place), values))
     taken = retired_dates(lake)
     seen: dict[str, set[tuple[int, ...]]] = {}
@@ -103,7 +103,7 @@ def _passing(
     return found
 
 
-def _values(contract: "Contract", text: str | None) -> dict[str, Any] | None:
+def row_values(contract: "Contract", text: str | None) -> dict[str, Any] | None:
     """Return a row's values under the contract's types; None where it is not one."""
     schema = arrow_schema(contract)
     try:

@@ -1,13 +1,17 @@
-"""Which tables are checked."""
+"""Which tables are checked, and as what."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.contracts.errors import UnknownTableError
+from ranklake.lake.delta.tables import latest
+from ranklake.lake.storage.reachability import LakeError
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.storage.store import Lake
 
 KINDS: Final = ("fact", "derived")
 """Kinds of tables that are checked: what was recorded, before it is rolled up, and what came of it."""
@@ -37,3 +41,16 @@ def chosen(
         if name not in contracts:
             raise UnknownTableError(name, mend=did_you_mean(name, checkable))
     return {name: checkable[name] for name in sorted(set(tables))}
+
+
+def as_stored(lake: "Lake", contract: "Contract") -> "Contract":
+    """Return the contract with the columns that the table has: it may be older than its contract.
+
+    Raises `LakeError` where there is no table.
+    """
+    handle = latest(lake, contract.table)
+    if handle is None:  # a listing that lacks what a moment ago was there
+        raise LakeError(f"table {contract.table} is gone", where=lake.uri, mend="run it again")
+    stored = {column.name for column in handle.schema().fields}
+    checks = tuple(check for check in contract.checks if stored.issuperset(check.columns))
+    return replace(contract, columns=tuple(one for one in contract.columns if one.name in stored), checks=checks)

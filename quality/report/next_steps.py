@@ -11,7 +11,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_]+")
 _REJECTED: Final = (
     "SELECT run, rank, reason, count(*) FROM rejects WHERE \\\"table\\\" = '{table}' GROUP BY run, rank, reason"
 )
-_WHOSE: Final = "SELECT run, rank, count(*) FROM {table} WHERE date = DATE '{last}' GROUP BY run, rank"
+_WORD: Final = re.compile(r"[A-Za-z0-9_:.]+")
 
 
 def next_step(table: str, kind: str, check_id: str, state: str, last: date | None) -> tuple[str, str]:
@@ -30,5 +30,6 @@ def next_step(table: str, kind: str, check_id: str, state: str, last: date | Non
     if kind == "derived":
         said = "It was computed from other tables: mend what fails in those that it is made from, then roll up again."
         return said, "ranklake rollup"
-    said = "The rows were recorded so: see which runs they are from, and mend what records them."
-    return said, f'ranklake sql "{_WHOSE.format(table=table, last=last)}"'
+    said = "The rows were recorded so: see what they have in common, and mend what records them."
+    check = f" --check {check_id}" if _WORD.fullmatch(check_id) else ""
+    return said, f"ranklake quality why {table} --date {last}{check}"

@@ -15,22 +15,22 @@ def totals(where: str, *, by_table: bool = False) -> str:
         "table": '"table",' if by_table else "",
         "grouping": 'GROUP BY "table" ORDER BY "table"' if by_table else "",
     }
-    return _on_results(where, _text("totals").format(**named))
+    return on_results(where, _text("totals").format(**named))
 
 
 def checks(where: str) -> str:
     """Return the SQL of one row per check."""
-    return _on_results(where, _text("checks"))
+    return on_results(where, _text("checks"))
 
 
 def partitions(where: str) -> str:
     """Return the SQL of one row per partition that was checked."""
-    return _on_results(where, _text("partitions"))
+    return on_results(where, _text("partitions"))
 
 
 def history(where: str) -> str:
     """Return the SQL of one row per check and partition."""
-    return _on_results(where, _text("history"))
+    return on_results(where, _text("history"))
 
 
 def still_there(gone: Mapping[str, Collection[date]], tables: Collection[str]) -> str:
@@ -62,7 +62,8 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _on_results(where: str, text: str) -> str:
+def on_results(where: str, text: str) -> str:
+    """Return a query over ``results``: what the last check of each partition found, of the rows that `where` keeps."""
     return _text("results").replace("{where}", where) + text
 
 

@@ -7,6 +7,7 @@ import click
 
 from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option
+from ranklake.commands.quality_why import why
 from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
 from ranklake.context import Context
 from ranklake.lake.governance.holds import Hold, holds
@@ -36,7 +37,10 @@ _alone = click.option(
 
 @click.group()
 def quality() -> None:
-    """Show what checks hold back from rollups, release it after a fix, and export suites and results."""
+    """Show what checks hold back from rollups, why they fail, release it after a fix, and export suites and results."""
+
+
+quality.add_command(why)
 
 
 @quality.command()

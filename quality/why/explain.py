@@ -1,0 +1,167 @@
+"""Explains failures: counts the failing rows of a partition by all their facets, and tells which stands out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.integrity import DamagedFileError
+from ranklake.lake.delta.tables import latest
+from ranklake.lake.query.sql import session
+from ranklake.printable import printable
+from ranklake.quality.partition import Partition
+from ranklake.quality.report import statements
+from ranklake.quality.results import RESULTS
+from ranklake.quality.suite import Expectation, Suite, compile_suite
+from ranklake.quality.suites.asking import own_suites
+from ranklake.quality.tables import as_stored, chosen
+from ranklake.quality.why.explanation import CLASSIFIED, Explanation, told
+from ranklake.quality.why.facets import Counts
+from ranklake.quality.why.failing import TooManyKeysError, is_known, stored_rows, taken_out
+from ranklake.quality.why.lift import causes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ranklake.lake.contracts.model import Contract, Metric
+    from ranklake.lake.storage.store import Lake
+    from ranklake.quality.suites.own import OwnSuites
+
+SAMPLES: Final = 3
+ALIKE: Final = 5
+_FOUND: Final = """
+SELECT "table", partition_date, check_id, "column", severity, message, observed
+FROM results
+WHERE state IN ('failed', 'quarantined')
+ORDER BY
+  CASE severity WHEN 'critical' THEN 0 WHEN 'error' THEN 1 WHEN 'warning' THEN 2 ELSE 3 END,
+  CASE state WHEN 'failed' THEN 0 ELSE 1 END, rows_failed DESC, "table", partition_date, check_id
+"""
+
+
+def explain(
+    lake: "Lake",
+    tables: Sequence[str] | None = None,
+    *,
+    day: date | None = None,
+    check_id: str | None = None,
+    limit: int | None = None,
+) -> "Iterator[Explanation]":
+    """Yield an explanation of each failure that the last check of a partition found, the worst first.
+
+    Reads the rows as they are now, and those that were taken out for the check. Nothing is written. A value that a
+    column's class hides is in no explanation.
+
+    Parameters
+    ----------
+    tables, day, check_id
+        Only failures of these tables, of this partition, of this check.
+    limit
+        How many at most.
+
+    Raises
+    ------
+    UnknownTableError, ranklake.quality.tables.NotCheckedError
+        A name in `tables` is no table, or a system table.
+    ranklake.quality.suites.folder.SuitesError
+        The configured folder of users' suites is not there.
+    """
+    contracts = chosen(lake.contracts(), tables)
+    sources: _Sources | None = None
+    for row in _found(lake, tuple(contracts), day, check_id)[:limit]:
+        sources = sources or _Sources(lake, contracts)
+        yield sources.explanation(row)
+
+
+def _found(lake: "Lake", tables: Sequence[str], day: date | None, check_id: str | None) -> list[dict[str, Any]]:
+    where = [f'"table" IN ({", ".join(map(statements.literal, tables))})']
+    if day is not None:
+        where.append(f"partition_date = DATE '{day}'")
+    text = statements.on_results(" AND ".join(where), _FOUND)
+    ctx = session(lake, [RESULTS])  # a name of its own: the files go with it
+    rows: list[dict[str, Any]] = ctx.sql(text).to_arrow_table().to_pylist()
+    return [row for row in rows if check_id is None or row["check_id"] == check_id]
+
+
+class _Sources:
+    """What explanations of one call have in common."""
+
+    def __init__(self, lake: "Lake", contracts: "Mapping[str, Contract]") -> None:
+        self._lake, self._contracts = lake, contracts
+        self._metrics: Mapping[str, Metric] = lake.metrics()
+        self._own: OwnSuites = own_suites(lake)
+
+    def explanation(self, row: Mapping[str, Any]) -> Explanation:
+        """Return what there is to say of one failed result."""
+        plain = Explanation(**row)
+        handle = latest(self._lake, plain.table)
+        if handle is None:
+            return replace(plain, unknown="the table is gone")
+        contract = as_stored(self._lake, self._contracts[plain.table])
+        suite = compile_suite(self._contracts[plain.table], self._metrics, self._own.of(contract))
+        one = next((each for each in suite.expectations if _is(each, plain)), None)
+        if one is None:
+            return replace(plain, unknown="the check is no longer in the suite")
+        if not is_known(one):
+            return replace(plain, unknown="it judges the partition or its series as a whole, not single rows")
+        part = Partition(plain.partition_date, handle.version(), files(handle, [plain.partition_date]))
+        try:
+            return self._explained(plain, contract, suite, part, one)
+        except TooManyKeysError:
+            return replace(plain, unknown="too many keys repeat")
+        except DamagedFileError as error:
+            return replace(plain, unknown=f"a data file cannot be read: {error}")
+
+    def _explained(
+        self, plain: Explanation, contract: "Contract", suite: Suite, part: Partition, one: Expectation
+    ) -> Explanation:
+        counts = Counts(contract, one.check.columns)
+        columns = tuple(dict.fromkeys((*counts.columns, *(name for name in contract.grain if name in contract))))
+        samples: list[dict[str, Any]] = []
+        for given in (
+            stored_rows(self._lake, contract, suite, part, one, columns),
+            taken_out(self._lake, contract, part.day, one, columns),
+        ):
+            for rows, failed in given:
+                counts.add(rows, failed)
+                if len(samples) < SAMPLES and pc.any(failed).as_py():
+                    some = rows.filter(failed).slice(0, SAMPLES - len(samples))
+                    samples += _keys(contract, some)
+        total = replace(plain, rows=counts.total.rows, failed=counts.total.failed, samples=tuple(samples))
+        if not counts.total.failed:
+            return replace(total, unknown="no row fails it any more: check again")
+        by_facet, facets = counts.by_facet(self._lake)
+        found = causes(by_facet, [name for name, facet in facets.items() if facet.ordered])
+        if not found:
+            return replace(total, unknown="all rows have everything in common")
+        out = [each for each in found if each.stands_out]
+        if not out:
+            return replace(total, nearest=told(found[0], facets[found[0].facet]))
+        alike = [each for each in out[1:] if each.same_rows(out[0])]
+        return replace(
+            total,
+            best=told(out[0], facets[out[0].facet]),
+            alike=tuple(told(each, facets[each.facet]) for each in alike[:ALIKE]),
+        )
+
+
+def _is(one: Expectation, plain: Explanation) -> bool:
+    return one.check.id == plain.check_id and one.about == plain.column
+
+
+def _keys(contract: "Contract", rows: pa.Table) -> list[dict[str, Any]]:
+    """Return the grain of some rows; what is classified is said to be so."""
+    names = [name for name in contract.grain if name in rows.column_names]
+    hidden = {name for name in names if contract.column(name).class_ != "operational"}
+    return [
+        {name: CLASSIFIED if name in hidden and row[name] is not None else _shown(row[name]) for name in names}
+        for row in rows.select(names).to_pylist()
+    ]
+
+
+def _shown(value: object) -> object:
+    return value if value is None or isinstance(value, bool | int | float) else printable(str(value))

@@ -1,0 +1,187 @@
+"""Facets: what rows may have in common, in their own columns and in what is known of the process that recorded them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.lake.delta.read import read
+from ranklake.quality.why.lift import Count
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Column, Contract
+    from ranklake.lake.storage.store import Lake
+
+HOUR: Final = "hour"
+PROCESS: Final = "rank of run"
+MOST_VALUES: Final = 10_000
+"""Values of a facet that are counted; one with more tells rows apart, not what they share."""
+_IDENTITY: Final = ("run", "attempt", "rank")
+_POSITIONS: Final = frozenset({"incarnation", "segment", "slot", "pid", *_IDENTITY})
+_TOLD_OF: Final = ("runs", "ranks")
+"""Tables that tell of runs and of processes; what a rank says of itself is the last word."""
+_WORDS: Final = ("string", "bool")
+
+Process = tuple[str | None, int | None, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Facet:
+    """One facet of a table's rows.
+
+    Attributes
+    ----------
+    name
+        A column of the table or of one in `_TOLD_OF`, `HOUR`, or `PROCESS`.
+    table
+        Where its values stand.
+    classified
+        Whether they are shown to nobody.
+    ordered
+        Whether they have an order, so that a range of them says something.
+    """
+
+    name: str
+    table: str
+    classified: bool = False
+    ordered: bool = False
+
+
+def own_facets(contract: "Contract", judged: Sequence[str]) -> dict[str, Facet]:
+    """Return the facets in a table's own columns, but those that a check judges: they are what is wrong.
+
+    Text, truth values and numbers that name things are facets; measured values, JSON and keys are none.
+    """
+    named = [one for one in contract.columns if _names(one) and one.name not in {*judged, *_POSITIONS, "date"}]
+    found = {one.name: _facet(one, contract.table) for one in named}
+    if "ts" in contract:
+        found[HOUR] = Facet(HOUR, contract.table, ordered=True)
+    return found
+
+
+def _names(column: "Column") -> bool:
+    if column.type in _WORDS:
+        return column.format is None
+    return column.is_number and column.unit == "none" and column.type.startswith("int")
+
+
+def _facet(column: "Column", table: str) -> Facet:
+    return Facet(column.name, table, column.class_ != "operational", ordered=column.is_number)
+
+
+class Counts:
+    """Counts of judged and failing rows, by facet and by process; `add` takes batches of rows.
+
+    Parameters
+    ----------
+    contract
+        With the columns that the table has.
+    judged
+        Columns that the check judges.
+    """
+
+    def __init__(self, contract: "Contract", judged: Sequence[str]) -> None:
+        self.facets = own_facets(contract, judged)
+        self.identity = tuple(name for name in _IDENTITY if name in contract)
+        self.columns = tuple(name for name in self.facets if name != HOUR) + self.identity
+        self.columns += ("ts",) if HOUR in self.facets else ()
+        self.total = Count(0, 0)
+        self._by_facet: dict[str, dict[Any, Count]] = {name: {} for name in self.facets}
+        self._by_process: dict[Process, Count] = {}
+
+    def add(self, rows: pa.Table, failed: pa.ChunkedArray) -> None:
+        """Count rows, which have `columns`; `failed` is true where one fails, and has no NULL."""
+        self.total = _plus(self.total, Count(rows.num_rows, int(pc.sum(failed).as_py() or 0)))
+        told = rows.append_column("_failed", failed.cast(pa.int64()))
+        for name, by_value in list(self._by_facet.items()):
+            if name == HOUR:
+                hours = pc.hour(told["ts"].cast(pa.timestamp("us", "UTC")))
+                table = pa.table({HOUR: hours, "_failed": told["_failed"]})
+            else:
+                table = told.select([name, "_failed"])
+            _count(by_value, table, [name])
+            if len(by_value) > MOST_VALUES:
+                del self._by_facet[name]
+        if self.identity:
+            _count(self._by_process, told.select([*self.identity, "_failed"]), self.identity)
+
+    def by_facet(self, lake: "Lake") -> tuple[dict[str, dict[Any, Count]], dict[str, Facet]]:
+        """Return the counts by facet and value, those of processes and of what is known of them among them.
+
+        A facet of the table itself goes before one of the same name elsewhere. Classified ones come last, so that of
+        equal explanations one is told whose value can be shown.
+        """
+        counts, facets = dict(self._by_facet), {name: self.facets[name] for name in self._by_facet}
+        processes = {_process(self.identity, key): count for key, count in self._by_process.items()}
+        if not processes:
+            return counts, facets
+        for place, name in enumerate(_IDENTITY):
+            if name in self.identity:
+                counts[name] = _sums((key[place], count) for key, count in processes.items())
+                facets[name] = Facet(name, "", ordered=name != "run")
+        if len(self.identity) == len(_IDENTITY):
+            counts[PROCESS] = _sums(((key[0], key[2]), count) for key, count in processes.items())
+            facets[PROCESS] = Facet(PROCESS, "")
+        for name, (facet, values) in told_of(lake, {key[0] for key in processes if key[0] is not None}).items():
+            if name not in counts:
+                counts[name] = _sums((_value(values, key), count) for key, count in processes.items())
+                facets[name] = facet
+        few = [name for name, by_value in counts.items() if len(by_value) <= MOST_VALUES]
+        return {name: counts[name] for name in sorted(few, key=lambda name: facets[name].classified)}, facets
+
+
+def told_of(lake: "Lake", runs: "set[str]") -> dict[str, tuple[Facet, dict[Process, Any]]]:
+    """Return what is known of processes of some runs, by column: its value for each of them, the last one told.
+
+    What only ``runs`` has is of all ranks, and stands under the rank None. The rest is of the rank that told it, which
+    for ``runs`` is rank 0: of others nothing is known unless they told it in ``ranks``.
+    """
+    found: dict[str, tuple[Facet, dict[Process, Any]]] = {}
+    of_ranks = lake.contracts()["ranks"]
+    for table in _TOLD_OF:
+        contract = lake.contracts()[table]
+        names = [one for one in contract.columns if one.type in _WORDS and _names(one) and one.name not in _POSITIONS]
+        rows = read(lake, contract, [*_IDENTITY, "ts", *(one.name for one in names)])
+        rows = rows.filter(pc.is_in(rows["run"], value_set=pa.array(sorted(runs), pa.string()))).sort_by("ts")
+        keys = list(zip(*(rows[name].to_pylist() for name in _IDENTITY), strict=True))
+        for one in names:
+            mine = keys if one.name in of_ranks else [(run, attempt, None) for run, attempt, _ in keys]
+            told = zip(mine, rows[one.name].to_pylist(), strict=True)
+            values = {key: value for key, value in told if value is not None}
+            if values:
+                before = found.get(one.name, (None, {}))[1]
+                found[one.name] = (_facet(one, table), {**before, **values})
+    return found
+
+
+def _value(values: "Mapping[Process, Any]", process: Process) -> Any:  # noqa: ANN401 - whatever a column holds
+    run, attempt, _ = process
+    return values.get(process, values.get((run, attempt, None)))
+
+
+def _process(identity: Sequence[str], key: tuple[Any, ...]) -> Process:
+    told = dict(zip(identity, key, strict=True))
+    return told.get("run"), told.get("attempt"), told.get("rank")
+
+
+def _count(into: dict[Any, Count], rows: pa.Table, names: Sequence[str]) -> None:
+    """Add counts of rows, with a column ``_failed`` of 0 and 1, by the value of a column or the values of several."""
+    found = rows.group_by(list(names)).aggregate([("_failed", "count"), ("_failed", "sum")])
+    keys = list(zip(*(found[name].to_pylist() for name in names), strict=True))
+    counts = zip(found["_failed_count"].to_pylist(), found["_failed_sum"].to_pylist(), strict=True)
+    for key, (count, failed) in zip(keys, counts, strict=True):
+        value = key if len(names) > 1 else key[0]
+        into[value] = _plus(into.get(value, Count(0, 0)), Count(count, failed))
+
+
+def _sums(parts: Iterable[tuple[Any, Count]]) -> dict[Any, Count]:
+    found: dict[Any, Count] = {}
+    for value, count in parts:
+        found[value] = _plus(found.get(value, Count(0, 0)), count)
+    return found
+
+
+def _plus(one: Count, other: Count) -> Count:
+    return Count(one.rows + other.rows, one.failed + other.failed)
