@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from copy import copy
 from datetime import date, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
@@ -38,12 +39,19 @@ class Neighbours:
     """
 
     def __init__(self, lake: "Lake", now: datetime) -> None:
-        self._lake, self._now_us = lake, int(now.timestamp() * 1e6)
+        self._lake, self._now_us = lake, _micros_of(now)
         self.worlds = cache(self._worlds)
         self.known = cache(self._known)
         self.newest = cache(self._newest)
         self._volumes = cache(self._volumes_of)
         self._memory: dict[tuple[str, str], Measured] | None = None
+
+    def at(self, now: datetime) -> "Neighbours":
+        """Return the same, at another time: what was looked up already is not looked up again."""
+        self._recalled()
+        found = copy(self)
+        found._now_us = _micros_of(now)  # noqa: SLF001 - its own kind
+        return found
 
     def of(self, contract: "Contract", part: "Partition", check: "Check") -> Surroundings:
         """Return what a check of one partition may know."""
@@ -112,6 +120,10 @@ class Neighbours:
             return {}
         found = files(handle).group_by(["date"]).aggregate([("num_records", "sum")])
         return dict(zip(found["date"].to_pylist(), found["num_records_sum"].to_pylist(), strict=True))
+
+
+def _micros_of(when: datetime) -> int:
+    return int(when.timestamp() * 1e6)
 
 
 def _micros(column: pa.ChunkedArray) -> list[int | None]:

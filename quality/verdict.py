@@ -34,6 +34,11 @@ def result_of(one: "Expectation", tally: "Tally", moved: int, facts: dict[str, A
     )
 
 
+def status_of(one: "Expectation", tally: "Tally") -> str:
+    """Return passed, failed, errored or skipped."""
+    return _status(one, tally)[0]
+
+
 def _status(one: "Expectation", tally: "Tally") -> tuple[str, str | None]:
     if tally.absent:
         return "skipped", "the table has no such column yet"

@@ -1,5 +1,6 @@
 """``ranklake check``."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -11,16 +12,20 @@ from ranklake.context import Context
 from ranklake.lake.migrations.drift import Drift, drift
 from ranklake.lake.storage.store import Lake
 from ranklake.printable import printable
+from ranklake.quality.backtest import backtest
 from ranklake.quality.check import run_checks
 from ranklake.quality.incidents import Incident, incidents
 from ranklake.quality.results import CheckReport, CheckResult
 from ranklake.retention.repeated_steps import COUNTED_ANEW, repeated_on_dates
+from ranklake.views.backtest import backtest_lines
 from ranklake.views.json_output import show_json
 from ranklake.views.progress import progress_bar
 from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.words import counted
 
 _SHOWN_RUNS = 5
+_MOST_DAYS = 36_500
+_PERIOD = re.compile(r"([0-9]{1,5})d?")
 _WORDS = (
     ("passed", "passed"),
     ("failed", "failed"),
@@ -40,13 +45,27 @@ _INCIDENTS = (
 )
 
 
+def _days(ctx: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    found = _PERIOD.fullmatch(value or "")
+    if value is not None and (found is None or not 1 <= int(found[1]) <= _MOST_DAYS):
+        raise click.BadParameter(f"{value!r} is not a number of days; write 30d", ctx, parameter)
+    return None if found is None else int(found[1])
+
+
 @click.command()
 @click.argument("tables", metavar="[TABLE]...", nargs=-1)
 @click.option("--incidents", "as_incidents", is_flag=True, help="List incidents of earlier checks; check nothing.")
+@click.option(
+    "--backtest",
+    "days",
+    metavar="DAYS",
+    callback=_days,
+    help="Say what today's checks would have found on what was checked in the last days, such as 30d; change nothing.",
+)
 @lake_option
 @json_option
 @with_context
-def check(context: Context, tables: tuple[str, ...], *, as_incidents: bool, as_json: bool) -> int:
+def check(context: Context, tables: tuple[str, ...], *, as_incidents: bool, days: int | None, as_json: bool) -> int:
     """Run the contracts' checks on new partitions of all tables, or of those named.
 
     A partition is new if its files or its checks changed since its last check. Where the contract says so, rows that
@@ -60,6 +79,14 @@ def check(context: Context, tables: tuple[str, ...], *, as_incidents: bool, as_j
     lake = context.open_lake()
     if as_incidents:
         _show_incidents([one for one in incidents(lake) if not tables or one.table in tables], as_json=as_json)
+        return 0
+    if days is not None:
+        with progress_bar("backtest") as progress:
+            done = backtest(lake, days, tables or None, progress=progress)
+        if as_json:
+            show_json(done.plain())
+        else:
+            click.echo("\n".join(backtest_lines(done)))
         return 0
     with context.workers() as workers, progress_bar("check") as progress:
         report = run_checks(lake, tables or None, workers=workers, progress=progress)

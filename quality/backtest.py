@@ -1,0 +1,267 @@
+"""Backtest: what today's suites would have said of tables as earlier checks found them. Writes nothing.
+
+Each partition is read at the version of its table that the last check of a day read, and judged as it would be now.
+What a check asks of other tables and dates it asks of them as they are today.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.lake.contracts.load import contract as packaged
+from ranklake.lake.contracts.model import Contract
+from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.read import read
+from ranklake.lake.query.as_of import AsOf
+from ranklake.lake.query.errors import QueryError
+from ranklake.quality.engine import judge
+from ranklake.quality.neighbours import Neighbours
+from ranklake.quality.partition import Partition
+from ranklake.quality.results import RESULTS
+from ranklake.quality.scan import scan
+from ranklake.quality.suite import Expectation, Suite, compile_suite
+from ranklake.quality.suites.asking import Asking
+from ranklake.quality.tables import chosen
+from ranklake.quality.verdict import status_of
+from ranklake.quality.watching import judge_watched
+
+if TYPE_CHECKING:
+    from ranklake.lake.plans.plan import Progress
+    from ranklake.lake.storage.store import Lake
+
+Key = tuple[str, str | None]
+"""What tells a table's checks apart: id and column."""
+_COLUMNS: Final = (
+    "table",
+    "partition_date",
+    "table_version",
+    "check_id",
+    "column",
+    "severity",
+    "status",
+    "suite",
+    "ts",
+)
+GONE: Final = "files of that version were deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """One check of a partition, as it was: which version it read, when, by which suite, and what came of it."""
+
+    table: str
+    day: date
+    version: int
+    when: datetime
+    suite: str
+    statuses: Mapping[Key, str]
+    severities: Mapping[Key, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one check says now of partitions that were checked before.
+
+    Attributes
+    ----------
+    partitions
+        How many it was judged on, counted once for each day on which they were checked.
+    fired, fires
+        On how many of them it failed then, and would fail today.
+    newly, no_longer
+        Dates on which that differs, each once.
+    errored
+        On how many it cannot be computed today.
+    is_gone
+        Whether today's suite does not have it; then it fires nowhere.
+    """
+
+    table: str
+    check_id: str
+    column: str | None
+    severity: str
+    partitions: int
+    fired: int
+    fires: int
+    newly: tuple[date, ...]
+    no_longer: tuple[date, ...]
+    errored: int
+    is_gone: bool
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        told = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return told | {name: [day.isoformat() for day in told[name]] for name in ("newly", "no_longer")}
+
+
+@dataclass(frozen=True, slots=True)
+class Backtest:
+    """What came of it: outcomes of checks that fire or fired, and what could not be looked at, with the reason.
+
+    Attributes
+    ----------
+    judged, unchanged
+        Partitions that were judged anew, and those whose suite is today's: their results stand.
+    unknown
+        Table, date, version and reason of each that cannot be read as it was.
+    """
+
+    since: datetime
+    judged: int
+    unchanged: int
+    outcomes: tuple[Outcome, ...]
+    unknown: tuple[tuple[str, date, int, str], ...]
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        names = ("table", "partition_date", "table_version", "reason")
+        return {
+            "since": self.since.isoformat(),
+            "judged": self.judged,
+            "unchanged": self.unchanged,
+            "outcomes": [one.plain() for one in self.outcomes],
+            "unknown": [dict(zip(names, (one[0], one[1].isoformat(), *one[2:]), strict=True)) for one in self.unknown],
+        }
+
+
+def backtest(
+    lake: "Lake", days: int, tables: Sequence[str] | None = None, *, progress: "Progress | None" = None
+) -> Backtest:
+    """Judge what was checked in the last `days` by the suites of today, and compare; nothing is written or moved.
+
+    A partition that was checked several times on a day is judged as the last of them found it.
+
+    Raises
+    ------
+    UnknownTableError, ranklake.quality.tables.NotCheckedError
+        A name in `tables` is no table, or a system table.
+    ranklake.quality.suites.folder.SuitesError
+        The configured folder of users' suites is not there.
+    """
+    since = datetime.now(UTC) - timedelta(days=days)
+    contracts = chosen(lake.contracts(), tables)
+    past = [one for one in _past(lake, since) if one.table in contracts]
+    counts = _Counts()
+    unknown: list[tuple[str, date, int, str]] = []
+    judged = unchanged = 0
+    with Asking(lake) as asking:
+        again = _Again(lake, contracts, asking)
+        for place, one in enumerate(past):
+            suite = again.suite(one.table)
+            if suite.name == one.suite:
+                counts.add(one, one.statuses, one.severities)
+                unchanged += 1
+            elif isinstance(found := again.statuses(one), str):
+                unknown.append((one.table, one.day, one.version, found))
+            else:
+                counts.add(one, found, {_key(each): each.check.severity for each in suite.expectations})
+                judged += 1
+            if progress is not None:
+                progress(place + 1, len(past))
+    return Backtest(since, judged, unchanged, counts.outcomes(), tuple(unknown))
+
+
+def _past(lake: "Lake", since: datetime) -> list[Past]:
+    """Return the last check of each partition on each day since, in the order of tables, dates and times."""
+    rows = read(lake, packaged(RESULTS), [*_COLUMNS, "date"])
+    rows = rows.filter(pc.and_(pc.greater_equal(rows["ts"], pa.scalar(since)), pc.is_valid(rows["partition_date"])))
+    latest = rows.group_by(["table", "partition_date", "date"]).aggregate([("ts", "max")])
+    rows = rows.join(latest, ["table", "partition_date", "date"]).filter(pc.field("ts") == pc.field("ts_max"))
+    by_check: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows.to_pylist():
+        if row["table_version"] is not None:
+            by_check.setdefault((row["table"], row["partition_date"], row["ts"]), []).append(row)
+    found = []
+    for (table, day, when), some in sorted(by_check.items()):
+        statuses = {(row["check_id"], row["column"]): row["status"] for row in some}
+        severities = {(row["check_id"], row["column"]): row["severity"] for row in some}
+        found.append(Past(table, day, some[0]["table_version"], when, some[0]["suite"], statuses, severities))
+    return found
+
+
+class _Again:
+    """Judges partitions as they were."""
+
+    def __init__(self, lake: "Lake", contracts: Mapping[str, Contract], asking: Asking) -> None:
+        self._lake, self._contracts, self._asking = lake, contracts, asking
+        self._metrics = lake.metrics()
+        self._suites: dict[str, Suite] = {}
+        self._neighbours = Neighbours(lake, datetime.now(UTC))
+
+    def suite(self, table: str) -> Suite:
+        """Return today's suite of a table."""
+        if table not in self._suites:
+            contract = self._contracts[table]
+            self._suites[table] = compile_suite(contract, self._metrics, self._asking.suites.of(contract))
+        return self._suites[table]
+
+    def statuses(self, past: Past) -> dict[Key, str] | str:
+        """Return the status of each of today's checks on a partition as it was; a text says why there is none."""
+        try:
+            handle = AsOf(versions={past.table: past.version}).handle(self._lake, past.table, [past.table])
+        except QueryError as error:
+            return error.what
+        if handle is None:
+            return "the table is gone"
+        part = Partition(past.day, past.version, files(handle, [past.day]))
+        if not self._are_there(past.table, part):
+            return GONE
+        contract, suite = self._contracts[past.table], self.suite(past.table)
+        stored = {column.name for column in handle.schema().fields}
+        there = replace(contract, columns=tuple(one for one in contract.columns if one.name in stored))
+        tallies = scan(self._lake, there, suite, part, judge)
+        judge_watched(there, suite, part, tallies, self._neighbours.at(past.when))
+        self._asking.judge(there, suite, part, tallies)
+        return {_key(one): status_of(one, tally) for one, tally in zip(suite.expectations, tallies, strict=True)}
+
+    def _are_there(self, table: str, part: Partition) -> bool:
+        paths: list[str] = part.files["path"].to_pylist()
+        return all(self._lake.fs.exists(self._lake.path("tables", table, path)) for path in paths)
+
+
+class _Counts:
+    """What checks said then and say now, summed up."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, Key], list[tuple[date, str | None, str | None]]] = {}
+        self._severities: dict[tuple[str, Key], str] = {}
+
+    def add(self, past: Past, now: Mapping[Key, str], severities: Mapping[Key, str]) -> None:
+        """Add one partition: what was said of it then, and what is said now."""
+        for key in {**past.statuses, **now}:
+            self._seen.setdefault((past.table, key), []).append((past.day, past.statuses.get(key), now.get(key)))
+            self._severities[past.table, key] = severities.get(key) or past.severities[key]
+
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """Return those of checks that fired, fire, or cannot be computed; those that differ most first."""
+        found = [self._outcome(table, key, seen) for (table, key), seen in self._seen.items()]
+        found = [one for one in found if one.fired or one.fires or one.errored]
+        return tuple(sorted(found, key=lambda one: (-len(one.newly) - len(one.no_longer), one.table, one.check_id)))
+
+    def _outcome(self, table: str, key: Key, seen: list[tuple[date, str | None, str | None]]) -> Outcome:
+        check_id, column = key
+        return Outcome(
+            table,
+            check_id,
+            column,
+            self._severities[table, key],
+            partitions=sum(now is not None for _, _, now in seen),
+            fired=sum(then == "failed" for _, then, _ in seen),
+            fires=sum(now == "failed" for _, _, now in seen),
+            newly=_days(day for day, then, now in seen if now == "failed" and then != "failed"),
+            no_longer=_days(day for day, then, now in seen if then == "failed" and now not in {"failed", "errored"}),
+            errored=sum(now == "errored" for _, _, now in seen),
+            is_gone=all(now is None for _, _, now in seen),
+        )
+
+
+def _days(found: Iterator[date]) -> tuple[date, ...]:
+    return tuple(sorted(set(found)))
+
+
+def _key(one: Expectation) -> Key:
+    return one.check.id, one.about
