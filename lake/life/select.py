@@ -13,6 +13,7 @@ from ranklake.errors import did_you_mean
 from ranklake.lake.life.columns import Place, place_of
 from ranklake.lake.life.members import Member, members
 from ranklake.lake.life.state import Life, MetricLifeError
+from ranklake.lake.query.literal import literal
 
 if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
@@ -48,11 +49,6 @@ def together(parts: Sequence[str]) -> str:
     return "\nUNION ALL\n".join(parts)
 
 
-def text(value: str) -> str:
-    """Return a text as SQL has it."""
-    return "'" + value.replace("'", "''") + "'"
-
-
 def _resolved(lake: "Lake", every: Mapping[str, Life], metric: str, above: frozenset[str]) -> str:
     """Return the SELECT of a metric, without what is already part of those above it."""
     mine = [one for one in members(every, metric) if one.life.metric not in above]
@@ -74,8 +70,8 @@ def _rows(one: Member, place: Place) -> str:
     reason, where = "CAST(NULL AS VARCHAR)", f'"{place.column}" IS NOT NULL'
     if place.is_long:
         reason = "CASE WHEN value_flag IS NOT NULL THEN 'recorded as ' || value_flag END"
-        where = f"metric = {text(place.metric)}"
-    said = [f"{value} AS value", f"{text(place.metric)} AS source", f"{reason} AS reason", f"{2 * one.age} AS prio"]
+        where = f"metric = {literal(place.metric)}"
+    said = [f"{value} AS value", f"{literal(place.metric)} AS source", f"{reason} AS reason", f"{2 * one.age} AS prio"]
     return selected([*keys, "ts", at, *said], place.table, f"WHERE {where}")
 
 
@@ -88,7 +84,7 @@ def _sum(lake: "Lake", every: Mapping[str, Life], one: Member, seen: frozenset[s
         said = [*KEY, "ts", _AT, f"{value} AS value", f"{number} AS part"]
         parts.append(selected(said, _resolved(lake, every, link.name, seen - {link.name})))
     whole = f"count(value) = {count} AND count(*) = {count} AND count(DISTINCT part) = {count}"
-    names = text(" + ".join(link.name for link in one.life.links))
+    names = literal(" + ".join(link.name for link in one.life.links))
     said = [
         f"CASE WHEN {whole} THEN {_scaled('sum(value)', one.factor, one.offset)} END AS value",
         f"{names} AS source",

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from ranklake.lake.life.register import lives
-from ranklake.lake.life.select import COLUMNS, select, selected, text, together
+from ranklake.lake.life.select import COLUMNS, select, selected, together
 from ranklake.lake.life.state import Life, MetricLifeError
+from ranklake.lake.query.literal import literal
 from ranklake.lake.query.sql import query
 
 if TYPE_CHECKING:
@@ -69,12 +70,14 @@ def views(lake: "Lake", asked: str) -> dict[str, str]:
     if _ASKED.search(asked) is None:
         return {}
     every = lives(lake)
-    named = [name for name in sorted(every) if text(name) in asked]
+    named = [name for name in sorted(every) if literal(name) in asked]
     if not named:
         mend = "name metrics, as in: SELECT step, value FROM series WHERE metric = 'train/loss'"
         raise MetricLifeError("series of which metric?", where="SQL", mend=mend)
     parts = [
-        selected([f"{text(name)} AS metric", f"{text(every[name].unit)} AS unit", *COLUMNS], select(lake, every, name))
+        selected(
+            [f"{literal(name)} AS metric", f"{literal(every[name].unit)} AS unit", *COLUMNS], select(lake, every, name)
+        )
         for name in named
     ]
     return {VIEW: together(parts)}

@@ -6,6 +6,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Final
 
+from ranklake.lake.query.literal import literal
+
 _ALL: Final = "TRUE"
 
 
@@ -55,11 +57,6 @@ def of_table(table: str, gone: Collection[date]) -> str:
     """Return the condition for one table, without partitions that no longer exist."""
     days = ", ".join(f"DATE '{day}'" for day in sorted(gone))
     return f'"table" = {literal(table)}' + (f" AND partition_date NOT IN ({days})" if days else "")
-
-
-def literal(text: str) -> str:
-    """Return a text as SQL writes it."""
-    return "'" + text.replace("'", "''") + "'"
 
 
 def on_results(where: str, text: str) -> str:

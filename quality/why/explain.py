@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.integrity import DamagedFileError
 from ranklake.lake.delta.tables import latest
+from ranklake.lake.query.literal import literal
 from ranklake.lake.query.sql import session
 from ranklake.printable import printable
 from ranklake.quality.partition import Partition
@@ -78,7 +79,7 @@ def explain(
 
 
 def _found(lake: "Lake", tables: Sequence[str], day: date | None, check_id: str | None) -> list[dict[str, Any]]:
-    where = [f'"table" IN ({", ".join(map(statements.literal, tables))})']
+    where = [f'"table" IN ({", ".join(map(literal, tables))})']
     if day is not None:
         where.append(f"partition_date = DATE '{day}'")
     text = statements.on_results(" AND ".join(where), _FOUND)

@@ -1,6 +1,7 @@
 """What may reach a terminal: text, and nothing that makes the terminal do something; see `ranklake.printable`."""
 
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -51,3 +52,10 @@ def say_nothing() -> None:
     """Send standard output nowhere: its reader (head, less, tee) left, and nobody is there to tell."""
     with Path(os.devnull).open("wb") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
+
+
+def width() -> int | None:
+    """Return how many columns standard output has; None where it is no terminal, so that nothing is cut."""
+    if os.environ.get("COLUMNS", "").isdecimal() or (sys.stdout is not None and sys.stdout.isatty()):
+        return max(shutil.get_terminal_size().columns, 1)
+    return None

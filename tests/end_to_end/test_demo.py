@@ -49,7 +49,7 @@ def demo(folder, *options):
 
 
 def stragglers(said):
-    return [row["rank"] for row in said["health"] if row["is_straggler"]]
+    return [row["rank"] for row in said["health"]["rows"] if row["is_straggler"]]
 
 
 @pytest.fixture(scope="module")
@@ -61,29 +61,30 @@ def plain(folder):
 def test_every_step_the_trainer_counted_is_stored(plain):
     """Steps per rank equal the trainer's own count, nothing is in gaps or quarantine, checks pass, nobody is slow."""
     said = plain
-    assert [(row["rank"], row["counted"], row["n"]) for row in said["ranks"]] == [(0, STEPS, STEPS), (1, STEPS, STEPS)]
+    assert [(row["rank"], row["n"]) for row in said["ranks"]["rows"]] == [(0, STEPS), (1, STEPS)]
+    assert said["counted"] == {"0": STEPS, "1": STEPS}
     assert (said["lost"], said["repeated"], said["books_add_up"]) == (0, 0, True)
     assert sum(item["gaps"] + item["quarantined"] + item["in_flight"] for item in said["balances"]) == 0
     assert set(said["checks"]["checks"]) <= {"passed", "skipped"}, said["checks"]["unsound"]
     assert stragglers(said) == []
-    assert said["summary"]["status"] == "finished"
-    assert said["summary"]["injected"] is None
-    assert said["loss"][-1] < said["loss"][0]
-    assert all(0.98 <= row["phases_ratio"] <= 1.0 for row in said["ranks"])
+    (summary,) = said["summary"]["rows"]
+    assert (summary["status"], summary["injected"]) == ("finished", None)
+    assert said["loss"]["rows"][-1]["loss"] < said["loss"]["rows"][0]["loss"]
+    assert all(0.98 <= row["phases_ratio"] <= 1.0 for row in said["shares"]["rows"])
 
 
 def test_what_is_recorded_beside_steps(folder, plain, monkeypatch, capsys):
     """Host samples, code, the data's fingerprint, a checkpoint that hashes to what was recorded, and log lines."""
-    said = plain["sources"]
-    assert said["host"]["n"] > 0
-    assert said["gpu_rows"] > 0 or said["no_gpu"]
-    assert said["code"]["packages"]
-    (data,) = said["datasets"]
+    said = plain
+    assert said["host"]["rows"][0]["n"] > 0
+    assert said["gpu"]["rows"][0]["n"] or said["no_gpu"]["rows"]
+    assert said["code"]["rows"][0]["packages"]
+    (data,) = said["datasets"]["rows"]
     source = Path(pydoc_data.topics.__file__).read_bytes()
     assert data["bytes"] == len(source)
     assert len(data["merkle_root_sha256"]) == 64
     assert said["artifacts"] == {"checkpoint.pt": "verified"}
-    assert said["logs"]["INFO"] == 2 * (1 + -(-STEPS // 100))
+    assert {row["severity"]: row["n"] for row in said["logs"]["rows"]}["INFO"] == 2 * (1 + -(-STEPS // 100))
     monkeypatch.chdir(allowing(folder))
     assert run(["verify-artifact", "checkpoint.pt", "--lake", str(folder / "lake")]) == 0
     assert "verified" in capsys.readouterr().out
@@ -93,6 +94,13 @@ def allowing(folder):
     """Allow commands in a folder to open artifacts below it; return the folder."""
     (folder / "ranklake.toml").write_text(f'[artifacts]\nallow = ["{folder}"]\n')
     return folder
+
+
+def test_the_run_can_be_shown_later(folder, plain, capsys):
+    """The demo's summary of its run is what `ranklake show` tells of it, but for what the trainer counted itself."""
+    assert run(["show", plain["run"], "--json", "--lake", str(folder / "lake")]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert {name: plain[name] for name in told} == told
 
 
 def test_mfu_says_what_it_rests_on(folder):
@@ -139,8 +147,7 @@ def test_a_slowed_rank_is_named(folder):
     """With an injected slow rank the run is labelled as injected and the summary names that rank and no other."""
     said = demo(folder, "--slow-rank", "1")
     assert stragglers(said) == [1]
-    assert said["summary"]["straggler_rank"] == 1
-    assert said["summary"]["injected"] == "slow rank 1"
+    assert [(row["straggler_rank"], row["injected"]) for row in said["summary"]["rows"]] == [(1, "slow rank 1")]
 
 
 @pytest.mark.crash
@@ -148,11 +155,11 @@ def test_a_killed_rank_loses_nothing_it_acknowledged(folder):
     """After SIGKILL half-way every step a rank had journalled is stored, once, and the run is not called finished."""
     said = demo(folder, "--kill-rank", "1")
     assert (said["lost"], said["repeated"], said["books_add_up"]) == (0, 0, True)
-    counted = {row["rank"]: row["counted"] for row in said["ranks"]}
-    assert counted[1] == STEPS // 2
-    assert all(row["n"] >= row["counted"] for row in said["ranks"])
-    assert said["summary"]["status"] in {"failed", "abandoned"}
-    assert said["summary"]["injected"] == "killed rank 1"
+    assert said["counted"]["1"] == STEPS // 2
+    assert all(row["n"] >= said["counted"][str(row["rank"])] for row in said["ranks"]["rows"])
+    (summary,) = said["summary"]["rows"]
+    assert summary["status"] in {"failed", "abandoned"}
+    assert summary["injected"] == "killed rank 1"
 
 
 @pytest.mark.leaky("polars keeps its thread pool")

@@ -98,6 +98,7 @@ LAKE = {  # what each folder of the lake imports, for types and in functions, to
     "status": {"contracts", "delta", "governance", "ingest", "plans", "query", "spool", "storage", "trust"},
     "catalog": {"contracts", "delta", "plans", "storage"},
     "diagnosis": {"query", "storage"},
+    "runs": {"contracts", "query", "storage"},
 }
 IMPORTS_BY_NAME = {
     "lake/contracts/__init__.py",  # its own modules, when they are first asked for

@@ -70,7 +70,7 @@ def test_commands_line_up_nothing_by_themselves():
 
 def test_facts_know_nothing_of_how_they_are_shown():
     """What gathers facts imports no view, so that pages and programs may have them, too."""
-    gathered = ["lake_state.py", "catalog_facts.py", "artifacts.py", "demo/facts.py", "demo/sources.py"]
+    gathered = ["lake_state.py", "catalog_facts.py", "artifacts.py", "demo/facts.py"]
     for path in (ROOT / "src/ranklake" / name for name in gathered):
         assert "from ranklake.views" not in path.read_text(encoding="utf-8"), path
 

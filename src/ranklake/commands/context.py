@@ -2,12 +2,15 @@
 
 from collections.abc import Callable
 from functools import update_wrapper
+from pathlib import Path
 from typing import Any
 
 import click
 
 from ranklake.commands.options import configured, given
 from ranklake.context import Context
+from ranklake.lake.query.roles import Role, RoleError, load_role
+from ranklake.lake.storage.store import Lake
 
 
 def with_context(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -18,3 +21,14 @@ def with_context(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(Context.of(configured(ctx), given(ctx)), *args, **options)
 
     return update_wrapper(run, command)
+
+
+def role_of(context: Context, lake: Lake, name: str | None) -> Role | None:
+    """Return a role by its name, from the configured file; None for no name. Raises `RoleError`."""
+    if name is None:
+        return None
+    file = context.config.sql.roles
+    if not file:
+        mend = "name their file by roles under [sql] in ranklake.toml"
+        raise RoleError(f"no roles are defined, so none is called {name!r}", where="--role", mend=mend)
+    return load_role(Path(file), name, lake.contracts())

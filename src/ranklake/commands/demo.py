@@ -50,7 +50,8 @@ def demo(folder: Path, steps: int, slow_rank: int | None, kill_rank: int | None,
 
 def _plain(facts: Facts) -> dict[str, object]:
     outcome = {"lost": facts.lost, "repeated": facts.repeated, "books_add_up": facts.books_add_up}
-    return {"run": facts.run, **outcome, **asdict(facts)}
+    told = asdict(facts)
+    return {**told.pop("of_run"), **outcome, **told}
 
 
 def _program() -> str:

@@ -97,6 +97,7 @@ prices_option = overriding(
     metavar="FILE",
     help="Price table (CSV) for the rollup cost; default: as configured.",
 )
+role_option = click.option("--role", help="Query as this role, from the file that [sql] roles in ranklake.toml names.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 

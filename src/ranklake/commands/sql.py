@@ -12,13 +12,11 @@ from typing import Any, Final
 import click
 import pyarrow as pa
 
-from ranklake.commands.context import with_context
-from ranklake.commands.options import lake_option, overriding
+from ranklake.commands.context import role_of, with_context
+from ranklake.commands.options import lake_option, overriding, role_option
 from ranklake.context import Context
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.ask.ask import ask, asked, used
-from ranklake.lake.query.roles import Role, RoleError, load_role
-from ranklake.lake.storage.store import Lake
 from ranklake.lake.usage.log import note
 from ranklake.lake.usage.record import consumer_named
 from ranklake.views.result_set import as_csv, as_json, as_parquet, as_table
@@ -89,7 +87,7 @@ _EXAMPLE: Final = 'Example: ranklake sql "SELECT rank, count(*) n, avg(step_time
     metavar="VERSION|TIME",
     help="Read tables as of a time (UTC) or a table version (12, or steps=12 to name the table); repeatable.",
 )
-@click.option("--role", help="Query as this role, from the file that [sql] roles in ranklake.toml names.")
+@role_option
 @click.option("--verify", is_flag=True, help="First verify the files that are read against their digests.")
 @click.option("--limit", type=click.IntRange(min=0), help="Maximum number of rows.")
 @lake_option
@@ -119,7 +117,7 @@ def sql(  # noqa: PLR0913 - one parameter an option
     values = dict(_param(item) for item in params)
     consumer = consumer_named(context.config.query.consumer)
     lake = context.open_lake()
-    seen_by = None if role is None else _role(context, lake, role)
+    seen_by = role_of(context, lake, role)
     found = ask(lake, text, values, limit, as_of=as_of, role=seen_by, verify=verify)
     rows = found.rows
     for one in used(found):
@@ -149,14 +147,6 @@ def _by_ending(output: Path | None) -> str:
         mend = f"end it in {', '.join(_SUFFIXES)}, or say --format"
         raise RanklakeError(f"cannot write {output.suffix or 'a file without an ending'}", where="--output", mend=mend)
     return kind
-
-
-def _role(context: Context, lake: Lake, name: str) -> Role:
-    file = context.config.sql.roles
-    if not file:
-        mend = "name their file by roles under [sql] in ranklake.toml"
-        raise RoleError(f"no roles are defined, so none is called {name!r}", where="--role", mend=mend)
-    return load_role(Path(file), name, lake.contracts())
 
 
 def _param(item: str) -> tuple[str, pa.Scalar]:

@@ -62,3 +62,24 @@ def table_lines(
         for row in (*heads, *shown)
     ]
     return [*lines[: len(heads)], *rules, *lines[len(heads) :]]
+
+
+def fitting(columns: Sequence[TextColumn], rows: Iterable[Sequence[str]], width: int | None) -> list[str]:
+    """Return a table no wider than a terminal where that can be: columns at its right end are left out, and counted.
+
+    Parameters
+    ----------
+    columns
+        Those that matter most first. The first stays whatever its width; lines that are too wide all the same are cut.
+    width
+        Characters of a line; None where nothing is too wide.
+    """
+    cells = [list(row) for row in rows]
+    for count in range(len(columns), 0, -1):
+        lines = table_lines(columns[:count], [row[:count] for row in cells])
+        if width is None or count == 1 or max(map(len, lines)) <= width:
+            break
+    if width is not None:
+        lines = [line if len(line) <= width else f"{line[: width - 1]}…" for line in lines]
+    left_out = len(columns) - count
+    return [*lines, f"({left_out} more in a wider terminal)"] if left_out else lines

@@ -1,9 +1,14 @@
 """Counts and sizes in words."""
 
+from datetime import UTC, datetime
 from typing import Final
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _STEP: Final = 1024
+_MINUTE_S: Final = 60
+_HOUR_S: Final = 3600
+_MANY: Final = 1000
+UNKNOWN: Final = "unknown"
 
 
 def counted(count: int, noun: str) -> str:
@@ -18,3 +23,31 @@ def size_text(size: float) -> str:
             return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
         size /= _STEP
     raise AssertionError
+
+
+def percent_text(ratio: float | None) -> str:
+    """Return a ratio in percent."""
+    return UNKNOWN if ratio is None else f"{100 * ratio:.1f} %"
+
+
+def time_text(seconds: float | None) -> str:
+    """Return a length of time in the unit that suits it."""
+    if seconds is None:
+        return UNKNOWN
+    if seconds >= _HOUR_S:
+        return f"{seconds / _HOUR_S:,.1f} h"
+    if seconds >= _MINUTE_S:
+        return f"{seconds / _MINUTE_S:.1f} min"
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.2f} ms"
+
+
+def moment_text(moment: datetime | None) -> str:
+    """Return a time with its zone."""
+    return UNKNOWN if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def number_text(value: float | None) -> str:
+    """Return a number with at most four digits behind the point, thousands apart."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}" if abs(value) < _MANY else f"{value:,.0f}"

@@ -1,0 +1,99 @@
+"""What a run did: the facts that the prompt, the demo and the pages tell, each with the SQL that gave it."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from ranklake.lake.runs import statements
+from ranklake.lake.runs.asking import Answered, Ask
+
+PHASES: Final = ("data", "forward", "backward", "collective", "optimizer", "checkpoint", "evaluation")
+"""Phases of a step, as columns of ``ranks.sql`` and ``phases.sql``."""
+
+MOST_RANK_STEPS: Final = 5_000_000
+"""Rows of a run that are read one by one at the prompt; of longer runs only what the rollups say."""
+
+_PARTS: Final = 512
+_MOST: Final = 50
+_NO_SUMMARY: Final = "no summary of the run; run 'ranklake rollup'"
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What a lake knows of a run.
+
+    Attributes
+    ----------
+    run
+        Its name.
+    summary, attempts, goodput
+        The run in one row, a row an attempt, and where its wall time went with all restarts.
+    ranks, shares
+        By rank: rows, distinct steps, and means of a step and its phases in seconds; and what share of the steps' spans
+        the phases' spans directly in them are. Not asked of a run of more than `MOST_RANK_STEPS` rows.
+    phases
+        Means over all ranks and steps.
+    loss
+        By part of the steps, at most 512.
+    health
+        Ranks, worst first, at most 50.
+    code
+        By attempt: code, machine, framework, configuration.
+    datasets, artifacts
+        What it read, and what was made; at most 50 rows each.
+    events, logs, gaps
+        Counts: events by kind, log lines by level, rows by table that were not recorded or not stored.
+    host, gpu, no_gpu
+        What was sampled beside it, and which samplers could not.
+    """
+
+    run: str
+    summary: Answered
+    attempts: Answered
+    goodput: Answered
+    ranks: Answered
+    shares: Answered
+    phases: Answered
+    loss: Answered
+    health: Answered
+    code: Answered
+    datasets: Answered
+    artifacts: Answered
+    events: Answered
+    logs: Answered
+    gaps: Answered
+    host: Answered
+    gpu: Answered
+    no_gpu: Answered
+
+
+def gather(ask: Ask, run: str) -> RunFacts:
+    """Return what is known of a run, by its whole name; of one that nobody knows, nothing."""
+
+    def of(name: str, **numbers: int) -> Answered:
+        return ask(statements.of_run(name, run, **numbers))
+
+    summary = ask(statements.summaries(statements.among((run,))))
+    if not summary.rows and not summary.reason:
+        summary = Answered(summary.sql, (), _NO_SUMMARY)
+    rows = summary.one.get("rank_steps") or 0
+    why = f"{rows:,} rows are too many to read one by one" if rows > MOST_RANK_STEPS else ""
+    return RunFacts(
+        run=run,
+        summary=summary,
+        attempts=of("attempts"),
+        goodput=of("goodput"),
+        ranks=Answered(statements.of_run("ranks", run), (), why) if why else of("ranks"),
+        shares=Answered(statements.of_run("shares", run), (), why) if why else of("shares"),
+        phases=of("phases"),
+        loss=of("loss", parts=_PARTS),
+        health=of("health", most=_MOST),
+        code=of("code", most=_MOST),
+        datasets=of("datasets", most=_MOST),
+        artifacts=of("artifacts", most=_MOST),
+        events=of("events"),
+        logs=of("logs"),
+        gaps=of("gaps"),
+        host=of("host"),
+        gpu=of("gpu"),
+        no_gpu=of("no_gpu"),
+    )

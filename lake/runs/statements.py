@@ -1,0 +1,32 @@
+"""The SQL of what is told of runs: each text stands alone, so that a reader can run it."""
+
+from functools import cache
+from importlib.resources import files
+
+from ranklake.lake.query.literal import literal
+
+
+def of_run(name: str, run: str, **numbers: int) -> str:
+    """Return the SQL of a file beside this module for one run; `numbers` fill its braces."""
+    return _text(name).format(**numbers).replace("$run", literal(run))
+
+
+def summaries(where: str = "TRUE", having: str = "TRUE") -> str:
+    """Return the SQL of one row per run, of those that conditions on attempts, and on whole runs, keep."""
+    return _text("summary").replace("{where}", where).replace("{having}", having)
+
+
+def among(runs: tuple[str, ...]) -> str:
+    """Return the condition for some runs, by name."""
+    return f"run IN ({', '.join(map(literal, runs))})" if runs else "FALSE"
+
+
+def variance(runs: tuple[str, ...]) -> str:
+    """Return the SQL of mean and deviation over some runs."""
+    return _text("variance").replace("{runs}", summaries(among(runs)))
+
+
+@cache
+def _text(name: str) -> str:
+    lines = files("ranklake.lake.runs").joinpath(f"{name}.sql").read_text(encoding="utf-8").splitlines()
+    return "\n".join(line for line in lines if not line.startswith("--")) + "\n"

@@ -1,0 +1,96 @@
+"""``ranklake runs``: finds runs."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import click
+
+from ranklake.commands.context import role_of, with_context
+from ranklake.commands.options import json_option, lake_option, role_option
+from ranklake.context import Context
+from ranklake.errors import RanklakeError
+from ranklake.lake.runs.asking import asking
+from ranklake.lake.runs.find import SORTS, STATUSES, Wanted, find
+from ranklake.terminal import width
+from ranklake.views.json_output import show_json
+from ranklake.views.runs import run_table
+from ranklake.views.tell import tell
+
+_AGO: Final = re.compile(r"(\d{1,6})([hd])")
+_UNITS: Final = {"h": timedelta(hours=1), "d": timedelta(days=1)}
+_LIMIT: Final = 25
+_MEND: Final = "write a date (2026-03-01), a time (2026-03-01T12:00) or how long ago (12h, 7d); times are UTC"
+
+
+class _Moment(click.ParamType[datetime]):
+    name = "TIME"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        """Return the time that was said, in UTC."""
+        try:
+            if found := _AGO.fullmatch(value):
+                return datetime.now(UTC) - int(found[1]) * _UNITS[found[2]]
+            moment = datetime.fromisoformat(value)
+            return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+        except (ValueError, OverflowError):
+            self.fail(f"{value!r} is no time; {_MEND}", param, ctx)
+
+
+@click.command()
+@click.argument("name", required=False, default="", metavar="[NAME]")
+@click.option("--job", default="", help="Runs of this job.")
+@click.option("--status", type=click.Choice(STATUSES), help="Runs whose last attempt ended so.")
+@click.option("--team", default="", help="Runs that are charged to this team.")
+@click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="Runs with this label; repeatable.")
+@click.option("--config", "settings", multiple=True, metavar="NAME=VALUE",
+              help="Runs with this value in their config; outer.inner for one within another; repeatable.")  # fmt: skip
+@click.option("--since", type=_Moment(), help="Runs that began then or later: a date, a time (UTC), 12h or 7d ago.")
+@click.option("--until", type=_Moment(), help="Runs that began earlier.")
+@click.option("--sort", type=click.Choice(tuple(SORTS)), default="newest", show_default=True,
+              help="First come failures, low ratios, long steps; low loss, high pace.")  # fmt: skip
+@click.option("--limit", type=click.IntRange(min=1), default=_LIMIT, show_default=True, help="Most runs to show.")
+@role_option
+@json_option
+@lake_option
+@with_context
+def runs(  # noqa: PLR0913 - one parameter an option
+    context: Context,
+    *,
+    name: str,
+    job: str,
+    status: str | None,
+    team: str,
+    labels: tuple[str, ...],
+    settings: tuple[str, ...],
+    since: datetime | None,
+    until: datetime | None,
+    sort: str,
+    limit: int,
+    role: str | None,
+    as_json: bool,
+) -> None:
+    """Find runs; NAME is what their names begin with. Shows the last attempt's status, and numbers of all attempts."""
+    lake = context.open_lake()
+    wanted = Wanted(
+        name, job, status or "", team, _pairs("--label", labels), _pairs("--config", settings), since, until
+    )
+    found = find(asking(lake, role_of(context, lake, role)), wanted, sort, limit + 1)
+    rows, more = found.rows[:limit], len(found.rows) > limit
+    if as_json:
+        show_json({"runs": rows, "more": more, "sql": found.sql})
+        return
+    tell(*run_table(rows, width()))
+    if more:
+        tell(f"the first {limit:,}; --limit shows more", err=True)
+    if not rows:
+        is_all = wanted == Wanted()
+        tell("run 'ranklake pipeline' to bring runs in" if is_all else "leave out a condition to see more", err=True)
+
+
+def _pairs(option: str, said: tuple[str, ...]) -> dict[str, str]:
+    found = dict(item.partition("=")[::2] for item in said)
+    for item in said:
+        if "=" not in item or item.startswith("="):
+            raise RanklakeError(f"{item!r} is not NAME=VALUE", where=option, mend=f"write {option} optimizer.lr=0.001")
+    return found

@@ -1,0 +1,34 @@
+"""``ranklake show``: what is known of a run."""
+
+import click
+
+from ranklake.commands.context import role_of, with_context
+from ranklake.commands.options import json_option, lake_option, role_option
+from ranklake.context import Context
+from ranklake.lake.runs.asking import asking
+from ranklake.lake.runs.facts import gather
+from ranklake.lake.runs.find import named
+from ranklake.terminal import width
+from ranklake.views.json_output import show_json
+from ranklake.views.run import run_lines
+from ranklake.views.tell import tell
+
+
+@click.command()
+@click.argument("run")
+@role_option
+@json_option
+@lake_option
+@with_context
+def show(context: Context, run: str, role: str | None, *, as_json: bool) -> None:
+    """Show what is known of RUN: ranks, loss, MFU, goodput, stragglers, code, data, artifacts, gaps.
+
+    RUN may be the beginning of a name, if no other run's name begins so. --json has the SQL of every number.
+    """
+    lake = context.open_lake()
+    ask = asking(lake, role_of(context, lake, role))
+    facts = gather(ask, named(ask, run))
+    if as_json:
+        show_json(facts)
+    else:
+        tell(*run_lines(facts, width()))

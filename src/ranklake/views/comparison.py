@@ -1,0 +1,112 @@
+"""Runs side by side on a terminal: a column a run, or a block a number where the terminal is too narrow for that."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from ranklake.lake.runs.asking import Row
+from ranklake.lake.runs.compare import MEASURES, Comparison, Difference
+from ranklake.lake.runs.facts import PHASES
+from ranklake.printable import printable
+from ranklake.views.table import TextColumn, numbers, table_lines
+from ranklake.views.words import counted, moment_text, number_text, percent_text, time_text
+
+Shown = Callable[[Any], str]
+_MOST: Final = 40
+_LONGEST: Final = 60
+
+
+def _length(ns: int | None) -> str:
+    return time_text(None if ns is None else ns / 1e9)
+
+
+_NUMBERS: Final[Sequence[tuple[str, str, Shown]]] = (
+    ("status", "status", str),
+    ("began", "ts", moment_text),
+    ("took", "wall_ns", _length),
+    ("attempts", "attempts", number_text),
+    ("ranks", "world_size", number_text),
+    ("device", "device_name", lambda name: name or "unknown"),
+    ("steps", "steps", number_text),
+    ("tokens", "tokens", number_text),
+    ("last loss", "last_loss", number_text),
+    ("mean step", "mean_step_time_s", time_text),
+    ("tokens/s", "tokens_per_s", number_text),
+    ("MFU", "mfu_ratio", percent_text),
+    ("goodput", "goodput_ratio", percent_text),
+    ("straggler", "straggler_rank", lambda rank: "none" if rank is None else f"rank {rank}"),
+)
+_SHOWN: Final = {column: (title, shown) for title, column, shown in _NUMBERS}
+
+
+def comparison_lines(found: Comparison, width: int | None) -> list[str]:
+    """Return a comparison as lines: numbers, phases, variance, then what differs."""
+    names = [printable(run) for run in found.runs]
+    figures = [
+        (title, [_shown(row, column, shown) for row in found.summaries.rows]) for title, column, shown in _NUMBERS
+    ]
+    phases = [
+        (phase, ["-" if one.one.get(phase) is None else time_text(one.one[phase]) for one in found.phases])
+        for phase in ("step", "slowest", *PHASES)
+        if any(one.one.get(phase) is not None for one in found.phases)
+    ]
+    lines = _side_by_side("", names, figures, width)
+    if phases:
+        lines += ["", *_side_by_side("mean of a step", names, phases, width)]
+    reasons = [
+        f"MFU of {name} is unknown: {row.get('mfu_reason') or 'no summary of the run'}"
+        for name, row in zip(names, found.summaries.rows, strict=True)
+        if row.get("mfu_ratio") is None
+    ]
+    lines += ["", *reasons] if reasons else []
+    lines += ["", *_variance(found)]
+    lines += ["", *_differing("settings", names, found.settings, width)]
+    lines += ["", *_differing("surroundings", names, found.surroundings, width)]
+    return [*lines, "", f"{counted(found.alike, 'value')} of settings and surroundings alike in all"]
+
+
+def _shown(row: Row, column: str, shown: Shown) -> str:
+    return shown(row[column]) if row else "unknown"
+
+
+def _variance(found: Comparison) -> Iterator[str]:
+    row = found.variance.one
+    if not row:
+        yield f"variance unknown: {found.variance.reason}"
+        return
+    like = "with equal settings" if not found.settings else f"whose settings differ in {len(found.settings):,}"
+    yield f"over {counted(len(found.runs), 'run')} {like}: mean ± standard deviation"
+    for name in MEASURES:
+        title, shown = _SHOWN[name]
+        if row[f"{name}_n"]:
+            mean, deviation = row[f"{name}_mean"], row[f"{name}_std"]
+            share = f" ({100 * deviation / abs(mean):.1f} % of it)" if deviation is not None and mean else ""
+            few = "" if row[f"{name}_n"] == len(found.runs) else f", known of {row[f'{name}_n']}"
+            yield f"  {title:<10} {shown(mean)} ± {shown(deviation)}{share}{few}"
+
+
+def _differing(title: str, names: Sequence[str], found: Sequence[Difference], width: int | None) -> list[str]:
+    if not found:
+        return [f"no {title} differ"]
+    rows = [(printable(one.name), [_short(value) for value in one.values]) for one in found[:_MOST]]
+    lines = _side_by_side(f"{title} that differ", names, rows, width)
+    more = len(found) - len(rows)
+    return [*lines, f"and {more:,} more; --json has all"] if more else lines
+
+
+def _short(value: str | None) -> str:
+    if value is None:
+        return "-"
+    text = printable(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def _side_by_side(
+    title: str, names: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], width: int | None
+) -> list[str]:
+    lines = table_lines([TextColumn(title), *numbers(names)], [(name, *values) for name, values in rows])
+    if width is None or max(map(len, lines)) <= width:
+        return lines
+    told = [title] if title else []
+    for name, values in rows:
+        told += [name, *(f"  {run}: {value}" for run, value in zip(names, values, strict=True))]
+    return told

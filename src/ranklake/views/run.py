@@ -1,0 +1,250 @@
+"""What is known of a run, on a terminal: for the demo at its end, and for any run that somebody asks for."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from ranklake.lake.contracts.json_text import facts_in
+from ranklake.lake.runs.asking import Row
+from ranklake.lake.runs.facts import PHASES, RunFacts
+from ranklake.views.table import TextColumn, fitting, numbers
+from ranklake.views.text_plot import text_plot
+from ranklake.views.words import counted, moment_text, percent_text, size_text, time_text
+
+_MOST_RANKS: Final = 16
+_MOST_MADE: Final = 8
+_AXIS: Final = 10
+_PLOT: Final = 64
+_KINDS: Final = ("productive", "init", "checkpoint", "evaluation", "restart", "lost_work", "stall", "unattributed")
+_TROUBLE: Final = frozenset({"warning", "error", "critical", "fatal"})
+
+
+def run_lines(
+    facts: RunFacts, width: int | None, beside: Mapping[int, str] | None = None, said: Mapping[str, str] | None = None
+) -> list[str]:
+    """Return what is known of a run as lines.
+
+    Parameters
+    ----------
+    width
+        Columns of the terminal; None for no terminal.
+    beside
+        What the trainer itself counted, by rank, for a column of its own.
+    said
+        What hashing its artifacts again said, by name; else they are listed as they were recorded.
+    """
+    made = [f"artifact    {name}: {told}" for name, told in said.items()] if said is not None else _made(facts)
+    lines = [_head(facts), *_about(facts), "", *_ranks(facts, width, beside or {}), ""]
+    lines += [*_loss(facts, width), _mfu(facts), *_goodput(facts), *_stragglers(facts), *_attempts(facts, width)]
+    lines += [*_trouble(facts), _host(facts), _gpus(facts), *_code(facts), *_data(facts), *made, _logs(facts)]
+    return [*lines, _gaps(facts)]
+
+
+def _head(facts: RunFacts) -> str:
+    summary = facts.summary.one
+    head = f"run {facts.run}  {summary.get('status', 'unknown')}"
+    return f"{head}  [injected on purpose: {summary['injected']}]" if summary.get("injected") else head
+
+
+def _about(facts: RunFacts) -> Iterator[str]:
+    summary = facts.summary.one
+    if not summary:
+        yield facts.summary.reason
+        return
+    who = [f"job {summary['job']}"] if summary["job"] else []
+    who += [f"{name} {row[name]}" for row in facts.code.rows[-1:] for name in ("team", "cluster", "pool") if row[name]]
+    where = "ranks unknown" if summary["world_size"] is None else counted(summary["world_size"], "rank")
+    yield ", ".join([*who, f"{where} on {summary['device_name'] or 'an unknown device'}"])
+    took = time_text(summary["wall_ns"] / 1e9)
+    step = "unknown" if summary["last_step"] is None else f"{summary['last_step']:,}"
+    yield f"began {moment_text(summary['ts'])}, last seen {moment_text(summary['end_ts'])}, {took}; last step {step}"
+
+
+def _ranks(facts: RunFacts, width: int | None, beside: Mapping[int, str]) -> list[str]:
+    rows = facts.ranks.rows
+    if not rows:
+        return [_by_phase(facts)]
+    shown = sorted(sorted(rows, key=_self_time, reverse=True)[:_MOST_RANKS], key=lambda row: int(row["rank"]))
+    shares = {row["rank"]: row["phases_ratio"] for row in facts.shares.rows}
+    phases = [phase for phase in PHASES if any(row[phase] is not None for row in rows)]
+    counts = ["rank", *(["trainer counted"] if beside else []), "rows in steps", "mean ms a step"]
+    cells = [
+        (
+            str(row["rank"]),
+            *([beside.get(row["rank"], "0")] if beside else []),
+            f"{row['n']:,}",
+            _ms(row["step"]),
+            *(_ms(row[phase]) for phase in phases),
+            "-" if shares.get(row["rank"]) is None else percent_text(shares[row["rank"]]),
+        )
+        for row in shown
+    ]
+    lines = fitting([*numbers(counts), *numbers([*phases, "in phases"])], cells, width)
+    if len(rows) > len(shown):
+        lines.append(f"the {len(shown)} ranks with the longest self time, of {len(rows):,}")
+    world = facts.summary.one.get("world_size")
+    if world is not None and world > len(rows):
+        lines.append(f"{counted(world - len(rows), 'rank')} of {world:,} recorded no step here")
+    return lines
+
+
+def _by_phase(facts: RunFacts) -> str:
+    """Return the means over all ranks, for a run whose ranks were not asked one by one."""
+    row = facts.phases.one
+    if not row.get("steps"):
+        return f"steps       none: {facts.ranks.reason or facts.phases.reason or 'the run has no rows in steps'}"
+    phases = ", ".join(f"{phase} {time_text(row[phase])}" for phase in PHASES if row[phase] is not None)
+    why = f" (by rank: {facts.ranks.reason})" if facts.ranks.reason else ""
+    return f"a step      {time_text(row['step'])}, of the slowest rank {time_text(row['slowest'])}; {phases}{why}"
+
+
+def _self_time(row: Row) -> float:
+    return float((row["step"] or 0.0) - (row["collective"] or 0.0))
+
+
+def _ms(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{1000 * seconds:.2f}"
+
+
+def _loss(facts: RunFacts, width: int | None) -> list[str]:
+    if not facts.loss.rows:
+        return [f"loss        unknown: {facts.loss.reason or 'no rank logged one'}", ""]
+    columns = _PLOT if width is None else max(min(_PLOT, width - _AXIS), 1)
+    plot = text_plot([row["loss"] for row in facts.loss.rows], width=columns)
+    first, last = facts.loss.rows[0]["step"], facts.loss.rows[-1]["step"]
+    return [f"loss by step {first:,} to {last:,} (mean of the ranks)", *plot, ""]
+
+
+def _mfu(facts: RunFacts) -> str:
+    summary = facts.summary.one
+    if summary.get("mfu_ratio") is None:
+        reason = summary.get("mfu_reason") or facts.summary.reason or "no summary of the run"
+        return f"MFU         unknown: {reason}"
+    return (
+        f"MFU         {percent_text(summary['mfu_ratio'])} of a {summary['peak_dtype']} peak "
+        f"({summary['peak_source']}); FLOPs {summary['flops_convention']}"
+    )
+
+
+def _goodput(facts: RunFacts) -> Iterator[str]:
+    found = facts.goodput.one
+    if found.get("goodput_ratio") is None:
+        yield f"goodput     unknown: {facts.goodput.reason or 'no productive step'}"
+        return
+    wall = found["wall_ns"]
+    yield f"goodput     {percent_text(found['goodput_ratio'])} of {time_text(wall / 1e9)} wall time"
+    parts = {kind: found[f"{kind}_ns"] for kind in _KINDS[1:]}
+    told = [f"{kind.replace('_', ' ')} {percent_text(part / wall)}" for kind, part in parts.items() if part and wall]
+    if told:
+        yield f"            the rest: {', '.join(told)}"
+
+
+def _stragglers(facts: RunFacts) -> list[str]:
+    named = [row for row in facts.health.rows if row["is_straggler"]]
+    if not named:
+        reasons = "; ".join(f"rank {row['rank']} {row['reason']}" for row in facts.health.rows[:2])
+        return [f"stragglers  none ({reasons or facts.health.reason or 'no steps'})"]
+    return [
+        f"straggler   rank {row['rank']}: {row['reason'].removeprefix('straggler: ')}" for row in named[:_MOST_MADE]
+    ]
+
+
+def _attempts(facts: RunFacts, width: int | None) -> list[str]:
+    if len(facts.attempts.rows) < 2:  # noqa: PLR2004 - one needs no table
+        return []
+    heads = [*numbers(["attempt"]), TextColumn("status"), *numbers(["steps", "last step"]), TextColumn("began")]
+    cells = [
+        (str(row["attempt"]), row["status"], _count(row["steps"]), _count(row["last_step"]), moment_text(row["ts"]))
+        for row in facts.attempts.rows
+    ]
+    return ["", *fitting(heads, cells, width), ""]
+
+
+def _count(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
+def _trouble(facts: RunFacts) -> list[str]:
+    told = [row for row in facts.events.rows if row["severity"] in _TROUBLE]
+    return [
+        f"{row['severity']:<11} {counted(row['n'], row['event'].replace('_', ' '))}"
+        + (f", last at step {row['last_step']:,}" if row["last_step"] is not None else "")
+        for row in told[:_MOST_MADE]
+    ]
+
+
+def _host(facts: RunFacts) -> str:
+    host = facts.host.one
+    if not host.get("n"):
+        return f"host        no samples{_because(facts.host.reason)}"
+    memory = "unknown" if host["memory_bytes"] is None else size_text(host["memory_bytes"])
+    cpu = "unknown" if host["cpu_ratio"] is None else f"{100 * host['cpu_ratio']:.0f} %"
+    return f"host        {host['n']:,} samples: CPU {cpu} busy, memory at most {memory}"
+
+
+def _gpus(facts: RunFacts) -> str:
+    gpu = facts.gpu.one
+    if gpu.get("n"):
+        busy = percent_text(gpu["utilization_ratio"])
+        return f"GPU         {gpu['n']:,} samples of {counted(gpu['devices'], 'device')}: {busy} busy"
+    sources = [str(facts_in(row["attributes"]).get("source", "a sampler")) for row in facts.no_gpu.rows]
+    lacking = f"{', '.join(sources)} could not be sampled there" if sources else facts.gpu.reason
+    return f"GPU         no samples: {lacking or 'nothing recorded GPU telemetry in this run'}"
+
+
+def _because(reason: str) -> str:
+    return f": {reason}" if reason else ""
+
+
+def _code(facts: RunFacts) -> Iterator[str]:
+    if not facts.code.rows:
+        yield f"code        unknown: {facts.code.reason or 'the run recorded nothing of it'}"
+        return
+    code = facts.code.rows[-1]
+    commit = code["git_commit"]
+    where = (
+        f"commit {commit[:12]}{' with changes' if code['git_dirty'] else ''}" if commit else "no git repository known"
+    )
+    framework = " ".join(str(code[name]) for name in ("framework", "framework_version") if code[name])
+    yield "code        " + "; ".join(
+        what for what in (where, framework, code["os_description"], code["cpu_model"]) if what
+    )
+    config = facts_in(code["config"])
+    if config:
+        shown = ", ".join(f"{name} {value}" for name, value in list(config.items())[:_MOST_MADE])
+        yield f"config      {shown}{', …' if len(config) > _MOST_MADE else ''}"
+
+
+def _data(facts: RunFacts) -> list[str]:
+    return [
+        f"data        {row['name']} {row['version'] or ''}, {_bytes(row['bytes'])}, "
+        f"Merkle root {(row['merkle_root_sha256'] or 'unknown')[:12]}"
+        for row in facts.datasets.rows[:_MOST_MADE]
+    ]
+
+
+def _bytes(size: int | None) -> str:
+    return "size unknown" if size is None else size_text(size)
+
+
+def _made(facts: RunFacts) -> list[str]:
+    every: Sequence[Mapping[str, Any]] = [row for row in facts.artifacts.rows if row["action"] == "created"]
+    lines = [
+        f"artifact    {row['kind']} {row['name']}, {_bytes(row['bytes'])}"
+        + ("" if row["step"] is None else f", step {row['step']:,}")
+        for row in every[:_MOST_MADE]
+    ]
+    more = len(every) - len(lines)
+    return [*lines, *([f"            and {more} before"] if more else [])]
+
+
+def _logs(facts: RunFacts) -> str:
+    counts = ", ".join(f"{row['n']:,} {row['severity']}" for row in facts.logs.rows)
+    return f"log lines   {counts or 'none'}{_because(facts.logs.reason)}"
+
+
+def _gaps(facts: RunFacts) -> str:
+    told = [
+        f"{row['table']}: {row['gap_rows'] or 0:,} not recorded, {row['rows_rejected'] or 0:,} in quarantine"
+        for row in facts.gaps.rows
+    ]
+    return f"gaps        {'; '.join(told) or facts.gaps.reason or 'none'}"

@@ -1,0 +1,53 @@
+"""Runs on a terminal: one line each."""
+
+from collections.abc import Sequence
+
+from ranklake.lake.runs.asking import Row
+from ranklake.printable import printable
+from ranklake.views.table import TextColumn, fitting
+from ranklake.views.words import moment_text, number_text, percent_text, time_text
+
+_COLUMNS = (
+    TextColumn("run"),
+    TextColumn("status"),
+    TextColumn("steps", is_right=True),
+    TextColumn("began"),
+    TextColumn("took", is_right=True),
+    TextColumn("loss", is_right=True),
+    TextColumn("goodput", is_right=True),
+    TextColumn("MFU", is_right=True),
+    TextColumn("tokens/s", is_right=True),
+    TextColumn("ranks", is_right=True),
+    TextColumn("restarts", is_right=True),
+    TextColumn("straggler", is_right=True),
+    TextColumn("job"),
+)
+
+
+def run_table(rows: Sequence[Row], width: int | None) -> list[str]:
+    """Return a line a run, worst or newest first as they come; unknown numbers are dashes, ``show`` has the reason."""
+    if not rows:
+        return ["no runs"]
+    return fitting(_COLUMNS, map(_cells, rows), width)
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return (
+        printable(row["run"]),
+        row["status"],
+        _or_dash(row["steps"], number_text(row["steps"])),
+        moment_text(row["ts"]),
+        time_text(row["wall_ns"] / 1e9),
+        _or_dash(row["last_loss"], number_text(row["last_loss"])),
+        _or_dash(row["goodput_ratio"], percent_text(row["goodput_ratio"])),
+        _or_dash(row["mfu_ratio"], percent_text(row["mfu_ratio"])),
+        _or_dash(row["tokens_per_s"], number_text(row["tokens_per_s"])),
+        _or_dash(row["world_size"], number_text(row["world_size"])),
+        number_text(row["restarts"] or 0),
+        _or_dash(row["straggler_rank"], f"rank {row['straggler_rank']}"),
+        printable(row["job"] or ""),
+    )
+
+
+def _or_dash(value: object, text: str) -> str:
+    return "-" if value is None else text

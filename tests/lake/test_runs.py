@@ -1,0 +1,266 @@
+"""Runs at the prompt: found, shown and compared, each number that of its SQL, and bad input answered in a line."""
+
+import json
+import shutil
+from datetime import timedelta
+from itertools import product
+from statistics import fmean, stdev
+
+import pytest
+from importing import imported
+from rollup_inputs import NOON, append
+
+from ranklake.cli import run
+from ranklake.lake.query.sql import query
+from ranklake.lake.rollups.runner import run_rollups
+from ranklake.lake.runs import facts as run_facts
+from ranklake.lake.runs.asking import asking
+from ranklake.lake.runs.facts import gather
+from ranklake.lake.runs.find import SORTS, Wanted, find, said_equal, value_of
+from ranklake.lake.storage.store import Lake
+from ranklake.views.run import run_lines
+
+EVIL = "<b>\u202eevil\x1b[2J"
+RUNS = {
+    "alpha-1": {"config": {"lr": 0.001, "opt": {"name": "adam"}}, "labels": {"kind": "base"}, "team": "vision"},
+    "alpha-2": {"config": {"lr": 0.002, "opt": {"name": "adam"}}, "labels": {"kind": "base"}, "team": "vision"},
+    "alpha-3": {"config": {"lr": 0.001, "opt": {"name": "sgd"}}, "labels": {"größe": "x"}, "team": "text"},
+    "beta": {"config": {"lr": True}, "labels": {}, "team": None},
+}
+ROLES = """
+roles:
+  narrow: {classes: [operational], tables: [run_summary, run_goodput], runs: "run = 'alpha-1'"}
+  blind: {classes: [operational], tables: [steps]}
+"""
+
+
+def _runs():
+    for number, (name, told) in enumerate(RUNS.items()):
+        yield {
+            "run": name,
+            "incarnation": 10 + number,
+            "ts": NOON + timedelta(hours=number),
+            "world_size": 2,
+            "job": EVIL if name == "beta" else "gpt",
+            "team": told["team"],
+            "device_name": "a CPU",
+            "config": json.dumps(told["config"]),
+            "labels": json.dumps(told["labels"]),
+            "user": "ada",
+            "host": "pc-ada",
+        }
+
+
+def _steps():
+    for number, name in enumerate(RUNS):
+        for rank, step in product(range(2), range(30 if name != "beta" else 1)):
+            if name != "beta" or rank == 0:  # of beta, one step of one rank of two
+                yield {
+                    "run": name,
+                    "incarnation": 10 + number,
+                    "rank": rank,
+                    "step": step,
+                    "tokens": 100,
+                    "ts": NOON + timedelta(hours=number, seconds=step),
+                    "loss": 5 - 0.01 * step + rank + number,
+                    "step_time_s": 0.9 + number / 100,
+                    "collective_time_s": 0.1 if rank else 0.5,
+                }
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory):
+    """Give a lake of four runs: one failed, two finished, one that goes on with one step of one rank of two."""
+    lake = Lake.create(str(tmp_path_factory.mktemp("runs") / "lake"))
+    append(lake, "runs", list(_runs()))
+    append(lake, "steps", list(_steps()))
+    ends = [("alpha-1", "failure", "error"), ("alpha-2", "run_end", "info"), ("alpha-3", "run_end", "info")]
+    append(lake, "events", [
+        {"run": name, "event": event, "severity": severity, "step": 29, "message": "/home/ada",
+         "ts": NOON + timedelta(hours=number, seconds=40)}
+        for number, (name, event, severity) in enumerate(ends)
+    ])  # fmt: skip
+    run_rollups(lake)
+    return lake
+
+
+def ranklake(capsys, lake, *args):
+    """Return exit code, standard output and standard error of a command on a lake."""
+    status = run([*args, "--lake", lake.uri])
+    told = capsys.readouterr()
+    return status, told.out, told.err
+
+
+def names(ask, **wanted):
+    return [row["run"] for row in find(ask, Wanted(**wanted)).rows]
+
+
+@pytest.mark.slow
+def test_runs_are_found_by_what_was_said_of_them(lake):
+    """Every condition alone, and two together; a name that is in no JSON as it is spelled is found, too."""
+    ask = asking(lake)
+    assert names(ask) == ["beta", "alpha-3", "alpha-2", "alpha-1"]
+    assert names(ask, run="alpha") == ["alpha-3", "alpha-2", "alpha-1"]
+    assert names(ask, status="failed") == ["alpha-1"]
+    assert names(ask, status="running") == ["beta"]
+    assert names(ask, job=EVIL) == ["beta"]
+    assert names(ask, team="vision") == ["alpha-2", "alpha-1"]
+    assert names(ask, labels={"kind": "base"}, settings={"lr": "1e-3"}) == ["alpha-1"]
+    assert names(ask, labels={"größe": "x"}) == ["alpha-3"]
+    assert names(ask, settings={"opt.name": "sgd"}) == ["alpha-3"]
+    assert names(ask, settings={"lr": "true"}) == ["beta"]
+    assert names(ask, settings={"lr": "1"}) == []
+    assert names(ask, labels={"it's": "x' OR 'a' = 'a"}, job="' OR TRUE --") == []
+    assert names(ask, since=NOON + timedelta(hours=2)) == ["beta", "alpha-3"]
+    assert names(ask, until=NOON + timedelta(hours=2)) == ["alpha-2", "alpha-1"]
+    assert [row["run"] for row in find(ask, Wanted(), "status", 1).rows] == ["alpha-1"]
+    for sort in SORTS:
+        assert len(find(ask, Wanted(), sort).rows) == len(RUNS)
+
+
+@pytest.mark.slow
+def test_every_number_is_what_its_sql_gives(lake, capsys):
+    """What ``--json`` tells of runs, of each, and of several side by side is what its SQL answers by itself."""
+    compared = 0
+    status, out, _ = ranklake(capsys, lake, "runs", "--json")
+    found = json.loads(out)
+    assert (status, found["more"], len(found["runs"])) == (0, False, 4)
+    told = [json.loads(ranklake(capsys, lake, "show", name, "--json")[1]) for name in RUNS]
+    told.append(json.loads(ranklake(capsys, lake, "compare", *RUNS, "--json")[1]))
+    every = [{"sql": found["sql"], "rows": found["runs"]}]
+    for one in told:
+        parts = [part if isinstance(part, list) else [part] for part in one.values()]
+        every += [part for some in parts for part in some if isinstance(part, dict) and "sql" in part and part["rows"]]
+    for part in every:
+        answer = json.loads(json.dumps(query(lake, part["sql"]).to_pylist(), default=str))
+        assert sorted(map(str, answer)) == sorted(map(str, part["rows"]))
+        compared += len(answer)
+    assert compared > 60
+
+
+@pytest.mark.slow
+def test_a_comparison_tells_what_differs_and_how_far_repeats_lie_apart(lake, capsys):
+    """Settings that differ are named with their values, equal ones are counted; deviation is that of a sample."""
+    status, out, _ = ranklake(capsys, lake, "compare", "alpha-1", "alpha-2", "alpha-3", "--json")
+    found = json.loads(out)
+    assert status == 0
+    assert {one["name"]: one["values"] for one in found["settings"]} == {
+        "lr": ["0.001", "0.002", "0.001"],
+        "opt.name": ["adam", "adam", "sgd"],
+        "label kind": ["base", "base", None],
+        "label größe": [None, None, "x"],
+    }
+    assert {one["name"] for one in found["surroundings"]} == {"team"}
+    losses = [row["last_loss"] for row in found["summaries"]["rows"]]
+    (variance,) = found["variance"]["rows"]
+    assert (variance["last_loss_mean"], variance["last_loss_std"]) == pytest.approx((fmean(losses), stdev(losses)))
+    assert variance["mfu_ratio_n"] == 0
+    out = ranklake(capsys, lake, "compare", "alpha-1", "alpha-2", "alpha-3")[1]
+    assert "over 3 runs whose settings differ in 4: mean ± standard deviation" in out
+    assert "MFU of alpha-1 is unknown: " in out
+    assert "variance unknown: fewer than three" in ranklake(capsys, lake, "compare", "beta", "alpha-1")[1]
+
+
+@pytest.mark.slow
+def test_a_run_is_shown_with_what_is_unknown_and_why(lake, capsys, monkeypatch):
+    """One step, a rank that recorded nothing, no MFU, text that plays tricks: shown, each with its reason, as text."""
+    status, out, _ = ranklake(capsys, lake, "show", "bet")
+    assert status == 0
+    assert "run beta  running" in out
+    assert "1 rank of 2 recorded no step here" in out
+    assert "MFU         unknown: " in out
+    assert "job <b>\\u202eevil\\x1b[2J" in out
+    assert "\u202e" not in out
+    assert "ada" not in out, "nothing of people is shown"
+    assert "error       1 failure, last at step 29" in ranklake(capsys, lake, "show", "alpha-1")[1]
+    monkeypatch.setenv("COLUMNS", "40")
+    lines = ranklake(capsys, lake, "runs")[1].splitlines()
+    assert max(map(len, lines)) <= 40
+    assert [line.split()[0] for line in lines[1:5]] == ["beta", "alpha-3", "alpha-2", "alpha-1"]
+    assert "  alpha-1: failed" in ranklake(capsys, lake, "compare", "beta", "alpha-1")[1].splitlines()
+    monkeypatch.setattr(run_facts, "MOST_RANK_STEPS", 5)
+    lines = run_lines(gather(asking(lake), "alpha-2"), 40)
+    assert any(line.startswith("a step      910.00 ms") and "60 rows are too many" in line for line in lines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["show", "alpha"], "3 runs begin with 'alpha'; write more of the name: alpha-1, alpha-2, alpha-3"),
+        (["show", "bata"], "no run 'bata'; did you mean 'beta'?"),
+        (["show", ""], "no run ''; known: alpha-1, alpha-2, alpha-3, beta"),
+        (["compare", "beta", "bet"], "beta: one run has nothing to be compared with; name another run"),
+        (["runs", "--since", "lately"], "'lately' is no time; write a date"),
+        (["runs", "--since", "0001-01-01T00:00+14:00"], "is no time"),
+        (["runs", "--label", "kind"], "--label: 'kind' is not NAME=VALUE"),
+        (["show", "beta", "--role", "x"], "no roles are defined"),
+    ],
+)
+def test_bad_input_is_answered_in_a_line(lake, capsys, args, said):
+    """What is wrong, where, and the mend; no traceback."""
+    status, out, error = ranklake(capsys, lake, *args)
+    assert (status, out, error.count("\n")) == (2, "", 1)
+    assert said in error
+
+
+@pytest.mark.slow
+def test_a_role_sees_no_more_of_runs_than_in_sql(lake, capsys, tmp_path, monkeypatch):
+    """Runs that its condition leaves out are not there; tables that it may not ask are unknown, with the reason."""
+    (tmp_path / "roles.yaml").write_text(ROLES)
+    (tmp_path / "ranklake.toml").write_text('[sql]\nroles = "roles.yaml"\n')
+    monkeypatch.chdir(tmp_path)
+    status, out, _ = ranklake(capsys, lake, "runs", "--json", "--role", "narrow")
+    assert (status, [row["run"] for row in json.loads(out)["runs"]]) == (0, ["alpha-1"])
+    status, out, _ = ranklake(capsys, lake, "show", "alpha", "--role", "narrow")
+    assert status == 0
+    assert "role narrow does not see it (unknown table 'step_rollup')" in out
+    assert ranklake(capsys, lake, "show", "beta", "--role", "narrow")[2] == "ranklake: no run 'beta'; known: alpha-1\n"
+    assert "ranklake: --role: role blind does not see it" in ranklake(capsys, lake, "runs", "--role", "blind")[2]
+    error = ranklake(capsys, lake, "runs", "--label", "kind=base", "--role", "narrow")[2]
+    assert "role narrow does not see it (unknown table 'runs')" in error
+
+
+@pytest.mark.slow
+def test_an_imported_run_is_shown(tmp_path, capsys):
+    """A log of another tool gives what it has: steps and loss; what it does not say is unknown, with the reason."""
+    lake, log = Lake.create(str(tmp_path / "lake")), tmp_path / "gpt.log"
+    said = "[2026-03-01 10:00:0{n}] iteration {n}/ 3 | elapsed time per iteration (ms): 1000.0 | lm loss: {n}.0E+00 |"
+    log.write_text("".join(f"{said.format(n=n)}\n" for n in range(1, 4)))
+    imported(lake, tmp_path / "spool", "megatron", log, run="gpt")
+    run_rollups(lake)
+    status, out, _ = ranklake(capsys, lake, "show", "gpt")
+    assert status == 0
+    assert "run gpt  finished" in out
+    assert "loss by step 1 to 3" in out
+    assert "MFU         unknown: " in out
+    assert "code        " in out
+    assert "GPU         no samples: nothing recorded GPU telemetry in this run" in out
+
+
+def test_a_lake_without_runs_says_what_to_do(tmp_path, capsys):
+    """No run is no error of a list; a run by name is."""
+    lake = Lake.create(str(tmp_path / "lake"))
+    assert ranklake(capsys, lake, "runs") == (0, "no runs\n", "run 'ranklake pipeline' to bring runs in\n")
+    error = ranklake(capsys, lake, "show", "x")[2]
+    assert error == "ranklake: no run 'x': the lake tells of no run; run 'ranklake pipeline' first\n"
+    shutil.rmtree(tmp_path / "lake")
+
+
+def test_values_are_what_was_typed():
+    """Numbers by what they are worth, truth by its word, text by its letters; a dotted name before what is within."""
+    typed = [(0.001, "1e-3"), (8, "8.0"), (True, "True"), ("8", "8"), ("", "")]
+    assert all(said_equal(value, said) for value, said in typed)
+    other = [
+        (True, "1"),
+        (1, "true"),
+        (None, "None"),
+        (None, ""),
+        ("8", "8.0"),
+        (8, "eight"),
+        ([8], "[8]"),
+        (1, "1" * 999),
+    ]
+    assert not any(said_equal(value, said) for value, said in other)
+    facts = {"a": {"b": {"c": 1}}, "a.b": 2, "d": 3}
+    assert [value_of(facts, name) for name in ("a.b", "a.b.c", "d", "d.e", "a.x")] == [2, 1, 3, None, None]
