@@ -49,21 +49,22 @@ def foreign_commits(lake: "Lake", table: str, handle: "DeltaTable", most: int) -
         paths = [lake.path("tables", table, "_delta_log", f"{version:020}.json") for version in some]
         found = lake.fs.cat(paths, on_error="omit")
         for version, path in zip(some, paths, strict=True):
-            if path in found and (foreign := _foreign(version, found[path])) is not None:
-                yield foreign
+            if path in found and (one := foreign(version, found[path])) is not None:
+                yield one
 
 
-def _foreign(version: int, raw: bytes) -> Foreign | None:
+def foreign(version: int, raw: bytes) -> Foreign | None:
+    """Return what a commit's bytes say of it if ranklake did not write it; None if it did. Nothing in them raises."""
     told: dict[str, Any] = {}
     has_files = False
     for line in raw.splitlines():
         has_files |= line.startswith((b'{"add"', b'{"remove"'))
         if line.startswith((b'{"commitInfo"', b'{"txn"')):
-            action = json.loads(line)
-            if action.get("txn", {}).get("appId") == APP_ID:
+            if _part(line, "txn").get("appId") == APP_ID:
                 return None
-            told = action.get("commitInfo", told)
-    operation = str(told.get("operation", "unknown"))
+            told = _part(line, "commitInfo") or told
+    operation = told.get("operation")
+    operation = operation if isinstance(operation, str) else "unknown"
     if version == 0 and operation == "CREATE TABLE":
         return None
     if operation == "FOLLOW CONTRACT" and "ranklake.contractVersion" in told and not has_files:
@@ -73,9 +74,18 @@ def _foreign(version: int, raw: bytes) -> Foreign | None:
     return Foreign(version, operation, has_files)
 
 
+def _part(line: bytes, name: str) -> dict[str, Any]:
+    """Return what a line of a commit says under a name; nothing where it is no object: others write, too."""
+    try:
+        found = json.loads(line).get(name)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def _properties(told: dict[str, Any]) -> set[str]:
     """Return which properties a commit says that it set."""
     try:
         return set(json.loads(told["operationParameters"]["properties"]))
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         return {"unknown"}

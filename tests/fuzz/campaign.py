@@ -1,6 +1,7 @@
 """Hostile objects, plans and log entries, thousands of them: none stops the lake, none gets out of it, none hides.
 
     python campaign.py [--first 0] [--cases 10000] [--seed N]      the campaign, or the part that begins at a case
+    python campaign.py [--only "damage: log values"]   only cases of one kind, as after what it found was mended
     python campaign.py --seed N --case K               one case of it alone, with what it met
 
 Objects for the spool come some hundred at a time, beside sound segments, into a new lake: `ranklake` ingests them
@@ -138,12 +139,14 @@ class Campaign:
         self.findings[number] = f"{self._word(number)}: {words}"
         print(f"case {number}: {self.findings[number]}", file=sys.stderr, flush=True)
 
-    def run(self, first, cases):
-        """Run the cases from one on that are below `cases`."""
+    def run(self, first, cases, only=None):
+        """Run the cases from one on that are below `cases`, all or those of one kind."""
         batch = []
         for number in range(first, cases):
             where = kind_of(self.seed, number)[0]
             word = self._word(number)
+            if only not in (None, word):
+                continue
             if self.bad[word]:
                 self.skipped[word] += 1
                 continue
@@ -168,6 +171,7 @@ def main():
     parser.add_argument("--cases", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=20261122)
     parser.add_argument("--case", type=int)
+    parser.add_argument("--only", metavar="KIND")
     given = parser.parse_args()
     campaign, began = Campaign(given.seed), time.monotonic()
     if given.case is not None:
@@ -177,7 +181,7 @@ def main():
         campaign.child.stop()
         print("\n".join(words for _, words in found) or "nothing found")
         return 1 if found else 0
-    campaign.run(given.first, given.cases)
+    campaign.run(given.first, given.cases, given.only)
     took = time.monotonic() - began
     done = campaign.cases.total()
     print(f"{'kind':<28}{'cases':>8}{'held':>8}{'found':>8}{'left out':>10}")

@@ -18,6 +18,7 @@ from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.maintenance.run import upkeep
 from ranklake.lake.migrations import applying
 from ranklake.lake.migrations.drift import drift
+from ranklake.lake.migrations.log_heads import foreign
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.storage.store import Lake
@@ -96,6 +97,26 @@ def test_rows_and_columns_of_another_tool(lake, spool):
     ]
     put_segment(spool, step_rows(5, segment=1), rows_before=5)
     assert [what for _, what in said(lake, commits=1)][1:] == [f"version {version} (WRITE) is not a commit of ranklake"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"txn": 7}',
+        '{"txn": [{"appId": "lake"}]}',
+        '{"commitInfo": "WRITE"}',
+        '{"commitInfo": {"operation": {"WRITE": 1}}}',
+        '{"commitInfo": {"operation": "SET TBLPROPERTIES", "operationParameters": [1]}}',
+        '{"commitInfo": {"operation": "SET TBLPROPERTIES", "operationParameters": {"properties": "' + "[" * 9 + '"}}}',
+        '{"txn": {"appId"',
+        '{"commitInfo": ' + "[" * 200_000,
+    ],
+)
+def test_a_commit_that_says_nonsense_of_itself_is_foreign(line):
+    """Whatever its lines hold, it is named, and what else is in it is looked at."""
+    assert foreign(7, line.replace(": ", ":").encode()).operation in {"unknown", "SET TBLPROPERTIES"}
+    own = line.replace(": ", ":") + '\n{"txn":{"appId":"lake","version":3}}'
+    assert foreign(7, own.encode()) is None
 
 
 def test_a_column_that_only_looks_like_the_contracts(lake, spool):
