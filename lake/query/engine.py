@@ -31,7 +31,7 @@ def _said(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 with _said(_ALLOCATOR):
-    from datafusion import DataFrame, Expr, SessionConfig, SessionContext, SQLOptions, col, lit
+    from datafusion import DataFrame, Expr, SessionConfig, SessionContext, SQLOptions, col, lit, udf
     from datafusion.functions import coalesce
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "col",
     "engine",
     "lit",
+    "udf",
 ]
 
 

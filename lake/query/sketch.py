@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.query.admission import admit
 from ranklake.lake.query.engine import DataFrame, SessionContext, engine
 from ranklake.lake.query.former import Chosen, Former, FormerOf, add_former, grown
-from ranklake.lake.query.roles import Role, admit
+from ranklake.lake.query.roles import Role
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract

@@ -18,16 +18,19 @@ import pyarrow.compute as pc
 from ranklake.lake.delta.integrity import refuse_damaged
 from ranklake.lake.delta.table_schema import as_read
 from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.query.admission import admit, as_classified_now, pseudonyms_for
 from ranklake.lake.query.as_of import AsOf
 from ranklake.lake.query.engine import DataFrame, SessionContext, SQLOptions, engine
 from ranklake.lake.query.errors import NotReadOnlyError, QueryError, explained, veiled
 from ranklake.lake.query.former import FormerOf, add_former, without_former
-from ranklake.lake.query.roles import Role, admit
+from ranklake.lake.query.roles import Role
 from ranklake.lake.query.scan import live_files, needed, register
 from ranklake.lake.query.sketch import Sketch, sketch
 from ranklake.lake.storage.store import Lake, LakeError
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
     from ranklake.lake.contracts.model import Contract
 
 __all__ = ["Answer", "NotReadOnlyError", "QueryError", "answer", "engine", "plain", "query", "session"]
@@ -137,6 +140,8 @@ def answer(  # noqa: PLR0913 - what may be said of a query
     ------
     NotReadOnlyError
         The statement would change something.
+    ranklake.lake.query.roles.RoleError
+        The role sees a column by a keyed hash, and there is no key.
     QueryError
         Unknown table, column or function (with the nearest name), bad syntax (with its position), a version or time
         that is not there (any more), or what else DataFusion says.
@@ -153,7 +158,8 @@ def answer(  # noqa: PLR0913 - what may be said of a query
     handles = {name: moment.handle(lake, name, names) for name in names}
     handles |= {name: AsOf(moment.time).handle(lake, name, behind) for name in behind}
     live = {name: live_files(handle) for name, handle in handles.items()}
-    every = {**every, **{name: as_read(handle, every[name]) for name, handle in handles.items()}}
+    every = {**every, **{name: _read(handle, every[name], role) for name, handle in handles.items()}}
+    pseudonyms = pseudonyms_for(role, (every[name] for name in names), lake.config.masking.key)
 
     def asked(ctx: SessionContext) -> DataFrame:
         for name, meant in (views or {}).items():
@@ -166,7 +172,7 @@ def answer(  # noqa: PLR0913 - what may be said of a query
     def planned(ctx: SessionContext) -> DataFrame:
         add_former(ctx, drawn.beneath)
         if role is not None:
-            admit(ctx, role, {name: every[name] for name in live})
+            admit(ctx, role, {name: every[name] for name in live}, pseudonyms)
         add_former(ctx, drawn.asked)
         return asked(ctx)
 
@@ -238,6 +244,12 @@ def _named(
         return names, [], words
     own = role.words(contracts[name] for name in names)  # they choose files, too
     return names, sorted((own & every.keys()) - set(names)), words | own
+
+
+def _read(handle: "DeltaTable | None", contract: "Contract", role: Role | None) -> "Contract":
+    """Return the contract by which a table is read; a role goes by what its columns are classified as today."""
+    found = as_read(handle, contract)
+    return found if role is None else as_classified_now(found, contract)
 
 
 def _explains(frame: DataFrame) -> bool:

@@ -75,6 +75,15 @@ class QuerySection:
 
 
 @dataclass(frozen=True, slots=True)
+class MaskingSection:
+    """What roles see in place of values that they must not see; see docs/roles.md."""
+
+    key: str = field(default="", metadata={"variable": "RANKLAKE_MASKING_KEY"})
+    """Where the keys of pseudonyms are: ``file:/path``, ``env:NAME`` or ``command:/path``, the newest first. Keys that
+    were used stay there. Empty: no role can see a column by its hash."""
+
+
+@dataclass(frozen=True, slots=True)
 class PlansSection:
     """Whether plans are sealed with a key that writers of the bucket need not have."""
 
@@ -109,7 +118,7 @@ class LakeConfig:
 
     Attributes
     ----------
-    spool, contracts, cost, audit, approvals, plans, query, ingest, quality
+    spool, contracts, cost, audit, approvals, plans, query, masking, ingest, quality
         The sections.
     encryption_key
         Where the keys of encrypted segments are, ``[capture] encryption_key``; see `ranklake.segments.keys`.
@@ -124,6 +133,7 @@ class LakeConfig:
     approvals: ApprovalsSection = field(default_factory=ApprovalsSection)
     plans: PlansSection = field(default_factory=PlansSection)
     query: QuerySection = field(default_factory=QuerySection)
+    masking: MaskingSection = field(default_factory=MaskingSection)
     ingest: Limits = field(default_factory=Limits)
     quality: QualitySection = field(default_factory=QualitySection)
     encryption_key: str = ""

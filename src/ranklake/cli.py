@@ -36,6 +36,7 @@ SUMMARIES = {
     "show": "Show what is known of a run.",
     "compare": "Compare runs: settings, surroundings, loss, pace.",
     "sql": "Query the tables.",
+    "roles": "Show what roles see, test it, and compare files of roles.",
     "series": "Show a metric in one unit, whatever it was called and however it was recorded.",
     "report": "Write pages about the lake, as HTML that needs no server.",
     "quality": "Show what checks hold back from rollups, release it after a fix; export suites.",

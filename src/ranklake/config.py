@@ -22,6 +22,7 @@ from ranklake.lake.trust.lake_config import (
     ContractsSection,
     CostSection,
     LakeConfig,
+    MaskingSection,
     PlansSection,
     QualitySection,
     QuerySection,
@@ -46,7 +47,7 @@ class SqlSection:
     """Who may query what."""
 
     roles: str = ""
-    """Role file, for ``ranklake sql --role``; see `ranklake.lake.query.roles`. Empty: there are no roles."""
+    """Role file, for ``ranklake sql --role``; see `ranklake.lake.query.role_file`. Empty: there are no roles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,7 @@ class Config:
     retention: RetentionSection = field(default_factory=RetentionSection)
     sql: SqlSection = field(default_factory=SqlSection)
     query: QuerySection = field(default_factory=QuerySection)
+    masking: MaskingSection = field(default_factory=MaskingSection)
     cost: CostSection = field(default_factory=CostSection)
     audit: AuditSection = field(default_factory=AuditSection)
     approvals: ApprovalsSection = field(default_factory=ApprovalsSection)

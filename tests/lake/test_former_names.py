@@ -20,6 +20,7 @@ from ranklake.lake.ask.ask import ask, used
 from ranklake.lake.contracts.load import contract, load_contracts
 from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.masking.masks import Mask
 from ranklake.lake.migrations import applying, registry
 from ranklake.lake.migrations.former import former_names
 from ranklake.lake.plans.workers import InProcess
@@ -239,6 +240,27 @@ def test_a_role_sees_under_a_former_name_what_it_sees_under_the_new(hidden, text
     assert "mallory" not in str(failed.value)
     cleared = Role("c", EVERY, frozenset({"runs"}))
     assert ask(hidden, text, role=cleared, as_of=as_of).rows.num_rows > 0
+
+
+@pytest.mark.parametrize("version", [0, 1, None])
+def test_a_masked_column_is_masked_under_each_of_its_names(hidden, version):
+    """A mask is of a column, whatever it was called: under its former name, and in versions of the table before."""
+    column = contract("runs").column("person")
+    role = Role("r", EVERY, frozenset({"runs"}), column_masks={("runs", column.id): Mask("keep", "1")})
+    as_of = None if version is None else [f"runs={version + 1}"]
+    found = ask(hidden, 'SELECT run, "user" AS u FROM runs WHERE "user" LIKE \'m%\'', role=role, as_of=as_of).rows
+    assert found.to_pylist() == [{"run": "closed", "u": "m******"}]
+    leaked = ask(hidden, "SELECT * FROM runs WHERE \"user\" = 'mallory'", role=role, as_of=as_of).rows
+    assert leaked.num_rows == 0
+
+
+def test_an_old_version_is_seen_by_what_its_columns_are_classified_as_today(hidden, changed):
+    """A column that was taken for harmless, and is not, is hidden and masked in versions of the table before, too."""
+    role = Role("r", OPERATIONAL, frozenset({"runs"}), masked=frozenset({"personal"}))
+    assert "work" in ask(hidden, "SELECT * FROM runs", role=role).rows.column_names
+    changed.edit("runs", lambda facts: called(facts, "work", "work", **{"class": "personal", "mask": "nullify"}))
+    then = ask(hidden, "SELECT job FROM runs", role=role, as_of=["runs=1"]).rows
+    assert then["job"].to_pylist() == [None, None]
 
 
 def test_a_role_sees_its_rows_through_former_names(hidden):

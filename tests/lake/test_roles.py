@@ -8,7 +8,8 @@ from rollup_inputs import NOON, append
 
 from ranklake.commands.sql import sql
 from ranklake.lake.contracts.load import load_contracts
-from ranklake.lake.query.roles import Role, RoleError, load_role
+from ranklake.lake.query.role_file import load_role
+from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.query.sql import NotReadOnlyError, QueryError, query
 from ranklake.lake.storage.store import Lake
 

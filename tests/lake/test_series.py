@@ -27,7 +27,7 @@ from ranklake.lake.life.state import Life, Link, MetricLifeError, Transition, fo
 from ranklake.lake.migrations import applying
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.engine import engine
-from ranklake.lake.query.roles import load_role
+from ranklake.lake.query.role_file import load_role
 from ranklake.lake.query.sql import query
 from ranklake.lake.storage.store import Lake
 

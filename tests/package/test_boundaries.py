@@ -81,7 +81,9 @@ LAKE = {  # what each folder of the lake imports, for types and in functions, to
     "audit": {"contracts", "delta", "plans", "storage"},
     "governance": {"audit", "contracts", "delta", "plans", "storage", "trust"},
     "maintenance": {"audit", "contracts", "delta", "plans", "spool", "storage", "usage"},
-    "query": {"contracts", "delta", "storage"},
+    "masking": set(),
+    "query": {"contracts", "delta", "masking", "storage"},
+    "roles": {"contracts", "masking", "query"},
     "migrations": {"audit", "contracts", "delta", "governance", "plans", "query", "storage", "usage"},
     "mfu": set(),
     "rollups": {  # the operator's prices; what checks hold back

@@ -33,7 +33,7 @@ FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ELSEWHERE = ("ranklake demo", "make demo", "make test", "pip install")  # the demo's own tests, CI, and make package
 
 HERE = re.compile(
-    r"ranklake ((sql|catalog|mfu|what-if|runs|show|compare)\b[^|&;<>]*"
+    r"ranklake ((sql|catalog|mfu|roles|what-if|runs|show|compare)\b[^|&;<>]*"
     r"|(status|migrate|audit|verify-artifact|import|rollup)\b[^|&;<>*?$]*"
     r"|retain (plan|list|explain|lint|new|test|simulate|holds?)\b[^|&;<>*?$]*)$"
 )

@@ -9,7 +9,8 @@ import click
 
 from ranklake.commands.options import configured, given
 from ranklake.context import Context
-from ranklake.lake.query.roles import Role, RoleError, load_role
+from ranklake.lake.query.role_file import load_role
+from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.storage.store import Lake
 
 

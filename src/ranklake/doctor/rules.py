@@ -9,7 +9,9 @@ from ranklake.doctor.examination import Patient
 from ranklake.doctor.finding import Finding, failed, ok, skipped, warning
 from ranklake.lake.contracts.errors import ContractError
 from ranklake.lake.contracts.load import load_metrics
-from ranklake.lake.query.roles import load_roles
+from ranklake.lake.query.admission import pseudonyms_for
+from ranklake.lake.query.role_file import load_roles
+from ranklake.lake.query.roles import RoleError
 from ranklake.lake.rollups.own import faults
 from ranklake.lake.rollups.prices import read_prices
 from ranklake.lake.storage.store import LakeError
@@ -60,12 +62,19 @@ def policies(patient: Patient) -> Iterator[Finding]:
 
 
 def roles(patient: Patient) -> Iterator[Finding]:
-    """Say whether each role of the file is understood."""
+    """Say whether each role of the file is understood, and its keys are there."""
     file = patient.config.sql.roles
     if not file:
         yield skipped("no roles configured")
         return
-    found = load_roles(Path(file), Context.of(patient.config).contracts())
+    contracts = Context.of(patient.config).contracts()
+    found = load_roles(Path(file), contracts)
+    for role in found.values():
+        try:
+            pseudonyms_for(role, contracts.values(), patient.config.masking.key)
+        except RoleError as error:
+            yield failed(f"{file}: role {role.name}: {error.what}", error.mend or "mend [masking] key")
+            return
     yield ok(f"{file}: {', '.join(found) or 'none'}")
 
 

@@ -74,6 +74,11 @@ class Key:
         """What segments' MACs are made with; see `ranklake.segments.signing`."""
         return self._derive(b"sign")
 
+    @property
+    def masking_secret(self) -> bytes:
+        """What pseudonyms are made with; see `ranklake.lake.masking.pseudonyms`."""
+        return self._derive(b"mask")
+
     def seed(self, clear: bytes, bound_to: bytes) -> bytes:
         """Return the keyed hash of a message and of what it is bound to."""
         said = len(bound_to).to_bytes(8) + bound_to + hashlib.sha256(clear).digest()

@@ -1,0 +1,103 @@
+"""Masks of a column of Arrow values."""
+
+from collections.abc import Callable, Mapping
+from decimal import ROUND_FLOOR, Decimal, localcontext
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.errors import RanklakeError
+from ranklake.lake.masking.masks import Mask
+from ranklake.lake.masking.pseudonyms import Pseudonyms
+from ranklake.lake.masking.text import domain_kept, ends_kept, redacted
+
+_DIGITS: Final = 60
+"""More than a decimal of 38 digits takes, whatever the width."""
+
+
+class NoPseudonymsError(RanklakeError):
+    """A column is to be hashed, and there is no key."""
+
+
+def masked(values: pa.Array, mask: Mask, pseudonyms: Pseudonyms | None = None) -> pa.Array:
+    """Return values as a mask shows them: as many, of the same type, with strings for views of strings.
+
+    Parameters
+    ----------
+    values
+        Of a type that the mask fits.
+    pseudonyms
+        What ``hash`` needs.
+
+    Raises `NoPseudonymsError`. No other error is raised of a value, so none can tell of one: what has no masked form
+    (a bucket that begins before the least number) is NULL.
+    """
+    type_ = masked_type(values.type)
+    if mask.kind == "nullify":
+        return pa.nulls(len(values), type_)
+    if pa.types.is_list(values.type):
+        ends = np.concatenate([[0], np.cumsum(pc.fill_null(pc.list_value_length(values), 0).to_numpy())])
+        starts = pa.array(ends, pa.int32(), mask=np.append(pc.is_null(values).to_numpy(zero_copy_only=False), False))
+        return pa.ListArray.from_arrays(starts, masked(values.flatten(), mask, pseudonyms), type=type_)
+    if mask.kind == "truncate":
+        return pc.floor_temporal(values, unit=mask.how, week_starts_monday=True)
+    if mask.kind == "bucket":
+        return _bucketed(values, mask.width)
+    found = values.cast(pa.string()).dictionary_encode()
+    change = _change(mask, pseudonyms)
+    shown = pa.array([change(text) for text in found.dictionary.to_pylist()], pa.string())
+    return shown.take(found.indices)
+
+
+def masked_type(type_: pa.DataType) -> pa.DataType:
+    """Return the type of masked values."""
+    return pa.string() if pa.types.is_string_view(type_) or pa.types.is_large_string(type_) else type_
+
+
+def _change(mask: Mask, pseudonyms: Pseudonyms | None) -> Callable[[str], str]:
+    if mask.kind == "redact":
+        return redacted
+    if mask.kind == "keep":
+        prefix, suffix = mask.kept
+        return domain_kept if mask.how == "domain" else lambda text: ends_kept(text, prefix, suffix)
+    if pseudonyms is None:
+        raise NoPseudonymsError("no key for pseudonyms", mend="name one by key under [masking] in ranklake.toml")
+    return pseudonyms
+
+
+def _bucketed(values: pa.Array, width: Decimal) -> pa.Array:
+    kind = next(of for of in _BUCKETS if of(values.type))
+    return _BUCKETS[kind](values, width)
+
+
+def _of_integers(values: pa.Array, width: Decimal) -> pa.Array:
+    there = pc.fill_null(values, 0).cast(pa.int64()).to_numpy()
+    with np.errstate(over="ignore"):
+        low = there // int(width) * int(width)
+    least = np.iinfo(values.type.to_pandas_dtype()).min
+    lost = (low > there) | (low < least) | pc.is_null(values).to_numpy(zero_copy_only=False)
+    return pa.array(np.where(lost, 0, low), mask=lost).cast(values.type)
+
+
+def _of_floats(values: pa.Array, width: Decimal) -> pa.Array:
+    there = pc.fill_null(values, 0.0).cast(pa.float64()).to_numpy()
+    with np.errstate(over="ignore", invalid="ignore"):
+        low = np.floor(there / float(width)) * float(width)
+        lost = (np.isfinite(there) & ~np.isfinite(low)) | pc.is_null(values).to_numpy(zero_copy_only=False)
+        return pa.array(low, mask=lost).cast(values.type, safe=False)
+
+
+def _of_decimals(values: pa.Array, width: Decimal) -> pa.Array:
+    most = Decimal(10) ** (values.type.precision - values.type.scale)
+    with localcontext(prec=_DIGITS):
+        there = values.to_pylist()
+        low = [None if one is None else (one / width).to_integral_value(ROUND_FLOOR) * width for one in there]
+        return pa.array([None if one is None or abs(one) >= most else one for one in low], values.type)
+
+
+_BUCKETS: Final[Mapping[Callable[[pa.DataType], bool], Callable[[pa.Array, Decimal], pa.Array]]] = MappingProxyType(
+    {pa.types.is_integer: _of_integers, pa.types.is_floating: _of_floats, pa.types.is_decimal: _of_decimals}
+)

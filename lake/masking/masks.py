@@ -1,0 +1,134 @@
+"""A mask: what becomes of a column's values for those who must not see them.
+
+    nullify          NULL
+    hash             text: a pseudonym by a keyed hash, the same for the same text, so that joins match
+    redact           text: credentials, addresses and home folders replaced, the rest kept
+    keep:2           text: the first two characters; keep:2+4: and the last four; keep:domain: what follows an @
+    bucket:10        numbers: the lower end of the bucket of this width
+    truncate:month   times and dates: the beginning of the year, quarter, month, week, day, hour or minute
+
+Contracts and roles write masks in these words. A value keeps its type under each of them, and NULL stays NULL.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Final, Self
+
+from ranklake.errors import RanklakeError, did_you_mean
+
+_NUMBERS: Final = frozenset({"int32", "int64", "float32", "float64", "decimal", "int64_list"})
+_TEXT: Final = frozenset({"string"})
+_TIMES: Final = frozenset({"timestamp", "date"})
+KINDS: Final[Mapping[str, frozenset[str] | None]] = MappingProxyType(
+    {"nullify": None, "hash": _TEXT, "redact": _TEXT, "keep": _TEXT, "bucket": _NUMBERS, "truncate": _TIMES}
+)
+"""Types of contracts that a kind of mask fits; None: all."""
+UNITS: Final = ("year", "quarter", "month", "week", "day", "hour", "minute")
+_WITHIN_A_DAY: Final = frozenset({"hour", "minute"})
+EXAMPLES: Final = "nullify, hash, redact, keep:2, keep:2+4, keep:domain, bucket:10, truncate:month"
+_KEEP: Final = re.compile(r"(\d{1,3})(?:\+(\d{1,3}))?")
+_WIDTH: Final = re.compile(r"\d{1,15}(?:\.\d{1,9})?")
+
+
+class MaskError(RanklakeError):
+    """A mask that is not understood, or that does not fit what it is for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """A mask.
+
+    Attributes
+    ----------
+    kind
+        One of `KINDS`.
+    how
+        What follows the colon: what is kept, the width of a bucket, the unit that times are cut to; else empty.
+    """
+
+    kind: str
+    how: str = ""
+
+    @classmethod
+    def parse(cls, said: object, where: str) -> Self:
+        """Return the mask that somebody wrote; YAML's null is ``nullify``. Raises `MaskError`, at `where`."""
+        text = "nullify" if said is None else str(said).strip()
+        kind, colon, how = text.partition(":")
+        kind, how = {"null": "nullify"}.get(kind.strip(), kind.strip()), how.strip()
+        if kind not in KINDS:
+            mend = did_you_mean(kind, KINDS)
+            raise MaskError(f"unknown mask {text!r}", where=where, mend=f"{mend} Write {EXAMPLES}".strip())
+        if kind not in _HOW:
+            if colon:
+                raise MaskError(f"mask {text!r} takes nothing behind the colon", where=where, mend=f"write {kind}")
+            return cls(kind)
+        if not _HOW[kind](how):
+            raise MaskError(f"mask {text!r} is not understood", where=where, mend=f"write {_FORMS[kind]}")
+        return cls(kind, how)
+
+    @property
+    def said(self) -> str:
+        """The mask in the words that it is written in."""
+        return f"{self.kind}:{self.how}" if self.how else self.kind
+
+    def fits(self, type_: str) -> bool:
+        """Say whether it is for values of a contract's type."""
+        types = KINDS[self.kind]
+        if type_ == "date" and self.how in _WITHIN_A_DAY:
+            return False
+        if self.kind == "bucket" and type_.startswith("int") and self.width % 1:
+            return False
+        return types is None or type_ in types
+
+    @property
+    def fitting(self) -> str:
+        """Which types it is for, in words."""
+        return ", ".join(sorted(KINDS[self.kind] or {"all"}))
+
+    @property
+    def kept(self) -> tuple[int, int]:
+        """Of ``keep:2+4``: how many characters at each end."""
+        found = _KEEP.fullmatch(self.how)
+        return (int(found[1]), int(found[2] or 0)) if found else (0, 0)
+
+    @property
+    def width(self) -> Decimal:
+        """Of ``bucket:10``: its width."""
+        return Decimal(self.how)
+
+
+def _is_width(how: str) -> bool:
+    return _WIDTH.fullmatch(how) is not None and Decimal(how) > 0
+
+
+def _is_keep(how: str) -> bool:
+    found = _KEEP.fullmatch(how)
+    return how == "domain" or (found is not None and int(found[1]) + int(found[2] or 0) > 0)
+
+
+_HOW: Final[Mapping[str, Callable[[str], bool]]] = MappingProxyType(
+    {"keep": _is_keep, "bucket": _is_width, "truncate": lambda how: how in UNITS}
+)
+_FORMS: Final = MappingProxyType(
+    {
+        "keep": "keep:2, keep:2+4 or keep:domain",
+        "bucket": "bucket:10, or another width above 0",
+        "truncate": f"truncate: and one of {', '.join(UNITS)}",
+    }
+)
+
+NULLIFY: Final = Mask("nullify")
+HASH: Final = Mask("hash")
+BY_CLASS: Final[Mapping[str, Mask]] = MappingProxyType(
+    {"operational": NULLIFY, "pseudonymous": HASH, "personal": Mask("redact"), "secret": NULLIFY}
+)
+"""How columns of a class are masked where their contract does not say."""
+
+
+def default_mask(mask: str | None, class_: str, type_: str) -> Mask:
+    """Return how a column comes masked by its contract, or else by its class; `NULLIFY` where that does not fit."""
+    found = BY_CLASS[class_] if mask is None else Mask.parse(mask, "contract")
+    return found if found.fits(type_) else NULLIFY

@@ -1,0 +1,147 @@
+"""A file of roles.
+
+    roles:
+      researcher:
+        classes: [operational]               columns of these classes are seen as they are
+        masked: [pseudonymous]               and of these masked, as their contracts say
+        masks:                               or masked in other ways: a class, or one column
+          personal: nullify
+          runs.git_branch: keep:2
+        tables: [steps, scalars, runs]       of these tables
+        runs: "run LIKE 'open-%'"            rows of every table that has `run`, in SQL
+        where: {steps: "rank = 0"}           rows of one table besides, in SQL
+
+What a role does not name is not there for it, neither tables nor columns. Masks are written as
+`ranklake.lake.masking.masks` says. Conditions are the operator's: they are evaluated on the tables as they are, with
+all columns and rows, and may ask other tables (``run IN (SELECT run FROM runs WHERE ...)``), whatever the query names.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+import yaml
+
+from ranklake.errors import did_you_mean
+from ranklake.lake.contracts.model import CLASSES
+from ranklake.lake.masking.masks import Mask, MaskError
+from ranklake.lake.query.roles import WORD, Role, RoleError
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Column, Contract
+
+_KEYS: Final = ("classes", "tables", "runs", "where", "masked", "masks")
+_Masks = tuple[Mapping[str, Mask], Mapping[tuple[str, int], Mask]]
+
+
+def load_role(path: Path, name: str, contracts: Mapping[str, "Contract"]) -> Role:
+    """Read one role of a file. Raises `RoleError` if it is not there, or anything in the file is not understood."""
+    known = load_roles(path, contracts)
+    if name not in known:
+        raise RoleError(f"unknown role {name!r}", where=str(path), mend=did_you_mean(name, known))
+    return known[name]
+
+
+def load_roles(path: Path, contracts: Mapping[str, "Contract"]) -> dict[str, Role]:
+    """Read all roles of a file. Raises `RoleError` if anything in it is not understood."""
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise RoleError(
+            f"no roles can be read ({type(error).__name__})", where=str(path), mend="fix the file"
+        ) from error
+    roles = document.get("roles") if isinstance(document, dict) and set(document) == {"roles"} else None
+    if not isinstance(roles, dict):
+        raise RoleError("no mapping of roles", where=str(path), mend="write them under roles:, and nothing beside it")
+    return {str(one): _role(f"{path}: role {one}", str(one), body, contracts) for one, body in roles.items()}
+
+
+def _role(place: str, name: str, body: object, contracts: Mapping[str, "Contract"]) -> Role:
+    if not isinstance(body, dict) or "classes" not in body:
+        raise RoleError("no list of classes", where=place, mend=f"write classes: [{', '.join(CLASSES)}] or fewer")
+    for key in body:
+        _known(place, "key", key, _KEYS)
+    classes = _names(place, "class", body["classes"], CLASSES)
+    if "tables" not in body:
+        raise RoleError(
+            "no list of tables", where=place, mend="write tables: [steps, runs], each that the role may ask"
+        )
+    where, runs = body.get("where", {}), body.get("runs", "")
+    if not isinstance(where, dict) or not all(isinstance(text, str) and text for text in where.values()):
+        raise RoleError("where is not a mapping of conditions", where=place, mend='write where: {steps: "rank = 0"}')
+    if not isinstance(runs, str) or ("runs" in body and not runs):
+        raise RoleError("runs is not a condition", where=place, mend="""write runs: "run LIKE 'open-%'\"""")
+    for table in where:
+        _known(place, "table", table, contracts)
+    tables = _names(place, "table", body["tables"], contracts)
+    masked = _names(place, "class", body.get("masked", []), CLASSES)
+    class_masks, column_masks = _masks(place, body.get("masks", {}), tables, contracts)
+    if twice := sorted(classes & (masked | class_masks.keys())):
+        what = f"columns of class {twice[0]} are to be seen both as they are and masked"
+        raise RoleError(what, where=place, mend=f"take {twice[0]} out of classes, or out of masked and masks")
+    role = Role(name, classes, tables, MappingProxyType(where), runs, masked, class_masks, column_masks)
+    _refuse_half(place, role, contracts)
+    return role
+
+
+def _masks(place: str, said: object, tables: frozenset[str], contracts: Mapping[str, "Contract"]) -> _Masks:
+    if not isinstance(said, dict):
+        mend = "write masks: {personal: nullify, runs.user: hash}"
+        raise RoleError("masks is not a mapping of masks", where=place, mend=mend)
+    of_classes: dict[str, Mask] = {}
+    of_columns: dict[tuple[str, int], Mask] = {}
+    for key, text in said.items():
+        here = f"{place}: masks: {key}"
+        try:
+            mask = Mask.parse(text, here)
+        except MaskError as error:
+            raise RoleError(error.what, where=error.where, mend=error.mend) from error
+        table, dot, name = str(key).partition(".")
+        if not dot:
+            _known(place, "class", table, CLASSES)
+            of_classes[table] = mask
+            continue
+        _known(place, "table", table, contracts)
+        if table not in tables:
+            raise RoleError(f"the role does not see {table}", where=here, mend=f"add {table} to tables")
+        _known(here, "column", name, contracts[table].names)
+        column = contracts[table].column(name)
+        _refuse_misfit(here, mask, contracts[table], column)
+        of_columns[table, column.id] = mask
+    return MappingProxyType(of_classes), MappingProxyType(of_columns)
+
+
+def _refuse_misfit(here: str, mask: Mask, contract: "Contract", column: "Column") -> None:
+    """Raise `RoleError` where a mask is not for a column."""
+    if not mask.fits(column.type):
+        mend = f"{mask.said} is for {mask.fitting}; nullify is for all"
+        raise RoleError(f"{mask.said} does not fit a column of type {column.type}", where=here, mend=mend)
+    if column.name in contract.grain and mask.kind != "hash":
+        what = f"{column.name} tells rows of {contract.table} apart, which {mask.said} would mix up"
+        raise RoleError(what, where=here, mend="write hash, which keeps them apart, or hide its class")
+
+
+def _refuse_half(place: str, role: Role, contracts: Mapping[str, "Contract"]) -> None:
+    """Raise `RoleError` where runs are hidden in one table and another tells of them."""
+    by_run = sorted(table for table, said in role.where.items() if "run" in WORD.findall(said.lower()))
+    open_ = sorted(
+        table for table in role.tables if "run" in contracts[table] and not role.conditions(contracts[table])
+    )
+    if by_run and open_:
+        what = f"{by_run[0]} is restricted by run, and {open_[0]} tells of all runs"
+        mend = f'write the condition under runs:, or where: {{{open_[0]}: "true"}} if that is meant'
+        raise RoleError(what, where=place, mend=mend)
+
+
+def _names(place: str, noun: str, said: Any, known: Any) -> frozenset[str]:  # noqa: ANN401 - whatever YAML gives
+    if not isinstance(said, list):
+        raise RoleError(f"no list of {noun} names", where=place, mend="write them in brackets")
+    for name in said:
+        _known(place, noun, name, known)
+    return frozenset(said)
+
+
+def _known(place: str, noun: str, name: object, known: Any) -> None:  # noqa: ANN401 - a container of names
+    if not isinstance(name, str) or name not in known:
+        raise RoleError(f"unknown {noun} {name!r}", where=place, mend=did_you_mean(str(name), known))

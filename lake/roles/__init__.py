@@ -1,0 +1,1 @@
+"""What roles see, explained, compared and tested."""

@@ -1,0 +1,58 @@
+"""What a role sees of a table, and why."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.query.roles import Role, Sight
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A role's view of a table.
+
+    Attributes
+    ----------
+    role, table
+        Names.
+    is_seen
+        Whether the role may ask the table at all.
+    rows
+        Conditions in SQL that rows meet, all of them; none: all rows are seen.
+    sights
+        How each column is seen; empty where the table is not.
+    """
+
+    role: str
+    table: str
+    is_seen: bool
+    rows: tuple[str, ...]
+    sights: tuple["Sight", ...]
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        columns = [
+            {"column": one.column.name, "class": one.column.class_, "seen": one.said, "why": one.why}
+            for one in self.sights
+        ]
+        return {
+            "role": self.role,
+            "table": self.table,
+            "seen": self.is_seen,
+            "rows": list(self.rows),
+            "columns": columns,
+        }
+
+
+def view(role: "Role", contract: "Contract") -> View:
+    """Return a role's view of a table."""
+    if not role.sees(contract.table):
+        return View(role.name, contract.table, is_seen=False, rows=(), sights=())
+    return View(
+        role.name,
+        contract.table,
+        is_seen=True,
+        rows=tuple(role.conditions(contract)),
+        sights=tuple(role.sights(contract)),
+    )

@@ -1,0 +1,131 @@
+"""``ranklake roles``: what roles see, tests of that, and what another file would change."""
+
+import shutil
+from pathlib import Path
+
+import click
+
+import ranklake.retention
+from ranklake.commands.context import with_context
+from ranklake.commands.options import json_option, overriding
+from ranklake.context import Context
+from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.lake.contracts.model import Contract
+from ranklake.lake.query.role_file import load_role, load_roles
+from ranklake.lake.query.roles import RoleError
+from ranklake.lake.roles.cases import run_cases
+from ranklake.lake.roles.differences import MORE, differences
+from ranklake.lake.roles.explain import View, view
+from ranklake.views.json_output import show_json
+from ranklake.views.table import TextColumn, table_lines
+from ranklake.views.words import counted
+
+_COLUMNS = tuple(map(TextColumn, ("column", "class", "seen", "why")))
+PACKAGED = Path(ranklake.retention.__file__).parent / "roles.yaml"
+
+roles_option = click.option(
+    "--roles",
+    "place",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="File of roles; default: [sql] roles in ranklake.toml.",
+)
+optional_lake = overriding(
+    "--lake", place="lake.uri", metavar="URI", help="Lake whose tables are meant; default: the configured one."
+)
+
+
+@click.group()
+def roles() -> None:
+    """Show what roles see, test it, and compare files of roles."""
+
+
+@roles.command()
+@click.argument("role", metavar="ROLE")
+@click.argument("table", metavar="TABLE")
+@roles_option
+@optional_lake
+@json_option
+@with_context
+def explain(context: Context, role: str, table: str, place: Path | None, *, as_json: bool) -> None:
+    """Say how a role sees each column of a table, and which rows, and why."""
+    contracts = _contracts(context)
+    file = _file(context, place)
+    found = load_role(file, role, contracts)
+    if table not in contracts:
+        raise RanklakeError(f"unknown table {table!r}", where="TABLE", mend=did_you_mean(table, contracts))
+    shown = view(found, contracts[table])
+    if as_json:
+        show_json(shown.plain())
+    else:
+        _show(shown, file)
+
+
+@roles.command("test")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@roles_option
+@optional_lake
+@json_option
+@with_context
+def test(context: Context, files: tuple[Path, ...], place: Path | None, *, as_json: bool) -> int:
+    """Run tests of roles: what they must see and must not, as data; exit 1 if one fails."""
+    contracts = _contracts(context)
+    results = run_cases(files, load_roles(_file(context, place), contracts), contracts)
+    failed = [one for one in results if not one.passed]
+    if as_json:
+        show_json([one.plain() for one in results])
+    else:
+        for one in failed:
+            click.echo(one.line)
+        click.echo(f"{counted(len(results), 'test')} of roles, {len(failed)} failed")
+    return 1 if failed else 0
+
+
+@roles.command()
+@click.argument("old", metavar="OLD", type=click.Path(path_type=Path))
+@click.argument("new", metavar="NEW", type=click.Path(path_type=Path))
+@optional_lake
+@json_option
+@with_context
+def diff(context: Context, old: Path, new: Path, *, as_json: bool) -> None:
+    """List what roles of file NEW see otherwise than those of OLD: + more, - less, ~ other rows or another mask."""
+    contracts = _contracts(context)
+    found = differences(load_roles(old, contracts), load_roles(new, contracts), contracts)
+    if as_json:
+        show_json(found)
+        return
+    for one in found:
+        click.echo(one.line)
+    click.echo(
+        f"{counted(len(found), 'difference')}, {sum(one.sees == MORE for one in found)} by which a role sees more"
+    )
+
+
+@roles.command()
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+def new(file: Path) -> None:
+    """Write the packaged example roles into a new FILE, to make them your own."""
+    if file.exists():
+        raise click.UsageError(f"{file} is there already; name a new file")
+    shutil.copyfile(PACKAGED, file)
+    click.echo(f"{file}: name it by roles under [sql] in ranklake.toml")
+
+
+def _contracts(context: Context) -> dict[str, Contract]:
+    return dict(context.open_lake().contracts() if context.config.lake.uri else context.contracts())
+
+
+def _file(context: Context, place: Path | None) -> Path:
+    if place is None and not context.config.sql.roles:
+        mend = "name their file by roles under [sql] in ranklake.toml, or by --roles"
+        raise RoleError("no roles are defined", where="--roles", mend=mend)
+    return place or Path(context.config.sql.roles)
+
+
+def _show(found: View, file: Path) -> None:
+    if not found.is_seen:
+        click.echo(f"{found.role} does not see {found.table}: it is not in tables of {file}")
+        return
+    click.echo(f"{found.role} sees of {found.table} " + (" AND ".join(found.rows) or "all rows"))
+    lines = [(one.column.name, one.column.class_, one.said, one.why) for one in found.sights]
+    click.echo("\n".join(table_lines(_COLUMNS, lines)))

@@ -1,0 +1,345 @@
+"""Masks in a role's views: whatever a role asks, it is answered from masked rows, and no original is in any byte."""
+
+import base64
+import random
+import re
+import string
+from datetime import timedelta
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from mask_oracle import bag, mask, random_query
+from rollup_inputs import NOON, append
+
+from ranklake.commands.sql import sql
+from ranklake.lake.contracts.load import contract, load_contracts
+from ranklake.lake.masking.masks import Mask
+from ranklake.lake.masking.pseudonyms import Pseudonyms
+from ranklake.lake.query.role_file import load_role
+from ranklake.lake.query.roles import Role, RoleError
+from ranklake.lake.query.sql import QueryError, query
+from ranklake.lake.storage.store import Lake
+from ranklake.lake.trust.lake_config import MaskingSection
+from ranklake.segments.envelope import Key
+from ranklake.segments.keys import Keyring
+
+OLD, NEW = Key(bytes(range(32))), Key(bytes(range(32, 64)))
+KEYS = [(one.id, one.secret) for one in (OLD, NEW)]
+MASKS = {
+    "string": ["hash", "nullify", "keep:2", "keep:1+2", "keep:domain"],
+    "int32": ["bucket:7", "bucket:10", "nullify"],
+    "int64": ["bucket:3", "bucket:100", "nullify"],
+    "float64": ["bucket:0.5", "bucket:10", "nullify"],
+    "timestamp": ["truncate:year", "truncate:quarter", "truncate:month", "truncate:week", "truncate:hour", "nullify"],
+    "int64_list": ["bucket:2", "nullify"],
+}
+ROWS = {  # conditions of roles, in SQL and in Python
+    "true": lambda row: True,
+    "run LIKE 'open%'": lambda row: row["run"].startswith("open"),
+    "\"user\" <> 'ada'": lambda row: row["user"] is not None and row["user"] != "ada",
+}
+COLUMNS = {
+    "runs": ["run", "user", "host", "git_branch", "git_patch", "cluster", "world_size", "param_count", "submitted_ts"],
+    "jobs": ["run", "user", "work_dir", "cluster", "priority", "queue_time_s", "submit_ts", "gpu_count"],
+    "cluster_hourly": ["hour", "scope", "cluster", "user", "gpu_utilization_counts", "node_count", "gpu_total_s"],
+}
+CONTRACTS = load_contracts()
+
+
+def keyring(tmp_path, *keys):
+    """Write a keyring, the newest first, and return the reference to it."""
+    path = tmp_path / f"keys-{len(keys)}"
+    path.write_text("\n".join(base64.b64encode(key.secret).decode() for key in keys))
+    return f"file:{path}"
+
+
+def people(chance):
+    """Return a name as people, hosts and addresses have them, or none."""
+    return chance.choice(["ada", "bo", "ada@example.org", "Ζωή", "node-017", "a", "", "o'neil", "x" * 40, None])
+
+
+def facts(chance, table):
+    """Return random rows of a table, each column of which may be NULL where it may be."""
+    hour = NOON - timedelta(hours=chance.randrange(24 * 400))
+    known = {
+        "run": chance.choice(["open-1", "open-2", "closed"]),
+        **{name: people(chance) for name in ("user", "host", "git_branch", "git_patch", "work_dir", "cluster")},
+        **{name: chance.choice([None, 0, -1, -14, 7, 10, 4096, 10**9]) for name in ("world_size", "priority")},
+        **{name: chance.choice([None, -(2**62), -1, 0, 99, 2**62]) for name in ("param_count", "gpu_count")},
+        **{name: chance.choice([None, -0.25, 0.0, 3.7, 1e12]) for name in ("queue_time_s", "gpu_total_s")},
+        **{name: chance.choice([None, hour]) for name in ("submitted_ts", "submit_ts")},
+        "hour": hour,
+        "end_ts": hour,
+        "scope": "user",
+        "scope_name": "x",
+        "node_count": chance.randrange(50),
+        "gpu_utilization_counts": chance.choice([None, [], [1, None, 5], [-3, 8]]),
+    }
+    needed = {"string": "x", "timestamp": NOON}
+    row = {"ts": NOON, "date": NOON.date()}
+    for one in contract(table).columns:
+        if one.name in known or (one.required and one.id >= 20 and one.name not in row):
+            value = known.get(one.name)
+            row[one.name] = needed.get(one.type, 1) if one.required and value is None else value
+    return row
+
+
+def some_role(chance):
+    """Return a random role, and how it sees each column by the plain rules: a mask, None for as it is; hidden ones not.
+
+    The rules: a mask of a column goes before one of its class; a class that is masked comes by the contract.
+    """
+    classes = {one: chance.choice(["seen", "masked", "hidden"]) for one in ("operational", "pseudonymous", "personal")}
+    classes["operational"] = chance.choice(["seen", "seen", "masked"])
+    column_masks, seen = {}, {}
+    for table, names in COLUMNS.items():
+        for name in names:
+            column = contract(table).column(name)
+            if chance.random() < 0.25:
+                said = chance.choice(MASKS[column.type])
+                column_masks[table, column.id] = Mask.parse(said, "")
+            elif classes[column.class_] == "hidden":
+                continue
+            elif classes[column.class_] == "seen":
+                said = None
+            else:
+                said = column.mask or "nullify"
+            in_grain = name in contract(table).grain
+            if not (in_grain and said not in {None, "hash"}):
+                seen.setdefault(table, {})[name] = said
+    condition = chance.choice(sorted(ROWS))
+    where = dict.fromkeys(("runs", "jobs"), condition)
+    of = {kind: frozenset(one for one, how in classes.items() if how == kind) for kind in ("seen", "masked")}
+    role = Role("r", of["seen"], frozenset(seen), where, masked=of["masked"], column_masks=column_masks)
+    return role, seen, ROWS[condition]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+def test_answers_are_those_of_filter_then_mask_then_query(tmp_path, seed):
+    """Random roles ask random queries of random tables, and get what plain Python does with the rows."""
+    chance = random.Random(seed)
+    lake = Lake.create(str(tmp_path / "lake")).configured(masking=MaskingSection(keyring(tmp_path, NEW, OLD)))
+    stored = {table: [facts(chance, table) for _ in range(chance.randrange(1, 60))] for table in COLUMNS}
+    for table, given in stored.items():
+        for half in (given[::2], given[1::2]):
+            if half:
+                append(lake, table, half)
+    asked = 0
+    for _ in range(12):
+        role, seen, is_seen = some_role(chance)
+        views = {
+            table: [
+                {name: row.get(name) if said is None else mask(row.get(name), said, KEYS) for name, said in how.items()}
+                for row in stored[table]
+                if table == "cluster_hourly" or is_seen(row)
+            ]
+            for table, how in seen.items()
+        }
+        views = {table: given for table, given in views.items() if given}
+        planted = {
+            (table, name): [row.get(name) for row in stored[table]] for table in views for name in views[table][0]
+        }
+        for _ in range(6 if views else 0):
+            one = random_query(chance, views, planted)
+            found = query(lake, one.sql, role=role)
+            rows = list(zip(*(column.to_pylist() for column in found.columns), strict=True))
+            assert bag(rows) == bag(one.answer(views)), (one.sql, role)
+            asked += 1
+    assert asked > 30
+
+
+HASHED = frozenset({"pseudonymous"})
+OPERATIONAL = frozenset({"operational"})
+SCIENTIST = Role("scientist", OPERATIONAL, frozenset({"runs", "jobs"}), masked=HASHED)
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    """Give a lake of 2,500 jobs and runs each with values that exist nowhere else, their texts, and its keyring."""
+    folder = tmp_path_factory.mktemp("planted")
+    chance = random.Random(20)
+    texts = ["".join(chance.choices(string.ascii_lowercase, k=14)) for _ in range(10_000)]
+    lake = Lake.create(str(folder / "lake"))
+    of = [texts[place::4] for place in range(4)]
+    append(
+        lake,
+        "jobs",
+        [
+            {
+                "ts": NOON,
+                "job_id": f"j{n}",
+                "user": user,
+                "comment": f"ask {mail}@example.org of /home/{mail}/x",
+                "slot": n,
+            }
+            | {"state": "COMPLETED", "gpu_count": n % 9, "work_dir": f"/home/{work}"}
+            for n, (user, mail, work) in enumerate(zip(*of[:3], strict=True))
+        ],
+    )
+    append(
+        lake,
+        "runs",
+        [
+            {"ts": NOON, "run": f"r{n}", "job": f"j{n}", "user": user, "host": host, "slot": n, "world_size": 8}
+            for n, (user, host) in enumerate(zip(of[0], of[3], strict=True))
+        ],
+    )
+    return lake.configured(masking=MaskingSection(keyring(folder, NEW, OLD))), texts, keyring(folder, NEW, OLD)
+
+
+PERSONAL = """
+roles:
+  reader:
+    classes: [operational]
+    masked: [pseudonymous, personal]
+    masks: {jobs.gpu_count: "bucket:4"}
+    tables: [jobs, runs]
+"""
+ASKED = [
+    "SELECT * FROM jobs",
+    "SELECT * FROM runs",
+    'SELECT j."user", r.host, j.comment, j.work_dir FROM jobs j JOIN runs r ON j."user" = r."user"',
+    "SELECT array_agg(\"user\") AS u, named_struct('c', max(comment)) AS s, map(['k'], [min(\"user\")]) AS m FROM jobs",
+    'SELECT "user", upper("user"), reverse("user"), encode("user"::bytea, \'hex\') FROM jobs ORDER BY "user" DESC',
+    "SELECT string_agg(\"user\", '/') FROM jobs GROUP BY gpu_count",
+    'SELECT CAST("user" AS INT) FROM jobs',
+    "SELECT arrow_cast(\"user\", 'Int64') FROM runs",
+    "SELECT 1 / (length(comment) - length(comment)) FROM jobs",
+    "EXPLAIN SELECT * FROM jobs WHERE \"user\" = 'x'",
+    "EXPLAIN ANALYZE SELECT count(*) FROM jobs WHERE \"user\" > 'a'",
+    "SELECT * FROM information_schema.columns",
+    'SELECT min("user"), max("user"), approx_distinct("user"), count(DISTINCT "user") FROM runs',
+]
+
+
+@pytest.mark.slow
+def test_no_planted_original_is_in_any_byte(planted, tmp_path, monkeypatch):
+    """Of 10,000 values none is in what a role is printed or given as CSV, JSON, Parquet, plan or error."""
+    lake, texts, keys = planted
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "roles.yaml").write_text(PERSONAL)
+    (tmp_path / "ranklake.toml").write_text(f'[sql]\nroles = "roles.yaml"\n[masking]\nkey = "{keys}"\n')
+    seen, answered = bytearray(), 0
+    for text in ASKED:
+        for kind in ("csv", "json", "parquet"):
+            out = tmp_path / f"out.{kind}"
+            out.unlink(missing_ok=True)
+            done = CliRunner().invoke(
+                sql, [text, "--role", "reader", "--lake", lake.uri, "--output", str(out), "--verify"]
+            )
+            answered += done.exit_code == 0
+            seen += done.output.encode() + str(done.exception).encode()
+            seen += out.read_bytes() if out.exists() else b""
+            if kind == "parquet" and out.exists():  # pages are compressed: look at the values, too
+                rows = pq.read_table(out)
+                seen += str(rows.to_pydict()).encode() + str(pq.read_metadata(out).to_dict()).encode()
+    assert answered > 20
+    found = set(re.findall(rb"[a-z]{14}", bytes(seen)))
+    assert not found & {text.encode() for text in texts}
+    assert not [text for text in texts[:200] if text.encode() in bytes(seen)]
+
+
+def test_joins_over_hashed_columns_match(planted):
+    """People who run jobs are found in runs by their pseudonyms, which are made with the keys and not otherwise."""
+    lake, texts, _ = planted
+    joined = 'SELECT count(*) AS n, count(DISTINCT r."user") AS m FROM jobs j JOIN runs r ON j."user" = r."user"'
+    assert query(lake, joined, role=SCIENTIST).to_pylist() == [{"n": 2500, "m": 2500}]
+    some = query(lake, "SELECT \"user\" AS u FROM runs WHERE job = 'j0'", role=SCIENTIST)["u"].to_pylist()
+    assert some == [mask(texts[0], "hash", KEYS)]
+
+
+def test_pseudonyms_go_on_when_a_key_is_rotated():
+    """What was stored under the old key becomes what the text itself becomes; a text that only looks so is hashed."""
+    before, after = Pseudonyms(Keyring((OLD,))), Pseudonyms(Keyring((NEW, OLD)))
+    assert after(before("ada")) == after("ada") != before("ada")
+    assert after(after("ada")) == after("ada")
+    forged = before("ada")[:-1] + ("0" if before("ada")[-1] != "0" else "1")
+    assert not after.is_one(forged)
+    assert after(forged) != forged
+    assert "ada" not in repr(after)
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("", "there is no key"),
+        ("env:RANKLAKE_NO_SUCH_KEY", "is not set"),
+        ("file:/no/such/keyring", "cannot be read"),
+        ("whatever", "not valid"),
+    ],
+)
+def test_a_lost_key_is_one_line(planted, key, message):
+    """Without the key nothing is shown: neither names nor other pseudonyms; what needs no key is answered."""
+    lake = planted[0].configured(masking=MaskingSection(key))
+    with pytest.raises(RoleError, match=message) as caught:
+        query(lake, 'SELECT "user" FROM runs', role=SCIENTIST)
+    assert str(caught.value).startswith("[masking] key")
+    assert "\n" not in str(caught.value)
+    unhashed = Role("r", OPERATIONAL, frozenset({"runs"}))
+    assert query(lake, "SELECT count(*) AS n FROM runs", role=unhashed)["n"].to_pylist() == [2500]
+
+
+@pytest.mark.parametrize(
+    ("masks", "message"),
+    [
+        ("{runs.usr: hash}", "did you mean 'user'"),
+        ("{rums.user: hash}", "did you mean 'runs'"),
+        ("{pseudonymus: hash}", "did you mean 'pseudonymous'"),
+        ("{runs.user: hsah}", "did you mean 'hash'"),
+        ("{runs.user: 'hash:2'}", "takes nothing behind the colon"),
+        ("{runs.user: 'keep:'}", "write keep:2"),
+        ("{runs.user: 'keep:0+0'}", "write keep:2"),
+        ("{runs.world_size: 'bucket:0'}", "another width above 0"),
+        ("{runs.world_size: 'bucket:0.5'}", "does not fit a column of type int32"),
+        ("{runs.world_size: hash}", "hash is for string"),
+        ("{runs.user: 'bucket:10'}", "does not fit a column of type string"),
+        ("{runs.date: 'truncate:hour'}", "does not fit a column of type date"),
+        ("{runs.submitted_ts: 'truncate:decade'}", "one of year"),
+        ("{runs.run: nullify}", "tells rows of runs apart"),
+        ("{steps.loss: nullify}", "does not see steps"),
+        ("{operational: nullify}", "both as they are and masked"),
+        ("[hash]", "not a mapping"),
+    ],
+)
+def test_a_mask_that_cannot_be_is_one_line(tmp_path, masks, message):
+    """Any fault in masks refuses the file, with what to write in place of it."""
+    path = tmp_path / "roles.yaml"
+    path.write_text(f"roles: {{a: {{classes: [operational], tables: [runs], masks: {masks}}}}}")
+    with pytest.raises(RoleError, match=message) as caught:
+        load_role(path, "a", CONTRACTS)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_class_that_is_seen_cannot_be_masked(tmp_path):
+    """Whoever writes both has not said which."""
+    path = tmp_path / "roles.yaml"
+    path.write_text("roles: {a: {classes: [personal], masked: [personal], tables: [runs]}}")
+    with pytest.raises(RoleError, match="take personal out of classes"):
+        load_role(path, "a", CONTRACTS)
+
+
+def test_a_masked_class_hides_a_grain_column_that_it_would_mix_up():
+    """A whole class may be masked where one of its columns is in a grain: hashed it is seen, otherwise it is hidden."""
+    table = contract("cluster_hourly")
+    shown = {
+        said: next(
+            one.said
+            for one in Role("r", OPERATIONAL, frozenset(), class_masks={"pseudonymous": Mask.parse(said, "")}).sights(
+                table
+            )
+            if one.column.name == "scope_name"
+        )
+        for said in ("hash", "nullify")
+    }
+    assert shown == {"hash": "hash", "nullify": "hidden"}
+
+
+def test_a_query_cannot_hash_guesses(planted):
+    """The function that masks has no name in the session: nobody can ask what a name would become."""
+    for call in ("masked('ada')", '"masked"("user")', "mask('ada')", "hash('ada')"):
+        with pytest.raises(QueryError):
+            query(planted[0], f'SELECT {call}, "user" FROM runs LIMIT 1', role=SCIENTIST)
+    listed = query(planted[0], "SELECT * FROM information_schema.routines", role=SCIENTIST)
+    assert "masked" not in str(listed.to_pylist())
