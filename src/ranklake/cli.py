@@ -19,6 +19,7 @@ from ranklake.terminal import guarded, say_nothing
 
 SUMMARIES = {
     "demo": "Train a small model on two ranks, and run the whole pipeline on its record.",
+    "calibrate": "Record an experiment whose truth is known, and compare telemetry with it.",
     "agent": "Upload what the ranks of this node record, and recover what dead ones left.",
     "import": "Import telemetry of other tools into the spool.",
     "ingest": "Bring new segments from the spool into the lake, exactly once.",

@@ -30,7 +30,8 @@ PAGES = sorted(
     if ".venv" not in path.parts
 )
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-ELSEWHERE = ("ranklake demo", "make demo", "make test", "pip install")  # the demo's own tests, CI, and make package
+ELSEWHERE = ("ranklake demo", "ranklake calibrate", "make demo", "make test", "pip install")
+"""What the end-to-end tests run, CI, and make package."""
 
 HERE = re.compile(
     r"ranklake ((sql|catalog|mfu|roles|what-if|runs|show|compare)\b[^|&;<>]*"

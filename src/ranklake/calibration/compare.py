@@ -1,0 +1,130 @@
+"""Telemetry held against the truth: one `Comparison` a claim, each with its tolerance."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.lake.query.sql import query
+from ranklake.lake.status.reconciliation import balance
+
+if TYPE_CHECKING:
+    from ranklake.calibration.truth import Truth
+    from ranklake.lake.spool.spool import Spool
+    from ranklake.lake.storage.store import Lake
+
+TIME_RATIO: Final = 0.02
+"""Durations: the median over all steps of |telemetry / truth - 1|. A mean would be that of a machine that paused."""
+CLOCK_S: Final = 0.005
+"""Times: the median over all steps of |telemetry - truth|."""
+_STEPS: Final = "SELECT rank, step, ts, step_time_s, data_time_s, forward_time_s FROM steps WHERE run = $run"
+_COUNTS: Final = (
+    ("rows of steps", "{row}", "SELECT count(*) AS n FROM steps WHERE run = $run"),
+    ("tokens", "{token}", "SELECT sum(tokens) AS n FROM steps WHERE run = $run"),
+    ("samples", "{sample}", "SELECT sum(samples) AS n FROM steps WHERE run = $run"),
+    (
+        "sum of a logged scalar",
+        "1",
+        "SELECT sum(value) AS n FROM scalars WHERE run = $run AND metric = 'calibration/square'",
+    ),
+    ("bytes reduced", "By", "SELECT sum(bytes) AS n FROM spans WHERE run = $run AND name = 'all_reduce'"),
+    ("bytes written", "By", "SELECT sum(bytes) AS n FROM spans WHERE run = $run AND name = 'write'"),
+    (
+        "FLOPs of matrix products",
+        "FLOP",
+        "SELECT max(value) AS n FROM scalars WHERE run = $run AND metric = 'model/flops_per_step'",
+    ),
+)
+_SLOW: Final = "SELECT rank FROM rank_health WHERE run = $run AND is_straggler ORDER BY rank"
+_MISSING: Final = """
+SELECT sum(rows_failed) AS n FROM quality_results
+WHERE check_id = 'steps_of_all_ranks' AND status = 'failed' AND observed LIKE '%' || $run || '%'
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One claim of telemetry.
+
+    Attributes
+    ----------
+    what, unit
+        What is claimed, and its unit in UCUM's letters; ``none`` for names.
+    truth, telemetry
+        What is true, and what the tables say; None where they say nothing. For `time` both are sums over all steps.
+    error, tolerance
+        How far apart they are, and may be: 0 for what is counted, else as `TIME_RATIO` and `CLOCK_S` say. None where
+        nothing can be said.
+    """
+
+    what: str
+    unit: str
+    truth: float | str
+    telemetry: float | str | None
+    error: float | None
+    tolerance: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is within its tolerance."""
+        return self.error is not None and self.error <= self.tolerance
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {**{name: getattr(self, name) for name in self.__dataclass_fields__}, "passed": self.passed}
+
+
+def compare(lake: "Lake", spool: "Spool", truth: "Truth") -> list[Comparison]:
+    """Return each claim about an experiment's run that the lake makes, after ingest, check and rollup."""
+    return [*_counts(lake, truth), *_times(lake, truth), *_verdicts(lake, spool, truth)]
+
+
+def _counts(lake: "Lake", truth: "Truth") -> Iterator[Comparison]:
+    known = {
+        "rows of steps": len(truth.steps),
+        "tokens": truth.tokens,
+        "samples": truth.samples,
+        "sum of a logged scalar": truth.squares,
+        "bytes reduced": truth.reduced_bytes,
+        "bytes written": truth.written_bytes,
+        "FLOPs of matrix products": truth.flops,
+    }
+    for what, unit, text in _COUNTS:
+        yield _exact(what, unit, known[what], _one(lake, text, truth))
+
+
+def _times(lake: "Lake", truth: "Truth") -> Iterator[Comparison]:
+    rows = query(lake, _STEPS, {"run": truth.run}).to_pylist()
+    told: Mapping[tuple[int, int], dict[str, Any]] = {(row["rank"], row["step"]): row for row in rows}
+    pairs = [(one, told[one.rank, one.step]) for one in truth.steps if (one.rank, one.step) in told]
+    for what, column, field in (
+        ("step time", "step_time_s", "step_ns"),
+        ("waiting for data", "data_time_s", "data_ns"),
+        ("forward pass", "forward_time_s", "forward_ns"),
+    ):
+        both = [(getattr(one, field) / 1e9, row[column]) for one, row in pairs if row[column] is not None]
+        off = [abs(said / true - 1) for true, said in both]
+        sums = (sum(true for true, _ in both), sum(said for _, said in both))
+        yield Comparison(what, "s", sums[0], sums[1] if both else None, median(off) if off else None, TIME_RATIO)
+    began = [abs(row["ts"].timestamp() - one.began_ns / 1e9) for one, row in pairs]
+    error = median(began) if began else None
+    yield Comparison("when steps began", "s", 0.0, error, error, CLOCK_S)
+
+
+def _verdicts(lake: "Lake", spool: "Spool", truth: "Truth") -> Iterator[Comparison]:
+    yield _exact("steps found missing", "{step}", truth.missing, _one(lake, _MISSING, truth))
+    slow = ", ".join(f"rank {row['rank']}" for row in query(lake, _SLOW, {"run": truth.run}).to_pylist())
+    true = f"rank {truth.slow_rank}"
+    yield Comparison("which rank is slow", "none", true, slow or None, float(slow != true), 0.0)
+    lost = sum(len(one.faults) for one in balance(lake, spool.listing()))
+    yield _exact("books that do not add up", "{row}", 0, lost)
+
+
+def _exact(what: str, unit: str, true: float, said: float | None) -> Comparison:
+    return Comparison(what, unit, true, said, None if said is None else abs(float(said) - true), 0.0)
+
+
+def _one(lake: "Lake", text: str, truth: "Truth") -> float | None:
+    (row,) = query(lake, text, {"run": truth.run}).to_pylist()
+    found: float | None = row["n"]
+    return found

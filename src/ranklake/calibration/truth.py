@@ -1,0 +1,99 @@
+"""The truth of one experiment: what was planned, and what its ranks measured themselves."""
+
+import json
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from ranklake.calibration.work import SAMPLES, TOKENS
+from ranklake.torchrun import torchrun
+
+RANKS: Final = 2
+SLOW_RANK: Final = 0
+SILENT_RANK: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of one rank, by that rank's own clock.
+
+    Attributes
+    ----------
+    began_ns
+        When it began, in ns since 1970.
+    step_ns, data_ns, forward_ns
+        How long it took, and its waits for data and its forward pass.
+    """
+
+    rank: int
+    step: int
+    began_ns: int
+    step_ns: int
+    data_ns: int
+    forward_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What was recorded, as those know who recorded it.
+
+    Attributes
+    ----------
+    steps
+        All steps that were recorded.
+    missing
+        Steps that a rank did, and did not record.
+    reduced_bytes, written_bytes, flops
+        Bytes that all ranks reduced and wrote, FLOPs of one counted step of each rank.
+    slow_rank
+        Which rank was slowed down.
+    """
+
+    run: str
+    steps: tuple[Step, ...]
+    missing: int
+    reduced_bytes: int
+    written_bytes: int
+    flops: float
+    slow_rank: int = SLOW_RANK
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all steps recorded."""
+        return len(self.steps) * TOKENS
+
+    @property
+    def samples(self) -> int:
+        """Samples of all steps recorded."""
+        return len(self.steps) * SAMPLES
+
+    @property
+    def squares(self) -> int:
+        """Sum of the logged scalar, the square of the step's number."""
+        return sum(one.step**2 for one in self.steps)
+
+
+def experiment(folder: Path, steps: int) -> Truth:
+    """Run the experiment with `RANKS` ranks, `steps` steps each, and return its truth.
+
+    Its record is left below `folder`: sealed segments in ``spool``, what a rank could not send in ``local``. Raises
+    `ranklake.torchrun.TrainingFailedError`; the log and everything recorded stay.
+    """
+    run = f"calibration-{uuid.uuid4().hex[:8]}"
+    journal = folder / "calibration" / run
+    journal.mkdir(parents=True)
+    silent = range(steps // 2, steps // 2 + max(1, steps // 6))
+    words = ["--run-name", run, "--spool", str(folder / "spool"), "--local-dir", str(folder / "local")]
+    words += ["--journal", str(journal), "--steps", str(steps), "--slow-rank", str(SLOW_RANK)]
+    words += ["--silent-rank", str(SILENT_RANK), "--silent-from", str(silent.start), "--silent-to", str(silent.stop)]
+    torchrun("ranklake.calibration.experiment", words, RANKS, journal / "ranks.log")
+    told: list[dict[str, Any]] = [json.loads((journal / f"truth-{rank}.json").read_text()) for rank in range(RANKS)]
+    return Truth(
+        run,
+        tuple(Step(one["rank"], *row) for one in told for row in one["steps"]),
+        missing=len(silent),
+        reduced_bytes=sum(one["reduced"] for one in told),
+        written_bytes=sum(one["written"] for one in told),
+        flops=told[0]["flops"],
+    )

@@ -1,0 +1,100 @@
+"""``ranklake calibrate``."""
+
+import shutil
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ranklake.calibration.compare import Comparison, compare
+from ranklake.calibration.truth import RANKS, experiment
+from ranklake.capture.recover import recover
+from ranklake.commands.options import json_option
+from ranklake.flows.embedded import run_pipeline
+from ranklake.flows.settings import FlowSettings
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.storage.store import Lake
+from ranklake.views.json_output import show_json
+from ranklake.views.table import TextColumn, numbers, table_lines
+from ranklake.views.tell import tell
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_COLUMNS = (
+    TextColumn("what"),
+    *numbers(("truth", "telemetry")),
+    TextColumn("unit"),
+    *numbers(("off by", "may be")),
+    TextColumn(""),
+)
+_FEWEST_STEPS = 90
+
+
+@click.command()
+@click.option(
+    "--steps",
+    type=click.IntRange(_FEWEST_STEPS),
+    default=120,
+    show_default=True,
+    help="Steps of each of the two ranks.",
+)
+@click.option(
+    "--dir",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder to keep the spool, the lake and the truth in; by default nothing is kept.",
+)
+@json_option
+def calibrate(steps: int, folder: Path | None, *, as_json: bool) -> int:
+    """Record an experiment whose truth is known, bring it through the whole pipeline, and compare.
+
+    Two ranks on this machine sleep, multiply matrices, reduce a tensor and write a file of known size in each step; one
+    is slowed down, one leaves steps out. Each measures the same past ranklake, by its own clock. Exits 1 if telemetry
+    differs from the truth by more than it may.
+    """
+    with _place(folder) as place:
+        tell(f"1/3 {steps} steps on {RANKS} ranks", err=True)
+        truth = experiment(place, steps)
+        recover(place / "local", str(place / "spool"))
+        tell("2/3 ingest, check, rollup: Prefect flows on a Dask cluster", err=True)
+        run_pipeline(FlowSettings(str(place / "lake"), str(place / "spool"), dask_workers=2), place / "prefect")
+        tell("3/3 comparing", err=True)
+        found = compare(Lake.open(str(place / "lake")), Spool(str(place / "spool")), truth)
+    passed = all(one.passed for one in found)
+    if as_json:
+        show_json({"run": truth.run, "passed": passed, "comparisons": [one.plain() for one in found]})
+    else:
+        click.echo("\n".join(table_lines(_COLUMNS, map(_line, found))))
+        wrong = sum(not one.passed for one in found)
+        click.echo("telemetry is true" if passed else f"telemetry is wrong in {wrong} of {len(found)} comparisons")
+    return 0 if passed else 1
+
+
+@contextmanager
+def _place(folder: Path | None) -> "Iterator[Path]":
+    """Give the folder, or one that is gone afterwards."""
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder.resolve()
+        return
+    place = Path(tempfile.mkdtemp(prefix="ranklake-calibrate-"))
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _line(one: Comparison) -> tuple[str, ...]:
+    figures = map(_shown, (one.error, one.tolerance))
+    return (one.what, _shown(one.truth), _shown(one.telemetry), one.unit, *figures, "" if one.passed else "WRONG")
+
+
+def _shown(value: float | str | None) -> str:
+    if value is None:
+        return "unknown"
+    if isinstance(value, str):
+        return value
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4f}"

@@ -1,0 +1,39 @@
+"""Ranks of our own programs, started by torchrun on this machine, for the demo and for calibration."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ranklake.errors import RanklakeError
+
+
+class TrainingFailedError(RanklakeError):
+    """The ranks ended otherwise than they were told to."""
+
+    exit_code = 1
+
+
+def torchrun(module: str, words: Sequence[str], ranks: int, log: Path, *, may_fail: bool = False) -> None:
+    """Run a module on some ranks until all end; their output goes to a log. Ctrl-C ends them, too.
+
+    Raises `TrainingFailedError` if they fail, unless they may; the log stays.
+    """
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*command, "--module", module, *words], stdout=output, stderr=subprocess.STDOUT, env=environment
+        )
+        try:
+            ended = process.wait()
+        except BaseException:
+            process.terminate()  # torchrun passes it on to the ranks
+            process.wait()
+            raise
+    if ended != 0 and not may_fail:
+        said = re.search(r"\w+(?:Error|Exception): .*", log.read_text(errors="replace"))
+        what = f"the ranks failed: {said[0].strip()}" if said else "the ranks failed"
+        raise TrainingFailedError(what, where=str(log), mend="read the log")

@@ -1,0 +1,81 @@
+"""Calibration: a real experiment comes out true, and telemetry that lies does not."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from governed import Site
+from segments import step_rows
+
+from ranklake.calibration.compare import compare
+from ranklake.calibration.truth import Step, Truth
+from ranklake.calibration.work import TOKENS
+from ranklake.lake.spool.spool import Spool
+
+
+@pytest.mark.slow
+def test_an_experiment_comes_out_true(tmp_path):
+    """Two real ranks, the whole pipeline: each claim is within its tolerance, what is counted to the last unit."""
+    command = [sys.executable, "-m", "ranklake", "calibrate", "--steps", "90", "--dir", str(tmp_path), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr + done.stdout
+    told = json.loads(done.stdout)
+    assert [one for one in told["comparisons"] if not one["passed"]] == []
+    assert (told["passed"], len(told["comparisons"])) == (True, 14)
+    assert all(one["error"] == 0 for one in told["comparisons"] if one["tolerance"] == 0)
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """Give a lake with some steps, and the truth about them."""
+    site = Site(tmp_path)
+    rows = step_rows(20).set_column(step_rows(20).schema.get_field_index("tokens"), "tokens", [[TOKENS] * 20])
+    site.bring(rows.cast(step_rows(1).schema))
+    steps = tuple(
+        Step(0, row["step"], int(row["ts"].timestamp() * 1e9), int(row["step_time_s"] * 1e9), 1, 1)
+        for row in site.rows("steps")
+    )
+    return site, Truth("r1", steps, missing=0, reduced_bytes=0, written_bytes=0, flops=0.0)
+
+
+def failing(site, truth):
+    """Return what does not agree, of what this lake can say."""
+    found = compare(site.lake, Spool(str(site.spool)), truth)
+    said = {"rows of steps", "tokens", "step time", "when steps began", "books that do not add up"}
+    return {one.what for one in found if one.what in said and not one.passed}
+
+
+def test_what_agrees_passes(recorded):
+    """Rows, sums and times that are as they were pass."""
+    assert failing(*recorded) == set()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "lie"),
+    [
+        ({"rows of steps", "tokens"}, lambda truth: replace(truth, steps=truth.steps[1:])),
+        (
+            {"step time"},
+            lambda truth: replace(truth, steps=tuple(replace(o, step_ns=o.step_ns * 2) for o in truth.steps)),
+        ),
+        (
+            {"when steps began"},
+            lambda truth: replace(truth, steps=tuple(replace(o, began_ns=o.began_ns + 10**7) for o in truth.steps)),
+        ),
+    ],
+)
+def test_what_differs_fails(recorded, wrong, lie):
+    """A row too many, times of half the length, a clock that is 10 ms off: each fails, and nothing else does."""
+    site, truth = recorded
+    assert failing(site, lie(truth)) == wrong
+
+
+def test_what_the_lake_does_not_know_is_no_success(recorded):
+    """A claim that no table makes fails as unknown."""
+    site, truth = recorded
+    found = {one.what: one for one in compare(site.lake, Spool(str(site.spool)), replace(truth, run="nobody"))}
+    assert found["tokens"].telemetry is None
+    assert not found["tokens"].passed
+    assert not found["step time"].passed
