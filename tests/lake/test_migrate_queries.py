@@ -57,6 +57,19 @@ def test_the_diff_is_what_write_writes(tmp_path, ask):
     assert [one.name for one in path.parent.iterdir()] == ["a.sql"]
 
 
+def test_lines_are_those_of_patch(tmp_path, ask):
+    """Form feeds and separators of Unicode end no line of a diff, and a path that is given twice counts once."""
+    path, copy = tmp_path / "a.sql", tmp_path / "copy.sql"
+    text = "-- a\x0cb\u2028c\x85\nSELECT '\x1c', tokens\nFROM steps\n"
+    path.write_text(text)
+    copy.write_text(text)
+    code, diff, _ = ask(path, tmp_path / ".." / tmp_path.name / "a.sql", path)
+    assert (code, "1 file: 1 to change" in diff) == (0, True)
+    subprocess.run(["patch", "--binary", copy], input=diff, text=True, check=True, capture_output=True)
+    assert ask(path, path, "--write")[0] == 0
+    assert path.read_text() == copy.read_text() == text.replace("tokens", "tokens_seen AS tokens")
+
+
 def test_what_is_left_is_told_with_its_line(tmp_path, ask):
     """What a person has to look at has file, line and reason; the rest of the file is written; it exits 1."""
     path = tmp_path / "a.sql"

@@ -132,6 +132,24 @@ def test_strings_of_json_are_found(value, ascii_only):
     assert all(len(one.spans) == len(one.text) == len(one.pieces) for _, one in found)
 
 
+def test_replacements_fit_their_literals():
+    """A line break, a sign of formats and a backslash stay what they are, or a person is told."""
+    split = Split("label", (("a", "x"), ("b", "y")), back="a ||\n chr(10 + b % 2)")
+    tables = {"steps": table_at("steps", {1: OLD, 2: {**OLD, "a": "string", "b": "int64"}}, {1: [split]})}
+    for before, is_edited in (
+        ("q = 'SELECT max(label) AS l FROM steps'", True),
+        ('q = """SELECT max(label) AS l FROM steps"""', True),
+        ("q = r'SELECT max(label) AS l FROM steps'", False),
+        ("q = 'SELECT max(label) AS l FROM steps WHERE run = %s'", False),
+        ("q = 'SELECT max(label) AS l FROM steps WHERE run = {run}'.format(run=1)", False),
+    ):
+        found = python(before, tables, ("postgres",))
+        assert (bool(found.edits), bool(found.findings)) == (is_edited, not is_edited)
+        if is_edited:
+            text = ast.parse(edited(before, found.edits)).body[0].value.value
+            assert text == "SELECT max((a ||\n chr(10 + b % 2))) AS l FROM steps"
+
+
 def cells(*sources, language="python"):
     """Return a notebook as Jupyter writes it."""
     made = [

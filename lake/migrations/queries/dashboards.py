@@ -49,8 +49,8 @@ def _query(
 ) -> Outcome:
     type_ = _source(whole, way)
     chosen = next((dialect for part, dialect in _SOURCES.items() if part in type_), None)
-    if len(dialects) > 1 and chosen is not None:
-        dialects = (chosen, *(one for one in dialects if one != chosen))
+    if len(dialects) > 1 and chosen in {"duckdb", "trino"}:
+        dialects = (chosen,)
     came = rewrite(text, tables, dialects=dialects)
     if type_ and chosen is None and (came.edits or came.findings):
         return Outcome([], [Finding(0, f"its data source is a {type_}; if it asks the lake, rewrite it by hand")])

@@ -103,20 +103,30 @@ def _text(path: Path) -> str:
 
 
 def walk(paths: Sequence[Path]) -> Iterator[Path | FileOutcome]:
-    """Yield files with queries, in order, and what is passed over. Raises `MigrationError` for what is not there."""
+    """Yield files with queries, each once, and what is passed over. Raises `MigrationError` for what is not there."""
+    seen = set()
     for path in paths:
-        if path.is_symlink():
-            yield FileOutcome(path, passed_over="it is a symbolic link; name what it leads to")
-        elif path.is_dir():
-            yield from _within(path)
-        elif not path.exists():
-            raise MigrationError("no such file or folder", where=str(path), mend="correct the path")
-        elif path.suffix not in KINDS:
-            yield FileOutcome(path, passed_over=f"its name ends in none of {', '.join(KINDS)}")
-        elif not path.is_file():
-            yield FileOutcome(path, passed_over="it is no regular file")
-        else:
-            yield path
+        for one in _walk(path):
+            found = one.path if isinstance(one, FileOutcome) else one
+            where = found.parent.resolve() / found.name
+            if where not in seen:  # a file and its folder, or one of them twice
+                seen.add(where)
+                yield one
+
+
+def _walk(path: Path) -> Iterator[Path | FileOutcome]:
+    if path.is_symlink():
+        yield FileOutcome(path, passed_over="it is a symbolic link; name what it leads to")
+    elif path.is_dir():
+        yield from _within(path)
+    elif not path.exists():
+        raise MigrationError("no such file or folder", where=str(path), mend="correct the path")
+    elif path.suffix not in KINDS:
+        yield FileOutcome(path, passed_over=f"its name ends in none of {', '.join(KINDS)}")
+    elif not path.is_file():
+        yield FileOutcome(path, passed_over="it is no regular file")
+    else:
+        yield path
 
 
 def _within(folder: Path) -> Iterator[Path | FileOutcome]:

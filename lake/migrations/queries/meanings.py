@@ -1,12 +1,13 @@
 """What each column of an earlier version is of a later one: another name, an expression, or nothing any more."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sqlglot.dialects.postgres import Postgres
 from sqlglot.tokens import TokenType
 
+from ranklake.lake.migrations.queries.reserved import quoted
 from ranklake.lake.migrations.steps.convert import Convert
 from ranklake.lake.migrations.steps.drop import Drop
 from ranklake.lake.migrations.steps.rename import Rename
@@ -36,11 +37,14 @@ class Meaning:
         Why there is none; else empty.
     note
         What a reader should know though there is one.
+    is_computed
+        Whether a migration says it in SQL, which is DataFusion's.
     """
 
     pieces: tuple[str | Name, ...]
     gone: str = ""
     note: str = ""
+    is_computed: bool = False
 
     @property
     def plain(self) -> str | None:
@@ -53,9 +57,10 @@ class Meaning:
         """Columns that it is made of."""
         return [piece.name for piece in self.pieces if isinstance(piece, Name)]
 
-    def text(self, qualifier: str) -> str:
+    def text(self, qualifier: str, quote: str = '"') -> str:
         """Return it as SQL; the qualifier ends in its dot, or is empty."""
-        return "".join(piece if isinstance(piece, str) else qualifier + piece.name for piece in self.pieces)
+        said = (piece if isinstance(piece, str) else qualifier + quoted(piece.name, quote) for piece in self.pieces)
+        return "".join(said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,52 +116,68 @@ def _after(meaning: Meaning, step: Step, types: dict[str, str]) -> Meaning:
     """Return what a column is after one more step. `types` is of what is there before it, and follows."""
     if meaning.gone:
         return meaning
-    note = meaning.note
+    note, is_computed = meaning.note, meaning.is_computed
     if isinstance(step, Rename):
         types[step.to] = types.get(step.column, "")
         instead: dict[str, tuple[str | Name, ...]] = {step.column: (Name(step.to),)}
     elif isinstance(step, Convert):
         types[step.to] = types.get(step.column, "")
         instead = {step.column: _converted_back(step, types[step.to])}
+        note = _rounding(meaning, step, types[step.to]) or note
     elif isinstance(step, Computed) and step.comes_back:
         made = frozenset(name for name, _ in step.made)
         instead = {name: ("(", *_pieces(text, made), ")") for name, text in step.comes_back}
+        is_computed |= not instead.keys().isdisjoint(meaning.names)
     elif isinstance(step, Drop | Computed):
         if gone := sorted(step.touched.intersection(meaning.names)):
             return Meaning((), gone=f"{gone[0]} is no more ({step.text})")
         return meaning
-    elif isinstance(step, Retype):
-        if step.column in meaning.names:
-            note = f"{step.column} has type {step.to} now; look at divisions of whole numbers"
-        return Meaning(meaning.pieces, note=note)
     else:
-        return meaning
+        return _retyped(meaning, step, types) if isinstance(step, Retype) else meaning
     pieces: list[str | Name] = []
     for piece in meaning.pieces:
         pieces += instead.get(piece.name, (piece,)) if isinstance(piece, Name) else (piece,)
-    return Meaning(tuple(pieces), note=note)
+    return Meaning(tuple(pieces), "", note, is_computed)
 
 
 def _converted_back(step: Convert, type_: str) -> tuple[str | Name, ...]:
-    """Return the old value of the new: of whole numbers a whole number in engines, too, whose division gives none."""
+    """Return the old value of the new: of whole numbers the nearest one, in engines, too, that cast or divide others.
+
+    Engines round half away from zero, but truncate, or not, where they divide or cast.
+    """
     if (step.factor, step.offset) == (1, 0):
         return (Name(step.to),)
     value: tuple[str | Name, ...] = (Name(step.to),)
     if step.offset:
         value = ("(", *value, f" {'-' if step.offset > 0 else '+'} {_number(abs(step.offset))}", ")")
     inverse = 1 / step.factor
+    is_whole = type_ in _WHOLE
     if abs(inverse - round(inverse)) < 1e-9 * abs(inverse):  # 1 / 0.001 is 1000, whatever binary fractions say
         value = (*value, f" * {_number(round(inverse))}") if round(inverse) != 1 else value
+    elif is_whole:
+        value = ("round(", *value, f" / {_number(step.factor, 'e0')}", ")")
     else:
         value = (*value, f" / {_number(step.factor)}")
-    if type_ in _WHOLE:
+    if is_whole:
         return ("CAST(", *value, f" AS {_WHOLE[type_]})")
     return ("(", *value, ")")
 
 
-def _number(value: float) -> str:
+def _retyped(meaning: Meaning, step: Retype, types: dict[str, str]) -> Meaning:
+    types[step.column] = step.to
+    if step.column not in meaning.names:
+        return meaning
+    return replace(meaning, note=f"{step.column} has type {step.to} now; look at divisions of whole numbers")
+
+
+def _rounding(meaning: Meaning, step: Convert, type_: str) -> str:
+    is_rounded = step.column in meaning.names and type_ in _WHOLE and abs(step.factor) != 1
+    return f"where {step.to} is no whole number of its former unit, it is rounded" if is_rounded else ""
+
+
+def _number(value: float, end: str = "") -> str:
     """Return a number as SQL, in parentheses where it has a sign."""
-    said = str(int(value)) if float(value).is_integer() and abs(value) < 2**53 else repr(float(value))
+    said = f"{int(value)}{end}" if float(value).is_integer() and abs(value) < 2**53 else repr(float(value))
     return f"({said})" if value < 0 else said
 
 

@@ -17,7 +17,8 @@ _NAME: Final = re.compile(
     r"|\$\{[^{}\n]*\}"  # Grafana: ${name:format}
     r"|\[\[\w+\]\]"  # Grafana: [[name]]
     r"|%\(\w+\)s|(?<=[\s(,=<>])%s\b"  # DB API
-    r"|\{[A-Za-z_]\w*(?:\.\w+|\[[^\]\n]*\])*(?:![rsa])?(?::[^{}'\n]*)?\}",  # str.format
+    r"|\{[A-Za-z_]\w*(?:\.\w+|\[[^\]\n]*\])*(?:![rsa])?"  # str.format; what has more is a struct of DuckDB's
+    r"(?::(?:[^\w{}]?[<>=^])?[-+]?z?#?0?\d*[_,]?(?:\.\d+)?(?:[bcdeEfFgGnosxX%]|%[^{}'\n]*)?)?\}",
     re.DOTALL,
 )
 _DOLLAR: Final = re.compile(r"\$(?=[A-Za-z_0-9])")

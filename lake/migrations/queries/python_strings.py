@@ -81,9 +81,11 @@ def _field_end(text: str, begin: int, end: int) -> int:
 
 def _escape(prefix: str, quote: str) -> Escape:
     def write(new: str) -> str | None:
+        is_broken = len(quote) == 1 and ("\n" in new or "\r" in new)
         if "r" in prefix:
-            return None if quote[0] in new or "\\" in new else _braced(new)
-        return _braced(new.replace("\\", "\\\\").replace(quote[0], "\\" + quote[0]))
+            return None if quote[0] in new or "\\" in new or is_broken else _braced(new)
+        new = new.replace("\\", "\\\\").replace(quote[0], "\\" + quote[0])
+        return _braced(new.replace("\n", "\\n").replace("\r", "\\r") if is_broken else new)
 
     def _braced(new: str) -> str:
         return new.replace("{", "{{").replace("}", "}}") if "f" in prefix else new

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from sqlglot import exp
 
-from ranklake.lake.migrations.queries.meanings import Table
-from ranklake.lake.migrations.queries.scopes import NOWHERE, Home, Scopes
+from ranklake.lake.migrations.queries.meanings import Meaning, Name, Table
+from ranklake.lake.migrations.queries.scopes import ELSEWHERE, NOWHERE, Home, Scopes
 from ranklake.lake.migrations.queries.statements import Statement
 
 _TRIES: Final = 256
@@ -47,12 +47,25 @@ class Reading:
         Of known tables that it names.
     lacking
         Names that a table has at other versions only.
+    homes
+        Of the columns, by the identity of sqlglot's node.
     """
 
     scopes: Scopes
     versions: Mapping[str, int]
     references: list[Reference]
     lacking: list[Reference]
+    homes: Mapping[int, Home | str]
+
+    def home_of(self, node: Any) -> Home | str:  # noqa: ANN401 - sqlglot's
+        """Return the table of a column, or why there is none."""
+        return self.homes.get(id(node), ELSEWHERE)
+
+    def meaning_of(self, node: Any, tables: Mapping[str, Table]) -> Meaning:  # noqa: ANN401 - likewise
+        """Return what a column is afterwards; the same, where it is of no known table."""
+        home, name = self.home_of(node), node.name.lower()
+        known = tables[home.table].meanings.get(self.versions[home.table], {}) if isinstance(home, Home) else {}
+        return known.get(name, Meaning((Name(name),)))
 
 
 def read(one: Statement, tables: Mapping[str, Table]) -> Reading:
@@ -88,7 +101,8 @@ def _at(one: Statement, scopes: Scopes, tables: Mapping[str, Table], versions: M
             around = scopes.tables_around(ref.scope, columns)
             if any(ref.name in names for table in around for names in tables[table].versions.values()):
                 lacking.append(ref)
-    return Reading(scopes, versions, found, [ref for ref in lacking if not _is_output(ref)])
+    homes = {id(ref.node): ref.home for ref in found}
+    return Reading(scopes, versions, found, [ref for ref in lacking if not _is_output(ref)], homes)
 
 
 def _references(one: Statement, scopes: Scopes, columns: Mapping[str, frozenset[str]]) -> Iterator[Reference]:

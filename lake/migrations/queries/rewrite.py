@@ -11,13 +11,14 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from ranklake.lake.migrations.queries.findings import Edit, Finding, Outcome, edited
-from ranklake.lake.migrations.queries.meanings import Meaning, Name, Table
+from ranklake.lake.migrations.queries.meanings import Meaning, Table
 from ranklake.lake.migrations.queries.obstacles import obstacles
 from ranklake.lake.migrations.queries.placeholders import MACRO, Span
-from ranklake.lake.migrations.queries.places import Place, place_of
+from ranklake.lake.migrations.queries.places import KEPT, Place, place_of, standing
 from ranklake.lake.migrations.queries.references import Reading, Reference, read
+from ranklake.lake.migrations.queries.reserved import quoted
 from ranklake.lake.migrations.queries.scopes import AMBIGUOUS, Home
-from ranklake.lake.migrations.queries.statements import DIALECTS, Statement, marker, statements
+from ranklake.lake.migrations.queries.statements import DIALECTS, Statement, marker, spelled, statements
 
 
 def rewrite(
@@ -53,8 +54,10 @@ def _concerns(one: Statement, changed: Mapping[str, Table]) -> bool:
 
 def _statement(one: Statement, tables: Mapping[str, Table], dialects: Sequence[str]) -> Outcome:
     found = once(one, tables)
-    if not found.edits or any(not finding.is_note for finding in found.findings):
-        return Outcome([], [finding for finding in found.findings if not finding.is_note])
+    if left := [finding for finding in found.findings if not finding.is_note]:
+        return Outcome([], left)
+    if not found.edits:
+        return found
     if _is_settled(one.text, found.edits, tables, dialects):
         return found
     named = {name: table.newest for name, table in tables.items() if name in one.words and len(table.versions) > 1}
@@ -90,7 +93,10 @@ def once(one: Statement, tables: Mapping[str, Table]) -> Outcome:
     found.findings += obstacles(one, reading, tables)
     for ref in reading.references:
         for what in _reference(one, reading, ref, tables):
-            (found.edits if isinstance(what, Edit) else found.findings).append(what)  # type: ignore[arg-type]
+            if isinstance(what, Edit):
+                found.edits.append(what)
+            elif all((one.what, one.is_note) != (what.what, True) for one in found.findings):  # a note is told once
+                found.findings.append(what)
     return found
 
 
@@ -103,15 +109,17 @@ def _reference(
         around = reading.scopes.tables_around(ref.scope, _columns(tables, reading.versions))
         if any(ref.name in tables[table].meanings.get(reading.versions[table], {}) for table in around):
             yield Finding(at, f"{ref.name} may belong to several tables; say which")
+    place = place_of(ref)
+    what = standing(ref, place, one, reading, tables)
+    if what == KEPT:
+        return
     if not isinstance(ref.home, Home):
-        if what := _capture(ref, reading, tables):
+        if what := what or _capture(ref, reading, tables):
             yield Finding(at, what)
         return
-    table, version = tables[ref.home.table], reading.versions[ref.home.table]
-    meaning = table.meanings.get(version, {}).get(ref.name, Meaning((Name(ref.name),)))
-    place = place_of(ref, reading)
-    qualifier = None if place.is_output else _qualifier(ref, ref.home, reading, meaning, place, tables)
-    if what := _hindrance(ref, meaning, place, table, qualifier):
+    table, meaning = tables[ref.home.table], reading.meaning_of(ref.node, tables)
+    qualifier = _qualifier(ref, ref.home, reading, meaning, place, tables)
+    if what := what or _hindrance(one, ref, meaning, place, table, qualifier):
         yield Finding(at, what)
     elif qualifier is not None:
         if meaning.note:
@@ -121,9 +129,7 @@ def _reference(
 
 def _capture(ref: Reference, reading: Reading, tables: Mapping[str, Table]) -> str:
     """Return how a name that meant something else would mean a column that a table gets; empty where it does not."""
-    if ref.node.table or ref.home == AMBIGUOUS or place_of(ref, reading).is_output:
-        return ""
-    if isinstance(ref.node.parent, exp.Ordered):  # what is selected counts there
+    if ref.node.table or ref.home == AMBIGUOUS:
         return ""
     later = {name: table.versions[table.newest] for name, table in tables.items()}
     home = reading.scopes.find(ref.scope, ref.name, "", later)
@@ -132,18 +138,14 @@ def _capture(ref: Reference, reading: Reading, tables: Mapping[str, Table]) -> s
     return f"{ref.name} means something else here, and a table gets a column of this name; qualify it"
 
 
-def _hindrance(ref: Reference, meaning: Meaning, place: Place, table: Table, qualifier: str | None) -> str:
-    """Return why a column cannot be brought along; empty where it can, or has to stay."""
-    is_same = meaning.plain == ref.name
-    if place.what:
-        return "" if is_same else place.what
-    if place.is_output:
-        is_hidden = ref.name in table.versions[table.newest] and not isinstance(ref.node.parent, exp.Ordered)
-        what = f"{ref.name} is an alias here, and the table gets another column of this name"
-        return what if is_hidden and not is_same else ""
+def _hindrance(
+    one: Statement, ref: Reference, meaning: Meaning, place: Place, table: Table, qualifier: str | None
+) -> str:
+    """Return why a column cannot be brought along; empty where it can."""
     if meaning.gone:
         return f"{table.name}.{ref.name}: {meaning.gone}"
-    is_taken = place.clause == "order" and any(name != ref.name and name in place.outputs for name in meaning.names)
+    is_sorted = place.clause.startswith("order") and "datafusion" in one.engines
+    is_taken = is_sorted and any(name != ref.name and name in place.outputs for name in meaning.names)
     if qualifier is None or is_taken:  # DataFusion refuses ORDER BY t.a beside an alias a
         return f"{ref.name} becomes {meaning.text('')}, a name that others have here; rewrite it by hand"
     is_stuck = meaning.plain is None and _is_in_macro(ref.node)
@@ -160,14 +162,20 @@ def _edits(one: Statement, ref: Reference, meaning: Meaning, qualifier: str, pla
     plain = meaning.plain
     if plain == ref.name and not qualifier:
         return
-    alias = f" AS {said}" if place.is_item and plain != ref.name else ""
+    quote = said[0] if said[0] in '"`' else ""
+    called = f"{quote}{ref.name}{quote}" if quote else quoted(ref.name, one.quote)
+    alias = f" AS {called}" if place.is_item and plain != ref.name else ""
     if plain is not None:
-        quote = said[0] if said[0] in '"`' else ""
-        yield Edit(begin, end, f"{qualifier}{quote}{plain}{quote}{alias}")
+        written = f"{quote}{plain}{quote}" if quote else quoted(plain, one.quote)
+        yield Edit(begin, end, f"{qualifier}{written}{alias}")
     else:
         first = min(part.meta.get("start", begin) for part in ref.node.parts)
-        written = qualifier or one.text[first:begin]
-        yield Edit(first, end, meaning.text(written) + alias)
+        text = meaning.text(qualifier or one.text[first:begin], one.quote)
+        if meaning.is_computed:
+            text, what = spelled(text, one)
+            if what:
+                yield Finding(begin, f"{ref.name}: {what}", is_note=bool(text))
+        yield Edit(first, end, text + alias)
     if place.is_unnamed and plain != ref.name:
         yield Finding(begin, f"a column computed from {ref.name} has no alias, and so another name now", is_note=True)
 
@@ -185,7 +193,9 @@ def _qualifier(
         return ""
     later = {name: table.versions[table.newest] for name, table in tables.items()}
     same = all(reading.scopes.find(ref.scope, name, "", later) == home for name in meaning.names)
-    hidden = place.clause != "where" and any(name in place.outputs and name != ref.name for name in meaning.names)
+    hidden = place.clause not in {"where", "aggregate"} and any(
+        name in place.outputs and name != ref.name for name in meaning.names
+    )
     if same and not hidden:
         return ""
     if not home.alias:

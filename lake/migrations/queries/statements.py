@@ -1,16 +1,18 @@
 """Statements of a text, each parsed, in places of the text."""
 
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlglot import exp
+from sqlglot import exp, parse_one
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import SqlglotError
 from sqlglot.tokens import TokenType
 
 from ranklake.errors import did_you_mean
+from ranklake.lake.migrations.queries.aliases import engines_of
 from ranklake.lake.migrations.queries.placeholders import Span, covered
 from ranklake.lake.migrations.steps.step import MigrationError
 
@@ -21,6 +23,9 @@ BLANK: Final = r"(?:\s|--[^\n]*\n|/\*(?:[^*]|\*(?!/))*\*/)*"
 """Blanks and comments, as a pattern that takes each of them in one way only: a banner of many costs no more."""
 
 _DATAFUSION: Final = "postgres"
+_SPECIAL: Final = frozenset("%{}$")
+
+logging.getLogger("sqlglot").setLevel(logging.CRITICAL)  # what it cannot read is told here, with its line
 
 _MARKER: Final = re.compile(r"ranklake:((?:\s*\w+ v\d+,?)+)")
 
@@ -58,6 +63,10 @@ class Statement:
         Where its first token ends.
     marks
         Versions that it says of itself, by table.
+    engines
+        Those that it may be for (`ranklake.lake.migrations.queries.aliases`).
+    quote
+        What a name is quoted with.
     """
 
     begin: int
@@ -67,6 +76,8 @@ class Statement:
     placeholders: tuple[Span, ...]
     head: int
     marks: dict[str, int]
+    engines: tuple[str, ...]
+    quote: str
 
     def is_placeholder(self, place: int) -> bool:
         """Say whether something unknown is filled in at a place."""
@@ -88,7 +99,9 @@ def statements(text: str, holes: Sequence[Span] = (), dialects: Sequence[str] = 
             table: int(version) for said in _MARKER.findall(one) for table, version in re.findall(r"(\w+) v(\d+)", said)
         }
         words = frozenset(re.findall(r"\w+", one.lower()))
-        yield Statement(begin, one, words, _parsed(one, dialects), spans, head - begin, marks)
+        tree, dialect = _parsed(one, dialects)
+        quote = str(Dialect.get_or_raise(dialect).IDENTIFIER_START)
+        yield Statement(begin, one, words, tree, spans, head - begin, marks, engines_of(dialects), quote)
 
 
 def _slices(text: str, dialects: Sequence[str]) -> Iterator[tuple[int, int, int]]:
@@ -113,12 +126,42 @@ def _slices(text: str, dialects: Sequence[str]) -> Iterator[tuple[int, int, int]
     yield 0, len(text), 0
 
 
-def _parsed(text: str, dialects: Sequence[str]) -> Any:  # noqa: ANN401 - sqlglot's
+def _parsed(text: str, dialects: Sequence[str]) -> tuple[Any, str]:
+    """Return sqlglot's tree, and the dialect that took the text; None and the first where none does."""
     for dialect in dialects:
         try:
             trees = Dialect.get_or_raise(dialect).parse(text)
         except SqlglotError:
             continue
         if len(trees) == 1 and trees[0] is not None and not trees[0].find(exp.Command):
-            return trees[0]
-    return None
+            return trees[0], dialect
+    return None, dialects[0]
+
+
+def spelled(text: str, one: Statement) -> tuple[str, str]:
+    """Return an expression of DataFusion's SQL for a statement, and what a person should know of it.
+
+    That is that it has to be written by hand, where the text is empty.
+    """
+    if one.placeholders and not _SPECIAL.isdisjoint(text):
+        return "", "what becomes of it has signs that placeholders have; rewrite it by hand"
+    others = [engine for engine in one.engines if engine not in {"datafusion", "postgres"}]
+    tree = parse_one(text, dialect=_DATAFUSION)
+    is_own = tree.find(exp.Anonymous, exp.AnonymousAggFunc) is not None
+    if not is_own and all(_read(text, engine) == _read(text, _DATAFUSION) for engine in others):
+        return text, ""
+    if len(others) != 1 or len(one.engines) > 1:
+        what = "what becomes of it is DataFusion's SQL; look at it if another engine is asked"
+        return text, what if others else ""
+    said = str(tree.sql(dialect=others[0]))
+    if is_own or _read(said, others[0]) != _read(text, _DATAFUSION):
+        return "", "what becomes of it is DataFusion's SQL; rewrite it by hand"
+    return said, ""
+
+
+def _read(text: str, dialect: str) -> str:
+    """Return what a dialect takes an expression for, as DataFusion's SQL; empty for what it does not take."""
+    try:
+        return str(parse_one(text, dialect=dialect).sql(dialect=_DATAFUSION))
+    except SqlglotError:
+        return ""

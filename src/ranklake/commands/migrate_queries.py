@@ -84,7 +84,13 @@ def _is_told(one: "FileOutcome") -> bool:
 
 def _diff(one: "FileOutcome") -> Iterator[str]:
     """Yield the lines of a unified diff, as `patch` takes it."""
-    before, after = (text.splitlines(keepends=True) for text in (one.before, one.after))
+    before, after = (_lines(text) for text in (one.before, one.after))
     name = one.path.as_posix().lstrip("/")
     for line in difflib.unified_diff(before, after, f"a/{name}", f"b/{name}"):
         yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+
+
+def _lines(text: str) -> list[str]:
+    """Return lines as `patch` and editors tell them: a form feed or U+2028 within one ends none."""
+    lines = text.split("\n")
+    return [f"{line}\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
