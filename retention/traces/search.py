@@ -1,0 +1,149 @@
+"""Searches every file for a value, and tells where it is without telling it."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ranklake.printable import printable_name
+from ranklake.retention.traces.contents import Unsearched, look
+from ranklake.retention.traces.needles import Needles, needles
+from ranklake.retention.traces.roots import Source, sources
+from ranklake.segments.envelope import EncryptionError, decrypt
+from ranklake.segments.keys import find_key
+from ranklake.segments.references import SecretError
+from ranklake.segments.segment import NotASegmentError, SegmentName
+
+if TYPE_CHECKING:
+    from ranklake.lake.plans.plan import Progress
+    from ranklake.lake.spool.spool import Spool
+    from ranklake.lake.storage.store import Lake
+
+EXAMPLES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Where values are, of one kind of place.
+
+    Attributes
+    ----------
+    place
+        What the files are, such as ``rows of steps``, ``old versions of steps``, ``segments in the spool``.
+    where
+        Where in them: a column, their name, their bytes, their footer.
+    files, count
+        Files, and rows or occurrences in them.
+    examples
+        Some of the files; values in their names are left out.
+    """
+
+    place: str
+    where: str
+    files: int
+    count: int
+    examples: tuple[str, ...]
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """What a search found: traces, what could not be looked into (reason by place, with the number of files), sizes."""
+
+    found: tuple[Trace, ...]
+    unsearched: tuple[Trace, ...]
+    files: int
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing was found, and all was looked into."""
+        return not self.found and not self.unsearched
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        told = {"found": self.found, "unsearched": self.unsearched}
+        return {
+            "files": self.files,
+            "is_clean": self.is_clean,
+            **{name: [one.plain() for one in some] for name, some in told.items()},
+        }
+
+
+def search(
+    lake: "Lake",
+    spool: "Spool | None",
+    values: Iterable[str],
+    folders: Sequence[Path] = (),
+    *,
+    progress: "Progress | None" = None,
+) -> Traces:
+    """Look for values in every file of a lake, a spool and some folders; nothing is written, no value is told.
+
+    A value is found as it is, in JSON, HTML, URLs and base64, and in letters of either case; in columns of Parquet,
+    archives, gzip, and segments that a configured key opens. Numbers, hashes and pseudonyms of it are not found.
+
+    Raises
+    ------
+    ranklake.retention.traces.needles.NeedleError
+        No value is given, or one of less than four characters.
+    """
+    sought = needles(values)
+    keys = lake.config.encryption_key
+    found: dict[tuple[str, str], list[tuple[str, int]]] = {}
+    missed: dict[tuple[str, str], list[tuple[str, int]]] = {}
+    every = list(sources(lake, spool, folders))
+    for number, source in enumerate(every, 1):
+        if count := sought.count(source.path.encode(errors="replace")):
+            found.setdefault((source.place, "name of the file"), []).append((source.uri, count))
+        counts, why = _in(source, sought, keys)
+        for where, count in counts.items():
+            found.setdefault((source.place, where), []).append((source.uri, count))
+        for one in why:
+            missed.setdefault((source.place, one), []).append((source.uri, 1))
+        if progress is not None:
+            progress(number, len(every))
+    return Traces(_told(found, sought), _told(missed, sought), len(every))
+
+
+def _in(source: Source, sought: Needles, keys: str) -> tuple[Counter[str], set[str]]:
+    """Return what is found in one file, and why parts of it were not looked into."""
+
+    def opened(path: str, raw: bytes) -> bytes | None:
+        *_, table, name = ("", *path.split("/"))
+        try:
+            named = SegmentName.parse(name)
+            return decrypt(find_key(keys, named.key_id), raw, named.bond(table))
+        except (NotASegmentError, EncryptionError, SecretError):
+            return None
+
+    counts: Counter[str] = Counter()
+    why: set[str] = set()
+    try:
+        with source.opened() as file:
+            for one in look(file, source.path, sought, opened):
+                if isinstance(one, Unsearched):
+                    why.add(one.why)
+                else:
+                    counts[one.where] += one.count
+    except FileNotFoundError:
+        pass  # it went while others were looked at
+    except OSError as error:
+        why.add(f"cannot be opened ({type(error).__name__})")
+    return counts, why
+
+
+def _told(some: dict[tuple[str, str], list[tuple[str, int]]], sought: Needles) -> tuple[Trace, ...]:
+    return tuple(
+        Trace(
+            place,
+            where,
+            len(hits),
+            sum(count for _, count in hits),
+            tuple(printable_name(sought.masked(uri)) for uri, _ in hits[:EXAMPLES]),
+        )
+        for (place, where), hits in sorted(some.items())
+    )

@@ -1,0 +1,67 @@
+"""``ranklake erase``."""
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+
+from ranklake.commands.context import with_context
+from ranklake.commands.options import json_option, lake_option, spool_option
+from ranklake.context import Context
+from ranklake.retention.traces.search import Trace, search
+from ranklake.views.json_output import show_json
+from ranklake.views.progress import progress_bar
+from ranklake.views.table import TextColumn, numbers, table_lines
+from ranklake.views.words import counted
+
+_COLUMNS = (*map(TextColumn, ("place", "where")), *numbers(("files", "rows or times")), TextColumn("such as"))
+
+
+@click.group()
+def erase() -> None:
+    """Find where a person's data, or a run's, still is."""
+
+
+@erase.command()
+@click.argument("values", metavar="VALUE...", nargs=-1, required=True)
+@click.option(
+    "--also",
+    "folders",
+    metavar="PATH",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True),
+    help="Search this folder, too: a report's site, local spools, Prefect's home. May be given several times.",
+)
+@lake_option
+@spool_option
+@json_option
+@with_context
+def find(context: Context, values: tuple[str, ...], folders: tuple[Path, ...], *, as_json: bool) -> int:
+    """Search every file of the lake and the spool for VALUEs: names, addresses, names of runs.
+
+    Reads them from standard input, one a line, where VALUE is -, so that no list of processes and no history of the
+    shell has them. Looks into tables, old versions, logs, statistics, plans, quarantine, segments and packs, in letters
+    of either case, and in JSON, HTML, URLs and base64. Hashes and pseudonyms of a value are not found. No value is
+    shown. Exits 1 if anything is found, or could not be looked into.
+    """
+    given = sys.stdin.read().splitlines() if values == ("-",) else values
+    lake, spool = context.open_lake(), context.spool() if context.has_spool else None
+    with progress_bar("search") as progress:
+        done = search(lake, spool, given, folders, progress=progress)
+    if as_json:
+        show_json(done.plain())
+        return 0 if done.is_clean else 1
+    _table(done.found)
+    if done.unsearched:
+        click.echo("could not be looked into:")
+        _table(done.unsearched)
+    places = counted(len({one.place for one in done.found}), "kind") + " of places"
+    click.echo(f"{counted(done.files, 'file')} searched: {f'found in {places}' if done.found else 'nothing found'}")
+    return 0 if done.is_clean else 1
+
+
+def _table(some: Iterable[Trace]) -> None:
+    lines = [(one.place, one.where, f"{one.files:,}", f"{one.count:,}", one.examples[0]) for one in some]
+    if lines:
+        click.echo("\n".join(table_lines(_COLUMNS, lines)))

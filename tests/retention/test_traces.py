@@ -1,0 +1,206 @@
+"""Traces of a person: found wherever they are, in whatever form; told without the person's name."""
+
+import base64
+import gzip
+import html
+import io
+import json
+import sqlite3
+import sys
+import zipfile
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from ciphered import ONE, encrypt_segment, source_of
+from governed import Site
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from packing import pack_up
+from segments import put_segment, step_rows
+
+from ranklake.cli import run
+from ranklake.lake.maintenance.compaction import merge_small
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.storage.store import Lake
+from ranklake.lake.trust.lake_config import LakeConfig
+from ranklake.retention.traces.contents import Hit, Unsearched, look
+from ranklake.retention.traces.needles import NeedleError, needles
+from ranklake.retention.traces.search import search
+
+PERSON = 'Ada "the Countess" Lovelace <ada@example.org>'
+
+
+def logs(count, text, **more):
+    """Return rows of steps whose run is named so; a run's name stands in every table."""
+    return step_rows(count, run=text, **more)
+
+
+def found(lake, spool, *values, folders=()):
+    """Return (place, where) of all traces, having seen that none of them tells a value."""
+    done = search(lake, spool, values, folders)
+    assert not any(value.lower() in json.dumps(done.plain()).lower() for value in values)
+    return {(one.place, one.where) for one in done.found}, {(one.place, one.where) for one in done.unsearched}
+
+
+def test_a_run_is_found_in_everything_that_ingest_makes(tmp_path):
+    """Rows, old versions, logs with their statistics, plans, names of segments, packs, and what lies in quarantine."""
+    site = Site(tmp_path)
+    for segment in range(2):
+        site.bring(step_rows(30, run="ada.lovelace", segment=segment), rows_before=30 * segment)
+    merge_small(site.lake, InProcess(), ["steps"], thorough=True)
+    pack_up(site.spool)
+    broken = put_segment(site.spool, step_rows(5, run="ada.lovelace", incarnation=9))
+    broken.write_bytes(broken.read_bytes()[:-40])
+    site.bring(step_rows(3, run="other", incarnation=11))
+    places, unsearched = found(site.lake, Spool(str(site.spool)), "Ada.Lovelace")
+    assert places >= {
+        ("rows of steps", "column run"),
+        ("rows of steps", "footer: statistics or metadata"),
+        ("old versions of steps", "column run"),
+        ("rows of segments", "column run"),
+        ("log of steps", "bytes"),
+        ("plans of the lake", "bytes"),
+        ("segments in the spool", "name of a member"),
+        ("segments in the spool", "column run"),
+        ("segments in the spool", "name of the file"),
+        ("raw bytes in quarantine", "bytes"),
+    }
+    assert {why for _, why in unsearched} == {"Parquet that cannot be read (ArrowInvalid)"}
+
+
+@pytest.mark.slow
+def test_a_segment_is_looked_into_where_a_key_opens_it(tmp_path):
+    """Without the key it is told as not searched; with it, what is in it is found."""
+    spool = tmp_path / "spool"
+    path = put_segment(spool, step_rows(5, run="ada.lovelace"))
+    encrypt_segment(path, ONE)
+    Lake.create(str(tmp_path / "lake"))
+    for keys, expected in ((source_of(tmp_path / "keys", ONE), "column run"), ("", None)):
+        lake = Lake.open(str(tmp_path / "lake"), {}, LakeConfig(encryption_key=keys))
+        places, unsearched = found(lake, Spool(str(spool)), "ada.lovelace")
+        assert (("segments in the spool", expected) in places) == bool(keys)
+        assert bool(unsearched) != bool(keys)
+
+
+def zipped(name, raw):
+    """Return an archive of one file."""
+    sink = io.BytesIO()
+    with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(name, raw)
+    return sink.getvalue()
+
+
+def parquet(rows):
+    """Return a Parquet file without statistics, compressed."""
+    sink = io.BytesIO()
+    pq.write_table(rows, sink, compression="zstd", write_statistics=False)
+    return sink.getvalue()
+
+
+def database(text):
+    """Return a database of SQLite that has a text."""
+    connection = sqlite3.connect(":memory:")
+    connection.execute("CREATE TABLE t (v)")
+    connection.execute("INSERT INTO t VALUES (?)", (text,))
+    connection.commit()
+    return connection.serialize()
+
+
+FORMS = {
+    "plain": lambda text: text.encode(),
+    "upper": lambda text: text.upper().encode(),
+    "json": lambda text: json.dumps({"by": text}).encode(),
+    "json in json": lambda text: json.dumps(json.dumps({"by": text})).encode(),
+    "html": lambda text: f"<p>{html.escape(text)}</p>".encode(),
+    "url": lambda text: f"https://x.org/?q={quote(text)}".encode(),
+    "base64": lambda text: base64.b64encode(b"by " + text.encode() + b" at noon"),
+    "utf-16": lambda text: text.encode("utf-16"),
+    "gzip": lambda text: gzip.compress(b"-" * 999 + text.encode()),
+    "zip": lambda text: zipped("a.txt", text.encode()),
+    "gzip in zip": lambda text: zipped("a.gz", gzip.compress(text.encode())),
+    "parquet in zip": lambda text: zipped("a.parquet", parquet(pa.table({"t": [text]}))),
+    "sqlite": database,
+    "parquet": lambda text: parquet(pa.table({"t": [None, f"by {text}"]})),
+    "parquet list": lambda text: parquet(pa.table({"t": [[], ["x", text]]})),
+    "parquet map": lambda text: parquet(pa.table({"t": pa.array([[("k", text)]], pa.map_(pa.string(), pa.string()))})),
+    "parquet struct": lambda text: parquet(pa.table({"t": [{"a": {"b": text}}]})),
+    "parquet bytes": lambda text: parquet(pa.table({"t": [text.encode()]})),
+    "parquet dictionary": lambda text: parquet(pa.table({"t": pa.array([text, text]).dictionary_encode()})),
+    "parquet metadata": lambda text: parquet(pa.table({"n": [1]}).replace_schema_metadata({"by": text})),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_form_is_found(form):
+    """A value is found in whatever form; another one is not, and nothing stays unsearched."""
+    for text, other in (
+        (PERSON, "Grace Hopper"),
+        ("Ångström-Müller", "Grace Hopper"),
+        ("ada.lovelace", "grace.h"),
+    ):
+        raw = FORMS[form](text)
+        told = list(look(io.BytesIO(raw), "x", needles([text]), lambda *_: None))
+        assert any(isinstance(one, Hit) for one in told), text
+        assert list(look(io.BytesIO(raw), "x", needles([other]), lambda *_: None)) == []
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=60), st.binary(max_size=60), st.text("abAB12-@", min_size=4, max_size=9), st.integers(8, 40))
+def test_pieces_hide_nothing(before, after, value, piece):
+    """However bytes are cut into pieces, what lies across two of them is found, as the whole tells."""
+    from ranklake.retention.traces import contents
+
+    raw = before + value.encode() + after
+    whole, contents.CHUNK_BYTES = contents.CHUNK_BYTES, piece
+    try:
+        told = list(look(io.BytesIO(raw), "x", needles([value]), lambda *_: None))
+    finally:
+        contents.CHUNK_BYTES = whole
+    assert any(isinstance(one, Hit) for one in told)
+
+
+@pytest.mark.parametrize("raw", [b"PAR1 and nothing", b"PK\x03\x04 and nothing", b"\x1f\x8b\x08 and nothing"])
+def test_what_cannot_be_looked_into_is_told(raw):
+    """A damaged file is no proof that nothing is in it; what its bytes show is found all the same."""
+    told = list(look(io.BytesIO(raw + b" ada.lovelace"), "x", needles(["ada.lovelace"]), lambda *_: None))
+    assert {type(one) for one in told} == {Hit, Unsearched}
+
+
+@pytest.mark.parametrize("values", [[], [""], ["  "], ["ada"]])
+def test_too_little_is_refused(values):
+    """No value, or one that would be found everywhere."""
+    with pytest.raises(NeedleError):
+        needles(values)
+
+
+def test_links_are_not_followed(tmp_path):
+    """A link in a folder that others write to leads nowhere: it is told, and what it names is not read."""
+    lake = Lake.create(str(tmp_path / "lake"))
+    secret = tmp_path / "elsewhere.txt"
+    secret.write_text("ada.lovelace")
+    folder = tmp_path / "site"
+    folder.mkdir()
+    (folder / "link").symlink_to(secret)
+    (folder / "page.html").write_text("<p>ada.lovelace</p>")
+    done = search(lake, None, ["ada.lovelace"], [folder])
+    assert [(one.files, one.count) for one in done.found] == [(1, 1)]
+    assert [one.where for one in done.unsearched] == ["cannot be opened (OSError)"]
+
+
+def test_the_command(tmp_path, capsys, monkeypatch):
+    """It exits 1 where something is found, 0 where nothing is, and shows no value that was asked for."""
+    site = Site(tmp_path)
+    site.bring(step_rows(5, run="ada.lovelace"))
+    where = ["--lake", site.lake.uri, "--spool", str(site.spool)]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("ada.lovelace\n"))
+    assert run(["erase", "find", "-", *where]) == 1
+    out = capsys.readouterr().out
+    assert "rows of steps" in out
+    assert "ada.lovelace" not in out
+    assert run(["erase", "find", "nobody.at.all", *where, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["is_clean"] is True
+    assert run(["erase", "find", "ada", *where]) == 2
+    assert "at least 4" in capsys.readouterr().err
