@@ -3,10 +3,11 @@
 The command ``ranklake pipeline`` calls these without Prefect, so that a scheduled run and a run by hand are the same.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, date, datetime
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
@@ -19,6 +20,8 @@ from ranklake.lake.governance.retention_plans import RETENTION_PLANS
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.maintenance.run import upkeep
 from ranklake.lake.rollups.runner import run_rollups
+from ranklake.lake.runs.report import runs_state
+from ranklake.lake.storage.store import Lake
 from ranklake.quality.check import run_checks
 from ranklake.quality.report.gather import gather
 from ranklake.quality.tables import KINDS
@@ -26,8 +29,8 @@ from ranklake.retention.apply import apply
 from ranklake.retention.plan import make_plan
 from ranklake.retention.reviews import record_overdue
 from ranklake.retention.sweep import sweep
-from ranklake.views.html.quality_pages import section
-from ranklake.views.html.site import publish
+from ranklake.views.html import quality_pages, run_pages
+from ranklake.views.html.site import Section, publish
 
 Progress = Callable[[int, int], None]
 
@@ -114,9 +117,28 @@ def report_once(context: Context) -> dict[str, Any]:
 
     Raises `ranklake.config.ConfigError` where no place is configured, and what `ranklake.views.html.site.publish` does.
     """
-    pages = section(gather(context.open_lake()))
-    done = publish(context.place(context.config.report_out()), pages)
-    return {"quality": {"state": pages.state, "headline": pages.headline}, "published": asdict(done)}
+    return report_of(context, tuple(_SECTIONS))
+
+
+def report_of(context: Context, names: Sequence[str], run: str = "") -> dict[str, Any]:
+    """Write some sections of the report likewise; a run that is named has a page however old it is.
+
+    Raises also `ranklake.lake.runs.find.NoSuchRunError`.
+    """
+    lake = context.open_lake()
+    made = [_SECTIONS[name](lake, run) for name in names]
+    done = publish(context.place(context.config.report_out()), *made)
+    told = {one.name: {"title": one.title, "state": one.state, "headline": one.headline} for one in made}
+    return {**told, "published": asdict(done)}
+
+
+_SECTIONS: Final[Mapping[str, Callable[[Lake, str], Section]]] = MappingProxyType(
+    {
+        "quality": lambda lake, _: quality_pages.section(gather(lake)),
+        "runs": lambda lake, run: run_pages.section(runs_state(lake, run)),
+    }
+)
+"""Sections of the report by name: what makes them, in the order of the navigation."""
 
 
 def retention_plan_once(context: Context, *, as_of: date | None = None) -> dict[str, Any]:

@@ -161,9 +161,12 @@ def _catalog(done: Done, links: Links) -> Iterable[str]:
 
 
 def _report(done: Done, links: Links) -> Iterable[str]:
-    written, state = headline("report", done)
+    written = headline("report", done)[0]
     published = done["published"]
-    yield f"Data quality: {shown(state)}"
+    told = {name: one for name, one in done.items() if name != "published"}
+    yield table(
+        ("section", "state", "in words"), [(one["title"], one["state"], one["headline"]) for one in told.values()]
+    )
     yield f"{written}, {published['removed']:,} removed; they are in {shown(published['out'])}"
     yield links.to_report("Open the report", "index.html")
 

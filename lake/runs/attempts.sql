@@ -5,3 +5,4 @@ SELECT attempt, status, ts, end_ts, steps, first_step, last_step, last_loss, mea
 FROM run_summary
 WHERE run = $run
 ORDER BY attempt
+LIMIT {most}

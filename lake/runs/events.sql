@@ -4,3 +4,4 @@ FROM events
 WHERE run = $run
 GROUP BY event, severity, attempt
 ORDER BY attempt, first_ts, event, severity
+LIMIT {most}

@@ -14,6 +14,7 @@ MOST_RANK_STEPS: Final = 5_000_000
 
 _PARTS: Final = 512
 _MOST: Final = 50
+_MOST_LINES: Final = 500
 _NO_SUMMARY: Final = "no summary of the run; run 'ranklake rollup'"
 
 
@@ -26,7 +27,7 @@ class RunFacts:
     run
         Its name.
     summary, attempts, goodput
-        The run in one row, a row an attempt, and where its wall time went with all restarts.
+        The run in one row, a row an attempt (at most 500), and where its wall time went with all restarts.
     ranks, shares
         By rank: rows, distinct steps, and means of a step and its phases in seconds; and what share of the steps' spans
         the phases' spans directly in them are. Not asked of a run of more than `MOST_RANK_STEPS` rows.
@@ -80,7 +81,7 @@ def gather(ask: Ask, run: str) -> RunFacts:
     return RunFacts(
         run=run,
         summary=summary,
-        attempts=of("attempts"),
+        attempts=of("attempts", most=_MOST_LINES),
         goodput=of("goodput"),
         ranks=Answered(statements.of_run("ranks", run), (), why) if why else of("ranks"),
         shares=Answered(statements.of_run("shares", run), (), why) if why else of("shares"),
@@ -90,7 +91,7 @@ def gather(ask: Ask, run: str) -> RunFacts:
         code=of("code", most=_MOST),
         datasets=of("datasets", most=_MOST),
         artifacts=of("artifacts", most=_MOST),
-        events=of("events"),
+        events=of("events", most=_MOST_LINES),
         logs=of("logs"),
         gaps=of("gaps"),
         host=of("host"),

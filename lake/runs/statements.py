@@ -26,6 +26,31 @@ def variance(runs: tuple[str, ...]) -> str:
     return _text("variance").replace("{runs}", summaries(among(runs)))
 
 
+def totals() -> str:
+    """Return the SQL of counts over all runs, in one row."""
+    return _text("totals").replace("{runs}", summaries())
+
+
+def marks(where: str) -> str:
+    """Return the SQL of one row per run that changes with what was recorded of it."""
+    return _text("marks").replace("{where}", where)
+
+
+def ended(where: str) -> str:
+    """Return the SQL of one row per run that tells how it ended."""
+    return f"SELECT * FROM run_goodput WHERE {where}\n"  # noqa: S608 - quoted
+
+
+def sampled(runs: tuple[str, ...]) -> str:
+    """Return the SQL of one row per run that changes with samples of its devices."""
+    return _text("sampled").replace("{where}", f"holder_{among(runs)}" if runs else among(runs))
+
+
+def rewrites() -> str:
+    """Return the SQL of one row that changes with rows that were changed."""
+    return _text("rewrites")
+
+
 @cache
 def _text(name: str) -> str:
     lines = files("ranklake.lake.runs").joinpath(f"{name}.sql").read_text(encoding="utf-8").splitlines()

@@ -3,12 +3,12 @@
 import json
 import shutil
 from datetime import timedelta
-from itertools import product
 from statistics import fmean, stdev
 
 import pytest
 from importing import imported
-from rollup_inputs import NOON, append
+from rollup_inputs import NOON
+from told_runs import EVIL, RUNS, lake_of_runs
 
 from ranklake.cli import run
 from ranklake.lake.query.sql import query
@@ -20,13 +20,6 @@ from ranklake.lake.runs.find import SORTS, Wanted, find, said_equal, value_of
 from ranklake.lake.storage.store import Lake
 from ranklake.views.run import run_lines
 
-EVIL = "<b>\u202eevil\x1b[2J"
-RUNS = {
-    "alpha-1": {"config": {"lr": 0.001, "opt": {"name": "adam"}}, "labels": {"kind": "base"}, "team": "vision"},
-    "alpha-2": {"config": {"lr": 0.002, "opt": {"name": "adam"}}, "labels": {"kind": "base"}, "team": "vision"},
-    "alpha-3": {"config": {"lr": 0.001, "opt": {"name": "sgd"}}, "labels": {"größe": "x"}, "team": "text"},
-    "beta": {"config": {"lr": True}, "labels": {}, "team": None},
-}
 ROLES = """
 roles:
   narrow: {classes: [operational], tables: [run_summary, run_goodput], runs: "run = 'alpha-1'"}
@@ -34,54 +27,10 @@ roles:
 """
 
 
-def _runs():
-    for number, (name, told) in enumerate(RUNS.items()):
-        yield {
-            "run": name,
-            "incarnation": 10 + number,
-            "ts": NOON + timedelta(hours=number),
-            "world_size": 2,
-            "job": EVIL if name == "beta" else "gpt",
-            "team": told["team"],
-            "device_name": "a CPU",
-            "config": json.dumps(told["config"]),
-            "labels": json.dumps(told["labels"]),
-            "user": "ada",
-            "host": "pc-ada",
-        }
-
-
-def _steps():
-    for number, name in enumerate(RUNS):
-        for rank, step in product(range(2), range(30 if name != "beta" else 1)):
-            if name != "beta" or rank == 0:  # of beta, one step of one rank of two
-                yield {
-                    "run": name,
-                    "incarnation": 10 + number,
-                    "rank": rank,
-                    "step": step,
-                    "tokens": 100,
-                    "ts": NOON + timedelta(hours=number, seconds=step),
-                    "loss": 5 - 0.01 * step + rank + number,
-                    "step_time_s": 0.9 + number / 100,
-                    "collective_time_s": 0.1 if rank else 0.5,
-                }
-
-
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory):
-    """Give a lake of four runs: one failed, two finished, one that goes on with one step of one rank of two."""
-    lake = Lake.create(str(tmp_path_factory.mktemp("runs") / "lake"))
-    append(lake, "runs", list(_runs()))
-    append(lake, "steps", list(_steps()))
-    ends = [("alpha-1", "failure", "error"), ("alpha-2", "run_end", "info"), ("alpha-3", "run_end", "info")]
-    append(lake, "events", [
-        {"run": name, "event": event, "severity": severity, "step": 29, "message": "/home/ada",
-         "ts": NOON + timedelta(hours=number, seconds=40)}
-        for number, (name, event, severity) in enumerate(ends)
-    ])  # fmt: skip
-    run_rollups(lake)
-    return lake
+    """Give a lake of four runs."""
+    return lake_of_runs(tmp_path_factory.mktemp("runs"))
 
 
 def ranklake(capsys, lake, *args):
@@ -180,7 +129,7 @@ def test_a_run_is_shown_with_what_is_unknown_and_why(lake, capsys, monkeypatch):
     assert "  alpha-1: failed" in ranklake(capsys, lake, "compare", "beta", "alpha-1")[1].splitlines()
     monkeypatch.setattr(run_facts, "MOST_RANK_STEPS", 5)
     lines = run_lines(gather(asking(lake), "alpha-2"), 40)
-    assert any(line.startswith("a step      910.00 ms") and "60 rows are too many" in line for line in lines)
+    assert any(line.startswith("a step      910 ms") and "60 rows are too many" in line for line in lines)
 
 
 @pytest.mark.slow

@@ -8,15 +8,25 @@ from importlib.resources import files
 import pytest
 from governed import Site, under
 from segments import DAY, step_rows
+from told_runs import lake_of_runs
 
+from ranklake.lake.runs.report import runs_state
 from ranklake.lake.storage.store import Lake
 from ranklake.quality.check import run_checks
 from ranklake.quality.report.gather import gather
+from ranklake.views.html import run_pages
 from ranklake.views.html.quality_pages import section
 from ranklake.views.html.site import publish
 
 pytestmark = [pytest.mark.pages, pytest.mark.leaky("a browser's driver keeps its pipes")]
-PAGES = ("index.html", "quality/index.html", "quality/table-steps.html")
+PAGES = (
+    "index.html",
+    "quality/index.html",
+    "quality/table-steps.html",
+    "runs/index.html",
+    run_pages.href("alpha-1"),
+    run_pages.href("beta"),
+)
 LIMIT_LOSS = """
 extends: steps
 checks:
@@ -33,7 +43,9 @@ def report(tmp_path_factory):
         site.bring(step_rows(50, incarnation=10 + day, start=DAY + timedelta(days=day)))
     run_checks(under(site.lake, overlay))
     site.bring(step_rows(5, incarnation=9, start=DAY + timedelta(days=6)))
-    publish(Lake.place(str(site.folder / "out")), section(gather(under(site.lake, overlay))))
+    (site.folder / "runs").mkdir()
+    runs = runs_state(lake_of_runs(site.folder / "runs"))
+    publish(Lake.place(str(site.folder / "out")), section(gather(under(site.lake, overlay))), run_pages.section(runs))
     return site.folder / "out"
 
 

@@ -5,7 +5,7 @@ import click
 from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option
 from ranklake.context import Context
-from ranklake.flows.calls import report_once
+from ranklake.flows.calls import report_of
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
 from ranklake.views.words import counted
@@ -16,10 +16,13 @@ def report() -> None:
     """Write pages about the lake: HTML that opens from a disk or a bucket, without a network."""
 
 
-@report.command()
-@click.option(
+_out_option = click.option(
     "--out", default="", metavar="URI", help="Folder or URI to write the site to.  [default: [report] out, or report]"
 )
+
+
+@report.command()
+@_out_option
 @lake_option
 @json_option
 @with_context
@@ -29,11 +32,32 @@ def quality(context: Context, out: str, *, as_json: bool) -> int:
     Reads the results of earlier checks; run 'ranklake check' first. Writes only the pages that changed. Exits 0
     whatever the state is; 'ranklake check' is what tells a script.
     """
+    return _write(context, "quality", out, as_json=as_json)
+
+
+@report.command()
+@_out_option
+@click.option(
+    "--run", default="", help="Have a page of this run, however old it is; the beginning of its name will do."
+)
+@lake_option
+@json_option
+@with_context
+def runs(context: Context, out: str, run: str, *, as_json: bool) -> int:
+    """Write the pages of runs: a list, and one of each of the latest with curves, ranks, goodput and provenance.
+
+    Reads the rollups; run 'ranklake rollup' first. Writes only the pages that changed.
+    """
+    return _write(context, "runs", out, run, as_json=as_json)
+
+
+def _write(context: Context, section: str, out: str, run: str = "", *, as_json: bool) -> int:
     place = out or context.config.report.out or "report"
-    done = report_once(Context.of(context.config, {"report.out": place}))
+    done = report_of(Context.of(context.config, {"report.out": place}), [section], run)
     if as_json:
         show_json(done)
     else:
-        told, wrote = done["quality"]["headline"], done["published"]
-        tell(f"{told}; {counted(wrote['pages'], 'page')}, {wrote['written']:,} written: {wrote['out']}/index.html")
+        told, wrote = done[section]["headline"], done["published"]
+        pages = f"{counted(wrote['pages'], 'page')}, {wrote['written']:,} written"
+        tell(f"{told}; {pages}: {wrote['out']}/{wrote['first']}")
     return 0

@@ -38,7 +38,7 @@ def time_text(seconds: float | None) -> str:
         return f"{seconds / _HOUR_S:,.1f} h"
     if seconds >= _MINUTE_S:
         return f"{seconds / _MINUTE_S:.1f} min"
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.2f} ms"
+    return f"{seconds:.4g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
 
 
 def moment_text(moment: datetime | None) -> str:

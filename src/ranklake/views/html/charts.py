@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any, Final
 
+from ranklake.views.html.figures import Source
+
 Spec = dict[str, Any]
 _ROW_PX: Final = 16
 SCHEMA: Final = "https://vega.github.io/schema/vega-lite/v6.json"
@@ -16,12 +18,14 @@ SCHEMA: Final = "https://vega.github.io/schema/vega-lite/v6.json"
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart with its title and what it shows in words, for who cannot see it."""
+    """A chart with its title and what it shows in words, for who cannot see it; `source` gives its numbers."""
 
     name: str
     title: str
     description: str
     spec: Spec
+    source: Source | None = None
+    is_wide: bool = False
 
 
 def stacked_by_date(values: Sequence[Mapping[str, Any]], states: Sequence[str], measure: str) -> Spec:

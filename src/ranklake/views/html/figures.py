@@ -1,9 +1,9 @@
 """Numbers as pages show them: each with its unit, its definition and the SQL that gives it."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
-from typing import Final
+from typing import Any, Final
 
 UNKNOWN: Final = "unknown"
 
@@ -39,6 +39,8 @@ class Figure:
         The column of the source's SQL, in its only row, that holds it.
     state
         What it means for whoever reads it: a state's name, or empty.
+    text
+        The value as people read it, where that is not the number itself.
     """
 
     label: str
@@ -49,6 +51,7 @@ class Figure:
     column: str
     state: str = ""
     reason: str = ""
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,8 @@ class Column:
     ----------
     name
         Column of the source's SQL that holds it; empty for what is not from SQL.
+    text
+        Gives a value as people read it, where that is not the number or text itself.
     """
 
     title: str
@@ -66,16 +71,34 @@ class Column:
     name: str = ""
     unit: str = ""
     is_number: bool = False
+    text: Callable[[Any], str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FactTable:
-    """A table of facts; ``key`` names the columns of its SQL that tell its rows apart."""
+    """A table of facts; ``key`` names the columns of its SQL that tell its rows apart.
+
+    Attributes
+    ----------
+    name, rows
+        Its id on the page and the rows of its SQL, for tables that the shell draws: every column is of SQL.
+    links
+        Pages, from the site's root, by the value of the first column.
+    states
+        States by the value of the second column, which is then shown as one.
+    empty
+        What to say where there are no rows.
+    """
 
     caption: str
     source: Source
     columns: Sequence[Column]
     key: Sequence[str]
+    name: str = ""
+    rows: Sequence[Mapping[str, Any]] = ()
+    links: Mapping[str, str] = field(default_factory=dict)
+    states: Mapping[str, str] = field(default_factory=dict)
+    empty: str = ""
 
 
 def number(value: float | None) -> str:

@@ -20,6 +20,8 @@ from ranklake.views.html.shell import FOLDER, Entry, Page, assets, data_block, r
 
 MANIFEST: Final = "ranklake-site.json"
 DATA: Final = f"{FOLDER}/site.js"
+SECTIONS: Final = ("quality", "runs", "executive")
+"""Folders of the site: a section each."""
 _FORMAT: Final = 1
 _HOME: Final = "index.html"
 _TYPES: Final = {
@@ -49,7 +51,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What a call did: where the section begins, its pages with the home page, and how many were written anew."""
+    """What a call did: where its first section begins, its pages with the home page, and how many were written anew."""
 
     out: str
     first: str
@@ -59,8 +61,8 @@ class Published:
     largest_bytes: int
 
 
-def publish(place: Lake, section: Section) -> Published:
-    """Write a section of the site, and the home page, which names all sections; pages of other sections stay.
+def publish(place: Lake, *made: Section) -> Published:
+    """Write sections of the site, and the home page, which names all sections; pages of other sections stay.
 
     Parameters
     ----------
@@ -86,25 +88,30 @@ def publish(place: Lake, section: Section) -> Published:
     known: dict[str, dict[str, Any]] = before["pages"]
     pages = dict(known)
     written = 0
-    told = {name: getattr(section, name) for name in ("name", "title", "state", "headline", "href")}
-    sections = {**before["sections"], section.name: {**told, "entries": [asdict(one) for one in section.entries]}}
-    for page in [*section.pages, _home(sections)]:
+    sections = {**before["sections"], **{one.name: _told(one) for one in made}}
+    sections = {name: sections[name] for name in sorted(sections, key=SECTIONS.index)}
+    mine = {page.path: one.name for one in made for page in one.pages}
+    for page in [*(page for one in made for page in one.pages), _home(sections)]:
         mark = f"{shell_digest()} {page.fingerprint}"
         if page.path not in there or known.get(page.path, {}).get("mark") != mark:
             data = render(page)
             _put(place, page.path, data)
-            owner = "" if page.path == _HOME else section.name
-            pages[page.path] = {"mark": mark, "section": owner, "bytes": len(data)}
+            pages[page.path] = {"mark": mark, "section": mine.get(page.path, ""), "bytes": len(data)}
             written += 1
-    mine = {page.path for page in section.pages}
-    stale = [path for path, one in known.items() if one["section"] == section.name and path not in mine]
+    names = {one.name for one in made}
+    stale = [path for path, one in known.items() if one["section"] in names and path not in mine]
     for path in stale:
         with suppress(FileNotFoundError):
             place.fs.rm_file(place.path(*path.split("/")))
         del pages[path]
     _finish(place, before, {"format": _FORMAT, "pages": pages, "sections": sections}, there)
     largest = max((pages[path]["bytes"] for path in mine), default=0)
-    return Published(place.uri, section.href, len(mine) + 1, written, len(stale), largest)
+    return Published(place.uri, made[0].href, len(mine) + 1, written, len(stale), largest)
+
+
+def _told(section: Section) -> dict[str, Any]:
+    told = {name: getattr(section, name) for name in ("name", "title", "state", "headline", "href")}
+    return {**told, "entries": [asdict(one) for one in section.entries]}
 
 
 def _home(sections: dict[str, Any]) -> Page:
@@ -136,7 +143,7 @@ def _listing(place: Lake) -> set[str]:
 def _manifest(place: Lake, there: set[str]) -> dict[str, Any]:
     empty: dict[str, Any] = {"format": _FORMAT, "pages": {}, "sections": {}}
     if MANIFEST not in there:
-        ours = (f"{FOLDER}/", _HOME, "quality/")  # of a call that was killed before its end
+        ours = (f"{FOLDER}/", _HOME, *(f"{name}/" for name in SECTIONS))  # of a call that was killed before its end
         if any(not name.startswith(ours) and not name.endswith(".tmp") for name in there):
             mend = "name an empty place, or one with a report in it"
             raise NotASiteError("not a report, and not empty", where=place.uri, mend=mend)

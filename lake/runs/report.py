@@ -1,0 +1,107 @@
+"""What the report tells of runs: all of them in a list, the latest each by itself, and how to tell which changed."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import TYPE_CHECKING, Final
+
+from ranklake.lake.runs import statements
+from ranklake.lake.runs.asking import Answered, Ask, asking
+from ranklake.lake.runs.curves import Curves, curves
+from ranklake.lake.runs.facts import RunFacts, gather
+from ranklake.lake.runs.find import Wanted, find, named
+
+if TYPE_CHECKING:
+    from ranklake.lake.storage.store import Lake
+
+MOST_LISTED: Final = 500
+MOST_PAGES: Final = 50
+"""Runs that have a page of their own: the latest."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunsState:
+    """Runs of a lake.
+
+    Attributes
+    ----------
+    lake
+        Last part of its location.
+    totals
+        Counts of all runs, in one row.
+    listed
+        The latest, a row a run; at most `MOST_LISTED`.
+    marks
+        Runs that have a page, with a digest that changes with whatever the page tells.
+    units
+        Units of metrics by name.
+    ask
+        Answers what pages ask when they are written.
+    """
+
+    lake: str
+    totals: Answered
+    listed: Answered
+    marks: Mapping[str, str]
+    units: Mapping[str, str]
+    ask: Ask = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """One run: its facts, and its curves."""
+
+    facts: RunFacts
+    curves: Curves
+
+
+def runs_state(lake: "Lake", run: str = "") -> RunsState:
+    """Return the state of a lake's runs; a run that is named, if only by the beginning of its name, has a page, too.
+
+    Raises `ranklake.lake.runs.find.NoSuchRunError`, and what queries raise.
+    """
+    ask = asking(lake)
+    listed = find(ask, Wanted(), "newest", MOST_LISTED)
+    latest = [str(row["run"]) for row in listed.rows[:MOST_PAGES]]
+    chosen = tuple(dict.fromkeys([*latest, *([named(ask, run)] if run else [])]))
+    return RunsState(
+        lake=lake.uri.rstrip("/").rpartition("/")[2],
+        totals=ask(statements.totals()),
+        listed=listed,
+        marks=_marks(ask, chosen),
+        units={name: metric.unit for name, metric in lake.metrics().items()},
+        ask=ask,
+    )
+
+
+def run_state(ask: Ask, run: str) -> RunState:
+    """Return all that is told of a run."""
+    found = gather(ask, run)
+    return RunState(found, curves(ask, run, found.summary.one.get("rank_steps") or 0))
+
+
+def _marks(ask: Ask, runs: tuple[str, ...]) -> dict[str, str]:
+    """Return a digest a run of what its page is made of.
+
+    Whatever is recorded of a run comes in segments; what rollups make of it shows in its summaries, or in the samples
+    of its devices. Plans that change rows which were stored before are few, and change all.
+    """
+    among = statements.among(runs)
+    told: dict[str, list[str]] = {run: [] for run in runs}
+    for sql in (
+        statements.marks(among),
+        statements.sampled(runs),
+        statements.summaries(among),
+        statements.ended(among),
+    ):
+        for row in ask(sql).rows:
+            told[row["run"]].append(repr(sorted(row.items())))
+    before = f"{_asked()} {ask(statements.rewrites()).rows!r}"
+    return {run: hashlib.sha256("\n".join([before, *parts]).encode()).hexdigest() for run, parts in told.items()}
+
+
+def _asked() -> str:
+    """Return a digest of all questions: other questions make other pages."""
+    texts = sorted(one.read_bytes() for one in files("ranklake.lake.runs").iterdir() if one.name.endswith(".sql"))
+    return hashlib.sha256(b"".join(texts)).hexdigest()

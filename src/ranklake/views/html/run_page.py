@@ -1,0 +1,177 @@
+"""The page of one run: its facts as figures, curves, tables and lists."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from ranklake.lake.contracts.json_text import facts_in
+from ranklake.lake.runs.asking import Ask
+from ranklake.lake.runs.facts import RunFacts
+from ranklake.lake.runs.find import flat
+from ranklake.lake.runs.report import run_state
+from ranklake.views.html.figures import Figure, Source, time_text
+from ranklake.views.html.run_curves import charts, metrics
+from ranklake.views.html.run_tables import STATES, tables
+from ranklake.views.words import counted, number_text, percent_text
+from ranklake.views.words import time_text as length_text
+
+LOW_MFU: Final = 0.3
+"""Below it a run's MFU is marked."""
+
+_CODE: Final = (
+    *("job", "team", "cluster", "pool", "region", "deployment_environment", "scheduler_job_id", "launcher"),
+    *("framework", "framework_version", "python_version", "ranklake_version", "git_commit", "git_dirty"),
+    *("git_diff_summary", "git_patch_sha256", "container_image", "container_image_digest", "lockfile_sha256"),
+    *("world_size", "local_world_size", "node_count", "device_count", "device_type", "device_name", "compute_dtype"),
+    *("param_count", "dp_size", "tp_size", "pp_size", "ep_size", "cp_size", "seed", "deterministic"),
+    *("os_description", "cpu_model", "cpu_count", "host_memory_bytes", "driver_version", "cuda_version"),
+    *("cudnn_version", "nccl_version", "config_sha256"),
+)
+
+
+def page_facts(ask: Ask, run: str, units: Mapping[str, str]) -> Mapping[str, Any]:
+    """Return what the template of a run's page draws."""
+    found = run_state(ask, run)
+    facts = found.facts
+    summary = facts.summary.one
+    last = facts.code.rows[-1] if facts.code.rows else {}
+    return {
+        "run": run,
+        "status": summary.get("status", "unknown"),
+        "state": STATES.get(summary.get("status", ""), "unchecked"),
+        "headline": _headline(facts),
+        "about": _about(facts),
+        "figures": list(_figures(facts)),
+        "charts": list(charts(found)),
+        "metrics": list(metrics(found.curves.metrics, units)),
+        "tables": list(tables(facts)),
+        "code": [(name, _plain(last[name])) for name in _CODE if last and last[name] is not None],
+        "unavailable": sorted(facts_in(last.get("unavailable")).items()),
+        "config": [(name, _plain(value)) for name, value in flat(facts_in(last.get("config")))],
+        "labels": [(name, _plain(value)) for name, value in flat(facts_in(last.get("labels")))],
+        "code_source": Source("code", facts.code.sql, "The last row: that of the last attempt."),
+        "no_code": facts.code.reason or "the run recorded nothing of it",
+    }
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _headline(facts: RunFacts) -> str:
+    summary = facts.summary.one
+    if not summary:
+        return facts.summary.reason
+    steps = "steps unknown" if summary["steps"] is None else counted(summary["steps"], "step")
+    told = [f"{steps} in {length_text(summary['wall_ns'] / 1e9)}"]
+    if summary["goodput_ratio"] is not None:
+        told.append(f"goodput {percent_text(summary['goodput_ratio'])}")
+    if summary["stragglers"]:
+        told.append(f"rank {summary['straggler_rank']} holds the others up")
+    if summary["restarts"]:
+        told.append(counted(summary["restarts"], "restart"))
+    return ", ".join(told)
+
+
+def _about(facts: RunFacts) -> str:
+    summary = facts.summary.one
+    if not summary:
+        return ""
+    ranks = "unknown ranks" if summary["world_size"] is None else counted(summary["world_size"], "rank")
+    job = f"job {summary['job']}, " if summary["job"] else ""
+    injected = f" Injected on purpose: {summary['injected']}." if summary["injected"] else ""
+    return (
+        f"{job}{ranks} on {summary['device_name'] or 'an unknown device'}; began {time_text(summary['ts'])}, "
+        f"last seen {time_text(summary['end_ts'])}.{injected}"
+    )
+
+
+def _figures(facts: RunFacts) -> Iterator[Figure]:
+    row, source = facts.summary.one, Source("summary", facts.summary.sql)
+    missing = facts.summary.reason or "no summary"
+
+    def figure(
+        column: str, label: str, unit: str, definition: str, text: str = "", state: str = "", why: str = ""
+    ) -> Figure:
+        value = row.get(column)
+        unknown = "" if value is not None else missing if not row else why
+        return Figure(label, value, unit, definition, source, column, state, unknown, text if value is not None else "")
+
+    def value(column: str) -> Any:  # noqa: ANN401 - of any column
+        return row.get(column)
+
+    yield figure(
+        "steps",
+        "steps",
+        "{step}",
+        "Steps of all attempts, counted once whatever the number of ranks.",
+        why="the imported files have none",
+    )
+    yield figure(
+        "last_loss",
+        "last loss",
+        "1",
+        "Mean loss over ranks of the last step that has one.",
+        number_text(value("last_loss")),
+        why="no rank logged one",
+    )
+    yield figure(
+        "mean_step_time_s",
+        "mean step",
+        "s",
+        "Step time over all ranks and steps.",
+        length_text(value("mean_step_time_s")),
+        why="no steps",
+    )
+    yield figure(
+        "tokens_per_s",
+        "tokens/s",
+        "{token}/s",
+        "Tokens of all ranks over the steps' own time.",
+        number_text(value("tokens_per_s")),
+        why="no rank counted tokens",
+    )
+    mfu = value("mfu_ratio")
+    peak = f" Peak: {row.get('peak_dtype')}, {row.get('peak_source')}. FLOPs: {row.get('flops_convention')}."
+    low = mfu is not None and mfu < LOW_MFU
+    yield figure(
+        "mfu_ratio",
+        "MFU" + (" (below 30 %)" if low else ""),
+        "ratio",
+        "Model FLOPs over what the devices could have done in the steps' time." + (peak if mfu else ""),
+        percent_text(mfu),
+        "warning" if low else "",
+        str(row.get("mfu_reason") or ""),
+    )
+    yield figure(
+        "goodput_ratio",
+        "goodput",
+        "ratio",
+        "Time in steps that count over wall time, restarts included.",
+        percent_text(value("goodput_ratio")),
+        why="no productive step",
+    )
+    yield figure(
+        "wall_ns",
+        "wall time",
+        "ns",
+        "From the first attempt's start to the last one's end.",
+        length_text((value("wall_ns") or 0) / 1e9),
+    )
+    yield figure(
+        "restarts",
+        "restarts",
+        "{restart}",
+        "Attempts after the first.",
+        state="warning" if value("restarts") else "",
+        why="no account of the run",
+    )
+    yield figure("checkpoints", "checkpoints", "{event}", "Checkpoint events of all attempts.")
+    if value("non_finite_steps"):
+        yield figure(
+            "non_finite_steps",
+            "steps not finite",
+            "{step}",
+            "Steps with a NaN or an infinity on some rank.",
+            state="failing",
+        )

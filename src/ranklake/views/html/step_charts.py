@@ -1,0 +1,148 @@
+"""Charts of a run by step: curves with bands, stacked phases, ranks by step as a heat map, and a bar of parts."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from ranklake.views.html.charts import SCHEMA, Spec
+
+Values = Sequence[Mapping[str, Any]]
+_HEIGHT: Final = 190
+_FEW: Final = 40
+_STEP: Final = {"field": "step", "type": "quantitative", "title": "step", "axis": {"tickMinStep": 1, "format": ",d"},
+                "scale": {"zero": False, "nice": False}}  # fmt: skip
+_PARTS: Final = 8
+
+
+def short(value: object) -> object:
+    """Return a number with as many digits as a chart can show, so that a page is small."""
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def values_of(rows: Values, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return some columns of rows as a chart has them, without what is unknown in all."""
+    known = [name for name in names if any(row[name] is not None for row in rows)]
+    return [{name: short(row[name]) for name in known} for row in rows]
+
+
+def curve(values: Values, measure: str, title: str, band: tuple[str, str] | None = None, form: str = ",.4~g") -> Spec:
+    """Return a line of a measure by step, with a band between two others where the values have them."""
+    axis = {
+        "field": measure,
+        "type": "quantitative",
+        "title": title,
+        "scale": {"zero": False},
+        "axis": {"format": form},
+    }
+    told = [(measure, title), *([(band[0], "least"), (band[1], "greatest")] if band else [])]
+    tooltip = [
+        {"field": "step", "type": "quantitative", "title": "from step", "format": ",d"},
+        *({"field": name, "type": "quantitative", "title": words, "format": form} for name, words in told),
+    ]
+    layers: list[Spec] = []
+    if band and values and all(name in values[0] for name in band):
+        low, high = ({**axis, "field": name} for name in band)
+        layers.append({
+            "mark": {"type": "area", "color": "var(--band)", "opacity": 0.6, "interpolate": "linear"},
+            "encoding": {"y": low, "y2": {"field": high["field"]}},
+        })  # fmt: skip
+    mark = {"type": "line", "color": "var(--series)", "strokeWidth": 2, "point": _points(values)}
+    layers.append({"mark": mark, "encoding": {"y": axis}})
+    hover = {"type": "point", "opacity": 0, "size": 120, "filled": True}
+    layers.append({"mark": hover, "encoding": {"y": axis, "tooltip": tooltip}})
+    return {**_frame(values), "encoding": {"x": _STEP}, "layer": layers}
+
+
+def stacked(values: Values, parts: Sequence[str], title: str) -> Spec:
+    """Return parts by step, one above the other; `values` have a column a part."""
+    fold = [{"fold": list(parts), "as": ["part", "amount"]}]
+    return {
+        **_frame(values),
+        "transform": fold,
+        "mark": {"type": "area", "point": _points(values)},
+        "encoding": {
+            "x": _STEP,
+            "y": {"field": "amount", "type": "quantitative", "stack": "zero", "title": title,
+                  "axis": {"format": ",.3~g"}},
+            "color": _colours(parts),
+            "tooltip": [
+                {"field": "step", "type": "quantitative", "title": "from step", "format": ",d"},
+                {"field": "part", "type": "nominal", "title": "phase"},
+                {"field": "amount", "type": "quantitative", "title": title, "format": ",.4~g"},
+            ],
+        },
+    }  # fmt: skip
+
+
+def bar(values: Values, parts: Sequence[str], title: str) -> Spec:
+    """Return one bar of parts; `values` have ``part``, ``amount`` and ``share``."""
+    return {
+        "$schema": SCHEMA,
+        "width": "container",
+        "height": 44,
+        "data": {"values": list(values)},
+        "mark": {"type": "bar"},
+        "encoding": {
+            "x": {"field": "amount", "type": "quantitative", "stack": "zero", "title": title,
+                  "scale": {"nice": False}, "axis": {"format": ",.3~g"}},
+            "color": _colours(parts),
+            "order": {"field": "place", "type": "quantitative"},
+            "tooltip": [
+                {"field": "part", "type": "nominal", "title": "kind"},
+                {"field": "amount", "type": "quantitative", "title": title, "format": ",.4~g"},
+                {"field": "share", "type": "quantitative", "title": "of wall time", "format": ".1%"},
+            ],
+        },
+    }  # fmt: skip
+
+
+def rank_heat_map(values: Values, rows: int) -> Spec:
+    """Return ranks by step, the slower the stronger.
+
+    `values` have ``x``, ``x2``, ``y``, ``y2``, ``ranks``, ``excess`` and ``self``.
+    """
+    last = max(value["y2"] for value in values) - 0.5
+    most = max((value["excess"] or 0.0 for value in values), default=0.0)
+    return {
+        "$schema": SCHEMA,
+        "width": "container",
+        "height": max(60, min(24 * rows, 460)),
+        "data": {"values": list(values)},
+        "mark": {"type": "rect"},
+        "encoding": {
+            "x": {"field": "x", "type": "quantitative", "title": "step", "scale": {"zero": False, "nice": False},
+                  "axis": {"tickMinStep": 1, "format": ",d"}},
+            "x2": {"field": "x2"},
+            "y": {"field": "y", "type": "quantitative", "title": "rank", "axis": {"tickMinStep": 1, "format": ",d"},
+                  "scale": {"reverse": True, "zero": False, "nice": False, "domain": [-0.5, last + 0.5]}},
+            "y2": {"field": "y2"},
+            "color": {
+                "field": "excess", "type": "quantitative", "title": "longer than usual", "legend": {"format": ".0%"},
+                "scale": {"domain": [0, max(most, 0.1)], "range": ["var(--cold)", "var(--hot)"], "clamp": True,
+                          "interpolate": "lab"},
+            },
+            "tooltip": [
+                {"field": "ranks", "type": "nominal", "title": "rank"},
+                {"field": "x", "type": "quantitative", "title": "from step", "format": ",d"},
+                {"field": "excess", "type": "quantitative", "title": "longer than usual", "format": ".1%"},
+                {"field": "self", "type": "quantitative", "title": "self time (s)", "format": ",.4~g"},
+            ],
+        },
+    }  # fmt: skip
+
+
+def _frame(values: Values) -> Spec:
+    return {"$schema": SCHEMA, "width": "container", "height": _HEIGHT, "data": {"values": list(values)}}
+
+
+def _points(values: Values) -> bool:
+    """Say whether points are drawn: a line of one value would not be seen."""
+    return len(values) < _FEW
+
+
+def _colours(parts: Sequence[str]) -> Spec:
+    colours = [f"var(--part-{place % _PARTS + 1})" for place in range(len(parts))]
+    return {
+        "field": "part", "type": "nominal", "sort": list(parts), "title": None,
+        "legend": {"orient": "top", "columns": 3},
+        "scale": {"domain": list(parts), "range": colours},
+    }  # fmt: skip

@@ -1,0 +1,172 @@
+"""Pages of runs: numbers and curves are what their SQL gives, a page is small however long the run, names are text."""
+
+import json
+import shutil
+
+import altair as alt
+import numpy as np
+import pyarrow as pa
+import pytest
+from page_read import Read, compared
+from rollup_inputs import NOON, append
+from told_runs import RUNS, lake_of_runs
+
+from ranklake.cli import run
+from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.query.sql import query
+from ranklake.lake.rollups.runner import run_rollups
+from ranklake.lake.runs import report
+from ranklake.lake.runs.curves import HEAT_PARTS, HEAT_ROWS, MOST_METRICS, PARTS
+from ranklake.lake.runs.report import runs_state
+from ranklake.lake.storage.store import Lake
+from ranklake.views.html import site as publishing
+from ranklake.views.html.run_pages import href, section
+from ranklake.views.html.shell import render
+from ranklake.views.html.site import publish
+
+MOST_BYTES = 2_000_000
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory):
+    """Give a lake of four runs."""
+    return lake_of_runs(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture
+def light(monkeypatch):
+    """Have sites without the chart library, which takes two seconds to make."""
+    monkeypatch.setattr(publishing, "library", lambda: b"")
+
+
+def steps_of(name, ranks, steps):
+    """Return rows of ``steps`` of a run, as a table: rank 3 takes half as long again as the others."""
+    of = np.arange(ranks * steps)
+    rank, step = (of // steps).astype(np.int32), of % steps
+    schema = arrow_schema(contract("steps"))
+    second = np.timedelta64(1, "s")
+    columns = {
+        "run": pa.array([name] * len(of)),
+        "attempt": np.zeros(len(of), np.int32),
+        "rank": rank,
+        "step": step,
+        "incarnation": rank + 1_000_000 + ranks,
+        "segment": np.zeros(len(of), np.int32),
+        "slot": step.astype(np.int32),
+        "ts": np.datetime64(NOON.replace(tzinfo=None), "us") + step * second,
+        "date": [NOON.date()] * len(of),
+        "step_time_s": np.full(len(of), 1.5, np.float32),
+        "collective_time_s": np.where(rank == 3, 0.0, 0.5).astype(np.float32),
+        "loss": (5 - step / steps + rank / ranks).astype(np.float32),
+        "tokens": np.full(len(of), 100, np.int64),
+    }
+    empty = pa.nulls(len(of))
+    arrays = [pa.array(columns[one.name], one.type) if one.name in columns else empty.cast(one.type) for one in schema]
+    return pa.table(arrays, schema=schema)
+
+
+@pytest.mark.slow
+def test_every_number_is_what_its_sql_gives(lake):
+    """Figures and cells of every page, run as the SQL stands there; curves are rows of their SQL."""
+    pages = section(runs_state(lake)).pages
+    assert [page.path for page in pages] == ["runs/index.html", *(href(name) for name in reversed(RUNS))]
+    counts, points = [], 0
+    for page in pages:
+        text = render(page).decode()
+        assert len(text) < MOST_BYTES
+        counts.append(compared(lake, text))
+        found = Read(text)
+        for source, spec in zip(found.specs_of, found.specs, strict=True):
+            alt.Chart.from_dict(spec)  # raises for what is no Vega-Lite
+            answers = {row.get("step"): row for row in query(lake, found.sql[source]).to_pylist()}
+            values = spec["data"]["values"]
+            points += len(values)
+            if source in {"curve", "utilization"}:
+                for value in values:
+                    known = {name: answers[value["step"]][name] for name in value if name in answers[value["step"]]}
+                    assert {name: value[name] for name in known} == pytest.approx(known, rel=1e-5)
+    assert min(counts) > 30
+    assert points > 200
+
+
+@pytest.mark.slow
+def test_a_page_is_as_small_for_a_long_run_of_many_ranks(tmp_path):
+    """Parts of steps, groups of ranks and metrics are at most as many as are drawn; the slow rank shows among 4,096."""
+    lake = Lake.create(str(tmp_path / "lake"))
+    append(lake, "steps", steps_of("wide", 4096, 4))
+    append(lake, "steps", steps_of("long", 2, 2000))
+    append(lake, "steps", steps_of("full", HEAT_ROWS, PARTS))
+    append(lake, "scalars", [
+        {"run": "full", "ts": NOON, "rank": rank, "incarnation": 9, "slot": 1000 * rank + n, "step": n % 50,
+         "metric": f"own/metric_{n // 50}", "kind": "gauge", "value": float(n)}
+        for rank in range(2)
+        for n in range(50 * (MOST_METRICS + 3))
+    ])  # fmt: skip
+    run_rollups(lake, ["run_summary"])
+    state = runs_state(lake)
+    sizes = {}
+    for name, slow in (("wide", {0}), ("long", set()), ("full", {3})):
+        curves = report.run_state(state.ask, name).curves
+        assert len(curves.steps.rows) <= PARTS
+        assert len(curves.heat.rows) <= HEAT_ROWS * HEAT_PARTS
+        assert len({row["metric"] for row in curves.metrics.rows}) <= MOST_METRICS
+        assert {row["row"] for row in curves.heat.rows if row["excess_ratio"] > 0.1} == slow
+        page = next(one for one in section(state).pages if one.path == href(name))
+        sizes[name] = len(render(page))
+    assert max(sizes.values()) < MOST_BYTES, sizes
+    shutil.rmtree(tmp_path / "lake")
+
+
+@pytest.mark.slow
+def test_only_pages_of_runs_that_changed_are_written(tmp_path, light):
+    """A second call writes nothing; a run that goes on changes its page and the list, and not the others' pages."""
+    lake = lake_of_runs(tmp_path)
+    place = Lake.place(str(tmp_path / "out"))
+
+    def again(**named):
+        done = publish(place, section(runs_state(lake, **named)))
+        return done.pages, done.written, done.removed
+
+    assert again() == (6, 6, 0)
+    assert again() == (6, 0, 0)
+    assert again(run="bet") == (6, 0, 0)
+    more = steps_of("beta", 1, 3).filter(pa.array([False, True, True]))
+    append(lake, "steps", more)
+    run_rollups(lake)
+    assert again() == (6, 2, 0), "its page, and the list of runs"
+
+
+@pytest.mark.slow
+def test_nothing_in_names_becomes_markup(lake):
+    """Markup and characters that turn the writing are text in every place where a run's words stand."""
+    text = "".join(render(page).decode() for page in section(runs_state(lake)).pages)
+    assert "&lt;b&gt;" in text
+    assert "<b>" not in text
+    assert "\u202e" not in text
+    assert "\x1b" not in text
+    assert "ada" not in text.replace("adam", "")
+    assert href("../../etc/passwd").count("/") == 1
+    assert href("a.b") != href("a-b")
+
+
+@pytest.mark.slow
+def test_the_command_says_what_it_wrote(lake, tmp_path, light, capsys):
+    """It names the first page; a run that is not there is a line that tells which are."""
+    assert (
+        run(["report", "runs", "--run", "alpha-1", "--lake", lake.uri, "--out", str(tmp_path / "out"), "--json"]) == 0
+    )
+    told = json.loads(capsys.readouterr().out)
+    assert told["runs"]["headline"] == "4 runs: 1 failed, 1 running"
+    assert (tmp_path / "out" / href("alpha-1")).exists()
+    assert run(["report", "runs", "--run", "nobody", "--lake", lake.uri, "--out", str(tmp_path / "out")]) == 2
+    assert "no run 'nobody'" in capsys.readouterr().err
+
+
+def test_a_lake_without_runs_has_a_page(tmp_path):
+    """The list says that there is none, and what to do."""
+    (page,) = section(runs_state(Lake.create(str(tmp_path / "lake")))).pages
+    text = render(page).decode()
+    assert "No runs yet" in text
+    assert "ranklake pipeline" in text
+    shutil.rmtree(tmp_path / "lake")
