@@ -35,10 +35,11 @@ class Used:
 
     @property
     def said(self) -> str:
-        """What to tell whoever asked, in a line."""
+        """What to tell whoever asked, in a line: of the role's conditions nothing that they say."""
         until = "for now" if self.former.until is None else f"until {self.former.until}"
-        who = "the role's condition names" if self.by_role else "the query names"
-        return f"{who} {self.table}.{self.former.name}, which answers {until}: {self.former.said}"
+        if self.by_role:
+            return f"a condition of the role uses a former name, which answers {until}; tell whoever keeps the lake"
+        return f"the query names {self.table}.{self.former.name}, which answers {until}: {self.former.said}"
 
 
 def ask(

@@ -49,8 +49,8 @@ def sql(  # noqa: PLR0913 - those of `ask`, and what to give
             raise QueryError("no lake configured", mend="pass lake=URI or set RANKLAKE_LAKE")
         lake = Lake.open(uri, storage)
     found = ask(lake, text, params, limit, as_of=as_of, role=role, verify=verify)
-    for one in used(found):
-        warnings.warn(one.said, FutureWarning, stacklevel=2)
+    for said in dict.fromkeys(one.said for one in used(found)):
+        warnings.warn(said, FutureWarning, stacklevel=2)
     rows = found.rows
     if as_ == "pandas":
         return rows.to_pandas()

@@ -1,23 +1,22 @@
 """A query, planned over tables without rows: which columns it uses, and which former names it needs for that."""
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.query.admission import admit
 from ranklake.lake.query.engine import DataFrame, SessionContext, engine
+from ranklake.lake.query.errors import QueryError
 from ranklake.lake.query.former import Chosen, Former, FormerOf, add_former, grown
 from ranklake.lake.query.roles import Role
+from ranklake.lake.query.scans import prepare, scans
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-
-_SCAN: Final = re.compile(r"^ *TableScan: (?:\w+\.)*(\w+)(?: projection=\[([^\]]*)\])?", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +63,30 @@ def sketch(
     seen = {name: arrow_schema(one).remove_metadata() for name, one in contracts.items()}
     beneath: Chosen = {}
     if role is not None:
-        views, beneath = grown(
-            lambda names: _admitted(contracts, role, names), lambda table: former(contracts[table]), contracts, today
-        )
-        seen = views
+        try:
+            seen, beneath = grown(
+                lambda names: _admitted(contracts, role, names), lambda one: former(contracts[one]), contracts, today
+            )
+        except QueryError:  # what it says of the condition's columns is not for the role
+            mend = "tell whoever keeps the lake"
+            raise QueryError("a condition of the role names a column that is no more", where="SQL", mend=mend) from None
 
     def known(table: str) -> dict[str, Former]:
         there = former(contracts[table]).items()
         return {name: one for name, one in there if one.now in seen[table].names or (role is None and not one.now)}
 
-    def planned(names: Chosen) -> str:
+    def planned(names: Chosen) -> list[tuple[str, list[str]]]:
         ctx = _session(seen)
+        prepare(ctx)
         add_former(ctx, names)
-        return str(ask(ctx).optimized_logical_plan().display_indent())
+        return list(scans(ask(ctx)))
 
-    plan, asked = grown(planned, known, seen, today)
-    return Sketch(_columns(plan, seen), asked, beneath)
+    read, asked = grown(planned, known, seen, today)
+    columns: dict[str, set[str]] = {}
+    for table, names in read:
+        if table in seen:
+            columns.setdefault(table, set()).update(names)
+    return Sketch({table: tuple(sorted(names)) for table, names in sorted(columns.items())}, asked, beneath)
 
 
 def _session(schemas: Mapping[str, pa.Schema]) -> SessionContext:
@@ -95,13 +102,3 @@ def _admitted(contracts: "Mapping[str, Contract]", role: Role, names: Chosen) ->
     add_former(ctx, names)
     admit(ctx, role, contracts)
     return {name: ctx.table(name).schema() for name in contracts if role.sees(name)}
-
-
-def _columns(plan: str, seen: Mapping[str, pa.Schema]) -> dict[str, tuple[str, ...]]:
-    found: dict[str, set[str]] = {}
-    for table, said in _SCAN.findall(plan):
-        if table in seen:
-            # A text of the query may look like a line of the plan: only names that the table has are taken from it.
-            names = {name.strip('" ') for name in said.split(",")}
-            found.setdefault(table, set()).update(names.intersection(seen[table].names))
-    return {table: tuple(sorted(names)) for table, names in sorted(found.items())}

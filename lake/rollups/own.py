@@ -48,10 +48,13 @@ class OwnBody:
         Of the table that it computes.
     inputs
         Contracts of the tables that it reads, as far as it sees them.
+    whole
+        The same contracts with all columns.
     """
 
     contract: "Contract"
     inputs: "Mapping[str, Contract]" = field(hash=False)
+    whole: "Mapping[str, Contract]" = field(hash=False)
 
     @property
     def where(self) -> str:
@@ -100,8 +103,8 @@ class OwnBody:
 
     def _former(self, table: str) -> dict[str, Former]:
         """Return the former names of the columns that the query sees of an input."""
-        seen = self.inputs[table]
-        return {name: one for name, one in former_names(seen).items() if one.now in seen}
+        there = former_names(self.whole[table])  # the name of a column that is hidden is no former one
+        return {name: one for name, one in there.items() if one.now in self.inputs[table]}
 
     def _told(self, said: QueryError) -> OwnRollupError:
         mend = said.mend
@@ -140,7 +143,7 @@ def own_rollups(contracts: "Mapping[str, Contract]") -> tuple[Rollup, ...]:
         ordered = sorted(facts.inputs, key=lambda one: one.reach == "until")  # dates are those of the others, if any
         inputs = tuple(Input(one.table, one.reach) for one in ordered)  # type: ignore[arg-type]
         leads = sum(one.reach != "until" for one in inputs) or len(inputs)
-        body = OwnBody(contracts[name], seen)
+        body = OwnBody(contracts[name], seen, {one.table: contracts[one.table] for one in facts.inputs})
         parameters = dict(facts.parameters)
         own = contracts[name]
         scope = facts.scope

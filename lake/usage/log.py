@@ -9,6 +9,7 @@ that stands in two files, because upkeep died between writing and deleting, coun
 
 import hashlib
 import os
+import stat
 import threading
 import uuid
 from collections import defaultdict
@@ -70,17 +71,18 @@ def noted(lake: "Lake", since: date) -> Iterator[Asked]:
 def tidy(lake: "Lake", keep_days: int, *, dry_run: bool = False) -> tuple[int, int]:
     """Fold the files of each date, and delete dates that are over; return how many files went so, and their bytes.
 
-    It can die anywhere and run beside writers, readers and another of its kind.
+    It can die anywhere and run beside writers, readers and another of its kind. A file that it may not read or delete
+    stays, and holds up no other.
     """
     first = datetime.now(UTC).date() - timedelta(days=keep_days)
     files, size = 0, 0
     for day, some in _days(lake).items():
         if day < first:
-            files, size = files + len(some), size + sum(one.size_bytes for one in some)
-            if not dry_run:
-                _remove(lake, some)
+            gone = some if dry_run else _remove(lake, some)
+            files, size = files + len(gone), size + sum(one.size_bytes for one in gone)
         elif not dry_run:
-            _fold(lake, day, [one for one in some if one.path.endswith(_ONE)])
+            with suppress(OSError):  # of somebody else's day, or a full disk: the next time, or nobody, folds it
+                _fold(lake, day, [one for one in some if one.path.endswith(_ONE)])
     return files, size
 
 
@@ -98,13 +100,18 @@ def _fold(lake: "Lake", day: date, ones: list[Listed]) -> None:
         _remove(lake, [one for one, found in read if found])  # what a later release wrote stays as it is
 
 
-def _remove(lake: "Lake", files: list[Listed]) -> None:
+def _remove(lake: "Lake", files: list[Listed]) -> list[Listed]:
+    """Delete files; return those that are gone."""
+    gone = []
     for one in files:
-        delete(lake, one.path)
+        with suppress(OSError):
+            delete(lake, one.path)
+            gone.append(one)
     if lake.is_local:
         for folder in {os.path.dirname(one.path) for one in files}:  # noqa: PTH120 - fsspec paths are strings
             with suppress(OSError):  # somebody wrote there meanwhile
                 os.rmdir(folder)  # noqa: PTH106 - likewise
+    return gone
 
 
 def _days(lake: "Lake") -> dict[date, list[Listed]]:
@@ -121,7 +128,7 @@ def _lines(lake: "Lake", one: Listed) -> list[Asked]:
         return []
     try:
         raw: bytes = lake.fs.cat_file(one.path)
-    except FileNotFoundError:  # folded meanwhile: its lines are in another file, or will be next time
+    except OSError:  # folded meanwhile, and its lines are in another file; or it is for somebody else to read
         return []
     return [asked for line in raw.decode(errors="replace").splitlines() if (asked := Asked.read(line)) is not None]
 
@@ -132,8 +139,14 @@ def _write(lake: "Lake", name: str, raw: bytes) -> None:
     if not lake.is_local:
         lake.fs.pipe_file(target, raw)
         return
-    os.makedirs(os.path.dirname(target), exist_ok=True)  # noqa: PTH103, PTH120 - likewise
+    folder = os.path.dirname(target)  # noqa: PTH120 - likewise
+    mode = stat.S_IMODE(os.stat(lake.root).st_mode)  # noqa: PTH116 - likewise
+    for one in (os.path.dirname(folder), folder):  # noqa: PTH120 - likewise
+        with suppress(FileExistsError):
+            os.mkdir(one)  # noqa: PTH102 - likewise
+            os.chmod(one, mode)  # noqa: PTH101 - who may write to the lake may note a query, whatever the first's umask
     scratch = f"{target}.{uuid.uuid4().hex}{_STRAY}"
     with open(scratch, "wb") as file:  # noqa: PTH123 - likewise
         file.write(raw)
+    os.chmod(scratch, mode & 0o666)  # noqa: PTH101 - likewise
     os.replace(scratch, target)  # noqa: PTH105 - likewise

@@ -269,6 +269,7 @@ def test_a_role_sees_its_rows_through_former_names(hidden):
     found = ask(hidden, "SELECT job FROM runs", role=role)
     assert found.rows.to_pylist() == [{"job": "gpt"}]
     assert [(one.former.name, one.by_role) for one in used(found)] == [("job", False), ("user", True)]
+    assert not [one.said for one in used(found) if one.by_role and ("user" in one.said or "person" in one.said)]
     assert found.sketch.columns == {"runs": ("work",)}
     with pytest.raises(QueryError, match="unknown column 'user'"):
         ask(hidden, 'SELECT "user" FROM runs', role=role)
@@ -315,6 +316,18 @@ def test_an_operators_rollup_sees_no_more_than_before(hidden, tmp_path):
     assert "unknown column 'user'" in str(fault)
     assert "person" not in str(fault)
     assert list(faults(load_contracts(own(tmp_path / "two", "runs", "length(job)")))) == []
+
+
+def test_a_hidden_column_is_no_former_name_of_another(changed, tmp_path):
+    """A name that a column has now, which an operator's rollup does not see, stands for no other column."""
+
+    def swap(facts):
+        called(facts, "job", "work")
+        called(facts, "user", "job")
+
+    changed.migrate("runs", swap)
+    (fault,) = faults(load_contracts(own(tmp_path / "own", "runs", "length(job)")))
+    assert "unknown column 'job'" in str(fault)
 
 
 STEPS = st.lists(st.sampled_from([None, 2.0, 0.001, 1000.0, -4.0]), min_size=1, max_size=5)

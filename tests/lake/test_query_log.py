@@ -75,6 +75,73 @@ def test_a_value_that_looks_like_a_plan_is_no_column(queried):
     assert found.columns == {"runs": ("run",)}
 
 
+@pytest.mark.parametrize(
+    ("text", "columns"),
+    [
+        ("SELECT 'a\n  TableScan: runs projection=[job]' AS a, run FROM runs", {"runs": ("run",)}),
+        ("SELECT job FROM runs LIMIT 0", {"runs": ("job",)}),
+        ("SELECT job FROM runs WHERE run = 'a' AND false", {"runs": ("job",)}),
+        ("EXPLAIN SELECT job FROM runs", {"runs": ("job",)}),
+        ("EXPLAIN ANALYZE SELECT job FROM runs", {"runs": ("job",)}),
+        ("SELECT job FROM (SELECT job, run FROM runs) q", {"runs": ("job",)}),
+        ("SELECT job FROM runs WHERE run IN (SELECT run FROM steps)", {"runs": ("job", "run"), "steps": ("run",)}),
+        (
+            "SELECT (SELECT max(loss) FROM steps s WHERE s.run = r.run) FROM runs r",
+            {"runs": ("run",), "steps": ("loss", "run")},
+        ),
+        (
+            "WITH RECURSIVE runs AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM runs WHERE n < 3) "  # noqa: ISC004
+            "SELECT n, max(loss) FROM runs JOIN steps ON step = n GROUP BY 1",
+            {"steps": ("loss", "step")},
+        ),
+    ],
+)
+def test_columns_are_those_of_the_plan(queried, text, columns):
+    """What a query names is noted, whether or not it gives rows, and nothing that only looks like a plan."""
+    run(text)
+    (found,) = noted(queried, TODAY)
+    assert found.columns == columns
+
+
+def test_people_who_share_a_lake_share_its_log(lake):
+    """Whatever the first one's umask, folder and file of a day are for all who may write to the lake."""
+    Path(lake.root).chmod(0o2770)
+    before = os.umask(0o077)
+    try:
+        assert note(lake, asked()) == ""
+    finally:
+        os.umask(before)
+    day = Path(lake.root, FOLDER, str(TODAY))
+    assert [stat.S_IMODE(one.stat().st_mode) for one in (day.parent, day)] == [0o2770, 0o2770]
+    assert [stat.S_IMODE(one.stat().st_mode) for one in day.iterdir()] == [0o660]
+
+
+def test_a_file_that_nobody_may_touch_holds_up_no_other(lake, monkeypatch):
+    """What cannot be read is passed over, what cannot be deleted stays, and the rest goes on."""
+    old = TODAY - timedelta(days=400)
+    for day in (old, TODAY):
+        for number in range(3):
+            note(lake, asked(day=day, number=number))
+    kind = type(lake.fs)
+
+    def refuse(real, what):
+        def inner(self, path, *args, **more):
+            if f"{1:032x}.json" in str(path):
+                raise PermissionError(13, what)
+            return real(self, path, *args, **more)
+
+        return inner
+
+    monkeypatch.setattr(kind, "cat_file", refuse(kind.cat_file, "read"))
+    monkeypatch.setattr(kind, "rm_file", refuse(kind.rm_file, "delete"))
+    assert len(list(noted(lake, TODAY))) == 2
+    assert tidy(lake, 180)[0] == 2
+    assert len(list(noted(lake, TODAY))) == 2
+    monkeypatch.undo()
+    assert len(list(noted(lake, TODAY))) == 3
+    assert len(list(noted(lake, old))) == 4
+
+
 def test_a_line_of_no_year_is_passed_over():
     """A time beyond all years is none that anybody wrote."""
     line = asked().line()

@@ -93,14 +93,15 @@ def standing(ref: Reference, place: Place, one: Statement, reading: Reading, tab
         if was != {REFUSED}:
             before |= was - {REFUSED}
             after |= _taken(engine, place.clause, ref, home, then, is_alias=is_alias)
-    is_same = all(_is_same(item, ref, reading) for item in items if _is_called(item, ref.name))
-    if ALIAS in before and after == {ALIAS} and (is_same or before == {ALIAS}):
-        return KEPT
-    if before == {ALIAS}:
-        return f"{ref.name} is an alias here, and the table gets another column of this name"
+    called = [item for item in items if _is_called(item, ref.name)]
+    is_same = all(_is_same(item, ref, reading) for item in called)
     if is_same or before <= {INPUT}:
-        return ""
-    return f"{ref.name} is a column of the table and an alias; engines differ on which counts"
+        return KEPT if ALIAS in before and after == {ALIAS} else ""
+    if before != {ALIAS} or len(called) > 1:
+        return f"{ref.name} is a column of the table and an alias; engines differ on which counts"
+    if after == {ALIAS}:
+        return KEPT
+    return f"{ref.name} is an alias here, and the table gets another column of this name"
 
 
 def _taken(

@@ -120,8 +120,8 @@ def sql(  # noqa: PLR0913 - one parameter an option
     seen_by = role_of(context, lake, role)
     found = ask(lake, text, values, limit, as_of=as_of, role=seen_by, verify=verify)
     rows = found.rows
-    for one in used(found):
-        tell(one.said, err=True)
+    for said in dict.fromkeys(one.said for one in used(found)):
+        tell(said, err=True)
     _give(rows, kind, output)
     if context.config.query.log and (why := note(lake, asked(found, consumer, seen_by))):
         off = "log = false under [query] in ranklake.toml switches it off"
