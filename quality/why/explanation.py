@@ -24,7 +24,7 @@ class Told:
     Attributes
     ----------
     facet
-        Column, ``hour`` (UTC, of ``ts``) or ``rank of run``; `table` is where it stands.
+        Column, ``hour`` (UTC, of ``ts``) or ``process`` (a rank of a run); `table` is where it stands.
     value
         Its value or range; `CLASSIFIED` for what is not shown, `MISSING` for rows without one.
     rows, failed
@@ -124,7 +124,7 @@ def _value(cause: "Cause") -> str:
         return MISSING
     if cause.facet == PROCESS:
         run, rank = cause.low
-        return f"{_text(rank)} of {_text(run)}"
+        return f"rank {_text(rank)} of {_text(run)}"
     if cause.facet == HOUR:
         return f"{cause.low:02}:00 to {cause.high + 1:02}:00"
     return _text(cause.low) if cause.low == cause.high else f"{cause.low} to {cause.high}"

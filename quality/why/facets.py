@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
 
 HOUR: Final = "hour"
-PROCESS: Final = "rank of run"
+PROCESS: Final = "process"
 MOST_VALUES: Final = 10_000
 """Values of a facet that are counted; one with more tells rows apart, not what they share."""
 _IDENTITY: Final = ("run", "attempt", "rank")
