@@ -2,18 +2,22 @@
 
 import os
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from ranklake.allowed import Allowed
 from ranklake.capture.assets.merkle_digest import MerkleDigest, merkle_digest
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.audit import trail as audit
+from ranklake.lake.contracts.json_text import facts_in
 from ranklake.lake.query.sql import query
 from ranklake.lake.storage.store import Lake
 from ranklake.redaction.redact import redact_uri
 from ranklake.segments.storage_options import fsspec_options
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ranklake.capture.assets.merkle_digest import Progress
 
 VERIFIED = "verified"
@@ -23,6 +27,15 @@ FROM artifacts
 WHERE action = 'created' AND (name = $name OR uri = $uri OR uri = $path) AND ($run = '' OR run = $run)
 ORDER BY ts DESC LIMIT 1
 """
+
+
+_THERE = """
+SELECT run, attempt, name, kind, uri, bytes, file_count, sha256, ts, action,
+  row_number() OVER (PARTITION BY run, uri ORDER BY ts DESC) AS place
+FROM artifacts
+WHERE action IN ('created', 'deleted') AND ($run = '' OR run = $run)
+"""
+_VERIFIED = "SELECT details, max(ts) AS ts FROM audit WHERE action = 'artifact.verify' GROUP BY details"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +85,30 @@ def verify(
     return Verdict(row, redact_uri(place), _verdict(row, found), found)
 
 
-def note(lake: Lake, verdict: Verdict, by: str) -> int | None:
-    """Append what was verified, and what came of it, to the audit trail; return the row's number in it."""
+def longest_unverified(lake: Lake, run: str, limit: int) -> list[dict[str, Any]]:
+    """Return artifacts that should be there as they were recorded: those first that nobody verified for longest.
+
+    Rows are as those of `recorded`, of one run or of all. Left out are those that were deleted, and those without a
+    digest.
+    """
+    there = f"SELECT * FROM ({_THERE}) WHERE place = 1 AND action = 'created' AND sha256 IS NOT NULL"  # noqa: S608
+    rows: list[dict[str, Any]] = query(lake, there, {"run": run}).to_pylist()
+    last: dict[tuple[object, ...], datetime] = {}
+    for one in query(lake, _VERIFIED).to_pylist():
+        told = facts_in(one["details"])
+        key = tuple(told.get(name) for name in ("run", "name", "recorded_sha256"))
+        last[key] = max(last.get(key, one["ts"]), one["ts"])
+    never = datetime.min.replace(tzinfo=UTC)
+    rows.sort(key=lambda row: (last.get((row["run"], row["name"], row["sha256"]), never), row["ts"]))
+    return rows[:limit]
+
+
+def note(lake: Lake, verdicts: "Sequence[Verdict]", by: str) -> None:
+    """Append what was verified, and what came of it, to the audit trail in one commit."""
+    audit.record_all(lake, [_entry(verdict, by) for verdict in verdicts])
+
+
+def _entry(verdict: Verdict, by: str) -> audit.Entry:
     row, found = verdict.row, verdict.found
     details = {key: row[key] for key in ("run", "attempt", "name", "kind")} | {
         "recorded_ts": row["ts"].isoformat(),
@@ -82,7 +117,7 @@ def note(lake: Lake, verdict: Verdict, by: str) -> int | None:
         "verified": verdict.is_good,
         "verdict": verdict.said,
     }
-    return audit.record(lake, by, "artifact.verify", verdict.place, None, details)
+    return audit.Entry(by, "artifact.verify", verdict.place, None, details)
 
 
 def recorded(lake: Lake, artifact: str, run: str) -> dict[str, Any]:

@@ -321,6 +321,42 @@ def test_what_a_rank_recorded_is_not_opened_unless_allowed(place, tmp_path, caps
     assert ranklake(["verify-artifact", "model", "--lake", lake]) == 2
 
 
+@pytest.mark.slow
+def test_all_artifacts_in_turn(place, tmp_path, capsys, monkeypatch):
+    """Those that wait longest come first, what was deleted or may not be opened is told apart, and the trail knows."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "away").mkdir()
+    files = [tmp_path / "kept" / f"{name}.pt" for name in "abc"] + [tmp_path / "away" / "d.pt"]
+    with place.start(run="run") as run:
+        for file in files:
+            file.write_bytes(file.name.encode())
+            run.artifact(file.stem, file, wait=True)
+    lake = str(tmp_path / "lake")
+    made = Lake.create(lake)
+    bring(made, place.spool)
+    (tmp_path / "ranklake.toml").write_text('[artifacts]\nallow = ["kept"]\n')
+
+    def verify(*arguments):
+        code = ranklake(["verify-artifact", "--all", *arguments, "--lake", lake, "--json"])
+        told = json.loads(capsys.readouterr().out)
+        return code, [one["name"] for one in told["verified"]], [one["name"] for one in told["not_allowed"]]
+
+    assert verify("--limit", "2") == (0, ["a", "b"], [])
+    assert verify("--limit", "2") == (0, ["c"], ["d"])
+    files[1].write_bytes(b"other")
+    files[2].unlink()
+    assert verify() == (1, ["a", "b", "c"], ["d"])
+    assert ranklake(["verify-artifact", "--all", "--lake", lake]) == 1
+    said = capsys.readouterr().out
+    assert "3 artifacts hashed again, 2 not as recorded" in said
+    assert "1 artifact not opened" in said
+    assert verify("--run", "other") == (0, [], [])
+    assert ranklake(["verify-artifact", "--lake", lake]) == 2
+    assert ranklake(["verify-artifact", "a", "--all", "--lake", lake]) == 2
+    assert len(audit.trail(made)) == 2 + 1 + 3 + 3
+
+
 @pytest.mark.parametrize(
     ("place", "may"),
     [
