@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from ranklake.capture.assets.hashing import Hashing
-from ranklake.capture.assets.location import Place, short_text, shown_place
+from ranklake.capture.assets.location import Place, said_digest, short_text, shown_place
 from ranklake.capture.assets.merkle_digest import METHOD, merkle_digest
 from ranklake.capture.common.values import integer, json_text, plain, text
 from ranklake.capture.lanes.sink import Sink
@@ -41,6 +41,7 @@ class Datasets:
         samples: int | None = None,
         tokens: int | None = None,
         index: Place | Iterable[int] | None = None,
+        expected: str | None = None,
         preprocessing_version: str | None = None,
         preprocessing: Mapping[str, Any] | None = None,
         tokenizer: str | None = None,
@@ -60,6 +61,7 @@ class Datasets:
                 "data_format": short_text(data_format),
                 "samples": None if samples is None else integer(samples),
                 "tokens": None if tokens is None else integer(tokens),
+                "expected_merkle_root_sha256": None if expected is None else said_digest(expected),
                 "preprocessing_version": short_text(preprocessing_version),
                 "preprocessing_sha256": None if preprocessing is None else _sha256_of(preprocessing),
                 "tokenizer": short_text(tokenizer),
@@ -88,6 +90,9 @@ class Datasets:
                     "unreadable_file_count": made.unreadable_count if made.root_sha256 else None,
                     "duration_ns": made.duration_ns or None,
                 }
+                expected = columns["expected_merkle_root_sha256"]
+                if expected and made.root_sha256 and expected != made.root_sha256:
+                    self._sink.gaps.warn("dataset", f"dataset {columns['name']} is not the one that was expected")
                 why |= {f"file {text(path, 200)}": reason for path, reason in made.unreadable.items()}
             if index is not None:
                 try:

@@ -22,9 +22,8 @@ from ranklake.capture.assets.artifact_row import (
 )
 from ranklake.capture.assets.file_entries import state_of
 from ranklake.capture.assets.hashing import Hashing
-from ranklake.capture.assets.location import Place, last_part, shown_place
+from ranklake.capture.assets.location import Place, last_part, said_digest, shown_place
 from ranklake.capture.common.monotonic import now
-from ranklake.capture.common.values import redacted
 from ranklake.capture.lanes.sink import Sink
 
 NO_DIGEST: Final = "no digest of it was recorded on this node"
@@ -81,7 +80,7 @@ class Loads:
                 "loaded", name or last_part(uri), place, kind="checkpoint", step=step, attributes=attributes
             )
             columns |= {"duration_ns": spent_ns, "blocking_ns": spent_ns}
-            columns["expected_sha256"] = None if sha256 is None else redacted(_bare(sha256), 64)
+            columns["expected_sha256"] = None if sha256 is None else said_digest(sha256)
             if "://" in uri:
                 why = dict.fromkeys(("sha256", "verified"), NOT_READ_BACK)
                 self._sink.record("artifacts", columns | {"attributes": attributes_text(columns["attributes"], why)})
@@ -136,8 +135,3 @@ class Loads:
             why["verified"] = NO_DIGEST
         else:
             columns["verified"] = found == expected
-
-
-def _bare(sha256: str) -> str:
-    """Return a digest as rows have it: lower case, without the algorithm's name that registries put before it."""
-    return sha256.strip().lower().removeprefix("sha256:")

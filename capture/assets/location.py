@@ -24,3 +24,8 @@ def shown_place(place: Place) -> str:
 def last_part(uri: str) -> str:
     """Return the last part of a path or a URI."""
     return uri.rstrip("/").rpartition("/")[2]
+
+
+def said_digest(sha256: str) -> str | None:
+    """Return a SHA-256 that somebody told as rows have it: lower case, without the algorithm's name before it."""
+    return redacted(sha256.strip().lower().removeprefix("sha256:"), 64)

@@ -398,6 +398,7 @@ class Run:
         samples: int | None = None,
         tokens: int | None = None,
         index: Place | Iterable[int] | None = None,
+        expected: str | None = None,
         preprocessing_version: str | None = None,
         preprocessing: Mapping[str, Any] | None = None,
         tokenizer: str | None = None,
@@ -415,6 +416,9 @@ class Run:
             As the columns of these names say; ``role`` is what the split is called, where it is not given.
         index
             Which samples the split has, in which order: a file, or numbers, hashed as decimal lines.
+        expected
+            The fingerprint that it should have, ``merkle_root_sha256`` of an earlier run, with or without ``sha256:``.
+            Another one is told once, and fails the check ``as_expected``; training goes on.
         preprocessing
             Its configuration, of which the digest is recorded.
         storage_options
@@ -434,6 +438,7 @@ class Run:
             samples=samples,
             tokens=tokens,
             index=index,
+            expected=expected,
             preprocessing_version=preprocessing_version,
             preprocessing=preprocessing,
             tokenizer=tokenizer,

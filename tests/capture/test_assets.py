@@ -27,6 +27,7 @@ from ranklake.lake.audit import trail as audit
 from ranklake.lake.audit.proof import prove
 from ranklake.lake.query.sql import query
 from ranklake.lake.storage.store import Lake
+from ranklake.quality.check import run_checks
 from tests.support.bringing import adds_up, bring
 from tests.support.recorded import check_books, rows
 
@@ -319,6 +320,29 @@ def test_what_a_rank_recorded_is_not_opened_unless_allowed(place, tmp_path, caps
     aside = file.rename(tmp_path / "aside")
     file.symlink_to(aside)
     assert ranklake(["verify-artifact", "model", "--lake", lake]) == 2
+
+
+def test_a_dataset_that_is_not_the_expected_one(place, tmp_path, caplog):
+    """Other files than those expected are told and fail a check; the same ones, in any spelling, pass; so does none."""
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "a.bin").write_bytes(b"1")
+    with place.start(run="first") as run:
+        run.dataset("d", data, wait=True)
+    (right,) = (row["merkle_root_sha256"] for row in rows(place.spool, "datasets"))
+    with place.start(run="second") as run:
+        run.dataset("same", data, expected=f" SHA256:{right.upper()}", wait=True)
+        run.dataset("none", data, wait=True)
+    assert "expected" not in caplog.text
+    (data / "a.bin").write_bytes(b"2")
+    with place.start(run="third") as run:
+        run.dataset("other", data, expected=right, wait=True)
+        run.dataset("gone", tmp_path / "nowhere", expected=right, wait=True)
+    assert "dataset other is not the one that was expected" in caplog.text
+    made = Lake.create(str(tmp_path / "lake"))
+    bring(made, place.spool)
+    (result,) = (one for one in run_checks(made, ["datasets"]).results if one.check_id == "as_expected")
+    assert (result.status, result.severity, result.rows_checked, result.rows_failed) == ("failed", "error", 2, 1)
 
 
 @pytest.mark.slow

@@ -70,7 +70,7 @@ def test_what_is_cleared_has_no_failing_row(rows, odd):
 def test_sound_rows_are_cleared():
     """Every kind of check is cleared of sound rows: else they would cost what they cost Great Expectations."""
     chosen, cleared = expectations(made()), set()
-    for sound in ({"whole": 3, "text": None}, {"text": "ab"}, {"text": "12"}):
+    for sound in ({"whole": 3, "text": None}, {"text": "ab"}, {"text": "12"}, {"text": "a", "metric": "a"}):
         rows = coded(table([SOUND | sound, SOUND | sound | {"small": 2}]), spare=())
         cleared |= {one.check.id for one in chosen if clear(Screen(rows, RANGES), one.check) == 2}
     assert cleared == {one.check.id for one in chosen}

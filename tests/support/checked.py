@@ -39,6 +39,7 @@ CHECKS = (
     Check("d3", "not_null", columns=("whole",)),
     Check("d4", "at_most", columns=("narrow", "real"), tolerance=0.25),
     Check("d5", "at_most", columns=("small", "whole")),
+    Check("e3", "equal", columns=("text", "metric")),
     Check("d6", "exactly_one", columns=("whole", "text")),
     Check("d7", "json", columns=("text",)),
     Check("d8", "finite", columns=("narrow",)),
