@@ -3,7 +3,8 @@
 What both ask, and what the audit trail and the register get, is the same for all proposals
 (`ranklake.lake.governance.lifecycle`). Here stands what is retention's: whether what was planned is still there and
 due, and the numbered plan that drops its files (of part of a partition, puts files without the rows that go in their
-place), writes the application into the register, and deletes the bytes.
+place; of values that are masked, files with as many rows), writes the application into the register, and deletes the
+bytes.
 """
 
 from datetime import UTC, date, datetime
@@ -19,10 +20,11 @@ from ranklake.lake.governance.proposals import VoidProposalError
 from ranklake.lake.governance.retention_plans import RETENTION_PLANS, TABLE, Item, RetentionPlan, head_row, stamped
 from ranklake.lake.governance.retired import RAW
 from ranklake.lake.plans import action_plan
-from ranklake.lake.plans.action_plan import QUARANTINED
+from ranklake.lake.plans.action_plan import MASKED, QUARANTINED
 from ranklake.lake.plans.kinds import RETENTION
 from ranklake.lake.plans.ledger import row_files
-from ranklake.retention.plan import Due, due
+from ranklake.retention.due import Due
+from ranklake.retention.plan import due
 from ranklake.retention.tiers import refuse_low_tier
 
 if TYPE_CHECKING:
@@ -109,6 +111,7 @@ def _write(lake: "Lake", plan: RetentionPlan, by: str, found: list[Due], number:
     live: dict[str, list[pa.Table]] = {}
     raw: dict[str, pa.Table] = {}
     new: list[DataFile] = []
+    masked: dict[str, list[str]] = {}
     for one in found:
         table = one.item.table
         if table.startswith(RAW):
@@ -118,9 +121,12 @@ def _write(lake: "Lake", plan: RetentionPlan, by: str, found: list[Due], number:
         live.setdefault(table, []).append(one.live)
         if one.goes is not None:
             new += _rewritten(lake, plan, one, number)
+        if one.masked is not None:
+            new += action_plan.change_rows(lake, lake.contract(table), number, one.files, one.masked)
+            masked.setdefault(table, []).append(one.item.partition_date.isoformat())
     row = head_row(plan, "application", by, number, single_operator=alone)
     new += row_files(lake, TABLE, stamped([row], datetime.now(UTC)), number)
-    facts = {"retention_plan": plan.name, QUARANTINED: _raw(plan, raw)}
+    facts = {"retention_plan": plan.name, QUARANTINED: _raw(plan, raw), MASKED: masked}
     gone = {table: pa.concat_tables(some, promote_options="default") for table, some in drop.items()}
     there = {table: pa.concat_tables(some, promote_options="default") for table, some in live.items()}
     return action_plan.compose(number, RETENTION.name, add=new, remove=gone, live=there, purge=True, facts=facts)

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.retention.parts import all_run_facts
+from ranklake.retention.rules.maskable import maskable
 from ranklake.retention.rules.model import RUN_KEYS, SEVERITIES, Facts, Rule, row_keys_of, table_facts
-from ranklake.retention.rules.order import Decision, Step, decide, steps
+from ranklake.retention.rules.order import Decision, Step, decide, masking_rule, steps
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.storage.store import Lake
@@ -33,6 +34,16 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
+class Masked:
+    """A column that is masked where it is stored, from a day on, by a rule."""
+
+    column: str
+    mask: str
+    rule: Rule
+    due: date
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """Why rows are kept, or go.
 
@@ -48,6 +59,8 @@ class Explanation:
         Rules about some rows of the table that these are not known to be among.
     note
         What is not known of the run; empty if nothing is missing.
+    masks
+        Columns whose values are masked, each with the mask, the rule, and the first day on which they are due.
     """
 
     asked: Asked
@@ -57,6 +70,7 @@ class Explanation:
     due: date | None
     others: tuple[Rule, ...]
     note: str
+    masks: tuple["Masked", ...] = ()
 
     def plain(self, today: date) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -86,6 +100,10 @@ class Explanation:
             ],
             "rules_on_other_rows": [one.name for one in self.others],
             "note": self.note,
+            "masks": [
+                {"column": one.column, "mask": one.mask, "rule": one.rule.name, "due_from": one.due.isoformat()}
+                for one in self.masks
+            ],
         }
 
 
@@ -132,7 +150,20 @@ def explain(
         for rule in (*holds, *policies.rules)
         if rule.row_keys and rule.may_match(contract) and not rule.matches(facts) and not _is_about_others(rule, facts)
     ]
-    return Explanation(asked, facts, made, told, _due(made, asked.day), tuple(others), note.rstrip("; "))
+    shown = tuple(_masks(contract, policies.rules, facts, holds, asked.day))
+    return Explanation(
+        asked, facts, made, told, _due(made.period_days, asked.day), tuple(others), note.rstrip("; "), shown
+    )
+
+
+def _masks(
+    contract: "Contract", rules: "Sequence[Rule]", facts: Facts, holds: tuple[Rule, ...], day: date
+) -> "Iterator[Masked]":
+    for column, mask in maskable(contract).items():
+        rule, period_days = masking_rule(rules, facts, column, holds)
+        due = _due(period_days, day)
+        if rule is not None and due is not None:
+            yield Masked(column, mask.said, rule, due)
 
 
 def _is_about_others(rule: Rule, facts: Facts) -> bool:
@@ -142,10 +173,10 @@ def _is_about_others(rule: Rule, facts: Facts) -> bool:
     return not only.matches(facts)
 
 
-def _due(made: Decision, day: date) -> date | None:
-    if made.period_days is None:
+def _due(period_days: int | None, day: date) -> date | None:
+    if period_days is None:
         return None
     try:
-        return day + timedelta(days=made.period_days + 1)
+        return day + timedelta(days=period_days + 1)
     except OverflowError:
         return None

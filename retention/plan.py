@@ -1,4 +1,4 @@
-"""What is due: partitions, and rows of them, that are older than their rules allow, as a plan named by a digest of it.
+"""What is due: partitions, rows and values of them that are older than their rules allow, as a plan named by a digest.
 
 A partition of which all rows have the same rules, or are due by any of them, is told from the log alone; else
 `ranklake.retention.parts` tells its rows apart.
@@ -6,7 +6,6 @@ A partition of which all rows have the same rules, or are due by any of them, is
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING
 
@@ -15,12 +14,21 @@ import pyarrow.compute as pc
 
 from ranklake.lake.delta.commit import files, files_digest
 from ranklake.lake.delta.tables import latest
-from ranklake.lake.governance.retention_plans import RETENTION_PLANS, Item, RetentionPlan, add_entry, plan_name
+from ranklake.lake.governance.retention_plans import (
+    RETENTION_PLANS,
+    Item,
+    RetentionPlan,
+    add_entry,
+    plan_name,
+    register,
+)
 from ranklake.lake.governance.retired import RAW
 from ranklake.lake.plans.driver import finish
 from ranklake.lake.plans.kinds import RETENTION
 from ranklake.lake.plans.workers import InProcess
-from ranklake.retention.holds import Hold, holds_of, rules_on
+from ranklake.retention.due import Due, ages, by_day
+from ranklake.retention.holds import Hold, holds_of
+from ranklake.retention.masks import MASKING, Masks
 from ranklake.retention.parts import Group, Parts, Values, part_digest, run_facts
 from ranklake.retention.policy import refuse_waiting
 from ranklake.retention.raw import OF_NOBODY, raw_bytes
@@ -32,28 +40,6 @@ if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.storage.store import Lake
     from ranklake.retention.rules.model import Policies
-
-
-@dataclass(frozen=True, slots=True)
-class Due:
-    """A partition that is due, or rows of it.
-
-    Attributes
-    ----------
-    item
-        As it is planned.
-    files
-        Those that hold the rows: rows of `ranklake.lake.delta.commit.files`; of raw bytes digests.
-    live
-        All files of the partition.
-    goes
-        Given rows of one of the files, returns true where one goes; None where all do.
-    """
-
-    item: Item
-    files: pa.Table
-    live: pa.Table
-    goes: Callable[[pa.Table], pa.Array] | None = None
 
 
 def make_plan(
@@ -96,10 +82,18 @@ def due_but_for(
 ) -> Iterator[Due]:
     """Yield what is due but for some legal holds; see `due`."""
     runs = run_facts(lake, [*policies.rules, *(one.rule for one in holds)])
+    masking = any(MASKING in rule.waiting for rule in policies.rules)
+    applied = [one for one in register(lake).values() if one.applied is not None] if masking else []
     for contract in contracts.values():
         unheld = Parts(lake, contract, policies.rules, (), runs)
+        going = set()
         if unheld.columns or unheld.of_table().period_days is not None:
-            yield from _due_in(lake, contract, as_of, _by_day(unheld, holds))
+            for one in _due_in(lake, contract, as_of, by_day(unheld, holds)):
+                going.add(one.item.partition_date)
+                yield one
+        masks = Masks(lake, contract, policies.rules, applied)
+        if masks.columns:
+            yield from masks.due(as_of, by_day(Parts(lake, contract, masks.rules, (), runs), holds), going)
     yield from _due_raw(lake, contracts, policies, as_of, holds)
 
 
@@ -115,27 +109,13 @@ def held_rows(lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Poli
     return {table: rows for table, rows in found.items() if rows}
 
 
-def _by_day(unheld: Parts, holds: Sequence[Hold]) -> Callable[[date], Parts]:
-    """Return what gives the rules for rows of a date: holds may be about some dates only."""
-    known: dict[tuple[str, ...], Parts] = {(): unheld}
-
-    def of(day: date) -> Parts:
-        rules = rules_on(holds, day)
-        names = tuple(rule.name for rule in rules)
-        if names not in known:
-            known[names] = Parts(unheld.lake, unheld.contract, unheld.rules, rules, unheld.runs)
-        return known[names]
-
-    return of
-
-
 def _due_in(lake: "Lake", contract: "Contract", as_of: date, parts_of: Callable[[date], Parts]) -> Iterator[Due]:
     """Yield what is due of a table, whose dates may have other holds, and so other `Parts`, each."""
     handle = latest(lake, contract.table)
     if handle is None:
         return
     live = files(handle)
-    for day, age in sorted(_ages(live).items()):
+    for day, age in sorted(ages(live).items()):
         parts = parts_of(day)
         shortest, longest = parts.periods()
         least, most = cutoff(shortest, as_of), cutoff(longest, as_of)
@@ -213,17 +193,6 @@ def _item(
         rule=", ".join(sorted(by_rule)),
         part_sha256=part,
     )
-
-
-def _ages(live: pa.Table) -> dict[date, date]:
-    """Return how old the rows of each date are: as old as they say, or as the newest file that they lie in.
-
-    Whichever is more: who dates them in the future does not keep them for ever.
-    """
-    newest = live.group_by("date").aggregate([("modification_time", "max")])
-    written = newest["modification_time_max"].cast(pa.int64()).cast(pa.timestamp("ms"))
-    told = zip(newest["date"].to_pylist(), written.to_pylist(), strict=True)
-    return {day: min(day, when.date()) for day, when in told if day is not None}
 
 
 def _due_raw(

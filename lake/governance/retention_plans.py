@@ -40,7 +40,8 @@ class Item:
     rule
         The rules that say so; None in plans of older software.
     part_sha256
-        Digest of which rows of the files go (`ranklake.retention.parts`); None if all do.
+        Digest of which rows of the files go (`ranklake.retention.parts`), or of which of their columns are masked and
+        how (`ranklake.retention.masks`); None if all rows go.
     """
 
     table: str
@@ -55,6 +56,11 @@ class Item:
     reason: str
     rule: str | None = None
     part_sha256: str | None = None
+
+    @property
+    def is_mask(self) -> bool:
+        """Whether values are masked: then no row goes, and `reason` begins with the columns."""
+        return self.part_sha256 is not None and self.rows == 0
 
     def plain(self) -> dict[str, Any]:
         """Return plain values. What older software did not say is left out, for digests of its plans hold."""

@@ -30,7 +30,10 @@ def retired_dates(lake: "Lake") -> dict[str, dict[date, int]]:
 
 
 def thinned_dates(lake: "Lake", table: str) -> set[date]:
-    """Return the dates of a table of which retention took some rows by a rule: nothing tells which of them."""
+    """Return the dates of a table of which retention took some rows, or masked values: a replay would bring them back.
+
+    Nothing tells which rows those were.
+    """
     return {
         item.partition_date
         for one in register(lake).values()

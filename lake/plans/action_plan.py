@@ -40,6 +40,10 @@ QUARANTINED: Final = "quarantined"
 """Among a plan's facts: digests of raw bytes that go with it, by ``quarantine/<table>`` and date."""
 
 
+MASKED: Final = "masked"
+"""Likewise: dates (ISO) by table, of which values are masked and no row goes."""
+
+
 def compose(
     number: int,
     kind: str,
@@ -211,6 +215,21 @@ def live_files(lake: "Lake", table: str, partitions: Sequence[date]) -> pa.Table
         columns = {"path": pa.string(), "size_bytes": pa.int64(), "num_records": pa.int64(), "date": pa.date32()}
         return pa.schema(columns).empty_table()
     return files(refuse_unfit(handle, lake.contract(table)), partitions)
+
+
+def change_rows(
+    lake: "Lake", target: "Contract", number: int, some: pa.Table, change: Callable[[pa.Table], pa.Table]
+) -> Iterator[DataFile]:
+    """Write files anew with rows that `change` makes of theirs, as many each; commit nothing.
+
+    Yields the new files. At most one file's rows are held at a time. Raises
+    `ranklake.lake.delta.integrity.DamagedFileError`.
+    """
+    for _, rows in read_some(lake, target, some, verify=True):
+        changed = change(rows)
+        if changed.num_rows != rows.num_rows:
+            raise ValueError("rows came or went where values were to change")
+        yield from append_files(lake, target, changed, number)
 
 
 def take_rows_out(

@@ -148,7 +148,7 @@ def _refuse_changed(lake: "Lake", table: str, days: set[date]) -> None:
             what = f"plan {row['plan']} ({row['kind']}) changed rows here, and a replay would undo that"
             raise ReplayError(what, where=table, mend="replay other dates")
     if thinned := thinned_dates(lake, table) & days:
-        what = f"retention removed some rows of {min(thinned)} by a rule, and a replay would bring them back"
+        what = f"retention removed or masked some rows of {min(thinned)} by a rule, and a replay would bring them back"
         raise ReplayError(what, where=table, mend="replay other dates")
 
 

@@ -215,11 +215,13 @@ class Tables:
     @cached_property
     def retired(self) -> set[Key]:
         """Partitions that applied retention plans took away, or files of them."""
-        columns = ["retention_plan", "row_kind", "table", "partition_date"]
+        columns = ["retention_plan", "row_kind", "table", "partition_date", "rows", "part_sha256"]
         rows = read(self.lake, contract("retention_plans"), columns).to_pylist()
         applied = {row["retention_plan"] for row in rows if row["row_kind"] == "application"}
         return {
             (row["table"], partition(row["partition_date"]))
             for row in rows
-            if row["row_kind"] == "item" and row["retention_plan"] in applied
+            if row["row_kind"] == "item"
+            and row["retention_plan"] in applied
+            and not (row["part_sha256"] is not None and row["rows"] == 0)  # masked: what was computed follows
         }

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from enum import Enum
+from fnmatch import fnmatchcase
 from typing import Final
 
 from ranklake.retention.rules.model import KEPT, KEYS, Facts, Rule, is_glob
@@ -120,6 +121,25 @@ def steps(rules: Iterable[Rule], facts: Facts, made: Decision, holds: Sequence[R
         decides = made.level is Level.PERIOD and made.rule is rule
         says = "never by time" if rule.delete_after_days is None else f"delete after {days(rule.delete_after_days)}"
         yield Step(rule, says, decides, "" if decides else _why_period(rule, made))
+
+
+def masking_rule(
+    rules: Iterable[Rule], facts: Facts, column: str, holds: Sequence[Rule] = ()
+) -> tuple[Rule | None, int | None]:
+    """Return which rule masks a column of rows with these facts, and after how many days; None where none does.
+
+    The most specific decides, of equals the longest. No value is masked before a legal minimum has passed, and none
+    that a legal hold is about.
+    """
+    if any(one.matches(facts) for one in holds):
+        return None, None
+    found = [rule for rule in rules if rule.matches(facts)]
+    said = [one for one in found if any(fnmatchcase(column, of) for of in one.where.get("column", ()))]
+    said = [one for one in said if "mask" in one.waiting]
+    if not said:
+        return None, None
+    winner = min(said, key=lambda one: (_specificity(one), -one.waiting["mask"], one.name))
+    return winner, int(max([winner.waiting["mask"], *(_least(one) for one in _minimums(found))]))
 
 
 def more_specific(one: Rule, other: Rule) -> bool:

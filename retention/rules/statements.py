@@ -8,6 +8,7 @@ from typing import Final
 from ranklake.errors import did_you_mean
 from ranklake.retention.rules.findings import Finding
 from ranklake.retention.rules.look import Look
+from ranklake.retention.rules.maskable import maskable
 from ranklake.retention.rules.model import ALL_KINDS, KEPT, SEVERITIES, Place, Rule
 from ranklake.retention.rules.order import days
 
@@ -82,15 +83,33 @@ def everything(look: Look) -> Iterator[Finding]:
 
 
 def masks(look: Look) -> Iterator[Finding]:
-    """Columns that the tables of a rule do not have."""
+    """Columns that the tables of a rule do not have, or that cannot be masked there."""
     for rule in look.sources.rules:
         for column in rule.where.get("column", ()):
+            yield from _unmaskable(look, rule, column)
             tables = [one for one in look.contracts.values() if rule.may_match(one)]
             if tables and not any(fnmatchcase(name, column) for one in tables for name in one.names):
                 known = {name for one in tables for name in one.names}
                 if any(fnmatchcase(name, column) for one in look.contracts.values() for name in one.names):
                     what = f"none of the rule's tables has a column {column!r}"
                     yield Finding("RP013", _at(look, rule, "column"), what, did_you_mean(column, known))
+
+
+def _unmaskable(look: Look, rule: Rule, column: str) -> Iterator[Finding]:
+    """Yield a column that some of the rule's tables have, and of none of them can be masked."""
+    there = [(one, name) for one in look.contracts.values() if rule.may_match(one) for name in one.names]
+    found = [(one, name) for one, name in there if fnmatchcase(name, column)]
+    if not found or any(name in maskable(one) for one, name in found):
+        return
+    one, name = found[0]
+    why = f"{one.table}.{name} is operational" if one.column(name).class_ == "operational" else ""
+    if one.kind != "fact" or not one.envelope:
+        why = f"rows of {one.table} are no record of ranks, and are computed again or kept as books"
+    why = why or f"{one.table}.{name} is required, or tells rows apart or sorts them"
+    mend = "name classified columns of tables that ranks record, or delete rows"
+    yield Finding(
+        "RP013", _at(look, rule, "column"), f"column {column!r} cannot be masked where it is stored: {why}", mend
+    )
 
 
 def dead(look: Look) -> Iterator[Finding]:
@@ -134,7 +153,7 @@ def unreviewed(look: Look) -> Iterator[Finding]:
 def waiting(look: Look) -> Iterator[Finding]:
     """Actions that nothing carries out yet."""
     for rule in look.rules:
-        for action in rule.waiting:
+        for action in rule.waiting.keys() - {"mask"}:
             what = f"nothing carries out {action!r} yet: 'ranklake retain plan' refuses these policies"
             yield Finding("RP020", rule.at, what, "delete, or wait for a version that does")
 

@@ -170,7 +170,7 @@ def test_nothing_comes_back(site, policies):
     assert len(site.rows("logs")) == 2
     day = days_ago(10).date()
     assert (retired_dates(site.lake), thinned_dates(site.lake, "logs")) == ({}, {day})
-    with pytest.raises(ReplayError, match="retention removed some rows"):
+    with pytest.raises(ReplayError, match="retention removed or masked some rows"):
         replay(site.lake, Spool(str(site.spool)), InProcess(), "logs", (day, day))
     site.balances()
 
@@ -188,13 +188,14 @@ def test_a_rule_of_two_approvers_needs_signed_approvals(site, policies):
     assert len(site.rows("logs")) == 4
 
 
-@pytest.mark.parametrize("action", ["mask_after_days: 3", "archive: {after_days: 3, to: x}"])
+@pytest.mark.parametrize("action", ["downsample: {after_days: 3, interval: 60s}", "archive: {after_days: 3, to: x}"])
 def test_what_nothing_carries_out_is_refused(site, policies, action):
     """A rule with such an action is not passed over: no plan is made, with file and line of the rule."""
-    where = "{table: logs, column: message}" if "mask" in action else "{table: logs}"
-    found = policies(f"later: {{where: {where}, {action}, reason: why}}")
+    found = policies(f"later: {{where: {{table: logs}}, {action}, reason: why}}")
     bring_days(site, [200])
-    with pytest.raises(PolicyError, match=r"more\.yaml:6: nothing carries out '(mask|archive)' of rule 'later' yet"):
+    with pytest.raises(
+        PolicyError, match=r"more\.yaml:6: nothing carries out '(downsample|archive)' of rule 'later' yet"
+    ):
         plan(site, TODAY, found)
     assert plan(site, TODAY, POLICIES)
 

@@ -15,7 +15,7 @@ from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mo
 from ranklake.context import Context
 from ranklake.lake.governance.identities import APPLY, APPROVE, PROPOSE
 from ranklake.lake.governance.lifecycle import propose, standing
-from ranklake.lake.governance.retention_plans import RETENTION_PLANS, RetentionPlan, register
+from ranklake.lake.governance.retention_plans import RETENTION_PLANS, Item, RetentionPlan, register
 from ranklake.lake.storage.store import Lake
 from ranklake.lake.trust.approvals import UNSIGNED
 from ranklake.retention.apply import apply as apply_plan
@@ -225,7 +225,7 @@ def _show(lake: Lake, made: RetentionPlan) -> None:
         (
             item.table,
             str(item.partition_date),
-            f"{item.rule or item.retention_class}{'' if item.part_sha256 is None else ' (some rows)'}",
+            f"{item.rule or item.retention_class}{_part(item)}",
             str(item.period_days),
             str(item.cutoff_date),
             f"{item.rows:,}",
@@ -245,6 +245,10 @@ def _show(lake: Lake, made: RetentionPlan) -> None:
         "altered": "its items were altered",
     }
     click.echo(f"plan {made.name}: {_sums(made)}; {then[made.state]}")
+
+
+def _part(item: Item) -> str:
+    return " (masks)" if item.is_mask else "" if item.part_sha256 is None else " (some rows)"
 
 
 def _alone(one: RetentionPlan) -> str:

@@ -161,6 +161,8 @@ def _show(found: Explanation) -> None:
     ]
     if lines:
         click.echo("\n".join(table_lines(_RULES, lines)))
+    for one in found.masks:
+        click.echo(f"masks {one.column} ({one.mask}) from {one.due}: {one.rule.name}")
     if found.others:
         click.echo(f"other rules for some rows of {asked.table}: {', '.join(one.name for one in found.others)}")
     if found.note:
