@@ -12,8 +12,9 @@ from ranklake.lake.contracts.errors import ContractError
 from ranklake.lake.contracts.schema import problems
 from ranklake.retention.parts import facts_of
 from ranklake.retention.policy import PolicyError
+from ranklake.retention.rules.maskable import maskable
 from ranklake.retention.rules.model import SEVERITIES, Facts, Place, table_facts
-from ranklake.retention.rules.order import decide
+from ranklake.retention.rules.order import cutoff, decide, masking_rule
 from ranklake.retention.rules.read import schema
 
 if TYPE_CHECKING:
@@ -26,7 +27,10 @@ _DAY = date(2026, 6, 1)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One test: rows, their age in days, whether they are to be ``kept`` or ``deleted``, and perhaps by which rule."""
+    """One test: rows, their age in days, what is to become of them, and perhaps by which rule.
+
+    Rows are ``kept`` or ``deleted``; of a test that names a column, its values are also ``masked``.
+    """
 
     name: str
     at: Place
@@ -34,11 +38,12 @@ class Case:
     age_days: int
     expect: str
     by: str | None
+    column: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a case: ``kept`` or ``deleted``, and by which rule."""
+    """What came of a case: ``kept``, ``deleted`` or ``masked``, and by which rule."""
 
     case: Case
     found: str
@@ -83,9 +88,15 @@ def run_cases(files: Sequence[Path], policies: "Policies", contracts: "Mapping[s
 
 def _run(case: Case, policies: "Policies") -> Result:
     made = decide(policies.rules, case.facts)
+    day = _DAY - timedelta(days=case.age_days)
     until = made.cutoff(_DAY)
-    gone = until is not None and _DAY - timedelta(days=case.age_days) < until
-    return Result(case, "deleted" if gone else "kept", made.said_by)
+    if until is not None and day < until:
+        return Result(case, "deleted", made.said_by)
+    rule, period_days = masking_rule(policies.rules, case.facts, case.column) if case.column else (None, None)
+    until = cutoff(period_days, _DAY)
+    if rule is not None and until is not None and day < until:
+        return Result(case, "masked", rule.name)
+    return Result(case, "kept", made.said_by if rule is None else rule.name)
 
 
 def _cases(path: Path, policies: "Policies", contracts: "Mapping[str, Contract]") -> Iterator[Case]:
@@ -110,6 +121,13 @@ def _case(
     if given.get("severity") not in {None, *SEVERITIES}:
         what = f"there is no severity {given['severity']!r}"
         document.fail((*at, "severity"), what, did_you_mean(given["severity"], SEVERITIES))
+    column = given.get("column")
+    known = maskable(contracts[given["table"]])
+    if column is not None and column not in known:
+        mend = did_you_mean(column, known) or "name a classified column of a table that ranks record"
+        document.fail((*at, "column"), f"column {column!r} of {given['table']!r} is never masked", mend)
+    if row["expect"] == "masked" and column is None:
+        document.fail(("tests", place, "expect"), "values are masked, not rows", "add column: NAME to given")
     names = {one.name for one in policies.rules}
     if row.get("by") not in {None, *names}:
         document.fail(("tests", place, "by"), f"there is no rule {row['by']!r}", did_you_mean(row["by"], names))
@@ -118,7 +136,7 @@ def _case(
     facts |= {key: frozenset({given[key]}) for key in ("run", "metric", "severity") if key in given}
     name = row.get("name") or _words(given, row["expect"])
     where = Place(document.path, document.line(("tests", place)))
-    return Case(name, where, facts, given["age_days"], row["expect"], row.get("by"))
+    return Case(name, where, facts, given["age_days"], row["expect"], row.get("by"), column)
 
 
 def _words(given: Mapping[str, Any], expect: str) -> str:

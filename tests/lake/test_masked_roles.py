@@ -13,7 +13,9 @@ from mask_oracle import bag, mask, random_query
 from rollup_inputs import NOON, append
 
 from ranklake.commands.sql import sql
+from ranklake.lake.ask.ask import ask
 from ranklake.lake.contracts.load import contract, load_contracts
+from ranklake.lake.life.series import series
 from ranklake.lake.masking.masks import Mask
 from ranklake.lake.masking.pseudonyms import Pseudonyms
 from ranklake.lake.query.role_file import load_role
@@ -334,6 +336,21 @@ def test_a_masked_class_hides_a_grain_column_that_it_would_mix_up():
         for said in ("hash", "nullify")
     }
     assert shown == {"hash": "hash", "nullify": "hidden"}
+
+
+def test_a_series_is_of_masked_values(planted):
+    """The view ``series`` stands on what the role sees, in queries and by ``ranklake series``."""
+    lake = planted[0]
+    if not query(lake, "SELECT 1 AS n FROM scalars").num_rows:
+        append(lake, "scalars", [{"ts": NOON, "run": "r1", "metric": "train/loss", "value": 1234.5, "step": 1}])
+    value = contract("scalars").column("value").id
+    role = Role(
+        "r", OPERATIONAL, frozenset({"scalars", "steps"}), column_masks={("scalars", value): Mask("bucket", "1000")}
+    )
+    asked = "SELECT value FROM series WHERE metric = 'train/loss' AND value > 1000"
+    assert ask(lake, asked, role=role).rows.num_rows == 0
+    assert ask(lake, asked.replace(">", ">="), role=role).rows["value"].to_pylist() == [1000.0]
+    assert series(lake, "train/loss", role=role).rows["value"].to_pylist() == [1000.0]
 
 
 def test_a_query_cannot_hash_guesses(planted):

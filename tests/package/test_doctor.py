@@ -526,6 +526,13 @@ def test_fault_stages_that_do_not_run(place, examined):
             ("retention-policies", "no policy for", "add"),
         ),
         ("sql", "roles", "r.yaml", "roles: {a: {classes: [opperational]}}", ("roles", "opperational", "'operational'")),
+        (
+            "sql",
+            "roles",
+            "r.yaml",
+            "roles: {a: {classes: [], masked: [pseudonymous], tables: [runs]}}",
+            ("roles", "sees runs.user by a keyed hash, and there is no key", "name a keyring"),
+        ),
         ("cost", "prices", "prices.csv", "device,price\n", ("prices", "prices.csv", "")),
         ("contracts", "overlay", "own/steps.yaml", "table: stesp\n", ("contracts", "steps.yaml", "")),
         ("contracts", "overlay", "own/deep/steps.yaml", "", ("contracts", "holds no contract", "that folder")),

@@ -25,6 +25,7 @@ from ranklake.lake.replay.run import replay
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.trust.lake_config import MaskingSection
+from ranklake.retention.cases import run_cases
 from ranklake.retention.explain import Asked, explain
 from ranklake.retention.holds import holds_of, rules_on, set_hold
 from ranklake.retention.policy import PolicyError, lint_policies, load_policies
@@ -243,6 +244,33 @@ def test_explain_says_which_columns_are_masked_and_from_when(policies):
         "command_line": "redact",
     }
     assert {one["due_from"] for one in said} == {str(days_ago(40).date() + timedelta(days=91))}
+
+
+TESTS = """version: 1
+tests:
+  - {given: {table: runs, column: user, age_days: 31}, expect: masked, by: people}
+  - {given: {table: runs, column: user, age_days: 30}, expect: kept, by: people}
+  - {given: {table: runs, column: git_branch, age_days: 400}, expect: kept}
+  - {given: {table: runs, column: user, age_days: 4000}, expect: deleted}
+  - {given: {table: runs, column: user, age_days: 10}, expect: masked}
+"""
+
+
+def test_policy_tests_say_when_values_are_masked(policies, tmp_path):
+    """Cases name a column, and expect its values kept, masked, or gone with their rows."""
+    found, path = policies(PEOPLE), tmp_path / "tests.yaml"
+    path.write_text(TESTS)
+    results = run_cases([path], found, CONTRACTS)
+    assert [one.passed for one in results] == [True, True, True, True, False]
+    assert results[-1].line.endswith("expected masked, and it is kept by people")
+    for given, message in (
+        ("table: runs", "values are masked, not rows; add column"),
+        ("table: runs, column: usr", "did you mean 'user'"),
+        ("table: steps, column: loss", "'loss' of 'steps' is never masked; name a classified column"),
+    ):
+        path.write_text(f"version: 1\ntests:\n  - {{given: {{{given}, age_days: 3}}, expect: masked}}\n")
+        with pytest.raises(PolicyError, match=message):
+            run_cases([path], found, CONTRACTS)
 
 
 def test_rows_that_are_deleted_are_not_masked_first(keyed, policies):
