@@ -101,6 +101,7 @@ LAKE = {  # what each folder of the lake imports, for types and in functions, to
     "catalog": {"contracts", "delta", "plans", "storage"},
     "diagnosis": {"query", "storage"},
     "runs": {"contracts", "query", "storage"},
+    "fleet": {"runs", "storage"},
 }
 IMPORTS_BY_NAME = {
     "lake/contracts/__init__.py",  # its own modules, when they are first asked for

@@ -10,11 +10,12 @@ from governed import Site, under
 from segments import DAY, step_rows
 from told_runs import lake_of_runs
 
+from ranklake.lake.fleet.facts import fleet_state
 from ranklake.lake.runs.report import runs_state
 from ranklake.lake.storage.store import Lake
 from ranklake.quality.check import run_checks
 from ranklake.quality.report.gather import gather
-from ranklake.views.html import run_pages
+from ranklake.views.html import executive_pages, run_pages
 from ranklake.views.html.quality_pages import section
 from ranklake.views.html.site import publish
 
@@ -26,6 +27,7 @@ PAGES = (
     "runs/index.html",
     run_pages.href("alpha-1"),
     run_pages.href("beta"),
+    "executive/index.html",
 )
 LIMIT_LOSS = """
 extends: steps
@@ -44,8 +46,9 @@ def report(tmp_path_factory):
     run_checks(under(site.lake, overlay))
     site.bring(step_rows(5, incarnation=9, start=DAY + timedelta(days=6)))
     (site.folder / "runs").mkdir()
-    runs = runs_state(lake_of_runs(site.folder / "runs"))
-    publish(Lake.place(str(site.folder / "out")), section(gather(under(site.lake, overlay))), run_pages.section(runs))
+    lake = lake_of_runs(site.folder / "runs")
+    made = run_pages.section(runs_state(lake)), executive_pages.section(fleet_state(lake))
+    publish(Lake.place(str(site.folder / "out")), section(gather(under(site.lake, overlay))), *made)
     return site.folder / "out"
 
 

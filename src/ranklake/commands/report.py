@@ -51,6 +51,19 @@ def runs(context: Context, out: str, run: str, *, as_json: bool) -> int:
     return _write(context, "runs", out, run, as_json=as_json)
 
 
+@report.command()
+@_out_option
+@lake_option
+@json_option
+@with_context
+def executive(context: Context, out: str, *, as_json: bool) -> int:
+    """Write the page of the fleet: device time, utilization, MFU, goodput, outcomes and cost, week by week.
+
+    Reads the rollups; run 'ranklake rollup' first. Weeks are counted back from the last date of which anything is told.
+    """
+    return _write(context, "executive", out, as_json=as_json)
+
+
 def _write(context: Context, section: str, out: str, run: str = "", *, as_json: bool) -> int:
     place = out or context.config.report.out or "report"
     done = report_of(Context.of(context.config, {"report.out": place}), [section], run)

@@ -34,7 +34,7 @@ class Figure:
     Attributes
     ----------
     value
-        None where it is unknown; then `reason` says why.
+        None where it is unknown; then `reason` says why, else what stands beside it.
     column
         The column of the source's SQL, in its only row, that holds it.
     state

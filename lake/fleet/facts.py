@@ -1,0 +1,101 @@
+"""What the executive page tells: the last seven days, the weeks before them, and who the difference is due to."""
+
+from dataclasses import dataclass
+from datetime import date, timedelta
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Final
+
+from ranklake.lake.runs.asking import Answered, Ask, asking
+
+if TYPE_CHECKING:
+    from ranklake.lake.storage.store import Lake
+
+WEEKS: Final = 8
+GROUPS: Final = ("team", "pool", "device_name")
+_DAYS: Final = 7
+_CLUSTERS: Final = """SELECT coalesce({group}, 'not recorded') AS name,
+    sum({delivered}) FILTER (WHERE {now}) / 3600 AS delivered_h,
+    sum({delivered}) FILTER (WHERE {before}) / 3600 AS delivered_h_before,
+    sum({busy}) FILTER (WHERE {now}) / nullif(sum({observed}) FILTER (WHERE {now}), 0) AS utilization_ratio
+  FROM {table} WHERE {scope}{dates} GROUP BY 1"""
+_BY_JOBS: Final = {
+    "table": "cluster_hourly", "delivered": "gpu_delivered_s", "busy": "gpu_busy_s", "observed": "gpu_busy_observed_s",
+}  # fmt: skip
+_BY_DEVICE: Final = {
+    "table": "gpu_hourly", "delivered": "allocated_s", "busy": "busy_s", "observed": "busy_observed_s", "scope": "",
+}  # fmt: skip
+_MOST: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class FleetState:
+    """The fleet by weeks.
+
+    Attributes
+    ----------
+    lake
+        Last part of its location.
+    through
+        Last UTC date of which anything is told; None where nothing is. Weeks are counted back from it, so that the same
+        tables tell the same, whenever they are asked.
+    week, weeks
+        The last seven dates in one row; and those before them likewise, `WEEKS` rows.
+    days
+        A row a date of these weeks.
+    groups
+        By team, pool and device (`GROUPS`): the last seven dates, and how they differ from the seven before.
+    """
+
+    lake: str
+    through: date | None
+    week: Answered
+    weeks: Answered
+    days: Answered
+    groups: tuple[Answered, ...]
+
+
+def fleet_state(lake: "Lake") -> FleetState:
+    """Return the state of a lake's fleet. Raises what queries raise."""
+    ask = asking(lake)
+    through = ask(_text("through")).one["through"]
+    name = lake.uri.rstrip("/").rpartition("/")[2]
+    if through is None:
+        nothing = Answered("", (), "no run and no scheduler told of anything yet")
+        return FleetState(name, None, nothing, nothing, nothing, tuple(nothing for _ in GROUPS))
+    return FleetState(
+        lake=name,
+        through=through,
+        week=_weeks(ask, through, 1),
+        weeks=_weeks(ask, through, WEEKS),
+        days=ask(_text("days").replace("{weeks}", str(WEEKS)).replace("{dates}", _dates(through, WEEKS * _DAYS))),
+        groups=tuple(ask(_by(group, through)) for group in GROUPS),
+    )
+
+
+def _weeks(ask: Ask, through: date, weeks: int) -> Answered:
+    sql = _text("weeks").replace("{through}", through.isoformat()).replace("{weeks}", str(weeks))
+    last_days = [through - timedelta(days=_DAYS * week) for week in range(weeks)]
+    spine = [f"({n}, DATE '{day - timedelta(days=_DAYS - 1)}', DATE '{day}')" for n, day in enumerate(last_days)]
+    return ask(sql.replace("{spine}", ", ".join(spine)).replace("{dates}", _dates(through, weeks * _DAYS)))
+
+
+def _by(group: str, through: date) -> str:
+    now, before = _dates(through, _DAYS), _dates(through - timedelta(days=_DAYS), _DAYS)
+    filled = {
+        "group": group, "now": now, "before": before, "mfu_now": f"mfu.{now}", "mfu_before": f"mfu.{before}",
+        "dates": _dates(through, 2 * _DAYS), "most": str(_MOST),
+    }  # fmt: skip
+    of = _BY_DEVICE if group == "device_name" else {**_BY_JOBS, "scope": f"scope = '{group}' AND "}
+    return _text("groups").format(**filled, clusters=_CLUSTERS.format(**filled, **of))
+
+
+def _dates(through: date, days: int) -> str:
+    """Return the condition for some dates up to one."""
+    return f"date BETWEEN DATE '{through - timedelta(days=days - 1)}' AND DATE '{through}'"
+
+
+@cache
+def _text(name: str) -> str:
+    lines = files("ranklake.lake.fleet").joinpath(f"{name}.sql").read_text(encoding="utf-8").splitlines()
+    return "\n".join(line for line in lines if not line.startswith("--")) + "\n"

@@ -1,0 +1,171 @@
+"""The executive page: weeks and groups as plain sums give them, numbers by their SQL, the unknown with its reason."""
+
+import re
+import shutil
+from datetime import timedelta
+
+import altair as alt
+import pyarrow as pa
+import pytest
+from page_read import Read, compared
+from rollup_inputs import DAY, NOON, append
+
+from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.fleet.facts import WEEKS, fleet_state
+from ranklake.lake.storage.store import Lake
+from ranklake.views.html.executive_pages import section
+from ranklake.views.html.shell import render
+
+pytestmark = pytest.mark.slow
+HOUR = 3600 * 10**9
+TEAMS = ("vision", "<b>text</b>", None)
+KINDS = (
+    "init",
+    "productive",
+    "checkpoint",
+    "evaluation",
+    "restart",
+    "lost_work",
+    "stall",
+    "unattributed",
+    "unallocated",
+)
+
+
+def spent(day, team, devices, **hours):
+    """Return a row of goodput_daily: wall time of ten hours, of which some kinds are told."""
+    kinds = {f"{kind}_ns": int(hours.get(kind, 0) * HOUR) for kind in KINDS}
+    date = DAY - timedelta(days=day)
+    return {
+        "run": f"r-{team}-{day}",
+        "ts": NOON - timedelta(days=day),
+        "date": date,
+        "wall_ns": 10 * HOUR,
+        **kinds,
+        "team": team,
+        "pool": "p",
+        "device_name": "H100",
+        "device_count": devices,
+    }
+
+
+ACCOUNTS = [
+    spent(day, team, 8 * (number + 1), productive=9 - number - day / 30, lost_work=0.5, restart=0.25, unallocated=0.125)
+    for day in range(20)
+    for number, team in enumerate(TEAMS)
+]
+
+
+def told(lake, table, facts):
+    """Commit rows of a rollup; what its contract requires and a test does not care for is nought."""
+    nought = {
+        field.name: NOON if pa.types.is_timestamp(field.type) else "x" if pa.types.is_string(field.type) else 0
+        for field in arrow_schema(contract(table))
+        if not field.nullable and field.name != "date"
+    }
+    append(lake, table, [{"ts": NOON, **nought, **fact} for fact in facts])
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory):
+    """Give a lake with twenty days of three teams; rollups are as they would be, with numbers made by hand."""
+    lake = Lake.create(str(tmp_path_factory.mktemp("executive") / "lake"))
+    told(lake, "goodput_daily", ACCOUNTS)
+    hour = {
+        "scope_name": "p",
+        "gpu_delivered_s": 36_000.0,
+        "gpu_busy_s": 9_000.0,
+        "gpu_busy_observed_s": 18_000.0,
+        "gpu_idle_allocated_s": 3_600.0,
+        "job_completed_count": 3,
+        "job_failed_count": 1,
+    }
+    days = [DAY - timedelta(days=day) for day in range(12)]
+    scopes = ({"scope": "cluster"}, {"scope": "pool", "pool": "p"})
+    told(lake, "cluster_hourly", [{**hour, **scope, "date": day} for day in days[:10] for scope in scopes])
+    flops = {"model_flops": 2.0, "peak_flops": 10.0, "mfu_ratio": 0.2, "step_time_ns": HOUR}
+    told(lake, "mfu", [{**flops, "run": one["run"], "date": one["date"]} for one in ACCOUNTS])
+    told(lake, "attempt_facts", [{name: one[name] for name in ("run", "date", "team")} for one in ACCOUNTS])
+    ends = ({"status": "finished"}, {"status": "failed", "failures": 1}, {"status": "preempted", "preemptions": 1})
+    told(lake, "run_goodput", [
+        {**(*ends, {"status": "running"})[number % 4], "run": f"g{number}", "date": day,
+         "time_to_train_ns": None if number % 4 else HOUR * (number + 1)}
+        for number, day in enumerate(days)
+    ])  # fmt: skip
+    cost = {"team": "vision", "device_name": "H100", "cost_total": 10, "cost_idle": 1, "cost_lost_work": 2}
+    told(lake, "cost", [
+        {**cost, "date": days[number], "currency": money}
+        for number, money in ((0, "EUR"), (1, "EUR"), (8, "EUR"), (9, "USD"))
+    ])  # fmt: skip
+    return lake
+
+
+def sums(rows):
+    """Return device-hours, wasted device-hours and goodput of accounts, by plain sums."""
+    held = sum((one["wall_ns"] - one["unallocated_ns"]) * one["device_count"] for one in rows) / HOUR
+    lost = sum(
+        (one["lost_work_ns"] + one["stall_ns"] + one["restart_ns"] - one["unallocated_ns"]) * one["device_count"]
+        for one in rows
+    )
+    wall = sum(one["wall_ns"] * one["device_count"] for one in rows)
+    return held, lost / HOUR, sum(one["productive_ns"] * one["device_count"] for one in rows) / wall
+
+
+def test_weeks_and_groups_are_plain_sums(lake):
+    """Weeks are counted back from the last date; a team's change is this week's sum less the last one's."""
+    found = fleet_state(lake)
+    assert (found.through, len(found.weeks.rows)) == (DAY, WEEKS)
+    for number, week in enumerate(found.weeks.rows):
+        mine = [one for one in ACCOUNTS if 7 * number <= (DAY - one["date"]).days < 7 * number + 7]
+        assert week["last_day"] == DAY - timedelta(days=7 * number)
+        if mine:
+            assert (week["device_h"], week["wasted_h"], week["goodput_ratio"]) == pytest.approx(sums(mine))
+        else:
+            assert (week["device_h"], week["goodput_ratio"], week["runs"]) == (None, None, 0)
+    now, before = found.weeks.rows[:2]
+    assert found.week.one == now
+    assert (now["delivered_h"], now["busy_h"], now["idle_h"], now["utilization_ratio"]) == (70, 17.5, 7, 0.5)
+    assert (now["mfu_ratio"], now["runs"], now["failures"], now["preemptions"]) == (pytest.approx(0.2), 7, 2, 2)
+    assert now["success_ratio"] == pytest.approx(2 / 6)
+    assert (now["time_to_train_median_h"], now["time_to_train_p90_h"]) == pytest.approx((3, 4.6))
+    assert (now["currency"], now["cost_total"], now["cost_idle"]) == ("EUR", 20, 2)
+    assert (before["cost_total"], before["cost_reason"]) == (None, "several currencies")
+    teams = {row["name"]: row for row in found.groups[0].rows}
+    assert list(teams) == ["not recorded", "<b>text</b>", "vision"]
+    for team in TEAMS:
+        mine = [one for one in ACCOUNTS if one["team"] == team]
+        week, last = ([one for one in mine if low <= (DAY - one["date"]).days < low + 7] for low in (0, 7))
+        row = teams[team or "not recorded"]
+        assert (row["device_h"], row["wasted_h"], row["goodput_ratio"]) == pytest.approx(sums(week))
+        assert row["device_h_change"] == pytest.approx(sums(week)[0] - sums(last)[0])
+        assert row["goodput_change"] == pytest.approx(sums(week)[2] - sums(last)[2])
+        assert (row["mfu_ratio"], row["mfu_change"]) == pytest.approx((0.2, 0))
+    (pool,) = found.groups[1].rows[:1]
+    assert (pool["name"], pool["delivered_h"], pool["utilization_ratio"]) == ("p", 70, 0.5)
+    assert pool["delivered_h_change"] == 70 - 30
+
+
+def test_every_number_is_what_its_sql_gives(lake):
+    """Figures and cells by the SQL beside them; curves are rows of theirs; names are text; a low MFU is marked."""
+    (page,) = section(fleet_state(lake)).pages
+    text = render(page).decode()
+    assert len(text) < 2_000_000
+    assert compared(lake, text) > 150
+    for spec in Read(text).specs:
+        alt.Chart.from_dict(spec)  # raises for what is no Vega-Lite
+    assert "&lt;b&gt;text" in text
+    assert "<b>text" not in text
+    assert "MFU (below 30 %)" in text
+    assert re.search(r"scheduled.*?<span|unknown</data> <small>no scheduler", text, re.DOTALL)
+    assert "energy" in text
+
+
+def test_the_same_tables_give_the_same_page(lake, tmp_path):
+    """A page does not depend on when it is made; of a lake that nothing told anything the page says so."""
+    first, again = (section(fleet_state(lake)).pages[0].fingerprint for _ in range(2))
+    assert first == again
+    found = section(fleet_state(Lake.create(str(tmp_path / "lake"))))
+    assert (found.state, found.headline) == ("unchecked", "Nothing to tell yet")
+    assert "unknown: no run and no scheduler told of anything yet" in render(found.pages[0]).decode()
+    shutil.rmtree(tmp_path / "lake")
