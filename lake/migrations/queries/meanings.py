@@ -64,6 +64,28 @@ class Meaning:
 
 
 @dataclass(frozen=True, slots=True)
+class Renamed:
+    """A metric that has another name now.
+
+    Attributes
+    ----------
+    newer
+        What took its place, one after another: name, factor and offset. The old value is the new times the factor
+        plus the offset.
+    why_not
+        Why nobody can read it under a name of now; else empty.
+    """
+
+    newer: tuple[tuple[str, float, float], ...] = ()
+    why_not: str = ""
+
+    @property
+    def said(self) -> str:
+        """What became of it, in a clause."""
+        return self.why_not or f"recorded as {self.newer[-1][0]} now; what both have of a step would count twice"
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
     """A table, at each version that a query may have been written for.
 
@@ -73,11 +95,14 @@ class Table:
         Names of its columns by version; the last is the one that queries are brought to.
     meanings
         By version, what became of columns that are not simply there as before.
+    metrics
+        What became of metrics that rows of the table name, by their name.
     """
 
     name: str
     versions: Mapping[int, frozenset[str]]
     meanings: Mapping[int, Mapping[str, Meaning]] = field(default_factory=dict)
+    metrics: Mapping[str, Renamed] = field(default_factory=dict)
 
     @property
     def newest(self) -> int:

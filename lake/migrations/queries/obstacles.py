@@ -77,7 +77,7 @@ def _given(select: Any, table: Table, version: int) -> Iterator[Finding]:  # noq
     """Yield what * gives of a table that it did not give."""
     if others := _otherwise(table, version):
         name = min(others)
-        now = "in another unit" if others[name].names == [name] else f"as {', '.join(others[name].names)}"
+        now = "otherwise" if {*others[name].names} == {name} else f"as {', '.join(others[name].names)}"
         now = "no more" if others[name].gone else now
         yield Finding(_first(select), f"SELECT * gives {name} of {table.name} {now}; name the columns")
         return

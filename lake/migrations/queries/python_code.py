@@ -40,7 +40,9 @@ class _Seen:
 
 def python(text: str, tables: Mapping[str, Table], dialects: Sequence[str]) -> Outcome:
     """Return what comes of a module; one that names no table is not even parsed. Raises `UnreadableError`."""
-    if set(re.findall(r"\w+", text.lower())).isdisjoint(name for name, one in tables.items() if len(one.versions) > 1):
+    if set(re.findall(r"\w+", text.lower())).isdisjoint(
+        name for name, one in tables.items() if len(one.versions) > 1 or one.metrics
+    ):
         return Outcome()
     tree = parsed(text)
     if tree is None:

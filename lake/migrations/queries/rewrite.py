@@ -5,13 +5,15 @@ be told for certain is found, and a person looks at it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from ranklake.lake.migrations.queries.findings import Edit, Finding, Outcome, edited
-from ranklake.lake.migrations.queries.meanings import Meaning, Table
+from ranklake.lake.migrations.queries.meanings import Meaning, Renamed, Table
+from ranklake.lake.migrations.queries.metrics import compared, named, tables_of
 from ranklake.lake.migrations.queries.obstacles import obstacles
 from ranklake.lake.migrations.queries.placeholders import MACRO, Span
 from ranklake.lake.migrations.queries.places import KEPT, Place, place_of, standing
@@ -19,6 +21,8 @@ from ranklake.lake.migrations.queries.references import Reading, Reference, read
 from ranklake.lake.migrations.queries.reserved import quoted
 from ranklake.lake.migrations.queries.scopes import AMBIGUOUS, Home
 from ranklake.lake.migrations.queries.statements import DIALECTS, Statement, marker, spelled, statements
+
+_NONE: Final[Mapping[str, Renamed]] = MappingProxyType({})
 
 
 def rewrite(
@@ -41,9 +45,20 @@ def rewrite(
     found = Outcome()
     changed = {name: table for name, table in tables.items() if table.touched or len(table.versions) > 1}
     for one in statements(text, holes, dialects):
-        if _concerns(one, changed):
-            found.add(_statement(one, tables, dialects), one.begin)
+        came = _statement(one, tables, dialects) if _concerns(one, changed) else Outcome()
+        for old, new in sorted((metrics := named(one, tables)).items()):
+            came.findings.append(Finding(0, f"{old} is {new.said}", is_note=not new.why_not and not came.edits))
+        if metrics and not came.edits and all(finding.is_note for finding in came.findings):
+            came = _of_metrics(one, tables, metrics, came)
+        found.add(came, one.begin)
     return found
+
+
+def _of_metrics(one: Statement, tables: Mapping[str, Table], metrics: Mapping[str, Renamed], came: Outcome) -> Outcome:
+    found = once(one, tables_of(metrics, tables), metrics)
+    if left := [finding for finding in found.findings if not finding.is_note]:
+        return Outcome([], [*came.findings, *left])
+    return Outcome(found.edits, [*came.findings, *found.findings])
 
 
 def _concerns(one: Statement, changed: Mapping[str, Table]) -> bool:
@@ -78,8 +93,8 @@ def _is_settled(text: str, edits: list[Edit], tables: Mapping[str, Table], diale
     return True
 
 
-def once(one: Statement, tables: Mapping[str, Table]) -> Outcome:
-    """Return what becomes of a statement, without a thought of a second time."""
+def once(one: Statement, tables: Mapping[str, Table], metrics: Mapping[str, Renamed] = _NONE) -> Outcome:
+    """Return what becomes of a statement, and of metrics that it names, without a thought of a second time."""
     if one.tree is None:
         named = {name: table.touched for name, table in tables.items() if name in one.words and table.touched}
         if any(not one.words.isdisjoint(touched) for touched in named.values()):
@@ -92,7 +107,8 @@ def once(one: Statement, tables: Mapping[str, Table]) -> Outcome:
     found = Outcome()
     found.findings += obstacles(one, reading, tables)
     for ref in reading.references:
-        for what in _reference(one, reading, ref, tables):
+        own = compared(one, ref, metrics) if metrics else None
+        for what in _reference(one, reading, ref, tables) if own is None else own:
             if isinstance(what, Edit):
                 found.edits.append(what)
             elif all((one.what, one.is_note) != (what.what, True) for one in found.findings):  # a note is told once

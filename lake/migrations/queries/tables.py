@@ -1,17 +1,22 @@
 """The tables that queries may ask, with what migrations make of their columns."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ranklake.errors import did_you_mean
 from ranklake.lake.contracts.load import load_contracts
-from ranklake.lake.migrations.queries.meanings import Table, table_at
+from ranklake.lake.migrations.queries.meanings import Renamed, Table, table_at
 from ranklake.lake.migrations.registry import contract_at, load_migrations
 from ranklake.lake.migrations.steps.step import MigrationError
 
 
 def tables(
-    begin: int | None = None, end: int | None = None, label: str | None = None, folder: Path | None = None
+    begin: int | None = None,
+    end: int | None = None,
+    label: str | None = None,
+    folder: Path | None = None,
+    metrics: Mapping[str, Renamed] | None = None,
 ) -> dict[str, Table]:
     """Return every table of this release, with its versions.
 
@@ -24,6 +29,8 @@ def tables(
         The one migration that queries are to follow, by number or label; default all.
     folder
         Where migrations are; default the packaged ones.
+    metrics
+        Those that others took the place of; default none.
 
     Raises
     ------
@@ -48,7 +55,7 @@ def tables(
             for version in range(first, last + 1)
         }
         steps = {version: mine[version].steps for version in range(first, last) if version in mine}
-        found[name] = table_at(name, versions, steps)
+        found[name] = replace(table_at(name, versions, steps), metrics=metrics or {})
     return found
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ranklake.commands.options import configured, given
+from ranklake.context import Context
 from ranklake.printable import printable_lines
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
@@ -24,15 +26,20 @@ if TYPE_CHECKING:
 @click.option("--migration", metavar="NUMBER", help="Follow this migration alone; default all.")
 @click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="Migrations; default the packaged.")
 @click.option("--dialect", metavar="NAME", help="Of sqlglot; default postgres (DataFusion), duckdb, trino in turn.")
+@click.option("--lake", "uri", metavar="URI", help="Follow metrics of this lake, too, that have other names now.")
 @click.option("--write", "is_writing", is_flag=True, help="Write the files; default is to print the diff alone.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def queries(
+@click.pass_context
+def queries(  # noqa: PLR0913 - a command's options
+    ctx: click.Context,
+    /,
     paths: tuple[Path, ...],
     begin: int | None,
     end: int | None,
     migration: str | None,
     folder: Path | None,
     dialect: str | None,
+    uri: str | None,
     *,
     is_writing: bool,
     as_json: bool,
@@ -43,11 +50,15 @@ def queries(
 
     Exits 1 if something is left for a person.
     """
+    from ranklake.lake.life.names import renamed
     from ranklake.lake.migrations.queries.files import FileOutcome, outcome, walk, write  # sqlglot is 0.3 s to import
     from ranklake.lake.migrations.queries.statements import dialects_of
     from ranklake.lake.migrations.queries.tables import tables
 
-    known, names = tables(begin, end, migration, folder), dialects_of(dialect)
+    metrics = None
+    if uri is not None:
+        metrics = renamed(Context.of(configured(ctx), {**given(ctx), "lake.uri": uri}).open_lake())
+    known, names = tables(begin, end, migration, folder, metrics), dialects_of(dialect)
     found = [one if isinstance(one, FileOutcome) else outcome(one, known, names) for one in walk(paths)]
     if is_writing:
         for one in found:
