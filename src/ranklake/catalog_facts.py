@@ -12,6 +12,7 @@ from ranklake.lake.catalog.catalog import UnknownNameError, find
 from ranklake.lake.catalog.sizes import TableSize, live_files, table_size
 from ranklake.lake.contracts import Contract, Metric, load_contracts, load_metrics
 from ranklake.lake.contracts.overlay import Overlay
+from ranklake.lake.migrations.told import told
 from ranklake.lake.query.sql import query
 from ranklake.lake.storage.store import Lake, NotALakeError
 
@@ -48,7 +49,8 @@ class TableEntry:
         one = self.contract
         columns = [{key.rstrip("_"): value for key, value in asdict(column).items()} for column in one.columns]
         checks, retired = ([asdict(item) for item in items] for items in (one.checks, one.retired))
-        return self._facts(_WHOLE, {"columns": columns, "checks": checks, "retired": retired})
+        history = [asdict(change) for change in told(one.table)]
+        return self._facts(_WHOLE, {"columns": columns, "checks": checks, "retired": retired, "history": history})
 
     def _facts(self, keys: Sequence[str], more: dict[str, Any]) -> dict[str, Any]:
         own = {key: getattr(self.contract, key) for key in keys}

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from changed_contracts import ChangedContracts
 from click.testing import CliRunner
 
 from ranklake.commands.catalog import catalog
@@ -43,6 +44,30 @@ def test_pages_name_everything():
         assert all(f"| `{column.name}` |" in page and column.doc in page for column in one.columns)
         assert all(f"| `{check.id}` |" in page for check in one.all_checks())
     assert all(f"| `{name}` |" in WANTED["metrics.md"] for name in load_metrics())
+
+
+def test_pages_tell_what_became_of_columns(tmp_path, monkeypatch):
+    """Each step of a table's migrations is a line of its page, of the command, and of its JSON, oldest first."""
+    contracts = ChangedContracts(tmp_path / "contracts", monkeypatch)
+
+    def change(facts):
+        next(one for one in facts["columns"] if one["name"] == "tokens").update(name="tokens_seen")
+
+    label = contracts.migrate("steps", change).stem
+    page = pages(load_contracts(), load_metrics())["steps.md"]
+    assert f"| 2 | `tokens`, `tokens_seen` | rename tokens to tokens_seen | `{label}` |" in page
+    assert f"since version 2: rename tokens to tokens_seen ({label})" in shown("steps")
+    assert json.loads(shown("steps", "--json"))["history"] == [
+        {
+            "version": 2,
+            "columns": ["tokens", "tokens_seen"],
+            "what": "rename tokens to tokens_seen",
+            "migration": label,
+        }
+    ]
+    contracts.earlier()
+    assert "| 2 | `region` | add region | `0005_runs_say_where` |" in WANTED["runs.md"]
+    assert "## History" not in WANTED["steps.md"]
 
 
 def test_writing_and_checking(tmp_path):

@@ -98,7 +98,7 @@ LAKE = {  # what each folder of the lake imports, for types and in functions, to
         *("contracts", "delta", "governance", "ingest", "plans", "query", "rollups", "spool", "storage", "trust")
     },
     "status": {"contracts", "delta", "governance", "ingest", "plans", "query", "spool", "storage", "trust"},
-    "catalog": {"contracts", "delta", "plans", "storage"},
+    "catalog": {"contracts", "delta", "migrations", "plans", "storage"},
     "diagnosis": {"query", "storage"},
     "runs": {"contracts", "query", "storage"},
     "fleet": {"runs", "storage"},

@@ -9,6 +9,7 @@ from ranklake.lake.catalog.catalog import span
 from ranklake.lake.catalog.sizes import Sizes, TableSize
 from ranklake.lake.contracts import Column, Metric
 from ranklake.lake.contracts.checks.registry import promise
+from ranklake.lake.migrations.told import told
 from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.words import counted, size_text
 
@@ -71,6 +72,9 @@ def _table(found: TableEntry) -> Iterator[str]:
     yield ""
     for check in one.all_checks():
         yield f"check {check.id} ({check.severity}, {check.on_fail}): {promise(check)}"
+    for change in told(one.table):
+        line = f"since version {change.version}: {change.what} ({change.migration})"
+        yield from textwrap.wrap(line, _WIDTH, subsequent_indent="    ", break_on_hyphens=False)
 
 
 def _stored(size: TableSize) -> str:

@@ -1,0 +1,52 @@
+"""What migrations made of the columns of a table, version by version, for people."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ranklake.lake.migrations.registry import load_migrations
+from ranklake.lake.migrations.steps.split import Computed
+from ranklake.lake.migrations.steps.step import ColumnStep
+
+if TYPE_CHECKING:
+    from ranklake.lake.migrations.steps.step import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A step of a migration.
+
+    Attributes
+    ----------
+    version
+        The first that has it.
+    columns
+        Those that it is about, as they are called before and after it; none where it is about the table.
+    what
+        The step, in a clause.
+    migration
+        Its label.
+    """
+
+    version: int
+    columns: tuple[str, ...]
+    what: str
+    migration: str
+
+
+def told(table: str) -> tuple[Change, ...]:
+    """Return the changes of a table, oldest first. Raises `MigrationError` where migrations cannot be read."""
+    return tuple(
+        Change(one.to_version, _columns(step), step.text, one.label)
+        for one in load_migrations()
+        if one.table == table
+        for step in one.steps
+    )
+
+
+def _columns(step: "Step") -> tuple[str, ...]:
+    if isinstance(step, Computed):
+        return (*step.sources, *(name for name, _ in step.made))
+    if not isinstance(step, ColumnStep):
+        return ()
+    lead = step.lead(step.column) if step.touched else None
+    return tuple(dict.fromkeys((step.column, lead.name if lead is not None else step.column)))
