@@ -83,7 +83,7 @@ def test_what_is_recorded_beside_steps(folder, plain, monkeypatch, capsys):
     source = Path(pydoc_data.topics.__file__).read_bytes()
     assert data["bytes"] == len(source)
     assert len(data["merkle_root_sha256"]) == 64
-    assert said["artifacts"] == {"checkpoint.pt": "verified"}
+    assert said["verified"] == {"checkpoint.pt": "verified"}
     assert {row["severity"]: row["n"] for row in said["logs"]["rows"]}["INFO"] == 2 * (1 + -(-STEPS // 100))
     monkeypatch.chdir(allowing(folder))
     assert run(["verify-artifact", "checkpoint.pt", "--lake", str(folder / "lake")]) == 0

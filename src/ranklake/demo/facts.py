@@ -25,7 +25,7 @@ class Facts:
         What the lake knows.
     counted, missing
         By rank: how many steps the trainer journalled, and which of them the lake does not hold.
-    artifacts
+    verified
         By name, what hashing it again said.
     balances
         The books of every table.
@@ -36,7 +36,7 @@ class Facts:
     of_run: RunFacts
     counted: dict[int, int]
     missing: dict[int, list[int]]
-    artifacts: dict[str, str]
+    verified: dict[str, str]
     balances: list[TableBalance]
     checks: dict[str, Any]
 
@@ -68,7 +68,7 @@ def gather(lake_uri: str, spool_uri: str, trained: Trained, checks: dict[str, An
         of_run=of_run,
         counted={rank: len(steps) for rank, steps in sorted(trained.steps.items())},
         missing={rank: [step for step in steps if (rank, step) not in have] for rank, steps in trained.steps.items()},
-        artifacts={name: verify(lake, recorded(lake, name, trained.run), own).said for name in made},
+        verified={name: verify(lake, recorded(lake, name, trained.run), own).said for name in made},
         balances=balance(lake, Spool(spool_uri).listing()),
         checks=checks,
     )

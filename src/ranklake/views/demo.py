@@ -10,7 +10,7 @@ from ranklake.views.run import run_lines
 def summary_lines(facts: Facts, command: str) -> list[str]:
     """Return the summary as lines; `command` is what to type before a question to the lake."""
     counted = {rank: f"{count:,}" for rank, count in facts.counted.items()}
-    lines = ["", *run_lines(facts.of_run, width(), counted, facts.artifacts), ""]
+    lines = ["", *run_lines(facts.of_run, width(), counted, facts.verified), ""]
     lines += [*_books(facts), _checks(facts.checks), ""]
     lines += ["try next", *(f'  {command} "{sql}"' for sql in _questions(facts.of_run.run))]
     return lines
