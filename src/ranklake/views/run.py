@@ -82,8 +82,11 @@ def _ranks(facts: RunFacts, width: int | None, beside: Mapping[int, str]) -> lis
     if len(rows) > len(shown):
         lines.append(f"the {len(shown)} ranks with the longest self time, of {len(rows):,}")
     world = facts.summary.one.get("world_size")
-    if world is not None and world > len(rows):
-        lines.append(f"{counted(world - len(rows), 'rank')} of {world:,} recorded no step here")
+    told = sum(row["speaks_for"] for row in rows)
+    if told > len(rows):
+        lines.append(f"these rows speak for {counted(told, 'rank')}")
+    if world is not None and world > told:
+        lines.append(f"{counted(world - told, 'rank')} of {world:,} recorded no step here")
     return lines
 
 
