@@ -1,9 +1,13 @@
 """The SQL of what is told of runs: each text stands alone, so that a reader can run it."""
 
+import re
 from functools import cache
 from importlib.resources import files
+from typing import Final
 
 from ranklake.lake.query.literal import literal
+
+_BRACES: Final = re.compile(r"\{(where|having|runs)\}")
 
 
 def of_run(name: str, run: str, **numbers: int) -> str:
@@ -13,7 +17,7 @@ def of_run(name: str, run: str, **numbers: int) -> str:
 
 def summaries(where: str = "TRUE", having: str = "TRUE") -> str:
     """Return the SQL of one row per run, of those that conditions on attempts, and on whole runs, keep."""
-    return _text("summary").replace("{where}", where).replace("{having}", having)
+    return _filled("summary", where=where, having=having)
 
 
 def among(runs: tuple[str, ...]) -> str:
@@ -23,17 +27,17 @@ def among(runs: tuple[str, ...]) -> str:
 
 def variance(runs: tuple[str, ...]) -> str:
     """Return the SQL of mean and deviation over some runs."""
-    return _text("variance").replace("{runs}", summaries(among(runs)))
+    return _filled("variance", runs=summaries(among(runs)))
 
 
 def totals() -> str:
     """Return the SQL of counts over all runs, in one row."""
-    return _text("totals").replace("{runs}", summaries())
+    return _filled("totals", runs=summaries())
 
 
 def marks(where: str) -> str:
     """Return the SQL of one row per run that changes with what was recorded of it."""
-    return _text("marks").replace("{where}", where)
+    return _filled("marks", where=where)
 
 
 def ended(where: str) -> str:
@@ -43,12 +47,17 @@ def ended(where: str) -> str:
 
 def sampled(runs: tuple[str, ...]) -> str:
     """Return the SQL of one row per run that changes with samples of its devices."""
-    return _text("sampled").replace("{where}", f"holder_{among(runs)}" if runs else among(runs))
+    return _filled("sampled", where=f"holder_{among(runs)}" if runs else among(runs))
 
 
 def rewrites() -> str:
     """Return the SQL of one row that changes with rows that were changed."""
     return _text("rewrites")
+
+
+def _filled(name: str, **parts: str) -> str:
+    """Return the SQL of a file with parts in its braces. All in one pass: a run may be called ``{having}``."""
+    return _BRACES.sub(lambda found: parts[found[1]], _text(name))
 
 
 @cache

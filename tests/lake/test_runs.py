@@ -1,7 +1,9 @@
 """Runs at the prompt: found, shown and compared, each number that of its SQL, and bad input answered in a line."""
 
 import json
+import math
 import shutil
+from dataclasses import replace
 from datetime import timedelta
 from statistics import fmean, stdev
 
@@ -11,13 +13,16 @@ from rollup_inputs import NOON
 from told_runs import EVIL, RUNS, lake_of_runs
 
 from ranklake.cli import run
+from ranklake.lake.query.literal import literal
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.runs import facts as run_facts
+from ranklake.lake.runs import statements
 from ranklake.lake.runs.asking import asking
 from ranklake.lake.runs.facts import gather
 from ranklake.lake.runs.find import SORTS, Wanted, find, said_equal, value_of
 from ranklake.lake.storage.store import Lake
+from ranklake.views.json_output import json_text
 from ranklake.views.run import run_lines
 
 ROLES = """
@@ -213,3 +218,22 @@ def test_values_are_what_was_typed():
     assert not any(said_equal(value, said) for value, said in other)
     facts = {"a": {"b": {"c": 1}}, "a.b": 2, "d": 3}
     assert [value_of(facts, name) for name in ("a.b", "a.b.c", "d", "d.e", "a.x")] == [2, 1, 3, None, None]
+
+
+def test_a_name_that_looks_like_a_template_stays_a_name():
+    """Braces in names, and quotes in values, are filled in once: nothing of a value becomes SQL."""
+    for name in ("{having}", "{where}", "{runs}", "a{having}b'", "$run"):
+        text = statements.summaries(statements.among((name,)), "job = 'x'' OR {where}'")
+        assert f"WHERE run IN ({literal(name)})" in text
+        assert text.count("job = 'x'' OR {where}'") == 1
+        assert literal(name) in statements.variance((name,))
+
+
+def test_a_loss_that_is_no_number_is_told(lake):
+    """What is finite is drawn, and the rest counted; as JSON it is null."""
+    found = gather(asking(lake), "alpha-1")
+    odd = replace(found, loss=replace(found.loss, rows=({"step": 0, "loss": math.nan}, {"step": 1, "loss": 3.0})))
+    assert "NaN or infinite in 1 of 2 parts of the steps" in "\n".join(run_lines(odd, None))
+    none = replace(found, loss=replace(found.loss, rows=({"step": 0, "loss": math.inf},)))
+    assert "NaN or infinite in 1 of 1 parts of the steps" in "\n".join(run_lines(none, None))
+    assert json.loads(json_text({"a": [math.inf, 1.5], "b": odd.loss}), parse_constant=pytest.fail)["a"] == [None, 1.5]

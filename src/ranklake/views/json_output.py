@@ -1,6 +1,7 @@
 """JSON for machines: the one way in which commands print facts for programs."""
 
 import json
+import math
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
@@ -8,13 +9,27 @@ import click
 
 
 def json_text(facts: object) -> str:
-    """Return facts as JSON on one line: dataclasses by their fields, what JSON has no form for as its text."""
-    return json.dumps(facts, default=_plain)
+    """Return facts as JSON on one line: dataclasses by their fields, what JSON has no form for as its text.
+
+    JSON has no NaN and no infinity: they are null, as in the answers of ``ranklake sql``.
+    """
+    try:
+        return json.dumps(facts, default=_plain, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(json.loads(json.dumps(facts, default=_plain))), allow_nan=False)
 
 
 def show_json(facts: object) -> None:
     """Print facts as JSON."""
     click.echo(json_text(facts))
+
+
+def _finite(value: Any) -> Any:  # noqa: ANN401 - likewise
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _plain(value: Any) -> object:  # noqa: ANN401 - whatever stands in facts

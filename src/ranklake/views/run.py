@@ -1,5 +1,6 @@
 """What is known of a run, on a terminal: for the demo at its end, and for any run that somebody asks for."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -112,9 +113,12 @@ def _loss(facts: RunFacts, width: int | None) -> list[str]:
     if not facts.loss.rows:
         return [f"loss        unknown: {facts.loss.reason or 'no rank logged one'}", ""]
     columns = _PLOT if width is None else max(min(_PLOT, width - _AXIS), 1)
-    plot = text_plot([row["loss"] for row in facts.loss.rows], width=columns)
+    losses = [row["loss"] for row in facts.loss.rows]
+    plot = text_plot([loss for loss in losses if math.isfinite(loss)], width=columns)
     first, last = facts.loss.rows[0]["step"], facts.loss.rows[-1]["step"]
-    return [f"loss by step {first:,} to {last:,} (mean of the ranks)", *plot, ""]
+    odd = sum(not math.isfinite(loss) for loss in losses)
+    told = [f"NaN or infinite in {odd:,} of {len(losses):,} parts of the steps"] if odd else []
+    return [f"loss by step {first:,} to {last:,} (mean of the ranks)", *plot, *told, ""]
 
 
 def _mfu(facts: RunFacts) -> str:

@@ -66,7 +66,7 @@ def section(found: RunsState) -> Section:
 def href(run: str) -> str:
     """Return the path of a run's page: its name where a file may have it, with a digest so that no two are one."""
     safe = "".join(one if one.isascii() and (one.isalnum() or one in "-_") else "-" for one in run)[:80]
-    return f"{SECTION}/run-{safe}-{hashlib.sha256(run.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}.html"
+    return f"{SECTION}/run-{safe}-{hashlib.sha256(run.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}.html"
 
 
 def _headline(totals: Row) -> str:
