@@ -8,17 +8,18 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # So that a failed assertion in them says what it found.
 pytest.register_assert_rewrite(
     "tests.support", *(file.stem for file in (Path(__file__).parent / "support").glob("*.py"))
 )
 
-# In CI the same examples every time: a new one that fails is found by whoever works on the code, not by who lands next.
-settings.register_profile("ci", derandomize=True)
-if os.environ.get("CI"):
-    settings.load_profile("ci")
+# A machine that others use draws slowly, which says nothing of the code. In CI the same examples come every time: a new
+# one that fails is found by whoever works on the code, not by who lands next.
+for name, same in (("here", False), ("ci", True)):
+    settings.register_profile(name, derandomize=same, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 # A test that wants samples says so: elsewhere they would come or not, as long as it takes.
 os.environ.setdefault("RANKLAKE_CAPTURE_SAMPLERS", "off")

@@ -25,13 +25,12 @@ from ranklake.lake.plans.dask_workers import workers
 from ranklake.lake.plans.plan import last_finished
 from ranklake.lake.storage.reachability import LakeError
 from ranklake.lake.storage.store import Lake
-from ranklake.quality import check
 from ranklake.quality import scan as scanning
 from ranklake.quality.check import run_checks
 from ranklake.quality.partition import Partition
 from ranklake.quality.scan import scan
 from ranklake.quality.suite import compile_suite
-from ranklake.quality.tables import NotCheckedError
+from ranklake.quality.tables import NotCheckedError, as_stored
 
 SMALL_LOSS = """
 extends: steps
@@ -268,7 +267,7 @@ def test_json_and_text_columns_of_captured_tables(site, monkeypatch):
 def test_a_table_that_is_gone_while_it_is_checked_is_said_in_one_line(site):
     """Where a listing of the log finds nothing any more, checking ends in words."""
     with pytest.raises(LakeError, match="table steps is gone"):
-        check._as_stored(site.lake, contract("steps"))
+        as_stored(site.lake, contract("steps"))
 
 
 @pytest.mark.slow

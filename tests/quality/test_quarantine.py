@@ -17,9 +17,10 @@ from ranklake.lake.maintenance.compaction import merge_small
 from ranklake.lake.plans import action_plan, plan
 from ranklake.lake.plans.plan import last_finished, read_plan
 from ranklake.lake.plans.workers import InProcess
-from ranklake.quality import check, quarantine, tasks
+from ranklake.quality import quarantine, tasks
 from ranklake.quality.check import run_checks
 from ranklake.quality.partition import Partition
+from ranklake.quality.tables import as_stored
 
 STRICT = """
 extends: steps
@@ -184,7 +185,7 @@ def test_what_came_after_the_scan_is_left_for_the_next_check(site):
     handle = delta_table(site.lake, "steps")
     part = Partition(DAY.date(), handle.version(), files(handle))
     site.bring(step_rows(7, segment=3), rows_before=5)
-    target = check._as_stored(site.lake, under(site.lake, site.overlay(steps=STRICT)).contract("steps"))
+    target = as_stored(site.lake, under(site.lake, site.overlay(steps=STRICT)).contract("steps"))
     seen = {}
 
     def report(taken):

@@ -2,16 +2,17 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.lake.query.sql import query
+from ranklake.lake.spool.spool import Spool
 from ranklake.lake.status.reconciliation import balance
+from ranklake.lake.storage.store import Lake
 
 if TYPE_CHECKING:
     from ranklake.calibration.truth import Truth
-    from ranklake.lake.spool.spool import Spool
-    from ranklake.lake.storage.store import Lake
 
 TIME_RATIO: Final = 0.02
 """Durations: the median over all steps of |telemetry / truth - 1|. A mean would be that of a machine that paused."""
@@ -72,6 +73,11 @@ class Comparison:
     def plain(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return {**{name: getattr(self, name) for name in self.__dataclass_fields__}, "passed": self.passed}
+
+
+def compare_at(lake: Path, spool: Path, truth: "Truth") -> list[Comparison]:
+    """Return what `compare` does, of a lake and a spool in folders."""
+    return compare(Lake.open(str(lake)), Spool(str(spool)), truth)
 
 
 def compare(lake: "Lake", spool: "Spool", truth: "Truth") -> list[Comparison]:

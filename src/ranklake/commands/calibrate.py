@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ranklake.calibration.compare import Comparison, compare
+from ranklake.calibration.compare import Comparison, compare_at
 from ranklake.calibration.truth import RANKS, experiment
 from ranklake.capture.recover import recover
 from ranklake.commands.options import json_option
 from ranklake.flows.embedded import run_pipeline
 from ranklake.flows.settings import FlowSettings
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.storage.store import Lake
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.tell import tell
@@ -62,7 +60,7 @@ def calibrate(steps: int, folder: Path | None, *, as_json: bool) -> int:
         tell("2/3 ingest, check, rollup: Prefect flows on a Dask cluster", err=True)
         run_pipeline(FlowSettings(str(place / "lake"), str(place / "spool"), dask_workers=2), place / "prefect")
         tell("3/3 comparing", err=True)
-        found = compare(Lake.open(str(place / "lake")), Spool(str(place / "spool")), truth)
+        found = compare_at(place / "lake", place / "spool", truth)
     passed = all(one.passed for one in found)
     if as_json:
         show_json({"run": truth.run, "passed": passed, "comparisons": [one.plain() for one in found]})
