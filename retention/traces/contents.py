@@ -1,20 +1,25 @@
-"""What is in a file: its bytes, and what they stand for where it is Parquet, a ZIP archive, gzip, or encrypted.
+"""What is in a file: its bytes, and what they stand for where it is Parquet, an archive, packed, or encrypted.
 
 Nothing is trusted: a file may be damaged, or made to fill memory. What cannot be looked into is said to be so.
 """
 
+import bz2
 import gzip
 import io
+import lzma
+import tarfile
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
+from ranklake.segments.envelope import MAGIC
 
 if TYPE_CHECKING:
     from ranklake.retention.traces.needles import Needles
@@ -25,6 +30,8 @@ MOST_BYTES: Final = 2**30
 _ROWS: Final = 65_536
 _DEEPEST: Final = 4
 _FOOTER: Final = 8
+_MAGIC_BYTES: Final = 8
+_TAR_AT, _TAR = 257, b"ustar"
 
 Decrypt = Callable[[str, bytes], bytes | None]
 """Given a segment's path, whose folder is its table, and bytes, returns what these stand for; None without a key."""
@@ -56,26 +63,53 @@ def look(file: IO[bytes], name: str, sought: "Needles", decrypt: Decrypt, depth:
     name
         Path of the file: an encrypted segment is known by it, and by the folder that it is in.
     """
-    begin = file.read(4)
+    begin = file.read(_MAGIC_BYTES)
     file.seek(0)
-    if begin == b"PAR1":
+    if begin.startswith(b"PAR1"):
         yield from _parquet(file, sought)
         return
     if count := _raw(file, sought):
         yield Hit("bytes", count)
     file.seek(0)
-    if depth >= _DEEPEST:
-        yield Unsearched("archives within archives, too deep to look into")
-    elif begin == b"PK\x03\x04":
-        yield from _zip(file, sought, decrypt, depth)
-    elif begin[:2] == b"\x1f\x8b":
-        yield from _gzip(file, name, sought, decrypt, depth)
-    elif name.endswith(".enc"):
+    if begin.startswith(MAGIC):
         clear = decrypt(name, file.read(MOST_BYTES))
         if clear is None:
             yield Unsearched("encrypted, and no key here opens it")
         else:
             yield from look(io.BytesIO(clear), name.removesuffix(".enc"), sought, decrypt, depth + 1)
+    else:
+        yield from _within(file, begin, name, sought, decrypt, depth)
+
+
+def _within(
+    file: IO[bytes], begin: bytes, name: str, sought: "Needles", decrypt: Decrypt, depth: int
+) -> Iterator[Found]:
+    """Look into what a file packs, if it packs anything."""
+    closed = next((how for magic, how in _CLOSED.items() if begin.startswith(magic)), "")
+    unpack = next((opened for magic, opened in _PACKED.items() if begin.startswith(magic)), None)
+    if closed:
+        yield Unsearched(f"{closed}, which is not looked into")
+    elif depth >= _DEEPEST and (unpack or _is_archive(file)):
+        yield Unsearched("archives within archives, too deep to look into")
+    elif unpack is not None:
+        yield from _unpacked(file, unpack, name, sought, decrypt, depth)
+    elif zipfile.is_zipfile(file):
+        yield from _zip(file, sought, decrypt, depth)
+    elif _is_tar(file):
+        yield from _tar(file, sought, decrypt, depth)
+    elif begin.startswith(b"PK\x03\x04"):
+        yield Unsearched("an archive that cannot be read (BadZipFile)")
+
+
+def _is_archive(file: IO[bytes]) -> bool:
+    return zipfile.is_zipfile(file) or _is_tar(file)
+
+
+def _is_tar(file: IO[bytes]) -> bool:
+    file.seek(_TAR_AT)
+    magic = file.read(len(_TAR))
+    file.seek(0)
+    return magic == _TAR
 
 
 def _raw(file: IO[bytes], sought: "Needles") -> int:
@@ -119,6 +153,8 @@ def _columns(stored: pq.ParquetFile, sought: "Needles") -> Iterator[Found]:
 
 
 def _has_text(kind: pa.DataType) -> bool:
+    if isinstance(kind, pa.BaseExtensionType):
+        return _has_text(kind.storage_type)
     if pa.types.is_nested(kind):
         return any(_has_text(kind.field(at).type) for at in range(kind.num_fields))
     if pa.types.is_dictionary(kind):
@@ -134,6 +170,8 @@ _TEXT: Final = (
 
 def _rows_with(column: pa.Array, sought: "Needles") -> int:
     """Count rows of a column that hold a value, at any depth; of nested ones the values that do."""
+    if isinstance(column.type, pa.BaseExtensionType):
+        column = column.storage
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if pa.types.is_nested(column.type):
@@ -173,14 +211,59 @@ def _zip(file: IO[bytes], sought: "Needles", decrypt: Decrypt, depth: int) -> It
         yield Unsearched(f"an archive that cannot be read ({type(error).__name__})")
 
 
-def _gzip(file: IO[bytes], name: str, sought: "Needles", decrypt: Decrypt, depth: int) -> Iterator[Found]:
+def _tar(file: IO[bytes], sought: "Needles", decrypt: Decrypt, depth: int) -> Iterator[Found]:
     try:
-        with gzip.open(file) as packed:
-            clear = packed.read(MOST_BYTES + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        yield Unsearched(f"gzip that cannot be read ({type(error).__name__})")
-        return
-    if len(clear) > MOST_BYTES:
-        yield Unsearched("gzip that is too large to look into")
-    else:
-        yield from look(io.BytesIO(clear), name.removesuffix(".gz"), sought, decrypt, depth + 1)
+        with tarfile.open(fileobj=file, mode="r:") as archive:
+            for member in archive:
+                if count := sought.count(f"{member.name} {member.linkname}".encode(errors="replace")):
+                    yield Hit("name of a member", count)
+                packed = archive.extractfile(member) if member.isreg() else None
+                if packed is not None and member.size > MOST_BYTES:
+                    yield Unsearched("a member is too large to look into")
+                elif packed is not None:
+                    yield from look(io.BytesIO(packed.read()), member.name, sought, decrypt, depth + 1)
+    except (tarfile.TarError, OSError, EOFError, ValueError) as error:
+        yield Unsearched(f"an archive that cannot be read ({type(error).__name__})")
+
+
+def _unpacked(
+    file: IO[bytes],
+    unpack: Callable[[IO[bytes]], io.BufferedIOBase],
+    name: str,
+    sought: "Needles",
+    decrypt: Decrypt,
+    depth: int,
+) -> Iterator[Found]:
+    """Look into what one packed stream holds; what comes before damage is looked into, too."""
+    clear = io.BytesIO()
+    try:
+        with unpack(file) as packed:
+            while (piece := packed.read(CHUNK_BYTES)) and clear.tell() <= MOST_BYTES:
+                clear.write(piece)
+    except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
+        yield Unsearched(f"packed bytes that cannot be read to their end ({type(error).__name__})")
+    if clear.tell() > MOST_BYTES:
+        yield Unsearched("packed bytes that are too large to look into")
+    clear.seek(0)
+    inner = name.rpartition(".")[0] if name.endswith((".gz", ".bz2", ".xz")) else name
+    yield from look(clear, inner, sought, decrypt, depth + 1)
+
+
+def _gunzip(file: IO[bytes]) -> io.BufferedIOBase:
+    return gzip.GzipFile(fileobj=file)
+
+
+_PACKED: Final[Mapping[bytes, Callable[[IO[bytes]], io.BufferedIOBase]]] = {
+    b"\x1f\x8b": _gunzip,
+    b"BZh": bz2.BZ2File,
+    b"\xfd7zXZ\x00": lzma.LZMAFile,
+}
+_CLOSED: Final[Mapping[bytes, str]] = {
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\x04\x22\x4d\x18": "lz4",
+    b"ARROW1": "an Arrow file",
+    b"PARE": "encrypted Parquet",
+    b"7z\xbc\xaf\x27\x1c": "a 7z archive",
+    b"Rar!": "a RAR archive",
+}
+"""Forms that pack what they hold, by how they begin."""

@@ -3,9 +3,11 @@
 import base64
 import html
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
+from unicodedata import normalize
 from urllib.parse import quote, quote_plus
 
 from ranklake.errors import RanklakeError
@@ -13,6 +15,8 @@ from ranklake.errors import RanklakeError
 SHORTEST: Final = 4
 """Characters of a value; a shorter one would be found everywhere."""
 _MASK: Final = "<value>"
+_CODINGS: Final = ("utf-8", "utf-16-le", "utf-16-be", "utf-32-le", "latin-1")
+_CODED: Final = ("utf-8", "utf-16-le")
 
 
 class NeedleError(RanklakeError):
@@ -26,7 +30,7 @@ class Needles:
     Attributes
     ----------
     texts
-        Spellings in text, in lower case: letters of either case are the same.
+        Spellings in text: letters of either case are the same.
     folded, exact
         Spellings as bytes: in lower case, and those of base64, which tells cases apart.
     """
@@ -37,50 +41,63 @@ class Needles:
 
     @property
     def longest(self) -> int:
-        """Bytes of the longest spelling."""
-        return max(map(len, (*self.folded, *self.exact)))
+        """Bytes that a spelling takes at most, lines that break it among them."""
+        return 2 * max(map(len, (*self.folded, *self.exact)))
 
     def count(self, raw: bytes) -> int:
         """Return how often bytes hold a value; where one spelling holds another, the most frequent counts."""
-        lower = raw.lower()
-        told = [lower.count(one) for one in self.folded] + [raw.count(one) for one in self.exact]
+        lower, unbroken = raw.lower(), raw.translate(None, b"\r\n")  # base64 comes in lines
+        told = [lower.count(one) for one in self.folded] + [unbroken.count(one) for one in self.exact]
         return max(told)
 
     def masked(self, name: str) -> str:
-        """Return a name that can be shown: values in it are left out."""
-        for one in sorted(self.texts, key=len, reverse=True):
-            while (at := name.lower().find(one)) >= 0:
-                name = name[:at] + _MASK + name[at + len(one) :]
-        return name
+        """Return a name that can be shown: values in it are left out, in one pass over it."""
+        spelt = [f"(?i:{re.escape(one)})" for one in sorted(self.texts, key=len, reverse=True)]
+        coded = [re.escape(one.decode()) for one in sorted(self.exact, key=len, reverse=True)]
+        return re.sub("|".join((*spelt, *coded)), _MASK, name)
 
 
 def needles(values: Iterable[str]) -> Needles:
-    """Return the spellings of some values. Raises `NeedleError` if there are none, or one is too short."""
+    """Return the spellings of some values.
+
+    Raises `NeedleError` if there are none, or one is too short, or no text.
+    """
     given = [value.strip() for value in values if value.strip()]
     if not given:
         raise NeedleError("no value to look for", mend="give values as arguments, or one a line on standard input: -")
     if any(len(value) < SHORTEST for value in given):
         mend = f"give at least {SHORTEST} characters"
         raise NeedleError("a value is so short that it would be found everywhere", mend=mend)
-    texts = dict.fromkeys(spelling.lower() for value in given for spelling in _spelt(value))
-    cases = [spelling for value in given for one in _spelt(value) for spelling in (one, one.lower(), one.upper())]
+    if any("\ud800" <= one <= "\udfff" for value in given for one in value):
+        raise NeedleError("a value is no text in UTF-8", mend="write it in UTF-8")
+    forms = [normalize(form, value) for value in given for form in ("NFC", "NFD")]
+    spelt = dict.fromkeys(one for value in forms for one in _spelt(value))
+    cases = [spelling for one in spelt for spelling in (one, one.lower(), one.upper())]
     # bytes know the case of ASCII's letters alone
-    plain = dict.fromkeys(one.encode(coding).lower() for one in cases for coding in ("utf-8", "utf-16-le"))
-    coded = dict.fromkeys(one for value in given for one in _base64(value.encode()))
-    return Needles(tuple(texts), tuple(plain), tuple(coded))
+    plain = dict.fromkeys(one.encode(coding, "ignore").lower() for one in cases for coding in _CODINGS)
+    coded = dict.fromkeys(one for value in forms for coding in _CODED for one in _base64(value.encode(coding)))
+    texts = dict.fromkeys(one.lower() for one in spelt)
+    return Needles(tuple(texts), tuple(one for one in plain if len(one) >= SHORTEST), tuple(coded))
 
 
 def _spelt(value: str) -> Iterator[str]:
-    """Yield a value as texts have it; what is in JSON may be in JSON again."""
+    """Yield a value as texts have it; what is in JSON, or in a URL, may be so again."""
     yield value
     inner = value
     for _ in range(2):
         for ascii_only in (True, False):
-            yield json.dumps(inner, ensure_ascii=ascii_only)[1:-1]
+            said = json.dumps(inner, ensure_ascii=ascii_only)[1:-1]
+            yield said
+            yield said.replace("/", "\\/")
         inner = json.dumps(inner)[1:-1]
     yield html.escape(value)
-    yield quote(value, safe="")
-    yield quote(value)
+    yield html.escape(value).replace("&#x27;", "&#39;").replace("&quot;", "&#34;")
+    yield html.escape(value).replace("&#x27;", "&apos;")
+    yield value.encode("ascii", "xmlcharrefreplace").decode()
+    for safe in ("", "/", "@", "/@"):
+        once = quote(value, safe=safe)
+        yield once
+        yield quote(once, safe="")
     yield quote_plus(value)
 
 
@@ -90,6 +107,6 @@ def _base64(raw: bytes) -> Iterator[bytes]:
         coded = base64.b64encode(b"\0" * before + raw).rstrip(b"=")
         first = -(-before * 8 // 6)
         sure = coded[first : (before + len(raw)) * 8 // 6]
-        if len(sure) > SHORTEST:
+        if len(sure) >= SHORTEST:
             yield sure
             yield sure.translate(bytes.maketrans(b"+/", b"-_"))

@@ -4,7 +4,7 @@ import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -31,12 +31,13 @@ _SPOOL: Final[Mapping[str, str]] = {"segments": "segments in the spool", "import
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file: what it is, how to show it, its path below its root, and what opens it."""
+    """A file, or a folder for its name's sake: what it is, how to show it, its path below its root, what opens it."""
 
     place: str
     uri: str
     path: str
-    fs: Any
+    fs: Any = None
+    is_folder: bool = False
 
     @contextmanager
     def opened(self) -> Iterator[IO[bytes]]:
@@ -59,29 +60,32 @@ class IrregularError(OSError):
 def sources(lake: "Lake", spool: "Spool | None", folders: Sequence[Path]) -> Iterator[Source]:
     """Yield every file of a lake, a spool and some local folders, links and odd files among them."""
     live = _live(lake)
-    top = lake.path("").rstrip("/")
-    for path, uri, fs in _files(lake.fs, top, local=lake.is_local):
-        yield Source(_place_in_lake(path, live), uri, path, fs)
+    for one in _files(lake.fs, lake.path("").rstrip("/"), local=lake.is_local):
+        yield replace(one, place=_place_in_lake(one.path, live))
     if spool is not None:
-        for path, uri, fs in _files(spool.fs, spool.root.rstrip("/"), local=isinstance(spool.fs, LocalFileSystem)):
-            yield Source(_place_in_spool(path), uri, path, fs)
+        for one in _files(spool.fs, spool.root.rstrip("/"), local=isinstance(spool.fs, LocalFileSystem)):
+            yield replace(one, place=_place_in_spool(one.path))
     for folder in folders:
-        for path, uri, fs in _files(None, str(folder), local=True):
-            yield Source(f"files below {folder}", uri, path, fs)
+        for one in _files(None, str(folder), local=True):
+            yield replace(one, place=f"files below {folder}")
 
 
-def _files(fs: Any, top: str, *, local: bool) -> Iterator[tuple[str, str, Any]]:  # noqa: ANN401 - fsspec ships no types
-    """Yield (path below the top, whole path, what opens it) of each file; on a local disk links are not followed."""
+def _files(fs: Any, top: str, *, local: bool) -> Iterator[Source]:  # noqa: ANN401 - fsspec ships no types
+    """Yield each file below a place; on a local disk folders, too, and links that are not followed."""
     if not local:
         for one in listed(fs, top):
-            yield one.path[len(top) :].lstrip("/"), one.path, fs
+            yield Source("", one.path, one.path[len(top) :].lstrip("/"), fs)
         return
     if Path(top).is_file():
-        yield Path(top).name, top, None
-    for folder, _, names in os.walk(top):
-        for name in names:
+        yield Source("", top, Path(top).name)
+    closed: list[str] = []
+    for folder, folders, names in os.walk(top, onerror=lambda error: closed.append(str(error.filename))):
+        for name in (*names, *folders):
             whole = os.path.join(folder, name)  # noqa: PTH118 - names need not be text
-            yield os.path.relpath(whole, top), whole, None
+            plain = name in folders and not os.path.islink(whole)  # noqa: PTH114 - likewise
+            yield Source("", whole, os.path.relpath(whole, top), is_folder=plain)
+    for whole in closed:  # opened as a file it says why
+        yield Source("", whole, os.path.relpath(whole, top))
 
 
 def _live(lake: "Lake") -> dict[str, set[str]]:

@@ -96,17 +96,18 @@ def search(
     found: dict[tuple[str, str], list[tuple[str, int]]] = {}
     missed: dict[tuple[str, str], list[tuple[str, int]]] = {}
     every = list(sources(lake, spool, folders))
+    files = sum(not source.is_folder for source in every)
     for number, source in enumerate(every, 1):
         if count := sought.count(source.path.encode(errors="replace")):
             found.setdefault((source.place, "name of the file"), []).append((source.uri, count))
-        counts, why = _in(source, sought, keys)
+        counts, why = (Counter[str](), set[str]()) if source.is_folder else _in(source, sought, keys)
         for where, count in counts.items():
             found.setdefault((source.place, where), []).append((source.uri, count))
         for one in why:
             missed.setdefault((source.place, one), []).append((source.uri, 1))
         if progress is not None:
             progress(number, len(every))
-    return Traces(_told(found, sought), _told(missed, sought), len(every))
+    return Traces(_told(found, sought), _told(missed, sought), files)
 
 
 def _in(source: Source, sought: Needles, keys: str) -> tuple[Counter[str], set[str]]:
@@ -139,8 +140,8 @@ def _in(source: Source, sought: Needles, keys: str) -> tuple[Counter[str], set[s
 def _told(some: dict[tuple[str, str], list[tuple[str, int]]], sought: Needles) -> tuple[Trace, ...]:
     return tuple(
         Trace(
-            place,
-            where,
+            printable_name(sought.masked(place)),
+            printable_name(sought.masked(where)),
             len(hits),
             sum(count for _, count in hits),
             tuple(printable_name(sought.masked(uri)) for uri, _ in hits[:EXAMPLES]),

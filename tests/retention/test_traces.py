@@ -1,13 +1,17 @@
 """Traces of a person: found wherever they are, in whatever form; told without the person's name."""
 
 import base64
+import bz2
 import gzip
 import html
 import io
 import json
+import lzma
 import sqlite3
 import sys
+import tarfile
 import zipfile
+from unicodedata import normalize
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -100,6 +104,16 @@ def parquet(rows):
     return sink.getvalue()
 
 
+def tarred(raw):
+    """Return a tar archive of one file."""
+    sink = io.BytesIO()
+    with tarfile.open(fileobj=sink, mode="w") as archive:
+        member = tarfile.TarInfo("a.gz")
+        member.size = len(raw)
+        archive.addfile(member, io.BytesIO(raw))
+    return sink.getvalue()
+
+
 def database(text):
     """Return a database of SQLite that has a text."""
     connection = sqlite3.connect(":memory:")
@@ -119,6 +133,19 @@ FORMS = {
     "base64": lambda text: base64.b64encode(b"by " + text.encode() + b" at noon"),
     "utf-16": lambda text: text.encode("utf-16"),
     "gzip": lambda text: gzip.compress(b"-" * 999 + text.encode()),
+    "bz2": lambda text: bz2.compress(b"-" * 999 + text.encode()),
+    "xz": lambda text: lzma.compress(b"-" * 999 + text.encode()),
+    "tar.gz of gzip": lambda text: gzip.compress(tarred(gzip.compress(text.encode()))),
+    "zip behind a program": lambda text: b"#!/bin/sh\n" + zipped("a.txt", text.encode()),
+    "base64 in lines": lambda text: base64.encodebytes(b"-" * 60 + text.encode() + b"-" * 60),
+    "utf-16 turned round": lambda text: text.encode("utf-16-be"),
+    "utf-32": lambda text: text.encode("utf-32"),
+    "latin or not": lambda text: text.encode("latin-1"),
+    "decomposed": lambda text: normalize("NFD", text).encode(),
+    "html of Jinja": lambda text: html.escape(text).replace("&#x27;", "&#39;").encode(),
+    "url in a url": lambda text: quote(quote(text, safe=""), safe="").encode(),
+    "json of PHP": lambda text: json.dumps(text).replace("/", "\\/").encode(),
+    "parquet extension": lambda text: parquet(pa.table({"t": pa.array([json.dumps(text)], pa.json_(pa.utf8()))})),
     "zip": lambda text: zipped("a.txt", text.encode()),
     "gzip in zip": lambda text: zipped("a.gz", gzip.compress(text.encode())),
     "parquet in zip": lambda text: zipped("a.parquet", parquet(pa.table({"t": [text]}))),
@@ -162,14 +189,17 @@ def test_pieces_hide_nothing(before, after, value, piece):
     assert any(isinstance(one, Hit) for one in told)
 
 
-@pytest.mark.parametrize("raw", [b"PAR1 and nothing", b"PK\x03\x04 and nothing", b"\x1f\x8b\x08 and nothing"])
+@pytest.mark.parametrize(
+    "raw",
+    [b"PAR1 and nothing", b"PK\x03\x04 and nothing", b"\x1f\x8b\x08 and nothing", b"PAR1", b"ARROW1 x", b"PARE x"],
+)
 def test_what_cannot_be_looked_into_is_told(raw):
     """A damaged file is no proof that nothing is in it; what its bytes show is found all the same."""
     told = list(look(io.BytesIO(raw + b" ada.lovelace"), "x", needles(["ada.lovelace"]), lambda *_: None))
     assert {type(one) for one in told} == {Hit, Unsearched}
 
 
-@pytest.mark.parametrize("values", [[], [""], ["  "], ["ada"]])
+@pytest.mark.parametrize("values", [[], [""], ["  "], ["ada"], ["ab\udcffcd"]])
 def test_too_little_is_refused(values):
     """No value, or one that would be found everywhere."""
     with pytest.raises(NeedleError):
@@ -185,9 +215,28 @@ def test_links_are_not_followed(tmp_path):
     folder.mkdir()
     (folder / "link").symlink_to(secret)
     (folder / "page.html").write_text("<p>ada.lovelace</p>")
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "page").write_text("ada.lovelace")
+    (folder / "linked").symlink_to(tmp_path / "more")
+    (folder / "ada.lovelace").mkdir()
     done = search(lake, None, ["ada.lovelace"], [folder])
-    assert [(one.files, one.count) for one in done.found] == [(1, 1)]
-    assert [one.where for one in done.unsearched] == ["cannot be opened (OSError)"]
+    assert {(one.where, one.files, one.count) for one in done.found} == {("bytes", 1, 1), ("name of the file", 1, 1)}
+    assert [(one.where, one.files) for one in done.unsearched] == [("cannot be opened (OSError)", 2)]
+
+
+def test_no_value_is_in_the_answer(tmp_path):
+    """Not in places, columns or names, in whatever spelling; a value that is a part of the mask ends, too."""
+    value = "ada.lovelace@example.org"
+    folder = tmp_path / value
+    folder.mkdir()
+    (folder / "a.parquet").write_bytes(parquet(pa.table({value: [value]})))
+    (folder / f"İİİİ-{value.upper()}-x.txt").write_text("")
+    (folder / base64.b64encode(value.encode()).decode()).write_text("")
+    (folder / "the-value.txt").write_text("")
+    done = json.dumps(search(Lake.create(str(tmp_path / "lake")), None, [value, "value"], [folder]).plain())
+    assert value not in done.lower()
+    assert base64.b64encode(value.encode())[:-2].decode() not in done
+    assert "\\u0130-<value>-x.txt" in done
 
 
 def test_the_command(tmp_path, capsys, monkeypatch):
