@@ -9,7 +9,7 @@ PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo native test test-slow test-up test-postgres test-moto test-s3 test-stores test-frameworks test-frameworks-light test-pages published lint types format deployments catalog snapshots chaos chaos-s3 chaos-up crash faults fuzz crash-capture bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-import bench-sql bench-lake bench-lake-more bench-rollup bench-quality bench-workers bench-straggler package clean
+.PHONY: help demo native test test-slow test-up test-postgres test-moto test-s3 test-stores test-frameworks test-frameworks-light test-pages published lint types format deployments catalog snapshots chaos chaos-s3 chaos-up crash faults fuzz crash-capture crash-migrate bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-import bench-sql bench-lake bench-lake-more bench-rollup bench-quality bench-workers bench-straggler package clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -156,6 +156,10 @@ bitflips: .venv/.test ## turn bits of data files (RANKLAKE_FLIPS, default 1000):
 
 crash-capture: .venv/.test ## the same for capture alone
 	@RANKLAKE_KILLS=$${RANKLAKE_KILLS:-1000} $(BIN)/python -m pytest -m crash tests/crash/test_capture_kills.py --timeout 3600
+
+crash-migrate: .venv/.test ## kill a migration forth and back at random, beside ingest, upkeep and a reader (RANKLAKE_KILLS, default 100; ROWS, default 20000000; some 4 GB of disk)
+	@place=$$(mktemp -d) && PYTHONPATH=tests/support $(BIN)/python tests/crash/migrate_chaos.py $$place --rows $(or $(ROWS),20000000) \
+		--kills $${RANKLAKE_KILLS:-100} && rm -r $$place
 
 # The peers, in an environment of their own; each may be missing, and is then shown as not available.
 PEERS := tensorboardX wandb 'mlflow-skinny sqlalchemy alembic' opentelemetry-sdk
