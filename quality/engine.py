@@ -51,6 +51,7 @@ class Verdict:
     error: str = ""
 
 
+@cache
 def gx_version() -> str:
     """Return the version of Great Expectations, without its import."""
     return version("great_expectations")

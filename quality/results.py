@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -103,11 +103,15 @@ class CheckResult:
 
     def row(self) -> dict[str, Any]:
         """Return the row of ``quality_results``."""
-        return {**asdict(self), "date": self.ts.date()}
+        return {**self._members(), "date": self.ts.date()}
 
     def plain(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return {**asdict(self), "partition_date": self.partition_date.isoformat(), "ts": self.ts.isoformat()}
+        return {**self._members(), "partition_date": self.partition_date.isoformat(), "ts": self.ts.isoformat()}
+
+    def _members(self) -> dict[str, Any]:
+        # all plain values: nothing to copy
+        return {member.name: getattr(self, member.name) for member in fields(self)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ Beside the checks that a contract spells out there are those that follow from it
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.lake.contracts.checks.implied import implied, ranges_of
@@ -170,7 +170,7 @@ def compile_suite(contract: "Contract", metrics: "Mapping[str, Metric]", own: "S
     expectations = (*(_expectation(contract, check) for check in checks), *own)
     editions = sorted({(one.check.kind, kind_of(one.check).edition) for one in expectations if one.is_scanned})
     facts = [[_facts(one) for one in expectations], editions, sorted(ranges.items())]
-    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=_members).encode()).hexdigest()[:12]
     return Suite(
         contract.table, f"{contract.table} v{contract.version} {digest}", expectations, ranges, contract.version
     )
@@ -179,7 +179,12 @@ def compile_suite(contract: "Contract", metrics: "Mapping[str, Metric]", own: "S
 def _facts(one: Expectation) -> dict[str, Any]:
     """Return what an expectation asks for; what only users' suites say is left out of all others."""
     unsaid = {"mostly": 1.0, "asked": "", "refused": ""}
-    return {name: value for name, value in asdict(one).items() if unsaid.get(name, one) != value}
+    return {name: value for name, value in _members(one).items() if unsaid.get(name, one) != value}
+
+
+def _members(one: Any) -> dict[str, Any]:  # noqa: ANN401 - what JSON does not know; anything but a dataclass raises
+    """Return a dataclass's members as they are: `asdict` would copy each of them, for every suite of every check."""
+    return {member.name: getattr(one, member.name) for member in fields(one)}
 
 
 def _expectation(contract: "Contract", check: "Check") -> Expectation:

@@ -5,16 +5,20 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from checked import CHECKS, RANGES, made, table
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ranklake.lake.contracts import Check, odcs
 from ranklake.lake.contracts.checks import registry
 from ranklake.lake.contracts.checks.kind import CheckKind
 from ranklake.lake.contracts.checks.masks import cleared, failures
 from ranklake.lake.contracts.checks.registry import KINDS, WRITTEN, promise, wrong
+from ranklake.lake.contracts.checks.series import quartiles_of_others
 from ranklake.lake.contracts.edge import judge
 from ranklake.lake.contracts.freeze import SCHEMA, with_kinds
 from ranklake.lake.contracts.model import TYPES
@@ -99,3 +103,12 @@ def test_kinds_load_without_pyarrow_and_great_expectations():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+@given(st.lists(st.floats(1e-9, 1e12), min_size=3, max_size=40), st.booleans())
+def test_quartiles_of_others_are_those_of_numpy(values, alike):
+    """For each series they are the quartiles of all others, also where many are the same."""
+    values = [values[0]] * len(values) if alike else values
+    for at, found in enumerate(quartiles_of_others(values)):
+        rest = values[:at] + values[at + 1 :]
+        assert found == pytest.approx(np.quantile(rest, [0.25, 0.5, 0.75]), rel=1e-9)

@@ -134,6 +134,23 @@ def median_and_spread(values: Sequence[float]) -> tuple[float, float]:
     return middle, 1.4826 * float(np.median(np.abs(found - middle)))
 
 
+def quartiles_of_others(values: Sequence[float]) -> Numbers:
+    """Return, for each of at least three values, the quartiles of all the others: rows of three, as `numpy.quantile`.
+
+    One sort serves all, so that a partition of 10,000 series costs no more than that.
+    """
+    count = len(values)
+    order = np.argsort(values, kind="stable")
+    ordered = np.asarray(values, dtype=float)[order]
+    place = np.empty(count, dtype=np.int64)
+    place[order] = np.arange(count)
+    spots = np.array([0.25, 0.5, 0.75]) * (count - 2)
+    low = np.floor(spots).astype(np.int64)
+    high = np.minimum(low + 1, count - 2)
+    below, above = (ordered[at + (at >= place[:, None])] for at in (low, high))
+    return below + (above - below) * (spots - low)
+
+
 def figure(value: float) -> str:
     """Return a number for a person."""
     return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.4g}"  # noqa: PLR2004

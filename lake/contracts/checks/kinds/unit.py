@@ -44,9 +44,7 @@ def _part(check: Check, batch: "Batch") -> dict[tuple[Any, ...], list[float]]:
 
 
 def _judge(check: Check, parts: Sequence[dict[tuple[Any, ...], list[float]]], about: Surroundings) -> Finding:
-    import numpy as np
-
-    from ranklake.lake.contracts.checks.series import figure, listed, told
+    from ranklake.lake.contracts.checks.series import figure, listed, quartiles_of_others, told
 
     del about
     series: dict[tuple[Any, ...], list[float]] = {}
@@ -57,6 +55,9 @@ def _judge(check: Check, parts: Sequence[dict[tuple[Any, ...], list[float]]], ab
             series[key] = [known[0] + facts[0], middle, known[2] + facts[2], known[3] + facts[3]]
     low = None if check.min is None else float(check.min)
     high = None if check.max is None else float(check.max)
+    judged = [key for key, facts in series.items() if facts[0] >= _FEWEST]
+    others = quartiles_of_others([series[key][1] for key in judged]) if len(judged) > _PEERS else ()
+    of_others = dict(zip(judged, others, strict=False))
     rows = wrong = 0
     lines = []
     for key, (count, middle, summed, passed) in series.items():
@@ -66,10 +67,10 @@ def _judge(check: Check, parts: Sequence[dict[tuple[Any, ...], list[float]]], ab
             why = _other_units(check.columns[0])
         elif "ts" in check.values and count >= _FEWEST and passed > 0 and summed > _CLOCK * passed:
             why = f"{figure(summed)} in {figure(passed)} s of the clock"
-        elif count >= _FEWEST:
-            peers = [facts[1] for other, facts in series.items() if other != key and facts[0] >= _FEWEST]
-            if len(peers) >= _PEERS and np.quantile(peers, 0.75) <= _ALIKE * np.quantile(peers, 0.25):
-                why = _factor_between(middle, float(np.median(peers)))
+        elif key in of_others:
+            low_quarter, usual, high_quarter = of_others[key]
+            if high_quarter <= _ALIKE * low_quarter:
+                why = _factor_between(middle, float(usual))
         if why:
             wrong += int(count)
             lines.append(f"{told(check.by, key)}: median {figure(middle)}, {why}")
