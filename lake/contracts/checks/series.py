@@ -148,7 +148,8 @@ def quartiles_of_others(values: Sequence[float]) -> Numbers:
     low = np.floor(spots).astype(np.int64)
     high = np.minimum(low + 1, count - 2)
     below, above = (ordered[at + (at >= place[:, None])] for at in (low, high))
-    return below + (above - below) * (spots - low)
+    found: Numbers = below + (above - below) * (spots - low)
+    return found
 
 
 def figure(value: float) -> str:
