@@ -1,7 +1,8 @@
 """Releases: what was held back, or put into quarantine, goes on after a fix, when somebody answers for it.
 
-    plan: holds, and rejects that pass today ─▶ a proposal ─▶ approve ─▶ apply: still the same? ─▶ one numbered plan:
-        rows from ``rejects`` into their tables, and the register's row, by which partitions are free
+    plan: holds, rejects and refused segments that pass today ─▶ a proposal ─▶ approve ─▶ apply: still the same? ─▶ one
+        numbered plan: rows from ``rejects`` into their tables, and the register's row, by which partitions are free;
+        then segments are dated now in the spool, so that the next ingest judges them again
 
 What proposals have in common is in `ranklake.lake.governance.lifecycle`.
 """
@@ -23,6 +24,7 @@ from ranklake.lake.governance.holds import holds
 from ranklake.lake.governance.identities import NOT_SIGNING, Signing
 from ranklake.lake.governance.proposals import VoidProposalError
 from ranklake.lake.governance.releases import RELEASES, TABLE, Item, Release, head_row, stamped, write_down
+from ranklake.lake.ingest.refused import RefusedSegment, passing, renew
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.driver import finish
 from ranklake.lake.plans.kinds import QUARANTINE, RELEASE
@@ -34,17 +36,28 @@ if TYPE_CHECKING:
     from ranklake.lake.delta.data_file import DataFile
     from ranklake.lake.governance.lifecycle import WritePlan
     from ranklake.lake.plans.plan import Plan
+    from ranklake.lake.spool.spool import Spool
     from ranklake.lake.storage.store import Lake
 
-KINDS: Final = ("partition", "rows")
+KINDS: Final = ("partition", "rows", "segment")
 
 
 class NothingToReleaseError(RanklakeError):
-    """Nothing is held back, and nothing in quarantine passes."""
+    """Nothing is held back, and nothing in quarantine or refused passes."""
 
-    def __init__(self) -> None:
-        mend = "mend the check in the contract, or the data, first; 'ranklake quality held' shows what is held"
-        super().__init__("nothing to release: no such partition is held, and no such row in rejects passes", mend=mend)
+    def __init__(self, *, without_spool: bool = False) -> None:
+        mend = "mend the check, the data or the rules of the spool first; 'ranklake quality held' shows what is held"
+        what = "nothing to release: no such partition is held, and no such row in rejects passes"
+        more = "; refused segments were not looked at, since no spool is configured"
+        super().__init__(what + (more if without_spool else ", nor does a refused segment"), mend=mend)
+
+
+class NoSpoolError(RanklakeError):
+    """Segments shall be released, and it is not known in which spool they lie."""
+
+    def __init__(self, name: str) -> None:
+        mend = "give --spool, or name it in ranklake.toml"
+        super().__init__("it releases refused segments, and no spool is configured", where=name, mend=mend)
 
 
 def plan_release(
@@ -55,9 +68,10 @@ def plan_release(
     day: date | None = None,
     kinds: Sequence[str] = KINDS,
     *,
+    spool: "Spool | None" = None,
     signing: Signing = NOT_SIGNING,
 ) -> Release:
-    """Propose to release what is held, and what of ``rejects`` passes under the contracts of today.
+    """Propose to release what is held, what of ``rejects`` passes under the contracts of today, and refused segments.
 
     Whoever does is its author, and may not approve it.
 
@@ -68,7 +82,9 @@ def plan_release(
     tables
         By default all.
     day
-        Only partitions of this date, and rows that were taken out on it.
+        Only partitions of this date, rows that were taken out and segments that were refused on it.
+    spool
+        Where refused segments lie; without it none is released.
 
     Raises `NothingToReleaseError`, `UnknownTableError`.
     """
@@ -78,8 +94,9 @@ def plan_release(
             raise UnknownTableError(name, mend=did_you_mean(name, known))
     finish(lake, QUARANTINE, InProcess())  # what a check that died left half done
     items = [item for item, _ in _candidates(lake, tables or known, kinds) if day in {None, item.partition_date}]
+    items += [item for item in _segments(lake, spool, tables or known, kinds) if day in {None, item.partition_date}]
     if not items:
-        raise NothingToReleaseError
+        raise NothingToReleaseError(without_spool=spool is None)
     release = write_down(lake, items, by, reason)
     lifecycle.propose(lake, RELEASES, release.name, by, signing)
     return release
@@ -99,23 +116,62 @@ def approve(
 
 
 def apply(
-    lake: "Lake", name: str, by: str, *, single_operator: bool = False, signing: Signing = NOT_SIGNING
+    lake: "Lake",
+    name: str,
+    by: str,
+    *,
+    spool: "Spool | None" = None,
+    single_operator: bool = False,
+    signing: Signing = NOT_SIGNING,
 ) -> tuple[Release, bool]:
     """Free what an approved release names; return it, and whether this call did it.
 
+    Segments are put before the next ingest once the plan is there; a call that died in between is finished by another,
+    also by one for a release that was applied.
+
     Raises what `ranklake.lake.governance.lifecycle.apply` does; `VoidProposalError` where a partition is not held (any
-    more), or as another one, or where other rows pass now than were proposed. Nothing was changed then.
+    more), or as another one, where other rows pass now than were proposed, or where a segment does not; `NoSpoolError`.
+    Nothing was changed then.
     """
+    if RELEASES.find(lake, name).of("segment") and spool is None:
+        raise NoSpoolError(name)
 
     def check(release: Release) -> "WritePlan":
-        now = dict(_candidates(lake, sorted({item.table for item in release.items}), KINDS))
+        tables = sorted({item.table for item in release.items})
+        now: dict[Item, Mended | None] = dict(_candidates(lake, tables, KINDS))
+        now |= dict.fromkeys(_segments(lake, spool, tables, KINDS))
         for item in release.items:
             if item not in now:
-                what = "is not held, or was checked anew" if item.item_kind == "partition" else "other rows pass today"
+                what = _VOID[item.item_kind]
                 raise VoidProposalError(RELEASES, name, what, f"{item.table} {item.partition_date} {item.about}")
         return partial(_write, lake, release, by, [some for item in release.items if (some := now[item]) is not None])
 
-    return lifecycle.apply(lake, RELEASES, name, by, check, single_operator=single_operator, signing=signing)
+    done, fresh = lifecycle.apply(lake, RELEASES, name, by, check, single_operator=single_operator, signing=signing)
+    agreed = set(done.of("segment"))
+    if agreed and spool is not None:
+        there = _segments(lake, spool, sorted({item.table for item in agreed}), KINDS)
+        renew(lake, spool, [one for item, one in there.items() if item in agreed])
+    return done, fresh
+
+
+_VOID: Final = {
+    "partition": "is not held, or was checked anew",
+    "rows": "other rows pass today",
+    "segment": "it was taken in, its bytes are gone, or something is against it again",
+}
+"""What is wrong with an item of a kind that is none any more."""
+
+
+def _segments(
+    lake: "Lake", spool: "Spool | None", tables: Sequence[str], kinds: Sequence[str]
+) -> dict[Item, RefusedSegment]:
+    """Return the refused segments of some tables that would be taken in today, each as an item."""
+    if spool is None or "segment" not in kinds:
+        return {}
+    return {
+        Item("segment", one.table, one.day, f"{one.reason}: {one.name}", one.name.rows, one.sha256): one
+        for one in passing(lake.configured(spool=spool.config.spool), spool, tables)
+    }
 
 
 def _candidates(lake: "Lake", tables: Sequence[str], kinds: Sequence[str]) -> "Iterator[tuple[Item, Mended | None]]":

@@ -28,15 +28,17 @@ class Item:
     Attributes
     ----------
     item_kind
-        ``partition``: it is held back no more. ``rows``: they go from ``rejects`` to their table.
+        ``partition``: it is held back no more. ``rows``: they go from ``rejects`` to their table. ``segment``: the next
+        ingest judges it again.
     table, partition_date
-        Which: a partition of the table; of rows the date of ``rejects`` on which they were taken out.
+        Which: a partition of the table; of rows the date of ``rejects`` on which they were taken out; of a segment the
+        date on which it was refused.
     about
-        The checks that hold the partition, or the reason for which the rows were taken out.
+        The checks that hold the partition, the reason for which the rows were taken out, or that and a segment's name.
     rows
         How many.
     content_sha256
-        Digest of the partition's files, or of the rows' keys.
+        Digest of the partition's files, of the rows' keys, or of the segment.
     """
 
     item_kind: str
@@ -66,7 +68,9 @@ class Release(Proposal):
     @property
     def facts(self) -> dict[str, Any]:
         """What the trail says of it."""
-        return {"partitions": len(self.of("partition")), "rows": sum(item.rows for item in self.of("rows"))}
+        told = {"partitions": len(self.of("partition")), "rows": sum(item.rows for item in self.of("rows"))}
+        segments = self.of("segment")
+        return {**told, "segments": len(segments)} if segments else told
 
     @property
     def outcome(self) -> dict[str, Any]:

@@ -117,6 +117,11 @@ class Rounds:
         self.days = {day: one for day, one in self.days.items() if day in old}
         return before != {day: (one.listed_s, one.news_s) for day, one in self.days.items()}
 
+    def forget(self, folders: Iterable[str]) -> bool:
+        """Have some folders be listed next time, whatever is known of them; return whether any was known."""
+        known = {day for day in folders if self.days.pop(day, None) is not None}
+        return bool(known)
+
     def purge_is_due(self, old: Mapping[str, int], now: datetime) -> bool:
         """Return whether to look for segments that may go, and remember that it was done.
 

@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+import uuid
 from contextlib import suppress
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ from ranklake.lake.spool.gate import DENIED, IRREGULAR, TOO_LARGE, UnreadError
 from ranklake.printable import printable_name
 
 _OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE: Final = _OPEN | os.O_NONBLOCK | os.O_NOCTTY  # a FIFO would keep whoever opens it waiting for a writer
 
 
@@ -76,6 +78,20 @@ class SpoolFolder(LocalFileSystem):  # type: ignore[misc] # fsspec ships no type
         finally:
             os.close(handle)
 
+    def put(self, path: str, raw: bytes) -> None:
+        """Write a whole file, and the folders to it that are lacking. Raises `OSError` or `UnreadError`."""
+        folder, _, name = path.rpartition("/")
+        handle = self._folder(folder, make=True)
+        scratch = f"{uuid.uuid4().hex}.tmp"
+        try:
+            with os.fdopen(os.open(scratch, _NEW, dir_fd=handle, mode=0o666), "wb") as file:
+                file.write(raw)
+            os.rename(scratch, name, src_dir_fd=handle, dst_dir_fd=handle)
+        finally:
+            with suppress(OSError):
+                os.unlink(scratch, dir_fd=handle)
+            os.close(handle)
+
     def rm_file(self, path: str) -> None:
         """Delete a file, or a link, below the folder. Raises `OSError` or `UnreadError`."""
         folder, name = self._folder_of(path)
@@ -138,8 +154,8 @@ class SpoolFolder(LocalFileSystem):  # type: ignore[misc] # fsspec ships no type
         folder, _, name = path.rpartition("/")
         return self._folder(folder), name
 
-    def _folder(self, path: str) -> int:
-        """Open a folder at or below the top, name by name. Raises `OSError` or `UnreadError`."""
+    def _folder(self, path: str, *, make: bool = False) -> int:
+        """Open a folder at or below the top, name by name; `make` what is lacking. Raises `OSError`, `UnreadError`."""
         inside = path.rstrip("/").removeprefix(self.top)
         if (inside and not inside.startswith("/")) or not path.startswith(self.top):
             raise UnreadError(DENIED, where=printable_name(path), mend="it lies outside the spool")
@@ -148,6 +164,9 @@ class SpoolFolder(LocalFileSystem):  # type: ignore[misc] # fsspec ships no type
             try:
                 if name in {"", ".", ".."}:
                     raise UnreadError(DENIED, where=printable_name(path), mend="it lies outside the spool")
+                if make:
+                    with suppress(FileExistsError):
+                        os.mkdir(name, dir_fd=handle)
                 below = _opened(name, _OPEN | os.O_DIRECTORY, handle)
             finally:
                 os.close(handle)

@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.spool.gate import UnreadError
-from ranklake.lake.spool.local_folder import SpoolFolder
 from ranklake.lake.spool.packs import Reader, pack_of, settled
 from ranklake.lake.spool.spool import Known, Spool
 from ranklake.lake.spool.spooled import Spooled, identities, is_rewritten, misread
@@ -77,8 +76,5 @@ def _is_sound(spool: Spool, item: Spooled) -> bool:
     spool.passed_over[printable_name(item.path)] = HEALED
     if pack_of(item.path) is None:
         with suppress(OSError, RanklakeError):  # what is newer than the judgement is new
-            if isinstance(spool.fs, SpoolFolder):
-                spool.fs.renew(item.path)
-            else:
-                spool.fs.pipe_file(item.path, raw)
+            spool.renew(item.path, raw)
     return True

@@ -231,6 +231,19 @@ class Spool:
         except (OSError, RanklakeError):
             return False
 
+    def renew(self, path: str, raw: bytes) -> None:
+        """Have a file be newer than what was judged of it: date it now, or write it where it is gone.
+
+        Raises `OSError`, or `ranklake.errors.RanklakeError` where it may not be written.
+        """
+        if not isinstance(self.fs, SpoolFolder):
+            self.fs.pipe_file(path, raw)
+            return
+        try:
+            self.fs.renew(path)
+        except FileNotFoundError:
+            self.fs.put(path, raw)
+
     def delete(self, path: str) -> int:
         """Delete a file; return how many went. One that cannot be deleted is reported in `passed_over`."""
         try:

@@ -1,19 +1,21 @@
 """``ranklake quality``."""
 
+from collections.abc import Iterator, Sequence
 from datetime import date, datetime
 from pathlib import Path
 
 import click
 
 from ranklake.commands.context import with_context
-from ranklake.commands.options import json_option, lake_option
+from ranklake.commands.options import json_option, lake_option, optional_spool
 from ranklake.commands.quality_why import why
 from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
 from ranklake.context import Context
 from ranklake.lake.governance.holds import Hold, holds
 from ranklake.lake.governance.identities import APPLY, APPROVE
 from ranklake.lake.governance.lifecycle import standing
-from ranklake.lake.governance.releases import RELEASES, Release, register
+from ranklake.lake.governance.releases import RELEASES, Item, Release, register
+from ranklake.lake.spool.spool import Spool
 from ranklake.quality.export.project import export_project
 from ranklake.quality.release import KINDS, plan_release
 from ranklake.quality.release import apply as apply_release
@@ -102,17 +104,20 @@ def export(context: Context, out: Path, tables: tuple[str, ...], *, as_json: boo
 
 @quality.group()
 def release() -> None:
-    """Propose, approve and apply the release of partitions that are held, and of rows in quarantine."""
+    """Propose, approve and apply the release of held partitions, of rows in quarantine, and of refused segments."""
 
 
 @release.command()
 @click.argument("tables", metavar="[TABLE]...", nargs=-1)
 @click.option("--date", "day", metavar="DATE", type=click.DateTime(["%Y-%m-%d"]), help="Only of this date.")
-@click.option("--only", type=click.Choice(KINDS), help="Only partitions that are held, or only rows in quarantine.")
+@click.option(
+    "--only", type=click.Choice(KINDS), help="Only partitions that are held, rows in quarantine, or refused segments."
+)
 @click.option("--reason", metavar="TEXT", required=True, help="What was mended; kept in the register.")
 @_by
 @signing_options
 @lake_option
+@optional_spool("URI or folder of the spool; without one, refused segments are not looked at.")
 @json_option
 @with_context
 def plan(
@@ -126,8 +131,9 @@ def plan(
     told: Told,
     as_json: bool,
 ) -> None:
-    """Propose to release what is held, and rows in quarantine that pass the contracts of today.
+    """Propose to release what is held, rows in quarantine that pass the contracts of today, and refused segments.
 
+    A refused segment is proposed if it would be taken in under the rules of today; the next ingest judges it again.
     Rows that a person disowned, of dates that retention removed, or that the table has already, stay where they are.
     Whoever proposes it is its author, and cannot approve it.
     """
@@ -136,7 +142,7 @@ def plan(
         raise click.UsageError("--statement is for approve and apply: what is proposed is not known before")
     who = told.who(lake, "ranklake quality release plan", by)
     kinds = KINDS if only is None else (only,)
-    found = plan_release(lake, who, reason, tables, _day(day), kinds, signing=told.signing)
+    found = plan_release(lake, who, reason, tables, _day(day), kinds, spool=_spool(context), signing=told.signing)
     if as_json:
         show_json({**found.plain(), **mode_facts(lake)})
         return
@@ -188,6 +194,7 @@ def approve(
 @_alone
 @signing_options
 @lake_option
+@optional_spool("URI or folder of the spool; needed where refused segments are released.")
 @json_option
 @with_context
 def apply(context: Context, name: str, by: str | None, *, single_operator: bool, told: Told, as_json: bool) -> None:
@@ -197,11 +204,17 @@ def apply(context: Context, name: str, by: str | None, *, single_operator: bool,
         told.print_statement(lake, RELEASES, name, APPLY, by)
         return
     who = told.who(lake, f"ranklake quality release apply {name}", by)
-    found, fresh = apply_release(lake, name, who, single_operator=single_operator, signing=told.signing)
+    spool = _spool(context)
+    found, fresh = apply_release(lake, name, who, spool=spool, single_operator=single_operator, signing=told.signing)
     if as_json:
         show_json({"applied_now": fresh, **mode_facts(lake), **found.plain()})
         return
-    done = f"by plan {found.plan}; ranklake check and ranklake rollup go on with it"
+    then = (
+        "ranklake ingest judges the segments again"
+        if found.of("segment")
+        else "ranklake check and ranklake rollup go on with it"
+    )
+    done = f"by plan {found.plan}; {then}"
     click.echo(f"{name}: {_sums(found)} released {done}" if fresh else f"{name}: applied already, {done}")
     tell_mode(lake)
 
@@ -236,8 +249,12 @@ def _input(one: Input) -> tuple[str, ...]:
 
 
 def _show(found: Release) -> None:
-    lines = [(one.item_kind, one.table, str(one.partition_date), f"{one.rows:,}", one.about) for one in found.items]
-    click.echo("\n".join(table_lines(_ITEMS, lines)))
+    lines = [
+        (one.item_kind, one.table, str(one.partition_date), f"{one.rows:,}", one.about)
+        for one in found.items
+        if one.item_kind != "segment"
+    ]
+    click.echo("\n".join(table_lines(_ITEMS, [*lines, *_segments(found.of("segment"))])))
     then = {
         "proposed": f"nobody approved it yet: ranklake quality release approve {found.name} --by NAME",
         "approved": f"approved: ranklake quality release apply {found.name}",
@@ -247,6 +264,20 @@ def _show(found: Release) -> None:
     click.echo(f"release {found.name}: {_sums(found)}; {then[found.state]}")
 
 
+def _segments(items: Sequence[Item]) -> Iterator[tuple[str, ...]]:
+    """Yield a line for all segments of a table that were refused on a date for one reason."""
+    rows: dict[tuple[str, str, str], list[int]] = {}
+    for one in items:
+        rows.setdefault((one.table, str(one.partition_date), one.about.rpartition(": ")[0]), []).append(one.rows)
+    for (table, day, reason), some in rows.items():
+        yield "segment", table, day, f"{sum(some):,}", f"{counted(len(some), 'segment')} {reason}"
+
+
 def _sums(one: Release) -> str:
     facts = one.facts
-    return f"{counted(facts['partitions'], 'partition')}, {counted(facts['rows'], 'row')}"
+    segments = f", {counted(facts['segments'], 'segment')}" if "segments" in facts else ""
+    return f"{counted(facts['partitions'], 'partition')}, {counted(facts['rows'], 'row')}{segments}"
+
+
+def _spool(context: Context) -> Spool | None:
+    return context.spool() if context.has_spool else None

@@ -1,0 +1,136 @@
+"""Refused segments that would be taken in today, and how they come before an ingest once more.
+
+A refused segment is known by its place and by when it was judged; a file that was written since is new
+(`ranklake.lake.spool.spooled.is_rewritten`). So whoever releases it dates its file now, or puts the bytes back that the
+lake has in quarantine, and the next ingest judges it like any other. Nothing here takes a row in.
+
+segments: odd rows ─▶ refused, no sound copy ─▶ bytes from quarantine/ ─▶ admission and reading as of today ─▶ passes?
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.errors import RanklakeError
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.ingest.admission import candidates, plan_rows
+from ranklake.lake.ingest.incoming import IncomingSegment, recorded_table, segment_name
+from ranklake.lake.ingest.index_summary import IngestionIndex
+from ranklake.lake.ingest.ingestion_index import earlier_cuts, standings
+from ranklake.lake.ingest.segment_opener import Opener
+from ranklake.lake.ingest.segment_reading import examine
+from ranklake.lake.spool.listing_cache import Rounds
+from ranklake.lake.spool.packs import pack_of
+from ranklake.lake.spool.spooled import Spooled, identities
+from ranklake.lake.trust.writers import CONFLICT, REFUSED, Authenticator
+
+if TYPE_CHECKING:
+    from ranklake.lake.spool.spool import Spool
+    from ranklake.lake.storage.store import Lake
+    from ranklake.segments.segment import SegmentName
+
+_COLUMNS: Final = ("table", "sha256", "uri_name", "unreadable", "date")
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedSegment:
+    """A segment that was refused and would be taken in today.
+
+    Attributes
+    ----------
+    path
+        Where it has to lie, for the spool's file system; of a member of a pack beside the pack's folder.
+    day
+        Date (UTC) of the plan that refused it.
+    reason
+        Why it was refused, as ``segments.unreadable`` has it.
+    """
+
+    path: str
+    table: str
+    day: date
+    reason: str
+    name: "SegmentName"
+    sha256: str
+
+
+def passing(lake: "Lake", spool: "Spool", tables: Collection[str]) -> Iterator[RefusedSegment]:
+    """Yield the refused segments of some tables, each once, that the operator's rules of today have nothing against.
+
+    Those whose bytes the lake no longer has are left out, and those that contradict rows which came before.
+    """
+    index = IngestionIndex(lake, delta_table(lake, "segments"))
+    refused = _refused(index.of([]), tables)
+    found = [pair for row in refused if (pair := _found(spool, row)) is not None]
+    known = index.of(item for item, _ in found)
+    taken_in, _ = identities(known)
+    rules, _ = spool.writers.rules()
+    authenticator = Authenticator(lake.config.encryption_key, tuple(rules.values()))
+    seen = set[tuple[str, str]]()
+    for item, one in found:
+        claim = (item.table, item.sha256)
+        if claim in taken_in or claim in seen or not _passes(lake, spool, known, item, one, authenticator):
+            continue
+        seen.add(claim)
+        yield one
+
+
+def renew(lake: "Lake", spool: "Spool", some: Collection[RefusedSegment]) -> None:
+    """Have the next ingest judge refused segments again. Raises what writing to the spool does."""
+    for one in some:
+        spool.renew(one.path, _bytes(lake, one))
+    rounds = Rounds.load(lake, spool.address)
+    if rounds.forget(spool.folder_of(one.path) for one in some):
+        rounds.save(lake)
+
+
+def _refused(known: pa.Table, tables: Collection[str]) -> list[dict[str, Any]]:
+    mine = pc.and_(
+        pc.fill_null(pc.starts_with(known["unreadable"], REFUSED), fill_value=False),
+        pc.is_in(known["table"], value_set=pa.array(list(tables), known["table"].type)),
+    )
+    rows: list[dict[str, Any]] = known.filter(mine).select(_COLUMNS).to_pylist()
+    return sorted(rows, key=lambda row: (row["table"], row["uri_name"], row["date"]))
+
+
+def _found(spool: "Spool", row: dict[str, Any]) -> tuple[Spooled, RefusedSegment] | None:
+    """Return a refused segment as the spool would list it now; None where its path or name is none of the spool's."""
+    name = segment_name(row["uri_name"])
+    if name is None or spool.below(row["uri_name"]) == row["uri_name"]:
+        return None
+    pack = pack_of(row["uri_name"])
+    day_folder = (pack or row["uri_name"]).rsplit("/", 2)[0]
+    path = f"{day_folder}/{row['table']}/{name}" if pack else row["uri_name"]
+    one = RefusedSegment(path, row["table"], row["date"], row["unreadable"], name, row["sha256"])
+    return Spooled(path, row["table"], 0, name, name.sha256, datetime.now(UTC)), one
+
+
+def _passes(
+    lake: "Lake", spool: "Spool", known: pa.Table, item: Spooled, one: RefusedSegment, authenticator: Authenticator
+) -> bool:
+    """Return whether the next ingest would take it in, as far as it and what came before tell."""
+    (candidate,) = candidates(spool, [[item]])
+    places = [rule.prefix for rule in authenticator.rules]
+    if candidate.refused or (candidate.prefix is not None and candidate.prefix not in places):
+        return False
+    cuts = earlier_cuts(known, [item])
+    (row,) = plan_rows(spool, [candidate], cuts, standings(known, [item]), places)
+    if row["refused"] or (one.reason == CONFLICT and cuts):
+        return False
+    try:
+        raw = _bytes(lake, one)
+        segment = IncomingSegment(item.path, item.sha256, len(raw), item.name)
+        target, limits = recorded_table(lake, item.table), lake.config.ingest
+        examine(raw, segment, Opener(limits), target, row, authenticator, limits, is_known=True)
+    except (RanklakeError, OSError, pa.ArrowException, MemoryError):  # it stays refused, whatever it is
+        return False
+    return True
+
+
+def _bytes(lake: "Lake", one: RefusedSegment) -> bytes:
+    """Return the bytes that were set aside. Raises `FileNotFoundError` where retention took them."""
+    return bytes(lake.fs.cat_file(lake.path("quarantine", one.sha256)))
