@@ -165,7 +165,7 @@ def _finish(job: Sealing, meta: Meta, file: OpenFile, there: dict[tuple[str, int
         found.path.unlink()  # its slots are still there to seal it again
         return None
     try:
-        footer = read_footer(_in_clear(job, found, raw))
+        footer = read_footer(in_clear(job.keys, job.name, found, raw))
     except EncryptionError:
         found.path.unlink()  # likewise, with the key that there is now
         return None
@@ -247,12 +247,11 @@ def _write(
     return sealed
 
 
-def _in_clear(job: Sealing, file: SealedFile, raw: bytes) -> bytes:
-    """Return a segment's Parquet bytes. Raises `EncryptionError`."""
+def in_clear(keys: SealingKeys, name: StreamName, file: SealedFile, raw: bytes) -> bytes:
+    """Return the Parquet bytes of a stream's segment. Raises `EncryptionError`."""
     if not file.key_id:
         return raw
-    key = job.keys.find(file.key_id)
-    return decrypt(key, raw, name_of(job.name, file.segment, file.rows).bond(file.table))
+    return decrypt(keys.find(file.key_id), raw, name_of(name, file.segment, file.rows).bond(file.table))
 
 
 def keep_damaged(folder: Path, path: Path) -> None:

@@ -34,6 +34,7 @@ SUMMARIES = {
     "config": "Show the configuration and where each key comes from, and check it.",
     "doctor": "Check everything that ranklake depends on, and say how to fix what is wrong.",
     "runs": "Find runs.",
+    "watch": "Follow a run while it records on this node.",
     "show": "Show what is known of a run.",
     "compare": "Compare runs: settings, surroundings, loss, pace.",
     "sql": "Query the tables.",

@@ -3,12 +3,12 @@
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-from ranklake.printable import printable_lines
+from ranklake.printable import printable, printable_lines
 
 
 class _Guard:
@@ -59,3 +59,39 @@ def width() -> int | None:
     if os.environ.get("COLUMNS", "").isdecimal() or (sys.stdout is not None and sys.stdout.isatty()):
         return max(shutil.get_terminal_size().columns, 1)
     return None
+
+
+class Screen:
+    """Shows lines, and then others in their place where the stream is a terminal; elsewhere below them.
+
+    Attributes
+    ----------
+    is_terminal
+        Whether lines can be replaced.
+    width
+        Columns; None where the stream is no terminal.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream: TextIO = getattr(stream, "rich_proxied_file", stream)  # to send what moves the cursor
+        self.is_terminal = stream.isatty()
+        self._shown = 0
+
+    @property
+    def width(self) -> int | None:
+        """Columns of the terminal, as it is now."""
+        return width()
+
+    def show(self, lines: Sequence[str]) -> None:
+        """Show lines in place of those before, as many as there are rows; each is one line, whatever it holds."""
+        text = [printable(line) for line in lines]
+        if not self.is_terminal:
+            self._stream.write("".join(f"{line}\n" for line in text))
+            self._stream.flush()
+            return
+        size = shutil.get_terminal_size()
+        text = [line[: size.columns - 1] for line in text[: max(size.lines - 1, 1)]]
+        up = f"\x1b[{self._shown}A" if self._shown else ""
+        self._stream.write(f"{up}\r" + "".join(f"{line}\x1b[K\n" for line in text) + "\x1b[J")
+        self._stream.flush()
+        self._shown = len(text)

@@ -38,6 +38,7 @@ CAPTURE = {  # what each folder of capture imports, for types or at need, too; a
     "provenance": {"common", "lanes", "spool"},
     "lifecycle": {"common", "lanes", "provenance", "steps"},
     "sealing": {"common", "lanes", "series", "spool"},
+    "live": {"common", "sealing", "spool"},
     "assets": {"common", "lanes", "lifecycle", "series", "spool", "steps"},
     "logs": {"common", "lanes", "lifecycle", "spool", "steps"},
     "samplers": {"common", "lanes", "lifecycle", "metrics", "provenance", "series", "spool", "steps"},

@@ -34,7 +34,7 @@ ELSEWHERE = ("ranklake demo", "ranklake calibrate", "make demo", "make test", "p
 """What the end-to-end tests run, CI, and make package."""
 
 HERE = re.compile(
-    r"ranklake ((sql|catalog|mfu|roles|what-if|runs|show|compare)\b[^|&;<>]*"
+    r"ranklake ((sql|catalog|mfu|roles|what-if|runs|show|compare|watch)\b[^|&;<>]*"
     r"|(status|migrate|audit|verify-artifact|import|rollup)\b[^|&;<>*?$]*"
     r"|retain (plan|list|explain|lint|new|test|simulate|holds?)\b[^|&;<>*?$]*)$"
 )
@@ -61,7 +61,7 @@ COMMANDS = [
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """Return an environment with a spool of two ranks and a lake that the first documented command makes."""
+    """Give an environment with a spool of two ranks, a lake, and a run that records as long as the tests run."""
     place = tmp_path_factory.mktemp("docs")
     for rank in range(2):
         put_segment(place / "spool", step_rows(40, rank=rank, incarnation=7 + rank))
@@ -80,7 +80,18 @@ def place(tmp_path_factory):
     )
     subprocess.run([sys.executable, "-c", script], env=environment, cwd=place, check=True, capture_output=True)
     subprocess.run(["ranklake", "ingest"], env=environment, cwd=place, check=True, capture_output=True)
-    return place, environment
+    script = (
+        "import sys\n"
+        "from ranklake import capture\n"
+        "with capture.start(run='gpt-7b', samplers='off') as run:\n"
+        "    with run.step(0): run.log(loss=1.0)\n"
+        "    print(flush=True); sys.stdin.read()"
+    )
+    apart = {name: value for name, value in environment.items() if name != "RANKLAKE_SPOOL"}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen([sys.executable, "-c", script], env=apart, cwd=place, **pipes) as recording:
+        recording.stdout.readline()
+        yield place, environment
 
 
 @pytest.mark.slow

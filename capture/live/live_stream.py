@@ -1,0 +1,175 @@
+"""Live stream: what a stream in the local spool holds, looked at again and again, without a trace in it."""
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from ranklake.capture.common.gaps import DELIBERATE
+from ranklake.capture.live.sealed_rows import read_sealed
+from ranklake.capture.live.step_files import Columns, OpenSteps, Place, Step, steps_in
+from ranklake.capture.sealing.keys import SealingKeys
+from ranklake.capture.sealing.tables import read_rows
+from ranklake.capture.spool.clock import Anchor, straighten, wall_ns
+from ranklake.capture.spool.meta import Meta, read_meta
+from ranklake.capture.spool.owner import HELD, Owner
+from ranklake.capture.spool.ownership import read_regular
+from ranklake.capture.spool.stream import META_FILE
+from ranklake.capture.spool.stream_files import OpenFile, SealedFile, StreamName, open_files, sealed_files
+from ranklake.segments.envelope import EncryptionError
+
+MOST_STEPS: Final = 5_000
+"""Of each rank; the oldest are forgotten."""
+_WANTED: Final = {
+    "steps": ("step", "step_time_s", "collective_time_s", "loss", "tokens", "non_finite"),
+    "events": ("event", "severity", "message"),
+}
+_TOLD: Final = frozenset({"warning", "error"})
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Told:
+    """An event that somebody should know of."""
+
+    time_ns: int
+    event: str
+    severity: str
+    message: str
+
+
+@dataclass
+class LiveStream:
+    """What was seen of one stream so far.
+
+    Attributes
+    ----------
+    state
+        ``runs``, ``ended`` (it said so), ``died`` (its process is gone and did not say that it ended) or ``sent`` (all
+        of it left the local spool).
+    world_size
+        Ranks of the run, as its process knew at the start; 0 if that cannot be read.
+    is_child
+        Whether a forked child writes it: it says nothing at its end.
+    steps
+        Those that are remembered, by where they are.
+    gaps
+        Rows that could not be recorded, by table and reason, without what was sampled out.
+    told
+        Events of severity warning and error.
+    unreadable
+        Sealed segments that could not be read, such as encrypted ones without their key.
+    """
+
+    name: StreamName
+    folder: Path
+    keys: SealingKeys
+    state: str = "runs"
+    world_size: int = 0
+    is_child: bool = False
+    steps: dict[Place, Step] = field(default_factory=dict)
+    gaps: "Counter[tuple[str, str]]" = field(default_factory=Counter)
+    told: dict[Place, Told] = field(default_factory=dict)
+    unreadable: int = 0
+    _meta: Meta = field(default_factory=Meta)
+    _meta_bytes: int = -1
+    _open: dict[Path, OpenSteps] = field(default_factory=dict)
+    _read: set[Path] = field(default_factory=set)
+
+    def look(self) -> None:
+        """Read what is new. Of a stream that is gone, what was seen stays. Raises `OSError` if it may not be read."""
+        try:
+            self._look()
+        except FileNotFoundError:
+            self._read_steps()
+            self.close()
+            self.state = "ended" if self._meta.ended else "sent"
+        for place in list(self.steps)[: max(len(self.steps) - MOST_STEPS, 0)]:
+            del self.steps[place]
+
+    def close(self) -> None:
+        """Let go of its files."""
+        for one in self._open.values():
+            one.close()
+        self._open.clear()
+
+    def _look(self) -> None:
+        self._read_meta()
+        self._read_owner()
+        # Files are held open before those that are sealed are listed: whatever is sealed meanwhile is read by one of
+        # both ways. Rows come in the order in which they were recorded, as far as that goes.
+        there = open_files(self.folder)
+        for file in there:
+            if file.table == "steps" and file.path not in self._open:
+                with contextlib.suppress(FileNotFoundError):
+                    self._open[file.path] = OpenSteps.of(file)
+        held = {one.file.segment for one in self._open.values()}
+        for sealed in sealed_files(self.folder):
+            if sealed.path not in self._read and (sealed.table == "events" or sealed.segment not in held):
+                self._read_sealed(sealed)
+        self._read_steps()
+        for file in there:
+            if file.table == "events":
+                self._read_events(file)
+
+    @property
+    def _straight(self) -> list[Anchor]:
+        return straighten(self._meta.anchors) or [(time.monotonic_ns(), time.time_ns())]
+
+    def _read_meta(self) -> None:
+        size = (self.folder / META_FILE).stat().st_size
+        if size == self._meta_bytes:
+            return
+        self._meta, self._meta_bytes = read_meta(self.folder), size
+        self.gaps = Counter({key: rows for key, rows in self._meta.gaps.items() if key[1] not in DELIBERATE})
+
+    def _read_owner(self) -> None:
+        if self._meta.ended:
+            self.state = "ended"
+        if HELD.has(self.name.incarnation):  # this very process's: its lock would go with the file
+            return
+        owner = Owner.read(self.folder)
+        if owner is not None:
+            self.world_size, self.is_child = owner.world_size, owner.role == "worker"
+            if not self._meta.ended and owner.boot_id:
+                self.state = "runs" if owner.runs() else "died"
+
+    def _read_steps(self) -> None:
+        for path, one in list(self._open.items()):
+            sealed = one.is_sealed()  # asked before it is read: what it holds then is all of it
+            self.steps.update(one.read(self._meta, self._straight))
+            if sealed:
+                one.close()
+                del self._open[path]
+
+    def _read_events(self, file: OpenFile) -> None:
+        with contextlib.suppress(FileNotFoundError):  # sealed meanwhile: it is read next time
+            rows = read_rows(file.lane, read_regular(file.path), self._meta, self._straight)
+            if len(rows):
+                times = wall_ns(rows.mono_ns, self._straight)
+                self._tell(file.segment, rows.slots.tolist(), times.tolist(), rows.columns)
+
+    def _read_sealed(self, file: SealedFile) -> None:
+        self._read.add(file.path)
+        if file.table not in _WANTED:
+            return
+        try:
+            rows = read_sealed(file, self.name, self.keys, _WANTED[file.table])
+        except FileNotFoundError:  # sent meanwhile
+            return
+        except (EncryptionError, OSError, ValueError):
+            self.unreadable += 1
+            return
+        if file.table == "steps":
+            self.steps.update(steps_in(file.segment, rows.slots, rows.time_ns, rows.columns))
+        else:
+            self._tell(file.segment, rows.slots.tolist(), rows.time_ns.tolist(), rows.columns)
+
+    def _tell(self, segment: int, slots: Iterable[int], times_ns: Iterable[int], columns: Columns) -> None:
+        said = [columns[name].to_pylist() if name in columns else None for name in _WANTED["events"]]
+        events, severities, messages = (column or [None] * len(said[0] or ()) for column in said)
+        for slot, time_ns, event, severity, message in zip(slots, times_ns, events, severities, messages, strict=True):
+            if severity in _TOLD:
+                self.told[segment, slot] = Told(time_ns, event, severity, message or "")

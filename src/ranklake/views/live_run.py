@@ -1,0 +1,118 @@
+"""A run that still records, on a terminal: a screen of it, or one line where there is none."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Final
+
+from ranklake.capture.live.facts import Curve, LiveRank, LiveRun
+from ranklake.views.table import TextColumn, fitting
+from ranklake.views.text_plot import text_plot
+from ranklake.views.words import UNKNOWN, counted, number_text, percent_text, time_text
+
+_MOST_RANKS: Final = 8
+_AXIS: Final = 10
+_PLOT: Final = 64
+_HEIGHT: Final = 6
+_STATES: Final = {
+    "runs": "records",
+    "stalled": "records no steps",
+    "ended": "ended",
+    "died": "its process died without closing the run",
+    "sent": "ended, and all of it is sent",
+}
+_COLUMNS: Final = (
+    TextColumn("rank", is_right=True),
+    TextColumn("step", is_right=True),
+    TextColumn("step time", is_right=True),
+    TextColumn("self time", is_right=True),
+    TextColumn("vs peers", is_right=True),
+    TextColumn("last step", is_right=True),
+    TextColumn("gaps", is_right=True),
+    TextColumn("loss", is_right=True),
+    TextColumn("state"),
+)
+
+
+def live_line(facts: LiveRun) -> str:
+    """Return the state of a run as one line."""
+    parts = [f"step {_number(facts.step)}", f"loss {number_text(facts.loss)}", time_text(facts.step_time_s)]
+    slowest = facts.ranks[0] if facts.ranks else None
+    if slowest is not None and slowest.slower_ratio is not None:
+        parts.append(f"slowest rank {slowest.rank} {_signed(slowest.slower_ratio)}")
+    parts += [f"last step {time_text(facts.behind_s)} ago"] if facts.behind_s is not None else []
+    parts += [f"{_lost(facts):,} rows lost"] if facts.gaps else []
+    return f"{facts.run}  {'  '.join(parts)}  {_STATES[facts.state]}"
+
+
+def live_lines(facts: LiveRun, width: int | None) -> list[str]:
+    """Return a screen of a run."""
+    lines = [*_head(facts), "", *fitting(_COLUMNS, map(_cells, facts.ranks[:_MOST_RANKS]), width)]
+    if len(facts.ranks) > _MOST_RANKS:
+        lines.append(f"the slowest {_MOST_RANKS} of {counted(len(facts.ranks), 'rank')} here")
+    for title, curve in (("loss (mean of the ranks here)", facts.losses), ("step time (s)", facts.step_times)):
+        lines += ["", *_plot(title, curve, width)]
+    return [*lines, "", *_trouble(facts)]
+
+
+def _head(facts: LiveRun) -> Iterator[str]:
+    here = len(facts.ranks)
+    ranks = f"{here} of {counted(facts.world_size, 'rank')} here" if facts.world_size > here else counted(here, "rank")
+    attempt = f", attempt {facts.attempt}" if facts.attempt else ""
+    yield f"run {facts.run}  {_STATES[facts.state]}"
+    yield f"{ranks}{attempt}, {datetime.fromtimestamp(facts.time_ns / 1e9, UTC):%H:%M:%S} UTC"
+    if facts.step is None:
+        yield "no step recorded so far"
+        return
+    yield f"step {facts.step:,}, {time_text(facts.behind_s)} ago; loss {number_text(facts.loss)}"
+    pace = f"; {number_text(facts.tokens_per_s)} tokens/s here" if facts.tokens_per_s is not None else ""
+    yield f"{time_text(facts.step_time_s)} a step{pace}"
+
+
+def _cells(one: LiveRank) -> tuple[str, ...]:
+    return (
+        str(one.rank),
+        _number(one.step),
+        _or_dash(one.step_time_s, time_text(one.step_time_s)),
+        _or_dash(one.self_time_s, time_text(one.self_time_s)),
+        "-" if one.slower_ratio is None else _signed(one.slower_ratio),
+        _or_dash(one.since_step_s, f"{time_text(one.since_step_s)} ago"),
+        f"{one.gap_rows:,}",
+        _or_dash(one.loss, number_text(one.loss)),
+        _STATES[one.state],
+    )
+
+
+def _plot(title: str, curve: Curve, width: int | None) -> list[str]:
+    if not curve:
+        return [f"{title}: {UNKNOWN}, none was recorded so far"]
+    columns = _PLOT if width is None else max(min(_PLOT, width - _AXIS - 1), 1)
+    drawn = text_plot([value for _, value in curve], width=columns, height=_HEIGHT)
+    return [title, *drawn, f"{'':{_AXIS}}step {curve[0][0]:,} to {curve[-1][0]:,}"]
+
+
+def _trouble(facts: LiveRun) -> Iterator[str]:
+    yield from (f"step {step:,}: {flagged}" for step, flagged in facts.flagged)
+    for one in facts.told:
+        moment = datetime.fromtimestamp(one.time_ns / 1e9, UTC)
+        yield f"{moment:%H:%M:%S} {one.severity} {one.event}{f': {one.message}' if one.message else ''}"
+    yield from (f"gap: {one.rows:,} rows of {one.table}: {one.reason}" for one in facts.gaps)
+    if facts.unreadable:
+        yield f"{counted(facts.unreadable, 'segment')} here cannot be read: encrypted, or damaged"
+    if not facts.gaps:
+        yield "gaps none"
+
+
+def _lost(facts: LiveRun) -> int:
+    return sum(one.rows for one in facts.gaps)
+
+
+def _signed(ratio: float) -> str:
+    return f"{'+' if ratio >= 0 else ''}{percent_text(ratio)}"
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
+def _or_dash(value: object, text: str) -> str:
+    return "-" if value is None else text
