@@ -85,11 +85,13 @@ def ingest_once(context: Context, progress: Progress | None = None) -> dict[str,
         return asdict(ingest(lake, context.spool(), workers, progress=progress))
 
 
-def check_once(context: Context, progress: Progress | None = None, kinds: Sequence[str] = KINDS) -> dict[str, Any]:
-    """Check new partitions of tables of some kinds; return whether all passed and the results that did not."""
+def check_once(
+    context: Context, progress: Progress | None = None, kinds: Sequence[str] = KINDS, *, again: bool = False
+) -> dict[str, Any]:
+    """Check new partitions of tables of some kinds, or `again` all; return whether all passed, and what did not."""
     lake = context.open_lake()
     with context.workers() as workers:
-        report = run_checks(lake, kinds=kinds, workers=workers, progress=progress)
+        report = run_checks(lake, kinds=kinds, workers=workers, progress=progress, again=again)
     return report.summary()
 
 

@@ -95,6 +95,13 @@ DEPLOYMENTS: Final = (
         {"with_scrub": True},
     ),
     Deployment(
+        "check-history",
+        f"{_STAGES}:check_flow",
+        "Check all partitions anew, whether they changed or not: what a check asks of other tables may have changed.",
+        Schedule(cron="45 4 * * 0"),
+        {"again": True},
+    ),
+    Deployment(
         "retention-plan",
         f"{_STAGES}:retention_plan_flow",
         "Plan what is past its retention period. Removes nothing: its artifact names the command by which a person "

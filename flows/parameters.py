@@ -6,6 +6,7 @@ from typing import Final
 PARAMETERS: Final = {
     "settings": "Which lake, and which ranklake.toml to read where the flow runs. Never holds a secret.",
     "kinds": "Kinds of tables to check: fact, derived; default: all.",
+    "again": "Check all partitions, whether they changed or not.",
     "with_scrub": "Also read every data file first and compare it with its digest.",
     "as_of": "The day on which a row must be past its period; default: today (UTC).",
     "plan": "Name of an approved retention plan, as `ranklake retain list` shows it.",

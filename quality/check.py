@@ -56,6 +56,7 @@ def run_checks(
     kinds: Collection[str] = KINDS,
     workers: "Workers | None" = None,
     progress: "Progress | None" = None,
+    again: bool = False,
 ) -> CheckReport:
     """Check the partitions that are new since they were last checked.
 
@@ -66,6 +67,8 @@ def run_checks(
     ----------
     workers
         Who scans, a partition each, where there is enough to do; by default this process does all.
+    again
+        Whether to check all partitions: what a check asks of other tables may have changed, too.
 
     Raises
     ------
@@ -77,15 +80,21 @@ def run_checks(
     contracts = chosen(lake.contracts(), tables, kinds)
     finish(lake, QUARANTINE, InProcess())  # what a check that died left half done
     with Asking(lake) as asking:
-        return _check(lake, contracts, asking, workers or InProcess(), progress)
+        return _check(lake, contracts, asking, workers or InProcess(), progress, again=again)
 
 
 def _check(
-    lake: "Lake", contracts: "Mapping[str, Contract]", asking: Asking, workers: "Workers", progress: "Progress | None"
+    lake: "Lake",
+    contracts: "Mapping[str, Contract]",
+    asking: Asking,
+    workers: "Workers",
+    progress: "Progress | None",
+    *,
+    again: bool,
 ) -> CheckReport:
-    """Check the partitions of some tables that are new."""
+    """Check the partitions of some tables that are new, or all."""
     metrics = lake.metrics()
-    known = standing(lake, list(contracts))
+    known = {} if again else standing(lake, list(contracts))
     work: list[_Work] = []
     unchanged: list[Standing] = []
     for contract in contracts.values():

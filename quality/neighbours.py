@@ -14,7 +14,7 @@ from ranklake.lake.contracts.checks.kind import Surroundings
 from ranklake.lake.contracts.checks.registry import kind_of
 from ranklake.lake.contracts.load import contract as packaged
 from ranklake.lake.delta.commit import files
-from ranklake.lake.delta.read import read
+from ranklake.lake.delta.read import read, read_batches
 from ranklake.lake.delta.tables import latest
 from ranklake.quality.results import RESULTS
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 _SEGMENT_ROWS: Final = 2_000_000
 """Segments that are looked at for their newest times, of the latest dates: two seconds' worth."""
+
+_SERIES: Final = "scalars"
+_BATCH_ROWS: Final = 1_000_000
 
 Measured = dict[date, Mapping[str, float]]
 
@@ -43,6 +46,7 @@ class Neighbours:
         self.worlds = cache(self._worlds)
         self.known = cache(self._known)
         self.newest = cache(self._newest)
+        self.recorded = cache(self._recorded)
         self._volumes = cache(self._volumes_of)
         self._memory: dict[tuple[str, str], Measured] | None = None
 
@@ -67,6 +71,7 @@ class Neighbours:
             worlds=self.worlds,
             known=self.known,
             newest=self.newest,
+            recorded=self.recorded,
         )
 
     def remember(self, table: str, check_id: str, day: date, measured: Mapping[str, float]) -> None:
@@ -95,6 +100,23 @@ class Neighbours:
             return None
         values = pc.unique(read(self._lake, contract, [column])[column]).to_pylist()
         return frozenset(values) if values else None
+
+    def _recorded(self, signal: str) -> frozenset[str]:
+        """Return the runs with a value of a signal; none where no table or column has its name."""
+        metric = signal if "/" in signal else None
+        table, _, column = (f"{_SERIES}.metric" if metric else signal).partition(".")
+        contract, handle = self._lake.contracts().get(table), latest(self._lake, table)
+        column = column or "run"
+        if contract is None or handle is None or not {column, "run"} <= set(contract.names):
+            return frozenset()
+        found: set[str] = set()
+        names = list(dict.fromkeys(("run", column)))
+        for rows in read_batches(self._lake, contract, files(handle), names, batch_rows=_BATCH_ROWS, dictionaries=True):
+            there = pc.is_valid(rows[column])
+            if metric:
+                there = pc.fill_null(pc.equal(rows[column].cast(pa.string()), metric), fill_value=False)
+            found.update(pc.unique(rows["run"].filter(there).cast(pa.string())).to_pylist())
+        return frozenset(found)
 
     def _newest(self) -> dict[tuple[str, str], int]:
         contract = packaged("segments")

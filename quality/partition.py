@@ -29,6 +29,8 @@ class Tally:
         What a watch summed up of each batch, until it is judged.
     expected, measured, unknown
         What a watch expected, measured, or why it could say nothing (`ranklake.lake.contracts.checks.kind.Finding`).
+    again
+        Whether a watch left out what is too young to be judged.
     passed
         The verdict, where the counts alone do not give it.
     seconds
@@ -44,6 +46,7 @@ class Tally:
     expected: str = ""
     measured: "Mapping[str, float] | None" = None
     unknown: str = ""
+    again: bool = False
     passed: bool | None = None
     seconds: float | None = None
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 RESULTS: Final = "quality_results"
 AGAIN: Final = "; judged again at the next check"
-"""How messages of users' suites end whose cause may pass: another process, a busy machine, a file that is back."""
+"""How messages end whose cause may pass: another process, a busy machine, a file that is back, a run that is young."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +93,8 @@ class CheckResult:
 
         What a user's suite cannot compute it cannot compute on the same files again, unless the cause may pass.
         """
-        own = self.check_id.startswith(OWN)
-        return self.status == "errored" and (not own or (self.message or "").endswith(AGAIN))
+        mine = self.status == "errored" and not self.check_id.startswith(OWN)
+        return mine or (self.message or "").endswith(AGAIN)
 
     @property
     def alarming(self) -> bool:
@@ -217,12 +217,15 @@ def standing(lake: "Lake", tables: Collection[str]) -> dict[tuple[str, date], St
         for row in facts.to_pylist()
     }
     names = list(CheckResult.__dataclass_fields__)
-    unsound = rows.filter(pc.is_in(rows["status"], value_set=pa.array(["failed", "errored"])))
+    unsound = pc.is_in(rows["status"], value_set=pa.array(["failed", "errored"]))
+    due = pc.fill_null(pc.ends_with(rows["message"], AGAIN), fill_value=False)
+    told = rows.filter(pc.or_(unsound, due))
     by_partition: dict[tuple[str, date], list[CheckResult]] = {}
-    for row in unsound.select(names).to_pylist():
+    for row in told.select(names).to_pylist():
         by_partition.setdefault((row["table"], row["partition_date"]), []).append(CheckResult(**row))
     for where, results in by_partition.items():
-        still = (one for one in results if not one.rows_failed or one.quarantined_rows < one.rows_failed)
+        failures = (one for one in results if one.unsound)
+        still = (one for one in failures if not one.rows_failed or one.quarantined_rows < one.rows_failed)
         last = found[where]
         errored = any(one.is_due for one in results)
         found[where] = Standing(last.suite, last.files_sha256, errored=errored, open=tuple(still))

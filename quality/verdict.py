@@ -3,7 +3,7 @@
 import json
 from typing import TYPE_CHECKING, Any
 
-from ranklake.quality.results import CheckResult
+from ranklake.quality.results import AGAIN, CheckResult
 
 if TYPE_CHECKING:
     from ranklake.quality.partition import Tally
@@ -25,7 +25,7 @@ def result_of(one: "Expectation", tally: "Tally", moved: int, facts: dict[str, A
         rows_failed=tally.failed if known else None,
         failed_ratio=tally.failed / tally.checked if known and tally.checked else None,
         observed=", ".join(tally.seen) or None,
-        message=message,
+        message=f"{message or 'what is young was not judged'}{AGAIN}" if tally.again else message,
         quarantined_rows=moved,
         expected=(tally.expected or one.expected) if known else None,
         measured=None if tally.measured is None else json.dumps(tally.measured),

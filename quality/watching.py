@@ -70,7 +70,7 @@ def judge_watched(
         finally:
             tally.parts = []
         tally.checked, tally.failed, tally.unknown = found.checked, found.failed, found.unknown
-        tally.expected, tally.measured = found.expected, found.measured
+        tally.expected, tally.measured, tally.again = found.expected, found.measured, found.again
         tally.seen = [found.observed] if found.observed and not one.classified else []
         if found.measured is not None:
             neighbours.remember(contract.table, one.check.id, part.day, found.measured)

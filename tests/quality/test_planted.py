@@ -37,7 +37,7 @@ def test_there_are_sixty_kinds_of_faults_over_eight_tables():
     """The table of faults is as wide as it should be."""
     assert len(FAULTS) >= 60
     assert {fault.table for fault in FAULTS.values()} == set(SOUND)
-    assert len(SOUND) == 8
+    assert len(SOUND) >= 8
 
 
 @pytest.mark.parametrize("name", FAULTS)

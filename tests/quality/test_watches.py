@@ -4,12 +4,16 @@ from datetime import UTC, date, datetime, timedelta
 
 import pyarrow as pa
 import pytest
+from governed import any_rows
+from segments import step_rows
 
 from ranklake.lake.contracts.checks.kind import Surroundings
 from ranklake.lake.contracts.checks.registry import KINDS
 from ranklake.lake.contracts.checks.series import Batch
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.model import Check
+from ranklake.quality import check as checking
+from ranklake.quality.check import run_checks
 from ranklake.quality.neighbours import _classified_statistics
 
 DAY = date(2026, 3, 2)
@@ -88,3 +92,64 @@ def test_statistics_of_classified_columns_are_found():
     found = judged(PROTECTED, Surroundings(DAY, LATER, rows=7, classified_statistics=(secret,)))
     assert (found.checked, found.failed, found.observed) == (7, 7, secret)
     assert judged(PROTECTED, Surroundings(DAY, LATER, rows=7)).failed == 0
+
+
+SIGNALS = Check(
+    "g", "signals", columns=("stage",), by=("run", "attempt"), pattern="prod", values=("spans", "steps.loss")
+)
+
+
+@pytest.mark.parametrize(
+    ("spans", "loss", "failed"),
+    [({"r1", "r2"}, {"r1", "r2"}, 0), ({"r1"}, {"r1", "r2"}, 40), ({"r2"}, set(), 80), (set(), set(), 80)],
+)
+def test_runs_of_a_stage_record_what_they_must(spans, loss, failed):
+    """Each run of the stage that lacks a signal is told, with what it lacks; runs of other stages are not judged."""
+    stages = ["prod"] * 40 + ["PROD"] * 40 + ["dev"] * 20 + [None] * 20
+    names = ["r1"] * 40 + ["r2"] * 40 + ["r3"] * 20 + ["r4"] * 20
+    facts = {
+        "run": names,
+        "stage": stages,
+        "attempt": [0] * 120,
+        "ts": pa.array([NOON] * 120, pa.timestamp("us", "UTC")),
+    }
+    having = {"spans": frozenset(spans), "steps.loss": frozenset(loss)}
+    found = judged(SIGNALS, Surroundings(DAY, LATER, recorded=having.__getitem__), pa.table(facts))
+    assert (found.checked, found.failed, found.again) == (80, failed, False)
+    assert ("run r2, attempt 0 lacks spans" in found.observed) is (failed >= 40 and "r2" not in spans)
+    assert not {"r3", "r4"} & set(found.observed.replace(",", " ").split())
+    young = judged(SIGNALS, Surroundings(DAY, NOON + 60_000_000, recorded=having.__getitem__), pa.table(facts))
+    assert (young.checked, young.again, bool(young.unknown)) == (0, True, True)
+
+
+def test_a_run_that_was_too_young_is_judged_by_the_next_check(site, monkeypatch):
+    """A production run of some minutes ago is due again though nothing changes, until it is judged; then no more."""
+    begin = datetime.now(UTC) - timedelta(minutes=5)
+    rows = any_rows("runs", 1, start=begin, job=["gpt"], world_size=[1], deployment_environment=["Production"])
+    site.bring(rows, "runs")
+    site.bring(step_rows(10, start=begin))
+
+    def told(report):
+        return [one for one in report.results if one.check_id == "production_signals"]
+
+    (young,) = told(run_checks(site.lake))
+    assert (young.status, young.severity) == ("skipped", "warning")
+    assert "judged again at the next check" in young.message
+    (again,) = told(run_checks(site.lake))
+    assert again.status == "skipped"
+    monkeypatch.setattr(checking, "datetime", LaterClock)
+    (old,) = told(run_checks(site.lake))
+    assert (old.status, old.rows_failed) == ("failed", 1)
+    assert "spans" in old.observed
+    assert "steps.loss" not in old.observed
+    assert run_checks(site.lake).results == ()
+    assert told(run_checks(site.lake, again=True))
+
+
+class LaterClock(datetime):
+    """A clock that is two hours ahead."""
+
+    @classmethod
+    def now(cls, tz=None):
+        """Return the time in two hours."""
+        return datetime.now(tz) + timedelta(hours=2)

@@ -181,6 +181,21 @@ def _datasets(day, rng):
     }
 
 
+def _ranks(day, rng):
+    del rng
+    return _whose("ranks", day, range(RANKS), 1) | {
+        "ts": np.full(RANKS, _start(day) - 1_000_000),
+        "host": [f"node{rank}" for rank in range(RANKS)],
+        "lockfile_sha256": ["ab" * 32] * RANKS,
+        "container_image_digest": ["sha256:" + "cd" * 32] * RANKS,
+        "packages_sha256": ["ef" * 32] * RANKS,
+        "python_version": ["3.11.9"] * RANKS,
+        "framework_version": ["2.5.1"] * RANKS,
+        "nccl_version": ["2.21.5"] * RANKS,
+        "driver_version": ["550.54.15"] * RANKS,
+    }
+
+
 SOUND: dict[str, Callable[[date, np.random.Generator], Rows]] = {
     "steps": _steps,
     "spans": _spans,
@@ -190,6 +205,7 @@ SOUND: dict[str, Callable[[date, np.random.Generator], Rows]] = {
     "pools": _pools,
     "runs": _runs,
     "datasets": _datasets,
+    "ranks": _ranks,
 }
 
 
@@ -484,6 +500,30 @@ FAULTS = {
     "commits differ": Fault("runs", "one_commit", "git_commit", "warning", becomes("git_commit", "12" * 20, rank=1)),
     "a key in the configuration": Fault(
         "runs", "no_secrets:text", None, "error", becomes("config", '{"password": "correct-horse-battery"}', rank=0)
+    ),
+    "a production run says too little": Fault(
+        "runs",
+        "production_signals",
+        "deployment_environment",
+        "warning",
+        becomes("deployment_environment", "production"),
+    ),
+    # ranks
+    "a rank has another image": Fault(
+        "ranks",
+        "ranks_one_image",
+        "container_image_digest",
+        "warning",
+        becomes("container_image_digest", "sha256:" + "12" * 32, rank=3),
+    ),
+    "a rank has another lock file": Fault(
+        "ranks", "ranks_one_lockfile", "lockfile_sha256", "warning", becomes("lockfile_sha256", "12" * 32, rank=1)
+    ),
+    "a rank has another driver": Fault(
+        "ranks", "ranks_same_driver", "driver_version", "warning", becomes("driver_version", "535.1", rank=2)
+    ),
+    "a rank has another NCCL": Fault(
+        "ranks", "ranks_same_nccl", "nccl_version", "warning", becomes("nccl_version", "2.18.1", rank=0)
     ),
     # datasets
     "files of a dataset differ": Fault(

@@ -45,6 +45,8 @@ class Finding:
         Figures that later partitions are compared with.
     unknown
         Why nothing could be said; empty where something was.
+    again
+        Whether some of it was too young to be judged, so that the partition is due again though nothing changes.
     """
 
     checked: int = 0
@@ -53,6 +55,7 @@ class Finding:
     expected: str = ""
     measured: Mapping[str, float] | None = None
     unknown: str = ""
+    again: bool = False
 
 
 def nothing(check: Check, batch: "Batch") -> None:
@@ -66,6 +69,11 @@ def _nobody() -> dict[Any, Any]:
 
 def _unknown(table: str, column: str) -> None:
     del table, column
+
+
+def _none(signal: str) -> frozenset[str]:
+    del signal
+    return frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +98,8 @@ class Surroundings:
         Given table and column, returns the values stored there; None where the table has no rows.
     newest
         Newest ``ts`` of each (table, run) that was ingested, in µs.
+    recorded
+        Given a table, ``table.column`` or a metric's name, returns the runs that have a value of it.
     """
 
     day: date
@@ -101,6 +111,7 @@ class Surroundings:
     worlds: Callable[[], Mapping[tuple[str, int], int]] = _nobody
     known: Callable[[str, str], frozenset[Any] | None] = _unknown
     newest: Callable[[], Mapping[tuple[str, str], int]] = _nobody
+    recorded: Callable[[str], frozenset[str]] = _none
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,10 +62,13 @@ def _days(ctx: click.Context, parameter: click.Parameter, value: str | None) -> 
     callback=_days,
     help="Say what today's checks would have found on what was checked in the last days, such as 30d; change nothing.",
 )
+@click.option("--all", "again", is_flag=True, help="Check all partitions again, whether they changed or not.")
 @lake_option
 @json_option
 @with_context
-def check(context: Context, tables: tuple[str, ...], *, as_incidents: bool, days: int | None, as_json: bool) -> int:
+def check(
+    context: Context, tables: tuple[str, ...], *, as_incidents: bool, days: int | None, again: bool, as_json: bool
+) -> int:
     """Run the contracts' checks on new partitions of all tables, or of those named.
 
     A partition is new if its files or its checks changed since its last check. Where the contract says so, rows that
@@ -89,7 +92,7 @@ def check(context: Context, tables: tuple[str, ...], *, as_incidents: bool, days
             click.echo("\n".join(backtest_lines(done)))
         return 0
     with context.workers() as workers, progress_bar("check") as progress:
-        report = run_checks(lake, tables or None, workers=workers, progress=progress)
+        report = run_checks(lake, tables or None, workers=workers, progress=progress, again=again)
     found = drift(lake, tables or None)
     passed = report.passed and not any(one.severity == "error" for one in found)
     if as_json:
