@@ -1,4 +1,4 @@
-"""What is in a file: its bytes, and what they stand for where it is Parquet, an archive, packed, or encrypted.
+"""What is in a file: its bytes, and what they stand for where it is Parquet, SQLite, an archive, packed, or encrypted.
 
 Nothing is trusted: a file may be damaged, or made to fill memory. What cannot be looked into is said to be so.
 """
@@ -7,52 +7,28 @@ import bz2
 import gzip
 import io
 import lzma
+import sqlite3
 import tarfile
 import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Final
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-
+from ranklake.retention.traces import databases
+from ranklake.retention.traces.columns import parquet_columns
+from ranklake.retention.traces.found import CHUNK_BYTES, MOST_BYTES, Found, Hit, Unsearched, occurrences
 from ranklake.segments.envelope import MAGIC
 
 if TYPE_CHECKING:
     from ranklake.retention.traces.needles import Needles
 
-CHUNK_BYTES: Final = 4 * 2**20
-MOST_BYTES: Final = 2**30
-"""Of a member of an archive, of what gzip holds, and of a row group once decoded."""
-_ROWS: Final = 65_536
 _DEEPEST: Final = 4
-_FOOTER: Final = 8
-_MAGIC_BYTES: Final = 8
+_MAGIC_BYTES: Final = 16
 _TAR_AT, _TAR = 257, b"ustar"
 
 Decrypt = Callable[[str, bytes], bytes | None]
 """Given a segment's path, whose folder is its table, and bytes, returns what these stand for; None without a key."""
-
-
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """A value that was found: `where` in the file, and how often; rows where it is a column, else occurrences."""
-
-    where: str
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class Unsearched:
-    """A file, or a part of it, that could not be looked into, and why."""
-
-    why: str
-
-
-Found = Hit | Unsearched
 
 
 def look(file: IO[bytes], name: str, sought: "Needles", decrypt: Decrypt, depth: int = 0) -> Iterator[Found]:
@@ -66,9 +42,9 @@ def look(file: IO[bytes], name: str, sought: "Needles", decrypt: Decrypt, depth:
     begin = file.read(_MAGIC_BYTES)
     file.seek(0)
     if begin.startswith(b"PAR1"):
-        yield from _parquet(file, sought)
+        yield from parquet_columns(file, sought)
         return
-    if count := _raw(file, sought):
+    if count := occurrences(file, sought):
         yield Hit("bytes", count)
     file.seek(0)
     if begin.startswith(MAGIC):
@@ -89,6 +65,8 @@ def _within(
     unpack = next((opened for magic, opened in _PACKED.items() if begin.startswith(magic)), None)
     if closed:
         yield Unsearched(f"{closed}, which is not looked into")
+    elif begin == databases.MAGIC:
+        yield from _database(file, sought)
     elif depth >= _DEEPEST and (unpack or _is_archive(file)):
         yield Unsearched("archives within archives, too deep to look into")
     elif unpack is not None:
@@ -112,87 +90,15 @@ def _is_tar(file: IO[bytes]) -> bool:
     return magic == _TAR
 
 
-def _raw(file: IO[bytes], sought: "Needles") -> int:
-    """Count occurrences in bytes; one that lies across two pieces is found, too."""
-    kept, found = b"", 0
-    while piece := file.read(CHUNK_BYTES):
-        both = kept + piece
-        kept = both[len(both) - (sought.longest - 1) :] if len(both) >= sought.longest else both
-        found += sought.count(both) - sought.count(kept)
-    return found + sought.count(kept)
-
-
-def _parquet(file: IO[bytes], sought: "Needles") -> Iterator[Found]:
-    try:
-        stored = pq.ParquetFile(file)
-        yield from _columns(stored, sought)
-        size = file.seek(0, io.SEEK_END)
-        file.seek(max(0, size - _FOOTER))
-        footer_bytes = int.from_bytes(file.read(_FOOTER)[:4], "little")
-        file.seek(max(0, size - _FOOTER - footer_bytes))
-        if count := sought.count(file.read(footer_bytes)):
-            yield Hit("footer: statistics or metadata", count)
-    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
-        yield Unsearched(f"Parquet that cannot be read ({type(error).__name__})")
-        file.seek(0)
-        if count := _raw(file, sought):
-            yield Hit("bytes", count)
-
-
-def _columns(stored: pq.ParquetFile, sought: "Needles") -> Iterator[Found]:
-    metadata = stored.metadata
+def _database(file: IO[bytes], sought: "Needles") -> Iterator[Found]:
     counts: Counter[str] = Counter()
-    small = [at for at in range(metadata.num_row_groups) if metadata.row_group(at).total_byte_size <= MOST_BYTES]
-    if len(small) < metadata.num_row_groups:
-        yield Unsearched(f"{metadata.num_row_groups - len(small)} row groups are too large to decode")
-    texts = [field.name for field in stored.schema_arrow if _has_text(field.type)]
-    for batch in stored.iter_batches(_ROWS, row_groups=small, columns=texts) if texts else ():
-        for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            counts[name] += _rows_with(column, sought)
-    yield from (Hit(f"column {name}", count) for name, count in counts.items() if count)
-
-
-def _has_text(kind: pa.DataType) -> bool:
-    if isinstance(kind, pa.BaseExtensionType):
-        return _has_text(kind.storage_type)
-    if pa.types.is_nested(kind):
-        return any(_has_text(kind.field(at).type) for at in range(kind.num_fields))
-    if pa.types.is_dictionary(kind):
-        return _has_text(kind.value_type)
-    return any(is_kind(kind) for is_kind in _TEXT)
-
-
-_TEXT: Final = (
-    *(pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary),
-    *(pa.types.is_string_view, pa.types.is_binary_view, pa.types.is_fixed_size_binary),
-)
-
-
-def _rows_with(column: pa.Array, sought: "Needles") -> int:
-    """Count rows of a column that hold a value, at any depth; of nested ones the values that do."""
-    if isinstance(column.type, pa.BaseExtensionType):
-        column = column.storage
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    if pa.types.is_nested(column.type):
-        return sum(_rows_with(part, sought) for part in _parts(column) if _has_text(part.type))
-    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
-        return sum(
-            value is not None and sought.count(bytes(value)) > 0 for value in column.cast(pa.binary()).to_pylist()
-        )
-    patterns = [(one, True) for one in sought.texts] + [(one.decode(), False) for one in sought.exact]
-    found = pa.repeat(pa.scalar(value=False), len(column))
-    for one, either_case in patterns:
-        found = pc.or_(found, pc.fill_null(pc.match_substring(column, one, ignore_case=either_case), fill_value=False))
-    return int(pc.sum(found).as_py() or 0)
-
-
-def _parts(column: pa.Array) -> list[pa.Array]:
-    if pa.types.is_struct(column.type):
-        return list(column.flatten())
-    if pa.types.is_map(column.type):
-        return [column.keys, column.items]
-    return [column.flatten()]
+    try:
+        for table, rows in databases.database_rows(file.read(MOST_BYTES)):
+            if sought.count(b"\0".join(rows)):
+                counts[table] += sum(sought.count(row) > 0 for row in rows)
+    except (sqlite3.Error, ValueError, MemoryError) as error:
+        yield Unsearched(f"a database that cannot be read ({type(error).__name__})")
+    yield from (Hit(f"table {table}", count) for table, count in counts.items() if count)
 
 
 def _zip(file: IO[bytes], sought: "Needles", decrypt: Decrypt, depth: int) -> Iterator[Found]:
@@ -238,7 +144,7 @@ def _unpacked(
     clear = io.BytesIO()
     try:
         with unpack(file) as packed:
-            while (piece := packed.read(CHUNK_BYTES)) and clear.tell() <= MOST_BYTES:
+            while (piece := packed.read1(CHUNK_BYTES)) and clear.tell() <= MOST_BYTES:
                 clear.write(piece)
     except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
         yield Unsearched(f"packed bytes that cannot be read to their end ({type(error).__name__})")
@@ -265,5 +171,14 @@ _CLOSED: Final[Mapping[bytes, str]] = {
     b"PARE": "encrypted Parquet",
     b"7z\xbc\xaf\x27\x1c": "a 7z archive",
     b"Rar!": "a RAR archive",
+    b"x\x9c": "zlib",
+    b"x\xda": "zlib",
+    b"\x1f\x9d": "compress",
+    b"LZIP": "lzip",
+    b"\xff\x06\x00\x00sNaPpY": "snappy",
+    b"Obj\x01": "Avro",
+    b"\x89HDF\r\n\x1a\n": "HDF5",
+    b"%PDF-": "a PDF",
+    **dict.fromkeys(databases.LOGS, "a log of SQLite, whose rows its database has once all have closed it"),
 }
-"""Forms that pack what they hold, by how they begin."""
+"""Forms that pack what they hold, or have it in pieces, by how they begin."""

@@ -1,4 +1,4 @@
-"""The spellings of a value that is looked for: as it is, and as JSON, HTML, URLs and base64 have it."""
+"""The spellings of a value that is looked for: as it is, and as JSON, HTML, URLs, base64 and hex have it."""
 
 import base64
 import html
@@ -6,16 +6,22 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 from unicodedata import normalize
 from urllib.parse import quote, quote_plus
 
 from ranklake.errors import RanklakeError
+from ranklake.retention.traces.escapes import Wanted, resolved, unbroken, wanted
 
 SHORTEST: Final = 4
 """Characters of a value; a shorter one would be found everywhere."""
 _MASK: Final = "<value>"
-_CODINGS: Final = ("utf-8", "utf-16-le", "utf-16-be", "utf-32-le", "latin-1")
+_CODINGS: Final = ("utf-8", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be", "latin-1")
+_BREAKS: Final = 64
+"""Bytes of line breaks and indentation within base64 that is still found where a file is read in pieces."""
+_PER_LETTER: Final = 8
+"""Bytes of an escape of a letter at most, such as ``\\\\u0040``; longer ones are found within a piece alone."""
 _CODED: Final = ("utf-8", "utf-16-le")
 
 
@@ -23,7 +29,7 @@ class NeedleError(RanklakeError):
     """A value that cannot be looked for."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Needles:
     """What to look for.
 
@@ -33,22 +39,30 @@ class Needles:
         Spellings in text: letters of either case are the same.
     folded, exact
         Spellings as bytes: in lower case, and those of base64, which tells cases apart.
+    plain
+        Those of `folded` that escapes stand for.
     """
 
     texts: tuple[str, ...]
     folded: tuple[bytes, ...]
     exact: tuple[bytes, ...]
+    plain: tuple[bytes, ...]
 
-    @property
+    @cached_property
     def longest(self) -> int:
-        """Bytes that a spelling takes at most, lines that break it among them."""
-        return 2 * max(map(len, (*self.folded, *self.exact)))
+        """Bytes that a spelling takes at most, escapes and lines that break it among them."""
+        return max(_PER_LETTER * max(map(len, self.plain)), max(map(len, self.folded + self.exact)) + _BREAKS)
+
+    @cached_property
+    def _digits(self) -> Wanted:
+        return wanted({letter for one in self.plain for letter in one})
 
     def count(self, raw: bytes) -> int:
         """Return how often bytes hold a value; where one spelling holds another, the most frequent counts."""
-        lower, unbroken = raw.lower(), raw.translate(None, b"\r\n")  # base64 comes in lines
-        told = [lower.count(one) for one in self.folded] + [unbroken.count(one) for one in self.exact]
-        return max(told)
+        lower, whole = raw.lower(), unbroken(raw)
+        told = [lower.count(one) for one in self.folded] + [whole.count(one) for one in self.exact]
+        meant = sum(max(map(near.count, self.plain)) for near in resolved(lower, self._digits, self.longest))
+        return max(*told, meant)
 
     def masked(self, name: str) -> str:
         """Return a name that can be shown: values in it are left out, in one pass over it."""
@@ -74,10 +88,20 @@ def needles(values: Iterable[str]) -> Needles:
     spelt = dict.fromkeys(one for value in forms for one in _spelt(value))
     cases = [spelling for one in spelt for spelling in (one, one.lower(), one.upper())]
     # bytes know the case of ASCII's letters alone
-    plain = dict.fromkeys(one.encode(coding, "ignore").lower() for one in cases for coding in _CODINGS)
+    folded = dict.fromkeys(raw.lower() for one in cases for coding in _CODINGS for raw in _coded(one, coding))
+    hexed = dict.fromkeys(raw.hex().encode() for one in forms for coding in _CODED for raw in _coded(one, coding))
     coded = dict.fromkeys(one for value in forms for coding in _CODED for one in _base64(value.encode(coding)))
     texts = dict.fromkeys(one.lower() for one in spelt)
-    return Needles(tuple(texts), tuple(one for one in plain if len(one) >= SHORTEST), tuple(coded))
+    plain = dict.fromkeys(one.encode().lower() for value in forms for one in (value, value.lower(), value.upper()))
+    return Needles(tuple(texts), (*folded, *hexed), tuple(coded), tuple(plain))
+
+
+def _coded(text: str, coding: str) -> Iterator[bytes]:
+    """Yield a text in a coding that has all of its letters: without some of them it would be another text."""
+    try:
+        yield text.encode(coding)
+    except UnicodeEncodeError:
+        return
 
 
 def _spelt(value: str) -> Iterator[str]:

@@ -24,7 +24,7 @@ _LAKE: Final[Mapping[str, str]] = {
     "quarantine": "raw bytes in quarantine",
     "plans": "plans of the lake",
     "contracts": "operators' contracts",
-    "usage": "log of queries",
+    "queries": "log of queries",
 }
 _SPOOL: Final[Mapping[str, str]] = {"segments": "segments in the spool", "imports": "records of imports"}
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ranklake.printable import printable_name
-from ranklake.retention.traces.contents import Unsearched, look
+from ranklake.retention.traces.contents import look
+from ranklake.retention.traces.found import Unsearched
 from ranklake.retention.traces.needles import Needles, needles
 from ranklake.retention.traces.roots import Source, sources
 from ranklake.segments.envelope import EncryptionError, decrypt
@@ -83,8 +84,9 @@ def search(
 ) -> Traces:
     """Look for values in every file of a lake, a spool and some folders; nothing is written, no value is told.
 
-    A value is found as it is, in JSON, HTML, URLs and base64, and in letters of either case; in columns of Parquet,
-    archives, gzip, and segments that a configured key opens. Numbers, hashes and pseudonyms of it are not found.
+    A value is found as it is, in JSON, HTML, URLs, base64 and hex, and in letters of either case; in columns of
+    Parquet, archives, gzip, SQLite, and segments that a configured key opens. Numbers, hashes and pseudonyms of it are
+    not found.
 
     Raises
     ------

@@ -7,6 +7,7 @@ import html
 import io
 import json
 import lzma
+import quopri
 import sqlite3
 import sys
 import tarfile
@@ -21,6 +22,7 @@ from ciphered import ONE, encrypt_segment, source_of
 from governed import Site
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jinja2.utils import htmlsafe_json_dumps
 from packing import pack_up
 from segments import put_segment, step_rows
 
@@ -30,7 +32,8 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.storage.store import Lake
 from ranklake.lake.trust.lake_config import LakeConfig
-from ranklake.retention.traces.contents import Hit, Unsearched, look
+from ranklake.retention.traces.contents import look
+from ranklake.retention.traces.found import Hit, Unsearched
 from ranklake.retention.traces.needles import NeedleError, needles
 from ranklake.retention.traces.search import search
 
@@ -123,6 +126,11 @@ def database(text):
     return connection.serialize()
 
 
+def every(text, escape):
+    """Return a text with each byte of it escaped."""
+    return "".join(escape.format(byte) for byte in text.encode()).encode()
+
+
 FORMS = {
     "plain": lambda text: text.encode(),
     "upper": lambda text: text.upper().encode(),
@@ -142,6 +150,21 @@ FORMS = {
     "utf-32": lambda text: text.encode("utf-32"),
     "latin or not": lambda text: text.encode("latin-1"),
     "decomposed": lambda text: normalize("NFD", text).encode(),
+    "utf-32 turned round": lambda text: text.encode("utf-32-be"),
+    "hex": lambda text: text.encode().hex().encode(),
+    "url, every letter": lambda text: every(text, "%{:02X}"),
+    "url thrice": lambda text: quote(quote(quote(text, safe=""), safe=""), safe="").encode(),
+    "url, some letters": lambda text: quote(text).replace("e", "%65").encode(),
+    "mail": lambda text: quopri.encodestring(text.encode()),
+    "mail, every letter": lambda text: every(text, "={:02X}"),
+    "html by numbers": lambda text: "".join(f"&#{ord(letter)};" for letter in text).encode(),
+    "html by hexadecimal numbers": lambda text: "".join(f"&#x{ord(letter):X};" for letter in text).encode(),
+    "json by numbers": lambda text: "".join(f"\\u{ord(letter):04x}" for letter in text).encode(),
+    "json in a page": lambda text: str(htmlsafe_json_dumps({"by": text})).encode(),
+    "base64 in lines in json": lambda text: json.dumps(
+        base64.encodebytes(b"-" * 50 + text.encode() * 2).decode()
+    ).encode(),
+    "base64, indented": lambda text: base64.encodebytes(b"-" * 50 + text.encode()).replace(b"\n", b"\r\n    "),
     "html of Jinja": lambda text: html.escape(text).replace("&#x27;", "&#39;").encode(),
     "url in a url": lambda text: quote(quote(text, safe=""), safe="").encode(),
     "json of PHP": lambda text: json.dumps(text).replace("/", "\\/").encode(),
@@ -153,11 +176,51 @@ FORMS = {
     "parquet": lambda text: parquet(pa.table({"t": [None, f"by {text}"]})),
     "parquet list": lambda text: parquet(pa.table({"t": [[], ["x", text]]})),
     "parquet map": lambda text: parquet(pa.table({"t": pa.array([[("k", text)]], pa.map_(pa.string(), pa.string()))})),
+    "parquet, base64 in lines": lambda text: parquet(
+        pa.table({"t": [json.dumps(base64.encodebytes(b"-" * 50 + text.encode()).decode())]})
+    ),
+    "parquet, url": lambda text: parquet(pa.table({"t": [quote(text).replace("e", "%65")]})),
+    "parquet words": lambda text: parquet(
+        pa.table({"t": pa.DictionaryArray.from_arrays(pa.array([0, 0], pa.int32()), ["other", text])})
+    ),
+    "parquet words in lists": lambda text: parquet(
+        pa.table(
+            {
+                "t": pa.ListArray.from_arrays(
+                    [0, 1], pa.DictionaryArray.from_arrays(pa.array([0], pa.int32()), ["x", text])
+                )
+            }
+        )
+    ),
     "parquet struct": lambda text: parquet(pa.table({"t": [{"a": {"b": text}}]})),
     "parquet bytes": lambda text: parquet(pa.table({"t": [text.encode()]})),
     "parquet dictionary": lambda text: parquet(pa.table({"t": pa.array([text, text]).dictionary_encode()})),
     "parquet metadata": lambda text: parquet(pa.table({"n": [1]}).replace_schema_metadata({"by": text})),
 }
+
+
+def test_a_long_value_of_a_database_is_found():
+    """SQLite breaks it in two where a page ends, with a number between: its bytes alone would not tell."""
+    for behind in range(4060, 4110, 3):
+        text = "-" * 5000 + "ada.lovelace" + "-" * behind
+        told = list(look(io.BytesIO(database(text)), "x.db", needles(["Ada.Lovelace"]), lambda *_: None))
+        assert Hit("table t", 1) in told
+    damaged = bytearray(database("-" * 9000))
+    damaged[100:200] = b"\xff" * 100
+    told = list(look(io.BytesIO(damaged), "x.db", needles(["ada.lovelace"]), lambda *_: None))
+    assert told == [Unsearched("a database that cannot be read (DatabaseError)")]
+
+
+def test_what_comes_before_damage_is_looked_into():
+    """Of packed bytes whose end is damaged, or followed by others."""
+    raw = gzip.compress(b"-" * 999 + b"ada.lovelace") + b"junk"
+    told = list(look(io.BytesIO(raw), "x.gz", needles(["ada.lovelace"]), lambda *_: None))
+    assert {type(one) for one in told} == {Hit, Unsearched}
+
+
+def test_a_value_is_never_looked_for_without_some_of_its_letters():
+    """Latin-1 has no Chinese; what it has of a name is another text, which stands everywhere."""
+    assert list(look(io.BytesIO(b"the user rows"), "x", needles(["王伟 user"]), lambda *_: None)) == []
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -178,20 +241,30 @@ def test_a_form_is_found(form):
 @given(st.binary(max_size=60), st.binary(max_size=60), st.text("abAB12-@", min_size=4, max_size=9), st.integers(8, 40))
 def test_pieces_hide_nothing(before, after, value, piece):
     """However bytes are cut into pieces, what lies across two of them is found, as the whole tells."""
-    from ranklake.retention.traces import contents
+    from ranklake.retention.traces import found as finding
 
     raw = before + value.encode() + after
-    whole, contents.CHUNK_BYTES = contents.CHUNK_BYTES, piece
+    whole, finding.CHUNK_BYTES = finding.CHUNK_BYTES, piece
     try:
         told = list(look(io.BytesIO(raw), "x", needles([value]), lambda *_: None))
     finally:
-        contents.CHUNK_BYTES = whole
+        finding.CHUNK_BYTES = whole
     assert any(isinstance(one, Hit) for one in told)
 
 
 @pytest.mark.parametrize(
     "raw",
-    [b"PAR1 and nothing", b"PK\x03\x04 and nothing", b"\x1f\x8b\x08 and nothing", b"PAR1", b"ARROW1 x", b"PARE x"],
+    [
+        b"PAR1 and nothing",
+        b"PK\x03\x04 and nothing",
+        b"\x1f\x8b\x08 and nothing",
+        b"PAR1",
+        b"ARROW1 x",
+        b"PARE x",
+        b"x\x9c",
+        b"Obj\x01",
+        b"\x37\x7f\x06\x82",
+    ],
 )
 def test_what_cannot_be_looked_into_is_told(raw):
     """A damaged file is no proof that nothing is in it; what its bytes show is found all the same."""

@@ -42,7 +42,7 @@ def find(context: Context, values: tuple[str, ...], folders: tuple[Path, ...], *
 
     Reads them from standard input, one a line, where VALUE is -, so that no list of processes and no history of the
     shell has them. Looks into tables, old versions, logs, statistics, plans, quarantine, segments and packs, in letters
-    of either case, and in JSON, HTML, URLs and base64. Hashes and pseudonyms of a value are not found. No value is
+    of either case, and in JSON, HTML, URLs, base64 and hex. Hashes and pseudonyms of a value are not found. No value is
     shown. Exits 1 if anything is found, or could not be looked into.
     """
     given = sys.stdin.read().splitlines() if values == ("-",) else values
