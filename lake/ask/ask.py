@@ -5,14 +5,28 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ranklake.lake.life.series import views
-from ranklake.lake.migrations.former import former_names
+from ranklake.lake.migrations.former import former_names, former_tables
 from ranklake.lake.query.sql import Answer, Moment, answer
 from ranklake.lake.usage.record import Asked
 
 if TYPE_CHECKING:
+    from ranklake.lake.query.called import FormerTable
     from ranklake.lake.query.former import Former
     from ranklake.lake.query.roles import Role
     from ranklake.lake.storage.store import Lake
+
+
+@dataclass(frozen=True, slots=True)
+class UsedTable:
+    """A former name of a table that a query used."""
+
+    former: "FormerTable"
+
+    @property
+    def said(self) -> str:
+        """What to tell whoever asked, in a line."""
+        until = "for now" if self.former.until is None else f"until {self.former.until}"
+        return f"the query names {self.former.name}, which answers {until}: {self.former.said}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +80,13 @@ def ask(
         verify=verify,
         views=views(lake, text),
         former=former_names,
+        former_tables=lambda: former_tables(lake.contracts()),
     )
 
 
-def used(found: Answer) -> Iterator[Used]:
+def used(found: Answer) -> Iterator[Used | UsedTable]:
     """Yield the former names that a query used, each once."""
+    yield from map(UsedTable, found.sketch.tables)
     for chosen, by_role in ((found.sketch.asked, False), (found.sketch.beneath, True)):
         for table, names in sorted(chosen.items()):
             yield from (Used(table, names[name], by_role) for name in sorted(names))

@@ -66,6 +66,7 @@ def contract(document: Document, envelope: tuple[Column, ...]) -> Contract:
         envelope=facts.get("envelope", False),
         path=str(document.path),
         status=facts.get("status", "active"),
+        called=facts.get("called", ""),
     )
     agree(document, built, first=len(shared))
     return built

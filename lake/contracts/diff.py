@@ -49,6 +49,7 @@ def _table(old: Contract, new: Contract) -> Iterator[Change]:
         ("owner", "safe"),
         ("steward", "safe"),
         ("summary", "safe"),
+        ("called", "safe"),
         ("checks", "safe"),
     )
     for key, verdict in judged:

@@ -43,6 +43,8 @@ def structure(contract: Contract) -> Contract:
 def freeze(contract: Contract) -> str:
     """Return the snapshot's text: JSON with one column a line."""
     facts: dict[str, Any] = {key: getattr(contract, key) for key in _TABLE_FACTS}
+    if contract.called:  # snapshots of before there were such names stay as they are
+        facts["called"] = contract.called
     facts |= {"grain": list(contract.grain), "partition": list(contract.partition)}
     columns = [{key.rstrip("_"): getattr(one, key) for key in _COLUMN_FACTS} for one in contract.columns]
     retired = [[gone.id, gone.name, gone.type, gone.retired_in] for gone in contract.retired]
@@ -71,6 +73,7 @@ def thaw(text: str) -> Contract:
         sort=(),
         columns=columns,
         retired=retired,
+        called=facts.get("called", ""),
         **bare,
     )
 

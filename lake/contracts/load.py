@@ -48,6 +48,8 @@ def contract(name: str, overlay: Path | Overlay | None = None) -> Contract:
         Its file is not a contract, or the overlay is none.
     """
     texts = _texts(overlay)
+    if name not in table_names(texts):  # what queries call it, perhaps
+        name = next((one.table for one in _all(texts).values() if one.name == name), name)
     if texts is None or (name not in texts.tables and name in table_names()):
         return _one(name, None)
     return _one(name, texts)
@@ -85,9 +87,19 @@ def _texts(overlay: Path | Overlay | None) -> Overlay | None:
 @lru_cache(_OVERLAYS)
 def _all(overlay: Overlay | None) -> Mapping[str, Contract]:
     found = {name: _one(name, overlay) for name in table_names(overlay)}
+    _agree_names(found)
     if overlay is not None:
         _agree(overlay, found)
     return MappingProxyType(found)
+
+
+def _agree_names(found: Mapping[str, Contract]) -> None:
+    """Refuse tables that queries would call alike. Raises `ContractError`."""
+    spoken = {name: name for name in found}
+    for table, one in found.items():
+        if one.called and spoken.setdefault(one.called, table) != table:
+            what = f"table {table!r} is called {one.called!r}, and so is table {spoken[one.called]!r}"
+            raise ContractError(what, where=one.path, mend="take another name")
 
 
 def _agree(overlay: Overlay, found: Mapping[str, Contract]) -> None:

@@ -195,6 +195,9 @@ class Contract:
         ``active``, or ``planned`` for a table that nothing writes yet: no lake has it, and it may still change.
     rollup
         How it is computed, of an operator's derived table; None of any other.
+    called
+        What queries call it, if not by `table`: that is its folder, and stays what segments, plans and the audit trail
+        know it by.
     """
 
     table: str
@@ -215,6 +218,7 @@ class Contract:
     path: str = ""
     status: str = "active"
     rollup: RollupFacts | None = None
+    called: str = ""
     _by_name: Mapping[str, Column] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -223,6 +227,11 @@ class Contract:
     def __hash__(self) -> int:
         """Hash what nearly always tells contracts apart: they are keys of caches that are asked for each segment."""
         return hash((self.table, self.version))
+
+    @property
+    def name(self) -> str:
+        """What queries call it."""
+        return self.called or self.table
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -58,6 +58,8 @@ def _transition(one: "Transition") -> CatalogChange:
         parts.append(f"use {' + '.join(link.name for link in one.links)}")
     if one.until is not None:
         parts.append(f"may be recorded until {one.until}")
+    if one.default is not None:
+        parts.append(f"{one.default:g} where a step has no value")
     if one.ends is not None:
         parts.append(f"rows stay until {one.ends}")
     return CatalogChange(one.at, "metric", one.metric, "; ".join(parts))

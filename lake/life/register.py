@@ -36,7 +36,7 @@ def transitions(lake: "Lake") -> list[Transition]:
     return [_read(row) for row in sorted(mine, key=lambda row: row["seq"])]
 
 
-def move(
+def move(  # noqa: PLR0913 - what may be said of a transition
     lake: "Lake",
     metric: str,
     to: str,
@@ -46,6 +46,7 @@ def move(
     links: Sequence[Link] | None = None,
     until: date | None = None,
     ends: date | None = None,
+    default: float | None = None,
 ) -> Life:
     """Bring a metric to another state, and write it into the trail; return where it stands then.
 
@@ -57,13 +58,14 @@ def move(
         raise MetricLifeError("there is no such metric", where=metric, mend=mend)
     unit = before[metric].unit
     chosen = None if links is None else tuple(links)
-    one = Transition(metric, to, datetime.now(UTC), unit, chosen, until, ends)
+    one = Transition(metric, to, datetime.now(UTC), unit, chosen, until, ends, default=default)
     refuse_impossible(before, one)
     _refuse_other_unit(before, one)
     told: dict[str, Any] = {"unit": unit}
     if chosen is not None:
         told["links"] = [asdict(link) for link in chosen]
     told |= {name: day.isoformat() for name, day in (("until", until), ("ends", ends)) if day is not None}
+    told |= {} if default is None else {"default": default}
     seq = audit.record(lake, by, f"{ACTION}{to}", metric, reason, told)
     every = transitions(lake)
     found = fold(_registered(lake.metrics()), [other for other in every if other.seq <= (seq or 0)])[metric]
@@ -128,4 +130,5 @@ def _read(row: Mapping[str, Any]) -> Transition:
         until,
         ends,
         row["seq"],
+        told.get("default"),
     )

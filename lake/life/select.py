@@ -22,7 +22,7 @@ KEY: Final = ("run", "attempt", "rank", "step")
 COLUMNS: Final = (*KEY, "ts", "value", "source", "reason")
 
 _TYPES: Final = {"run": "VARCHAR", "attempt": "BIGINT", "rank": "BIGINT", "step": "BIGINT"}
-_AT: Final = "CASE WHEN step IS NULL THEN ts END AS at"
+AT: Final = "CASE WHEN step IS NULL THEN ts END AS at"
 """What rows that have no step are matched by."""
 _LAST: Final = 2**31
 """Where a sum that lacks a part stands: a value of any age is better than none."""
@@ -65,12 +65,13 @@ def _resolved(lake: "Lake", every: Mapping[str, Life], metric: str, above: froze
 def _rows(one: Member, place: Place) -> str:
     """Return the SELECT of what was recorded in one place."""
     keys = [name if name in place.names else f"CAST(NULL AS {_TYPES[name]}) AS {name}" for name in KEY]
-    at = _AT if "step" in place.names else "ts AS at"
-    value = _scaled(_scaled(f'CAST("{place.column}" AS DOUBLE)', place.factor, place.offset), one.factor, one.offset)
+    at = AT if "step" in place.names else "ts AS at"
+    value = scaled(f'CAST("{place.column}" AS DOUBLE)', place.factor, place.offset)
     reason, where = "CAST(NULL AS VARCHAR)", f'"{place.column}" IS NOT NULL'
     if place.is_long:
         reason = "CASE WHEN value_flag IS NOT NULL THEN 'recorded as ' || value_flag END"
         where = f"metric = {literal(place.metric)}"
+    value, reason = _or_default(one, value, reason)
     said = [f"{value} AS value", f"{literal(place.metric)} AS source", f"{reason} AS reason", f"{2 * one.age} AS prio"]
     return selected([*keys, "ts", at, *said], place.table, f"WHERE {where}")
 
@@ -80,21 +81,33 @@ def _sum(lake: "Lake", every: Mapping[str, Life], one: Member, seen: frozenset[s
     count = len(one.life.links)
     parts = []
     for number, link in enumerate(one.life.links):
-        value = _scaled("value", 1 / link.factor, -link.offset / link.factor)
-        said = [*KEY, "ts", _AT, f"{value} AS value", f"{number} AS part"]
+        value = scaled("value", 1 / link.factor, -link.offset / link.factor)
+        said = [*KEY, "ts", AT, f"{value} AS value", f"{number} AS part"]
         parts.append(selected(said, _resolved(lake, every, link.name, seen - {link.name})))
     whole = f"count(value) = {count} AND count(*) = {count} AND count(DISTINCT part) = {count}"
     names = literal(" + ".join(link.name for link in one.life.links))
+    value, reason = _or_default(
+        one, f"CASE WHEN {whole} THEN sum(value) END", f"CASE WHEN NOT ({whole}) THEN 'not every part once' END"
+    )
     said = [
-        f"CASE WHEN {whole} THEN {_scaled('sum(value)', one.factor, one.offset)} END AS value",
+        f"{value} AS value",
         f"{names} AS source",
-        f"CASE WHEN NOT ({whole}) THEN 'not every part once' END AS reason",
+        f"{reason} AS reason",
         f"CASE WHEN {whole} THEN {2 * one.age - 1} ELSE {_LAST} END AS prio",
     ]
     return selected([*KEY, "max(ts) AS ts", "at", *said], together(parts), f"GROUP BY {', '.join(KEY)}, at")
 
 
-def _scaled(value: str, factor: float, offset: float) -> str:
+def _or_default(one: Member, value: str, reason: str) -> tuple[str, str]:
+    """Return a metric's value in the series' unit, and why there is none; a default stands for it, and is told."""
+    if one.life.default is not None:
+        value = f"coalesce({value}, CAST({one.life.default!r} AS DOUBLE))"
+        reason = f"'default: ' || {reason}"
+    return scaled(value, one.factor, one.offset), reason
+
+
+def scaled(value: str, factor: float, offset: float) -> str:
+    """Return a value times a factor, plus an offset."""
     if (factor, offset) == (1.0, 0.0):
         return value
     return f"({value} * CAST({factor!r} AS DOUBLE) + CAST({offset!r} AS DOUBLE))"

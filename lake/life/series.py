@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from ranklake.lake.life.distributions import select_distributions
 from ranklake.lake.life.register import lives
 from ranklake.lake.life.select import COLUMNS, select, selected, together
 from ranklake.lake.life.state import Life, MetricLifeError
@@ -33,7 +34,7 @@ class Series:
     life
         The metric that was asked for, and where it stands.
     rows
-        Columns `COLUMNS`, by run, attempt, rank and time.
+        Columns `COLUMNS`, or those of `ranklake.lake.life.distributions`, by run, attempt, rank and time.
     """
 
     life: Life
@@ -48,8 +49,14 @@ def series(
     run: str | None = None,
     *,
     role: "Role | None" = None,
+    of_distributions: bool = False,
 ) -> Series:
     """Return the values of a metric in its unit, from a moment on and before another.
+
+    Parameters
+    ----------
+    of_distributions
+        Whether its histograms are asked for: how many values each has, their sum, mean, least and greatest.
 
     Raises `MetricLifeError`, and what `ranklake.lake.query.sql.query` does.
     """
@@ -58,7 +65,8 @@ def series(
     where = " AND ".join(_CONDITIONS[name] for name in told)
     rest = f"{f'WHERE {where} ' if where else ''}ORDER BY run, attempt, rank, ts, step"
     params = {name: pa.scalar(value) for name, value in told.items()}
-    rows = query(lake, selected(["*"], select(lake, every, metric), rest), params, role=role)
+    text = select_distributions(every, metric) if of_distributions else select(lake, every, metric)
+    rows = query(lake, selected(["*"], text, rest), params, role=role)
     return Series(every[metric], rows)
 
 

@@ -8,6 +8,7 @@ requested ─▶ active ─▶ deprecated ─▶ retired ─▶ sunset
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import date, datetime
+from math import isfinite
 from typing import Any, Final
 
 from ranklake.errors import RanklakeError
@@ -62,6 +63,9 @@ class Life:
         Day from which its rows may go; likewise.
     since
         When it came to where it stands; None where the registry says so.
+    default
+        What its series has, once it is deprecated, where a step has no value, in its own unit; None where nobody said
+        one.
     """
 
     metric: str
@@ -71,6 +75,7 @@ class Life:
     until: date | None = None
     ends: date | None = None
     since: datetime | None = None
+    default: float | None = None
 
     def plain(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -81,6 +86,7 @@ class Life:
                 name: None if (told := getattr(self, name)) is None else told.isoformat()
                 for name in ("until", "ends", "since")
             },
+            "default": self.default,
         }
 
 
@@ -94,7 +100,7 @@ class Transition:
         Which, and to which state.
     at
         When.
-    unit, links, until, ends
+    unit, links, until, ends, default
         As in `Life`; what it does not say is None.
     seq
         Number of the row.
@@ -108,6 +114,7 @@ class Transition:
     until: date | None = None
     ends: date | None = None
     seq: int = -1
+    default: float | None = None
 
 
 def refuse_impossible(lives: Mapping[str, Life], one: Transition) -> None:
@@ -126,6 +133,17 @@ def refuse_impossible(lives: Mapping[str, Life], one: Transition) -> None:
         raise MetricLifeError(f"it may be recorded until {now.until}", where=one.metric, mend=mend)
     if one.to == "sunset" and now.ends is not None and day < now.ends:
         raise MetricLifeError(f"its rows stay until {now.ends}", where=one.metric, mend="wait")
+    _refuse_odd(lives, one)
+    if around := _cycle({**_edges(lives), one.metric: [link.name for link in one.links or now.links]}, one.metric):
+        raise MetricLifeError(
+            f"a cycle: {' becomes '.join(around)}", where=one.metric, mend="name what is recorded now"
+        )
+
+
+def _refuse_odd(lives: Mapping[str, Life], one: Transition) -> None:
+    """Raise `MetricLifeError` where what takes a metric's place, or stands for it, cannot."""
+    if one.default is not None and not isfinite(one.default):
+        raise MetricLifeError(f"a default of {one.default} is no value", where=one.metric, mend="say a number")
     for link in one.links or ():
         if link.name not in lives:
             raise MetricLifeError(f"nothing is known of {link.name}", where=one.metric, mend="register it first")
@@ -135,10 +153,6 @@ def refuse_impossible(lives: Mapping[str, Life], one: Transition) -> None:
             )
     if len({link.name for link in one.links or ()}) < len(one.links or ()):
         raise MetricLifeError("a part is named twice", where=one.metric, mend="name each once")
-    if around := _cycle({**_edges(lives), one.metric: [link.name for link in one.links or now.links]}, one.metric):
-        raise MetricLifeError(
-            f"a cycle: {' becomes '.join(around)}", where=one.metric, mend="name what is recorded now"
-        )
 
 
 def moved(lives: Mapping[str, Life], one: Transition) -> Life:
@@ -146,7 +160,9 @@ def moved(lives: Mapping[str, Life], one: Transition) -> Life:
     now = lives[one.metric]
     if one.to == "active":
         return Life(one.metric, "active", now.unit, since=one.at)
-    told = {name: getattr(one, name) for name in ("links", "until", "ends") if getattr(one, name) is not None}
+    told = {
+        name: getattr(one, name) for name in ("links", "until", "ends", "default") if getattr(one, name) is not None
+    }
     return replace(now, status=one.to, since=one.at, **told)
 
 

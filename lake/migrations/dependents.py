@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.lake.contracts.load import load_contracts, load_metrics
 from ranklake.lake.migrations.former import taken
-from ranklake.lake.usage.use import uses
+from ranklake.lake.migrations.steps.rename_table import RenameTable
+from ranklake.lake.usage.use import Use, uses
 
 if TYPE_CHECKING:
     from ranklake.lake.migrations.migration import Migration
@@ -88,6 +89,7 @@ def dependents(lake: "Lake", one: "Migration") -> Iterator[Dependent]:
             if name in check.columns:
                 yield Dependent("check", check.id, name, owner, breaks)
     yield from _answerable(lake, one, touched, owner)
+    yield from _by_name(lake, one, owner)
 
 
 def _answerable(lake: "Lake", one: "Migration", touched: Mapping[str, bool], owner: str) -> Iterator[Dependent]:
@@ -100,6 +102,21 @@ def _answerable(lake: "Lake", one: "Migration", touched: Mapping[str, bool], own
         if use.column in touched and not use.now:
             found = _answered("consumer", use.consumer, use.column, owner, former, today, breaks=touched[use.column])
             yield replace(found, queries=use.queries, last=use.last)
+
+
+def _by_name(lake: "Lake", one: "Migration", owner: str) -> Iterator[Dependent]:
+    """Yield consumers of a table that gets another name, and until when the one that they ask by answers."""
+    for step in one.steps:
+        if not isinstance(step, RenameTable):
+            continue
+        today = datetime.now(UTC).date()
+        found: dict[str, list[Use]] = {}
+        for use in uses(lake, today - LATELY, one.table):
+            found.setdefault(use.consumer, []).append(use)
+        answers = step.until is None or today <= step.until
+        for name, some in sorted(found.items()):
+            queries, last = max(use.queries for use in some), max(use.last for use in some)
+            yield Dependent("consumer", name, "*", owner, not answers, answers, step.until, queries, last)
 
 
 def _packaged(lake: "Lake") -> Iterator[tuple[str, str, str]]:

@@ -65,6 +65,8 @@ def draft(table: str, name: str, folder: Path | None = None) -> Path:
 
 
 def _steps(old: Contract, new: Contract) -> Iterator[dict[str, Any]]:
+    if old.name != new.name:
+        yield {"rename_table": old.name, "to": new.name, "until": (datetime.now(UTC) + ANSWERS).date()}
     before = {column.id: column for column in old.columns}
     after = {column.id: column for column in new.columns}
     for id_ in sorted(before.keys() - after.keys()):

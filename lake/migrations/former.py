@@ -8,6 +8,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ranklake.lake.migrations import registry
+from ranklake.lake.migrations.steps.rename_table import RenameTable
+from ranklake.lake.query.called import FormerTable
 from ranklake.lake.query.former import Former
 
 if TYPE_CHECKING:
@@ -24,6 +26,23 @@ def former_names(contract: "Contract") -> Mapping[str, Former]:
     """
     found = _up_to(contract.table, contract.version, registry.FOLDER)
     return {name: one for name, one in found.items() if name not in contract}
+
+
+def former_tables(contracts: "Mapping[str, Contract]") -> dict[str, FormerTable]:
+    """Return the names that tables had, by name; until they say otherwise, those of their folders answer.
+
+    Raises `ranklake.lake.migrations.steps.step.MigrationError` where migrations cannot be read.
+    """
+    renamed = {name: one for name, one in contracts.items() if one.called}
+    found = {name: FormerTable(name, name, one.called) for name, one in renamed.items()}
+    for one in registry.load_migrations():
+        if one.table not in renamed or one.to_version > renamed[one.table].version:
+            continue
+        for step in one.steps:
+            if isinstance(step, RenameTable):
+                now = renamed[one.table].called
+                found[step.earlier] = FormerTable(step.earlier, one.table, now, one.label, step.until)
+    return found
 
 
 def taken(one: "Migration") -> Mapping[str, Former]:
@@ -44,18 +63,42 @@ def _after(found: Mapping[str, Former], one: "Migration") -> dict[str, Former]:
     """Return former names as a migration leaves them, with those that it makes."""
     names = dict(found)
     for step in one.steps:
-        names = {name: _moved(former, step, one.label) for name, former in names.items()}
+        names = {name: moved(former, step, one.label) for name, former in names.items()}
         for name in step.touched:
-            former = _moved(Former(name, name, one.label, step.until), step, one.label)
+            former = moved(Former(name, name, one.label, step.until), step, one.label)
             if former.now != name:
                 names[name] = former
     return names
 
 
-def _moved(former: Former, step: "Step", label: str) -> Former:
+def moved(former: Former, step: "Step", label: str) -> Former:
     """Return what a former name stands for after a step."""
+    if former.by:
+        return _computed(former, tuple(moved(part, step, label) for part in former.parts), label)
     lead = step.lead(former.now) if former.now else None
     if lead is None:
-        return former if not former.now else replace(former, now="", migration=label, until=None)
+        return former if not former.now else _gone(former, step, label)
     factor, offset = former.factor * lead.factor, former.offset * lead.factor + lead.offset
     return replace(former, now=lead.name, factor=factor, offset=offset, unit=lead.unit or former.unit)
+
+
+def _gone(former: Former, step: "Step", label: str) -> Former:
+    """Return what a former name stands for after a step that takes its column away: SQL over others, or nothing."""
+    by, names = step.comes_of(former.now)
+    if not by:
+        return replace(former, now="", migration=label, until=None)
+    if former.is_converted:  # first what the column was, then what the former name was of that
+        whole = _computed(
+            replace(former, name=former.now, by=by), tuple(Former(one, one, label) for one in names), label
+        )
+        scaled = f'(CAST("{former.now}" AS DOUBLE) - {former.offset!r}) / {former.factor!r}'
+        return _computed(replace(former, by=scaled, factor=1.0, offset=0.0), (whole,), label)
+    return _computed(replace(former, by=by), tuple(Former(one, one, label) for one in names), label)
+
+
+def _computed(former: Former, parts: tuple[Former, ...], label: str) -> Former:
+    """Return a former name that is computed of others; it stands for nothing where one of these is gone."""
+    if not all(part.now for part in parts):
+        return replace(former, now="", migration=label, until=None, by="", parts=())
+    found = replace(former, parts=parts)
+    return replace(found, now=", ".join(found.columns))

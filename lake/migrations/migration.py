@@ -12,6 +12,7 @@ import yaml
 
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.migrations.steps.kinds import step_of
+from ranklake.lake.migrations.steps.rename_table import RenameTable
 from ranklake.lake.migrations.steps.repartition import by_date
 from ranklake.lake.migrations.steps.step import MigrationError, Names, Shapes, Step, shape_of, without
 
@@ -164,12 +165,24 @@ def grain_after(steps: Sequence[Step], old: Contract) -> Names:
     return grain
 
 
+def name_after(steps: Sequence[Step], old: Contract) -> str:
+    """Return what queries call a table after steps. Raises `MigrationError` where a step cannot be."""
+    name = old.name
+    for step in steps:
+        if isinstance(step, RenameTable):
+            if step.earlier != name:
+                raise MigrationError(f"{step.text}: it is called {name}", mend=f"write {{rename_table: {name}, to: …}}")
+            name = step.to
+    return name
+
+
 def hold(migration: Migration, old: Contract, new: Contract) -> None:
     """Raise `MigrationError` where a migration does not lead from one contract to the other."""
     meant = {column.id: shape_of(column) for column in new.columns}
     try:
         found = {shape.id: shape for shape in shapes_after(migration.steps, old, new).values()}
         grain = grain_after(migration.steps, old)
+        name = name_after(migration.steps, old)
     except MigrationError as error:
         raise MigrationError(error.what, where=migration.path, mend=error.mend) from None
     if migration.moves_rows and new.kind != "system":
@@ -180,6 +193,9 @@ def hold(migration: Migration, old: Contract, new: Contract) -> None:
     except MigrationError:
         what = "a step takes away the column that rows lie on the dates of"
         raise MigrationError(what, where=migration.path, mend="partition by one that stays") from None
+    if name != new.name:
+        what = f"its steps leave the table called {name}, and its contract calls it {new.name}"
+        raise MigrationError(what, where=migration.path, mend=f"write {{rename_table: {old.name}, to: {new.name}}}")
     if grain != new.grain:
         what = f"its steps lead to the key {', '.join(grain)} and not to {', '.join(new.grain)}"
         raise MigrationError(what, where=migration.path, mend="add a step: {rekey: [column, …]}")

@@ -45,6 +45,12 @@ def missing_column(error: Exception) -> tuple[str, str] | None:
     return qualifier.rpartition(".")[2], name
 
 
+def missing_table(error: Exception) -> str:
+    """Return the name of the table that DataFusion misses; empty where it says something else."""
+    found = _NO_TABLE.search(str(error))
+    return found[1] if found else ""
+
+
 def explained(error: Exception, contracts: Mapping[str, "Contract"], opened: Iterable[str]) -> QueryError:
     """Return one line for what DataFusion said in several.
 
@@ -60,7 +66,8 @@ def explained(error: Exception, contracts: Mapping[str, "Contract"], opened: Ite
         return NotReadOnlyError("only queries are answered here", where="SQL", mend="write SELECT …")
     if found := _NO_TABLE.search(said):
         name = found[1]
-        return QueryError(f"unknown table {name!r}", where="SQL", mend=did_you_mean(name, contracts))
+        known = [one.name for one in contracts.values()]
+        return QueryError(f"unknown table {name!r}", where="SQL", mend=did_you_mean(name, known))
     if found := _NO_FIELD.search(said):
         return _no_column(found[1], _VALID.search(said), contracts, opened)
     if found := _NO_FUNCTION.search(said):

@@ -4,14 +4,14 @@ A column under a former name is added to a table only where a query asks for it 
 between two fences, columns that nobody asks for, so that what a wildcard takes along can be told and left out again.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 
-from ranklake.lake.query.engine import Expr, SessionContext, col, lit
+from ranklake.lake.query.engine import DataFrame, Expr, SessionContext, col, lit
 from ranklake.lake.query.errors import FENCE, QueryError, missing_column
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _BEGIN: Final = f"{FENCE}begin_"
 _END: Final = f"{FENCE}end_"
+_OLD: Final = f"{FENCE}old_"
+_ASIDE: Final = f"{FENCE}aside_"
 _Planned = TypeVar("_Planned")
 
 
@@ -31,7 +33,8 @@ class Former:
     name
         The former name.
     now
-        What the column is called now; empty where a migration dropped it.
+        What the column is called now; of one that was split or merged, the columns that it is computed of, with commas
+        between them; empty where a migration dropped it.
     migration
         Label of the migration that took the name away.
     until
@@ -40,6 +43,9 @@ class Former:
         The column's value now is the former one times `factor` + `offset`.
     unit
         Of the values now, where it is another; empty otherwise.
+    by, parts
+        Of a column that was split or merged: what it was, in SQL, and the columns in that, by the names that they had
+        then.
     """
 
     name: str
@@ -49,11 +55,24 @@ class Former:
     factor: float = 1.0
     offset: float = 0.0
     unit: str = ""
+    by: str = ""
+    parts: "tuple[Former, ...]" = ()
 
     @property
     def is_converted(self) -> bool:
         """Whether the values were in another unit."""
         return (self.factor, self.offset) != (1.0, 0.0)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of now that its values come of."""
+        if self.by:
+            return tuple(dict.fromkeys(name for part in self.parts for name in part.columns))
+        return (self.now,) if self.now else ()
+
+    def is_within(self, names: Collection[str]) -> bool:
+        """Say whether its values can be had of some columns."""
+        return bool(self.now) and all(name in names for name in self.columns)
 
     def answers(self, today: date) -> bool:
         """Say whether a query may still use it."""
@@ -64,6 +83,8 @@ class Former:
         """What became of the name, in a clause."""
         if not self.now:
             return f"{self.name} was dropped by migration {self.migration}"
+        if self.by:
+            return f"{self.name} is {self.by} of {self.now} since migration {self.migration}"
         found = f"{self.name} is called {self.now} since migration {self.migration}"
         if not self.is_converted:
             return found
@@ -136,7 +157,13 @@ def _more(
 
 
 def _over(table: str, one: Former, today: date) -> QueryError:
-    mend = f"write {one.now}" if one.now else "ask for an earlier time, if it is kept: --as-of TIME"
+    mend = (
+        f"compute it of {one.now}"
+        if one.by
+        else f"write {one.now}"
+        if one.now
+        else "ask for an earlier time, if it is kept: --as-of TIME"
+    )
     if one.is_converted:
         mend = f"write {one.now} in {one.unit}"
     ended = f"; the old name answered until {one.until}" if one.until is not None and today > one.until else ""
@@ -154,10 +181,27 @@ def add_former(ctx: SessionContext, chosen: Chosen) -> None:
             continue
         frame = ctx.table(table)
         types = {field.name: field.type for field in frame.schema()}
-        olds = [_was(one, types[one.now]).alias(one.name) for one in names.values() if one.now in types]
+        whole = frame
+        asked = [one for one in names.values() if one.is_within(types)]
+        for place, one in enumerate(asked):
+            whole = _with(whole, one, types, f"{_OLD}{place}")
+        olds = [col(f'"{_OLD}{place}"').alias(one.name) for place, one in enumerate(asked)]
         fences = [lit(value=True).alias(f"{end}{table}") for end in (_BEGIN, _END)]
         ctx.deregister_table(table)
-        ctx.register_view(table, frame.select(*(col(f'"{name}"') for name in types), fences[0], *olds, fences[1]))
+        ctx.register_view(table, whole.select(*(col(f'"{name}"') for name in types), fences[0], *olds, fences[1]))
+
+
+def _with(frame: DataFrame, one: Former, types: Mapping[str, pa.DataType], name: str) -> DataFrame:
+    """Return a frame with the values of a former name under another one."""
+    if not one.by:
+        return frame.with_column(name, _was(one, types[one.now]))
+    for place, part in enumerate(one.parts):
+        frame = _with(frame, part, types, f"{name}_{place}")
+    aside = [field.name for field in frame.schema()]
+    parts = [col(f'"{name}_{place}"').alias(part.name) for place, part in enumerate(one.parts)]
+    frame = frame.select(*(col(f'"{other}"').alias(f"{_ASIDE}{other}") for other in aside), *parts)
+    value = frame.parse_sql_expr(one.by).alias(name)
+    return frame.select(*(col(f'"{_ASIDE}{other}"').alias(other) for other in aside), value)
 
 
 def _was(one: Former, type_: pa.DataType) -> Expr:

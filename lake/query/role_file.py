@@ -72,9 +72,13 @@ def _role(place: str, name: str, body: object, contracts: Mapping[str, "Contract
         raise RoleError("where is not a mapping of conditions", where=place, mend='write where: {steps: "rank = 0"}')
     if not isinstance(runs, str) or ("runs" in body and not runs):
         raise RoleError("runs is not a condition", where=place, mend="""write runs: "run LIKE 'open-%'\"""")
+    folders = {one.name: one.table for one in contracts.values()}
+    where = {folders.get(table, table): said for table, said in where.items()}
     for table in where:
         _known(place, "table", table, contracts)
-    tables = _names(place, "table", body["tables"], contracts)
+    said = body["tables"]
+    tables = [folders.get(one, one) for one in said] if isinstance(said, list) and all(map(_is_text, said)) else said
+    tables = _names(place, "table", tables, contracts)
     masked = _names(place, "class", body.get("masked", []), CLASSES)
     class_masks, column_masks = _masks(place, body.get("masks", {}), tables, contracts)
     if twice := sorted(classes & (masked | class_masks.keys())):
@@ -102,6 +106,7 @@ def _masks(place: str, said: object, tables: frozenset[str], contracts: Mapping[
             _known(place, "class", table, CLASSES)
             of_classes[table] = mask
             continue
+        table = next((one.table for one in contracts.values() if one.name == table), table)
         _known(place, "table", table, contracts)
         if table not in tables:
             raise RoleError(f"the role does not see {table}", where=here, mend=f"add {table} to tables")
@@ -140,6 +145,10 @@ def _names(place: str, noun: str, said: Any, known: Any) -> frozenset[str]:  # n
     for name in said:
         _known(place, noun, name, known)
     return frozenset(said)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
 
 
 def _known(place: str, noun: str, name: object, known: Any) -> None:  # noqa: ANN401 - a container of names

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.query.admission import admit
+from ranklake.lake.query.called import FormerTable, TableNames, asked_by
 from ranklake.lake.query.engine import DataFrame, SessionContext, engine
 from ranklake.lake.query.errors import QueryError
 from ranklake.lake.query.former import Chosen, Former, FormerOf, add_former, grown
@@ -32,16 +33,20 @@ class Sketch:
         Former names that it uses, by table.
     beneath
         Former names that the conditions of the role use, likewise.
+    tables
+        Former names of tables that it uses.
     """
 
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     asked: Chosen = field(default_factory=dict)
     beneath: Chosen = field(default_factory=dict)
+    tables: tuple[FormerTable, ...] = ()
 
     @property
     def words(self) -> set[str]:
         """Columns that former names stand for, which may choose files."""
-        return {one.now for chosen in (self.asked, self.beneath) for names in chosen.values() for one in names.values()}
+        every = (one for chosen in (self.asked, self.beneath) for names in chosen.values() for one in names.values())
+        return {name for one in every for name in one.columns}
 
 
 def sketch(
@@ -49,6 +54,7 @@ def sketch(
     contracts: "Mapping[str, Contract]",
     role: Role | None,
     former: FormerOf,
+    names: TableNames,
     today: date,
 ) -> Sketch:
     """Plan a query over tables without rows. Raises what DataFusion does, and `QueryError` for a name that is over.
@@ -59,13 +65,18 @@ def sketch(
         Plans the query in a session with tables, or with a role's views of them.
     contracts
         Of all tables that it or the role's conditions may name, as they are read.
+    names
+        What tables are called.
     """
     seen = {name: arrow_schema(one).remove_metadata() for name, one in contracts.items()}
     beneath: Chosen = {}
     if role is not None:
         try:
             seen, beneath = grown(
-                lambda names: _admitted(contracts, role, names), lambda one: former(contracts[one]), contracts, today
+                lambda chosen: _admitted(contracts, role, chosen, names),
+                lambda one: former(contracts[one]),
+                contracts,
+                today,
             )
         except QueryError:  # what it says of the condition's columns is not for the role
             mend = "tell whoever keeps the lake"
@@ -73,20 +84,24 @@ def sketch(
 
     def known(table: str) -> dict[str, Former]:
         there = former(contracts[table]).items()
-        return {name: one for name, one in there if one.now in seen[table].names or (role is None and not one.now)}
+        return {name: one for name, one in there if one.is_within(seen[table].names) or (role is None and not one.now)}
 
-    def planned(names: Chosen) -> list[tuple[str, list[str]]]:
+    def planned(chosen: Chosen, called: list[str]) -> list[tuple[str, list[str]]]:
         ctx = _session(seen)
         prepare(ctx)
-        add_former(ctx, names)
+        add_former(ctx, chosen)
+        names.put(ctx, called)
         return list(scans(ask(ctx)))
 
-    read, asked = grown(planned, known, seen, today)
+    (read, asked), called = asked_by(
+        lambda called: grown(lambda chosen: planned(chosen, called), known, seen, today), names, today
+    )
     columns: dict[str, set[str]] = {}
-    for table, names in read:
+    for table, used in read:
         if table in seen:
-            columns.setdefault(table, set()).update(names)
-    return Sketch({table: tuple(sorted(names)) for table, names in sorted(columns.items())}, asked, beneath)
+            columns.setdefault(table, set()).update(used)
+    told = tuple(names.former[name] for name in called)
+    return Sketch({table: tuple(sorted(some)) for table, some in sorted(columns.items())}, asked, beneath, told)
 
 
 def _session(schemas: Mapping[str, pa.Schema]) -> SessionContext:
@@ -96,9 +111,12 @@ def _session(schemas: Mapping[str, pa.Schema]) -> SessionContext:
     return ctx
 
 
-def _admitted(contracts: "Mapping[str, Contract]", role: Role, names: Chosen) -> dict[str, pa.Schema]:
-    """Return the schemas of the views of a role; names are former ones that its conditions may use."""
+def _admitted(
+    contracts: "Mapping[str, Contract]", role: Role, chosen: Chosen, names: TableNames
+) -> dict[str, pa.Schema]:
+    """Return the schemas of the views of a role; chosen are former names that its conditions may use."""
     ctx = _session({name: arrow_schema(one).remove_metadata() for name, one in contracts.items()})
-    add_former(ctx, names)
+    add_former(ctx, chosen)
+    names.put(ctx, keeps=True)
     admit(ctx, role, contracts)
     return {name: ctx.table(name).schema() for name in contracts if role.sees(name)}

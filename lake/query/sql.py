@@ -20,6 +20,7 @@ from ranklake.lake.delta.table_schema import as_read
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.query.admission import admit, as_classified_now, pseudonyms_for
 from ranklake.lake.query.as_of import AsOf
+from ranklake.lake.query.called import FormerTable, TableNames
 from ranklake.lake.query.engine import DataFrame, SessionContext, SQLOptions, engine
 from ranklake.lake.query.errors import NotReadOnlyError, QueryError, explained, veiled
 from ranklake.lake.query.former import FormerOf, add_former, without_former
@@ -83,6 +84,7 @@ def session(
             register(ctx, lake, as_read(handle, contracts[name]), some, views=heavy)
             continue
         register(ctx, lake, contracts[name], some, views=heavy)
+    TableNames.of(contracts.values()).put(ctx, keeps=True)
     return ctx
 
 
@@ -113,6 +115,7 @@ def answer(  # noqa: PLR0913 - what may be said of a query
     verify: bool = False,
     views: Mapping[str, str] | None = None,
     former: FormerOf | None = None,
+    former_tables: Callable[[], Mapping[str, FormerTable]] | None = None,
 ) -> Answer:
     """Answer one SELECT (or EXPLAIN, DESCRIBE, SHOW TABLES), and say what it used.
 
@@ -135,6 +138,8 @@ def answer(  # noqa: PLR0913 - what may be said of a query
         A SELECT by name, which the query may name like a table; what a role does not see, no view shows it.
     former
         Returns the former names of a table's columns, which the query may use; default there are none.
+    former_tables
+        Returns the former names of tables, likewise; asked where tables have others now.
 
     Raises
     ------
@@ -152,8 +157,11 @@ def answer(  # noqa: PLR0913 - what may be said of a query
     """
     every = lake.contracts()
     contracts = every if role is None else {name: one for name, one in every.items() if role.sees(name)}
+    names_of = TableNames.of(every.values())
+    if names_of.now and former_tables is not None:
+        names_of = TableNames.of(every.values(), former_tables())
     behind_views = " ".join((views or {}).values())
-    names, behind, words = _named(f"{text} {behind_views}", contracts, every, role)
+    names, behind, words = _named(f"{text} {behind_views}", contracts, every, role, names_of)
     moment = AsOf.parse(as_of)
     handles = {name: moment.handle(lake, name, names) for name in names}
     handles |= {name: AsOf(moment.time).handle(lake, name, behind) for name in behind}
@@ -172,14 +180,19 @@ def answer(  # noqa: PLR0913 - what may be said of a query
     def planned(ctx: SessionContext) -> DataFrame:
         add_former(ctx, drawn.beneath)
         if role is not None:
+            names_of.put(ctx, keeps=True)  # its conditions may use them
             admit(ctx, role, {name: every[name] for name in live}, pseudonyms)
+            names_of.take(ctx)
         add_former(ctx, drawn.asked)
+        names_of.put(ctx, [one.name for one in drawn.tables])
         return asked(ctx)
 
     drawn = Sketch()
     with _explaining(role, contracts, names):
         if former is not None:
-            drawn = sketch(asked, {name: every[name] for name in live}, role, former, datetime.now(UTC).date())
+            drawn = sketch(
+                asked, {name: every[name] for name in live}, role, former, names_of, datetime.now(UTC).date()
+            )
         kept, misread = needed(engine(), lake, every, live, partial(_physical, planned), words | drawn.words)
         ctx = engine(batch_rows=_BATCH_ROWS)
         for name, rows in kept.items():
@@ -235,15 +248,19 @@ def _veiling(role: Role | None, contracts: Mapping[str, "Contract"], names: Coll
 
 
 def _named(
-    text: str, contracts: Mapping[str, "Contract"], every: Mapping[str, "Contract"], role: Role | None
+    text: str,
+    contracts: Mapping[str, "Contract"],
+    every: Mapping[str, "Contract"],
+    role: Role | None,
+    called: TableNames,
 ) -> tuple[list[str], list[str], set[str]]:
     """Return the tables that a query may name, those that only the role's conditions name, and all words."""
     words = {word.lower() for word in _WORD.findall(text)}
-    names = list(contracts) if words & _LISTS_TABLES else [name for name in contracts if name in words]
+    names = list(contracts) if words & _LISTS_TABLES else called.within(words, contracts)
     if role is None:
         return names, [], words
     own = role.words(contracts[name] for name in names)  # they choose files, too
-    return names, sorted((own & every.keys()) - set(names)), words | own
+    return names, sorted({*called.within(own, every)} - set(names)), words | own
 
 
 def _read(handle: "DeltaTable | None", contract: "Contract", role: Role | None) -> "Contract":

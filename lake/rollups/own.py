@@ -19,6 +19,7 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.arrow import arrow_schema, conform
 from ranklake.lake.contracts.errors import ContractMismatchError
 from ranklake.lake.migrations.former import former_names
+from ranklake.lake.query.called import TableNames
 from ranklake.lake.query.engine import col, engine
 from ranklake.lake.query.errors import QueryError, explained
 from ranklake.lake.query.former import Chosen, Former, add_former, grown, without_former
@@ -86,6 +87,7 @@ class OwnBody:
                 ctx.deregister_table(name)
                 ctx.register_view(name, frame)
             add_former(ctx, former)
+            TableNames.of(self.inputs.values()).put(ctx, keeps=True)
             return ctx.sql_with_options(self.text, READ_ONLY, param_values=dict(values))
 
         try:
@@ -104,7 +106,7 @@ class OwnBody:
     def _former(self, table: str) -> dict[str, Former]:
         """Return the former names of the columns that the query sees of an input."""
         there = former_names(self.whole[table])  # the name of a column that is hidden is no former one
-        return {name: one for name, one in there.items() if one.now in self.inputs[table]}
+        return {name: one for name, one in there.items() if one.is_within(self.inputs[table].names)}
 
     def _told(self, said: QueryError) -> OwnRollupError:
         mend = said.mend

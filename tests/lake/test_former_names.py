@@ -23,6 +23,8 @@ from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.masking.masks import Mask
 from ranklake.lake.migrations import applying, registry
 from ranklake.lake.migrations.former import former_names
+from ranklake.lake.migrations.former import moved as moved_on
+from ranklake.lake.migrations.steps.drop import Drop
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.errors import QueryError
 from ranklake.lake.query.roles import Role
@@ -200,6 +202,93 @@ def test_python_warns(moved):
     """`ranklake.lake.sql` answers former names, too, and warns."""
     with pytest.warns(FutureWarning, match=r"steps\.tokens, which answers until"):
         assert ranklake.lake.sql("SELECT tokens FROM steps", moved).num_rows == 40
+
+
+def divided(facts):
+    """Have tokens as thousands and the rest; loss and lr as one text."""
+    for name in ("tokens", "loss", "lr"):
+        gone = next(one for one in facts["columns"] if one["name"] == name)
+        facts["columns"].remove(gone)
+        tomb = {"id": gone["id"], "name": name, "type": gone["type"], "retired_in": facts["version"] + 1, "reason": "-"}
+        facts.setdefault("retired", []).append(tomb)
+        facts["checks"] = [one for one in facts["checks"] if name not in one.get("columns", ())]
+    for id_, name, type_ in ((901, "thousands", "int64"), (902, "rest", "int64"), (903, "both", "string")):
+        unit = {} if type_ == "string" else {"unit": "1"}
+        facts["columns"].append({"id": id_, "name": name, "type": type_, "class": "operational", "doc": "-", **unit})
+
+
+DIVIDE = [
+    {
+        "split": "tokens",
+        "into": {"thousands": "tokens / 1000", "rest": "tokens % 1000"},
+        "back": "thousands * 1000 + rest",
+    },
+    {
+        "merge": ["loss", "lr"],
+        "into": "both",
+        "by": "coalesce(CAST(loss AS VARCHAR), '-') || '/' || coalesce(CAST(lr AS VARCHAR), '-')",
+        "back": {
+            name: f"CAST(nullif(split_part(both, '/', {place}), '-') AS REAL)"
+            for place, name in enumerate(("loss", "lr"), 1)
+        },
+    },
+]
+OF_DIVIDED = [
+    "SELECT tokens, loss, lr FROM steps ORDER BY incarnation, segment, slot",
+    "SELECT s.tokens AS t FROM steps s JOIN steps o USING (incarnation, segment, slot) WHERE o.loss > 3 ORDER BY 1",
+    "SELECT sum(tokens) AS n, count(lr) AS m FROM (SELECT * FROM steps) WHERE loss BETWEEN 2 AND 4",
+    "SELECT tokens, max(loss) AS worst FROM steps GROUP BY tokens HAVING max(loss) > 1",
+]
+
+
+def test_columns_that_were_split_and_merged_answer(lake, spool, changed):
+    """Former names are computed as `back` says, also where what came of them was renamed and converted since."""
+    put_segment(spool, step_rows(40))
+    bring(lake, spool)
+    before = [ask(lake, text).rows.to_pydict() for text in OF_DIVIDED]
+    tomorrow = TODAY + timedelta(days=1)
+    until(changed.migrate("steps", divided, DIVIDE), tomorrow)
+
+    def later(facts):
+        called(facts, "thousands", "rest_of", unit="k")
+        called(facts, "rest", "thousands")
+
+    steps = [
+        {"convert": "thousands", "to": "rest_of", "unit": "k", "factor": 10},
+        {"rename": "rest", "to": "thousands"},
+    ]
+    changed.migrate("steps", later, steps)
+    applying.apply(lake, InProcess(), "Ada")
+    for text, told in zip(OF_DIVIDED, before, strict=True):
+        found = ask(lake, text)
+        assert list(found.rows.to_pydict()) == list(told), text
+        for name, values in told.items():
+            given_back = [value if value is None else pytest.approx(value, rel=1e-6) for value in values]
+            assert found.rows[name].to_pylist() == given_back, text
+    said = {one.former.name: one.said for one in used(ask(lake, OF_DIVIDED[0]))}
+    assert (
+        f"steps.tokens, which answers until {tomorrow}: tokens is thousands * 1000 + rest of rest_of" in said["tokens"]
+    )
+    assert ask(lake, "SELECT * FROM steps").rows.num_rows == 40
+    assert "tokens" not in ask(lake, "SELECT * FROM steps WHERE tokens > 0").rows.column_names
+    rest = contract("steps").column("rest_of")
+    changed.edit("steps", lambda facts: called(facts, "rest_of", "rest_of", **{"class": "personal", "mask": "nullify"}))
+    with pytest.raises(QueryError, match="unknown column 'tokens'"):
+        ask(lake, "SELECT tokens FROM steps", role=Role("r", OPERATIONAL, frozenset({"steps"})))
+    role = Role("m", EVERY, frozenset({"steps"}), column_masks={("steps", rest.id): Mask("nullify", "")})
+    assert ask(lake, "SELECT tokens FROM steps", role=role).rows["tokens"].to_pylist() == [None] * 40
+
+
+def test_a_split_column_answers_no_more_after_its_day_or_what_it_came_of(lake, spool, changed):
+    """The error says of what to compute it; where a part was dropped since, there is nothing to compute."""
+    put_segment(spool, step_rows(20))
+    bring(lake, spool)
+    until(changed.migrate("steps", divided, DIVIDE), TODAY - timedelta(days=1))
+    applying.apply(lake, InProcess(), "Ada")
+    with pytest.raises(QueryError, match=r"answered until .*compute it of thousands, rest"):
+        ask(lake, "SELECT tokens FROM steps")
+    gone = former_names(contract("steps"))["tokens"]
+    assert moved_on(gone, Drop("rest"), "0099_x").now == ""
 
 
 @pytest.fixture

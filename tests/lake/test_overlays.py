@@ -9,6 +9,7 @@ from overlays import documented, written
 from segments import put_segment, step_rows
 
 from ranklake.errors import RanklakeError
+from ranklake.lake.ask.ask import ask, used
 from ranklake.lake.contracts.errors import ContractError
 from ranklake.lake.contracts.load import load_contracts, load_metrics
 from ranklake.lake.ingest import ingest_plan
@@ -267,6 +268,24 @@ def test_a_column_that_is_added_later_shows_in_the_table(lake, spool, tmp_path):
     put_segment(spool, rows)
     bring(under(lake, folder), spool)
     assert query(lake, "SELECT count(*) AS n, count(kl) AS kl FROM steps").to_pylist() == [{"n": 4, "kl": 2}]
+
+
+def test_an_own_table_gets_another_name(lake, spool, tmp_path):
+    """`called` under a new version renames it in queries; what asks by the old name goes on, and is told."""
+    folder = written(tmp_path / "own", GOOD)
+    put_segment(spool, thing_rows(folder, 4), table="things")
+    assert bring(under(lake, folder), spool).rows_stored == 4
+    text = TABLE.replace("version: 1", "version: 2").replace("table: things\n", "table: things\ncalled: widgets\n")
+    written(folder, {"things.yaml": text})
+    put_segment(spool, thing_rows(folder, 2, segment=[1, 1]), table="things", rows_before=4)
+    known = under(lake, folder)
+    assert bring(known, spool).rows_stored == 2
+    run_rollups(known, ["sums"])
+    assert query(known, "SELECT size FROM sums").to_pylist() == [{"size": 7}]
+    for name, said in (("widgets", []), ("things", ["table things is called widgets"])):
+        found = ask(known, f"SELECT count(*) AS n FROM {name}")
+        assert (found.rows["n"].to_pylist(), [one.former.said for one in used(found)]) == ([6], said)
+    adds_up(known, spool)
 
 
 def test_odd_names_and_many_columns_go_all_the_way(lake, spool, tmp_path):

@@ -1,6 +1,7 @@
 """Queries that follow migrations: an engine gives the same of the old table and of the new, or a person is told."""
 
 import math
+from dataclasses import replace
 
 import duckdb
 import pyarrow as pa
@@ -273,6 +274,37 @@ def test_a_banner_of_comments_is_looked_through_in_no_time(pattern):
     """Each comment more costs as much as the one before."""
     assert pattern.match("/* c */ " * 2000 + "no query") is None
     assert pattern.match("/* c **/ -- d\n " * 20 + "select 1 from t") is not None
+
+
+CALLED = {name: replace(RENAMED["steps"], name=name, called="train_steps") for name in ("steps", "train_steps")}
+
+
+@pytest.mark.parametrize(
+    ("before", "later"),
+    [
+        ("SELECT rank FROM steps", "SELECT rank FROM train_steps"),
+        ("SELECT s.rank FROM steps AS s -- steps", "SELECT s.rank FROM train_steps AS s -- steps"),
+        ("SELECT steps.rank FROM steps", "SELECT steps.rank FROM train_steps AS steps"),
+        ('SELECT rank FROM "steps"', 'SELECT rank FROM "train_steps"'),
+        ("SELECT rank FROM lake.main.steps", "SELECT rank FROM lake.main.train_steps"),
+        ("SELECT rank FROM delta_scan('s3://b/tables/steps')", "SELECT rank FROM delta_scan('s3://b/tables/steps')"),
+        ("WITH steps AS (SELECT 1 AS a) SELECT a FROM steps", "WITH steps AS (SELECT 1 AS a) SELECT a FROM steps"),
+        ("SELECT 'steps' AS steps FROM runs", "SELECT 'steps' AS steps FROM runs"),
+        (
+            "SELECT a.rank FROM steps a JOIN steps b ON a.rank = b.rank WHERE a.samples > 1",
+            "SELECT a.rank FROM train_steps a JOIN train_steps b ON a.rank = b.rank WHERE a.examples > 1",
+        ),
+        (
+            "SELECT rank FROM steps WHERE dur_ms > (SELECT avg(dur_ms) FROM steps)",
+            "SELECT rank FROM train_steps WHERE (dur_s * 1000) > (SELECT avg((dur_s * 1000)) FROM train_steps)",
+        ),
+    ],
+)
+def test_a_table_that_is_called_otherwise_is_asked_so(before, later):
+    """Its name is replaced where it stands as one; what a column is qualified by goes on as an alias."""
+    found = rewrite(before, CALLED)
+    assert edited(before, found.edits) == later
+    assert rewrite(later, CALLED).edits == []
 
 
 def test_dropped_columns_are_told():

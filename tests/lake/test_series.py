@@ -131,6 +131,75 @@ def test_a_step_that_lacks_a_part_has_no_value_and_says_so(own, spool):
     assert rows["reason"].to_pylist() == ["not every part once", None, "recorded as nan"]
 
 
+def test_a_default_stands_where_a_step_has_no_value(own, spool, capfd):
+    """Whoever deprecates a metric may say it; the reason tells where it does; taken back, it is gone."""
+    put(own, spool, [("own/read", 0, 1.0), ("own/read", 1, 1.0), ("own/decode", 1, 2.0)])
+    put(own, spool, [("own/wait", 2, None)], segment=1, value_flag="nan")
+    parts = ("--use", "own/read", "--use", "own/decode")
+    place = ["--lake", own.uri, "--by", "Ada"]
+    assert run(["metric", "deprecate", "own/wait", *parts, "--default", "0.5", *place]) == 0
+    assert "0.5 where a step has no value" in capfd.readouterr().out
+    assert lives(own)["own/wait"].plain()["default"] == 0.5
+    rows = series(own, "own/wait").rows
+    assert rows["value"].to_pylist() == [0.5, 3.0, 0.5]
+    assert rows["reason"].to_pylist() == ["default: not every part once", None, "default: recorded as nan"]
+    assert run(["metric", "deprecate", "own/wait", *parts, "--default", "nan", *place]) == 2
+    move(own, "own/wait", "active", "Ada")
+    move(own, "own/wait", "deprecated", "Ada", links=[Link("own/read"), Link("own/decode")])
+    assert series(own, "own/wait").rows["value"].to_pylist() == [None, 3.0, None]
+    move(own, "own/wait_ms", "deprecated", "Ada", links=[link_to(own, "own/wait_ms", "own/wait")], default=7.0)
+    assert series(own, "own/wait_ms").rows["value"].to_pylist() == [None, 3000.0, None], "what it became has no default"
+
+
+def histogram_rows(values, segment=0):
+    """Return rows of ``distributions``: (metric, step, values) each."""
+    schema = arrow_schema(contract("distributions"), segment=True)
+    rows = [
+        dict.fromkeys(schema.names)
+        | {"run": "r1", "attempt": 0, "rank": 0, "incarnation": 7, "segment": segment, "slot": slot}
+        | {"ts": DAY + timedelta(seconds=step), "metric": metric, "step": step, "scale": 3, "count": len(some)}
+        | {"sum": float(sum(some)), "min": min(some), "max": max(some)}
+        for slot, (metric, step, some) in enumerate(values)
+    ]
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+def test_histograms_are_one_series_too(own, spool, capfd):
+    """Across a rename and a unit that turns values round: count, sum, mean, least and greatest are the values' own."""
+    old, new = [1000.0, 3000.0, 5000.0], [2.0, 4.0]
+    put_segment(
+        spool,
+        histogram_rows([("own/wait_ms", 0, old), ("own/wait_ms", 1, old), ("own/wait", 1, new)]),
+        table="distributions",
+    )
+    bring(own, spool)
+    move(own, "own/wait_ms", "deprecated", "Ada", links=[Link("own/wait", -0.001, 1.0)])
+
+    def told(metric):
+        rows = series(own, metric, of_distributions=True).rows.to_pylist()
+        return [tuple(row[name] for name in ("step", "count", "sum", "mean", "min", "max", "source")) for row in rows]
+
+    turned = [1.0 - value / 1000 for value in old]
+    assert told("own/wait") == [
+        (0, 3, pytest.approx(sum(turned)), pytest.approx(-2.0), min(turned), max(turned), "own/wait_ms"),
+        (1, 2, 6.0, 3.0, 2.0, 4.0, "own/wait"),
+    ]
+    back = [(1.0 - value) * 1000 for value in new]
+    assert told("own/wait_ms")[1] == (
+        1,
+        2,
+        pytest.approx(sum(back)),
+        pytest.approx(-2000.0),
+        min(back),
+        max(back),
+        "own/wait",
+    )
+    place = ["--lake", own.uri]
+    assert run(["series", "own/wait", "--distributions", "--format", "csv", *place]) == 0
+    assert capfd.readouterr().out.count("own/wait") >= 2
+    assert run(["series", "own/wai", "--distributions", *place]) == 2
+
+
 @pytest.mark.slow
 def test_a_column_is_found_by_its_id(own, spool, changed, monkeypatch):
     """Before, during and after a migration that renames and converts the column of a metric."""

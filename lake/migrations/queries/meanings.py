@@ -97,12 +97,20 @@ class Table:
         By version, what became of columns that are not simply there as before.
     metrics
         What became of metrics that rows of the table name, by their name.
+    called
+        What queries call the table at the last version.
     """
 
     name: str
     versions: Mapping[int, frozenset[str]]
     meanings: Mapping[int, Mapping[str, Meaning]] = field(default_factory=dict)
     metrics: Mapping[str, Renamed] = field(default_factory=dict)
+    called: str = ""
+
+    @property
+    def is_renamed(self) -> bool:
+        """Whether queries have to call it otherwise than it is called here."""
+        return bool(self.called) and self.called != self.name
 
     @property
     def newest(self) -> int:

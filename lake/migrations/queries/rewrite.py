@@ -43,7 +43,9 @@ def rewrite(
         sqlglot's names, tried in this order.
     """
     found = Outcome()
-    changed = {name: table for name, table in tables.items() if table.touched or len(table.versions) > 1}
+    changed = {
+        name: table for name, table in tables.items() if table.touched or table.is_renamed or len(table.versions) > 1
+    }
     for one in statements(text, holes, dialects):
         came = _statement(one, tables, dialects) if _concerns(one, changed) else Outcome()
         for old, new in sorted((metrics := named(one, tables)).items()):
@@ -97,6 +99,8 @@ def once(one: Statement, tables: Mapping[str, Table], metrics: Mapping[str, Rena
     """Return what becomes of a statement, and of metrics that it names, without a thought of a second time."""
     if one.tree is None:
         named = {name: table.touched for name, table in tables.items() if name in one.words and table.touched}
+        renamed = {name: frozenset({name}) for name, table in tables.items() if table.is_renamed and name in one.words}
+        named |= renamed
         if any(not one.words.isdisjoint(touched) for touched in named.values()):
             return Outcome([], [Finding(0, f"it is not understood, and asks {', '.join(sorted(named))}")])
         return Outcome()
@@ -113,7 +117,26 @@ def once(one: Statement, tables: Mapping[str, Table], metrics: Mapping[str, Rena
                 found.edits.append(what)
             elif all((one.what, one.is_note) != (what.what, True) for one in found.findings):  # a note is told once
                 found.findings.append(what)
+    found.edits += _table_edits(one, reading, tables, found.edits)
     return found
+
+
+def _table_edits(
+    one: Statement, reading: Reading, tables: Mapping[str, Table], edits: Sequence[Edit]
+) -> Iterator[Edit]:
+    """Yield other names for tables; what says one before a column goes on as an alias."""
+    columns = _columns(tables, reading.versions)
+    nodes = {id(node): node for scope in reading.scopes.every for _, node in reading.scopes.tables(scope, columns)}
+    for node in nodes.values():
+        name = node.this.name.lower()
+        if not isinstance(node.this, exp.Identifier) or not tables[name].is_renamed:
+            continue
+        begin, end = node.this.meta["start"], node.this.meta["end"] + 1
+        said = one.text[begin:end]
+        is_said = any(column.table.lower() == name for column in one.tree.find_all(exp.Column))
+        is_said |= any(f"{said}." in edit.text for edit in edits)
+        written = f'"{tables[name].called}"' if said[0] == '"' else quoted(tables[name].called, one.quote)
+        yield Edit(begin, end, written + (f" AS {said}" if is_said and not node.alias else ""))
 
 
 def _reference(

@@ -55,7 +55,10 @@ def tables(
             for version in range(first, last + 1)
         }
         steps = {version: mine[version].steps for version in range(first, last) if version in mine}
-        found[name] = replace(table_at(name, versions, steps), metrics=metrics or {})
+        called = contract_at(name, last).name
+        for spoken in {name, called, *(contract_at(name, version).name for version in versions)}:
+            table = table_at(spoken, versions, steps)
+            found[spoken] = replace(table, metrics=metrics or {}, called=called)
     return found
 
 

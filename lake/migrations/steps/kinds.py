@@ -11,6 +11,7 @@ from ranklake.lake.migrations.steps.convert import Convert
 from ranklake.lake.migrations.steps.drop import Drop
 from ranklake.lake.migrations.steps.rekey import Rekey
 from ranklake.lake.migrations.steps.rename import Rename
+from ranklake.lake.migrations.steps.rename_table import RenameTable
 from ranklake.lake.migrations.steps.repartition import Repartition
 from ranklake.lake.migrations.steps.resort import Resort
 from ranklake.lake.migrations.steps.retype import Retype
@@ -45,10 +46,11 @@ KINDS: Final[Mapping[str, Kind]] = {
     "drop": Kind(Drop, str, {}, {}),
     "retype": Kind(Retype, str, {"to": str}, {}),
     "convert": Kind(Convert, str, {"to": str, "unit": str, "factor": _NUMBER}, {"offset": _NUMBER, "until": date}),
-    "split": Kind(Split, str, {"into": {str: str}}, {"back": str}),
-    "merge": Kind(Merge, [str], {"into": str, "by": str}, {"back": {str: str}}),
+    "split": Kind(Split, str, {"into": {str: str}}, {"back": str, "until": date}),
+    "merge": Kind(Merge, [str], {"into": str, "by": str}, {"back": {str: str}, "until": date}),
     "resort": Kind(Resort, [str], {"was": [str]}, {}),
     "repartition": Kind(Repartition, str, {"was": str}, {}),
+    "rename_table": Kind(RenameTable, str, {"to": str}, {"until": date}),
     "rekey": Kind(Rekey, [str], {}, {}),
 }
 """By first key."""

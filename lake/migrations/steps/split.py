@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
 
 import pyarrow as pa
 
@@ -54,6 +55,9 @@ class Computed(Step):
                 why = "is taken" if name in left else "is not in the next contract"
                 raise MigrationError(f"{self.text}: {name!r} {why}", mend="correct the step")
             left[name] = after[name]
+        if self.until is not None and not self.comes_back:
+            mend = "say back, or take until away"
+            raise MigrationError(f"{self.text}: a former name cannot answer, as nothing says its values", mend=mend)
         if self.comes_back and {name for name, _ in self.comes_back} != set(self.sources):
             raise MigrationError(f"{self.text}: back is not of {', '.join(self.sources)}", mend="name each once")
         if self.comes_back:
@@ -71,6 +75,10 @@ class Computed(Step):
             if meant in NARROW and found != meant:
                 mend = f"cast it there: CAST(… AS {'REAL' if meant == pa.float32() else 'DATE'})"
                 raise MigrationError(f"{self.text}: {name} is {meant}, and its expression gives {found}", mend=mend)
+
+    def comes_of(self, name: str) -> tuple[str, Names]:
+        """Return how it is computed back."""
+        return dict(self.comes_back).get(name, ""), self._came
 
     def names(self, before: Names) -> Names:
         """Refuse to take a column of the key away."""
@@ -143,11 +151,14 @@ class Split(Computed):
         What comes of it.
     back
         Expression for the column, of what came of it; without one its values are lost.
+    until
+        Last day on which queries may use its name.
     """
 
     column: str
     into: Expressions
     back: str = ""
+    until: date | None = None
 
     @property
     def sources(self) -> Names:
@@ -182,12 +193,15 @@ class Merge(Computed):
         The column that comes, and what it is.
     back
         Expressions for each of the columns, of the one that came; without them their values are lost.
+    until
+        Last day on which queries may use their names.
     """
 
     columns: Names
     into: str
     by: str
     back: Expressions = ()
+    until: date | None = None
 
     @property
     def sources(self) -> Names:

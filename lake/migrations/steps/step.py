@@ -114,6 +114,11 @@ class Step(ABC):
             return None
         return Lead(after)
 
+    def comes_of(self, name: str) -> tuple[str, Names]:
+        """Return what a column that is gone afterwards was, in SQL, and the columns in that; nothing if none knows."""
+        del name
+        return "", ()
+
     @property
     def breaks_readers(self) -> bool:
         """Whether who names a touched column finds it no more, or with values that mean something else."""

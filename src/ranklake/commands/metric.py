@@ -69,6 +69,9 @@ def activate(context: Context, name: str, by: str, reason: str | None, *, as_jso
 @click.option("--factor", type=float, help="A value of NEW is one of NAME times it; default: what their units say.")
 @click.option("--offset", type=float, default=0.0, show_default=True, help="And this added.")
 @click.option("--until", type=_DAY, metavar="DATE", help="Last day on which it may still be recorded.")
+@click.option(
+    "--default", type=float, help="Value of its series where a step has none, such as a part that is lacking."
+)
 @_moves
 def deprecate(  # noqa: PLR0913 - one parameter an option
     context: Context,
@@ -77,16 +80,17 @@ def deprecate(  # noqa: PLR0913 - one parameter an option
     factor: float | None,
     offset: float,
     until: datetime | None,
+    default: float | None,
+    *,
     by: str,
     reason: str | None,
-    *,
     as_json: bool,
 ) -> None:
     """Say that a metric is to be recorded no more, and what takes its place; or so anew, with another date."""
     lake = context.open_lake()
     links: list[Link] | None = [link_to(lake, name, use, factor, offset) for use in uses] or None
     day = None if until is None else until.date()
-    _show(move(lake, name, "deprecated", by, reason, links=links, until=day), as_json=as_json)
+    _show(move(lake, name, "deprecated", by, reason, links=links, until=day, default=default), as_json=as_json)
 
 
 @metric.command()
@@ -118,5 +122,6 @@ def _line(one: Life) -> str:
     said = [f"{one.metric}: {one.status}" + ("" if one.since is None else f" since {one.since:%Y-%m-%d}")]
     said += [f"use {link.name} (value times {link.factor:g} + {link.offset:g})" for link in one.links]
     said += [] if one.until is None else [f"may be recorded until {one.until}"]
+    said += [] if one.default is None else [f"{one.default:g} where a step has no value"]
     said += [] if one.ends is None else [f"rows stay until {one.ends}"]
     return printable("; ".join(said))

@@ -13,6 +13,7 @@ from ranklake.commands.migrate_queries import queries
 from ranklake.commands.options import dask_option, json_option, lake_option
 from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
 from ranklake.context import Context
+from ranklake.lake.contracts.load import contract
 from ranklake.lake.governance import lifecycle
 from ranklake.lake.governance.identities import APPROVE
 from ranklake.lake.migrations import applying
@@ -180,7 +181,7 @@ def undo(context: Context, table: str, by: str | None, *, as_json: bool) -> int:
     """Undo the migration of a table that was applied last. Then go on with the release before."""
     lake = context.open_lake()
     with context.workers() as workers, progress_bar("migrate") as progress:
-        done = applying.undo(lake, workers, by or getpass.getuser(), table, progress=progress)
+        done = applying.undo(lake, workers, by or getpass.getuser(), contract(table).table, progress=progress)
     _show([done], as_json=as_json, verb="undone")
     return 0
 
@@ -206,7 +207,7 @@ def verify(context: Context, table: str, *, as_json: bool) -> int:
 
     Exits 1 if anything differs from what the migration says.
     """
-    found = prove(context.open_lake(), table)
+    found = prove(context.open_lake(), contract(table).table)
     if as_json:
         show_json({**asdict(found), "untouched": sorted(found.untouched)})
         return 1 if found.faults else 0

@@ -7,6 +7,7 @@ import click
 from ranklake.commands.context import with_context
 from ranklake.commands.options import contracts_option, lake_option
 from ranklake.context import Context
+from ranklake.lake.life.distributions import select_distributions
 from ranklake.lake.life.register import lives
 from ranklake.lake.life.select import select
 from ranklake.lake.life.series import series as series_of
@@ -23,6 +24,7 @@ _MOMENT = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"])
 @click.option("--to", "end", type=_MOMENT, metavar="DATE|TIME", help="Moment before which it ends, UTC.")
 @click.option("--run", help="Only this run.")
 @click.option("--format", "chosen", type=click.Choice([*_FORMATS]), default="table", show_default=True)
+@click.option("--distributions", is_flag=True, help="Its histograms: count, sum, mean, least and greatest value.")
 @click.option("--sql", "as_sql", is_flag=True, help="Print the SELECT instead, for a dashboard.")
 @lake_option
 @contracts_option
@@ -35,6 +37,7 @@ def series(
     run: str | None,
     chosen: str,
     *,
+    distributions: bool,
     as_sql: bool,
 ) -> None:
     """Show the values of METRIC in its unit, from one step to the next, under whatever names they were recorded.
@@ -45,9 +48,10 @@ def series(
     moments = [None if one is None else one.replace(tzinfo=UTC) for one in (begin, end)]
     lake = context.open_lake()
     if as_sql:
-        click.echo(select(lake, lives(lake), metric))
+        every = lives(lake)
+        click.echo(select_distributions(every, metric) if distributions else select(lake, every, metric))
         return
-    found = series_of(lake, metric, moments[0], moments[1], run)
+    found = series_of(lake, metric, moments[0], moments[1], run, of_distributions=distributions)
     click.echo(_FORMATS[chosen](found.rows), color=True)
     told = f"{metric} in {found.life.unit}, {found.life.status}"
     tell(told if found.life.since is None else f"{told} since {found.life.since:%Y-%m-%d}")
