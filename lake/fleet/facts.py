@@ -15,6 +15,7 @@ WEEKS: Final = 8
 GROUPS: Final = ("team", "pool", "device_name")
 _DAYS: Final = 7
 _CLUSTERS: Final = """SELECT coalesce({group}, 'not recorded') AS name,
+    count(*) FILTER (WHERE {now}) AS hours_now, count(*) FILTER (WHERE {before}) AS hours_before,
     sum({delivered}) FILTER (WHERE {now}) / 3600 AS delivered_h,
     sum({delivered}) FILTER (WHERE {before}) / 3600 AS delivered_h_before,
     sum({busy}) FILTER (WHERE {now}) / nullif(sum({observed}) FILTER (WHERE {now}), 0) AS utilization_ratio
@@ -87,7 +88,9 @@ def _by(group: str, through: date) -> str:
         "dates": _dates(through, 2 * _DAYS), "most": str(_MOST),
     }  # fmt: skip
     of = _BY_DEVICE if group == "device_name" else {**_BY_JOBS, "scope": f"scope = '{group}' AND "}
-    return _text("groups").format(**filled, clusters=_CLUSTERS.format(**filled, **of))
+    return _text("groups").format(
+        **filled, table=of["table"], scope=of["scope"], clusters=_CLUSTERS.format(**filled, **of)
+    )
 
 
 def _dates(through: date, days: int) -> str:

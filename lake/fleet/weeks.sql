@@ -46,7 +46,9 @@ WITH spine AS (
     CASE WHEN count(DISTINCT currency) = 1 THEN CAST(sum(cost_productive) AS DOUBLE) END AS cost_productive,
     CASE WHEN count(DISTINCT currency) = 1 THEN CAST(sum(cost_lost_work) AS DOUBLE) END AS cost_lost_work,
     CASE WHEN count(DISTINCT currency) = 1 THEN CAST(sum(cost_idle) AS DOUBLE) END AS cost_idle,
-    CASE WHEN count(DISTINCT currency) > 1 THEN 'several currencies' ELSE min(reason) END AS cost_reason
+    CASE WHEN count(DISTINCT currency) > 1 THEN 'several currencies' ELSE min(reason) END AS cost_reason,
+    CAST(sum(device_s) FILTER (WHERE cost_total IS NOT NULL) AS DOUBLE) / nullif(CAST(sum(device_s) AS DOUBLE), 0)
+      AS cost_known_ratio
   FROM cost WHERE {dates} GROUP BY week
 )
 SELECT spine.week, first_day, last_day,
@@ -55,7 +57,7 @@ SELECT spine.week, first_day, last_day,
   mfu_ratio, mfu_known_ratio, mfu_reason,
   coalesce(runs, 0) AS runs, success_ratio, coalesce(failures, 0) AS failures, coalesce(preemptions, 0) AS preemptions,
   coalesce(restarts, 0) AS restarts, time_to_train_median_h, time_to_train_p90_h,
-  currency, cost_total, cost_productive, cost_lost_work, cost_idle, cost_reason
+  currency, cost_total, cost_productive, cost_lost_work, cost_idle, cost_reason, cost_known_ratio
 FROM spine
 LEFT JOIN of_runs ON of_runs.week = spine.week
 LEFT JOIN of_clusters ON of_clusters.week = spine.week

@@ -161,6 +161,54 @@ def test_every_number_is_what_its_sql_gives(lake):
     assert "energy" in text
 
 
+def test_a_team_that_began_or_ended_is_told_by_how_much(tmp_path):
+    """Who ran nothing in one of two known weeks held no device in it; of weeks before all of these nobody knows."""
+    lake = Lake.create(str(tmp_path / "lake"))
+    told(lake, "goodput_daily", [
+        spent(0, "old", 8, productive=9), spent(7, "old", 8, productive=9),
+        spent(1, "new", 4, productive=9), spent(8, "gone", 2, productive=9),
+    ])  # fmt: skip
+    cost = {"device_name": "H100", "currency": "EUR", "date": DAY}
+    told(lake, "cost", [
+        {**cost, "team": "old", "cost_total": 5}, {**cost, "team": "new", "cost_total": 10},
+        {**cost, "team": "gone", "cost_total": 7, "date": DAY - timedelta(days=8)},
+    ])  # fmt: skip
+    teams = {row["name"]: row for row in fleet_state(lake).groups[0].rows}
+    assert {name: (row["device_h"], row["device_h_change"]) for name, row in teams.items()} == {
+        "old": (80, 0), "new": (40, 40), "gone": (0, -20),
+    }  # fmt: skip
+    assert {name: (row["cost_total"], row["cost_change"]) for name, row in teams.items()} == {
+        "old": (5, 5), "new": (10, 10), "gone": (0, -7),
+    }  # fmt: skip
+    first = Lake.create(str(tmp_path / "first"))
+    told(first, "goodput_daily", [spent(0, "new", 4, productive=9)])
+    (row,) = fleet_state(first).groups[0].rows
+    assert (row["device_h"], row["device_h_change"], row["cost_total"]) == (40, None, None)
+
+
+def test_what_has_no_price_is_told_beside_the_cost(tmp_path):
+    """A sum over part of the device time is no cost of all of it: the page says of which part it is known."""
+    lake = Lake.create(str(tmp_path / "lake"))
+    cost = {"date": DAY, "device_name": "H100", "currency": "EUR", "cost_total": 10, "device_s": 3600}
+    odd = {"date": DAY, "device_name": "X1", "device_s": 10800, "reason": "the price table has no price of X1"}
+    told(lake, "cost", [cost, odd])
+    found = fleet_state(lake)
+    assert (found.week.one["cost_total"], found.week.one["cost_known_ratio"]) == (10, 0.25)
+    assert (
+        "known of 25.0 % of the device time: the price table has no price of X1"
+        in render(section(found).pages[0]).decode()
+    )
+
+
+def test_a_wrong_clock_moves_no_week(tmp_path):
+    """Rows that are dated after the last ingest tell nothing of which day is the last."""
+    lake = Lake.create(str(tmp_path / "lake"))
+    told(lake, "goodput_daily", [spent(0, "a", 8, productive=9), spent(-20_000, "a", 8, productive=9)])
+    told(lake, "ingest_plans", [{"committed_ts": NOON, "date": DAY, "kind": "ingest"}])
+    found = fleet_state(lake)
+    assert (found.through, found.week.one["device_h"]) == (DAY, 80)
+
+
 def test_the_same_tables_give_the_same_page(lake, tmp_path):
     """A page does not depend on when it is made; of a lake that nothing told anything the page says so."""
     first, again = (section(fleet_state(lake)).pages[0].fingerprint for _ in range(2))

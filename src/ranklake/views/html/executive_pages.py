@@ -57,7 +57,7 @@ _FIGURES: Final = (
      "Time in steps that count over wall time, weighed by devices."),
     ("mfu_ratio", "MFU", "ratio", percent_text, "",
      "Model FLOPs over the devices' peak in the steps' time, of runs whose MFU is known; marked below 30 %."),
-    ("cost_total", "cost", "{currency}", number_text, "", "Device time times the operator's prices."),
+    ("cost_total", "cost", "{currency}", number_text, "", "Device time that has a price, times the operator's prices."),
     ("cost_idle", "cost of idle", "{currency}", number_text, "", "Part of it for devices held and idle."),
     ("cost_lost_work", "cost of lost work", "{currency}", number_text, "", "Part of it for steps done again."),
     ("runs", "runs", "{run}", number_text, "", "Runs that began in these days."),
@@ -81,7 +81,9 @@ _WEEKS: Final = (
     Column("MFU", "Of runs whose MFU is known.", "mfu_ratio", "ratio", is_number=True, text=_marked),
     Column("MFU known of", "Share of step time with a known MFU.", "mfu_known_ratio", "ratio", is_number=True,
            text=percent_text),
-    Column("cost", "By the operator's prices.", "cost_total", "{currency}", is_number=True, text=number_text),
+    Column("cost", "Of device time that has a price.", "cost_total", "{currency}", is_number=True, text=number_text),
+    Column("cost known of", "Share of device time with a known cost.", "cost_known_ratio", "ratio", is_number=True,
+           text=percent_text),
     Column("currency", "ISO 4217 code.", "currency"),
     Column("runs", "That began then.", "runs", "{run}", is_number=True),
     Column("success", "Finished over ended.", "success_ratio", "ratio", is_number=True, text=percent_text),
@@ -100,7 +102,7 @@ _GROUPS: Final = (
     Column("delivered", "GPU-hours allocated.", "delivered_h", "h", is_number=True, text=_hours),
     Column("change of delivered", "From the week before.", "delivered_h_change", "h", is_number=True, text=_change),
     Column("utilization", "Busy over observed time.", "utilization_ratio", "ratio", is_number=True, text=percent_text),
-    Column("cost", "By the operator's prices, where it has one currency.", "cost_total", "{currency}", is_number=True,
+    Column("cost", "Of device time that has a price, in one currency.", "cost_total", "{currency}", is_number=True,
            text=number_text),
     Column("change of cost", "From the seven days before.", "cost_change", "{currency}", is_number=True, text=_change),
 )  # fmt: skip
@@ -168,11 +170,19 @@ def _figures(found: FleetState) -> Iterator[Figure]:
             reason = week["mfu_reason"] or _NO_RUNS if name == "mfu_ratio" else why or week["cost_reason"] or "no cost"
             yield Figure(label, None, unit, definition, source, name, "", str(reason))
             continue
-        told = "" if before[name] is None else f"week before: {text(before[name])}"
+        notes = [] if before[name] is None else [f"week before: {text(before[name])}"]
+        notes += [_part(week)] if unit == "{currency}" and week["cost_reason"] else []
         state = "warning" if name == "mfu_ratio" and value < LOW_MFU else ""
         mark = " (below 30 %)" if state else ""
         money = f" {week['currency']}" if unit == "{currency}" else ""
-        yield Figure(label + mark, value, unit, definition, source, name, state, told, text(value) + money)
+        yield Figure(label + mark, value, unit, definition, source, name, state, "; ".join(notes), text(value) + money)
+
+
+def _part(week: Row) -> str:
+    """Return of which part of the device time a cost is known, and why not of the rest."""
+    known = week["cost_known_ratio"]
+    part = "not of all" if known is None or known == 1 else f"of {percent_text(known)} of the"
+    return f"known {part} device time: {week['cost_reason']}"
 
 
 def _charts(days: Answered) -> Iterator[Chart]:
