@@ -199,6 +199,7 @@ SLOT_LANES: Final = {layout.lane: layout for layout in (STEPS, SCALARS, ROWS, SP
 FRAME_LANES: Final = (
     "runs",
     "ranks",
+    "annotations",
     "events",
     "logs",
     "artifacts",

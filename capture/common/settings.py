@@ -115,6 +115,10 @@ class CaptureSettings:
     log_verbose: float = 0.1
     """Share of the lines below INFO that is kept, if a handler lets them through."""
 
+    announce: str = "on"
+    """Whether rank 0 says on standard error what the run is called and where it goes when it starts, and what it
+    recorded when it ends: ``on`` or ``off``."""
+
     cluster: str = ""
     """Name of the cluster that the run runs on; overridden by ``RANKLAKE_CLUSTER``, too. Empty: what
     ``OTEL_RESOURCE_ATTRIBUTES`` or the scheduler says."""
@@ -173,6 +177,7 @@ _LEAST: Final[dict[str, float]] = {
 _WORDS: Final[dict[str, tuple[str, ...]]] = {
     "stderr": ("off", "faults", "all"),
     "shards": ("auto", "always", "never"),
+    "announce": ("on", "off"),
     "samplers": ("auto", "on", "off"),
     "spool_writes": ("auto", "mmap", "records"),
     "backpressure": ("aggregate", "drop_oldest", "drop_newest", "block"),

@@ -141,6 +141,10 @@ def _on_each_rank(original: Any) -> Any:
     ) -> None:
         original(self, project_name, config, *args, **kwargs)
         if self.is_main_process:
+            for tracker in self.trackers:
+                if isinstance(tracker, RanklakeTracker):
+                    with tracker._follower.safely():  # noqa: SLF001 - this module's own
+                        tracker._follower.called(project_name)  # noqa: SLF001 - likewise
             return
         for tracker in self.log_with:
             if isinstance(tracker, RanklakeTracker) and tracker not in self.trackers:

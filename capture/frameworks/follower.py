@@ -21,6 +21,7 @@ from ranklake.capture.assets.location import last_part, shown_place
 from ranklake.capture.common.monotonic import now
 from ranklake.capture.common.values import text
 from ranklake.capture.frameworks.patches import PATCHES
+from ranklake.capture.provenance.annotations import TRAINER
 from ranklake.capture.steps.step import Step
 from ranklake.capture.training.start import start
 
@@ -126,13 +127,20 @@ class Follower:
 
     # ── a fit ──
 
-    def lead(self, leader: object, config: Mapping[str, Any] | None = None) -> bool:
+    def called(self, name: object) -> None:
+        """Take over what the framework's settings call the run, if anything: rank 0 records it."""
+        if name and self.run.rank == 0:
+            self.run.rows.annotations.add("name", value=name, source=TRAINER)
+
+    def lead(self, leader: object, config: Mapping[str, Any] | None = None, name: object = None) -> bool:
         """Let a framework say from here on where steps are; False if another does.
 
         Parameters
         ----------
         config
             Hyperparameters. They become the run's if it begins now, else an event ``config``.
+        name
+            What the framework's own settings call the run; it becomes the run's name for people, of rank 0.
         """
         if self.leader is not None and self.leader is not leader:
             return False
@@ -144,6 +152,7 @@ class Follower:
             self._settings.setdefault("config", config)
         elif config:
             self.run.event("config", config=dict(config))
+        self.called(name)
         self.run.collectives()
         self.run.event("fit_start", framework=type(leader).__module__.partition(".frameworks.")[2] or None)
         return True

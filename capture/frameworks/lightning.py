@@ -60,7 +60,7 @@ class RanklakeCallback(pl.Callback):  # type: ignore[misc]  # typed as Any where
         """Begin to lead."""
         self._follower = follow(self._run, **self._settings)
         with self._follower.safely():
-            self._leads = self._follower.lead(self, _config(trainer, pl_module))
+            self._leads = self._follower.lead(self, _config(trainer, pl_module), _name(trainer))
             torch_hooks.install()
             self._follower.run.collectives(trainer.model)
             _watch_checkpoints(trainer)
@@ -138,6 +138,16 @@ class RanklakeCallback(pl.Callback):  # type: ignore[misc]  # typed as Any where
         is_copy = state["_pid"] == os.getpid()
         settings = {"run": state["_run"], **state["_settings"]} if is_copy else state["_elsewhere"]
         self.__init__(**settings)  # type: ignore[misc]  # it is made anew elsewhere, of the same run
+
+
+def _name(trainer: Any) -> str | None:
+    """Return what the first logger that has a name of its own calls the run, such as wandb's display name."""
+    for logger in trainer.loggers:
+        for attribute in ("_run_name", "_name"):  # MLflow's; wandb's and others': `name` is their project or experiment
+            name = getattr(logger, attribute, None)
+            if isinstance(name, str) and name not in {"", "lightning_logs"}:
+                return name
+    return None
 
 
 def _config(trainer: Any, module: Any) -> dict[str, Any]:

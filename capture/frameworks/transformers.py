@@ -76,7 +76,7 @@ class RanklakeCallback(TrainerCallback):  # type: ignore[misc]  # typed as Any w
         """Begin to lead."""
         self._follower = follow(self._run, **self._settings)
         with self._follower.safely():
-            self._leads = self._follower.lead(self, _config(args, kwargs.get("model")))
+            self._leads = self._follower.lead(self, _config(args, kwargs.get("model")), _name(args))
             self._follower.adds_losses = self._leads  # the Trainer divides each by the number of those it accumulates
             self._tokens = int(state.num_input_tokens_seen or 0)
             torch_hooks.install()
@@ -160,6 +160,12 @@ def _named(metrics: "Mapping[str, Any]") -> dict[str, Any]:
         else:
             names["eval/" + name.removeprefix("eval_") if name.startswith("eval_") else name] = value
     return names
+
+
+def _name(args: Any) -> str | None:
+    """Return ``run_name``, unless it is what Transformers puts there by itself: the output folder."""
+    name = getattr(args, "run_name", None)
+    return None if name == getattr(args, "output_dir", None) else name
 
 
 def _config(args: Any, model: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.spool.ownership import may_serve
 from ranklake.capture.spool.stream_files import StreamName, open_files, streams
 from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.segments.readable_names import readable_name
 
 
 class NoLiveRunError(RanklakeError):
@@ -32,7 +33,7 @@ def runs_here(root: Path) -> dict[str, float]:
 
 
 def named_here(root: Path, said: str) -> str:
-    """Return the run of a name, or whose name alone begins so; without a name the only one, or the latest.
+    """Return the run of a name, or whose name alone, or name for people, begins so; without a name the latest.
 
     Raises `NoLiveRunError`.
     """
@@ -40,7 +41,7 @@ def named_here(root: Path, said: str) -> str:
     stepping = runs_here(root)
     if not said and stepping:
         return max(stepping, key=lambda run: stepping[run])
-    begun = [run for run in there if said and run.startswith(said)]
+    begun = [run for run in there if said and (run.startswith(said) or readable_name(run).startswith(said))]
     if said in there or len(begun) == 1:
         return said if said in there else begun[0]
     where = f"local spool {root}"

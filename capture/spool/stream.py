@@ -62,6 +62,8 @@ class Stream:
         Rows of sealed segments that are not uploaded, by file name, so that they can be counted if the folder vanishes.
     files_named
         How many files were given a name so far.
+    sealed_rows
+        Rows in segments that were sealed so far.
     """
 
     name: StreamName
@@ -72,6 +74,7 @@ class Stream:
     _meta: FrameFile
     waiting: dict[str, tuple[str, int]] = field(default_factory=dict)
     files_named: int = 0
+    sealed_rows: int = 0
     _names_synced: int = -1
     _names_again: bool = False
     _numbers: "defaultdict[str, itertools.count[int]]" = field(default_factory=lambda: defaultdict(itertools.count))
@@ -134,6 +137,7 @@ class Stream:
         """Append a frame to meta.frames. Raises `OSError`, or what `frames.pack` raises."""
         with self._mutex:
             self._meta.append(facts)
+            self.sealed_rows += facts["r"] if facts.get("k") == "sealed" else 0
 
     def anchor(self) -> None:
         """Note both clocks, and what the kernel says of them. Raises `OSError`."""

@@ -28,6 +28,7 @@ from ranklake.capture.recording.recorder import Recorder
 from ranklake.capture.spool.claims import Claim, Claims
 from ranklake.capture.steps.stack import OpenStep
 from ranklake.capture.training.parts import RowParts
+from ranklake.capture.training.telling import tell_start
 
 Find = Callable[[Group | None], Launch]
 _LONGEST: Final = 128 - len("-claim-00000000")
@@ -221,6 +222,7 @@ class Identity:
         if self.launch.rank == 0 and not self._is_announced:
             self._is_announced = True
             self._run.rows.sink.record("events", {"event": "run_start", "severity": "info"}, self._begun_ns)
+            tell_start(self._recorder)
 
     # ── who else is ──
 

@@ -15,6 +15,7 @@ from ranklake.capture.metrics.mappings import Mappings
 from ranklake.capture.metrics.meter import Meter
 from ranklake.capture.metrics.scalar_writer import ScalarWriter
 from ranklake.capture.metrics.value_log import ValueLog
+from ranklake.capture.provenance.annotations import Annotations
 from ranklake.capture.steps.device_phases import DeviceTimer
 from ranklake.capture.steps.device_values import DeviceValues
 from ranklake.capture.steps.events import Events
@@ -55,6 +56,7 @@ class RowParts:
         self.hashing = Hashing(self.sink, self.lifecycle, None if recorder is None else recorder.root)
         self.artifacts = Artifacts(self.sink, self.events, self.progress, self.hashing)
         self.datasets = Datasets(self.sink, self.hashing)
+        self.annotations = Annotations(self.sink)
         self.own_tables = OwnTables(self.sink, self.progress, {} if recorder is None else recorder.own.tables)
 
 

@@ -13,6 +13,7 @@ from ranklake.capture.provenance.launcher import Launch
 from ranklake.capture.recording.recorder import Recorder
 from ranklake.capture.spool.meta import ENDED
 from ranklake.capture.training.parts import RowParts, SlotParts
+from ranklake.capture.training.telling import tell_end
 
 if TYPE_CHECKING:
     from ranklake.capture.recording.threads import RecorderThreads
@@ -89,12 +90,14 @@ class Recording:
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
             sink.trouble("ending the run", error)
         sink.is_closed = True
+        stream = self.recorder.stream
         PREEMPTION.leave(lifecycle)
         FAILURES.leave(lifecycle)
         try:
             self.recorder.close()
             if self.threads is not None:
                 self.threads.stop(seconds)
+                tell_end(self.recorder, stream, sink.gaps)
             elif self.recorder.stream is not None:  # a forked child: its parent seals and uploads
                 self.recorder.gap_notes.flush()
                 self.recorder.stream.close()

@@ -23,6 +23,7 @@ from ranklake.capture.logs.logs import LogHandler, StructlogProcessor
 from ranklake.capture.metrics.handles import Unrecorded
 from ranklake.capture.metrics.scalar import Scalar, no_scalar
 from ranklake.capture.metrics.value_log import ValueLog, plainly_named
+from ranklake.capture.provenance.annotations import Summary, Tags
 from ranklake.capture.provenance.launcher import Launch
 from ranklake.capture.steps.collectives import Collectives
 from ranklake.capture.steps.flight import FlightRecorder
@@ -33,6 +34,7 @@ from ranklake.capture.steps.step import Step
 from ranklake.capture.steps.waits import Loader
 from ranklake.capture.training.parts import RowParts, SlotParts
 from ranklake.capture.training.recording import Recording
+from ranklake.segments.readable_names import readable_name
 
 if TYPE_CHECKING:
     from ranklake.capture.metrics.aggregate import Aggregate
@@ -88,6 +90,11 @@ class Run:
         return self.launch.run
 
     @property
+    def readable_name(self) -> str:
+        """A name for people, made of `name`, such as ``brisk-otter-417``; `rename` gives another."""
+        return readable_name(self.launch.run)
+
+    @property
     def rank(self) -> int:
         """Global rank of this process."""
         return self.launch.rank
@@ -113,6 +120,32 @@ class Run:
         for (table, reason), rows in sorted(self.rows.sink.gaps.totals().items()):
             counts.setdefault(table, {})[reason] = rows
         return counts
+
+    # ── what people say of it ──
+
+    def rename(self, name: object) -> None:
+        """Give the run a name for people, beside the one by which rows are kept; the last one counts.
+
+        Call it on one rank.
+        """
+        self.rows.annotations.add("name", value=name)
+
+    @property
+    def tags(self) -> Tags:
+        """The run's tags: ``run.tags.add("baseline", stage="ablation")``, ``run.tags.remove("baseline")``.
+
+        Call it on one rank; `ranklake runs --tag` finds them. Tags of artifacts are `tag`'s.
+        """
+        return self.rows.annotations.tags
+
+    def note(self, text: object) -> None:
+        """Add a note, free text of up to 8,192 characters, redacted as log lines are. Call it on one rank."""
+        self.rows.annotations.add("note", value=text)
+
+    @property
+    def summary(self) -> Summary:
+        """What the run came to: ``run.summary["best_loss"] = 1.93``. Numbers or texts; set them on one rank."""
+        return self.rows.annotations.summary
 
     # ── steps and phases ──
 

@@ -28,6 +28,8 @@ class RunFacts:
         Its name.
     summary, attempts, goodput
         The run in one row, a row an attempt (at most 500), and where its wall time went with all restarts.
+    annotations, notes
+        What people said of it: names, tags and summary values that count; notes, newest first, at most 50.
     ranks, shares
         By rank: rows, distinct steps, and means of a step and its phases in seconds; and what share of the steps' spans
         the phases' spans directly in them are. Not asked of a run of more than `MOST_RANK_STEPS` rows.
@@ -49,6 +51,8 @@ class RunFacts:
 
     run: str
     summary: Answered
+    annotations: Answered
+    notes: Answered
     attempts: Answered
     goodput: Answered
     ranks: Answered
@@ -81,6 +85,8 @@ def gather(ask: Ask, run: str) -> RunFacts:
     return RunFacts(
         run=run,
         summary=summary,
+        annotations=ask(statements.annotations(statements.among((run,)))),
+        notes=of("notes", most=_MOST),
         attempts=of("attempts", most=_MOST_LINES),
         goodput=of("goodput"),
         ranks=Answered(statements.of_run("ranks", run), (), why) if why else of("ranks"),

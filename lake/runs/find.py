@@ -12,6 +12,7 @@ from ranklake.lake.contracts.json_text import facts_in
 from ranklake.lake.query.literal import literal
 from ranklake.lake.runs import statements
 from ranklake.lake.runs.asking import Answered, Ask
+from ranklake.lake.runs.said import called_so, tagged
 
 SORTS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -46,11 +47,13 @@ class Wanted:
     Attributes
     ----------
     run
-        What the name begins with.
+        What the name begins with, or the name for people.
     job, status, team
         Equal to that of the run's last attempt, or for the team to that of any; empty for all.
     labels, settings
         Labels, and values of the configuration (``optimizer.lr`` for one within another), as text by name.
+    tags
+        Tags that it has, each with its value; an empty value stands for any.
     since, until
         The run began then or later; earlier.
     """
@@ -61,6 +64,7 @@ class Wanted:
     team: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
     since: datetime | None = None
     until: datetime | None = None
 
@@ -71,8 +75,13 @@ def find(ask: Ask, wanted: Wanted, sort: str = "newest", limit: int | None = Non
     Raises `RanklakeError` where the role sees neither summaries nor what the conditions are about.
     """
     where, having = _conditions(wanted)
+    if wanted.run:
+        called = statements.among(tuple(called_so(ask, wanted.run)))
+        where.append(f"(starts_with(run, {literal(wanted.run)}) OR {called})")
     if wanted.labels or wanted.settings:
         where.append(statements.among(_told(ask, wanted)))
+    if wanted.tags:
+        where.append(statements.among(tagged(ask, wanted.tags)))
     inner = statements.summaries(" AND ".join(where) or "TRUE", " AND ".join(having) or "TRUE")
     ending = f"ORDER BY {SORTS[sort]} NULLS LAST, ts DESC, run" + ("" if limit is None else f"\nLIMIT {limit}")
     return _seen(ask(f"SELECT *\nFROM ({inner}) AS runs\n{ending}\n"))
@@ -85,9 +94,15 @@ def named(ask: Ask, text: str) -> str:
     names = [str(row["run"]) for row in found.rows] if text else []
     if text in names or len(names) == 1:
         return text if text in names else names[0]
+    if not names and (called := called_so(ask, text)):
+        names = called
+        if len(names) == 1:
+            return names[0]
     if names:
         told = ", ".join(names[:_MOST_NAMES]) + (", …" if len(names) > _MOST_NAMES else "")
-        raise NoSuchRunError(f"{len(names)} runs begin with {text!r}", mend=f"write more of the name: {told}")
+        raise NoSuchRunError(
+            f"{len(names)} runs begin with {text!r}, or are called so", mend=f"write more of the name: {told}"
+        )
     known = ask(f"SELECT run, max(ts) AS ts FROM run_summary GROUP BY run ORDER BY ts DESC LIMIT {_MOST_KNOWN}")  # noqa: S608 - likewise
     if not known.rows:
         raise NoSuchRunError(f"no run {text!r}: the lake tells of no run", mend="run 'ranklake pipeline' first")
@@ -103,8 +118,6 @@ def _seen(found: Answered) -> Answered:
 def _conditions(wanted: Wanted) -> tuple[list[str], list[str]]:
     """Return conditions on rows of run_summary, and on runs."""
     where, having = [], []
-    if wanted.run:
-        where.append(f"starts_with(run, {literal(wanted.run)})")
     if wanted.team:
         where.append(f"run IN (SELECT run FROM attempt_facts WHERE team = {literal(wanted.team)})")  # noqa: S608 - quoted
     if wanted.since is not None:
@@ -128,7 +141,6 @@ def _told(ask: Ask, wanted: Wanted) -> tuple[str, ...]:
     asked = [("labels", name) for name in wanted.labels] + [("config", name.split(".")[-1]) for name in wanted.settings]
     # What JSON writes as it is can be looked for in it; of other names all is read.
     holds = [f"strpos({column}, {literal(name)}) > 0" for column, name in asked if json.dumps(name) == f'"{name}"']
-    holds += [f"starts_with(run, {literal(wanted.run)})"] if wanted.run else []
     found = ask(f"SELECT DISTINCT run, labels, config FROM runs WHERE {' AND '.join(holds) or 'TRUE'}")  # noqa: S608 - quoted
     if found.reason:
         raise RanklakeError(found.reason, where="--role", mend="ask whoever keeps the roles for runs")

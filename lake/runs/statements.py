@@ -30,6 +30,11 @@ def variance(runs: tuple[str, ...]) -> str:
     return _filled("variance", runs=summaries(among(runs)))
 
 
+def annotations(where: str) -> str:
+    """Return the SQL of names, tags and summary values that count, of some runs."""
+    return _filled("annotations", where=where)
+
+
 def totals() -> str:
     """Return the SQL of counts over all runs, in one row."""
     return _filled("totals", runs=summaries())

@@ -88,7 +88,8 @@ def _sent(spooled: "Iterable[Spooled]") -> dict[Whose, datetime]:
     """Return when the last segment that is not ingested was written, by rank."""
     found: dict[Whose, datetime] = {}
     for item in spooled:
-        if item.name is not None and item.modified is not None:
+        is_a_ranks = item.name is not None and item.name.rows > 0 and item.table != "annotations"  # of people, too
+        if item.name is not None and is_a_ranks and item.modified is not None:
             whose = item.name.run, item.name.attempt, item.name.rank
             found[whose] = max(item.modified, found.get(whose, item.modified))
     return found

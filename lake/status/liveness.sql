@@ -30,7 +30,7 @@ LEFT JOIN (
         max(ts_max) AS ts,
         max(CASE WHEN segments."table" IN ('steps', 'spans') THEN ts_max END) AS progress_ts
     FROM segments
-    WHERE date >= $since AND unreadable IS NULL
+    WHERE date >= $since AND unreadable IS NULL AND segments."table" <> 'annotations'  -- people write these, too
     GROUP BY run, attempt, rank
 ) life
 ON life.run = said.run AND life.attempt = said.attempt AND life.rank = said.rank

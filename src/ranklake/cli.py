@@ -36,6 +36,7 @@ SUMMARIES = {
     "runs": "Find runs.",
     "watch": "Follow a run while it records on this node.",
     "show": "Show what is known of a run.",
+    "tag": "Tag a run, name it, add notes and summary values.",
     "compare": "Compare runs: settings, surroundings, loss, pace.",
     "sql": "Query the tables.",
     "roles": "Show what roles see, test it, and compare files of roles.",

@@ -183,6 +183,7 @@ def test_processes_that_torch_spawns_are_the_ranks_that_they_are(tmp_path, named
     script = tmp_path / "train.py"
     script.write_text(SPAWNED)
     environ = {key: value for key, value in os.environ.items() if not key.startswith("RANKLAKE_")}
+    environ["RANKLAKE_CAPTURE_ANNOUNCE"] = "off"
     command = [sys.executable, str(script), str(tmp_path / "spool"), str(tmp_path / "local"), str(free_port()), named]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -7,6 +7,7 @@ from ranklake.capture.common.gaps import BAD_VALUE
 from ranklake.capture.common.layouts import FRAME_LANES
 
 REQUIRED = {
+    "annotations": {"kind": "tag"},
     "artifacts": {"name": "a", "kind": "model", "action": "saved"},
     "datasets": {"name": "d"},
     "events": {"event": "e"},

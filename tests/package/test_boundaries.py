@@ -39,6 +39,7 @@ CAPTURE = {  # what each folder of capture imports, for types or at need, too; a
     "lifecycle": {"common", "lanes", "provenance", "steps"},
     "sealing": {"common", "lanes", "series", "spool"},
     "live": {"common", "sealing", "spool"},
+    "annotate": {"sealing", "sending", "spool"},
     "assets": {"common", "lanes", "lifecycle", "series", "spool", "steps"},
     "logs": {"common", "lanes", "lifecycle", "spool", "steps"},
     "samplers": {"common", "lanes", "lifecycle", "metrics", "provenance", "series", "spool", "steps"},
@@ -57,7 +58,7 @@ CAPTURE = {  # what each folder of capture imports, for types or at need, too; a
         "training",
     },
     "serving": {"common", "training"},
-    "frameworks": {"assets", "common", "steps", "training"},
+    "frameworks": {"assets", "common", "provenance", "steps", "training"},
     "importers": {"common", "provenance", "samplers", "sealing", "sending", "spool"},
 }
 LATE = {  # what functions of capture import from their own room when they are called, and what is heavy in it

@@ -12,6 +12,7 @@ from ranklake.context import Context
 from ranklake.errors import RanklakeError
 from ranklake.lake.runs.asking import asking
 from ranklake.lake.runs.find import SORTS, STATUSES, Wanted, find
+from ranklake.lake.runs.said import said_of_each
 from ranklake.terminal import width
 from ranklake.views.json_output import show_json
 from ranklake.views.runs import run_table
@@ -45,6 +46,7 @@ class _Moment(click.ParamType[datetime]):
 @click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="Runs with this label; repeatable.")
 @click.option("--config", "settings", multiple=True, metavar="NAME=VALUE",
               help="Runs with this value in their config; outer.inner for one within another; repeatable.")  # fmt: skip
+@click.option("--tag", "tags", multiple=True, metavar="TAG[=VALUE]", help="Runs with this tag; repeatable.")
 @click.option("--since", type=_Moment(), help="Runs that began then or later: a date, a time (UTC), 12h or 7d ago.")
 @click.option("--until", type=_Moment(), help="Runs that began earlier.")
 @click.option("--sort", type=click.Choice(tuple(SORTS)), default="newest", show_default=True,
@@ -63,6 +65,7 @@ def runs(  # noqa: PLR0913 - one parameter an option
     team: str,
     labels: tuple[str, ...],
     settings: tuple[str, ...],
+    tags: tuple[str, ...],
     since: datetime | None,
     until: datetime | None,
     sort: str,
@@ -70,17 +73,31 @@ def runs(  # noqa: PLR0913 - one parameter an option
     role: str | None,
     as_json: bool,
 ) -> None:
-    """Find runs; NAME is what their names begin with. Shows the last attempt's status, and numbers of all attempts."""
+    """Find runs; NAME is what their names, or their names for people, begin with.
+
+    Shows the last attempt's status, and numbers of all attempts.
+    """
     lake = context.open_lake()
     wanted = Wanted(
-        name, job, status or "", team, _pairs("--label", labels), _pairs("--config", settings), since, until
+        run=name,
+        job=job,
+        status=status or "",
+        team=team,
+        labels=_pairs("--label", labels),
+        settings=_pairs("--config", settings),
+        tags=dict(item.partition("=")[::2] for item in tags),
+        since=since,
+        until=until,
     )
-    found = find(asking(lake, role_of(context, lake, role)), wanted, sort, limit + 1)
+    ask = asking(lake, role_of(context, lake, role))
+    found = find(ask, wanted, sort, limit + 1)
     rows, more = found.rows[:limit], len(found.rows) > limit
+    said, told = said_of_each(ask, [row["run"] for row in rows])
     if as_json:
-        show_json({"runs": rows, "more": more, "sql": found.sql})
+        every = [{**row, "said": said[row["run"]]} for row in rows]
+        show_json({"runs": every, "more": more, "sql": found.sql, "said_sql": told.sql})
         return
-    tell(*run_table(rows, width()))
+    tell(*run_table(rows, said, width()))
     if more:
         tell(f"the first {limit:,}; --limit shows more", err=True)
     if not rows:

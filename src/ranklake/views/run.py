@@ -7,9 +7,12 @@ from typing import Any, Final
 from ranklake.lake.contracts.json_text import facts_in
 from ranklake.lake.runs.asking import Row
 from ranklake.lake.runs.facts import PHASES, RunFacts
+from ranklake.lake.runs.said import said_of
+from ranklake.printable import printable
+from ranklake.views.runs import tag_text
 from ranklake.views.table import TextColumn, fitting, numbers
 from ranklake.views.text_plot import text_plot
-from ranklake.views.words import counted, moment_text, percent_text, size_text, time_text
+from ranklake.views.words import counted, moment_text, number_text, percent_text, size_text, time_text
 
 _MOST_RANKS: Final = 16
 _MOST_MADE: Final = 8
@@ -34,7 +37,7 @@ def run_lines(
         What hashing its artifacts again said, by name; else they are listed as they were recorded.
     """
     made = [f"artifact    {name}: {told}" for name, told in said.items()] if said is not None else _made(facts)
-    lines = [_head(facts), *_about(facts), "", *_ranks(facts, width, beside or {}), ""]
+    lines = [_head(facts), *_about(facts), *_said(facts), "", *_ranks(facts, width, beside or {}), ""]
     lines += [*_loss(facts, width), _mfu(facts), *_goodput(facts), *_stragglers(facts), *_attempts(facts, width)]
     lines += [*_trouble(facts), _host(facts), _gpus(facts), *_code(facts), *_data(facts), *made, _logs(facts)]
     return [*lines, _gaps(facts)]
@@ -42,7 +45,8 @@ def run_lines(
 
 def _head(facts: RunFacts) -> str:
     summary = facts.summary.one
-    head = f"run {facts.run}  {summary.get('status', 'unknown')}"
+    name = printable(said_of(facts.run, facts.annotations.rows).name)
+    head = f"run {facts.run}  {name}  {summary.get('status', 'unknown')}"
     return f"{head}  [injected on purpose: {summary['injected']}]" if summary.get("injected") else head
 
 
@@ -58,6 +62,20 @@ def _about(facts: RunFacts) -> Iterator[str]:
     took = time_text(summary["wall_ns"] / 1e9)
     step = "unknown" if summary["last_step"] is None else f"{summary['last_step']:,}"
     yield f"began {moment_text(summary['ts'])}, last seen {moment_text(summary['end_ts'])}, {took}; last step {step}"
+
+
+def _said(facts: RunFacts) -> Iterator[str]:
+    """Yield what people said of it: tags, summary values, notes."""
+    said = said_of(facts.run, facts.annotations.rows)
+    if said.tags:
+        yield f"tags        {tag_text(said.tags)}"
+    for key, value in said.summary.items():
+        shown = number_text(value) if isinstance(value, float) else str(value)
+        yield f"summary     {printable(key)} {printable(shown)}"
+    for row in facts.notes.rows[:_MOST_MADE]:
+        yield f"note        {moment_text(row['ts'])} {printable(row['text'] or 'masked')}"
+    if facts.annotations.reason:
+        yield f"tags        unknown: {facts.annotations.reason}"
 
 
 def _ranks(facts: RunFacts, width: int | None, beside: Mapping[int, str]) -> list[str]:

@@ -1,14 +1,16 @@
 """Runs on a terminal: one line each."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ranklake.lake.runs.asking import Row
+from ranklake.lake.runs.said import Said
 from ranklake.printable import printable
 from ranklake.views.table import TextColumn, fitting
 from ranklake.views.words import moment_text, number_text, percent_text, time_text
 
 _COLUMNS = (
     TextColumn("run"),
+    TextColumn("name"),
     TextColumn("status"),
     TextColumn("steps", is_right=True),
     TextColumn("began"),
@@ -21,19 +23,26 @@ _COLUMNS = (
     TextColumn("restarts", is_right=True),
     TextColumn("straggler", is_right=True),
     TextColumn("job"),
+    TextColumn("tags"),
 )
 
 
-def run_table(rows: Sequence[Row], width: int | None) -> list[str]:
+def run_table(rows: Sequence[Row], said: Mapping[str, Said], width: int | None) -> list[str]:
     """Return a line a run, worst or newest first as they come; unknown numbers are dashes, ``show`` has the reason."""
     if not rows:
         return ["no runs"]
-    return fitting(_COLUMNS, map(_cells, rows), width)
+    return fitting(_COLUMNS, [_cells(row, said[row["run"]]) for row in rows], width)
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def tag_text(tags: Mapping[str, str | None]) -> str:
+    """Return tags with their values in one line."""
+    return printable(", ".join(tag if value is None else f"{tag}={value}" for tag, value in tags.items()))
+
+
+def _cells(row: Row, said: Said) -> tuple[str, ...]:
     return (
         printable(row["run"]),
+        printable(said.name),
         row["status"],
         _or_dash(row["steps"], number_text(row["steps"])),
         moment_text(row["ts"]),
@@ -46,6 +55,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         number_text(row["restarts"] or 0),
         _or_dash(row["straggler_rank"], f"rank {row['straggler_rank']}"),
         printable(row["job"] or ""),
+        tag_text(said.tags),
     )
 
 

@@ -24,7 +24,7 @@ def train(folder, what, *options, ranks=1, environ=None):
     paths = [str(folder / name) for name in ("spool", "local", "said")]
     command = [sys.executable, *launcher, str(TRAIN), what, *paths, *options]
     clean = {key: value for key, value in os.environ.items() if not key.startswith("RANKLAKE_")}
-    environ = {**clean, "OMP_NUM_THREADS": "1", **(environ or {})}
+    environ = {**clean, "OMP_NUM_THREADS": "1", "RANKLAKE_CAPTURE_ANNOUNCE": "off", **(environ or {})}
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, env=environ)
     assert done.returncode == 0, done.stderr[-4000:]
     told = [line for line in done.stderr.splitlines() if "ranklake:" in line and "unknown metric" not in line]

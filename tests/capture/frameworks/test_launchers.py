@@ -86,8 +86,8 @@ def train(folder, script, *command):
     environ = {key: value for key, value in os.environ.items() if not key.startswith(unset)}
     whole = [sys.executable, *command]
     done = subprocess.run(
-        whole, cwd=folder, env={**environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300,
-        check=False,
+        whole, cwd=folder, env={**environ, "OMP_NUM_THREADS": "1", "RANKLAKE_CAPTURE_ANNOUNCE": "off"},
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     check_books(folder / "spool")

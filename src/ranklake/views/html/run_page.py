@@ -9,6 +9,7 @@ from ranklake.lake.runs.asking import Ask
 from ranklake.lake.runs.facts import RunFacts
 from ranklake.lake.runs.find import flat
 from ranklake.lake.runs.report import run_state
+from ranklake.lake.runs.said import said_of
 from ranklake.views.html.figures import Figure, Source, time_text
 from ranklake.views.html.run_curves import charts, metrics
 from ranklake.views.html.run_tables import STATES, tables
@@ -41,6 +42,7 @@ def page_facts(ask: Ask, run: str, units: Mapping[str, str]) -> Mapping[str, Any
         "state": STATES.get(summary.get("status", ""), "unchecked"),
         "headline": _headline(facts),
         "about": _about(facts),
+        "said": said_of(run, facts.annotations.rows),
         "figures": list(_figures(facts)),
         "charts": list(charts(found)),
         "metrics": list(metrics(found.curves.metrics, units)),
@@ -49,6 +51,7 @@ def page_facts(ask: Ask, run: str, units: Mapping[str, str]) -> Mapping[str, Any
         "unavailable": sorted(facts_in(last.get("unavailable")).items()),
         "config": [(name, _plain(value)) for name, value in flat(facts_in(last.get("config")))],
         "labels": [(name, _plain(value)) for name, value in flat(facts_in(last.get("labels")))],
+        "said_source": Source("said", facts.annotations.sql, facts.annotations.reason or "Notes are on no page."),
         "code_source": Source("code", facts.code.sql, "The last row: that of the last attempt."),
         "no_code": facts.code.reason or "the run recorded nothing of it",
     }

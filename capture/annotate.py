@@ -1,0 +1,58 @@
+"""Annotate: what a person says of a run, sent to the spool as segments of a stream of its own."""
+
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ranklake.capture.sealing.keys import NO_KEYS, ActiveKeys
+from ranklake.capture.sealing.rows import NO_ROWS, Rows
+from ranklake.capture.sealing.segment_bytes import Origin, segment_bytes
+from ranklake.capture.sending.upload import Uploader, UploadError
+from ranklake.capture.spool.meta import Meta
+from ranklake.capture.spool.stream import new_incarnation
+from ranklake.capture.spool.stream_files import SealedFile, StreamName
+from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.load import contract
+
+_TABLE = "annotations"
+_WALL = ((0, 0),)
+"""The one anchor says that both clocks are the same: rows have the time at which they are sent."""
+_PATIENCE_S = 30.0
+
+
+def annotate(
+    run: str, said: Sequence[Mapping[str, Any]], spool: str, options: Mapping[str, Any], keys: ActiveKeys = NO_KEYS
+) -> None:
+    """Send rows of ``annotations`` about a run; the next ingest brings them in.
+
+    Parameters
+    ----------
+    said
+        As `ranklake.capture.provenance.annotations.annotation` makes them; later ones count over earlier ones.
+    options
+        For fsspec.
+
+    Raises `UploadError`; what was sent by then stays, and counts.
+    """
+    name = StreamName(run, 0, 0, new_incarnation())
+    uploader, meta = Uploader(spool, options), Meta()
+    for table, rows in ((_TABLE, _rows(said)), ("events", NO_ROWS)):  # the last says how much there was
+        raw, footer = segment_bytes(Origin(name, 0, ""), meta, table, 0, rows, _WALL, final=True, keys=keys)
+        meta.add_sealed(table, 0, len(rows), footer.gaps, final=True)
+        day = time.strftime("%Y-%m-%d", time.gmtime())
+        file = SealedFile(Path(), table, 0, day, len(rows), hashlib.sha256(raw).hexdigest(), footer.key_id)
+        if not uploader.send(file.remote(name), raw, time.monotonic() + _PATIENCE_S):
+            what = f"the spool cannot be written ({uploader.last_error})"
+            raise UploadError(what, where=spool, mend="fix that and say it again")
+
+
+def _rows(said: Sequence[Mapping[str, Any]]) -> Rows:
+    fields = [field for field in arrow_schema(contract(_TABLE), segment=True) if any(field.name in row for row in said)]
+    columns = {field.name: pa.array([row.get(field.name) for row in said], field.type) for field in fields}
+    moments = time.time_ns() + 1000 * np.arange(len(said), dtype=np.int64)  # in the order in which they were said
+    return Rows(moments, np.arange(len(said), dtype=np.int64), columns, 0)

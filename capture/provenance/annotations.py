@@ -1,0 +1,139 @@
+"""Annotations: names, tags, notes and summary values of a run, each a row of ``annotations``; the last counts."""
+
+import getpass
+import math
+from collections.abc import Iterator, MutableMapping
+from typing import Any, Final
+
+from ranklake.capture.common.values import BadValueError, json_text, number, plain, redacted, text
+from ranklake.capture.lanes.sink import Sink
+from ranklake.redaction.redact import redact
+
+SCRIPT: Final = "script"
+TRAINER: Final = "trainer"
+PERSON: Final = "person"
+_LONGEST_KEY: Final = 512
+_LONGEST: Final = 8192
+
+
+def annotation(
+    kind: str, key: object = None, value: object = None, *, source: str, removed: bool = False
+) -> dict[str, Any]:
+    """Return a row of ``annotations``, redacted, without what is not known.
+
+    Raises `BadValueError` for a key, a name or a note without a letter.
+    """
+    row: dict[str, Any] = {"kind": kind, "source": source, "author": _author()}
+    if kind in {"tag", "summary"}:
+        row["key"] = _said(key, _LONGEST_KEY, f"the name of a {kind}")
+    if removed:
+        return row | {"removed": True}
+    if kind == "note":
+        return row | {"text": _said(value, _LONGEST, "a note")}
+    if kind == "name":
+        return row | {"value": _said(value, _LONGEST_KEY, "a name")}
+    if kind == "summary":
+        row["number"] = _number(value)
+    shown = (
+        None
+        if value is None
+        else redacted(value, _LONGEST)
+        if isinstance(value, str)
+        else json_text(redact(plain(value)))
+    )
+    return {column: said for column, said in (row | {"value": shown or None}).items() if said is not None}
+
+
+def _said(value: object, longest: int, what: str) -> str:
+    said = " ".join(redacted(value, longest).split()) if value is not None else ""
+    if not said:
+        raise BadValueError(f"{what} is empty")
+    return said
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, (str, bool)) or value is None:
+        return None
+    try:
+        found = number(value)
+    except (BadValueError, TypeError):
+        return None
+    return found if math.isfinite(found) else None
+
+
+def _author() -> str | None:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        return None
+
+
+class Annotations:
+    """The annotations of one run, as its process gives them."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self.summary, self.tags = Summary(self), Tags(self)
+
+    def add(
+        self, kind: str, key: object = None, value: object = None, *, removed: bool = False, source: str = SCRIPT
+    ) -> None:
+        """Record one; nothing is raised."""
+        if self._sink.is_idle:
+            self._sink.miss("annotations")
+            return
+        with self._sink.recording("annotations"):
+            self._sink.record("annotations", annotation(kind, key, value, source=source, removed=removed))
+
+
+class Tags:
+    """The tags of one run; each that is added or taken back is a row of ``annotations``."""
+
+    def __init__(self, annotations: Annotations) -> None:
+        self._annotations = annotations
+
+    def add(self, *tags: object, **valued: object) -> None:
+        """Add tags, some with a value; of one that is added again the last value counts."""
+        for tag in tags:
+            self._annotations.add("tag", tag)
+        for tag, value in valued.items():
+            self._annotations.add("tag", tag, value)
+
+    def remove(self, *tags: object) -> None:
+        """Take tags back. That they were there stays in the table."""
+        for tag in tags:
+            self._annotations.add("tag", tag, removed=True)
+
+
+class Summary(MutableMapping[str, Any]):
+    """What a run came to: numbers and texts by name, of which the last that was set counts.
+
+        run.summary["best_loss"] = 1.93
+        run.summary.update(tokens_to_2=4e9, verdict="converged")
+
+    Each assignment is a row of ``annotations``, and so is each deletion: nothing is overwritten.
+    """
+
+    def __init__(self, annotations: Annotations) -> None:
+        self._annotations = annotations
+        self._known: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - whatever was set
+        return self._known[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:  # noqa: ANN401 - likewise
+        self._known[text(name, _LONGEST_KEY)] = value
+        self._annotations.add("summary", name, value)
+
+    def __delitem__(self, name: str) -> None:
+        self._known.pop(text(name, _LONGEST_KEY), None)
+        self._annotations.add("summary", name, removed=True)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __repr__(self) -> str:
+        return f"Summary({self._known!r})"

@@ -1,0 +1,74 @@
+"""Said: what people and trainers call runs, and which tags they gave them."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ranklake.lake.runs import statements
+from ranklake.lake.runs.asking import Answered, Ask, Row
+from ranklake.segments.readable_names import readable_name
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What was said of a run, as it counts.
+
+    Attributes
+    ----------
+    name
+        The one that it was given, else the one that is made of its id.
+    tags, summary
+        By key; a tag without a value has None.
+    """
+
+    name: str
+    tags: Mapping[str, str | None] = field(default_factory=dict)
+    summary: Mapping[str, float | str | None] = field(default_factory=dict)
+
+
+def said_of(run: str, rows: Iterable[Row]) -> Said:
+    """Return what rows of ``annotations.sql`` say of a run; those of other runs are passed over."""
+    names: dict[str, str] = {}
+    tags: dict[str, str | None] = {}
+    summary: dict[str, float | str | None] = {}
+    for row in rows:
+        if row["run"] != run:
+            continue
+        if row["kind"] == "name":
+            names["given"] = row["value"]
+        elif row["kind"] == "tag":
+            tags[row["key"]] = row["value"]
+        else:
+            summary[row["key"]] = row["value"] if row["number"] is None else row["number"]
+    return Said(names.get("given") or readable_name(run), tags, summary)
+
+
+def said_of_each(ask: Ask, runs: Iterable[str]) -> tuple[dict[str, Said], Answered]:
+    """Return what was said of each of some runs, and what told it."""
+    names = tuple(runs)
+    found = ask(statements.annotations(statements.among(names)))
+    of: dict[str, list[Row]] = {name: [] for name in names}
+    for row in found.rows:
+        of[row["run"]].append(row)
+    return {name: said_of(name, of[name]) for name in names}, found
+
+
+def tagged(ask: Ask, tags: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the runs that have all of some tags, each with its value; an empty value stands for any."""
+    found = ask(statements.annotations("kind = 'tag'"))
+    of: dict[str, dict[str, str | None]] = {}
+    for row in found.rows:
+        of.setdefault(row["run"], {})[row["key"]] = row["value"]
+    return tuple(
+        sorted(
+            run for run, has in of.items() if all(tag in has and value in {"", has[tag]} for tag, value in tags.items())
+        )
+    )
+
+
+def called_so(ask: Ask, text: str) -> list[str]:
+    """Return the runs whose name for people begins with a text: the given one, else that of their id."""
+    if not text:
+        return []
+    every = [str(row["run"]) for row in ask("SELECT DISTINCT run FROM run_summary").rows]
+    given = {row["run"]: row["value"] for row in ask(statements.annotations("kind = 'name'")).rows}
+    return sorted(run for run in every if (given.get(run) or readable_name(run)).startswith(text))

@@ -1,0 +1,97 @@
+"""``ranklake tag``: names, tags, notes and summary values of a run, whether it goes on or is over."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from ranklake.capture.annotate import annotate
+from ranklake.capture.common.values import BadValueError
+from ranklake.capture.provenance.annotations import PERSON, annotation
+from ranklake.capture.sealing.keys import SealingKeys
+from ranklake.commands.context import with_context
+from ranklake.commands.options import json_option, overriding, spool_option
+from ranklake.context import Context
+from ranklake.errors import RanklakeError
+from ranklake.lake.runs.asking import asking
+from ranklake.lake.runs.find import named
+from ranklake.segments.segment import RUN_NAME
+from ranklake.segments.storage_options import fsspec_options
+from ranklake.views.json_output import show_json
+from ranklake.views.tell import tell
+
+
+@click.command()
+@click.argument("run")
+@click.argument("tags", nargs=-1, metavar="[TAG[=VALUE]]…")
+@click.option("--remove", multiple=True, metavar="TAG", help="Take a tag back; repeatable.")
+@click.option("--name", metavar="TEXT", help="Name for people.")
+@click.option("--note", multiple=True, metavar="TEXT", help="Note, free text; repeatable.")
+@click.option("--summary", multiple=True, metavar="NAME=VALUE", help="Summary value; repeatable.")
+@json_option
+@overriding(
+    "--lake", place="lake.uri", metavar="URI", help="Lake whose runs RUN is looked up in; default: as configured."
+)
+@spool_option
+@with_context
+def tag(
+    context: Context,
+    *,
+    run: str,
+    tags: tuple[str, ...],
+    remove: tuple[str, ...],
+    name: str | None,
+    note: tuple[str, ...],
+    summary: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Tag RUN, name it, note something about it; the next ingest brings it into the lake.
+
+    What is said is a row of the table annotations: nothing is overwritten, and the last of a name, of a tag, of a
+    summary value counts. RUN may be the beginning of a name, or a name for people, where a lake is configured.
+    """
+    try:
+        said = [
+            *(annotation("tag", tag, removed=True, source=PERSON) for tag in remove),
+            *(annotation("tag", key, value, source=PERSON) for key, value in _pairs(tags)),
+            *([annotation("name", value=name, source=PERSON)] if name is not None else []),
+            *(annotation("note", value=text, source=PERSON) for text in note),
+            *(annotation("summary", key, _plain(value), source=PERSON) for key, value in _pairs(summary)),
+        ]
+    except BadValueError as error:
+        raise RanklakeError(str(error), where="ranklake tag", mend="write TAG, TAG=VALUE, or text") from error
+    if not said:
+        raise RanklakeError("nothing to say", where="ranklake tag", mend="write a tag, --name, --note or --summary")
+    whose = _known(context, run)
+    keys = SealingKeys(context.config.capture.encryption_key, context.config.capture.signing_key)
+    options = fsspec_options(context.spool_uri, context.config.storage)
+    annotate(whose, said, context.spool_uri, options, keys.active())
+    if as_json:
+        show_json({"run": whose, "rows": [{key: row[key] for key in row if key != "author"} for row in said]})
+    else:
+        rows = f"{len(said)} row{'s' * (len(said) != 1)}"
+        tell(f"{rows} about {whose} in the spool; 'ranklake ingest' brings {'them' if len(said) > 1 else 'it'} in")
+
+
+def _pairs(said: tuple[str, ...]) -> Iterator[tuple[str, str | None]]:
+    for item in said:
+        key, sign, value = item.partition("=")
+        yield key, value if sign else None
+
+
+def _plain(value: str | None) -> Any:  # noqa: ANN401 - a number or text
+    if value is None:
+        raise BadValueError("a summary value is missing")
+    try:
+        return float(value)
+    except ValueError:
+        return value
+
+
+def _known(context: Context, run: str) -> str:
+    """Return the run of a name; without a lake the name must be its whole name."""
+    if context.config.lake.uri:
+        return named(asking(context.open_lake()), run)
+    if not RUN_NAME.fullmatch(run):
+        raise RanklakeError(f"{run!r} is no run's name", where="ranklake tag", mend="name a lake to look it up in")
+    return run
