@@ -22,6 +22,9 @@ from ranklake.lake.ingest.run import ingest
 from ranklake.lake.maintenance.run import upkeep
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.runs.report import runs_state
+from ranklake.lake.shares.register import shares
+from ranklake.lake.shares.sharing import Kept, keep
+from ranklake.lake.shares.withdrawal import withdraw
 from ranklake.lake.storage.store import Lake
 from ranklake.quality.check import run_checks
 from ranklake.quality.report.gather import gather
@@ -145,6 +148,17 @@ _SECTIONS: Final[Mapping[str, Callable[[Lake, str], Section]]] = MappingProxyTyp
 """Sections of the report by name: what makes them, in the order of the navigation."""
 
 
+def share_once(context: Context, progress: Progress | None = None) -> dict[str, Any]:
+    """Keep all shares up to date; make those that ``[shares]`` names, drop those whose role is gone."""
+    lake = context.open_lake()
+    wanted = context.config.wanted_shares()
+    if not wanted and not shares(lake):
+        return Kept((), ()).plain()
+    with context.workers() as workers:
+        done = keep(lake, context.roles(lake), "the flow share", workers, wanted, progress=progress)
+    return done.plain()
+
+
 def retention_plan_once(context: Context, *, as_of: date | None = None) -> dict[str, Any]:
     """Plan what is past its retention period on a day, by default today (UTC); return the plan, None if nothing is."""
     day = as_of or datetime.now(UTC).date()
@@ -173,4 +187,6 @@ def retention_apply_once(context: Context, *, plan: str, by: str = "") -> dict[s
     actor = name_of(lake, f"ranklake retain apply {plan}", by)
     found, fresh = apply(lake, plan, actor, lake.contracts(), context.policies(lake))
     swept = sweep(lake, context.spool(), actor) if context.has_spool else None
-    return {"applied_now": fresh, "swept": None if swept is None else asdict(swept), **found.plain()}
+    withdrawn = [asdict(one) for one in withdraw(lake, {item.table for item in found.items})]
+    told = {"swept": None if swept is None else asdict(swept), "withdrawn": withdrawn}
+    return {"applied_now": fresh, **told, **found.plain()}

@@ -40,6 +40,12 @@ def _report(done: Done) -> list[str]:
     return [f"{published['written']:,} of {counted(published['pages'], 'page')} written", done["quality"]["headline"]]
 
 
+def _share(done: Done) -> list[str]:
+    changed = sum(one["changed"] for one in done["refreshed"])
+    told = [f"{changed:,} of {counted(len(done['refreshed']), 'share')} changed"]
+    return [*told, *([f"{len(done['dropped']):,} dropped"] if done["dropped"] else [])]
+
+
 def _retention_plan(done: Done) -> list[str]:
     plan = done["plan"]
     return (
@@ -58,6 +64,7 @@ _HEADLINES: Final[Mapping[str, Callable[[Done], list[str]]]] = {
     "upkeep": _upkeep,
     "catalog": _catalog,
     "report": _report,
+    "share": _share,
     "retention_plan": _retention_plan,
     "retention_apply": _retention_apply,
 }

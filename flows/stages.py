@@ -19,6 +19,7 @@ from ranklake.flows.calls import (
     retention_apply_once,
     retention_plan_once,
     rollup_once,
+    share_once,
     upkeep_once,
 )
 from ranklake.quality.results import together
@@ -62,6 +63,9 @@ CHECK: Final = Stage("check", "Run the contracts' checks on new partitions.", ch
 ROLLUP: Final = Stage("rollup", "Recompute the rollups whose inputs changed.", rollup_once)
 CATALOG: Final = Stage("catalog", "Bring the catalog's tables up to date.", catalog_once)
 REPORT: Final = Stage("report", "Write the report's pages that changed, to the place that [report] names.", report_once)
+SHARE: Final = Stage(
+    "share", "Bring copies of what roles see up to date, and drop those whose role is gone.", share_once
+)
 UPKEEP: Final = Stage(
     "upkeep",
     "Merge small files, shorten the logs and vacuum unreferenced files. With a scrub, read every data file first. "
@@ -78,7 +82,7 @@ RETENTION_APPLY: Final = Stage(
     "Remove what an approved plan names. The lake holds the approval: without one, or by the approver, nothing goes.",
     retention_apply_once,
 )
-STAGES: Final = (INGEST, CHECK, ROLLUP, CATALOG, REPORT, UPKEEP, RETENTION_PLAN, RETENTION_APPLY)
+STAGES: Final = (INGEST, CHECK, ROLLUP, CATALOG, REPORT, SHARE, UPKEEP, RETENTION_PLAN, RETENTION_APPLY)
 
 PIPELINE: Final = (
     Step(INGEST),
@@ -86,6 +90,7 @@ PIPELINE: Final = (
     Step(ROLLUP),
     Step(CHECK, {"kinds": ("derived",)}),
     Step(CATALOG),
+    Step(SHARE, is_wanted=lambda context: bool(context.config.shares.roles)),
     Step(REPORT, is_wanted=lambda context: bool(context.config.report.out)),
 )
 """Facts are checked before they are rolled up, and then what came of them. Pages come last: they tell of all that."""

@@ -151,7 +151,7 @@ def _wanted(lake: "Lake", handle: DeltaTable, grace: timedelta) -> tuple[set[str
 
 def _scratch(lake: "Lake", before: datetime) -> Iterator[Garbage]:
     """Yield files that were being written by somebody who died: they have names that nobody reads."""
-    folders = [lake.path("plans"), lake.path(OVERLAYS), lake.path(QUARANTINE), lake.path(HEADS)]
+    folders = [lake.path("shares"), lake.path("plans"), lake.path(OVERLAYS), lake.path(QUARANTINE), lake.path(HEADS)]
     folders += [lake.path("tables", table, "_delta_log") for table in lake.contracts()]
     for folder in folders:
         for one in listed(lake.fs, folder):

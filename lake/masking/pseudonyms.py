@@ -33,6 +33,11 @@ class Pseudonyms:
         """Return those of a reference to a keyring. Raises `ranklake.segments.envelope.MissingKeyError`."""
         return cls(read_keyring(source))
 
+    @property
+    def key_ids(self) -> tuple[str, ...]:
+        """Names of the keys, the oldest first: other pseudonyms are made with others."""
+        return tuple(key_id for key_id, _ in self._keys)
+
     def __call__(self, text: str) -> str:
         """Return the pseudonym of a text, or what a pseudonym of an older key has become."""
         place = self._made_by(text)

@@ -57,7 +57,11 @@ def as_classified_now(read: "Contract", now: "Contract") -> "Contract":
 
 
 def admit(
-    ctx: SessionContext, role: Role, contracts: Mapping[str, "Contract"], pseudonyms: Pseudonyms | None = None
+    ctx: SessionContext,
+    role: Role,
+    contracts: Mapping[str, "Contract"],
+    pseudonyms: Pseudonyms | None = None,
+    rows_in: Mapping[str, str] | None = None,
 ) -> None:
     """Put the role's views in place of a session's tables.
 
@@ -68,6 +72,8 @@ def admit(
         does not see is not there afterwards.
     pseudonyms
         What columns are hashed by; a session that only plans needs none.
+    rows_in
+        Views that have some rows of a table, by table: those are shown, and conditions ask the table as a whole.
 
     Rows are chosen behind a limit that takes all of them. No optimizer may move a condition across a limit, so no
     condition of the query is ever evaluated on a row that the role does not see: it could tell by failing. Nor may one
@@ -81,11 +87,12 @@ def admit(
     for table, contract in contracts.items():
         if not role.sees(table):
             continue
-        frame = ctx.table(table)
+        source = (rows_in or {}).get(table, table)
+        frame = ctx.table(source)
         if conditions := role.conditions(contract):
             # each on lines of its own, so that a comment in it ends
             said = " AND ".join(f"(\n{one}\n)" for one in conditions)
-            frame = ctx.sql(f'SELECT * FROM "{table}" WHERE {said} LIMIT {_ALL_ROWS}')  # noqa: S608 - the role's own
+            frame = ctx.sql(f'SELECT * FROM "{source}" AS "{table}" WHERE {said} LIMIT {_ALL_ROWS}')  # noqa: S608 - the role's own
         types = {field.name: field.type for field in frame.schema()}
         shown = [
             _shown(one.column.name, types[one.column.name], one.mask, pseudonyms)
@@ -93,7 +100,7 @@ def admit(
             if not one.is_hidden
         ]
         views[table] = frame.select(*shown)
-    for table in contracts:
+    for table in (*contracts, *(rows_in or {}).values()):
         ctx.deregister_table(table)
     for table, view in views.items():
         ctx.register_view(table, view)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.masking.masks import NULLIFY, Mask, default_mask
@@ -91,6 +91,11 @@ class Role:
     class_masks: Mapping[str, Mask] = field(default_factory=lambda: _NOTHING)
     column_masks: Mapping[tuple[str, int], Mask] = field(default_factory=lambda: _NO_COLUMNS)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what another process needs to have it, too: read-only mappings do not travel."""
+        masks = dict(self.class_masks), dict(self.column_masks)
+        return _arrived, (self.name, self.classes, self.tables, dict(self.where), self.runs, self.masked, *masks)
+
     def sees(self, table: str) -> bool:
         """Return whether it may ask a table."""
         return table in self.tables
@@ -142,3 +147,17 @@ class Role:
     def words(self, contracts: Iterable["Contract"]) -> set[str]:
         """Return the words, in lower case, of the conditions of some tables: columns and tables among them."""
         return {word.lower() for one in contracts for said in self.conditions(one) for word in WORD.findall(said)}
+
+
+def _arrived(
+    name: str,
+    classes: frozenset[str],
+    tables: frozenset[str],
+    where: dict[str, str],
+    runs: str,
+    masked: frozenset[str],
+    class_masks: dict[str, Mask],
+    column_masks: dict[tuple[str, int], Mask],
+) -> Role:
+    frozen = MappingProxyType(where), runs, masked, MappingProxyType(class_masks), MappingProxyType(column_masks)
+    return Role(name, classes, tables, *frozen)

@@ -12,6 +12,8 @@ from fsspec.implementations.local import LocalFileSystem
 
 from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.tables import latest
+from ranklake.lake.shares.place import open_place
+from ranklake.lake.shares.register import shares
 from ranklake.lake.storage.listing import listed
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ _LAKE: Final[Mapping[str, str]] = {
     "plans": "plans of the lake",
     "contracts": "operators' contracts",
     "queries": "log of queries",
+    "shares": "register of shares",
 }
 _SPOOL: Final[Mapping[str, str]] = {"segments": "segments in the spool", "imports": "records of imports"}
 
@@ -62,6 +65,10 @@ def sources(lake: "Lake", spool: "Spool | None", folders: Sequence[Path]) -> Ite
     live = _live(lake)
     for one in _files(lake.fs, lake.path("").rstrip("/"), local=lake.is_local):
         yield replace(one, place=_place_in_lake(one.path, live))
+    for share in shares(lake):
+        place = open_place(lake, share.uri)
+        for one in _files(place.fs, place.root.rstrip("/"), local=place.is_local):
+            yield replace(one, place=f"copies for role {share.role}")
     if spool is not None:
         for one in _files(spool.fs, spool.root.rstrip("/"), local=isinstance(spool.fs, LocalFileSystem)):
             yield replace(one, place=_place_in_spool(one.path))

@@ -39,6 +39,7 @@ SUMMARIES = {
     "tag": "Tag a run, name it, add notes and summary values.",
     "compare": "Compare runs: settings, surroundings, loss, pace.",
     "sql": "Query the tables.",
+    "share": "Keep copies of what a role sees under a prefix of its own.",
     "roles": "Show what roles see, test it, and compare files of roles.",
     "series": "Show a metric in one unit, whatever it was called and however it was recorded.",
     "report": "Write pages about the lake, as HTML that needs no server.",

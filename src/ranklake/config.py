@@ -51,6 +51,16 @@ class SqlSection:
 
 
 @dataclass(frozen=True, slots=True)
+class SharesSection:
+    """Copies of what roles see, which the pipeline keeps up to date; see docs/shares.md."""
+
+    to: str = field(default="", metadata={"variable": "RANKLAKE_SHARES"})
+    """Folder or object-store URI below which each role has a prefix of its own; ``--to`` overrides it."""
+    roles: tuple[str, ...] = ()
+    """Roles that are shared there. Others are shared by ``ranklake share``."""
+
+
+@dataclass(frozen=True, slots=True)
 class ArtifactsSection:
     """Which locations that ranks recorded commands may open."""
 
@@ -96,6 +106,7 @@ class Config:
     retention: RetentionSection = field(default_factory=RetentionSection)
     sql: SqlSection = field(default_factory=SqlSection)
     query: QuerySection = field(default_factory=QuerySection)
+    shares: SharesSection = field(default_factory=SharesSection)
     masking: MaskingSection = field(default_factory=MaskingSection)
     cost: CostSection = field(default_factory=CostSection)
     audit: AuditSection = field(default_factory=AuditSection)
@@ -138,6 +149,13 @@ class Config:
             mend = "pass --out URI, set RANKLAKE_REPORT, or write out under [report] in ranklake.toml"
             raise ConfigError("no place for report pages configured", mend=mend)
         return self.report.out
+
+    def wanted_shares(self) -> list[tuple[str, str]]:
+        """Return the roles that are to be shared, each with its place. Raises `ConfigError` if nobody says where."""
+        if self.shares.roles and not self.shares.to:
+            what, mend = "roles are to be shared, and nobody says where", "write to under [shares] in ranklake.toml"
+            raise ConfigError(what, where="[shares] roles", mend=mend)
+        return [(role, self.shares.to) for role in self.shares.roles]
 
     def overridden(self, given: Mapping[str, object]) -> Self:
         """Return the configuration with some keys replaced: values by ``section.key``. An empty one changes nothing."""

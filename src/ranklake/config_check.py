@@ -184,6 +184,7 @@ def _together(config: Config, where: Where) -> Iterator[ConfigError]:
         ("dask.address", "write tls:// there"): dask.tls and dask.address and not dask.address.startswith("tls://"),
         ("dask.tls_client_cert", "give both tls_client_cert and tls_client_key"): bool(dask.tls_client_cert)
         is not bool(dask.tls_client_key),
+        ("shares.roles", "write to under [shares]"): config.shares.roles and not config.shares.to,
         ("dask.workers", "leave one of the two out: workers is for a local cluster"): dask.workers and dask.address,
     }
     says = {
@@ -191,6 +192,7 @@ def _together(config: Config, where: Where) -> Iterator[ConfigError]:
         "dask.tls_ca_file": "TLS files without a scheduler to use them with",
         "dask.address": "TLS files, and an address that is not reached by TLS",
         "dask.tls_client_cert": "a client's certificate and its key belong together",
+        "shares.roles": "roles are to be shared, and nobody says where",
         "dask.workers": "workers of a local cluster, and the address of another one",
     }
     for (place, mend), is_wrong in found.items():

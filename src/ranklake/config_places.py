@@ -22,7 +22,7 @@ _STORES: Final = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl")
 _SCHEMES: Final = (*_STORES, "file", "memory")
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(/*)(.*)", re.DOTALL)
 _BLANK: Final = re.compile(r"\s")
-_NOUNS: Final = {"lake.uri": "the lake", "spool.uri": "the spool", "report.out": "the report"}
+_NOUNS: Final = {"lake.uri": "the lake", "spool.uri": "the spool", "report.out": "the report", "shares.to": "shares"}
 _NEAR: Final = 0.85
 _KIND_NEAR: Final = 0.6
 
@@ -30,7 +30,7 @@ _KIND_NEAR: Final = 0.6
 def misplaced(config: Config, where: Where) -> Iterator[ConfigError]:
     """Yield what is wrong with places by themselves, then together, then with the options of their stores."""
     uris = {"lake.uri": config.lake.uri, "spool.uri": config.spool.uri, "audit.witness": config.audit.witness}
-    for place, uri in (uris | {"report.out": config.report.out}).items():
+    for place, uri in (uris | {"report.out": config.report.out, "shares.to": config.shares.to}).items():
         yield from _unusable(place, uri, where)
         if has_credential(uri):
             mend = "take it out, and name it under [storage] by a reference"
@@ -43,7 +43,8 @@ def misplaced(config: Config, where: Where) -> Iterator[ConfigError]:
             except StorageOptionError as error:
                 yield ConfigError(error.what, where=where(place), mend=error.mend)
     lake, spool, witness = (_folder(uri) for uri in uris.values())
-    yield from _overlapping({"lake.uri": lake, "spool.uri": spool, "report.out": _folder(config.report.out)}, where)
+    folders = {"lake.uri": lake, "spool.uri": spool, "report.out": _folder(config.report.out)}
+    yield from _overlapping(folders | {"shares.to": _folder(config.shares.to)}, where)
     if lake and witness.startswith(lake):
         mend = "name a place that writers of the lake cannot write to"
         what = "audit.witness: lies in the lake, and vouches for nothing there"

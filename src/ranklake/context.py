@@ -18,6 +18,8 @@ from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.plans.dask_workers import held, on_demand
 from ranklake.lake.plans.workers import Workers
+from ranklake.lake.query.role_file import load_roles
+from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.storage.store import Lake
 from ranklake.lake.trust.lake_config import LakeConfig
@@ -107,6 +109,13 @@ class Context:
         """
         contracts = self.contracts() if lake is None else lake.contracts()
         return load_policies(contracts, self.policy_place, self.config.retention.region)
+
+    def roles(self, lake: Lake) -> dict[str, Role]:
+        """Return all roles, from the configured file. Raises `ranklake.lake.query.roles.RoleError`."""
+        file = self.config.sql.roles
+        if not file:
+            raise RoleError("no roles are defined", mend="name their file by roles under [sql] in ranklake.toml")
+        return load_roles(Path(file), lake.contracts())
 
     @property
     def policy_place(self) -> Path | None:

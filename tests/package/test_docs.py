@@ -34,7 +34,7 @@ ELSEWHERE = ("ranklake demo", "ranklake calibrate", "make demo", "make test", "p
 """What the end-to-end tests run, CI, and make package."""
 
 HERE = re.compile(
-    r"ranklake ((sql|catalog|mfu|roles|what-if|runs|show|compare|watch|tag)\b[^|&;<>]*"
+    r"ranklake ((sql|catalog|mfu|roles|what-if|runs|show|compare|watch|tag|share)\b[^|&;<>]*"
     r"|(status|migrate|audit|verify-artifact|import|rollup)\b[^|&;<>*?$]*"
     r"|retain (plan|list|explain|lint|new|test|simulate|holds?)\b[^|&;<>*?$]*)$"
 )

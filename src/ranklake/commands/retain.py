@@ -16,6 +16,7 @@ from ranklake.context import Context
 from ranklake.lake.governance.identities import APPLY, APPROVE, PROPOSE
 from ranklake.lake.governance.lifecycle import propose, standing
 from ranklake.lake.governance.retention_plans import RETENTION_PLANS, Item, RetentionPlan, register
+from ranklake.lake.shares.withdrawal import withdraw
 from ranklake.lake.storage.store import Lake
 from ranklake.lake.trust.approvals import UNSIGNED
 from ranklake.retention.apply import apply as apply_plan
@@ -163,13 +164,19 @@ def apply(context: Context, name: str, by: str | None, *, single_operator: bool,
         lake, name, actor, contracts, policies, single_operator=single_operator, signing=told.signing
     )
     swept = sweep_spool(lake, context.spool(), actor) if context.has_spool else None
+    withdrawn = withdraw(lake, {item.table for item in found.items})
     if as_json:
-        show_json({"applied_now": fresh, "swept": swept, **mode_facts(lake), **found.plain()})
+        show_json({"applied_now": fresh, "swept": swept, "withdrawn": withdrawn, **mode_facts(lake), **found.plain()})
         return
     if fresh:
         click.echo(f"{name}: removed {_sums(found)} by plan {found.plan}{_alone(found)}")
     else:
         click.echo(f"{name}: applied already, by plan {found.plan}{_alone(found)}; nothing done")
+    for one in withdrawn:
+        if one.files:
+            click.echo(
+                f"share {one.share}: {counted(one.files, 'file')} withdrawn; 'ranklake share --all' renews the rest"
+            )
     if swept is not None:
         click.echo(_told(swept))
     else:

@@ -1,0 +1,80 @@
+"""Rows of one table as a role sees them, of chosen files: for who copies them, as queries see them otherwise.
+
+The views are those of queries (`ranklake.lake.query.admission`), so there is one answer to what a role sees.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from ranklake.lake.delta.table_schema import as_read
+from ranklake.lake.query.admission import admit, as_classified_now
+from ranklake.lake.query.called import TableNames
+from ranklake.lake.query.engine import BATCH_ROWS, DataFrame, SessionContext, engine
+from ranklake.lake.query.roles import Role
+from ranklake.lake.query.scan import register
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake import DeltaTable
+
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.masking.pseudonyms import Pseudonyms
+    from ranklake.lake.storage.store import Lake
+
+_PIECE: Final = "ranklake_piece"
+_UNSETTLED: Final = frozenset(
+    {
+        *("now", "current_date", "current_timestamp", "current_time", "today", "localtime", "localtimestamp"),
+        *("random", "uuid", "gen_random_uuid"),
+    }
+)
+"""Words of conditions whose answer changes though no row does."""
+
+
+def read_by(handle: "DeltaTable | None", contract: "Contract") -> "Contract":
+    """Return the contract by which a role reads a table: the log's columns, as they are classified today."""
+    return as_classified_now(as_read(handle, contract), contract)
+
+
+def tables_behind(role: Role, contract: "Contract", every: Mapping[str, "Contract"]) -> list[str]:
+    """Return the tables that a role's conditions on a table may ask, the table itself perhaps among them."""
+    return sorted(TableNames.of(every.values()).within(role.words([contract]), every))
+
+
+def is_settled(role: Role, contract: "Contract") -> bool:
+    """Say whether a role's conditions on a table give the same rows of the same data at any time."""
+    return _UNSETTLED.isdisjoint(role.words([contract]))
+
+
+def seen(
+    lake: "Lake",
+    role: Role,
+    contracts: Mapping[str, "Contract"],
+    some: "pa.Table",
+    behind: Mapping[str, "pa.Table"],
+    table: str,
+    pseudonyms: "Pseudonyms | None",
+) -> tuple[SessionContext, DataFrame]:
+    """Return rows of some files of a table as a role sees them, and the session, to be kept as long as they are read.
+
+    Parameters
+    ----------
+    contracts
+        As `read_by` gives them: of the table, and of those in `behind`.
+    some
+        Files of the table: rows of `ranklake.lake.query.scan.live_files`.
+    behind
+        All files of the tables that the role's conditions ask (`tables_behind`), the table itself perhaps among them.
+    """
+    ctx = engine(1, BATCH_ROWS)
+    register(ctx, lake, contracts[table], some, views=True)
+    rows_in = {}
+    if table in behind:  # its conditions ask all of it, and only some of its rows are shown
+        rows_in[table] = _PIECE
+        ctx.register_view(_PIECE, ctx.table(table))
+        ctx.deregister_table(table)
+    for name, rows in behind.items():
+        register(ctx, lake, contracts[name], rows, views=True)
+    TableNames.of(contracts.values()).put(ctx, keeps=True)
+    admit(ctx, role, {name: contracts[name] for name in {table, *behind}}, pseudonyms, rows_in)
+    return ctx, ctx.table(table)

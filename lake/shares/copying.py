@@ -1,0 +1,93 @@
+"""The task that copies rows of some files as a role sees them; a worker carries it out."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from ranklake.errors import RanklakeError
+from ranklake.lake.delta.data_file import DataFile
+from ranklake.lake.delta.integrity import refuse_damaged
+from ranklake.lake.delta.parquet import write_partition
+from ranklake.lake.query.admission import pseudonyms_for
+from ranklake.lake.query.roles import Role
+from ranklake.lake.query.sight import seen
+from ranklake.lake.shares.place import ShareError
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.storage.store import Lake
+
+FILE_ROWS: Final = 2_000_000
+"""Rows of one file of a share: about what a worker holds at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copying:
+    """Rows of one date to copy.
+
+    Attributes
+    ----------
+    lake, place
+        Where from, and where to.
+    contracts
+        By which the table and those behind it are read.
+    copied
+        Contract of the copy.
+    some, behind
+        As for `ranklake.lake.query.sight.seen`.
+    number
+        Of the share's commit that is to bring them.
+    """
+
+    lake: "Lake"
+    place: "Lake"
+    role: Role
+    contracts: Mapping[str, "Contract"]
+    copied: "Contract"
+    some: pa.Table
+    behind: Mapping[str, pa.Table]
+    day: date
+    number: int
+
+
+def copy(task: Copying) -> list[DataFile]:
+    """Copy rows; return the files that hold them, named by no commit yet.
+
+    Raises `ShareError` where the role's conditions or masks fail, in words without values; `DamagedFileError`, and what
+    the stores raise. Then files that no commit names stay behind.
+    """
+    table = task.copied.table
+    refuse_damaged(task.lake, table, task.some)
+    return [write_partition(task.place, task.copied, rows, task.day, task.number) for rows in _chunks(task)]
+
+
+def _chunks(task: Copying) -> Iterator[pa.Table]:
+    held: list[pa.RecordBatch] = []
+    count = 0
+    for batch in _batches(task):
+        held.append(batch)
+        count += batch.num_rows
+        if count >= FILE_ROWS:
+            yield pa.Table.from_batches(held)
+            held, count = [], 0
+    if count:
+        yield pa.Table.from_batches(held)
+
+
+def _batches(task: Copying) -> Iterator[pa.RecordBatch]:
+    table = task.copied.table
+    pseudonyms = pseudonyms_for(task.role, [task.contracts[table]], task.lake.config.masking.key)
+    try:
+        ctx, frame = seen(task.lake, task.role, task.contracts, task.some, task.behind, table, pseudonyms)
+        for batch in frame.execute_stream():
+            if batch.to_pyarrow().num_rows:
+                yield batch.to_pyarrow()
+        del ctx
+    except (RanklakeError, OSError, MemoryError):
+        raise
+    except Exception:  # noqa: BLE001 - DataFusion's errors may quote rows
+        what = f"{table} {task.day}: a condition or mask of role {task.role.name} fails on a row"
+        raise ShareError(what, where=task.role.name, mend=f"ranklake roles explain {task.role.name} {table}") from None

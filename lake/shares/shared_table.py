@@ -1,0 +1,152 @@
+"""One table of a share: its Delta log, commits to it, and the bytes that go for good."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.lake.delta.commit import files, number_of, swap
+from ranklake.lake.delta.data_file import DataFile, plan_of
+from ranklake.lake.delta.tables import delta_table, ensure_table
+from ranklake.lake.shares.register import Known, Share, known, write_down
+from ranklake.lake.storage.listing import listed
+from ranklake.lake.storage.reachability import LakeError, LakeUnreachableError
+from ranklake.lake.storage.removal import delete
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.shares.pieces import Piece
+    from ranklake.lake.storage.store import Lake
+
+GRACE: Final = timedelta(hours=1)
+"""How long files stay that others replaced with the same rows: who reads an older version finds them."""
+LOG: Final = "_delta_log/"
+
+
+class SharedTable:
+    """A table of a share, and what the lake knows of it.
+
+    Parameters
+    ----------
+    lake, share, place
+        The lake, its share, and the share's place.
+    table
+        Name of the table.
+    """
+
+    def __init__(self, lake: "Lake", share: Share, place: "Lake", table: str) -> None:
+        self._lake, self._share, self._place, self.table = lake, share, place, table
+        self.known = known(lake, share, table)
+
+    def define(self, definition: str, copied: "Contract") -> None:
+        """Make the table ready for rows that a role sees in a way: of another way nothing stays, not in its log either.
+
+        Raises what the store raises; called again, it goes on.
+        """
+        if self.known.definition != definition or not self._is_readable():
+            erase_table(self._place, self.table)
+            self._note(Known(definition, number=self.known.number))
+        ensure_table(self._place, copied)
+
+    def _is_readable(self) -> bool:
+        """Say whether there is a log that can be read: what two refreshes of two definitions wrote together cannot."""
+        try:
+            handle = delta_table(self._place, self.table)
+            return handle is not None and files(handle) is not None
+        except LakeUnreachableError as error:
+            if error.status is not None:  # the store's word, which may be another tomorrow
+                raise
+            return False
+        except LakeError:
+            return False
+
+    def opened(self) -> "DeltaTable | None":
+        """Return a fresh handle on the newest version; None where there is none."""
+        return delta_table(self._place, self.table)
+
+    def commit(
+        self,
+        handle: "DeltaTable",
+        add: Sequence[DataFile],
+        removed: Collection[str],
+        pieces: Iterable["Piece"],
+        *,
+        same_rows: bool = False,
+    ) -> bool:
+        """Commit files and take others out, and write down the pieces that hold then; return False where nothing is.
+
+        Raises `ranklake.lake.delta.commit.LostRaceError` where another was faster; the new files stay behind, and the
+        next sweep takes them.
+        """
+        live = files(handle)
+        gone = live.filter(pc.is_in(live["path"], value_set=pa.array(sorted(removed), pa.string())))
+        done = bool(add) or gone.num_rows > 0
+        if done:
+            swap(
+                handle,
+                number_of(handle) + 1,
+                add=add,
+                remove=gone if gone.num_rows else None,
+                data_change=not same_rows,
+            )
+        waiting = self.known.waiting
+        if same_rows:
+            until = (datetime.now(UTC) + GRACE).isoformat(timespec="seconds")
+            waiting = waiting | dict.fromkeys(gone["path"].to_pylist(), until)
+        if done or tuple(pieces) != self.known.pieces:
+            self._note(replace(self.known, pieces=tuple(pieces), waiting=waiting))
+        return done
+
+    def sweep(self, *, everything: bool = False) -> int:
+        """Delete data files that no commit names any more; return how many. Nothing is listed where nothing came since.
+
+        A file of a commit that is still to come belongs to whoever is about to make it, unless it is old.
+
+        Parameters
+        ----------
+        everything
+            Whether files go, too, that readers may still want, and those of who is about to commit: that will fail.
+        """
+        handle = self.opened()
+        if handle is None:
+            return 0
+        if everything:
+            swap(handle, number_of(handle) + 1)  # whoever composes the next commit loses its race
+        elif self.known.swept == number_of(handle) and not self.known.waiting:
+            return 0
+        now = datetime.now(UTC)
+        until = {path: datetime.fromisoformat(said) for path, said in self.known.waiting.items()}
+        waiting = {} if everything else {path: self.known.waiting[path] for path in until if until[path] > now}
+        root = self._place.path("tables", self.table)
+        there = [one for one in listed(self._place.fs, root) if f"/{LOG}" not in one.path]
+        handle = self.opened()  # after the listing: what was committed meanwhile is live
+        assert handle is not None
+        number = number_of(handle)
+        wanted = {*files(handle)["path"].to_pylist(), *waiting}
+        gone = 0
+        for one in there:
+            path = one.path.removeprefix(f"{root}/")
+            is_old = one.modified is None or one.modified < now - GRACE
+            if path not in wanted and (is_old or (plan_of(path) or 0) <= number):
+                gone += delete(self._place, one.path)
+        self._note(replace(self.known, waiting=waiting, swept=number))
+        return gone
+
+    def _note(self, now: Known) -> None:
+        self.known = write_down(self._lake, self._share, self.table, now)
+
+
+def erase_table(place: "Lake", table: str) -> int:
+    """Delete a table of a share, log and all; return how many files went."""
+    return sum(delete(place, one.path) for one in listed(place.fs, place.path("tables", table)))
+
+
+def tables_there(place: "Lake") -> set[str]:
+    """Return the tables of which a share has files."""
+    top = place.path("tables")
+    return {one.path.removeprefix(f"{top}/").partition("/")[0] for one in listed(place.fs, top)}

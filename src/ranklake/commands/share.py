@@ -1,0 +1,149 @@
+"""``ranklake share``."""
+
+import getpass
+from pathlib import Path
+
+import click
+
+from ranklake.commands.context import with_context
+from ranklake.commands.options import dask_option, json_option, lake_option, overriding
+from ranklake.context import Context
+from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.lake.governance.identities import name_of
+from ranklake.lake.query.roles import Role, RoleError
+from ranklake.lake.shares.place import ShareError
+from ranklake.lake.shares.refresh import Refreshed
+from ranklake.lake.shares.register import Share, shares
+from ranklake.lake.shares.sharing import Dropped, Kept, end, keep
+from ranklake.lake.shares.sharing import share as share_with
+from ranklake.lake.storage.store import Lake
+from ranklake.views.json_output import show_json
+from ranklake.views.progress import progress_bar
+from ranklake.views.table import TextColumn, table_lines
+from ranklake.views.words import counted
+
+_COLUMNS = tuple(map(TextColumn, ("role", "place", "since")))
+_EXAMPLE = "Example: ranklake share data-scientist --to s3://telemetry-shares"
+
+
+@click.command(epilog=_EXAMPLE)
+@click.argument("role", metavar="[ROLE]", required=False)
+@overriding("--to", place="shares.to", metavar="URI", help="Where: a folder or URI, below which ROLE has a prefix.")
+@overriding(
+    "--roles",
+    place="sql.roles",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File of roles; default: [sql] roles in ranklake.toml.",
+)
+@click.option("--all", "every", is_flag=True, help="Bring all shares up to date, and drop those whose role is gone.")
+@click.option("--drop", "dropping", is_flag=True, help="Delete the copies of ROLE: there, or wherever they are.")
+@click.option("--reason", metavar="TEXT", help="Why they go; kept in the audit trail.")
+@click.option("--by", metavar="NAME", help="Who does it, for the audit trail; default: the account that runs this.")
+@lake_option
+@dask_option
+@json_option
+@with_context
+def share(
+    context: Context,
+    role: str | None,
+    reason: str | None,
+    by: str | None,
+    *,
+    every: bool,
+    dropping: bool,
+    as_json: bool,
+) -> None:
+    """Keep masked, filtered copies of what a role sees, as Delta tables under a prefix of its own.
+
+    Whoever may read that prefix sees what `ranklake sql --role` shows, in any engine, and needs no right in the lake.
+    Each call brings the copies up to date at the cost of what changed. Without ROLE, list shares.
+    """
+    lake = context.open_lake()
+    if role is None and not every:
+        _list(lake, as_json=as_json)
+        return
+    if role is not None and every:
+        raise click.UsageError("name a ROLE, or --all")
+    actor = name_of(lake, f"ranklake share {role or '--all'}", by or getpass.getuser())
+    if dropping:
+        _drop(lake, _meant(lake, context, role), actor, reason or "dropped by hand", as_json=as_json)
+        return
+    roles = context.roles(lake)
+    with context.workers() as workers, progress_bar("sharing") as told:
+        if role is None:
+            done = keep(lake, roles, actor, workers, context.config.wanted_shares(), progress=told)
+        else:
+            found, places = _role(roles, role), _places(lake, context, role)
+            done = Kept(tuple(share_with(lake, found, to, actor, workers, told) for to in places), ())
+    if as_json:
+        show_json(done.plain() if role is None else [one.plain() for one in done.refreshed])
+        return
+    for one in done.dropped:
+        _show_dropped(one)
+    for refreshed in done.refreshed:
+        _show(refreshed)
+
+
+def _role(roles: dict[str, Role], name: str) -> Role:
+    if name not in roles:
+        raise RoleError(f"unknown role {name!r}", where="ROLE", mend=did_you_mean(name, roles))
+    return roles[name]
+
+
+def _places(lake: Lake, context: Context, role: str) -> list[str]:
+    """Return the place that is named, or else those where the role is shared."""
+    if context.config.shares.to:
+        return [context.config.shares.to]
+    known = [one.uri.removesuffix(f"/{role}") for one in shares(lake) if one.role == role]
+    if not known:
+        mend = "pass --to URI, or write to under [shares] in ranklake.toml"
+        raise ShareError(f"nobody says where to share {role}", where="--to", mend=mend)
+    return known
+
+
+def _meant(lake: Lake, context: Context, role: str | None) -> list[Share]:
+    """Return the shares of a role that are to go."""
+    to = context.config.shares.to
+    uri = f"{context.place(to).address.rstrip('/')}/{role}" if to else ""
+    mine = [one for one in shares(lake) if one.role == role and uri in {"", one.uri}]
+    if not mine:
+        mend = did_you_mean(role or "", {one.role for one in shares(lake)}) or "'ranklake share' lists what is shared"
+        raise RanklakeError(f"{role} is not shared{' there' if to else ''}", where="ROLE", mend=mend)
+    return mine
+
+
+def _drop(lake: Lake, some: list[Share], by: str, why: str, *, as_json: bool) -> None:
+    gone = [end(lake, one, by, why) for one in some]
+    if as_json:
+        show_json([one.plain() for one in gone])
+        return
+    for one in gone:
+        _show_dropped(one)
+
+
+def _list(lake: Lake, *, as_json: bool) -> None:
+    known = shares(lake)
+    if as_json:
+        show_json([{"share": one.name, "role": one.role, "uri": one.uri, "since": one.since} for one in known])
+    elif not known:
+        click.echo("nothing is shared; begin with: ranklake share ROLE --to URI")
+    else:
+        click.echo("\n".join(table_lines(_COLUMNS, [(one.role, one.uri, one.since) for one in known])))
+
+
+def _show(done: Refreshed) -> None:
+    changed = [one for one in done.tables if one.is_changed]
+    if not done.is_changed:
+        click.echo(f"{done.share.role}: {counted(len(done.tables), 'table')} at {done.share.uri} up to date")
+        return
+    rows, files = sum(one.rows_added for one in changed), sum(one.files_removed for one in changed)
+    tables = f"{len(changed)} of {counted(len(done.tables), 'table')}"
+    gone = f"{counted(files, 'file')} taken out"
+    click.echo(f"{done.share.role}: {counted(rows, 'row')} copied to {tables} at {done.share.uri}, {gone}")
+    for table in done.taken_back:
+        click.echo(f"{done.share.role}: {table} is not shared any more")
+
+
+def _show_dropped(one: Dropped) -> None:
+    click.echo(f"{one.share.role}: dropped from {one.share.uri} ({one.why}), {counted(one.files, 'file')} deleted")
