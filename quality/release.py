@@ -23,7 +23,8 @@ from ranklake.lake.governance import lifecycle
 from ranklake.lake.governance.holds import holds
 from ranklake.lake.governance.identities import NOT_SIGNING, Signing
 from ranklake.lake.governance.proposals import VoidProposalError
-from ranklake.lake.governance.releases import RELEASES, TABLE, Item, Release, head_row, stamped, write_down
+from ranklake.lake.governance.registers import stamped
+from ranklake.lake.governance.releases import RELEASES, TABLE, Item, Release, head_row, write_down
 from ranklake.lake.ingest.refused import RefusedSegment, passing, renew
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.driver import finish

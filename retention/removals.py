@@ -1,99 +1,147 @@
-"""Whether every removal of rows has what it must have: ledger, plan files, register and audit trail held together."""
+"""Whether every removal of rows has what it must have: ledger, plan files, registers and audit trail held together."""
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.compute as pc
 
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.read import read
+from ranklake.lake.governance.erasures import ERASURES, ROWS, Erasure
 from ranklake.lake.governance.evidence import missing_evidence
-from ranklake.lake.governance.retention_plans import RETENTION_PLANS, register
-from ranklake.lake.governance.steps import Actions, recorded_actions
-from ranklake.lake.plans.kinds import RETENTION, Rows, booked
+from ranklake.lake.governance.proposals import AnyKind, Proposal
+from ranklake.lake.governance.retention_plans import RETENTION_PLANS, RetentionPlan
+from ranklake.lake.governance.steps import recorded_actions
+from ranklake.lake.plans.kinds import ERASURE, RETENTION, PlanKind, Rows, booked
 from ranklake.lake.plans.plan import LEDGER, DamagedPlanError, last_finished, read_plan
 
 if TYPE_CHECKING:
-    from ranklake.lake.governance.retention_plans import RetentionPlan
     from ranklake.lake.storage.store import Lake
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """A way in which rows go for good.
+
+    Attributes
+    ----------
+    plan, proposals
+        Kinds of the lake's plans, and of the proposals that these apply.
+    rows
+        Returns how many rows of each table go by a proposal; of tables that may be computed anew, any number.
+    """
+
+    plan: PlanKind
+    proposals: AnyKind
+    rows: Callable[["Lake", Any], Mapping[str, int | None]]
+
+
+def _retained(_lake: "Lake", one: RetentionPlan) -> Mapping[str, int | None]:
+    rows: Counter[str] = Counter()
+    for item in one.items:
+        rows[item.table] += item.rows
+    return {table: count for table, count in rows.items() if count}
+
+
+def _erased(_lake: "Lake", one: Erasure) -> Mapping[str, int | None]:
+    rows: dict[str, int | None] = {}
+    for item in one.of(ROWS):
+        before = rows.get(item.table or "", 0)
+        rows[item.table or ""] = None if item.content_sha256 is None or before is None else before + item.rows
+    return rows
+
+
+_REMOVALS: Final = (Removal(RETENTION, RETENTION_PLANS, _retained), Removal(ERASURE, ERASURES, _erased))
 
 
 def unaccounted(lake: "Lake") -> list[str]:
     """Return what removals of rows lack, in lines; none if each has its plan, its approval, its begin and its end.
 
-    Reads the ledger, the register, the audit trail, and the plan files of removals. Raises what the store raises.
+    Reads the ledger, the registers, the audit trail, and the plan files of removals. Raises what the store raises.
     """
-    plans, trail = register(lake), recorded_actions(lake, RETENTION_PLANS)
     every = read(lake, contract(LEDGER), ["plan", "kind", "tables"])
     # Of the plans of years, those that took something away: only a count below zero has a minus.
-    some = every.filter(pc.or_kleene(pc.match_substring(every["tables"], "-"), pc.equal(every["kind"], RETENTION.name)))
+    own = [pc.equal(every["kind"], one.plan.name) for one in _REMOVALS]
+    some = every.filter(pc.or_kleene(pc.match_substring(every["tables"], "-"), pc.or_(*own)))
     ledger = {row["plan"]: row for row in some.to_pylist()}
-    return [
-        *_by_ledger(lake, ledger, plans, trail),
-        *_by_register(lake, ledger, plans),
-        *(
-            f"the audit trail tells that {name} was applied, and the register does not know it"
-            for name, rows in sorted(trail.items())
-            if RETENTION_PLANS.applied in rows and name not in plans
-        ),
-    ]
+    return [*_by_others(ledger), *(line for one in _REMOVALS for line in _Removed(lake, one, ledger).lacking())]
 
 
-def _by_ledger(
-    lake: "Lake", ledger: Mapping[int, Mapping[str, Any]], plans: "Mapping[str, RetentionPlan]", trail: Actions
-) -> Iterator[str]:
-    applied = {one.plan: one for one in plans.values() if one.plan is not None}
-    for number, row in sorted(ledger.items()):
-        gone = {table: -rows for table, rows in json.loads(row["tables"]).items() if rows < 0}
-        head = f"plan {number} ({row['kind']}) removed {sum(gone.values())} rows"
-        if row["kind"] == RETENTION.name:
-            for what in _lacks(lake, number, gone, applied.get(number), trail):
-                yield f"{head}: {what}"
-        elif gone and booked(row["kind"]) in {Rows.BROUGHT, Rows.KEPT}:
-            yield f"{head}, and such a plan removes none"
-        elif gone and booked(row["kind"]) is Rows.RETIRED:  # what a check moves is in rejects, and the books know it
-            yield f"{head}, and nothing says who approved that"
+def _gone(row: Mapping[str, Any]) -> dict[str, int]:
+    return {table: -rows for table, rows in json.loads(row["tables"]).items() if rows < 0}
 
 
-def _lacks(
-    lake: "Lake", number: int, gone: Mapping[str, int], one: "RetentionPlan | None", trail: Actions
-) -> Iterator[str]:
-    """Yield what a retention lacks that was carried out."""
-    try:
-        plan = read_plan(lake, number)
-        if plan is None or plan.kind != RETENTION.name:
-            yield "its plan file is gone" if plan is None else f"its plan file is of kind {plan.kind}"
-    except DamagedPlanError as error:
-        yield str(error)
-    if one is None:
-        yield "the register has no plan that it applied"
-        return
-    expected: Counter[str] = Counter()
-    for item in one.items:
-        expected[item.table] += item.rows
-    rows, again = trail.get(one.name, {}), f"run 'ranklake retain apply {one.name}' again"
-    missing = missing_evidence(RETENTION_PLANS, one, trail)
-    faults = {
-        f"the items of {one.name} were altered": not one.intact,
-        f"{one.name} names other rows": dict(gone) != {table: count for table, count in expected.items() if count},
-        f"the register does not have the plan {one.name}": one.proposed is None,
-        f"the register has no approval of {one.name}": one.approved is None,
-        f"{one.name}: {missing}": bool(missing),
-        f"the audit trail does not say that {one.name} was begun": RETENTION_PLANS.begin not in rows,
-        f"the audit trail does not say that {one.name} was applied; {again}": RETENTION_PLANS.applied not in rows,
-    }
-    yield from (what for what, found in faults.items() if found)
+def _head(row: Mapping[str, Any]) -> str:
+    return f"plan {row['plan']} ({row['kind']}) removed {sum(_gone(row).values())} rows"
 
 
-def _by_register(
-    lake: "Lake", ledger: Mapping[int, Mapping[str, Any]], plans: "Mapping[str, RetentionPlan]"
-) -> Iterator[str]:
-    """Yield what the register says and the ledger does not."""
-    finished = last_finished(lake)
-    for one in plans.values():
-        if one.plan is not None and one.plan <= finished and ledger.get(one.plan, {}).get("kind") != RETENTION.name:
-            yield f"{one.name} says that plan {one.plan} applied it, and the ledger does not"
-        elif not one.intact and one.plan is None:
-            yield f"{one.name}: its items were altered; it cannot be applied"
+def _by_others(ledger: Mapping[int, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield plans that removed rows though nobody answers for such."""
+    known = {one.plan.name for one in _REMOVALS}
+    for _, row in sorted(ledger.items()):
+        if row["kind"] in known or not _gone(row):
+            continue
+        if booked(row["kind"]) in {Rows.BROUGHT, Rows.KEPT}:
+            yield f"{_head(row)}, and such a plan removes none"
+        elif booked(row["kind"]) is Rows.RETIRED:  # what a check moves is in rejects, and the books know it
+            yield f"{_head(row)}, and nothing says who approved that"
+
+
+class _Removed:
+    """Rows that went in one way, as ledger, register and trail tell it."""
+
+    def __init__(self, lake: "Lake", way: Removal, ledger: Mapping[int, Mapping[str, Any]]) -> None:
+        self.lake, self.way, self.ledger = lake, way, ledger
+        self.kind = way.proposals
+        self.proposals: Mapping[str, Proposal] = self.kind.register(lake)
+        self.trail = recorded_actions(lake, self.kind)
+
+    def lacking(self) -> Iterator[str]:
+        """Yield what removals lack."""
+        applied = {one.plan: one for one in self.proposals.values() if one.plan is not None}
+        for number, row in sorted(self.ledger.items()):
+            if row["kind"] == self.way.plan.name:
+                yield from (f"{_head(row)}: {what}" for what in self._lacks(number, _gone(row), applied.get(number)))
+        yield from self._by_register()
+        for name, rows in sorted(self.trail.items()):
+            if self.kind.applied in rows and name not in self.proposals:
+                yield f"the audit trail tells that {name} was applied, and the register does not know it"
+
+    def _lacks(self, number: int, gone: Mapping[str, int], one: Proposal | None) -> Iterator[str]:
+        """Yield what a removal lacks that was carried out."""
+        try:
+            plan = read_plan(self.lake, number)
+            if plan is None or plan.kind != self.way.plan.name:
+                yield "its plan file is gone" if plan is None else f"its plan file is of kind {plan.kind}"
+        except DamagedPlanError as error:
+            yield str(error)
+        if one is None:
+            yield "the register has no plan that it applied, so nothing says who approved that"
+            return
+        expected = self.way.rows(self.lake, one)
+        counted = {table: rows for table, rows in gone.items() if expected.get(table, 0) is not None}
+        rows, again = self.trail.get(one.name, {}), f"run '{self.kind.command} apply {one.name}' again"
+        missing = missing_evidence(self.kind, one, self.trail)
+        faults = {
+            f"the items of {one.name} were altered": not one.intact,
+            f"{one.name} names other rows": counted != {table: n for table, n in expected.items() if n},
+            f"the register does not have the plan {one.name}": one.proposed is None,
+            f"the register has no approval of {one.name}": one.approved is None,
+            f"{one.name}: {missing}": bool(missing),
+            f"the audit trail does not say that {one.name} was begun": self.kind.begin not in rows,
+            f"the audit trail does not say that {one.name} was applied; {again}": self.kind.applied not in rows,
+        }
+        yield from (what for what, found in faults.items() if found)
+
+    def _by_register(self) -> Iterator[str]:
+        """Yield what the register says and the ledger does not."""
+        finished = last_finished(self.lake) if self.proposals else 0
+        for one in self.proposals.values():
+            kind = self.ledger.get(one.plan or 0, {}).get("kind")
+            if one.plan is not None and one.plan <= finished and kind != self.way.plan.name:
+                yield f"{one.name} says that plan {one.plan} applied it, and the ledger does not"
+            elif not one.intact and one.plan is None:
+                yield f"{one.name}: its items were altered; it cannot be applied"

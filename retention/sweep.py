@@ -1,4 +1,7 @@
-"""The spool after a retention: segments that are kept for replay, and whose rows are all gone by now, go too."""
+"""The spool after a retention: segments that are kept for replay, and whose rows are all gone by now, go too.
+
+So do copies that came again of segments of which an erasure took rows.
+"""
 
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
@@ -9,8 +12,10 @@ from ranklake.lake.audit.trail import record
 from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.tables import delta_table, last_table
 from ranklake.lake.governance.retired import is_all_retired, retired_dates
+from ranklake.lake.ingest.index_summary import not_taken_in
 from ranklake.lake.query.sql import session
 from ranklake.lake.spool.packs import pack_of
+from ranklake.retention.erasure.spooled import erased_again
 
 if TYPE_CHECKING:
     from datetime import date
@@ -51,24 +56,7 @@ def sweep(lake: "Lake", spool: "Spool", by: str) -> Swept:
 
     Killed on the way, the next sweep goes on. Raises what the stores raise.
     """
-    taken = retired_dates(lake)
-    items = [item for item in spool.listing() if item.name is not None and item.table in taken] if taken else []
-    if not items or delta_table(lake, "segments") is None:
-        return Swept()
-    context = session(lake, ["segments"], heavy=True)
-    names = sorted({(item.table, item.sha256) for item in items})
-    spooled = {"table": [table for table, _ in names], "sha256": [sha256 for _, sha256 in names]}
-    context.from_arrow(pa.table(spooled), name="spooled")
-    live: dict[str, set[date] | None] = {}
-    over: set[tuple[str, str]] = set()
-    for row in context.sql(_TOLD).to_arrow_table().to_pylist():
-        table = row["table"]
-        if table not in live:
-            handle = last_table(lake, table)  # a table or a date that a listing lacks is not gone
-            live[table] = None if handle is None else set(files(handle)["date"].to_pylist())
-        dates = live[table]
-        if dates is not None and is_all_retired(row, taken[table], dates):
-            over.add((table, row["sha256"]))
+    over = _over(lake, spool) | _erased_again(lake, spool)
     if not over:
         return Swept()
     by_file: dict[str, list[bool]] = {}
@@ -85,3 +73,33 @@ def sweep(lake: "Lake", spool: "Spool", by: str) -> Swept:
         for path in going:
             spool.delete(path)
     return done
+
+
+def _erased_again(lake: "Lake", spool: "Spool") -> set[tuple[str, str]]:
+    """Return the segments (table, digest) that were taken in, and that came again after an erasure took their rows."""
+    again = list(erased_again(lake, spool.listing()))
+    waiting = {(item.table, item.sha256) for some in not_taken_in(lake, again) for item in some} if again else set()
+    return {(item.table, item.sha256) for item in again} - waiting
+
+
+def _over(lake: "Lake", spool: "Spool") -> set[tuple[str, str]]:
+    """Return the segments (table, digest) of which approved retention plans took all rows."""
+    taken = retired_dates(lake)
+    items = [item for item in spool.listing() if item.name is not None and item.table in taken] if taken else []
+    if not items or delta_table(lake, "segments") is None:
+        return set()
+    context = session(lake, ["segments"], heavy=True)
+    names = sorted({(item.table, item.sha256) for item in items})
+    spooled = {"table": [table for table, _ in names], "sha256": [sha256 for _, sha256 in names]}
+    context.from_arrow(pa.table(spooled), name="spooled")
+    live: dict[str, set[date] | None] = {}
+    over: set[tuple[str, str]] = set()
+    for row in context.sql(_TOLD).to_arrow_table().to_pylist():
+        table = row["table"]
+        if table not in live:
+            handle = last_table(lake, table)  # a table or a date that a listing lacks is not gone
+            live[table] = None if handle is None else set(files(handle)["date"].to_pylist())
+        dates = live[table]
+        if dates is not None and is_all_retired(row, taken[table], dates):
+            over.add((table, row["sha256"]))
+    return over

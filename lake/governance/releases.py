@@ -5,20 +5,16 @@ A release's name is a digest of its items, and is reckoned again when it is read
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, Any, Final, Literal
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.read import read
 from ranklake.lake.governance.proposals import Proposal, ProposalKind, Risk, digest_of
-from ranklake.lake.plans.ledger import append_own
-from ranklake.lake.plans.plan import last_finished
+from ranklake.lake.governance.registers import Row, RowKind, gathered, write_approval, write_once
 
 if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
 
 TABLE: Final = "quality_releases"
-RowKind = Literal["proposal", "item", "approval", "application"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,24 +98,12 @@ def release_name(items: Iterable[Item]) -> str:
 
 def register(lake: "Lake") -> dict[str, Release]:
     """Return every release by name, oldest first. One is applied when the lake's plan that applies it is finished."""
-    rows = read(lake, contract(TABLE)).to_pylist()
-    if not rows:
-        return {}
-    finished = last_finished(lake)
-    found: dict[str, Release] = {}
-    for row in sorted(rows, key=lambda row: (row["row_kind"] != "proposal", row["ts"])):
-        name = row["release"]
-        known = found.setdefault(name, Release(name, items=()))
-        if row["row_kind"] == "proposal":
-            found[name] = replace(known, proposed=row["ts"])
-        elif row["row_kind"] == "item":
-            item = Item(**{field: row[field] for field in Item.__dataclass_fields__})
-            found[name] = replace(known, items=(*known.items, item))
-        elif row["row_kind"] == "approval":
-            found[name] = replace(known, approved=row["ts"], approver=row["actor"])
-        elif row["row_kind"] == "application" and row["plan"] is not None and row["plan"] <= finished:
-            alone = bool(row["single_operator"])
-            found[name] = replace(known, applied=row["ts"], plan=row["plan"], single_operator=alone)
+
+    def with_item(known: Release, row: Row) -> Release:
+        item = Item(**{field: row[field] for field in Item.__dataclass_fields__})
+        return replace(known, items=(*known.items, item))
+
+    found = gathered(lake, TABLE, "release", lambda name: Release(name, items=()), with_item)
     return {name: replace(one, items=tuple(sorted(one.items, key=_order))) for name, one in found.items()}
 
 
@@ -138,14 +122,9 @@ def write_down(lake: "Lake", items: Iterable[Item], by: str, reason: str) -> Rel
     release = Release("", items=tuple(items))
     release = replace(release, name=release_name(release.items))
 
-    def compose(_: object) -> list[dict[str, Any]]:
-        if release.name in register(lake):
-            return []
-        head = {**head_row(release, "proposal", by), "reason": reason}
-        items = [{"release": release.name, "row_kind": "item", **asdict(item)} for item in release.items]
-        return stamped([head, *items])
-
-    append_own(lake, TABLE, compose)
+    head = {**head_row(release, "proposal", by), "reason": reason}
+    told = [{"release": release.name, "row_kind": "item", **asdict(item)} for item in release.items]
+    write_once(lake, TABLE, register, release.name, [head, *told])
     return RELEASES.find(lake, release.name)
 
 
@@ -158,23 +137,12 @@ def head_row(
     return {**facts, "single_operator": single_operator or None}
 
 
-def stamped(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows with the time of now."""
-    when = datetime.now(UTC)
-    return [{**row, "ts": when, "date": when.date()} for row in rows]
-
-
 def _order(item: Item) -> tuple[str, str, date, str]:
     return (item.item_kind, item.table, item.partition_date, item.about)
 
 
 def _add_approval(lake: "Lake", release: Release, by: str) -> bool:
-    def compose(_: object) -> list[dict[str, Any]]:
-        known = register(lake).get(release.name)
-        done = known is not None and known.approved is not None
-        return [] if done else stamped([head_row(release, "approval", by)])
-
-    return append_own(lake, TABLE, compose) > 0
+    return write_approval(lake, TABLE, register, release.name, head_row(release, "approval", by))
 
 
 RELEASES: Final = ProposalKind(

@@ -28,6 +28,8 @@ _ASKED: Final = 64
 _PICK: Final = random.Random()  # noqa: S311 - which files are asked for is no secret
 IDENTITY: Final = ("sha256", "uri_name", "bytes", "table", "unreadable", "signed_by")
 STREAM: Final = ("run", "attempt", "rank", "incarnation")
+ERASED: Final = "erased~"
+"""Begins what an erasure puts in the place of names; no run's name can have it in it."""
 SlotFile = tuple[str, int, int]
 """Table, incarnation, segment."""
 Stream = tuple[str, int, int, int]
@@ -84,13 +86,24 @@ def unknown(
         By path, when a file was found damaged: one that was written since is new again, whatever its size.
     """
     digests, places = identities(_near(known, listing))
+    erased = _erased(known)
     claims: dict[tuple[str, str], list[Spooled]] = {}
     for item in listing:
         claim = (item.table, item.sha256)
+        if item.name is not None and slot_file_of(item) in erased:
+            continue
         if claim in digests or ((item.path, item.size_bytes) in places and not is_rewritten(item, judged or {})):
             continue
         claims.setdefault(claim, []).append(item)
     return list(claims.values())
+
+
+def _erased(known: pa.Table) -> set[SlotFile]:
+    """Return the slot files of whose runs an erasure took the name: no cut of them comes in again, under no name."""
+    if not {"run", "incarnation", "segment"} <= set(known.column_names):
+        return set()
+    nameless = known.filter(pc.fill_null(pc.match_substring(known["run"], ERASED), fill_value=False))
+    return {(row["table"], row["incarnation"], row["segment"]) for row in nameless.to_pylist()}
 
 
 def sort_out(

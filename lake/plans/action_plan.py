@@ -22,6 +22,7 @@ from ranklake.lake.delta.commit import append_files, files, number_of, swap, swa
 from ranklake.lake.delta.data_file import DataFile, plan_of
 from ranklake.lake.delta.read import read_some
 from ranklake.lake.delta.tables import delta_table, ensure_table, last_table, refuse_unfit
+from ranklake.lake.plans.kinds import KINDS
 from ranklake.lake.plans.ledger import ledger_row, row_files
 from ranklake.lake.plans.plan import LEDGER, Plan
 from ranklake.lake.plans.units import Unit, carry_out
@@ -179,7 +180,7 @@ def _purge(lake: "Lake", plan: Plan) -> None:
     added = {(row["table"], row["path"]) for row in plan.body["add"]}
     for table, rows in plan.body["remove"].items():
         paths = {row["path"] for row in rows}
-        if lake.contract(table).kind != "derived":
+        if KINDS[plan.kind].purges_dates and lake.contract(table).kind != "derived":
             spared = {path for owner, path in added if owner == table} | set(plan.body["kept"].get(table, []))
             paths |= _left_behind(lake, table, {path.rpartition("/")[0] for path in paths}, plan.number) - spared
         for path in paths:

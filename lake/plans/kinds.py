@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from ranklake.lake.plans import rules
+from ranklake.lake.plans.erasure_rules import erasure_faults
 
 _SEGMENT: Final = {
     "path": str,
@@ -82,6 +83,8 @@ class PlanKind:
         ``module:function`` that carries a plan out (`ranklake.lake.plans.driver.Executor`).
     verify
         ``module:function`` that checks a plan that was found against the lake (`ranklake.lake.plans.verification`).
+    purges_dates
+        Whether a plan that deletes files deletes all that its dates hold from before, too; else those that it names.
     """
 
     name: str
@@ -91,6 +94,7 @@ class PlanKind:
     is_replayable: bool
     execute: str
     verify: str
+    purges_dates: bool = True
 
     @property
     def removes_rows(self) -> bool:
@@ -100,7 +104,6 @@ class PlanKind:
 
 _COMMITS: Final = "ranklake.lake.plans.action_plan:execute"
 _REWRITE: Final = "ranklake.lake.ingest.verification:verify_rewrite"
-_NOBODY: Final = "ranklake.lake.plans.verification:refuse_unapproved"
 
 INGEST: Final = PlanKind(
     "ingest",
@@ -178,18 +181,22 @@ MIGRATION: Final = PlanKind(
 )
 
 
-def _reserved(name: str) -> PlanKind:
-    """Return a kind that no command makes yet: such a plan can be read, and nobody carries it out."""
-    return PlanKind(name, Rows.RETIRED, FILES, rules.file_faults, is_replayable=False, execute=_COMMITS, verify=_NOBODY)
+ERASURE: Final = PlanKind(
+    "erasure",
+    rows=Rows.RETIRED,
+    body=FILES,
+    rules=erasure_faults,
+    is_replayable=False,
+    execute=_COMMITS,
+    verify="ranklake.lake.governance.erasure_verification:verify_erasure",
+    purges_dates=False,
+)
 
 
 KINDS: Final[Mapping[str, PlanKind]] = MappingProxyType(
     {
         kind.name: kind
-        for kind in (
-            *(INGEST, COMPACTION, REPLAY, QUARANTINE, RENUMBER, RETENTION, RELEASE, MIGRATION),
-            _reserved("erasure"),
-        )
+        for kind in (*(INGEST, COMPACTION, REPLAY, QUARANTINE, RENUMBER, RETENTION, RELEASE, MIGRATION, ERASURE),)
     }
 )
 

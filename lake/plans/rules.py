@@ -75,7 +75,7 @@ def file_faults(body: Body) -> Iterator[str]:
     yield from found or _count_faults(body)
 
 
-def _of_actions(faults: Rules) -> Rules:
+def of_actions(faults: Rules) -> Rules:
     """Return the rules of a kind of action plan: its own are looked at where tables and paths are some."""
 
     @wraps(faults)
@@ -160,7 +160,7 @@ def _deletions(body: Body, what: str) -> Iterator[str]:
 def _keeping_rows(what: str) -> Rules:
     """Return the rules of a kind that writes rows anew: each date has as many as before, and nothing is deleted."""
 
-    @_of_actions
+    @of_actions
     def faults(body: Body) -> Iterator[str]:
         if _changed_dates(body):
             yield f"a {what} changes how many rows a date holds"
@@ -173,7 +173,7 @@ compaction_faults: Final = _keeping_rows("merge")
 renumber_faults: Final = _keeping_rows("renumbering")
 
 
-@_of_actions
+@of_actions
 def migration_faults(body: Body) -> Iterator[str]:
     """Yield how a migration would lose rows, or names other files than come and go.
 
@@ -190,7 +190,7 @@ def migration_faults(body: Body) -> Iterator[str]:
         yield "pairs are not the files that come and go"
 
 
-@_of_actions
+@of_actions
 def replay_faults(body: Body) -> Iterator[str]:
     """Yield how a replay would take rows away, or reach beyond its table."""
     if any(rows < 0 for rows in body["account"].values()):
@@ -200,7 +200,7 @@ def replay_faults(body: Body) -> Iterator[str]:
     yield from _deletions(body, "replay")
 
 
-@_of_actions
+@of_actions
 def quarantine_faults(body: Body) -> Iterator[str]:
     """Yield how rows would go that are not put into quarantine."""
     if any(rows > 0 for rows in body["account"].values()) or _REJECTS in body["remove"]:
@@ -212,7 +212,7 @@ def quarantine_faults(body: Body) -> Iterator[str]:
     yield from _deletions(body, "quarantine")
 
 
-@_of_actions
+@of_actions
 def release_faults(body: Body) -> Iterator[str]:
     """Yield how a release would do anything but let rows go back from ``rejects``, and write down that it was done."""
     name = body["facts"].get("release") if isinstance(body.get("facts"), dict) else None
@@ -229,13 +229,13 @@ def release_faults(body: Body) -> Iterator[str]:
     yield from _deletions(body, "release")
 
 
-@_of_actions
+@of_actions
 def retention_faults(body: Body) -> Iterator[str]:
     """Yield how a retention would do anything but let partitions go, or rows of them."""
     name = (body.get("facts") or {}).get("retention_plan") if isinstance(body.get("facts"), dict) else None
     if not isinstance(name, str) or not _RETENTION_PLAN.fullmatch(name):
         yield "facts name no retention plan"
-    elif not _is_raw(body["facts"].get("quarantined", {})):
+    elif not is_raw(body["facts"].get("quarantined", {})):
         yield "facts name other raw bytes than digests"
     left: Counter[tuple[str, str]] = Counter()
     for row in body["add"]:
@@ -257,7 +257,7 @@ def retention_faults(body: Body) -> Iterator[str]:
         yield "a retention brings rows"
 
 
-def _is_raw(found: object) -> bool:
+def is_raw(found: object) -> bool:
     """Say whether something is digests by table and date."""
     if not isinstance(found, dict):
         return False

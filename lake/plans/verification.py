@@ -69,11 +69,6 @@ def verify_merge(lake: "Lake", plan: Plan) -> None:
     verify_files(lake, plan, passes_over=True)
 
 
-def refuse_unapproved(lake: "Lake", plan: Plan) -> None:
-    """Refuse a plan of a kind that no command makes."""
-    raise refusal(lake, plan, f"nothing says who approved a plan of kind {plan.kind}, and no command makes one")
-
-
 def verify_files(lake: "Lake", plan: Plan, *, passes_over: bool = False) -> None:
     """Look whether files that come and go have the rows that the plan says, where it is not committed yet.
 
@@ -100,6 +95,12 @@ def verify_files(lake: "Lake", plan: Plan, *, passes_over: bool = False) -> None
         for row in plan.body["remove"].get(table, []):
             if row["path"] in live or not (passes_over or lake.contract(table).kind == "derived"):
                 _verify_removed(lake, plan, table, row, live)
+
+
+def is_committed_in(lake: "Lake", table: str, number: int) -> bool:
+    """Say whether a plan was committed to a table already."""
+    handle = delta_table(lake, table)
+    return handle is not None and _is_committed(handle, table, number)
 
 
 def _is_committed(handle: "DeltaTable", table: str, number: int) -> bool:

@@ -3,20 +3,22 @@
 import hashlib
 from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.spool.gate import UNSTEADY, UnreadError
+from ranklake.lake.spool.gate import IRREGULAR, UNSTEADY, UnreadError
 from ranklake.lake.spool.listing_cache import Rounds
 from ranklake.lake.spool.local_folder import SpoolFolder
 from ranklake.lake.spool.packs import Reader, look_into, member_path, pack_name, settled
 from ranklake.lake.spool.spooled import _TABLE, MISPLACED, Spooled, unfit
 from ranklake.lake.storage.listing import Listed, written
-from ranklake.lake.storage.objects import delta_options, file_system
+from ranklake.lake.storage.objects import delta_options, file_system, put_new
 from ranklake.lake.storage.reachability import LakeUnreachableError, unreachable
+from ranklake.lake.storage.rewriting import overwrite
 from ranklake.lake.trust.lake_config import DEFAULT, LakeConfig
 from ranklake.printable import printable_name
 from ranklake.segments.segment import NotASegmentError, SegmentName
@@ -254,3 +256,18 @@ class Spool:
             self.passed_over[printable_name(path)] = STAYS
             return 0
         return 1
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write a file where none is; one that is there stays. Raises `OSError`, `UnreadError` where a link leads out.
+
+        Killed half-way, it leaves a stray temporary file on a local disk, which no listing has.
+        """
+        if not isinstance(self.fs, SpoolFolder):
+            put_new(self.fs, path, data)
+            return
+        folder = Path(path).parent
+        if not folder.resolve().is_relative_to(Path(self.root).resolve()):
+            raise UnreadError(IRREGULAR, where=printable_name(path))
+        folder.mkdir(parents=True, exist_ok=True)
+        if not Path(path).exists():
+            overwrite(self.fs, path, data, local=True)

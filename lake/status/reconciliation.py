@@ -16,6 +16,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.governance.erasures import erased_raw
 from ranklake.lake.governance.retired import RAW, retired_dates
 from ranklake.lake.ingest.disowned import Claim
 from ranklake.lake.ingest.index_summary import not_taken_in
@@ -190,6 +191,7 @@ def _rejects_balance(lake: "Lake", told: Accounts, moved: dict[str, int], retire
     kept = {path.rpartition("/")[2] for path in lake.fs.find(lake.path("quarantine"))}
     raw = [row for row in told.odd if not may_be_read_yet(row["unreadable"])]
     gone = {row["sha256"] for row in raw if taken.get(RAW + row["table"], {}).get(row["date"], 0) >= row["plan"]}
+    gone |= erased_raw(lake) if raw else set()
     aside = {row["sha256"] for row in raw} - gone
     if aside - kept:
         faults.append(f"{len(aside - kept)} unreadable segments are not in the lake's quarantine folder any more")

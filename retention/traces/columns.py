@@ -44,7 +44,7 @@ def _columns(stored: pq.ParquetFile, sought: "Needles") -> Iterator[Found]:
     small = [at for at in range(metadata.num_row_groups) if metadata.row_group(at).total_byte_size <= MOST_BYTES]
     if len(small) < metadata.num_row_groups:
         yield Unsearched(f"{metadata.num_row_groups - len(small)} row groups are too large to decode")
-    texts = [field.name for field in stored.schema_arrow if _has_text(field.type)]
+    texts = [field.name for field in stored.schema_arrow if has_text(field.type)]
     words: Counter[str] = Counter()
     for batch in stored.iter_batches(_ROWS, row_groups=small, columns=texts) if texts else ():
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
@@ -64,13 +64,14 @@ def _worded(metadata: pq.FileMetaData) -> list[str]:
     )
 
 
-def _has_text(kind: pa.DataType) -> bool:
+def has_text(kind: pa.DataType) -> bool:
+    """Say whether values of a type can hold text, at any depth."""
     if isinstance(kind, pa.BaseExtensionType):
-        return _has_text(kind.storage_type)
+        return has_text(kind.storage_type)
     if pa.types.is_nested(kind):
-        return any(_has_text(kind.field(at).type) for at in range(kind.num_fields))
+        return any(has_text(kind.field(at).type) for at in range(kind.num_fields))
     if pa.types.is_dictionary(kind):
-        return _has_text(kind.value_type)
+        return has_text(kind.value_type)
     return any(is_kind(kind) for is_kind in _TEXT)
 
 
@@ -85,22 +86,25 @@ def _rows_with(column: pa.Array, sought: "Needles") -> tuple[int, int]:
     if isinstance(column.type, pa.BaseExtensionType):
         column = column.storage
     if pa.types.is_dictionary(column.type):
-        holds = _holds(column.dictionary, sought)
+        holds = holding(column.dictionary, sought)
         rows = pc.sum(pc.take(holds, column.indices)).as_py() if pc.any(holds).as_py() else 0
         return int(rows or 0), int(pc.sum(holds).as_py() or 0)
     if pa.types.is_nested(column.type):
-        told = [_rows_with(part, sought) for part in _parts(column) if _has_text(part.type)]
+        told = [_rows_with(part, sought) for part in _parts(column) if has_text(part.type)]
         return sum(rows for rows, _ in told), sum(words for _, words in told)
-    return int(pc.sum(_holds(column, sought)).as_py() or 0), 0
+    return int(pc.sum(holding(column, sought)).as_py() or 0), 0
 
 
-def _holds(column: pa.Array, sought: "Needles") -> pa.Array:
-    """Return which of some texts, or bytes, hold a value."""
+def holding(column: pa.Array, sought: "Needles") -> pa.Array:
+    """Return which of some texts, or bytes, hold a value; no NULL."""
     found = pa.repeat(pa.scalar(value=False), len(column))
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         for one in sought.texts:
             matched = pc.match_substring(column, one, ignore_case=True)
             found = pc.or_(found, pc.fill_null(matched, fill_value=False))
+        if sought.edges and pc.any(found).as_py():
+            told = zip(found.to_pylist(), column.to_pylist(), strict=True)
+            found = pa.array([hit and sought.count(text.encode()) > 0 for hit, text in told], pa.bool_())
     rest = pc.if_else(found, None, column.cast(pa.large_binary())).to_pylist()
     if not sought.count(b"\0".join(filter(None, rest))):
         return found

@@ -4,8 +4,8 @@ import base64
 import html
 import json
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 from unicodedata import normalize
@@ -13,6 +13,7 @@ from urllib.parse import quote, quote_plus
 
 from ranklake.errors import RanklakeError
 from ranklake.retention.traces.escapes import Wanted, resolved, unbroken, wanted
+from ranklake.retention.traces.words import LEAST, WORDS, edged, in_text
 
 SHORTEST: Final = 4
 """Characters of a value; a shorter one would be found everywhere."""
@@ -41,12 +42,18 @@ class Needles:
         Spellings as bytes: in lower case, and those of base64, which tells cases apart.
     plain
         Those of `folded` that escapes stand for.
+    text
+        What matches a spelling in text where it counts.
+    edges
+        By spelling as bytes what matches it where it counts. One that is not there counts wherever it stands.
     """
 
     texts: tuple[str, ...]
     folded: tuple[bytes, ...]
     exact: tuple[bytes, ...]
     plain: tuple[bytes, ...]
+    text: re.Pattern[str]
+    edges: Mapping[bytes, re.Pattern[bytes]] = field(default_factory=dict)
 
     @cached_property
     def longest(self) -> int:
@@ -60,27 +67,42 @@ class Needles:
     def count(self, raw: bytes) -> int:
         """Return how often bytes hold a value; where one spelling holds another, the most frequent counts."""
         lower, whole = raw.lower(), unbroken(raw)
-        told = [lower.count(one) for one in self.folded] + [whole.count(one) for one in self.exact]
-        meant = sum(max(map(near.count, self.plain)) for near in resolved(lower, self._digits, self.longest))
-        return max(*told, meant)
+        told = [self._times(lower, one) for one in self.folded] + [whole.count(one) for one in self.exact]
+        near = resolved(lower, self._digits, self.longest)
+        return max(*told, sum(max(self._times(some, one) for one in self.plain) for some in near))
+
+    def _times(self, lower: bytes, one: bytes) -> int:
+        count = lower.count(one)
+        return len(self.edges[one].findall(lower)) if count and one in self.edges else count
+
+    def replaced(self, text: str, by: str) -> str:
+        """Return a text with something in the place of each value, as far as it is spelt out."""
+        return self.text.sub(lambda _: by, text)
 
     def masked(self, name: str) -> str:
-        """Return a name that can be shown: values in it are left out, in one pass over it."""
+        """Return a name that can be shown: values in it are left out, in one pass over it, wherever they stand."""
         spelt = [f"(?i:{re.escape(one)})" for one in sorted(self.texts, key=len, reverse=True)]
         coded = [re.escape(one.decode()) for one in sorted(self.exact, key=len, reverse=True)]
         return re.sub("|".join((*spelt, *coded)), _MASK, name)
 
 
-def needles(values: Iterable[str]) -> Needles:
+def needles(values: Iterable[str], within: str = "") -> Needles:
     """Return the spellings of some values.
+
+    Parameters
+    ----------
+    within
+        Characters of words, such as `ranklake.retention.traces.words.WORDS`: a value that one of them stands beside is
+        part of a longer word, and does not count. By default it counts wherever it stands.
 
     Raises `NeedleError` if there are none, or one is too short, or no text.
     """
     given = [value.strip() for value in values if value.strip()]
     if not given:
         raise NeedleError("no value to look for", mend="give values as arguments, or one a line on standard input: -")
-    if any(len(value) < SHORTEST for value in given):
-        mend = f"give at least {SHORTEST} characters"
+    least = LEAST if within == WORDS else SHORTEST
+    if any(len(value) < least for value in given):
+        mend = f"give at least {least} characters"
         raise NeedleError("a value is so short that it would be found everywhere", mend=mend)
     if any("\ud800" <= one <= "\udfff" for value in given for one in value):
         raise NeedleError("a value is no text in UTF-8", mend="write it in UTF-8")
@@ -88,12 +110,18 @@ def needles(values: Iterable[str]) -> Needles:
     spelt = dict.fromkeys(one for value in forms for one in _spelt(value))
     cases = [spelling for one in spelt for spelling in (one, one.lower(), one.upper())]
     # bytes know the case of ASCII's letters alone
-    folded = dict.fromkeys(raw.lower() for one in cases for coding in _CODINGS for raw in _coded(one, coding))
+    folded: dict[bytes, str] = {}
+    for one in cases:
+        for coding in _CODINGS:
+            folded |= {raw.lower(): coding for raw in _coded(one, coding) if raw.lower() not in folded}
     hexed = dict.fromkeys(raw.hex().encode() for one in forms for coding in _CODED for raw in _coded(one, coding))
     coded = dict.fromkeys(one for value in forms for coding in _CODED for one in _base64(value.encode(coding)))
     texts = dict.fromkeys(one.lower() for one in spelt)
     plain = dict.fromkeys(one.encode().lower() for value in forms for one in (value, value.lower(), value.upper()))
-    return Needles(tuple(texts), (*folded, *hexed), tuple(coded), tuple(plain))
+    exact = tuple(one for one in coded if not within or len(one) >= LEAST)
+    edges = {one: edged(one, coding, within) for one, coding in folded.items()} if within else {}
+    pattern = in_text(tuple(texts), exact, within)
+    return Needles(tuple(texts), (*folded, *hexed), exact, tuple(plain), pattern, edges)
 
 
 def _coded(text: str, coding: str) -> Iterator[bytes]:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
 
 LIVE, OLD, LOG = "rows of {}", "old versions of {}", "log of {}"
+COPIES: Final = "copies for role"
+FOLDER: Final = "files below"
 _OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _LAKE: Final[Mapping[str, str]] = {
     "quarantine": "raw bytes in quarantine",
@@ -28,6 +30,11 @@ _LAKE: Final[Mapping[str, str]] = {
     "contracts": "operators' contracts",
     "queries": "log of queries",
     "shares": "register of shares",
+    "known": "summaries of segments",
+    "rounds": "hints of the spool's listing",
+    "migrating": "hints of migrations",
+    "attempts": "hints of attempts",
+    "certificates": "certificates of erasures",
 }
 _SPOOL: Final[Mapping[str, str]] = {"segments": "segments in the spool", "imports": "records of imports"}
 
@@ -68,13 +75,13 @@ def sources(lake: "Lake", spool: "Spool | None", folders: Sequence[Path]) -> Ite
     for share in shares(lake):
         place = open_place(lake, share.uri)
         for one in _files(place.fs, place.root.rstrip("/"), local=place.is_local):
-            yield replace(one, place=f"copies for role {share.role}")
+            yield replace(one, place=f"{COPIES} {share.role}")
     if spool is not None:
         for one in _files(spool.fs, spool.root.rstrip("/"), local=isinstance(spool.fs, LocalFileSystem)):
             yield replace(one, place=_place_in_spool(one.path))
     for folder in folders:
         for one in _files(None, str(folder), local=True):
-            yield replace(one, place=f"files below {folder}")
+            yield replace(one, place=f"{FOLDER} {folder}")
 
 
 def _files(fs: Any, top: str, *, local: bool) -> Iterator[Source]:  # noqa: ANN401 - fsspec ships no types

@@ -1,7 +1,7 @@
 """Searches every file for a value, and tells where it is without telling it."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
 
 EXAMPLES = 3
+NAME = "name of the file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,21 +95,49 @@ def search(
         No value is given, or one of less than four characters.
     """
     sought = needles(values)
+    return told_of(each(lake, spool, sought, folders, progress=progress), sought)
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """A file, or a folder: how often values are where in it, and why parts of it were not looked into."""
+
+    source: Source
+    counts: Counter[str]
+    unsearched: frozenset[str] = frozenset()
+
+
+def each(
+    lake: "Lake",
+    spool: "Spool | None",
+    sought: Needles,
+    folders: Sequence[Path] = (),
+    *,
+    progress: "Progress | None" = None,
+) -> Iterator[Searched]:
+    """Yield every file of a lake, a spool and some folders with what is found in it; see `search`."""
     keys = lake.config.encryption_key
-    found: dict[tuple[str, str], list[tuple[str, int]]] = {}
-    missed: dict[tuple[str, str], list[tuple[str, int]]] = {}
     every = list(sources(lake, spool, folders))
-    files = sum(not source.is_folder for source in every)
     for number, source in enumerate(every, 1):
-        if count := sought.count(source.path.encode(errors="replace")):
-            found.setdefault((source.place, "name of the file"), []).append((source.uri, count))
         counts, why = (Counter[str](), set[str]()) if source.is_folder else _in(source, sought, keys)
-        for where, count in counts.items():
-            found.setdefault((source.place, where), []).append((source.uri, count))
-        for one in why:
-            missed.setdefault((source.place, one), []).append((source.uri, 1))
+        if count := sought.count(source.path.encode(errors="replace")):
+            counts[NAME] = count
+        yield Searched(source, counts, frozenset(why))
         if progress is not None:
             progress(number, len(every))
+
+
+def told_of(some: Iterable[Searched], sought: Needles) -> Traces:
+    """Return what was found, by kinds of places."""
+    found: dict[tuple[str, str], list[tuple[str, int]]] = {}
+    missed: dict[tuple[str, str], list[tuple[str, int]]] = {}
+    files = 0
+    for one in some:
+        files += not one.source.is_folder
+        for where, count in one.counts.items():
+            found.setdefault((one.source.place, where), []).append((one.source.uri, count))
+        for why in one.unsearched:
+            missed.setdefault((one.source.place, why), []).append((one.source.uri, 1))
     return Traces(_told(found, sought), _told(missed, sought), files)
 
 

@@ -49,7 +49,7 @@ SUMMARIES = {
     "metric": "Show the life of metrics, and deprecate, retire and sunset them.",
     "request-signal": "Request a metric that nobody records yet.",
     "retain": "Plan, approve and apply retention.",
-    "erase": "Find where a person's data, or a run's, still is.",
+    "erase": "Find where a person's data, or a run's, is; erase it, and prove that.",
     "approvals": "Show who may approve what, and how names are checked.",
     "disown": "Set aside a segment or stream with impossible counts, so that status balances.",
     "renumber": "Split a run that was recorded again under one name into attempts.",

@@ -289,20 +289,20 @@ def test_rows_of_nobody_are_not_lost(site):
 
 
 def test_plans_that_cannot_be_redone_are_respected(site):
-    """Rows that an erasure rewrote do not come back as they were recorded."""
+    """Rows that a renumbering rewrote do not come back as they were recorded."""
     site.bring(step_rows(20))
     live = action_plan.live_files(site.lake, "steps", [DAY.date()])
 
-    def erase(number):
+    def renumber(number):
         masked = read(site.lake, contract("steps"))
         masked = masked.set_column(
             masked.schema.get_field_index("loss"), masked.schema.field("loss"), pa.nulls(20, pa.float32())
         )
         new = action_plan.append_files(site.lake, contract("steps"), masked, number)
-        return action_plan.compose(number, "erasure", add=new, remove={"steps": live})
+        return action_plan.compose(number, "renumber", add=new, remove={"steps": live})
 
-    drive(site.lake, erase, InProcess())
-    with pytest.raises(ReplayError, match=r"plan 2 \(erasure\) changed rows here"):
+    drive(site.lake, renumber, InProcess())
+    with pytest.raises(ReplayError, match=r"plan 2 \(renumber\) changed rows here"):
         again(site)
     assert whole(site)["loss"].null_count == 20
 

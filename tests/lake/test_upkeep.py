@@ -22,6 +22,7 @@ from ranklake.lake.delta import read as read_module
 from ranklake.lake.delta.commit import append_files, files, files_digest
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.governance.retention_plans import RetentionPlan, head_row, stamped
 from ranklake.lake.ingest import ingest_plan
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.maintenance import compaction, log, merges
@@ -31,6 +32,7 @@ from ranklake.lake.maintenance.run import upkeep
 from ranklake.lake.maintenance.vacuum import GRACE, GraceError, garbage
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.driver import drive
+from ranklake.lake.plans.ledger import row_files
 from ranklake.lake.plans.plan import last_finished
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.inputs import snapshot
@@ -173,8 +175,17 @@ def test_an_older_version_reads_as_it_was(lake, spool):
 def drop_one_file(lake, number):
     """Return a plan that takes one file of a date out, bytes and all, and leaves the others."""
     every = files(delta_table(lake, "steps"))
+    name = "rp-" + "0" * 16
+    head = head_row(RetentionPlan(name, (), ""), "application", "Otto", number)
+    own = row_files(lake, "retention_plans", stamped([head], datetime.now(UTC)), number)
     plan = action_plan.compose(
-        number, "erasure", remove={"steps": every.slice(0, 1)}, live={"steps": every}, purge=True
+        number,
+        "retention",
+        add=own,
+        remove={"steps": every.slice(0, 1)},
+        live={"steps": every},
+        purge=True,
+        facts={"retention_plan": name},
     )
     return plan, every["path"].to_pylist()
 
@@ -217,7 +228,7 @@ def test_a_plan_that_purges_says_what_stays(lake, spool):
     """A plan that deletes bytes has to know what else is live on the dates that it touches."""
     bring_minutes(lake, spool, 1)
     with pytest.raises(ValueError, match="live"):
-        action_plan.compose(2, "erasure", remove={"steps": files(delta_table(lake, "steps"))}, purge=True)
+        action_plan.compose(2, "retention", remove={"steps": files(delta_table(lake, "steps"))}, purge=True)
 
 
 def test_orphans_go_when_nobody_can_want_them(lake, spool):

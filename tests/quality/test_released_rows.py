@@ -16,7 +16,8 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import replace_partitions
 from ranklake.lake.delta.read import read
 from ranklake.lake.governance.proposals import VoidProposalError
-from ranklake.lake.governance.releases import RELEASES, TABLE, head_row, stamped
+from ranklake.lake.governance.registers import stamped
+from ranklake.lake.governance.releases import RELEASES, TABLE, head_row
 from ranklake.lake.plans.action_plan import compose, live_files
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.ledger import row_files

@@ -89,6 +89,15 @@ def segment(**facts):
     return "ingest", {"spool": "/x", "writer": "w", "versions": {}, "left": 0, "segments": segments}
 
 
+REGISTERED = new("date=2026-03-01/r.parquet", 1, "erasures")
+
+
+def erased(add=(REGISTERED,), remove=None, quarantined=None):
+    """Return an erasure that writes down that it was applied."""
+    facts = {"erasure": "er-" + "0" * 16, "quarantined": quarantined or {}}
+    return body("erasure", add=list(add), remove=remove or {}, facts=facts)
+
+
 BY_THEMSELVES = {
     "dots to a file outside": retention(remove={"steps": [gone("date=2026-03-01/../../../../victim.parquet")]}),
     "dots alone": retention(remove={"steps": [gone("../../ranklake.json")]}),
@@ -126,6 +135,12 @@ BY_THEMSELVES = {
         "quarantine", add=[new(table="rejects"), new(table="logs")], remove={"steps": [gone()]}
     ),
     "a quarantine that deletes": body("quarantine", add=[new(table="rejects")], remove={"steps": [gone()]}, purge=True),
+    "an erasure of no name": body("erasure", add=[REGISTERED], remove={"steps": [gone()]}),
+    "an erasure of the books": erased(remove={"audit": [gone()]}),
+    "an erasure of segments": erased(remove={"segments": [gone()]}),
+    "an erasure that brings rows": erased(add=[REGISTERED, new(rows=10)], remove={"steps": [gone()]}),
+    "an erasure that says nothing": erased(add=[], remove={"steps": [gone()]}),
+    "an erasure of other raw bytes than digests": erased(quarantined={"quarantine/steps": {"2026-03-01": ["../x"]}}),
     "a retention that brings rows": retention(
         add=[new("date=2026-03-01/r.parquet", 1, "retention_plans"), new(rows=10)], remove={"steps": [gone()]}
     ),
@@ -213,7 +228,13 @@ def approved_files(site):
 
 
 def erasure(site, number):
-    made = action_plan.compose(number, "erasure", remove={"steps": live(site)}, live={"steps": live(site)}, purge=True)
+    facts = {"erasure": "er-" + "0" * 16}
+    rows = [{"erasure": facts["erasure"], "row_kind": "application", "actor": "x", "plan": number}]
+    own = row_files(
+        site.lake, "erasures", [{**row, "ts": days_ago(0), "date": days_ago(0).date()} for row in rows], number
+    )
+    gone = {"steps": live(site)}
+    made = action_plan.compose(number, "erasure", add=own, remove=gone, live=gone, purge=True, facts=facts)
     return made.kind, made.body
 
 
@@ -251,7 +272,7 @@ AGAINST_THE_LAKE = {
     "a retention of live rows": (retired, "was begun"),
     "a retention that nobody began": (lambda site, n: retired(site, n, some=approved_files(site)), "was begun"),
     "a retention of other files": (other_files, "knows no such file"),
-    "an erasure": (erasure, "nothing says who approved"),
+    "an erasure that nobody approved": (erasure, "would erase rows without approval"),
     "a quarantine that disowns": (disowning("quarantine"), "nobody answers for"),
     "a replay that disowns": (disowning("replay"), "nobody answers for"),
     "a table of nobody": (unknown_table, "not known"),

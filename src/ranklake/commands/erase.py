@@ -7,6 +7,8 @@ from pathlib import Path
 import click
 
 from ranklake.commands.context import with_context
+from ranklake.commands.erase_certificate import certificate
+from ranklake.commands.erase_steps import apply, approve, list_, plan
 from ranklake.commands.options import json_option, lake_option, spool_option
 from ranklake.context import Context
 from ranklake.retention.traces.search import Trace, search
@@ -20,7 +22,14 @@ _COLUMNS = (*map(TextColumn, ("place", "where")), *numbers(("files", "rows or ti
 
 @click.group()
 def erase() -> None:
-    """Find where a person's data, or a run's, still is."""
+    """Find where a person's data, or a run's, is; erase it, and prove that.
+
+    Only an erasure that somebody has approved takes anything.
+    """
+
+
+for _command in (plan, approve, apply, list_, certificate):
+    erase.add_command(_command)
 
 
 @erase.command()

@@ -101,6 +101,11 @@ role_option = click.option("--role", help="Query as this role, from the file tha
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
+def optional_lake(text: str) -> Callable[[Command], Command]:
+    """Declare ``--lake`` for a command that does without one."""
+    return overriding("--lake", place="lake.uri", metavar="URI", help=text)
+
+
 def optional_spool(text: str) -> Callable[[Command], Command]:
     """Declare ``--spool`` for a command that does without one; the help says what it does then."""
     return overriding("--spool", place="spool.uri", metavar="URI", help=text)

@@ -1,0 +1,89 @@
+"""Verifies that a found plan of kind ``erasure`` takes exactly the rows that were approved."""
+
+from collections.abc import Mapping, Sequence
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from ranklake.errors import RanklakeError
+from ranklake.lake.delta.row_keys import digest_of_files, digest_text, key_columns
+from ranklake.lake.governance.erasures import ERASURES, NAMES, RAW, ROWS, TABLE, Erasure
+from ranklake.lake.governance.evidence import require
+from ranklake.lake.plans.action_plan import QUARANTINED
+from ranklake.lake.plans.verification import is_committed_in, refusal, verify_application, verify_files
+
+if TYPE_CHECKING:
+    from ranklake.lake.plans.plan import Plan
+    from ranklake.lake.storage.store import Lake
+
+NAMED: Final = "segments"
+NAME_COLUMNS: Final = ("run", "uri_name", "pack")
+"""Columns of `NAMED` in which names of runs stand."""
+
+
+def verify_erasure(lake: "Lake", plan: "Plan") -> None:
+    """Look whether the rows that go are those that somebody approved, by their keys, and all others stay."""
+    verify_files(lake, plan)
+    name = plan.body["facts"]["erasure"]
+    try:
+        approved = ERASURES.find(lake, name)
+        require(lake, ERASURES, approved, begun=True)
+    except RanklakeError as error:
+        raise refusal(lake, plan, f"the plan would erase rows without approval: {name}: {error.what}") from error
+    if approved.approved is None or not _is_as_approved(lake, plan, approved):
+        raise refusal(lake, plan, f"the plan would erase other rows than were approved: {name}")
+    verify_application(lake, plan, TABLE, "erasure", name)
+
+
+def _is_as_approved(lake: "Lake", plan: "Plan", approved: Erasure) -> bool:
+    items = {(item.place, item.table, item.partition_date): item for item in approved.of(ROWS, NAMES)}
+    for table in sorted(plan.body["remove"]):
+        if is_committed_in(lake, table, plan.number):  # its files may be gone; what was looked at holds
+            continue
+        for day, (gone, new) in _by_date(plan, table).items():
+            derived = lake.contract(table).kind == "derived"
+            item = items.get((NAMES if table == NAMED else ROWS, table, None if derived else day))
+            if item is None or not _has_keys(lake, table, gone, new, item.content_sha256, item.rows):
+                return False
+    told = {one for days in plan.body["facts"].get(QUARANTINED, {}).values() for some in days.values() for one in some}
+    return told <= {item.about for item in approved.of(RAW)}
+
+
+def _by_date(plan: "Plan", table: str) -> Mapping[date, tuple[list[Any], list[Any]]]:
+    found: dict[date, tuple[list[Any], list[Any]]] = {}
+    for row in plan.body["remove"][table]:
+        found.setdefault(date.fromisoformat(row["date"]), ([], []))[0].append(row)
+    for row in plan.body["add"]:
+        if row["table"] == table:
+            found.setdefault(date.fromisoformat(row["partition"]), ([], []))[1].append(row)
+    return found
+
+
+def _has_keys(
+    lake: "Lake", table: str, gone: Sequence[Any], new: Sequence[Any], expected: str | None, rows: int
+) -> bool:
+    known = lake.contract(table)
+    named = table == NAMED
+    taken = sum(row["num_records"] for row in gone) - sum(row["rows"] for row in new)
+    if expected is None:  # a derived table may have been computed anew since
+        return known.kind == "derived"
+    columns = key_columns(known, NAME_COLUMNS if named else ())
+    before, after = (digest_of_files(lake, known, _files(some), columns) for some in (gone, new))
+    if named:
+        return before == after and taken == 0
+    return digest_text(before - after) == expected and taken == rows
+
+
+def _files(some: Sequence[Mapping[str, Any]]) -> pa.Table:
+    rows = [
+        {
+            "path": row["path"],
+            "size_bytes": row["size_bytes"],
+            "num_records": row.get("num_records", row.get("rows")),
+            "date": date.fromisoformat(row.get("date") or row["partition"]),
+        }
+        for row in some
+    ]
+    kinds = {"path": pa.string(), "size_bytes": pa.int64(), "num_records": pa.int64(), "date": pa.date32()}
+    return pa.Table.from_pylist(rows, schema=pa.schema(kinds))

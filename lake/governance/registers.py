@@ -1,0 +1,80 @@
+"""Registers of proposals: tables whose rows are proposals, their items, approvals and applications."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.delta.read import read
+from ranklake.lake.governance.proposals import Some
+from ranklake.lake.plans.ledger import append_own
+from ranklake.lake.plans.plan import last_finished
+
+if TYPE_CHECKING:
+    from ranklake.lake.storage.store import Lake
+
+RowKind = Literal["proposal", "item", "approval", "application"]
+Row = Mapping[str, Any]
+Register = Callable[["Lake"], Mapping[str, Some]]
+
+
+def gathered(
+    lake: "Lake", table: str, key: str, empty: Callable[[str], Some], with_item: Callable[[Some, Row], Some]
+) -> dict[str, Some]:
+    """Return every proposal of a register by name, oldest first.
+
+    One is applied when the lake's plan that applies it is finished, not when its row appears.
+
+    Parameters
+    ----------
+    table, key
+        The register, and its column that names proposals.
+    empty, with_item
+        Make a proposal without items, and one that has a row's item, too.
+    """
+    rows = read(lake, contract(table)).to_pylist()
+    if not rows:  # then a ledger of newer software need not be understood
+        return {}
+    finished = last_finished(lake)
+    found: dict[str, Some] = {}
+    for row in sorted(rows, key=lambda row: (row["row_kind"] != "proposal", row["ts"])):
+        known = found.setdefault(row[key], empty(row[key]))
+        if row["row_kind"] == "proposal":
+            found[row[key]] = replace(known, proposed=row["ts"])
+        elif row["row_kind"] == "item":
+            found[row[key]] = with_item(known, row)
+        elif row["row_kind"] == "approval":
+            found[row[key]] = replace(known, approved=row["ts"], approver=row["actor"])
+        elif row["row_kind"] == "application" and row["plan"] is not None and row["plan"] <= finished:
+            alone = bool(row["single_operator"])
+            found[row[key]] = replace(known, applied=row["ts"], plan=row["plan"], single_operator=alone)
+    return found
+
+
+def write_once(
+    lake: "Lake",
+    table: str,
+    register: Callable[["Lake"], Mapping[str, Some]],
+    name: str,
+    rows: Iterable[dict[str, Any]],
+) -> None:
+    """Write a proposal and its items into a register, unless it stands there."""
+    some = list(rows)
+    append_own(lake, table, lambda _: [] if name in register(lake) else stamped(some))
+
+
+def write_approval(lake: "Lake", table: str, register: Register[Some], name: str, row: dict[str, Any]) -> bool:
+    """Write an approval into a register; return False if one stands there already."""
+
+    def compose(_: object) -> list[dict[str, Any]]:
+        known = register(lake).get(name)
+        return [] if known is not None and known.approved is not None else stamped([row])
+
+    return append_own(lake, table, compose) > 0
+
+
+def stamped(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows with the time of now."""
+    when = datetime.now(UTC)
+    return [{**row, "ts": when, "date": when.date()} for row in rows]

@@ -1,0 +1,164 @@
+"""Applies an erasure: rows go by one numbered plan, then every other trace; then everything is searched anew.
+
+    approved? same subject? same rows? ─▶ audit row (begun) ─▶ one numbered plan: rows out of tables, names out of
+        ``segments``, raw bytes, the register's row ─▶ shares, logs, plans, old versions, hints, spool, folders
+        ─▶ a search of every file ─▶ a certificate, named by its digest ─▶ audit row
+
+Whoever dies on the way leaves what the next call for the same erasure finishes: the plan is finished by whoever finds
+it, what comes after is done again until the search finds nothing.
+"""
+
+from dataclasses import dataclass
+from datetime import date
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from ranklake.lake.audit import trail as audit
+from ranklake.lake.governance import lifecycle
+from ranklake.lake.governance.erasures import ERASURES, NAMES, RAW, ROWS, TABLE, Erasure, Item, head_row
+from ranklake.lake.governance.identities import NOT_SIGNING, Signing
+from ranklake.lake.governance.proposals import VoidProposalError
+from ranklake.lake.governance.registers import stamped
+from ranklake.lake.governance.retired import RAW as QUARANTINE
+from ranklake.lake.plans import action_plan
+from ranklake.lake.plans.action_plan import QUARANTINED
+from ranklake.lake.plans.kinds import ERASURE
+from ranklake.lake.plans.ledger import row_files
+from ranklake.lake.shares.withdrawal import withdraw
+from ranklake.retention.erasure.certificate import CERTIFIED, Certificate, certify
+from ranklake.retention.erasure.places import Done, erase_files
+from ranklake.retention.erasure.plan import Found, find, member_check, planned, refuse_unfit
+from ranklake.retention.erasure.reach import Reach
+from ranklake.retention.erasure.rows import rewritten
+from ranklake.retention.erasure.subject import OtherSubjectError
+
+if TYPE_CHECKING:
+    from ranklake.lake.delta.data_file import DataFile
+    from ranklake.lake.governance.lifecycle import WritePlan
+    from ranklake.lake.plans.plan import Plan, Progress
+    from ranklake.lake.storage.store import Lake
+    from ranklake.retention.erasure.subject import Subject
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What an application did.
+
+    Attributes
+    ----------
+    fresh
+        Whether this call applied it; else it was applied already, and only looked after.
+    done
+        What was done about files outside of live rows.
+    """
+
+    erasure: Erasure
+    fresh: bool
+    done: tuple[Done, ...]
+    certificate: Certificate
+
+
+def approve(
+    lake: "Lake",
+    name: str,
+    by: str,
+    reason: str | None = None,
+    *,
+    single_operator: bool = False,
+    signing: Signing = NOT_SIGNING,
+) -> tuple[Erasure, bool]:
+    """Approve an erasure; see `ranklake.lake.governance.lifecycle.approve`."""
+    return lifecycle.approve(lake, ERASURES, name, by, reason, single_operator=single_operator, signing=signing)
+
+
+def apply(
+    reach: Reach,
+    name: str,
+    subject: "Subject",
+    by: str,
+    *,
+    today: date | None = None,
+    single_operator: bool = False,
+    signing: Signing = NOT_SIGNING,
+    progress: "Progress | None" = None,
+) -> Applied:
+    """Erase what an approved erasure names, prove it, and return what was done. Can be called again.
+
+    Raises
+    ------
+    OtherSubjectError
+        The values are not those of the erasure. Nothing was changed.
+    ranklake.lake.governance.proposals.VoidProposalError
+        The subject has other rows than were approved. Nothing was changed.
+    HeldError, NotIngestedError
+        Nothing may be erased (any more, or yet). Nothing was changed.
+
+    Raises likewise what `ranklake.lake.governance.lifecycle.apply` does.
+    """
+    lake = reach.lake
+    found = ERASURES.find(lake, name)
+    if found.subject_sha256 != subject.sha256:
+        mend = "give the values that it was planned with, all of them, or plan again"
+        raise OtherSubjectError("these values are not those of this erasure", where=name, mend=mend)
+
+    def check(erasure: Erasure) -> "WritePlan":
+        now = find(reach, subject)
+        refuse_unfit(reach, subject, now, today)
+        _refuse_other(lake, erasure, now)
+        return partial(_write, lake, erasure, subject, by, now)
+
+    erasure, fresh = lifecycle.apply(lake, ERASURES, name, by, check, single_operator=single_operator, signing=signing)
+    withdraw(lake)
+    holds = member_check(subject)
+    done = erase_files(reach, subject, reach.each(subject), holds)
+    certificate = certify(reach, subject, erasure, done, progress=progress)
+    details = {"certificate": certificate.name, "is_clean": certificate.is_clean}
+    audit.record(lake, by, CERTIFIED, name, None, details, once=True, once_for=certificate.name)
+    return Applied(erasure, fresh, tuple(done), certificate)
+
+
+def _refuse_other(lake: "Lake", erasure: Erasure, now: Found) -> None:
+    """Raise `VoidProposalError` where the subject has other rows, or raw bytes, than were approved."""
+    approved = {_place(item): item for item in erasure.of(ROWS, NAMES, RAW)}
+    for item in planned(lake, now):
+        known = approved.get(_place(item))
+        if known is None:
+            raise _void(erasure, item, "has rows of this subject that were not there when it was planned")
+        if known.content_sha256 != item.content_sha256:
+            raise _void(erasure, item, f"has {item.rows:,} rows of this subject, and other {known.rows:,} were planned")
+
+
+def _place(item: Item) -> tuple[str, str | None, date | None, str | None]:
+    return item.place, item.table, item.partition_date, item.about
+
+
+def _void(erasure: Erasure, item: Item, what: str) -> VoidProposalError:
+    return VoidProposalError(ERASURES, erasure.name, what, f"{item.table} {item.partition_date}")
+
+
+def _write(
+    lake: "Lake", erasure: Erasure, subject: "Subject", by: str, now: Found, number: int, *, alone: bool
+) -> "Plan":
+    drop: dict[str, list[pa.Table]] = {}
+    live: dict[str, list[pa.Table]] = {}
+    new: list[DataFile] = []
+    for one in now.rows:
+        table = one.item.table or ""
+        drop.setdefault(table, []).append(one.files)
+        live.setdefault(table, []).append(one.live)
+        new += rewritten(lake, subject, one, number)
+    row = head_row(erasure, "application", by, number, single_operator=alone)
+    new += row_files(lake, TABLE, stamped([row]), number)
+    raw: dict[str, dict[str, list[str]]] = {}
+    for item in now.raw:
+        raw.setdefault(f"{QUARANTINE}{item.table}", {}).setdefault(str(item.partition_date), []).append(
+            item.about or ""
+        )
+    gone, there = (
+        {table: pa.concat_tables(some, promote_options="default") for table, some in side.items()}
+        for side in (drop, live)
+    )
+    facts = {"erasure": erasure.name, QUARANTINED: raw}
+    return action_plan.compose(number, ERASURE.name, add=new, remove=gone, live=there, purge=True, facts=facts)

@@ -1,0 +1,193 @@
+"""Certificates: what an erasure did and what a search found afterwards, in a file that verifies anywhere.
+
+    certificates/<sha256>.json     named by the digest of its bytes; the audit trail has the name
+
+It holds no value that was erased, nor a row. Whoever has the values, the keys of those who approved, or the lake, can
+verify more of it; nothing of it has to be believed for lying where it does.
+"""
+
+import hashlib
+import json
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, date, datetime
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.errors import RanklakeError
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.governance.erasures import ERASURES, Erasure
+from ranklake.lake.governance.statements import lake_identity
+from ranklake.lake.governance.steps import Step, recorded_actions
+from ranklake.lake.plans.action_plan import QUARANTINED
+from ranklake.lake.plans.plan import read_plan
+from ranklake.retention.erasure.reach import Reach, why_it_stays
+from ranklake.retention.traces.search import told_of
+
+if TYPE_CHECKING:
+    from ranklake.lake.plans.plan import Progress
+    from ranklake.lake.storage.store import Lake
+    from ranklake.retention.erasure.places import Done
+    from ranklake.retention.erasure.subject import Subject
+    from ranklake.retention.traces.search import Searched
+
+CERTIFIED: Final = "erasure.certified"
+FOLDER: Final = "certificates"
+FORMAT: Final = "ranklake erasure certificate 1"
+_LIBRARIES: Final = ("ranklake", "deltalake", "pyarrow")
+
+
+class NoCertificateError(RanklakeError):
+    """An erasure without a certificate, or a file that is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A certificate.
+
+    Attributes
+    ----------
+    facts
+        All that it says; plain JSON values.
+    """
+
+    facts: Mapping[str, Any]
+
+    @property
+    def raw(self) -> bytes:
+        """Its bytes."""
+        return json.dumps(self.facts, sort_keys=True, indent=1).encode() + b"\n"
+
+    @property
+    def name(self) -> str:
+        """Digest of its bytes, by which it is named."""
+        return hashlib.sha256(self.raw).hexdigest()
+
+    @property
+    def path(self) -> str:
+        """Where it lies in the lake."""
+        return f"{FOLDER}/{self.name}.json"
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether the search found nothing but what stays by rule."""
+        return bool(self.facts["search"]["is_clean"])
+
+    @property
+    def unsearched(self) -> int:
+        """How many files could not be looked into, whatever they hold."""
+        return sum(int(one["files"]) for one in self.facts["search"]["unsearched"])
+
+    @classmethod
+    def parse(cls, raw: bytes, where: str) -> "Certificate":
+        """Return the certificate of a file's bytes. Raises `NoCertificateError`."""
+        try:
+            facts = json.loads(raw)
+            is_one = isinstance(facts, dict) and facts.get("format") == FORMAT
+        except (ValueError, RecursionError):
+            is_one = False
+        if not is_one:
+            raise NoCertificateError(
+                "not a certificate of an erasure", where=where, mend="name a file of certificates/"
+            )
+        return cls(facts)
+
+
+def certify(
+    reach: Reach,
+    subject: "Subject",
+    erasure: Erasure,
+    done: "Sequence[Done]",
+    *,
+    progress: "Progress | None" = None,
+) -> Certificate:
+    """Search all anew, write down what was done and found, and return it."""
+    lake = reach.lake
+    every = list(reach.each(subject, progress))
+    left = [one for one in every if not (one.counts and _may_stay(lake, subject, one))]
+    stays = [one for one in every if one.counts and _may_stay(lake, subject, one)]
+    found, kept = told_of(left, subject.sought), told_of(stays, subject.sought)
+    facts = {
+        "format": FORMAT,
+        "lake": lake_identity(lake),
+        "erasure": erasure.name,
+        "subject": {"kind": subject.said, "scrypt_sha256": subject.sha256},
+        "items_sha256": erasure.items_sha256,
+        "items": [{**asdict(item), "partition_date": _iso(item.partition_date)} for item in erasure.items],
+        "plan": erasure.plan,
+        "applied": None if erasure.applied is None else erasure.applied.isoformat(),
+        "steps": [_step(step) for step in _steps(lake, erasure)],
+        "files": _files(lake, erasure),
+        "places": [one.plain() for one in done],
+        "search": {
+            "at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "files": len([one for one in every if not one.source.is_folder]),
+            "is_clean": not found.found,
+            "found": [_shown(one) for one in found.found],
+            "unsearched": [_shown(one) for one in found.unsearched],
+            "stays": [_shown(one) for one in kept.found],
+        },
+        "versions": {**{name: version(name) for name in _LIBRARIES}, "python": platform.python_version()},
+    }
+    made = Certificate(facts)
+    lake.put_if_absent(made.path, made.raw)
+    return made
+
+
+def certificates(lake: "Lake", name: str) -> list[Certificate]:
+    """Return the certificates of an erasure, the oldest first. Raises `NoCertificateError` for a damaged one."""
+    found = []
+    for path in sorted(lake.fs.find(lake.path(FOLDER))):
+        raw = lake.fs.cat_file(path)
+        one = Certificate.parse(raw, path)
+        if hashlib.sha256(raw).hexdigest() != path.rpartition("/")[2].removesuffix(".json"):
+            raise NoCertificateError("the certificate does not have the digest of its name", where=path)
+        if one.facts["erasure"] == name:
+            found.append(one)
+    return sorted(found, key=lambda one: one.facts["search"]["at"])
+
+
+def _may_stay(lake: "Lake", subject: "Subject", one: "Searched") -> bool:
+    """Say whether a file may hold what it holds: the books, and other runs' words about a run."""
+    if why_it_stays(lake, one):
+        return True
+    columns = {where for where in one.counts if where.startswith("column ")}
+    return subject.run is not None and columns == set(one.counts) and "column run" not in columns
+
+
+def _steps(lake: "Lake", erasure: Erasure) -> Iterable[Step]:
+    rows = recorded_actions(lake, ERASURES).get(erasure.name, {})
+    return sorted((step for some in rows.values() for step in some), key=lambda step: step.seq)
+
+
+def _step(step: Step) -> dict[str, Any]:
+    return {**step.row, "ts": step.ts.isoformat(), "details": dict(step.details)}
+
+
+def _files(lake: "Lake", erasure: Erasure) -> dict[str, Any]:
+    """Return which files of tables went and came, with rows, bytes and digests, and the versions of tables now."""
+    plan = read_plan(lake, erasure.plan) if erasure.plan is not None else None
+    body = plan.body if plan is not None else {"remove": {}, "add": [], "facts": {}}
+    tables = sorted({*body["remove"], *(row["table"] for row in body["add"])})
+    handles = {table: delta_table(lake, table) for table in tables}
+    gone = [
+        {"table": table, "path": row["path"], "rows": row["num_records"], "bytes": row["size_bytes"]}
+        for table, rows in body["remove"].items()
+        for row in rows
+    ]
+    came = [
+        {"table": row["table"], "path": row["path"], "rows": row["rows"], "bytes": row["size_bytes"]}
+        for row in body["add"]
+    ]
+    raw = [one for days in body["facts"].get(QUARANTINED, {}).values() for some in days.values() for one in some]
+    versions = {table: handle.version() for table, handle in handles.items() if handle is not None}
+    return {"removed": gone, "added": came, "raw_bytes_removed": sorted(raw), "table_versions": versions}
+
+
+def _shown(one: Any) -> dict[str, Any]:  # noqa: ANN401 - a trace
+    return {"place": one.place, "where": one.where, "files": one.files, "count": one.count}
+
+
+def _iso(day: date | None) -> str | None:
+    return None if day is None else day.isoformat()

@@ -1,0 +1,60 @@
+"""Legal holds over a subject's rows: where there is one, nothing of the subject is erased."""
+
+from collections.abc import Iterable
+from datetime import date
+from typing import TYPE_CHECKING
+
+import pyarrow.compute as pc
+
+from ranklake.errors import RanklakeError
+from ranklake.lake.delta.read import read_some
+from ranklake.lake.governance.erasures import NAMES, Item
+from ranklake.retention.erasure.rows import Going, text_columns
+from ranklake.retention.holds import Hold, holds_of
+from ranklake.retention.parts import Parts, RunFacts, run_facts
+from ranklake.retention.rules.order import Level
+
+if TYPE_CHECKING:
+    from ranklake.lake.storage.store import Lake
+    from ranklake.retention.erasure.subject import Subject
+
+
+class HeldError(RanklakeError):
+    """The subject's data are under a legal hold. Nothing was changed."""
+
+
+def refuse_held(lake: "Lake", subject: "Subject", rows: Iterable[Going], raw: Iterable[Item], today: date) -> None:
+    """Raise `HeldError` where a hold is about rows of the subject, or about any rows of a table whose raw bytes go.
+
+    What a hold is about is evidence, and so are its copies, logs and names: so nothing of the subject goes at all.
+    """
+    holds = holds_of(lake, today)
+    if not holds:
+        return
+    facts = run_facts(lake, [one.rule for one in holds])
+    for hold in holds:
+        held = sum(_held(lake, subject, one, hold, facts) for one in rows if one.item.place != NAMES)
+        held += sum(_is_about(lake, hold, item) for item in raw)
+        if held:
+            what = f"the legal hold {hold.name} is about {held:,} rows or files of this subject until {hold.until}"
+            raise HeldError(what, mend="a hold goes before every erasure; see 'ranklake retain holds'")
+
+
+def _held(lake: "Lake", subject: "Subject", one: Going, hold: Hold, facts: RunFacts) -> int:
+    contract, day = lake.contract(one.item.table or ""), one.item.partition_date
+    if day is None or not hold.covers(day) or not hold.rule.may_match(contract):
+        return 0
+    parts = Parts(lake, contract, (), (hold.rule,), facts)
+    if not parts.columns:
+        return one.item.rows if parts.of_table().level is Level.HOLD else 0
+    texts = text_columns(contract)
+    count = 0
+    for _, rows in read_some(lake, contract, one.files, list(dict.fromkeys([*texts, *parts.columns]))):
+        mine = rows.filter(subject.marks(rows.select(texts)))
+        count += int(pc.sum(parts.mask(mine, lambda values: parts.of(values).level is Level.HOLD)).as_py() or 0)
+    return count
+
+
+def _is_about(lake: "Lake", hold: Hold, item: Item) -> bool:
+    known = lake.contracts().get(item.table or "")
+    return known is None or hold.rule.may_match(known)

@@ -1,0 +1,205 @@
+"""What is done about files outside of live rows in which a subject is found, kind of place by kind of place.
+
+    Delta's log, old checkpoints   bounds and words out; a checkpoint is made anew
+    plans of the lake              names out, sealed anew where they were
+    old versions of tables         deleted, exactly those
+    hints, summaries               deleted: they are made again
+    shares                         as the lake's own tables, once what is gone was withdrawn
+    the spool                      `ranklake.retention.erasure.spooled`
+    folders that were named        text and databases without the values; other files deleted
+
+Each step can be made again: whoever dies on the way is followed by the next call.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ranklake.lake.delta.commit import files, number_of
+from ranklake.lake.delta.data_file import plan_of
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.plans.plan import Plan, last_finished, sealed
+from ranklake.lake.plans.signature import SEAL
+from ranklake.lake.shares.place import open_place
+from ranklake.lake.shares.register import shares
+from ranklake.lake.storage.removal import delete
+from ranklake.lake.storage.rewriting import overwrite
+from ranklake.retention.erasure.redaction import (
+    SQLITE,
+    redact_database,
+    redacted,
+    redacted_lines,
+    redacted_text,
+)
+from ranklake.retention.erasure.spooled import remove
+from ranklake.retention.traces.roots import FOLDER
+
+if TYPE_CHECKING:
+    from ranklake.lake.spool.spool import Spool
+    from ranklake.lake.storage.store import Lake
+    from ranklake.retention.erasure.reach import Reach
+    from ranklake.retention.erasure.subject import Subject
+    from ranklake.retention.traces.search import Searched
+
+DELETED, REDACTED, RENEWED = "deleted", "values taken out", "made anew"
+_HINTS: Final = frozenset({"known", "rounds", "migrating", "attempts", "queries"})
+_CHECKPOINT: Final = ".checkpoint"
+_WAL: Final = "-wal"
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What was done about files of one kind of place."""
+
+    place: str
+    action: str
+    files: int
+
+    def plain(self) -> dict[str, object]:
+        """Return plain JSON values."""
+        return {"place": self.place, "action": self.action, "files": self.files}
+
+
+def erase_files(
+    reach: "Reach",
+    subject: "Subject",
+    found: "Iterable[Searched]",
+    holds: Callable[[str, bytes], bool],
+) -> list[Done]:
+    """Take a subject out of files in which it was found, but for live rows and what stays.
+
+    Parameters
+    ----------
+    found
+        As `ranklake.retention.traces.search.each` yields it; what has nothing in it is passed over.
+    holds
+        Says whether a member of a pack, of a name and with bytes, is the subject's.
+
+    Raises what the stores raise, and `sqlite3.Error`.
+    """
+    lake, spool = reach.lake, reach.spool
+    roots = [lake, *(open_place(lake, share.uri) for share in shares(lake))]
+    counts: Counter[tuple[str, str]] = Counter()
+    renewed: dict[tuple[int, str], list[Searched]] = {}
+    for one in found:
+        if not one.counts or one.source.is_folder:
+            continue
+        source = one.source
+        top, _, rest = source.path.partition("/")
+        if source.place.startswith(FOLDER):
+            action = _in_folder(Path(source.uri), subject)
+        elif spool is not None and source.uri.startswith(f"{spool.root}/"):
+            action = _in_spool(spool, source.uri, subject, holds)
+        else:
+            at = next(at for at, root in enumerate(roots) if source.uri.startswith(f"{root.root}/"))
+            if top == "tables" and "/_delta_log/" in f"/{rest}" and _CHECKPOINT in rest:
+                renewed.setdefault((at, rest.partition("/")[0]), []).append(one)
+                continue
+            action = _in_lake(roots[at], source.path, subject)
+        if action:
+            counts[source.place, action] += 1
+    for (at, table), some in renewed.items():
+        _renew_checkpoint(roots[at], table, [one.source.path for one in some])
+        counts[some[0].source.place, RENEWED] += len(some)
+    return [Done(place, action, files) for (place, action), files in sorted(counts.items())]
+
+
+def _in_lake(lake: "Lake", path: str, subject: "Subject") -> str:
+    """Take a subject out of a file of the lake, or of a share; return what was done, nothing where it stays."""
+    top, _, rest = path.partition("/")
+    if top in _HINTS:
+        return DELETED if delete(lake, lake.path(path)) else ""
+    if top == "plans":
+        return _plan(lake, path, subject)
+    if top != "tables":
+        return ""
+    table, _, below = rest.partition("/")
+    if below.startswith("_delta_log/"):
+        return _log(lake, path, subject)
+    return DELETED if _is_left_over(lake, table, below) and delete(lake, lake.path(path)) else ""
+
+
+def _is_left_over(lake: "Lake", table: str, path: str) -> bool:
+    """Say whether a data file is neither live nor that of somebody who is at work."""
+    handle, number = delta_table(lake, table), plan_of(path)
+    if handle is None or number is None or number > number_of(handle):
+        return False
+    return path not in set(files(handle)["path"].to_pylist())
+
+
+def _log(lake: "Lake", path: str, subject: "Subject") -> str:
+    where = lake.path(path)
+    raw = lake.fs.cat_file(where)
+    try:
+        new = redacted_lines(raw, subject)
+    except ValueError:
+        return ""
+    if new == raw:
+        return ""
+    overwrite(lake.fs, where, new, local=lake.is_local)
+    return REDACTED
+
+
+def _plan(lake: "Lake", path: str, subject: "Subject") -> str:
+    """Take a subject out of a finished plan: nothing carries it out again, and its counts stay."""
+    where = lake.path(path)
+    plan = Plan.from_json(lake.fs.cat_file(where), where)
+    if plan.number > last_finished(lake):
+        return ""
+    seals = SEAL in plan.body
+    body = redacted({name: value for name, value in plan.body.items() if name != SEAL}, subject)
+    made = replace(plan, body=body)
+    if seals:
+        made = sealed(made, lake.config.plans.key)
+    overwrite(lake.fs, where, made.to_json(), local=lake.is_local)
+    return REDACTED
+
+
+def _renew_checkpoint(lake: "Lake", table: str, paths: Sequence[str]) -> None:
+    """Write a checkpoint of the table as it is, and delete older ones that hold a value."""
+    handle = delta_table(lake, table)
+    if handle is None:
+        return
+    handle.create_checkpoint()
+    newest = f"{handle.version():020d}{_CHECKPOINT}"
+    for path in paths:
+        if not path.rpartition("/")[2].startswith(newest):
+            delete(lake, lake.path(path))
+
+
+def _in_spool(spool: "Spool", path: str, subject: "Subject", holds: Callable[[str, bytes], bool]) -> str:
+    parts = path.removeprefix(spool.root).split("/")
+    if "segments" in parts:
+        return remove(spool, path, holds)
+    if "imports" not in parts:
+        return ""
+    new = redacted_text(spool.fs.cat_file(path), subject)
+    if new is None or subject.sought.count(parts[-1].encode()):
+        spool.delete(path)
+        return DELETED
+    spool.delete(path)
+    spool.put(path, new)
+    return REDACTED
+
+
+def _in_folder(path: Path, subject: "Subject") -> str:
+    """Take a subject out of a file of a folder that was named; what cannot be kept without it goes."""
+    if subject.sought.count(path.name.encode()):
+        path.unlink(missing_ok=True)
+        return DELETED
+    main = path.with_name(path.name[: -len(_WAL)]) if path.name.endswith(_WAL) else path
+    if main != path and main.is_file():
+        redact_database(main, subject)  # which empties its log
+        return REDACTED
+    raw = path.read_bytes()
+    if raw.startswith(SQLITE):
+        redact_database(path, subject)
+        return REDACTED
+    new = redacted_text(raw, subject)
+    if new is None:
+        path.unlink(missing_ok=True)
+        return DELETED
+    overwrite(None, str(path), new, local=True)
+    return REDACTED

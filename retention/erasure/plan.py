@@ -1,0 +1,159 @@
+"""Proposes an erasure: whose data go, and where they are now, as items that somebody answers for.
+
+values ─▶ rows of every table, and every file that holds one ─▶ held? waiting in the spool? ─▶ items ─▶ register
+"""
+
+import io
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING
+
+from ranklake.errors import RanklakeError
+from ranklake.lake.governance import lifecycle
+from ranklake.lake.governance.erasures import ERASURES, FILES, RAW, STAYS, SUBJECT, Erasure, Item, write_down
+from ranklake.lake.governance.identities import NOT_SIGNING, Signing
+from ranklake.lake.plans.driver import finish
+from ranklake.lake.plans.kinds import ERASURE
+from ranklake.lake.plans.workers import InProcess
+from ranklake.retention.erasure.held import refuse_held
+from ranklake.retention.erasure.reach import Reach, why_it_stays
+from ranklake.retention.erasure.rows import Going, going
+from ranklake.retention.erasure.spooled import as_items, refuse_waiting, slot_files
+from ranklake.retention.raw import raw_bytes
+from ranklake.retention.traces.contents import look
+from ranklake.retention.traces.found import Hit
+from ranklake.retention.traces.search import Searched
+
+if TYPE_CHECKING:
+    from ranklake.lake.plans.plan import Progress
+    from ranklake.lake.storage.store import Lake
+    from ranklake.retention.erasure.subject import Subject
+
+
+class NothingToEraseError(RanklakeError):
+    """The subject is nowhere."""
+
+    exit_code = 1
+
+    def __init__(self) -> None:
+        mend = (
+            "check the spelling: a value that is part of a longer word does not count; 'ranklake erase find' shows all"
+        )
+        super().__init__("nothing to erase: the subject is in no file", mend=mend)
+        self.exit_code = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Where a subject is.
+
+    Attributes
+    ----------
+    rows
+        Rows of partitions, and names in ``segments``.
+    files
+        Every file of lake, spool and folders that holds something, or could not be looked into.
+    raw
+        Raw bytes in quarantine, as items.
+    """
+
+    rows: tuple[Going, ...]
+    files: tuple[Searched, ...]
+    raw: tuple[Item, ...]
+
+
+def find(reach: Reach, subject: "Subject", progress: "Progress | None" = None) -> Found:
+    """Look where a subject is, now. Raises what the stores raise."""
+    lake = reach.lake
+    rows = [one for contract in lake.contracts().values() for one in going(lake, subject, contract)]
+    files = tuple(one for one in reach.each(subject, progress) if one.counts or one.unsearched)
+    hit = [one.source.path for one in files if one.counts]
+    digests = {path.rpartition("/")[2] for path in hit if path.startswith("quarantine/")}
+    raw = []
+    for table, day, some in raw_bytes(lake) if digests else ():
+        raw += [Item(RAW, table, day, sha256, 0, 1) for sha256 in some["path"].to_pylist() if sha256 in digests]
+    return Found(tuple(rows), files, tuple(raw))
+
+
+def make_plan(
+    reach: Reach,
+    subject: "Subject",
+    *,
+    today: date | None = None,
+    progress: "Progress | None" = None,
+) -> Erasure:
+    """Propose to erase a subject, and write that down; equal items are one proposal.
+
+    Raises
+    ------
+    NothingToEraseError, HeldError, NotIngestedError
+        Nothing was written.
+    """
+    lake, spool = reach.lake, reach.spool
+    finish(lake, ERASURE, InProcess())  # what an application that died left half done
+    found = find(reach, subject, progress)
+    refuse_unfit(reach, subject, found, today)
+    recorded = {one for some in found.rows for one in some.slot_files}
+    if spool is not None:
+        recorded |= set(slot_files(spool, reach.spooled(found.files), member_check(subject)))
+    items = [
+        Item(SUBJECT, about=subject.said, content_sha256=subject.sha256),
+        *planned(lake, found),
+        *as_items(recorded),
+        *_counted(lake, subject, found.files),
+    ]
+    if len(items) == 1:
+        raise NothingToEraseError
+    return write_down(lake, items)
+
+
+def planned(lake: "Lake", found: Found) -> list[Item]:
+    """Return what takes rows and raw bytes, as items: of derived tables one each, whatever dates their rows are on."""
+    items: dict[tuple[str, str], Item] = {}
+    others = [*found.raw]
+    for one in (some.item for some in found.rows):
+        if lake.contract(one.table or "").kind != "derived":
+            others.append(one)
+            continue
+        place = (one.place, one.table or "")
+        known = items.get(place, Item(*place))
+        items[place] = replace(known, rows=known.rows + one.rows, files=known.files + one.files)
+    return [*others, *items.values()]
+
+
+def propose(lake: "Lake", erasure: Erasure, by: str, signing: Signing = NOT_SIGNING) -> None:
+    """Write into the trail who proposed an erasure, and so may not approve it."""
+    lifecycle.propose(lake, ERASURES, erasure.name, by, signing)
+
+
+def refuse_unfit(reach: Reach, subject: "Subject", found: Found, today: date | None) -> None:
+    """Raise `HeldError` or `NotIngestedError` where nothing may be erased (yet)."""
+    refuse_held(reach.lake, subject, found.rows, found.raw, today or datetime.now(UTC).date())
+    refuse_waiting(reach.lake, reach.spool, reach.spooled(found.files))
+
+
+def member_check(subject: "Subject") -> Callable[[str, bytes], bool]:
+    """Return what says whether a member of a pack, of a name and with bytes, is the subject's."""
+
+    def holds(name: str, raw: bytes) -> bool:
+        if subject.sought.count(name.encode()):
+            return True
+        return any(isinstance(one, Hit) for one in look(io.BytesIO(raw), name, subject.sought, lambda *_: None))
+
+    return holds
+
+
+def _counted(lake: "Lake", subject: "Subject", files: Iterable[Searched]) -> list[Item]:
+    """Return how many files of each kind of place hold something, and what stays."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for one in files:
+        stays = why_it_stays(lake, one) if one.counts else ""
+        if one.counts and not one.source.is_folder:
+            counts[(STAYS if stays else FILES, one.source.place + (f": {stays}" if stays else ""))] += 1
+        for why in one.unsearched:
+            counts[STAYS, f"{one.source.place}: {why}"] += 1
+    return [
+        Item(place, about=subject.sought.masked(about), files=count) for (place, about), count in sorted(counts.items())
+    ]

@@ -1,0 +1,117 @@
+"""Which rows of tables go, and which rows of ``segments`` get pseudonyms in the place of names."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.delta.commit import append_files, files
+from ranklake.lake.delta.read import read_some
+from ranklake.lake.delta.row_keys import digest_text, key_columns, keys_digest
+from ranklake.lake.delta.tables import latest, refuse_unfit
+from ranklake.lake.governance.erasure_verification import NAME_COLUMNS, NAMED
+from ranklake.lake.governance.erasures import NAMES, ROWS, Item
+from ranklake.lake.ingest.ingestion_index import SlotFile
+from ranklake.lake.plans.action_plan import take_rows_out
+from ranklake.retention.rules.model import KEPT
+from ranklake.retention.traces.columns import has_text
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.delta.data_file import DataFile
+    from ranklake.lake.storage.store import Lake
+    from ranklake.retention.erasure.subject import Subject
+
+
+@dataclass(frozen=True, slots=True)
+class Going:
+    """Rows of a partition that go, or whose names do.
+
+    Attributes
+    ----------
+    files, live
+        Those that hold them, and all of the partition: rows of `ranklake.lake.delta.commit.files`.
+    slot_files
+        In which they were recorded: table, incarnation, segment.
+    """
+
+    item: Item
+    files: pa.Table
+    live: pa.Table
+    slot_files: frozenset[SlotFile] = frozenset()
+
+
+def is_book(contract: "Contract") -> bool:
+    """Say whether a table is of the books, whose rows no erasure takes."""
+    return contract.retention in KEPT
+
+
+def going(lake: "Lake", subject: "Subject", contract: "Contract") -> Iterator[Going]:
+    """Yield what goes of a table, by date; nothing of the books but names in ``segments``."""
+    named = contract.table == NAMED
+    handle = latest(lake, contract.table)
+    if handle is None or (is_book(contract) and not named):
+        return
+    live = files(refuse_unfit(handle, contract))
+    keys = key_columns(contract, NAME_COLUMNS if named else ())
+    texts = [name for name in text_columns(contract) if not named or name in NAME_COLUMNS]
+    columns = list(dict.fromkeys([*texts, *keys]))
+    for day in sorted(set(live["date"].to_pylist())):
+        partition = live.filter(pc.equal(live["date"], pa.scalar(day, pa.date32())))
+        counts: dict[str, int] = {}
+        slot_files: set[SlotFile] = set()
+        total = 0
+        for path, rows in read_some(lake, contract, partition, columns):
+            mine = rows.filter(subject.marks(rows.select(texts)))
+            if mine.num_rows:
+                counts[path] = mine.num_rows
+                total += keys_digest(mine, keys)
+                slot_files |= _slot_files(contract, mine)
+        if counts:
+            digest = None if contract.kind == "derived" else digest_text(total)
+            place = NAMES if named else ROWS
+            item = Item(place, contract.table, day, None, sum(counts.values()), len(counts), digest)
+            hit = partition.filter(pc.is_in(partition["path"], value_set=pa.array(list(counts))))
+            yield Going(item, hit, partition, frozenset(slot_files))
+
+
+def _slot_files(contract: "Contract", rows: pa.Table) -> set[SlotFile]:
+    if not contract.envelope:
+        return set()
+    pairs = rows.group_by(["incarnation", "segment"]).aggregate([]).to_pylist()
+    return {(contract.table, row["incarnation"], row["segment"]) for row in pairs}
+
+
+def rewritten(lake: "Lake", subject: "Subject", one: Going, number: int) -> "list[DataFile]":
+    """Write the files of a partition without the rows that go, or with pseudonyms; commit nothing.
+
+    Raises `ranklake.lake.delta.integrity.DamagedFileError`.
+    """
+    contract = lake.contract(one.item.table or "")
+    if one.item.place == NAMES:
+        return [
+            file
+            for _, rows in read_some(lake, contract, one.files, verify=True)
+            for file in append_files(lake, contract, with_pseudonyms(rows, subject), number)
+        ]
+    texts = text_columns(contract)
+    taken = take_rows_out(lake, contract, number, one.files, lambda rows: subject.marks(rows.select(texts)))
+    return [file for _, added, _ in taken for file in added]
+
+
+def with_pseudonyms(rows: pa.Table, subject: "Subject") -> pa.Table:
+    """Return rows of ``segments`` with pseudonyms in the place of names."""
+    for name in NAME_COLUMNS:
+        values = rows[name].to_pylist()
+        changed = [None if text is None else subject.sought.replaced(text, subject.pseudonym) for text in values]
+        at = rows.schema.get_field_index(name)
+        rows = rows.set_column(at, rows.schema.field(at), pa.array(changed, rows.schema.field(at).type))
+    return rows
+
+
+def text_columns(contract: "Contract") -> list[str]:
+    """Return the columns of a table that can hold text."""
+    return [field.name for field in arrow_schema(contract) if has_text(field.type)]

@@ -1,0 +1,258 @@
+"""``ranklake erase plan | approve | apply | list``: a person's data, or a run's, by proposal and approval."""
+
+import sys
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ranklake.commands.context import with_context
+from ranklake.commands.options import Command, json_option, lake_option, optional_spool
+from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
+from ranklake.context import Context
+from ranklake.lake.governance.erasures import ERASURES, FILES, NAMES, RAW, ROWS, STAYS, Erasure, register
+from ranklake.lake.governance.identities import APPLY, APPROVE, PROPOSE
+from ranklake.lake.governance.lifecycle import standing
+from ranklake.lake.governance.statements import lake_identity
+from ranklake.retention.erasure.apply import apply as apply_erasure
+from ranklake.retention.erasure.apply import approve as approve_erasure
+from ranklake.retention.erasure.plan import make_plan, propose
+from ranklake.retention.erasure.reach import Reach
+from ranklake.retention.erasure.subject import Subject, subject_under
+from ranklake.views.json_output import show_json
+from ranklake.views.progress import progress_bar
+from ranklake.views.table import TextColumn, numbers, table_lines
+from ranklake.views.words import counted
+
+_COLUMNS = (*map(TextColumn, ("what", "table", "partition")), *numbers(("rows", "files")), TextColumn("about"))
+_SAID = {ROWS: "rows", NAMES: "names in rows", RAW: "raw bytes", FILES: "files", STAYS: "stays"}
+
+
+class Whom:
+    """Whom a command is about, and the folders that it looks into beside the lake and the spool."""
+
+    def __init__(self, values: tuple[str, ...], run: str | None, folders: tuple[Path, ...]) -> None:
+        self._values, self._run, self._folders = values, run, folders
+
+    @property
+    def is_said(self) -> bool:
+        """Whether anybody is named."""
+        return bool(self._values or self._run)
+
+    def subject(self, identity: str) -> Subject:
+        """Return whom it is about, under a lake's identity: a run, or values, from standard input where they are -."""
+        if self._run is not None and self._values:
+            raise click.UsageError("--run names a run, and VALUEs a person: give one of them")
+        given = sys.stdin.read().splitlines() if self._values == ("-",) else self._values
+        return subject_under(identity, given, self._run)
+
+    def reach(self, context: Context) -> Reach:
+        """Return what the command reaches."""
+        return Reach(context.open_lake(), context.spool() if context.has_spool else None, self._folders)
+
+
+def whom_options(command: Command) -> Command:
+    """Declare VALUEs, ``--run`` and ``--also``, which come as one argument, ``whom``."""
+
+    @click.argument("values", metavar="[VALUE...]", nargs=-1)
+    @click.option("--run", "run_name", metavar="RUN", help="Erase a run, in the place of a person.")
+    @click.option(
+        "--also",
+        "folders",
+        metavar="PATH",
+        multiple=True,
+        type=click.Path(path_type=Path, exists=True),
+        help="Reach into this folder, too: a report's site, local spools, Prefect's home. May be given several times.",
+    )
+    @wraps(command)
+    def run(
+        *args: Any,  # noqa: ANN401 - the command's own
+        values: tuple[str, ...],
+        run_name: str | None,
+        folders: tuple[Path, ...],
+        **options: Any,  # noqa: ANN401 - likewise
+    ) -> Any:  # noqa: ANN401 - likewise
+        return command(*args, whom=Whom(values, run_name, folders), **options)
+
+    return run  # type: ignore[return-value]
+
+
+@click.command()
+@whom_options
+@lake_option
+@optional_spool("Spool to look into; default: the configured one.")
+@click.option("--by", metavar="NAME", help="Who proposes, and so may not approve; kept in the audit trail.")
+@signing_options
+@json_option
+@with_context
+def plan(
+    context: Context,
+    by: str | None,
+    *,
+    whom: Whom,
+    told: Told,
+    as_json: bool,
+) -> None:
+    """Propose to erase a person, named by VALUEs such as an account and an address, or a run.
+
+    A value counts as a word: ada.lovelace is not found in nada.lovelace2. With - values are read from standard input,
+    one a line. Says where they are, and writes the proposal down without them. Where a legal hold is about any of it,
+    nothing is proposed.
+    """
+    reach = whom.reach(context)
+    lake = reach.lake
+    subject = whom.subject(lake_identity(lake))
+    with progress_bar("search") as progress:
+        made = make_plan(reach, subject, progress=progress)
+    if told.text_only:
+        told.print_statement(lake, ERASURES, made.name, PROPOSE, by)
+        return
+    propose(lake, made, told.who(lake, "ranklake erase plan", by), told.signing)
+    if as_json:
+        show_json({**made.plain(), **mode_facts(lake)})
+        return
+    show(made)
+    if reach.spool is None:
+        click.echo("no spool is configured: it was not looked into", err=True)
+    tell_mode(lake)
+
+
+@click.command()
+@click.argument("name", metavar="ERASURE")
+@lake_option
+@click.option("--by", metavar="NAME", help="Who approves; kept in the audit trail. Where signed, the key tells.")
+@click.option("--reason", metavar="TEXT", help="Why; kept in the audit trail, so without the person's name.")
+@click.option("--single-operator", is_flag=True, help="Let its author approve it, too; not where approvals are signed.")
+@signing_options
+@json_option
+@with_context
+def approve(
+    context: Context,
+    name: str,
+    by: str | None,
+    reason: str | None,
+    *,
+    single_operator: bool,
+    told: Told,
+    as_json: bool,
+) -> None:
+    """Approve an erasure, so that it can be applied. Its author may not."""
+    lake = context.open_lake()
+    if told.text_only:
+        told.print_statement(lake, ERASURES, name, APPROVE, by, reason)
+        return
+    who = told.who(lake, f"ranklake erase approve {name}", by, login=False)
+    found, fresh = approve_erasure(lake, name, who, reason, single_operator=single_operator, signing=told.signing)
+    lacking = "" if found.approved else standing(lake, ERASURES, found).lacking
+    if as_json:
+        show_json({"approved_now": fresh, "lacking": lacking or None, **mode_facts(lake), **found.plain()})
+        return
+    if lacking:
+        click.echo(f"{name}: {'your approval is written down' if fresh else 'nothing written'}; still {lacking}")
+    elif fresh:
+        click.echo(f"{name}: approved; apply it with 'ranklake erase apply {name} -' and the same values")
+    else:
+        click.echo(f"{name}: {found.state} already; nothing written")
+    tell_mode(lake)
+
+
+@click.command()
+@click.argument("name", metavar="ERASURE")
+@whom_options
+@lake_option
+@optional_spool("Spool to erase in; default: the configured one.")
+@click.option("--by", metavar="NAME", help="Who applies it; default: the account that runs this.")
+@click.option("--single-operator", is_flag=True, help="Let the approver apply it, too; trail and outputs then say so.")
+@signing_options
+@json_option
+@with_context
+def apply(
+    context: Context,
+    name: str,
+    by: str | None,
+    *,
+    whom: Whom,
+    single_operator: bool,
+    told: Told,
+    as_json: bool,
+) -> int:
+    """Erase exactly what an approved erasure names, search everything anew, and write a certificate.
+
+    Takes the same VALUEs and --also as the proposal. If it is interrupted, run it again: it goes on, and writes another
+    certificate. Exits 1 if anything is left.
+    """
+    reach = whom.reach(context)
+    lake = reach.lake
+    if told.text_only:
+        told.print_statement(lake, ERASURES, name, APPLY, by)
+        return 0
+    actor = told.who(lake, f"ranklake erase apply {name}", by)
+    subject = whom.subject(lake_identity(lake))
+    with progress_bar("search") as progress:
+        done = apply_erasure(
+            reach,
+            name,
+            subject,
+            actor,
+            single_operator=single_operator,
+            signing=told.signing,
+            progress=progress,
+        )
+    certificate, found = done.certificate, done.certificate.facts["search"]
+    if as_json:
+        head = {"applied_now": done.fresh, "certificate": certificate.name, "is_clean": certificate.is_clean}
+        show_json({**head, "search": found, **mode_facts(lake), **done.erasure.plain()})
+        return 0 if certificate.is_clean else 1
+    what = f"erased {counted(done.erasure.rows, 'row')} by plan {done.erasure.plan}"
+    click.echo(f"{name}: {what if done.fresh else f'applied already, by plan {done.erasure.plan}'}")
+    for one in done.done:
+        click.echo(f"{one.place}: {counted(one.files, 'file')} {one.action}")
+    for key, said in (("stays", "stays"), ("unsearched", "could not be looked into"), ("found", "still there")):
+        for one in found[key]:
+            click.echo(f"{said}: {one['place']}, {one['where']}: {counted(one['files'], 'file')}")
+    left = "nothing is left" if certificate.is_clean else "something is left: plan again, or name its folder by --also"
+    click.echo(f"{counted(found['files'], 'file')} searched anew: {left}; certificate {certificate.name}")
+    tell_mode(lake)
+    return 0 if certificate.is_clean else 1
+
+
+@click.command("list")
+@lake_option
+@json_option
+@with_context
+def list_(context: Context, *, as_json: bool) -> None:
+    """List erasures and their state."""
+    lake = context.open_lake()
+    found = register(lake).values()
+    if as_json:
+        show_json([{**one.plain(), **mode_facts(lake)} for one in found])
+        return
+    for one in found:
+        when = one.applied or one.approved or one.proposed
+        click.echo(f"{one.name}  {one.state:<8}  {'' if when is None else f'{when:%Y-%m-%d %H:%M}'}  {_sums(one)}")
+    if not found:
+        click.echo("no erasures")
+    tell_mode(lake)
+
+
+def show(made: Erasure) -> None:
+    """Print where a subject is."""
+    lines = [
+        (said, one.table or "", str(one.partition_date or ""), f"{one.rows:,}", f"{one.files:,}", one.about or "")
+        for place, said in _SAID.items()
+        for one in made.of(place)
+    ]
+    click.echo("\n".join(table_lines(_COLUMNS, lines)))
+    then = {
+        "proposed": f"nobody approved it yet: ranklake erase approve {made.name}",
+        "approved": f"approved: ranklake erase apply {made.name} -",
+        "applied": "applied",
+        "altered": "its items were altered",
+    }
+    click.echo(f"erasure {made.name}: {_sums(made)}; {then[made.state]}")
+
+
+def _sums(one: Erasure) -> str:
+    files = sum(item.files for item in one.of(FILES))
+    return f"{counted(one.rows, 'row')}, {counted(files, 'further file')}"

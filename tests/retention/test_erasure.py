@@ -1,0 +1,381 @@
+"""Erasure of a person: nothing is left in any byte, nobody else's rows change, and the certificate says so."""
+
+import json
+import os
+import random
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from datetime import date
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from governed import any_rows, die_before
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from segments import put_segment, step_rows
+from subjects import ADA, EMAIL, GRACE, VALUES, others, plant
+
+from ranklake.cli import run
+from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.delta.commit import append_files
+from ranklake.lake.governance.erasures import register
+from ranklake.lake.governance.proposals import SameOperatorError, VoidProposalError
+from ranklake.lake.ingest.run import ingest
+from ranklake.lake.plans.driver import drive
+from ranklake.lake.plans.plan import RefusedPlanError
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.replay.errors import ReplayError
+from ranklake.lake.replay.run import replay
+from ranklake.lake.spool.spool import Spool
+from ranklake.retention.erasure import apply as erasure_apply
+from ranklake.retention.erasure.apply import apply, approve
+from ranklake.retention.erasure.certificate import Certificate
+from ranklake.retention.erasure.held import HeldError
+from ranklake.retention.erasure.plan import NothingToEraseError, make_plan, propose
+from ranklake.retention.erasure.proof import verify_alone, verify_with_lake
+from ranklake.retention.erasure.reach import Reach
+from ranklake.retention.erasure.spooled import NotIngestedError
+from ranklake.retention.erasure.subject import OtherSubjectError, subject_of
+from ranklake.retention.holds import set_hold
+from ranklake.retention.removals import unaccounted
+from ranklake.retention.sweep import sweep
+from ranklake.retention.traces.marks import rows_holding
+from ranklake.retention.traces.needles import NeedleError, needles
+from ranklake.retention.traces.search import search
+from ranklake.retention.traces.words import WORDS
+
+RUN = "ada.lovelace-exp1"
+
+
+def spool_of(site):
+    """Return the spool as it is now."""
+    return Spool(str(site.spool))
+
+
+def reach(site, folders=()):
+    """Return what an erasure reaches."""
+    return Reach(site.lake, spool_of(site), tuple(folders))
+
+
+def agreed(site, values=VALUES, folders=(), run=None):
+    """Propose and approve; return the subject and the erasure."""
+    subject = subject_of(site.lake, values, run)
+    made = make_plan(reach(site, folders), subject)
+    propose(site.lake, made, "Petra Proposer")
+    approve(site.lake, made.name, "Ada Approver", "as asked")
+    return subject, made
+
+
+def erase(site, subject, made, folders=()):
+    """Apply."""
+    return apply(reach(site, folders), made.name, subject, "Otto Operator")
+
+
+def logs(site, *lines, run="shared", incarnation=50, segment=0):
+    """Ingest lines of a log, one segment; return its path."""
+    rows = any_rows("logs", len(lines), run=run, incarnation=incarnation, segment=segment, message=list(lines))
+    path = put_segment(site.spool, rows, "logs")
+    ingest(site.lake, spool_of(site), InProcess())
+    return path
+
+
+def bodies(site):
+    """Return what the log says."""
+    return sorted(row["message"] for row in site.rows("logs"))
+
+
+@pytest.mark.slow
+def test_a_person_is_erased_from_every_kind_of_place(site, request):
+    """Found in more than fourteen kinds of places before, in no byte afterwards; other rows are as they were."""
+    beside = plant(site)
+    request.addfinalizer(beside["database"].close)
+    folders = [beside["pages"], beside["prefect"]]
+    before = search(site.lake, spool_of(site), VALUES, folders)
+    assert len({one.place.split("/")[-1] for one in before.found}) >= 20
+    assert "copies for role reader" in {one.place for one in before.found}
+    rows = others(site)
+    site.balances()
+    subject, made = agreed(site, folders=folders)
+    done = erase(site, subject, made, folders)
+    assert done.certificate.is_clean
+    assert search(site.lake, spool_of(site), VALUES, folders).found == ()
+    for path in site.folder.rglob("*"):
+        assert ADA not in str(path)
+        assert not path.is_file() or ADA.encode() not in path.read_bytes()
+    assert others(site) == rows
+    assert beside["database"].execute("SELECT count(*) FROM log WHERE message LIKE '%grace%'").fetchone() == (50,)
+    assert GRACE in (beside["pages"] / "run.html").read_text()
+    site.balances()
+    assert unaccounted(site.lake) == []
+    assert verify_alone(Certificate.parse(done.certificate.raw, "x"), done.certificate.name) == []
+    assert verify_with_lake(done.certificate, site.lake) == []
+    ingest(site.lake, spool_of(site), InProcess())
+    assert search(site.lake, spool_of(site), VALUES, folders).found == ()
+
+
+def test_rows_go_and_their_neighbours_stay(site):
+    """A line that names the person goes; others of the same file stay, the books add up, and one may not do it all."""
+    logs(site, f"hello {EMAIL}", "hello", f"see /home/{ADA}/x", "nada.lovelace2", "xada@analytical.example")
+    subject = subject_of(site.lake, VALUES)
+    made = make_plan(reach(site), subject)
+    propose(site.lake, made, "Petra Proposer")
+    with pytest.raises(SameOperatorError):
+        approve(site.lake, made.name, "petra proposer")
+    approve(site.lake, made.name, "Ada Approver")
+    done = erase(site, subject, made)
+    assert done.certificate.is_clean
+    assert bodies(site) == ["hello", "nada.lovelace2", "xada@analytical.example"]
+    assert site.balances()["logs"].retired == 2
+    assert unaccounted(site.lake) == []
+    assert not list(site.spool.glob("segments/*/*/*.parquet"))
+    assert all(ADA not in json.dumps(one.plain()) for one in register(site.lake).values())
+    again = erase(site, subject, made)
+    assert not again.fresh
+    assert bodies(site) == ["hello", "nada.lovelace2", "xada@analytical.example"]
+    with pytest.raises(NothingToEraseError):
+        make_plan(reach(site), subject)
+
+
+def test_a_run_is_erased_and_runs_of_longer_names_stay(site):
+    """Rows of the run go, whatever they say; what others say of it stays, and so do runs whose names begin with its."""
+    for number, name in enumerate(("exp-1", "exp-1.b", "exp-12")):
+        site.bring(step_rows(4, run=name, incarnation=60 + number))
+    logs(site, "resumed from exp-1 today", run="other")
+    subject, made = agreed(site, (), run="exp-1")
+    done = erase(site, subject, made)
+    assert done.certificate.is_clean
+    assert {row["run"] for row in site.rows("steps")} == {"exp-1.b", "exp-12"}
+    assert bodies(site) == ["resumed from exp-1 today"]
+    assert {row["run"] for row in site.rows("segments")} == {subject.pseudonym, "exp-1.b", "exp-12", "other"}
+    site.balances()
+
+
+def test_nothing_brings_erased_rows_back(site):
+    """Sent again, cut anew, replayed: nothing is stored; a sweep takes what was sent again out of the spool."""
+    rows = step_rows(20, run=RUN, incarnation=60)
+    sent = [put_segment(site.spool, rows)]
+    ingest(site.lake, spool_of(site), InProcess())
+    sent.append(logs(site, f"hello {EMAIL}", "hello"))
+    raw = {path: path.read_bytes() for path in sent}
+    subject, made = agreed(site)
+    erase(site, subject, made)
+    assert not any(path.exists() for path in sent)
+    for path, data in raw.items():
+        path.write_bytes(data)
+    put_segment(site.spool, rows.slice(0, 7))
+    put_segment(site.spool, rows.slice(3))
+    put_segment(site.spool, any_rows("logs", 1, run="shared", incarnation=50, message=[f"hello {EMAIL}"]), "logs")
+    ingest(site.lake, spool_of(site), InProcess())
+    assert site.rows("steps") == []
+    assert bodies(site) == ["hello"]
+    site.balances()
+    lake = search(site.lake, None, VALUES)
+    assert [one for one in lake.found if not one.place.startswith(("plans", "log of"))] == []
+    for table in ("steps", "logs"):
+        with pytest.raises(ReplayError):
+            replay(site.lake, spool_of(site), InProcess(), table, (date(2026, 3, 1),) * 2)
+    assert sweep(site.lake, spool_of(site), "Otto").segments >= 5
+    assert search(site.lake, spool_of(site), VALUES).found == ()
+
+
+def test_a_legal_hold_wins(site):
+    """Nothing of a subject goes of whose rows a hold is about one: not applied either when it came later."""
+    logs(site, f"hello {EMAIL}", "hello")
+    subject, made = agreed(site)
+    hold = set_hold(site.lake, site.lake.contracts(), ["run=shared"], "a claim", date(2999, 1, 1), "Lee Legal")
+    with pytest.raises(HeldError, match=hold.name):
+        erase(site, subject, made)
+    with pytest.raises(HeldError):
+        make_plan(reach(site), subject)
+    assert len(bodies(site)) == 2
+    assert make_plan(reach(site), subject, today=date(2999, 1, 1)).name == made.name
+
+
+def test_what_was_approved_is_what_goes(site):
+    """Other values, further rows, segments that wait: nothing is changed, and each is said in a line."""
+    logs(site, f"hello {EMAIL}", "hello")
+    subject, made = agreed(site)
+    with pytest.raises(OtherSubjectError):
+        apply(reach(site), made.name, subject_of(site.lake, [ADA]), "Otto Operator")
+    late = any_rows("logs", 1, run="shared", incarnation=51, message=[f"again {EMAIL}"])
+    put_segment(site.spool, late, "logs")
+    with pytest.raises(NotIngestedError):
+        erase(site, subject, made)
+    ingest(site.lake, spool_of(site), InProcess())
+    with pytest.raises(VoidProposalError, match="2 rows of this subject"):
+        erase(site, subject, made)
+    assert len(bodies(site)) == 3
+    subject, made = agreed(site)
+    assert erase(site, subject, made).certificate.is_clean
+
+
+@pytest.mark.parametrize("values", [[], ["ada"], ["12345"]])
+def test_values_that_would_take_others_are_refused(site, values):
+    """None, or one so short that it would be found everywhere."""
+    with pytest.raises(NeedleError):
+        subject_of(site.lake, values)
+
+
+@pytest.mark.parametrize("table", ["logs", "segments", "erasures", "ingest_plans"])
+def test_whoever_dies_on_the_way_is_followed(site, monkeypatch, table):
+    """Killed before any of the commits, the next call finishes: the same rows are gone, once, and nothing is left."""
+    logs(site, f"hello {EMAIL}", "hello", run=RUN)
+    site.bring(step_rows(3, run="other", incarnation=61))
+    subject, made = agreed(site)
+    with monkeypatch.context() as patch:
+        die_before(patch, table)
+        with pytest.raises(SystemExit):
+            erase(site, subject, made)
+    done = erase(site, subject, made)
+    assert done.certificate.is_clean
+    assert len(site.rows("steps")) == 3
+    assert bodies(site) == []
+    site.balances()
+    assert unaccounted(site.lake) == []
+
+
+def test_a_found_plan_that_takes_other_rows_is_refused(site, monkeypatch):
+    """By keys of rows: what somebody with the bucket's keys wrote takes what was approved, or nothing."""
+    logs(site, f"hello {EMAIL}", "hello")
+    subject, made = agreed(site)
+    known = site.lake.contract("logs")
+    named = [row for row in site.rows("logs") if EMAIL in row["message"]]
+
+    def other(lake, _subject, _one, number):
+        return append_files(lake, known, pa.Table.from_pylist(named, schema=arrow_schema(known)), number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(erasure_apply, "rewritten", other)
+        die_before(patch, "logs")
+        with pytest.raises(SystemExit):
+            erase(site, subject, made)
+    with pytest.raises(RefusedPlanError, match="other rows than were approved"):
+        drive(site.lake, lambda _: None, InProcess())
+    assert len(bodies(site)) == 2
+
+
+def test_a_certificate_that_was_altered_does_not_hold(site):
+    """Whatever is changed in it, or in what it stands on, is told."""
+    logs(site, f"hello {EMAIL}", "hello")
+    subject, made = agreed(site)
+    found = erase(site, subject, made).certificate
+    assert verify_alone(found, found.name) == []
+    for change in (
+        lambda facts: facts["items"].pop(),
+        lambda facts: facts["search"].update(found=[{"place": "x"}]),
+        lambda facts: facts.update(steps=[]),
+        lambda facts: facts.update(erasure="er-0000000000000000"),
+        lambda facts: facts.pop("search"),
+        lambda facts: facts["steps"][1].update(actor="Otto Operator"),
+    ):
+        facts = json.loads(found.raw)
+        change(facts)
+        assert verify_alone(Certificate(facts), found.name)
+    facts = json.loads(found.raw)
+    facts["versions"]["python"] = "2.7"
+    assert verify_alone(Certificate(facts), found.name) == ["its bytes do not have the digest of its name"]
+    assert verify_with_lake(Certificate(facts), site.lake) == ["the audit trail does not know it"]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text("ab .-_@\\n%0", max_size=6), st.text("ab .-_@\\n%0", max_size=6))
+def test_a_value_counts_as_a_word_in_texts_and_bytes_alike(before, behind):
+    """What stands beside a value tells, in the same way, whether a row goes and whether the search finds it."""
+    sought = needles(["ada.lovelace"], within=WORDS)
+    text = f"{before}ada.lovelace{behind}"
+    counts = sought.count(text.encode()) > 0
+    (mark,) = rows_holding(pa.table({"t": [text]}), sought).to_pylist()
+    assert mark == counts
+    is_alone = not (before[-1:].isalnum() or behind[:1].isalnum())
+    assert counts or not is_alone
+    plain = not {"\\", "%"} & set(before)
+    assert not plain or counts == is_alone == (sought.count(f" {text}".encode("utf-16-le")) > 0)
+
+
+def test_the_guide_is_true(site, tmp_path, capsys, monkeypatch):
+    """Each command of the guide does what it says, in its order; no output has a value."""
+    logs(site, f"hello {EMAIL}", "hello")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RANKLAKE_LAKE", site.lake.uri)
+    monkeypatch.setenv("RANKLAKE_SPOOL", str(site.spool))
+    page = Path(__file__).parents[2] / "docs/governance.md"
+    commands = re.findall(r"^    ranklake (erase .*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(commands) == 6
+    said = ""
+    for command in commands:
+        (name,) = register(site.lake) or [""]
+        file = next((str(path) for path in tmp_path.glob("evidence/*.json")), "")
+        assert run(shlex.split(command.replace("er-…", name).replace("evidence/….json", file))) == 0, command
+        said += "".join(capsys.readouterr())
+    assert EMAIL not in said
+    assert "nothing is left" in said
+    assert said.count("the certificate holds") == 2
+
+
+def test_the_commands_refuse_in_a_line(site, tmp_path, capsys):
+    """The author who approves, other values, a certificate of somebody else, nothing left to erase."""
+    logs(site, f"hello {EMAIL}", "hello")
+    where = ["--lake", site.lake.uri, "--spool", str(site.spool)]
+    assert run(["erase", "plan", *VALUES, "--by", "Petra", *where]) == 0
+    (name,) = register(site.lake)
+    assert run(["erase", "approve", name, "--by", "Petra", *where[:2]]) == 2
+    assert run(["erase", "apply", name, *VALUES, "--by", "Otto", *where]) == 2
+    assert run(["erase", "approve", name, "--by", "Anna", *where[:2]]) == 0
+    assert run(["erase", "apply", name, ADA, "--by", "Otto", *where]) == 2
+    assert run(["erase", "certificate", "show", name, *where[:2]]) == 2
+    assert run(["erase", "apply", name, *VALUES, "--by", "Otto", *where]) == 0
+    assert run(["erase", "list", *where[:2]]) == 0
+    capsys.readouterr()
+    assert run(["erase", "certificate", "show", name, "--out", str(tmp_path / "out"), *where[:2]]) == 0
+    file = capsys.readouterr().out.strip()
+    assert run(["erase", "certificate", "verify", file, "someone.else"]) == 1
+    assert run(["erase", "plan", *VALUES, *where]) == 1
+    said = capsys.readouterr()
+    assert "it is about somebody else" in said.out
+    assert EMAIL not in said.out + said.err
+
+
+CHILD = """
+import sys
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.storage.store import Lake
+from ranklake.retention.erasure.apply import apply
+from ranklake.retention.erasure.reach import Reach
+from ranklake.retention.erasure.subject import subject_of
+uri, spool, name, *values = sys.argv[1:]
+lake = Lake.open(uri)
+print("ready", flush=True)
+apply(Reach(lake, Spool(spool)), name, subject_of(lake, values), "Otto Operator")
+"""
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_it_converges(site):
+    """SIGKILL at random moments of the application: the next call has all erased, once, and proves it."""
+    kills = int(os.environ.get("RANKLAKE_KILLS", "3"))
+    random.seed(19)
+    survived = 0
+    for turn in range(kills):
+        lines = [f"hello {EMAIL}", f"turn {turn}"]
+        logs(site, *lines, run=f"{ADA}-{turn}" if turn % 2 else "shared", incarnation=70 + turn)
+        subject, made = agreed(site)
+        words = [sys.executable, "-c", CHILD, site.lake.uri, str(site.spool), made.name, *VALUES]
+        child = subprocess.Popen(words, stdout=subprocess.PIPE)
+        child.stdout.readline()
+        time.sleep(random.uniform(0, 1.2))
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        child.stdout.close()
+        survived += bool(register(site.lake)[made.name].applied)
+        done = erase(site, subject, made)
+        assert done.certificate.is_clean
+        assert EMAIL not in "".join(bodies(site))
+        site.balances()
+        assert unaccounted(site.lake) == []
+    assert len(bodies(site)) == (kills + 1) // 2
+    print(f"{kills} kills, {survived} after the plan was finished")

@@ -1,0 +1,123 @@
+"""A person planted in every kind of place of a lake, a spool and folders beside them, beside another person."""
+
+import base64
+import gzip
+import json
+import sqlite3
+from datetime import UTC, datetime
+
+import pyarrow as pa
+from governed import Site, any_rows
+from packing import pack_up
+from segments import put_segment, step_rows
+
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.delta.read import read
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.ingest.summary_file import COLUMNS, Summary, no_rows, save
+from ranklake.lake.maintenance.compaction import merge_small
+from ranklake.lake.plans.ledger import append_own
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.query.roles import Role
+from ranklake.lake.rollups.runner import run_rollups
+from ranklake.lake.shares.sharing import share
+from ranklake.lake.usage.log import note
+from ranklake.lake.usage.record import Asked
+
+ADA, EMAIL = "ada.lovelace", "ada@analytical.example"
+GRACE = "grace.hopper"
+START = datetime(2026, 3, 1, tzinfo=UTC)
+VALUES = (ADA, EMAIL)
+
+
+def person_rows(site: Site, who: str, mail: str, seed: int) -> None:
+    """Record, as a rank does: a run named so, whose user it is, lines of its log, steps that ingest refuses."""
+    run = f"{who}-exp1"
+    site.bring(any_rows("runs", 1, run=run, incarnation=seed, user=[who], labels=[json.dumps({"owner": mail})]), "runs")
+    lines = [f"started by {mail}", "step 1 done", f"path=/home/{who}/x", "bye"]
+    site.bring(any_rows("logs", 4, run=f"shared-{seed}", incarnation=seed + 1, message=lines), "logs")
+    for segment in range(2):
+        rows = step_rows(20, run=run, incarnation=seed + 2, segment=segment, seed=seed)
+        site.bring(rows, rows_before=20 * segment)
+    bad = step_rows(6, run=run, incarnation=seed + 3, seed=seed)
+    at = bad.schema.get_field_index("step_time_s")
+    bad = bad.set_column(at, bad.schema.field(at), pa.array([-1.0] * 3 + [1.0] * 3, pa.float32()))
+    site.bring(bad)
+    broken = put_segment(site.spool, step_rows(5, run=run, incarnation=seed + 4))
+    broken.write_bytes(broken.read_bytes()[:-40])
+
+
+def plant(site: Site) -> dict:
+    """Plant two people; return the folders beside the lake, by what they are."""
+    for who, mail, seed in ((ADA, EMAIL, 100), (GRACE, "grace@navy.example", 200)):
+        person_rows(site, who, mail, seed)
+    site.bring(step_rows(3, run="other", incarnation=11))
+    run_rollups(site.lake)
+    merge_small(site.lake, InProcess(), ["steps"], thorough=True)
+    pack_up(site.spool, sorted(site.spool.glob("segments/*/logs/*.parquet")))
+    for who, mail in ((ADA, EMAIL), (GRACE, "grace@navy.example")):
+        _result(site, f"values such as {mail}")
+        assert not note(site.lake, Asked(who, None, {"steps": ("loss",)}, {}))
+        imports = site.spool / "imports" / f"{len(who):064x}.json"
+        imports.parent.mkdir(exist_ok=True)
+        imports.write_text(json.dumps({"path": f"/home/{who}/log.txt", "run": "imported"}))
+        (site.folder / "lake" / "migrating").mkdir(exist_ok=True)
+        (site.folder / "lake" / "migrating" / f"0001~{who[:3]}.json").write_text(json.dumps({"run": f"{who}-exp1"}))
+    odd = read(site.lake, contract("segments"), list(COLUMNS)).replace_schema_metadata(None).cast(no_rows().schema)
+    save(site.lake, Summary(1, 1, _streams(), odd.filter(odd["unreadable"].is_valid())))
+    role = Role("reader", frozenset({"operational", "pseudonymous", "personal"}), frozenset({"steps", "runs", "logs"}))
+    share(site.lake, role, str(site.folder / "shares"), "Sam", InProcess())
+    for table in ("steps", "runs", "segments"):
+        delta_table(site.lake, table).create_checkpoint()
+    return _beside(site)
+
+
+def _streams() -> pa.Table:
+    """Return what a summary of segments says of one stream."""
+    kinds = {"table": pa.string(), "incarnation": pa.int64(), "last_segment": pa.int32()}
+    schema = pa.schema({**kinds, "first_plan": pa.int64(), "last_plan": pa.int64()})
+    return pa.table(
+        [pa.array([value], field.type) for value, field in zip(("x", 1, 0, 1, 1), schema, strict=True)], schema=schema
+    )
+
+
+def _result(site: Site, observed: str) -> None:
+    names = {"check_run": observed[-8:], "table": "logs", "suite": "logs", "expectation": "E", "check_id": "c"}
+    said = {"severity": "warning", "status": "failed", "on_fail": "record", "observed": observed}
+    when = {"ts": START, "date": START.date(), "partition_date": START.date(), "files_sha256": "0" * 64}
+    row = {**names, **said, **when}
+    append_own(site.lake, "quality_results", lambda _: [row])
+
+
+def _beside(site: Site) -> dict:
+    pages, prefect = site.folder / "site", site.folder / "prefect"
+    for folder in (pages, prefect / "storage"):
+        folder.mkdir(parents=True)
+    (pages / "run.html").write_text(f"<h1>{ADA}-exp1</h1><p>{GRACE}</p>")
+    (pages / "runs.json").write_text(json.dumps([{"user": ADA}, {"user": GRACE}]))
+    (pages / "archive.html.gz").write_bytes(gzip.compress(f"<h1>{ADA}</h1>".encode()))
+    (prefect / "storage" / "result").write_text(json.dumps({"result": base64.b64encode(EMAIL.encode()).decode()}))
+    database = sqlite3.connect(prefect / "prefect.db")
+    database.execute("PRAGMA journal_mode = WAL")
+    database.execute("CREATE TABLE flow_run (id INTEGER PRIMARY KEY, name TEXT, parameters JSON)")
+    database.execute("CREATE TABLE log (id INTEGER PRIMARY KEY, message TEXT)")
+    for number, who in enumerate((ADA, GRACE) * 50):
+        database.execute("INSERT INTO flow_run VALUES (?, ?, ?)", (number, f"run of {who}", json.dumps({"user": who})))
+        database.execute("INSERT INTO log VALUES (?, ?)", (number, f"ingested {who}-exp1"))
+    database.execute("DELETE FROM log WHERE id = 0")
+    database.commit()
+    return {"pages": pages, "prefect": prefect, "database": database}
+
+
+def others(site: Site) -> dict[str, list[str]]:
+    """Return all rows that are not Ada's, of every table but the books, as sorted text."""
+    found = {}
+    for table, one in site.lake.contracts().items():
+        if one.retention in {"system", "audit"}:
+            continue
+        rows = [json.dumps(row, default=str, sort_keys=True) for row in read(site.lake, one).to_pylist()]
+        found[table] = sorted(row for row in rows if ADA not in row and EMAIL not in row)
+    return found
+
+
+__all__ = ["ADA", "EMAIL", "GRACE", "VALUES", "others", "plant"]
