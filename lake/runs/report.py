@@ -1,8 +1,9 @@
 """What the report tells of runs: all of them in a list, the latest each by itself, and how to tell which changed."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
@@ -11,6 +12,7 @@ from ranklake.lake.runs.asking import Answered, Ask, asking
 from ranklake.lake.runs.curves import Curves, curves
 from ranklake.lake.runs.facts import RunFacts, gather
 from ranklake.lake.runs.find import Wanted, find, named
+from ranklake.lake.runs.slowed import Cause, slowed
 
 if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
@@ -36,8 +38,8 @@ class RunsState:
         Runs that have a page, with a digest that changes with whatever the page tells.
     units
         Units of metrics by name.
-    ask
-        Answers what pages ask when they are written.
+    ask, why
+        Answer what pages ask when they are written: SQL; and why a run was slower than it had to be.
     """
 
     lake: str
@@ -46,6 +48,7 @@ class RunsState:
     marks: Mapping[str, str]
     units: Mapping[str, str]
     ask: Ask = field(repr=False)
+    why: Callable[[str], Cause] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,7 @@ def runs_state(lake: "Lake", run: str = "") -> RunsState:
         marks=_marks(ask, chosen),
         units={name: metric.unit for name, metric in lake.metrics().items()},
         ask=ask,
+        why=partial(slowed, lake),
     )
 
 

@@ -103,7 +103,7 @@ LAKE = {  # what each folder of the lake imports, for types and in functions, to
     "status": {"contracts", "delta", "governance", "ingest", "plans", "query", "spool", "storage", "trust"},
     "catalog": {"contracts", "delta", "migrations", "plans", "storage"},
     "diagnosis": {"query", "storage"},
-    "runs": {"contracts", "query", "storage"},
+    "runs": {"contracts", "diagnosis", "query", "storage"},
     "fleet": {"runs", "storage"},
 }
 IMPORTS_BY_NAME = {

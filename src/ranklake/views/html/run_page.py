@@ -1,7 +1,7 @@
 """The page of one run: its facts as figures, curves, tables and lists."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from ranklake.lake.contracts.json_text import facts_in
@@ -10,9 +10,11 @@ from ranklake.lake.runs.facts import RunFacts
 from ranklake.lake.runs.find import flat
 from ranklake.lake.runs.report import run_state
 from ranklake.lake.runs.said import said_of
+from ranklake.lake.runs.slowed import Cause
 from ranklake.views.html.figures import Figure, Source, time_text
 from ranklake.views.html.run_curves import charts, metrics
 from ranklake.views.html.run_tables import STATES, tables
+from ranklake.views.html.slowdown_charts import slowdown_charts, verdict
 from ranklake.views.words import counted, number_text, percent_text
 from ranklake.views.words import time_text as length_text
 
@@ -30,9 +32,9 @@ _CODE: Final = (
 )
 
 
-def page_facts(ask: Ask, run: str, units: Mapping[str, str]) -> Mapping[str, Any]:
+def page_facts(ask: Ask, why: Callable[[str], Cause], run: str, units: Mapping[str, str]) -> Mapping[str, Any]:
     """Return what the template of a run's page draws."""
-    found = run_state(ask, run)
+    found, cause = run_state(ask, run), why(run)
     facts = found.facts
     summary = facts.summary.one
     last = facts.code.rows[-1] if facts.code.rows else {}
@@ -44,6 +46,11 @@ def page_facts(ask: Ask, run: str, units: Mapping[str, str]) -> Mapping[str, Any
         "about": _about(facts),
         "said": said_of(run, facts.annotations.rows),
         "figures": list(_figures(facts)),
+        "slowed": verdict(cause),
+        "is_slowed": bool(cause.what),
+        "slowed_by": list(slowdown_charts(cause)),
+        "slowed_next": cause.next_step,
+        "not_simulated": cause.reason,
         "charts": list(charts(found)),
         "metrics": list(metrics(found.curves.metrics, units)),
         "tables": list(tables(facts)),

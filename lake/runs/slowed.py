@@ -1,0 +1,89 @@
+"""Slowed: how much slower a run was than it had to be, which part made it so, and what to do about it."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ranklake.lake.diagnosis.facts import Slowdowns, slowdowns
+from ranklake.lake.diagnosis.graph import WhatIfError
+from ranklake.lake.diagnosis.run_spans import read_spans, trace_of
+from ranklake.lake.diagnosis.what_if import what_if
+from ranklake.lake.query.literal import literal
+from ranklake.lake.query.sql import query
+
+if TYPE_CHECKING:
+    from ranklake.lake.storage.store import Lake
+
+MOST_SPANS: Final = 1_000_000
+"""Of a run whose page simulates its steps; of more, ``ranklake what-if`` does at the prompt."""
+SLOW: Final = 1.02
+"""Slowdowns below are nothing to mend."""
+MAJOR: Final = 0.5
+"""A part that makes this share of the loss is its cause: the paper's threshold for M_S and M_W."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a run was slower than it had to be.
+
+    Attributes
+    ----------
+    found
+        The simulation; None where there is none, and `reason` says why.
+    what
+        The cause in words, such as ``the last stage``; empty if the run was not slowed.
+    share
+        Part of the loss that goes if it alone is ideal; None where it was found by its slowdown alone.
+    next_step
+        What to do.
+    """
+
+    found: Slowdowns | None
+    reason: str = ""
+    what: str = ""
+    share: float | None = None
+    next_step: str = ""
+
+
+def slowed(lake: "Lake", run: str) -> Cause:
+    """Return why a run was slowed, by simulating its last attempt that has spans. Raises what queries raise."""
+    count = query(lake, f"SELECT count(*) AS n FROM spans WHERE run = {literal(run)}").to_pylist()[0]["n"]  # noqa: S608 - quoted
+    if not count:
+        return Cause(None, "no spans of its steps were recorded")
+    if count > MOST_SPANS:
+        return Cause(None, f"{count:,} spans are too many to simulate here; run 'ranklake what-if {run}'")
+    try:
+        chosen, rows, notes = read_spans(lake, run)
+        found = slowdowns(run, chosen, what_if(trace_of(rows, notes)))
+    except WhatIfError as error:
+        return Cause(None, error.what)
+    return _cause(found)
+
+
+def _cause(found: Slowdowns) -> Cause:
+    """Return the part that is to blame, by the paper's shares first, else by the slowdown that a part makes alone."""
+    stages = len(found.by_stage)
+    if found.s < SLOW:
+        return Cause(found)
+    if found.m_s is not None and found.m_s >= MAJOR:
+        what = f"the last stage (stage {stages - 1} of 0 to {stages - 1})"
+        step = "Give it fewer layers: the loss is computed there, too. Its timeline:"
+        return Cause(found, "", what, found.m_s, f"{step} ranklake what-if {found.run} --timeline FILE")
+    if found.m_w is not None and found.m_w >= MAJOR:
+        ranks = ", ".join(map(str, found.worst_ranks))
+        what = f"rank{'s' * (len(found.worst_ranks) > 1)} {ranks}"
+        return Cause(found, "", what, found.m_w, "Look at the host and device there: clocks, throttling, neighbours.")
+    parts: list[tuple[float, str, str]] = []
+    if stages > 1:
+        stage, s = next(iter(found.by_stage.items()))
+        parts.append((s, f"stage {stage} of 0 to {stages - 1}", "Move layers away from it."))
+    if len(found.by_dp_rank) > 1:
+        rank, s = next(iter(found.by_dp_rank.items()))
+        parts.append((s, f"data-parallel rank {rank}", "Look at its hosts, and at the length of its sequences."))
+    kind, s = next(iter(found.by_kind.items()))
+    parts.append((s, f"{kind} operations on all ranks", "Their times differ from each other: look for uneven work."))
+    worst, what, step = max(parts, key=lambda one: one[0])
+    if worst - 1 >= MAJOR * (found.s - 1):
+        return Cause(found, "", what, None, step)
+    return Cause(
+        found, "", "many parts, none of which makes half of it", None, "Compare stages, ranks and kinds below."
+    )

@@ -1,0 +1,80 @@
+"""Slowed: which part is to blame, said in words at the top of a run's page; or why that is not known."""
+
+from dataclasses import replace
+
+import pytest
+from segments import phase_rows, put_segment, step_rows
+from told_runs import lake_of_runs
+
+from ranklake.lake.diagnosis.facts import Slowdowns, StepTimes
+from ranklake.lake.diagnosis.what_if import Worker
+from ranklake.lake.ingest.run import ingest
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.rollups.runner import run_rollups
+from ranklake.lake.runs import slowed as slowed_module
+from ranklake.lake.runs.report import runs_state
+from ranklake.lake.runs.slowed import slowed
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.storage.store import Lake
+from ranklake.views.html.run_pages import section
+from ranklake.views.html.shell import render
+from ranklake.views.html.slowdown_charts import slowdown_charts, verdict
+
+SOUND = Slowdowns(
+    run="r", attempt=0, s=1.2,
+    by_kind={"forward-compute": 1.05}, by_stage={1: 1.0, 0: 1.0}, by_dp_rank={1: 1.0, 0: 1.0},
+    by_worker=[Worker(3, 1, 1, 1.0), Worker(0, 0, 0, 1.0)],
+    m_w=0.1, m_s=0.1, worst_ranks=[3], per_step={1: 1.2}, step_time_s=StepTimes(1.3, 1.2, 1.0), notes=[],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"s": 1.019}, "Stragglers cost 1.9 %: nothing to mend"),
+        ({"m_s": 0.5, "m_w": 0.9}, "by the last stage (stage 1 of 0 to 1); 50.0 % of the loss goes"),
+        ({"m_s": 1.3}, "by the last stage (stage 1 of 0 to 1); all of the loss goes"),
+        ({"m_w": 0.7}, "by rank 3; 70.0 % of the loss goes"),
+        ({"m_w": 0.7, "worst_ranks": [3, 5]}, "by ranks 3, 5; "),
+        ({"m_s": None, "by_stage": {0: 1.2}, "by_dp_rank": {1: 1.15, 0: 1.0}}, "by data-parallel rank 1"),
+        ({"by_stage": {0: 1.19, 1: 1.0}}, "by stage 0 of 0 to 1"),
+        ({"by_kind": {"gc": 1.11}}, "by gc operations on all ranks"),
+        ({}, "by many parts, none of which makes half of it"),
+    ],
+)
+def test_the_part_that_makes_half_of_the_loss_is_to_blame(changed, said):
+    """The paper's shares decide first, then what a part makes alone; small losses are nothing to mend."""
+    assert said in verdict(slowed_module._cause(replace(SOUND, **changed)))
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory):
+    """Give a lake with a run of two ranks whose steps have phases."""
+    folder = tmp_path_factory.mktemp("slowed")
+    lake = Lake.create(str(folder / "lake"))
+    for rank in range(2):
+        put_segment(folder / "spool", step_rows(20, rank=rank, incarnation=7 + rank))
+        put_segment(folder / "spool", phase_rows(20, rank=rank, incarnation=7 + rank), "spans")
+    ingest(lake, Spool(str(folder / "spool")), InProcess())
+    run_rollups(lake)
+    return lake
+
+
+@pytest.mark.slow
+def test_pages_say_what_slowed_a_run_or_why_that_is_unknown(lake, monkeypatch, tmp_path):
+    """With spans of phases a verdict and charts; without spans, and with too many, the reason; each page is whole."""
+    found = slowed(lake, "r1")
+    assert found.found is not None
+    assert verdict(found)
+    assert [one.name for one in slowdown_charts(found)] == ["slowed-workers", "slowed-parts"]
+    assert 'id="slowed"' in text_of(lake, "r1")
+    none = text_of(lake_of_runs(tmp_path), "beta")
+    assert "What slowed it is unknown: no spans of its steps were recorded." in none
+    monkeypatch.setattr(slowed_module, "MOST_SPANS", 3)
+    assert slowed(lake, "r1").reason.endswith("run 'ranklake what-if r1'")
+
+
+def text_of(lake, run):
+    """Return a run's page."""
+    (page,) = (one for one in section(runs_state(lake)).pages if one.title == run)
+    return render(page).decode()

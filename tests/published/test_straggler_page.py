@@ -1,0 +1,30 @@
+"""The page of the production trace names its cause at first glance, with the numbers of the published analysis."""
+
+import json
+
+import pytest
+from importing import imported
+from page_read import Read
+
+from ranklake.lake.rollups.runner import run_rollups
+from ranklake.lake.runs.report import runs_state
+from ranklake.views.html.run_pages import section
+from ranklake.views.html.shell import render
+
+
+@pytest.mark.slow
+def test_the_last_stage_is_named_as_the_cause(lake, spool, published):
+    """First of all: slower by S, through the last stage; its bar is the longest, with the published value."""
+    folder = published("stragglers") / "stragglers"
+    imported(lake, spool, "table", folder / "trace-ST.parquet", mapping="straggler-trace", run="production")
+    run_rollups(lake)
+    (page,) = (one for one in section(runs_state(lake)).pages if one.title == "production")
+    text = render(page).decode()
+    given = json.loads((folder / "result-ST.json").read_text())
+    said = f"Slowed {100 * (given['blocking_slowdown'] - 1):.1f} % by the last stage (stage 3 of 0 to 3)"
+    assert text.index(said) < text.index('class="tiles"')
+    bars = next(spec for spec in Read(text).specs if spec["mark"]["type"] == "bar")["data"]["values"]
+    first, *others = bars
+    assert first["part"] == "stage 3"
+    assert abs(first["excess"] - (given["blocking_decompose_by_stage"]["3"] - 1)) < 1e-5
+    assert all(one["excess"] < first["excess"] for one in others)
