@@ -42,7 +42,8 @@ def writer_options(contract: "Contract", rows: pa.Table, group_rows: int) -> dic
         Rows of a row group.
 
     Minima and maxima are kept of the contract's statistics columns, of text only where the rows are sorted by it: of
-    other text each row group has the whole range, and finding it costs as much as writing it.
+    other text each row group has the whole range, and finding it costs as much as writing it. Of floats none are kept
+    where one is NaN: Parquet leaves it out of both, and readers take it for a value between them, or for the only one.
     """
     schema = rows.schema
     encoding: dict[str, str] = {}
@@ -69,7 +70,9 @@ def writer_options(contract: "Contract", rows: pa.Table, group_rows: int) -> dic
         "use_dictionary": dictionaries,
         "column_encoding": encoding,
         "write_statistics": [
-            name for name in schema.names if name in kept and (name not in texts or name in contract.sort)
+            name
+            for name in schema.names
+            if name in kept and (name not in texts or name in contract.sort) and not _has_nan(rows[name])
         ],
         "write_page_index": True,
         "write_page_checksum": True,
@@ -81,6 +84,10 @@ def writer_options(contract: "Contract", rows: pa.Table, group_rows: int) -> dic
 def _repeats(column: pa.ChunkedArray) -> bool:
     sample = column.slice(0, _SAMPLE_ROWS)
     return bool(2 * pc.count_distinct(sample).as_py() <= len(sample) - sample.null_count)
+
+
+def _has_nan(column: pa.ChunkedArray) -> bool:
+    return pa.types.is_floating(column.type) and bool(pc.any(pc.is_nan(column)).as_py())
 
 
 def _is_number(type_: pa.DataType) -> bool:

@@ -122,11 +122,11 @@ def _conditions(wanted: Wanted) -> tuple[list[str], list[str]]:
         where.append(f"run IN (SELECT run FROM attempt_facts WHERE team = {literal(wanted.team)})")  # noqa: S608 - quoted
     if wanted.since is not None:
         where.append(
-            f"date >= DATE '{wanted.since:%Y-%m-%d}'"
+            f"date >= DATE '{wanted.since.date()}'"
         )  # the day on which the run began: files are left out by it
         having.append(f"min(ts) >= {literal(wanted.since)}")
     if wanted.until is not None:
-        where.append(f"date <= DATE '{wanted.until:%Y-%m-%d}'")
+        where.append(f"date <= DATE '{wanted.until.date()}'")
         having.append(f"min(ts) < {literal(wanted.until)}")
     having += [
         f"last_value({name} ORDER BY attempt) = {literal(value)}"

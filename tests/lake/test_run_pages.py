@@ -1,7 +1,9 @@
 """Pages of runs: numbers and curves are what their SQL gives, a page is small however long the run, names are text."""
 
 import json
+import re
 import shutil
+from datetime import timedelta
 
 import altair as alt
 import numpy as np
@@ -170,3 +172,29 @@ def test_a_lake_without_runs_has_a_page(tmp_path):
     assert "No runs yet" in text
     assert "ranklake pipeline" in text
     shutil.rmtree(tmp_path / "lake")
+
+
+@pytest.mark.slow
+def test_what_is_no_number_is_a_gap_in_a_chart(tmp_path):
+    """A browser reads no NaN and no Infinity in JSON: a run that diverged has its charts all the same."""
+    lake = Lake.create(str(tmp_path / "lake"))
+    append(lake, "runs", [{"run": "r1", "ts": NOON}])
+    losses = [2.0, 1.5, float("nan"), float("inf"), float("-inf"), float("nan")]
+    told = [{"step": step, "ts": NOON + timedelta(seconds=step)} for step in range(len(losses))]
+    append(lake, "steps", [{**one, "loss": loss, "step_time_s": 1.0} for one, loss in zip(told, losses, strict=True)])
+    append(lake, "scalars", [
+        {**one, "metric": metric, "value": value}
+        for metric, values in (("some", losses), ("none", losses[2:]))
+        for one, value in zip(told, values, strict=False)
+    ])  # fmt: skip
+    run_rollups(lake)
+    found = section(runs_state(lake))
+    text = render(next(page for page in found.pages if page.path == href("r1"))).decode()
+    blocks = re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', text, re.DOTALL)
+    specs = {one: json.loads(one, parse_constant=pytest.fail) for one in blocks}
+    assert len(specs) >= 3
+    values = next(spec["data"]["values"] for one, spec in specs.items() if '"loss_min"' in one)
+    assert [(row["loss"], row["loss_min"], row["loss_max"]) for row in values] == [
+        (2.0, 2.0, 2.0), (1.5, 1.5, 1.5), *[(None, None, None)] * 4,
+    ]  # fmt: skip
+    assert not any('"none"' in one for one in specs)

@@ -4,7 +4,7 @@ import json
 import math
 import shutil
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from statistics import fmean, stdev
 
 import pytest
@@ -67,6 +67,7 @@ def test_runs_are_found_by_what_was_said_of_them(lake):
     assert names(ask, labels={"it's": "x' OR 'a' = 'a"}, job="' OR TRUE --") == []
     assert names(ask, since=NOON + timedelta(hours=2)) == ["beta", "alpha-3"]
     assert names(ask, until=NOON + timedelta(hours=2)) == ["alpha-2", "alpha-1"]
+    assert len(names(ask, since=datetime(1, 1, 1, tzinfo=UTC), until=datetime(9999, 12, 31, tzinfo=UTC))) == len(RUNS)
     assert [row["run"] for row in find(ask, Wanted(), "status", 1).rows] == ["alpha-1"]
     for sort in SORTS:
         assert len(find(ask, Wanted(), sort).rows) == len(RUNS)
@@ -147,6 +148,7 @@ def test_a_run_is_shown_with_what_is_unknown_and_why(lake, capsys, monkeypatch):
         (["compare", "beta", "bet"], "beta: one run has nothing to be compared with; name another run"),
         (["runs", "--since", "lately"], "'lately' is no time; write a date"),
         (["runs", "--since", "0001-01-01T00:00+14:00"], "is no time"),
+        (["runs", "--limit", "9" * 20], "Invalid value for '--limit'"),
         (["runs", "--label", "kind"], "--label: 'kind' is not NAME=VALUE"),
         (["show", "beta", "--role", "x"], "no roles are defined"),
     ],

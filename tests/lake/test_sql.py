@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 import subprocess
 import sys
 from datetime import timedelta
@@ -156,6 +157,25 @@ def test_floats_are_compared_as_sql_does(tmp_path, kind, condition, steps):
     plain.register_record_batches("steps", [read(near, contract("steps")).to_batches()])
     assert plain.sql(text).to_arrow_table()["step"].to_pylist() == steps
     assert query(kind(near.uri, fs=near.fs, root=near.root), text)["step"].to_pylist() == steps
+
+
+@pytest.mark.parametrize("kind", [Lake, Distant])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("SELECT step, isnan(loss) AS x FROM steps ORDER BY step", [False, True, True]),
+        ("SELECT max(loss) > 1e30 AS x FROM steps", [True]),
+        ("SELECT step AS x FROM steps WHERE loss > 50 ORDER BY step", [1, 2]),
+        ("SELECT step AS x FROM steps WHERE loss = 'NaN' ORDER BY step", [1, 2]),
+        ("SELECT count(*) AS x FROM steps WHERE NOT loss <= 50", [2]),
+    ],
+)
+def test_what_is_no_number_stays_so(tmp_path, kind, text, expected):
+    """Of a file with one finite loss and NaN behind it, its extremes would say that all losses are the same."""
+    near = Lake.create(str(tmp_path / "lake"))
+    losses = (2.0, math.nan, math.nan)
+    append(near, "steps", [{"step": n, "loss": loss, "ts": NOON, "step_time_s": 1.0} for n, loss in enumerate(losses)])
+    assert query(kind(near.uri, fs=near.fs, root=near.root), text)["x"].to_pylist() == expected
 
 
 def test_a_lake_in_a_folder_with_an_odd_name(tmp_path):

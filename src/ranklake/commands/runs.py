@@ -21,6 +21,7 @@ from ranklake.views.tell import tell
 _AGO: Final = re.compile(r"(\d{1,6})([hd])")
 _UNITS: Final = {"h": timedelta(hours=1), "d": timedelta(days=1)}
 _LIMIT: Final = 25
+_MOST: Final = 1_000_000
 _MEND: Final = "write a date (2026-03-01), a time (2026-03-01T12:00) or how long ago (12h, 7d); times are UTC"
 
 
@@ -51,7 +52,7 @@ class _Moment(click.ParamType[datetime]):
 @click.option("--until", type=_Moment(), help="Runs that began earlier.")
 @click.option("--sort", type=click.Choice(tuple(SORTS)), default="newest", show_default=True,
               help="First come failures, low ratios, long steps; low loss, high pace.")  # fmt: skip
-@click.option("--limit", type=click.IntRange(min=1), default=_LIMIT, show_default=True, help="Most runs to show.")
+@click.option("--limit", type=click.IntRange(1, _MOST), default=_LIMIT, show_default=True, help="Most runs to show.")
 @role_option
 @json_option
 @lake_option

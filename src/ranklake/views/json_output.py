@@ -16,7 +16,7 @@ def json_text(facts: object) -> str:
     try:
         return json.dumps(facts, default=_plain, allow_nan=False)
     except ValueError:
-        return json.dumps(_finite(json.loads(json.dumps(facts, default=_plain))), allow_nan=False)
+        return json.dumps(finite(json.loads(json.dumps(facts, default=_plain))), allow_nan=False)
 
 
 def show_json(facts: object) -> None:
@@ -24,11 +24,12 @@ def show_json(facts: object) -> None:
     click.echo(json_text(facts))
 
 
-def _finite(value: Any) -> Any:  # noqa: ANN401 - likewise
+def finite(value: Any) -> Any:  # noqa: ANN401 - JSON
+    """Return JSON values with null for NaN and infinities."""
     if isinstance(value, dict):
-        return {name: _finite(item) for name, item in value.items()}
+        return {name: finite(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

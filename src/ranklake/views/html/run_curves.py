@@ -53,7 +53,7 @@ def _loss(found: RunState) -> Iterator[Chart]:
     none = {"loss_min": None, "loss_max": None}
     rows = [{**none, **row, **band.get(row["part"], none), "step": row["step"]} for row in found.curves.steps.rows]
     values = values_of([row for row in rows if row["loss"] is not None], ["step", "loss", "loss_min", "loss_max"])
-    if values:
+    if values and "loss" in values[0]:
         spec = curve(values, "loss", "loss", ("loss_min", "loss_max"))
         words = "Mean over ranks; the band is from the least to the greatest of any rank."
         note = f"No band: {losses.reason}." if losses.reason else f"The band: {' '.join(losses.sql.split())}"
@@ -121,6 +121,8 @@ def metrics(found: Answered, units: Mapping[str, str]) -> Iterator[Chart]:
         unit = units.get(metric, "").strip("{}")
         is_plain = unit in {"", "1"}
         words = "A number without a unit." if is_plain else f"Unit: {unit}."
-        form = ",.3~s" if max(abs(value["mean"]) for value in values) >= _MANY else ",.4~g"
+        if "mean" not in values[0]:  # no value is finite
+            continue
+        form = ",.3~s" if max(abs(value["mean"] or 0) for value in values) >= _MANY else ",.4~g"
         spec = curve(values, "mean", "value" if is_plain else unit, ("low", "high"), form)
         yield Chart(f"metric-{place}", metric, words, {**spec, "height": 120}, Source("metrics", found.sql))

@@ -15,6 +15,7 @@ from markupsafe import Markup
 from ranklake.printable import printable
 from ranklake.views.html.figures import number, time_text
 from ranklake.views.html.library import library_name
+from ranklake.views.json_output import finite
 
 FOLDER: Final = "assets"
 _PACKAGE: Final = "ranklake.views.html"
@@ -89,8 +90,14 @@ def render(page: Page) -> bytes:
 
 
 def data_block(facts: object) -> Markup:
-    """Return facts as JSON for a script element: nothing in it can end the element or begin another."""
-    text = json.dumps(facts, separators=(",", ":"), default=str)
+    """Return facts as JSON for a script element: nothing in it can end the element or begin another.
+
+    What is no finite number is null: no browser reads NaN or Infinity in JSON, and would draw nothing at all.
+    """
+    try:
+        text = json.dumps(facts, separators=(",", ":"), default=str, allow_nan=False)
+    except ValueError:
+        text = json.dumps(finite(json.loads(json.dumps(facts, default=str))), separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return Markup(text)  # noqa: S704 - no character of markup is left in it

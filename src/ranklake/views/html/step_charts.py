@@ -1,5 +1,6 @@
 """Charts of a run by step: curves with bands, stacked phases, ranks by step as a heat map, and a bar of parts."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -14,13 +15,15 @@ _PARTS: Final = 8
 
 
 def short(value: object) -> object:
-    """Return a number with as many digits as a chart can show, so that a page is small."""
-    return float(f"{value:.6g}") if isinstance(value, float) else value
+    """Return a number with as many digits as a chart can show, so that a page is small; None for NaN and infinities."""
+    if not isinstance(value, float):
+        return value
+    return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
 def values_of(rows: Values, names: Sequence[str]) -> list[dict[str, Any]]:
     """Return some columns of rows as a chart has them, without what is unknown in all."""
-    known = [name for name in names if any(row[name] is not None for row in rows)]
+    known = [name for name in names if any(short(row[name]) is not None for row in rows)]
     return [{name: short(row[name]) for name in known} for row in rows]
 
 
