@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from ranklake.retention.holds import Hold, rules_on
+from ranklake.retention.hold import Hold
+from ranklake.retention.holds import rules_on
 from ranklake.retention.parts import Parts
 
 if TYPE_CHECKING:

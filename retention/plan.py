@@ -27,7 +27,8 @@ from ranklake.lake.plans.driver import finish
 from ranklake.lake.plans.kinds import RETENTION
 from ranklake.lake.plans.workers import InProcess
 from ranklake.retention.due import Due, ages, by_day
-from ranklake.retention.holds import Hold, holds_of
+from ranklake.retention.hold import Hold
+from ranklake.retention.holds import holds_of
 from ranklake.retention.masks import MASKING, Masks
 from ranklake.retention.parts import Group, Parts, Values, part_digest, run_facts
 from ranklake.retention.policy import refuse_waiting

@@ -10,7 +10,8 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.delta.read import read_some
 from ranklake.lake.governance.erasures import NAMES, Item
 from ranklake.retention.erasure.rows import Going, text_columns
-from ranklake.retention.holds import Hold, holds_of
+from ranklake.retention.hold import Hold
+from ranklake.retention.holds import holds_of
 from ranklake.retention.parts import Parts, RunFacts, run_facts
 from ranklake.retention.rules.order import Level
 

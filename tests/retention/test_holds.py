@@ -7,11 +7,14 @@ import pytest
 from governed import any_rows
 from retaining import CONTRACTS, TODAY, agree, bring_days, carry_out, days_ago, plan
 from segments import step_rows
+from ssh_keys import Keys, needs_ssh_keygen
 
 from ranklake.cli import run
-from ranklake.lake.audit.trail import trail
-from ranklake.lake.governance.proposals import VoidProposalError
-from ranklake.retention.holds import HoldError, all_holds, holds_of, set_hold
+from ranklake.lake.audit.trail import record, trail
+from ranklake.lake.governance.proposals import SameOperatorError, UnknownProposalError, VoidProposalError
+from ranklake.retention.hold import HoldError, all_holds
+from ranklake.retention.hold_release import HOLD_RELEASES, approve, propose
+from ranklake.retention.holds import holds_of, set_hold
 
 LATER = TODAY + timedelta(days=100)
 
@@ -120,3 +123,68 @@ def test_the_commands(site, monkeypatch, capfd):
     told = json.loads(capfd.readouterr().out)
     assert (told["decided_by"], told["rule"], told["due_from"]) == ("hold", name, None)
     assert run(["retain", "hold", "--where", "table=logz", "--reason", "x", "--until", until]) == 2
+
+
+def test_a_hold_is_released_by_two_people(site):
+    """Proposed by one person and approved by another it holds no more; what it kept is due again."""
+    bring_days(site, [100])
+    found = hold(site, "run=r1")
+    assert plan(site) is None
+    with pytest.raises(HoldError, match="nobody proposed"):
+        approve(site.lake, found.name, "Anna")
+    with pytest.raises(UnknownProposalError):
+        propose(site.lake, "hold-000000000000", "Petra")
+    propose(site.lake, found.name, "Petra")
+    assert plan(site) is None
+    with pytest.raises(SameOperatorError):
+        approve(site.lake, found.name, "petra ")
+    assert holds_of(site.lake, TODAY) == [found]
+    assert approve(site.lake, found.name, "Anna", "the case is closed")[1]
+    assert not approve(site.lake, found.name, "Anna")[1]
+    assert holds_of(site.lake, TODAY) == []
+    assert all_holds(site.lake) == [found]
+    assert len(plan(site).items) == 1
+
+
+def test_a_row_in_the_trail_releases_nothing(site):
+    """Who writes that a hold was released, without an approval, releases nothing."""
+    found = hold(site, "table=logs")
+    record(site.lake, "Eve", HOLD_RELEASES.applied, f"release-of-{found.name}", None, {"hold": found.name})
+    assert holds_of(site.lake, TODAY) == [found]
+
+
+@needs_ssh_keygen
+def test_a_release_is_signed_where_approvals_are(site, tmp_path):
+    """By keys of two people; a row without a signature releases nothing, and one that expired since stays released."""
+    keys = Keys(tmp_path / "keys")
+    keys.allow("pia", "ada")
+    site.lake = site.lake.configured(approvals=keys.section())
+    found = hold(site, "table=logs")
+    propose(site.lake, found.name, **keys.by("pia"))
+    name = f"release-of-{found.name}"
+    record(
+        site.lake,
+        "eve",
+        HOLD_RELEASES.approve,
+        name,
+        None,
+        {"items_sha256": HOLD_RELEASES.find(site.lake, name).items_sha256},
+    )
+    record(site.lake, "eve", HOLD_RELEASES.applied, name, None, {"hold": found.name})
+    assert holds_of(site.lake, TODAY) == [found]
+    approve(site.lake, found.name, reason="closed", **keys.by("ada"))
+    assert holds_of(site.lake, TODAY) == []
+
+
+def test_the_commands_release(site, capsys, monkeypatch):
+    """A hold is proposed to be released, released, and listed as such."""
+    monkeypatch.setenv("RANKLAKE_LAKE", site.lake.uri)
+    found = hold(site, "table=logs")
+    assert run(["retain", "release", "approve", found.name, "--by", "Anna"]) == 2
+    assert run(["retain", "release", "plan", found.name, "--by", "Petra"]) == 0
+    assert run(["retain", "release", "approve", found.name, "--by", "Anna", "--reason", "closed"]) == 0
+    capsys.readouterr()
+    assert run(["retain", "holds"]) == 0
+    assert "(released " in capsys.readouterr().out
+    assert run(["retain", "holds", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["released"]

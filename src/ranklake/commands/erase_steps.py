@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
+from ranklake.commands.approving import show_approval
 from ranklake.commands.context import with_context
 from ranklake.commands.options import Command, json_option, lake_option, optional_spool
 from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
 from ranklake.context import Context
 from ranklake.lake.governance.erasures import ERASURES, FILES, NAMES, RAW, ROWS, STAYS, Erasure, register
 from ranklake.lake.governance.identities import APPLY, APPROVE, PROPOSE
-from ranklake.lake.governance.lifecycle import standing
 from ranklake.lake.governance.statements import lake_identity
 from ranklake.retention.erasure.apply import apply as apply_erasure
 from ranklake.retention.erasure.apply import approve as approve_erasure
@@ -144,17 +144,8 @@ def approve(
         return
     who = told.who(lake, f"ranklake erase approve {name}", by, login=False)
     found, fresh = approve_erasure(lake, name, who, reason, single_operator=single_operator, signing=told.signing)
-    lacking = "" if found.approved else standing(lake, ERASURES, found).lacking
-    if as_json:
-        show_json({"approved_now": fresh, "lacking": lacking or None, **mode_facts(lake), **found.plain()})
-        return
-    if lacking:
-        click.echo(f"{name}: {'your approval is written down' if fresh else 'nothing written'}; still {lacking}")
-    elif fresh:
-        click.echo(f"{name}: approved; apply it with 'ranklake erase apply {name} -' and the same values")
-    else:
-        click.echo(f"{name}: {found.state} already; nothing written")
-    tell_mode(lake)
+    then = f"apply it with 'ranklake erase apply {name} -' and the same values"
+    show_approval(lake, ERASURES, found, found.plain(), fresh=fresh, then=then, as_json=as_json)
 
 
 @click.command()

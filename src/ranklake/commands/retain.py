@@ -5,16 +5,18 @@ from datetime import UTC, datetime
 
 import click
 
+from ranklake.commands.approving import REASON, show_approval
 from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option, optional_spool, spool_option
 from ranklake.commands.retain_dates import day_of
 from ranklake.commands.retain_hold import hold, hold_line, holds
 from ranklake.commands.retain_policies import explain, lint, new, test
+from ranklake.commands.retain_release import release
 from ranklake.commands.retain_simulate import simulate
 from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
 from ranklake.context import Context
 from ranklake.lake.governance.identities import APPLY, APPROVE, PROPOSE
-from ranklake.lake.governance.lifecycle import propose, standing
+from ranklake.lake.governance.lifecycle import propose
 from ranklake.lake.governance.retention_plans import RETENTION_PLANS, Item, RetentionPlan, register
 from ranklake.lake.shares.withdrawal import withdraw
 from ranklake.lake.storage.store import Lake
@@ -45,7 +47,7 @@ def retain() -> None:
     """
 
 
-for _command in (explain, hold, holds, lint, new, simulate, test):
+for _command in (explain, hold, holds, lint, new, release, simulate, test):
     retain.add_command(_command)
 
 
@@ -96,7 +98,7 @@ def plan(context: Context, as_of: str | None, by: str | None, *, told: Told, as_
 @click.option(
     "--by", metavar="NAME", help="Who approves; kept in the audit trail. Where approvals are signed, the key tells."
 )
-@click.option("--reason", metavar="TEXT", help="Why; kept in the audit trail.")
+@click.option("--reason", metavar="TEXT", help=REASON)
 @click.option("--single-operator", is_flag=True, help="Let its author approve it, too; not where approvals are signed.")
 @signing_options
 @json_option
@@ -121,17 +123,8 @@ def approve(
         return
     who = told.who(lake, f"ranklake retain approve {name}", _named(by), login=False)
     found, fresh = approve_plan(lake, name, who, reason, single_operator=single_operator, signing=told.signing)
-    lacking = "" if found.approved else standing(lake, RETENTION_PLANS, found).lacking
-    if as_json:
-        show_json({"approved_now": fresh, "lacking": lacking or None, **mode_facts(lake), **found.plain()})
-        return
-    if lacking:
-        click.echo(f"{name}: {'your approval is written down' if fresh else 'nothing written'}; still {lacking}")
-    elif fresh:
-        click.echo(f"{name}: approved; apply it with 'ranklake retain apply {name}'")
-    else:
-        click.echo(f"{name}: {found.state} already; nothing written")
-    tell_mode(lake)
+    then = f"apply it with 'ranklake retain apply {name}'"
+    show_approval(lake, RETENTION_PLANS, found, found.plain(), fresh=fresh, then=then, as_json=as_json)
 
 
 @retain.command()

@@ -9,7 +9,9 @@ from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option
 from ranklake.commands.retain_dates import day_of
 from ranklake.context import Context
-from ranklake.retention.holds import Hold, all_holds, set_hold
+from ranklake.retention.hold import Hold, all_holds
+from ranklake.retention.hold_release import released
+from ranklake.retention.holds import set_hold
 from ranklake.views.json_output import show_json
 
 
@@ -30,7 +32,7 @@ from ranklake.views.json_output import show_json
 def hold(context: Context, where: tuple[str, ...], reason: str, until: str, by: str | None, *, as_json: bool) -> None:
     """Set a legal hold: no plan takes what it is about, whatever rules say, until its day.
 
-    It cannot be lifted before. Plans and 'ranklake retain explain' show it.
+    Only 'ranklake retain release' ends it before. Plans and 'ranklake retain explain' show it.
     """
     name = " ".join((by if by is not None else getpass.getuser()).split())
     if not name:
@@ -49,13 +51,18 @@ def hold(context: Context, where: tuple[str, ...], reason: str, until: str, by: 
 @with_context
 def holds(context: Context, *, as_json: bool) -> None:
     """List legal holds, those that ended among them."""
-    found = all_holds(context.open_lake())
+    lake = context.open_lake()
+    found, gone = all_holds(lake), released(lake)
     if as_json:
-        show_json([one.plain() for one in found])
+        times = {name: when.isoformat() for name, when in gone.items()}
+        show_json([{**one.plain(), "released": times.get(one.name)} for one in found])
         return
     today = datetime.now(UTC).date()
     for one in found:
-        click.echo(f"{hold_line(one)}{'' if today < one.until else ' (ended)'}")
+        ended = (
+            f" (released {gone[one.name]:%Y-%m-%d})" if one.name in gone else " (ended)" if today >= one.until else ""
+        )
+        click.echo(f"{hold_line(one)}{ended}")
     if not found:
         click.echo("no legal holds")
 

@@ -1,0 +1,96 @@
+"""A legal hold, as a row of the audit trail."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.errors import RanklakeError
+from ranklake.lake.audit.trail import trail
+from ranklake.retention.rules.model import Place, Rule
+
+if TYPE_CHECKING:
+    from ranklake.lake.storage.store import Lake
+
+ACTION: Final = "retention.hold"
+DATE: Final = "date"
+_TO: Final = ".."
+TRAIL: Final = Path("audit")
+
+
+class HoldError(RanklakeError):
+    """A hold that would protect nothing, or that says nothing; none was set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A legal hold.
+
+    Attributes
+    ----------
+    name
+        Its identity, a digest of what it says.
+    rule
+        What it is about, and why; its owner is who set it.
+    first, last
+        Dates of the rows that it is about; None if it has no such bound.
+    until
+        First day on which it does not hold any more.
+    since
+        When it was set.
+    """
+
+    name: str
+    rule: Rule
+    first: date | None
+    last: date | None
+    until: date
+    since: datetime
+
+    def covers(self, day: date) -> bool:
+        """Say whether it is about rows of a date."""
+        return (self.first is None or self.first <= day) and (self.last is None or day <= self.last)
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain JSON values. Who set it stands in the audit trail alone."""
+        return {
+            "hold": self.name,
+            "where": {key: list(texts) for key, texts in self.rule.where.items()},
+            "first_date": None if self.first is None else self.first.isoformat(),
+            "last_date": None if self.last is None else self.last.isoformat(),
+            "until": self.until.isoformat(),
+            "since": self.since.isoformat(),
+            "reason": self.rule.reason,
+        }
+
+
+def all_holds(lake: "Lake") -> list[Hold]:
+    """Return every hold that was ever set, the oldest first."""
+    return [_hold(row) for row in trail(lake) if row["action"] == ACTION]
+
+
+def _hold(row: Mapping[str, Any]) -> Hold:
+    details = json.loads(row["details"])
+    where = {key: tuple(texts) for key, texts in details["where"].items()}
+    first, last = span(where.pop(DATE, ()))
+    rule = Rule(row["subject"], where, row["actor"], row["reason"] or "", "a legal hold", Place(TRAIL, row["seq"]))
+    return Hold(row["subject"], rule, first, last, date.fromisoformat(details["until"]), row["ts"])
+
+
+def span(texts: Sequence[str]) -> tuple[date | None, date | None]:
+    """Return the bounds of ``FROM..TO``, of which one may be left out, or of one date."""
+    if not texts:
+        return None, None
+    if len(texts) > 1:
+        raise HoldError("more than one range of dates", where="--where", mend="set a hold for each")
+    first, to, last = texts[0].partition(_TO)
+    try:
+        low, high = (date.fromisoformat(text) if text else None for text in (first, last if to else first))
+    except ValueError:
+        mend = "write date=2026-03-01..2026-03-31, or one date"
+        raise HoldError(f"{texts[0]!r} is no range of dates", where="--where", mend=mend) from None
+    if low is not None and high is not None and low > high:
+        raise HoldError(f"{low} is after {high}", where="--where", mend="name the first date first")
+    return low, high

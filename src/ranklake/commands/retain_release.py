@@ -1,0 +1,70 @@
+"""``ranklake retain release``: a legal hold ends before its day, when another person approves that."""
+
+import click
+
+from ranklake.commands.approving import REASON, show_approval
+from ranklake.commands.context import with_context
+from ranklake.commands.options import json_option, lake_option
+from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
+from ranklake.context import Context
+from ranklake.lake.governance.identities import APPROVE, PROPOSE
+from ranklake.retention.hold_release import HOLD_RELEASES, PREFIX
+from ranklake.retention.hold_release import approve as approve_release
+from ranklake.retention.hold_release import propose as propose_release
+from ranklake.views.json_output import show_json
+
+
+@click.group()
+def release() -> None:
+    """Release a legal hold before its day: one person proposes it, another approves it."""
+
+
+@release.command()
+@click.argument("hold")
+@click.option("--by", metavar="NAME", help="Who proposes, and so may not approve; kept in the audit trail.")
+@signing_options
+@lake_option
+@json_option
+@with_context
+def plan(context: Context, hold: str, by: str | None, *, told: Told, as_json: bool) -> None:
+    """Propose to release HOLD, by its name as 'ranklake retain holds' shows it."""
+    lake = context.open_lake()
+    if told.text_only:
+        told.print_statement(lake, HOLD_RELEASES, f"{PREFIX}{hold}", PROPOSE, by)
+        return
+    found = propose_release(lake, hold, told.who(lake, f"ranklake retain release plan {hold}", by), told.signing)
+    if as_json:
+        show_json({**found.plain(), **mode_facts(lake)})
+        return
+    click.echo(f"{hold}: proposed to be released; another person: ranklake retain release approve {hold}")
+    tell_mode(lake)
+
+
+@release.command()
+@click.argument("hold")
+@click.option("--by", metavar="NAME", help="Who approves; kept in the audit trail. Where signed, the key tells.")
+@click.option("--reason", metavar="TEXT", help=REASON)
+@click.option("--single-operator", is_flag=True, help="Let its author approve it, too; not where approvals are signed.")
+@signing_options
+@lake_option
+@json_option
+@with_context
+def approve(
+    context: Context,
+    hold: str,
+    by: str | None,
+    reason: str | None,
+    *,
+    single_operator: bool,
+    told: Told,
+    as_json: bool,
+) -> None:
+    """Approve the release of HOLD. Once enough people did, it holds no more."""
+    lake = context.open_lake()
+    if told.text_only:
+        told.print_statement(lake, HOLD_RELEASES, f"{PREFIX}{hold}", APPROVE, by, reason)
+        return
+    who = told.who(lake, f"ranklake retain release approve {hold}", by, login=False)
+    found, fresh = approve_release(lake, hold, who, reason, single_operator=single_operator, signing=told.signing)
+    then = "the hold ended, and what it kept goes by the rules again"
+    show_approval(lake, HOLD_RELEASES, found, found.plain(), fresh=fresh, then=then, as_json=as_json)
