@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 import click
+from click.shell_completion import CompletionItem
 
 import ranklake
 from ranklake.errors import RanklakeError, did_you_mean
@@ -40,6 +41,7 @@ SUMMARIES = {
     "compare": "Compare runs: settings, surroundings, loss, pace.",
     "sql": "Query the tables.",
     "share": "Keep copies of what a role sees under a prefix of its own.",
+    "completion": "Print a script with which a shell completes commands and names.",
     "roles": "Show what roles see, test it, and compare files of roles.",
     "series": "Show a metric in one unit, whatever it was called and however it was recorded.",
     "report": "Write pages about the lake, as HTML that needs no server.",
@@ -69,6 +71,7 @@ _PIPELINE = {
     "markupsafe",
     "pandas",
     "prefect",
+    "prompt_toolkit",
     "rich",
     "sqlglot",
     "torch",
@@ -88,6 +91,11 @@ class _Lazy(click.Group):
         module = importlib.import_module(f"ranklake.commands.{name}")
         command: click.Command = getattr(module, name)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Offer commands without importing each, as click would."""
+        offered = [CompletionItem(name, help=said) for name, said in SUMMARIES.items() if name.startswith(incomplete)]
+        return offered or click.Command.shell_complete(self, ctx, incomplete)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

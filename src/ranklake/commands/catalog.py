@@ -4,6 +4,7 @@ import click
 
 from ranklake.catalog_facts import TableEntry, listing, named
 from ranklake.commands.catalog_parts import changes, export, refresh, sizes, use
+from ranklake.commands.completing import complete_tables_and_metrics
 from ranklake.commands.context import with_context
 from ranklake.commands.options import contracts_option, json_option, overriding
 from ranklake.context import Context
@@ -30,7 +31,7 @@ def catalog() -> None:
 
 
 @catalog.command()
-@click.argument("name", metavar="[TABLE|METRIC]", required=False)
+@click.argument("name", metavar="[TABLE|METRIC]", required=False, shell_complete=complete_tables_and_metrics)
 @json_option
 @contracts_option
 @overriding(

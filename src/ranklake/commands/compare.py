@@ -2,6 +2,7 @@
 
 import click
 
+from ranklake.commands.completing import complete_runs
 from ranklake.commands.context import role_of, with_context
 from ranklake.commands.options import json_option, lake_option, role_option
 from ranklake.context import Context
@@ -16,7 +17,7 @@ from ranklake.views.tell import tell
 
 
 @click.command()
-@click.argument("runs", nargs=-1, required=True, metavar="RUN RUN…")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN RUN…", shell_complete=complete_runs)
 @role_option
 @json_option
 @lake_option

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from ranklake.commands.completing import complete_roles
 from ranklake.config import Config, load_config
 from ranklake.flows.deployments import PIPELINE_EVERY_S
 
@@ -97,7 +98,11 @@ prices_option = overriding(
     metavar="FILE",
     help="Price table (CSV) for the rollup cost; default: as configured.",
 )
-role_option = click.option("--role", help="Query as this role, from the file that [sql] roles in ranklake.toml names.")
+role_option = click.option(
+    "--role",
+    shell_complete=complete_roles,
+    help="Query as this role, from the file that [sql] roles in ranklake.toml names.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 

@@ -6,6 +6,7 @@ from datetime import date, datetime
 
 import click
 
+from ranklake.commands.completing import complete_tables
 from ranklake.commands.context import with_context
 from ranklake.commands.options import dask_option, json_option, lake_option, spool_option
 from ranklake.context import Context
@@ -18,7 +19,12 @@ _DAY = click.DateTime(["%Y-%m-%d"])
 
 
 @click.command()
-@click.option("--table", required=True, help="Table to rebuild: one that ranks record, or a rollup.")
+@click.option(
+    "--table",
+    required=True,
+    shell_complete=complete_tables,
+    help="Table to rebuild: one that ranks record, or a rollup.",
+)
 @click.option("--from", "first", required=True, type=_DAY, help="First date (UTC).")
 @click.option("--to", "last", required=True, type=_DAY, help="Last date (UTC).")
 @click.option("--dry-run", is_flag=True, help="Show what would be rebuilt, and from what; change nothing.")

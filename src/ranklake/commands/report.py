@@ -2,6 +2,7 @@
 
 import click
 
+from ranklake.commands.completing import complete_runs
 from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option
 from ranklake.context import Context
@@ -38,7 +39,10 @@ def quality(context: Context, out: str, *, as_json: bool) -> int:
 @report.command()
 @_out_option
 @click.option(
-    "--run", default="", help="Have a page of this run, however old it is; the beginning of its name will do."
+    "--run",
+    default="",
+    shell_complete=complete_runs,
+    help="Have a page of this run, however old it is; the beginning of its name will do.",
 )
 @lake_option
 @json_option

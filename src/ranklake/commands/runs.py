@@ -6,6 +6,7 @@ from typing import Final
 
 import click
 
+from ranklake.commands.completing import complete_runs
 from ranklake.commands.context import role_of, with_context
 from ranklake.commands.options import json_option, lake_option, role_option
 from ranklake.context import Context
@@ -40,7 +41,7 @@ class _Moment(click.ParamType[datetime]):
 
 
 @click.command()
-@click.argument("name", required=False, default="", metavar="[NAME]")
+@click.argument("name", required=False, default="", metavar="[NAME]", shell_complete=complete_runs)
 @click.option("--job", default="", help="Runs of this job.")
 @click.option("--status", type=click.Choice(STATUSES), help="Runs whose last attempt ended so.")
 @click.option("--team", default="", help="Runs that are charged to this team.")

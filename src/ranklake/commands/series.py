@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 import click
 
+from ranklake.commands.completing import complete_runs
 from ranklake.commands.context import with_context
 from ranklake.commands.options import contracts_option, lake_option
 from ranklake.context import Context
@@ -22,7 +23,7 @@ _MOMENT = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"])
 @click.argument("metric")
 @click.option("--from", "begin", type=_MOMENT, metavar="DATE|TIME", help="First moment, UTC.")
 @click.option("--to", "end", type=_MOMENT, metavar="DATE|TIME", help="Moment before which it ends, UTC.")
-@click.option("--run", help="Only this run.")
+@click.option("--run", shell_complete=complete_runs, help="Only this run.")
 @click.option("--format", "chosen", type=click.Choice([*_FORMATS]), default="table", show_default=True)
 @click.option("--distributions", is_flag=True, help="Its histograms: count, sum, mean, least and greatest value.")
 @click.option("--sql", "as_sql", is_flag=True, help="Print the SELECT instead, for a dashboard.")

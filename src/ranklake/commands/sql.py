@@ -1,75 +1,62 @@
 """``ranklake sql``."""
 
-import math
 import os
-import re
+import sys
 from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final, TextIO
 
 import click
 import pyarrow as pa
 
 from ranklake.commands.context import role_of, with_context
-from ranklake.commands.options import lake_option, overriding, role_option
+from ranklake.commands.options import json_option, lake_option, overriding, role_option
+from ranklake.commands.sql_params import TYPES, parameter
 from ranklake.context import Context
-from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.errors import RanklakeError
 from ranklake.lake.ask.ask import ask, asked, used
 from ranklake.lake.usage.log import note
 from ranklake.lake.usage.record import consumer_named
-from ranklake.views.result_set import as_csv, as_json, as_parquet, as_table
+from ranklake.shell.interruptible import interruptible
+from ranklake.shell.statements import statements
+from ranklake.views.result_set import as_csv, as_json, as_markdown, as_parquet, as_table, as_vertical
 from ranklake.views.tell import tell
 
 _FORMATS: Final[Mapping[str, Callable[[pa.Table], str]]] = MappingProxyType(
-    {"table": as_table, "csv": as_csv, "json": as_json}
+    {"table": as_table, "vertical": as_vertical, "markdown": as_markdown, "csv": as_csv, "json": as_json}
 )
-_DIGITS: Final = re.compile(r"[-+]?\d[\d_]*")
-_MOST_DIGITS: Final = 20
-_SUFFIXES: Final = {".txt": "table", ".csv": "csv", ".json": "json", ".parquet": "parquet", ".pq": "parquet"}
-
-
-def _bool(text: str) -> bool:
-    """Return true or false. Raises `ValueError`."""
-    return ("false", "true").index(text.lower()) == 1
-
-
-def _int(text: str) -> int:
-    """Return a whole number, whatever its length. Raises `ValueError`, and `OverflowError` beyond 64 bits."""
-    if _DIGITS.fullmatch(text.strip()) and len(text) > _MOST_DIGITS:  # Python refuses thousands of them as no number
-        raise OverflowError
-    return int(text)
-
-
-def _float(text: str) -> float:
-    """Return a number. Raises `ValueError`, and `OverflowError` for one that would become infinite."""
-    found = float(text)
-    if math.isinf(found) and "inf" not in text.lower():
-        raise OverflowError
-    return found
-
-
-def _timestamp(text: str) -> datetime:
-    """Return an ISO 8601 time as UTC, which it is where it names no zone. Raises `ValueError`, `OverflowError`."""
-    found = datetime.fromisoformat(text)
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
-
-
-_TYPES: Final[Mapping[str, Callable[[str], Any]]] = MappingProxyType(
-    {"int": _int, "float": _float, "text": str, "bool": _bool, "date": date.fromisoformat, "timestamp": _timestamp}
-)
+_FOR_PEOPLE: Final = ("table", "vertical", "markdown")
+_SUFFIXES: Final = {
+    ".txt": "table",
+    ".md": "markdown",
+    ".csv": "csv",
+    ".json": "json",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+}
+_SHEETS: Final = {".xlsx", ".xls", ".ods"}
 _EXAMPLE: Final = 'Example: ranklake sql "SELECT rank, count(*) n, avg(step_time_s) FROM steps GROUP BY rank"'
 
 
 @click.command(epilog=_EXAMPLE)
-@click.argument("text", metavar="SELECT …")
+@click.argument("text", metavar="[SELECT …]", required=False)
+@click.option(
+    "-f",
+    "--file",
+    "source",
+    type=click.File(encoding="utf-8"),
+    metavar="FILE",
+    help="Read the statements from a file, - for standard input; each ends with a semicolon.",
+)
 @click.option(
     "--format",
     "chosen",
     type=click.Choice([*_FORMATS, "parquet"]),
     help="Default: table, or by the ending of --output.",
 )
+@json_option
 @click.option(
     "--output", type=click.Path(dir_okay=False, path_type=Path), help="File to write instead of the terminal."
 )
@@ -78,7 +65,7 @@ _EXAMPLE: Final = 'Example: ranklake sql "SELECT rank, count(*) n, avg(step_time
     "params",
     multiple=True,
     metavar="NAME[:TYPE]=VALUE",
-    help=f"Value of a $name in the text; repeatable. Types: {', '.join(_TYPES)}; default: inferred.",
+    help=f"Value of a $name in the text; repeatable. Types: {', '.join(TYPES)}; default: inferred.",
 )
 @click.option(
     "--as-of",
@@ -100,32 +87,71 @@ _EXAMPLE: Final = 'Example: ranklake sql "SELECT rank, count(*) n, avg(step_time
 @with_context
 def sql(  # noqa: PLR0913 - one parameter an option
     context: Context,
-    text: str,
+    text: str | None,
+    source: TextIO | None,
     chosen: str | None,
     output: Path | None,
     params: tuple[str, ...],
     as_of: tuple[str, ...],
     role: str | None,
-    limit: int | None,
     *,
+    limit: int | None,
+    as_json: bool,
     verify: bool,
 ) -> None:
-    """Query the tables in SQL (DataFusion's dialect, close to PostgreSQL's). Queries cannot change anything."""
-    kind = chosen or _by_ending(output)
+    """Query the tables in SQL (DataFusion's dialect, close to PostgreSQL's). Queries cannot change anything.
+
+    Without a statement: an interactive shell on a terminal; else the statements on standard input.
+    """
+    if as_json and chosen not in {None, "json"}:
+        raise RanklakeError(f"--json and --format {chosen} are two formats", mend="leave one out")
+    kind = "json" if as_json else chosen or _by_ending(output)
     if kind == "parquet" and output is None:
         raise RanklakeError("Parquet is not for a terminal", where="--format", mend="name a file with --output")
-    values = dict(_param(item) for item in params)
+    values = dict(parameter(item) for item in params)
     consumer = consumer_named(context.config.query.consumer)
+    texts = _texts(text, source, kind, output)
     lake = context.open_lake()
     seen_by = role_of(context, lake, role)
-    found = ask(lake, text, values, limit, as_of=as_of, role=seen_by, verify=verify)
-    rows = found.rows
-    for said in dict.fromkeys(one.said for one in used(found)):
-        tell(said, err=True)
-    _give(rows, kind, output)
-    if context.config.query.log and (why := note(lake, asked(found, consumer, seen_by))):
-        off = "log = false under [query] in ranklake.toml switches it off"
-        tell(f"the query log could not be written ({why}); {off}", err=True)
+
+    def answer(statement: str) -> pa.Table:
+        found = ask(lake, statement, values, limit, as_of=as_of, role=seen_by, verify=verify)
+        for said in dict.fromkeys(one.said for one in used(found)):
+            tell(said, err=True)
+        if context.config.query.log and (why := note(lake, asked(found, consumer, seen_by))):
+            off = "log = false under [query] in ranklake.toml switches it off"
+            tell(f"the query log could not be written ({why}); {off}", err=True)
+        return found.rows
+
+    if texts is None:
+        from ranklake.shell.terminal import interact  # prompt_toolkit, for whoever has a terminal
+
+        interact(lake, lake.contracts(), seen_by, answer)
+        return
+    for statement in texts:
+        _give(interruptible(partial(answer, statement)), kind, output)
+
+
+def _texts(text: str | None, source: TextIO | None, kind: str, output: Path | None) -> list[str] | None:
+    """Return the statements to answer; None where somebody is to be asked. Raises `RanklakeError` for none."""
+    if text is not None and source is not None:
+        raise RanklakeError("a statement and a file of statements", where="--file", mend="leave one out")
+    if text is None and source is None:
+        if sys.stdin.isatty() and sys.stdout.isatty() and output is None:
+            return None
+        if sys.stdin.isatty():
+            mend = 'write ranklake sql "SELECT …", or -f FILE'
+            raise RanklakeError("no statement, and no terminal for a shell", mend=mend)
+    try:
+        found = statements(text if text is not None else (source or sys.stdin).read())
+    except UnicodeDecodeError as error:
+        raise RanklakeError("the statements are not UTF-8", where="--file", mend="save them as UTF-8") from error
+    if not found:
+        raise RanklakeError("there is no statement", mend='write one: ranklake sql "SELECT * FROM runs LIMIT 5"')
+    if len(found) > 1 and (output is not None or kind not in _FOR_PEOPLE):
+        what = f"{len(found)} statements, and {output or f'the format {kind}'} takes one"
+        raise RanklakeError(what, mend="ask one at a time")
+    return found
 
 
 def _give(rows: pa.Table, kind: str, output: Path | None) -> None:
@@ -142,30 +168,15 @@ def _by_ending(output: Path | None) -> str:
     """Return the format that a file's ending says. Raises `RanklakeError` for one that says none."""
     if output is None:
         return "table"
-    kind = _SUFFIXES.get(output.suffix.lower())
+    ending = output.suffix.lower()
+    if ending in _SHEETS:
+        mend = f"write {output.with_suffix('.csv').name}, which spreadsheets open"
+        raise RanklakeError(f"no workbooks ({ending}) are written", where="--output", mend=mend)
+    kind = _SUFFIXES.get(ending)
     if kind is None:
         mend = f"end it in {', '.join(_SUFFIXES)}, or say --format"
         raise RanklakeError(f"cannot write {output.suffix or 'a file without an ending'}", where="--output", mend=mend)
     return kind
-
-
-def _param(item: str) -> tuple[str, pa.Scalar]:
-    """Return name and value of ``name=value`` or ``name:type=value``."""
-    head, equals, value = item.partition("=")
-    name, _, kind = head.partition(":")
-    if not name or not equals:
-        raise RanklakeError(f"{item!r} is not NAME=VALUE", where="--param", mend="write --param run=demo-1")
-    if kind and kind not in _TYPES:
-        raise RanklakeError(f"unknown type {kind!r}", where=f"--param {name}", mend=did_you_mean(kind, _TYPES))
-    for candidate in [kind] if kind else ["int", "float", "text"]:
-        try:
-            return name, pa.scalar(_TYPES[candidate](value))
-        except OverflowError as error:
-            mend = f"write --param {name}:text=… if it is not a {candidate}"
-            raise RanklakeError("the value is larger than 64 bits hold", where=f"--param {name}", mend=mend) from error
-        except ValueError:
-            continue
-    raise RanklakeError(f"the value is not a {kind}", where=f"--param {name}", mend=f"write a {kind}, or another type")
 
 
 def _write(output: Path, data: bytes) -> None:

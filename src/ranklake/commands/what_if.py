@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from ranklake.commands.completing import complete_runs
 from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option
 from ranklake.context import Context
@@ -17,7 +18,7 @@ from ranklake.views.words import counted
 
 
 @click.command(name="what-if")
-@click.argument("run")
+@click.argument("run", shell_complete=complete_runs)
 @click.option("--attempt", type=click.IntRange(min=0), help="Default: the last attempt with spans.")
 @click.option(
     "--timeline",

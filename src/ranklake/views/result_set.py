@@ -3,10 +3,11 @@
 import csv
 import io
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import date, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,22 +16,37 @@ from ranklake.printable import printable
 from ranklake.views.json_output import json_text
 from ranklake.views.table import TextColumn, table_lines
 
+_MARKUP: Final = re.compile(r"[\\`|\[\]*]")
+
 
 def as_table(rows: pa.Table) -> str:
     """Return an aligned table: numbers to the right, floats with six significant digits, NULL as NULL.
 
     Control characters stand as escapes: a cell is one line, and moves no cursor.
     """
-    columns = [[_cell(value) for value in column.to_pylist()] for column in rows.columns]
-    right = [
-        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-        for kind in rows.schema.types
-    ]
     names = [printable(name) for name in rows.column_names]
-    heads = [TextColumn(name, is_right=to_right) for name, to_right in zip(names, right, strict=True)]
-    lines = table_lines(heads, zip(*columns, strict=True), gap=" | ", rule="-+-")
-    count = rows.num_rows
-    return "\n".join([*lines, f"({count:,} row{'' if count == 1 else 's'})"])
+    heads = [TextColumn(name, is_right=to_right) for name, to_right in zip(names, _right(rows), strict=True)]
+    lines = table_lines(heads, _cells(rows), gap=" | ", rule="-+-")
+    return "\n".join([*lines, _counted(rows)])
+
+
+def as_vertical(rows: pa.Table) -> str:
+    """Return a block a row, a line a column, for rows that are wider than a terminal."""
+    names = [printable(name) for name in rows.column_names]
+    widest = max(map(len, names), default=0)
+    lines = []
+    for number, cells in enumerate(_cells(rows), start=1):
+        lines.append(f"-[ row {number:,} ]".ljust(widest + 3, "-"))
+        lines += [f"{name.ljust(widest)} | {cell}".rstrip() for name, cell in zip(names, cells, strict=True)]
+    return "\n".join([*lines, _counted(rows)])
+
+
+def as_markdown(rows: pa.Table) -> str:
+    """Return a Markdown table, whose cells are text: what would be markup in them is escaped."""
+    names = [_unmarked(printable(name)) for name in rows.column_names]
+    rules = ["---:" if to_right else "---" for to_right in _right(rows)]
+    body = ([_unmarked(cell) for cell in cells] for cells in _cells(rows))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (names, rules, *body))
 
 
 def as_json(rows: pa.Table) -> str:
@@ -53,6 +69,26 @@ def as_parquet(rows: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     pq.write_table(rows, sink, compression="zstd")
     return bytes(sink.getvalue().to_pybytes())
+
+
+def _right(rows: pa.Table) -> list[bool]:
+    """Return which columns are of numbers."""
+    return [
+        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+        for kind in rows.schema.types
+    ]
+
+
+def _cells(rows: pa.Table) -> Iterator[tuple[str, ...]]:
+    return zip(*([_cell(value) for value in column.to_pylist()] for column in rows.columns), strict=True)
+
+
+def _counted(rows: pa.Table) -> str:
+    return f"({rows.num_rows:,} row{'' if rows.num_rows == 1 else 's'})"
+
+
+def _unmarked(text: str) -> str:
+    return _MARKUP.sub(r"\\\g<0>", text).replace("&", "&amp;").replace("<", "&lt;")
 
 
 def _cell(value: Any) -> str:  # noqa: ANN401 - whatever Arrow holds

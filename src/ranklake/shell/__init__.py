@@ -1,0 +1,1 @@
+"""The interactive shell of ``ranklake sql``."""

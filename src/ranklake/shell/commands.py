@@ -1,0 +1,106 @@
+r"""Commands of the shell, which begin with a backslash: a table, so that help and completion know each."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from ranklake.errors import RanklakeError, did_you_mean
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.query.roles import Role
+    from ranklake.shell.shell import Shell
+
+
+class ShellError(RanklakeError):
+    """A command of the shell that nobody knows, or that does not fit."""
+
+
+def described(contracts: "Mapping[str, Contract]", role: "Role | None", name: str) -> pa.Table:
+    """Return the tables, or of one its columns, as a role sees them. Raises `ShellError`."""
+    seen = {key: one for key, one in contracts.items() if role is None or role.sees(key)}
+    if not name:
+        facts = {
+            "table": list(seen),
+            **{key: [getattr(one, key) for one in seen.values()] for key in ("kind", "summary")},
+        }
+        return pa.table({key: pa.array(values, pa.string()) for key, values in facts.items()})
+    if name not in seen:
+        raise ShellError(f"no table {name!r}", where="\\d", mend=did_you_mean(name, seen))
+    contract = seen[name]
+    sights = None if role is None else [one for one in role.sights(contract) if not one.is_hidden]
+    columns = contract.columns if sights is None else [one.column for one in sights]
+    found = {
+        "column": [one.name for one in columns],
+        "type": [one.type for one in columns],
+        "unit": [one.unit or "" for one in columns],
+        "class": [one.class_ for one in columns],
+        **({} if sights is None else {"seen": [one.said for one in sights]}),
+        "meaning": [" ".join(one.doc.split()) for one in columns],
+    }
+    return pa.table({key: pa.array(values, pa.string()) for key, values in found.items()})
+
+
+def _describe(shell: "Shell", name: str) -> None:
+    shell.show(described(shell.contracts, shell.role, name.rstrip(";")))
+
+
+def _timing(shell: "Shell", said: str) -> None:
+    shell.times = _switched("\\timing", shell.times, said)
+    shell.tell(f"timing is {_on(shell.times)}")
+
+
+def _vertical(shell: "Shell", said: str) -> None:
+    shell.is_vertical = _switched("\\x", shell.is_vertical, said)
+    shell.tell(f"vertical mode is {_on(shell.is_vertical)}")
+
+
+def _pager(shell: "Shell", said: str) -> None:
+    shell.pages = _switched("\\pager", shell.pages, said)
+    shell.tell(f"the pager is {_on(shell.pages)}")
+
+
+def _help(shell: "Shell", said: str) -> None:
+    del said
+    shell.tell("A statement ends with ; or with an empty line. Tab completes, Ctrl-R searches what was typed.")
+    shell.tell(*(f"{usage:<18}{meaning}" for usage, meaning, _ in COMMANDS.values()))
+
+
+def _quit(shell: "Shell", said: str) -> None:
+    del said
+    shell.is_done = True
+
+
+def _on(state: object) -> str:
+    return "on" if state else "off"
+
+
+def _switched(command: str, before: bool, said: str) -> bool:
+    if not said:
+        return not before
+    if said not in {"on", "off"}:
+        raise ShellError(f"{said!r} is neither on nor off", where=command, mend="write on, off or nothing")
+    return said == "on"
+
+
+COMMANDS: Final[Mapping[str, tuple[str, str, "Callable[[Shell, str], None]"]]] = MappingProxyType(
+    {
+        "\\d": ("\\d [TABLE]", "tables; of one, its columns with types, units and meanings", _describe),
+        "\\timing": ("\\timing [on|off]", "tell how long each statement took", _timing),
+        "\\x": ("\\x [on|off]", "a line a column instead of a line a row", _vertical),
+        "\\pager": ("\\pager [on|off]", "show what is longer or wider than the terminal in $PAGER", _pager),
+        "\\?": ("\\?", "this help", _help),
+        "\\q": ("\\q", "leave, as Ctrl-D does", _quit),
+    }
+)
+"""How each is written, what it does, and what does it."""
+
+
+def carry_out(shell: "Shell", line: str) -> None:
+    """Carry out a command. Raises `ShellError` for an unknown one."""
+    name, _, said = line.strip().partition(" ")
+    if name not in COMMANDS:
+        raise ShellError(f"no command {name}", mend="\\? lists them")
+    COMMANDS[name][2](shell, said.strip())
