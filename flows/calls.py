@@ -154,8 +154,9 @@ def share_once(context: Context, progress: Progress | None = None) -> dict[str, 
     wanted = context.config.wanted_shares()
     if not wanted and not shares(lake):
         return Kept((), ()).plain()
+    roles, refusal = context.roles(lake), context.share_refusal(lake)
     with context.workers() as workers:
-        done = keep(lake, context.roles(lake), "the flow share", workers, wanted, progress=progress)
+        done = keep(lake, roles, "the flow share", workers, wanted, refusal=refusal, progress=progress)
     return done.plain()
 
 

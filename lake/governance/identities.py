@@ -115,6 +115,15 @@ def name_of(lake: "Lake", what: str, by: str | None, signing: Signing = NOT_SIGN
     return given or getpass.getuser()
 
 
+def account(lake: "Lake") -> str:
+    """Return who runs a command that signs nothing: what ``[approvals] identity`` says, or the login name.
+
+    Raises `NobodyError` and `SecretError`.
+    """
+    section = lake.config.approvals
+    return _asked(section.identity)[0] if section.mode == COMMAND else getpass.getuser()
+
+
 def _with_default(lake: "Lake", signing: Signing) -> Signing:
     return signing if signing.key or signing.signed else Signing(key=lake.config.approvals.key)
 

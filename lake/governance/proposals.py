@@ -130,6 +130,8 @@ class ProposalKind(Generic[Some]):
         Writes an approval into the register; returns False if one stands there already.
     authored
         Whether somebody makes it, who may not approve it; else it comes with the release.
+    planning
+        The command that makes one; empty for the subcommand ``plan``.
     """
 
     noun: str
@@ -138,6 +140,12 @@ class ProposalKind(Generic[Some]):
     register: Callable[["Lake"], Mapping[str, Some]]
     add_approval: Callable[["Lake", Some, str], bool]
     authored: bool = True
+    planning: str = ""
+
+    @property
+    def made_by(self) -> str:
+        """The command that makes one."""
+        return self.planning or f"{self.command} plan"
 
     @property
     def propose(self) -> str:
@@ -187,7 +195,7 @@ class UnknownProposalError(ProposalError):
     """No proposal has this name."""
 
     def __init__(self, kind: AnyKind, proposal: str, known: Iterable[str]) -> None:
-        mend = did_you_mean(proposal, known) or f"make one with '{kind.command} plan'"
+        mend = did_you_mean(proposal, known) or f"make one with '{kind.made_by}'"
         super().__init__(proposal, f"unknown {kind.noun} {proposal!r}", mend=mend, where="")
 
 
@@ -204,7 +212,7 @@ class ExpiredProposalError(ProposalError):
 
     def __init__(self, kind: AnyKind, proposal: str, expires: datetime) -> None:
         what = f"this {kind.noun} expired at {expires:%Y-%m-%d %H:%M} UTC"
-        super().__init__(proposal, what, mend=f"plan again with '{kind.command} plan'")
+        super().__init__(proposal, what, mend=f"plan again with '{kind.made_by}'")
 
 
 class NotApprovedError(ProposalError):
@@ -231,7 +239,7 @@ class VoidProposalError(ProposalError):
 
     def __init__(self, kind: AnyKind, proposal: str, what: str, item: str = "") -> None:
         where = f"{proposal}: {item}" if item else proposal
-        super().__init__(proposal, what, mend=f"plan again with '{kind.command} plan'", where=where)
+        super().__init__(proposal, what, mend=f"plan again with '{kind.made_by}'", where=where)
 
 
 def digest_of(items: Iterable[Any]) -> str:

@@ -123,7 +123,7 @@ def stand(lake: "Lake", kind: AnyKind, proposal: Proposal, trail: Actions, at: d
     if lacking and not rows.get(kind.approve):
         lacking = "the audit trail has no approval of it"
     if unnamed:
-        lacking = f"nobody signed as its author: {kind.command} plan --key KEY"
+        lacking = f"nobody signed as its author: {kind.made_by} --key KEY"
     return Standing(tuple(approvals.values()), tuple(authors), tuple(refused), wanted, lacking)
 
 

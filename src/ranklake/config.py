@@ -48,6 +48,8 @@ class SqlSection:
 
     roles: str = ""
     """Role file, for ``ranklake sql --role``; see `ranklake.lake.query.role_file`. Empty: there are no roles."""
+    grants: bool = False
+    """Roles are used and shared only under a grant that is in force; see docs/grants.md."""
 
 
 @dataclass(frozen=True, slots=True)

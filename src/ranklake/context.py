@@ -7,15 +7,17 @@
 Commands and flows get all of it here, so that a setting reaches each of them. Nothing is opened before it is asked for.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Self
 
 from ranklake.config import Config
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.contracts.model import Contract
+from ranklake.lake.grants.use import ended
 from ranklake.lake.plans.dask_workers import held, on_demand
 from ranklake.lake.plans.workers import Workers
 from ranklake.lake.query.role_file import load_roles
@@ -116,6 +118,10 @@ class Context:
         if not file:
             raise RoleError("no roles are defined", mend="name their file by roles under [sql] in ranklake.toml")
         return load_roles(Path(file), lake.contracts())
+
+    def share_refusal(self, lake: Lake) -> Callable[[str], str]:
+        """Return what says why a role may not be shared now; empty where it may."""
+        return partial(ended, lake) if self.config.sql.grants else lambda _: ""
 
     @property
     def policy_place(self) -> Path | None:

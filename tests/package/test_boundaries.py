@@ -86,6 +86,7 @@ LAKE = {  # what each folder of the lake imports, for types and in functions, to
     "masking": set(),
     "query": {"contracts", "delta", "masking", "storage"},
     "roles": {"contracts", "masking", "query"},
+    "grants": {"audit", "contracts", "delta", "governance", "storage", "usage"},
     "shares": {"audit", "contracts", "delta", "governance", "masking", "plans", "query", "storage"},
     "migrations": {"audit", "contracts", "delta", "governance", "plans", "query", "storage", "usage"},
     "mfu": set(),

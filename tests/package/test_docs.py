@@ -36,6 +36,7 @@ ELSEWHERE = ("ranklake demo", "ranklake calibrate", "make demo", "make test", "p
 HERE = re.compile(
     r"ranklake ((sql|catalog|mfu|roles|what-if|runs|show|compare|watch|tag|share)\b[^|&;<>]*"
     r"|(status|migrate|audit|verify-artifact|import|rollup)\b[^|&;<>*?$]*"
+    r"|grants (list|review)\b[^|&;<>*?$]*"
     r"|retain (plan|list|explain|lint|new|test|simulate|holds?)\b[^|&;<>*?$]*)$"
 )
 """Commands that start no processes and read no terminal."""

@@ -9,9 +9,12 @@ import click
 
 from ranklake.commands.options import configured, given
 from ranklake.context import Context
+from ranklake.lake.governance.identities import account
+from ranklake.lake.grants.use import used
 from ranklake.lake.query.role_file import load_role
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.storage.store import Lake
+from ranklake.views.tell import tell
 
 
 def with_context(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -25,11 +28,19 @@ def with_context(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def role_of(context: Context, lake: Lake, name: str | None) -> Role | None:
-    """Return a role by its name, from the configured file; None for no name. Raises `RoleError`."""
+    """Return a role by its name, from the configured file; None for no name.
+
+    Raises `RoleError`, and `ranklake.lake.grants.use.NotGrantedError` where roles need grants and none holds.
+    """
     if name is None:
         return None
     file = context.config.sql.roles
     if not file:
         mend = "name their file by roles under [sql] in ranklake.toml"
         raise RoleError(f"no roles are defined, so none is called {name!r}", where="--role", mend=mend)
-    return load_role(Path(file), name, lake.contracts())
+    found = load_role(Path(file), name, lake.contracts())
+    if context.config.sql.grants:
+        grant = used(lake, name, account(lake))
+        if grant.awaits_review():
+            tell(f"role {name} is used without approval, under {grant.name}, which waits for a review", err=True)
+    return found

@@ -72,9 +72,13 @@ def share(
     roles = context.roles(lake)
     with context.workers() as workers, progress_bar("sharing") as told:
         if role is None:
-            done = keep(lake, roles, actor, workers, context.config.wanted_shares(), progress=told)
+            wanted = context.config.wanted_shares()
+            done = keep(lake, roles, actor, workers, wanted, refusal=context.share_refusal(lake), progress=told)
         else:
             found, places = _role(roles, role), _places(lake, context, role)
+            if why := context.share_refusal(lake)(role):
+                mend = f"ranklake grant {role} --to NAME --until 30d --reason TEXT, and have it approved"
+                raise ShareError(why, where=role, mend=mend)
             done = Kept(tuple(share_with(lake, found, to, actor, workers, told) for to in places), ())
     if as_json:
         show_json(done.plain() if role is None else [one.plain() for one in done.refreshed])

@@ -10,10 +10,12 @@ from ranklake.context import Context
 from ranklake.doctor.examination import Patient
 from ranklake.doctor.finding import Finding, failed, ok, warning
 from ranklake.doctor.folders import no_plans
+from ranklake.lake.audit import clock
 from ranklake.lake.audit.heads import head_records
 from ranklake.lake.audit.proof import prove
 from ranklake.lake.governance.examination import examine
 from ranklake.lake.governance.modes import UNSIGNED_NOTE
+from ranklake.lake.grants.grant import register
 from ranklake.lake.migrations.drift import drift as drifted
 from ranklake.lake.plans.plan import last_finished, read_plan
 from ranklake.lake.plans.verification import authorise
@@ -62,6 +64,18 @@ def audit(patient: Patient) -> Iterator[Finding]:
     else:
         mend = "find out who did it and restore the table from a backup; 'ranklake audit resume' goes on after a loss"
         yield failed(f"the audit trail is broken: {proof.why}", mend)
+
+
+def grants(patient: Patient) -> Iterator[Finding]:
+    """Say whether roles that were taken without approval were reviewed."""
+    now = clock.now()
+    known = list(register(Context.of(patient.config).open_lake()).values())
+    waiting = [one for one in known if one.awaits_review()]
+    for one in waiting:
+        what = f"role {one.role} was taken without approval, and nobody reviewed it: {one.name}"
+        yield warning(what, f"ranklake grants review {one.name} --by NAME --reason TEXT")
+    if not waiting:
+        yield ok(f"{counted(sum(not one.why_not(now) for one in known), 'grant')} in force")
 
 
 def approvals(patient: Patient) -> Iterator[Finding]:

@@ -97,6 +97,7 @@ PROBES: Final = (
     Probe("plans", "books:plans", ("table-logs",), _NETWORK),
     Probe("audit-trail", "books:audit", ("lake",), _NETWORK),
     Probe("approvals", "books:approvals", ("lake",), _NETWORK),
+    Probe("grants", "books:grants", ("lake",), _NETWORK),
     Probe("removals", "books:removals", ("table-logs",), _NETWORK),
     Probe("drift", "books:drift", ("table-logs", "contracts"), _NETWORK),
     Probe("ingest", "stages:ingest", ("lake",), _NETWORK),

@@ -1,0 +1,119 @@
+"""Use of grants: whether somebody may use a role now, and why not; ends and reviews of grants."""
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from ranklake.lake.audit import clock
+from ranklake.lake.audit.trail import record
+from ranklake.lake.governance import lifecycle
+from ranklake.lake.governance.identities import NOT_SIGNING, Signing
+from ranklake.lake.governance.standing import is_one_of, plain
+from ranklake.lake.grants.grant import GRANTS, REVIEW, REVOKE, Grant, GrantError, register, request
+
+if TYPE_CHECKING:
+    from ranklake.lake.storage.store import Lake
+
+
+class NotGrantedError(GrantError):
+    """A role that somebody may not use."""
+
+
+def used(lake: "Lake", role: str, who: str) -> Grant:
+    """Return the grant by which somebody uses a role now. Raises `NotGrantedError`, which says why none holds."""
+    now = clock.now()
+    mine = [one for one in register(lake).values() if one.role == role and plain(one.to) == plain(who)]
+    for one in mine:
+        if not one.why_not(now):
+            return one
+    ask = f"ask for one: ranklake grant {role} --to {who} --until 30d --reason TEXT"
+    if not mine:
+        raise NotGrantedError(f"{who} has no grant of role {role}", where="--role", mend=ask)
+    what = f"{who}'s grant of role {role} is not in force: {mine[-1].why_not(now)}"
+    waits = mine[-1].approved is None and mine[-1].until > now and mine[-1].revoked is None
+    mend = f"have another person approve it: ranklake grants approve {mine[-1].name} --by NAME" if waits else ask
+    raise NotGrantedError(what, where="--role", mend=mend)
+
+
+def ended(lake: "Lake", role: str) -> str:
+    """Return why nobody may use a role now, in a clause; empty where somebody may."""
+    now = clock.now()
+    mine = [one for one in register(lake).values() if one.role == role]
+    if any(not one.why_not(now) for one in mine):
+        return ""
+    return f"no grant of role {role} is in force" if mine else f"role {role} is granted to nobody"
+
+
+def ask(
+    lake: "Lake",
+    role: str,
+    to: str,
+    until: datetime,
+    reason: str,
+    by: str,
+    *,
+    glass: bool = False,
+    signing: Signing = NOT_SIGNING,
+) -> Grant:
+    """Ask that somebody gets a role until a time, or take it for some hours; return the grant.
+
+    Raises what `ranklake.lake.grants.grant.request` and `ranklake.lake.governance.lifecycle.propose` do.
+    """
+    made = request(lake, role, to, until, reason, by, glass=glass)
+    lifecycle.propose(lake, GRANTS, made.name, by, signing)
+    return GRANTS.find(lake, made.name)
+
+
+def approve(
+    lake: "Lake",
+    name: str,
+    by: str,
+    reason: str | None = None,
+    *,
+    single_operator: bool = False,
+    signing: Signing = NOT_SIGNING,
+) -> tuple[Grant, bool]:
+    """Approve a grant; return it, and whether this call did it. Nobody approves a role for himself.
+
+    Raises `GrantError` for who gets it and for a grant that ended, and what
+    `ranklake.lake.governance.lifecycle.approve` does.
+    """
+    found = GRANTS.find(lake, name)
+    if is_one_of(by, [found.to]) and not single_operator:
+        mend = "have another person approve it, or say that there is one alone: --single-operator"
+        raise GrantError("whoever gets a role may not approve that", where=name, mend=mend)
+    if found.revoked is not None or clock.now() >= found.until:
+        raise GrantError(f"nothing to approve: {found.why_not(clock.now())}", where=name, mend=GRANTS.made_by)
+    return lifecycle.approve(lake, GRANTS, name, by, reason, single_operator=single_operator, signing=signing)
+
+
+def revoke(lake: "Lake", name: str, by: str, reason: str) -> tuple[Grant, bool]:
+    """End a grant now; return it, and whether this call did it. Whoever may write the trail may: it takes rights away.
+
+    Raises `ranklake.lake.governance.proposals.UnknownProposalError`, and `GrantError` without a reason.
+    """
+    if not reason.strip():
+        raise GrantError("revoking needs a reason", where="--reason", mend="say why")
+    GRANTS.find(lake, name)
+    fresh = record(lake, by, REVOKE, name, reason, once=True) is not None
+    return GRANTS.find(lake, name), fresh
+
+
+def review(lake: "Lake", name: str, by: str, reason: str) -> tuple[Grant, bool]:
+    """Say that somebody looked at a grant that was taken without approval; return it, and whether this call did.
+
+    Raises `GrantError` for a grant that needs none, without a word on it, and for who took it.
+    """
+    found = GRANTS.find(lake, name)
+    if not found.is_break_glass:
+        raise GrantError("it was approved, and needs no review", where=name, mend="'ranklake grants review' lists all")
+    if is_one_of(by, [found.to, *lifecycle.standing(lake, GRANTS, found).authors]):
+        raise GrantError("whoever took a role may not review that", where=name, mend="have another person do it")
+    if not reason.strip():
+        raise GrantError("a review says what was found", where="--reason", mend="write it")
+    fresh = record(lake, by, REVIEW, name, reason, once=True) is not None
+    return GRANTS.find(lake, name), fresh
+
+
+def in_order(grants: list[Grant], now: datetime) -> list[Grant]:
+    """Return grants as people look at them: those in force first, those that end soonest before others."""
+    return sorted(grants, key=lambda one: (bool(one.why_not(now)), one.until, one.name))

@@ -1,0 +1,132 @@
+"""``ranklake grants``."""
+
+import click
+
+from ranklake.commands.context import with_context
+from ranklake.commands.options import json_option, lake_option
+from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
+from ranklake.context import Context
+from ranklake.lake.audit import clock
+from ranklake.lake.governance.identities import APPROVE, name_of
+from ranklake.lake.governance.lifecycle import standing
+from ranklake.lake.grants.access import Access, accesses
+from ranklake.lake.grants.grant import GRANTS, Grant, register
+from ranklake.lake.grants.use import approve as approve_grant
+from ranklake.lake.grants.use import in_order
+from ranklake.lake.grants.use import review as review_grant
+from ranklake.views.json_output import show_json
+from ranklake.views.table import TextColumn, numbers, table_lines
+
+_COLUMNS = tuple(map(TextColumn, ("grant", "role", "to", "until", "state")))
+_ACCESS = (
+    *map(TextColumn, ("grant", "role", "to", "until", "last used")),
+    *numbers(("queries",)),
+    TextColumn("look at"),
+)
+
+
+@click.group()
+def grants() -> None:
+    """Show who has which role, approve grants, and review them."""
+
+
+@grants.command("list")
+@click.option("--all", "every", is_flag=True, help="Also those that ended or were revoked.")
+@lake_option
+@json_option
+@with_context
+def list_(context: Context, *, every: bool, as_json: bool) -> None:
+    """List grants: who has which role until when, and what waits for somebody."""
+    lake, now = context.open_lake(), clock.now()
+    known = in_order(list(register(lake).values()), now)
+    shown = [one for one in known if every or (one.revoked is None and one.until > now) or one.awaits_review()]
+    if as_json:
+        show_json([one.plain(now) for one in shown])
+    elif not shown:
+        click.echo("no grants" if every or not known else "no grants that hold or wait; --all shows what ended")
+    else:
+        lines = [(one.name, one.role, one.to, f"{one.until:%Y-%m-%d %H:%M}", _state(one)) for one in shown]
+        click.echo("\n".join(table_lines(_COLUMNS, lines)))
+
+
+@grants.command()
+@click.argument("name", metavar="GRANT")
+@click.option("--by", metavar="NAME", help="Who approves; where approvals are signed, the key tells.")
+@click.option("--reason", metavar="TEXT", help="Why; kept in the audit trail.")
+@click.option("--single-operator", is_flag=True, help="Let its author approve it, too; not where approvals are signed.")
+@lake_option
+@signing_options
+@json_option
+@with_context
+def approve(
+    context: Context,
+    name: str,
+    by: str | None,
+    reason: str | None,
+    *,
+    single_operator: bool,
+    told: Told,
+    as_json: bool,
+) -> None:
+    """Approve a grant: it holds from then on, until its time. Neither who asked nor who gets the role may."""
+    lake = context.open_lake()
+    if told.text_only:
+        told.print_statement(lake, GRANTS, name, APPROVE, by, reason)
+        return
+    who = told.who(lake, f"ranklake grants approve {name}", by, login=False)
+    found, fresh = approve_grant(lake, name, who, reason, single_operator=single_operator, signing=told.signing)
+    lacking = "" if found.approved else standing(lake, GRANTS, found).lacking
+    if as_json:
+        show_json({"approved_now": fresh, "lacking": lacking or None, **mode_facts(lake), **found.plain(clock.now())})
+        return
+    if lacking:
+        click.echo(f"{name}: {'your approval is written down' if fresh else 'nothing written'}; still {lacking}")
+    else:
+        said = "approved" if fresh else "approved already; nothing written"
+        click.echo(f"{name}: {said}: {found.to} has role {found.role} until {found.until:%Y-%m-%d %H:%M} UTC")
+    tell_mode(lake)
+
+
+@grants.command()
+@click.argument("name", metavar="[GRANT]", required=False)
+@click.option("--by", metavar="NAME", help="Who reviewed it; default: the account that runs this.")
+@click.option("--reason", metavar="TEXT", help="What was found; kept in the audit trail.")
+@lake_option
+@json_option
+@with_context
+def review(context: Context, name: str | None, by: str | None, reason: str | None, *, as_json: bool) -> int:
+    """Review access: who has what, when it was last used, and what to look at; exit 1 if there is something.
+
+    With GRANT, say that another person looked at a role that was taken without approval.
+    """
+    lake, now = context.open_lake(), clock.now()
+    if name is not None:
+        who = name_of(lake, f"ranklake grants review {name}", by)
+        found, fresh = review_grant(lake, name, who, reason or "")
+        if as_json:
+            show_json({"reviewed_now": fresh, **found.plain(now)})
+        else:
+            click.echo(f"{name}: reviewed" if fresh else f"{name}: reviewed already; nothing written")
+        return 0
+    known = accesses(lake)
+    if as_json:
+        show_json([one.plain(now) for one in known])
+    elif not known:
+        click.echo("nobody has a role by a grant")
+    else:
+        click.echo("\n".join(table_lines(_ACCESS, [_line(one) for one in known])))
+    return 1 if any(one.remarks for one in known) else 0
+
+
+def _state(one: Grant) -> str:
+    said = one.why_not(clock.now()) or "holds"
+    if one.is_break_glass:
+        said += ", taken without approval" + (", not reviewed" if one.awaits_review() else ", reviewed")
+    return said
+
+
+def _line(one: Access) -> tuple[str, ...]:
+    last = "never" if one.last_used is None else f"{one.last_used:%Y-%m-%d}"
+    until = f"{one.grant.until:%Y-%m-%d %H:%M}"
+    remarks = "; ".join(one.remarks)
+    return (one.grant.name, one.grant.role, one.grant.to, until, last, f"{one.queries:,}", remarks)

@@ -1,0 +1,237 @@
+"""Grants: a role is had until a time, by another person's word; used otherwise, it is refused in one line."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from rollup_inputs import NOON, append
+from ssh_keys import Keys, needs_ssh_keygen
+
+from ranklake.cli import run
+from ranklake.lake.audit import clock
+from ranklake.lake.audit.trail import record, trail
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.governance.examination import examine
+from ranklake.lake.governance.lifecycle import propose
+from ranklake.lake.grants.access import accesses
+from ranklake.lake.grants.grant import GRANTED, GRANTS, REQUEST, GrantError, register, request
+from ranklake.lake.grants.use import NotGrantedError, approve, ask, ended, review, revoke, used
+from ranklake.lake.storage.store import Lake
+
+START = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def now(monkeypatch):
+    """Give the time by which grants go, to be set."""
+    moment = [START]
+    monkeypatch.setattr(clock, "now", lambda: moment[0])
+    return moment
+
+
+@pytest.fixture
+def lake(tmp_path):
+    """Give a lake with steps."""
+    made = Lake.create(str(tmp_path / "lake"))
+    append(made, "steps", [{"run": "r1", "step": 1, "ts": NOON, "step_time_s": 1.0}])
+    return made
+
+
+def asked(lake, days=30, **more):
+    """Ask for a role for Eve."""
+    return ask(lake, "reader", "eve", clock.now() + timedelta(days=days), "loss study", "ada", **more)
+
+
+def test_a_grant_holds_from_its_approval_to_its_end(lake, now):
+    """Nobody uses a role before it is approved, nor after its end, nor without a grant; each time in one line."""
+    with pytest.raises(NotGrantedError, match="eve has no grant of role reader"):
+        used(lake, "reader", "eve")
+    made = asked(lake)
+    with pytest.raises(NotGrantedError, match=f"nobody approved it; .* ranklake grants approve {made.name}"):
+        used(lake, "reader", "eve")
+    found, fresh = approve(lake, made.name, "bob", "it is for the study")
+    assert fresh
+    assert found.approved is not None
+    assert not approve(lake, made.name, "bob")[1]
+    assert used(lake, "reader", " EVE ").name == made.name
+    assert ended(lake, "reader") == ""
+    for role, who in (("reader", "mallory"), ("writer", "eve")):
+        with pytest.raises(NotGrantedError, match="has no grant"):
+            used(lake, role, who)
+    now[0] += timedelta(days=30)
+    with pytest.raises(NotGrantedError, match="it ended at 2026-03-31 12:00 UTC") as caught:
+        used(lake, "reader", "eve")
+    assert "\n" not in str(caught.value)
+    assert ended(lake, "reader") == "no grant of role reader is in force"
+    assert ended(lake, "writer") == "role writer is granted to nobody"
+    assert not examine(lake).faults
+
+
+def test_nobody_approves_for_himself(lake, now):
+    """Neither who asks nor who gets the role may approve, however the name is spelt; one alone says so."""
+    made = asked(lake)
+    for who in ("eve", "E ve", "ada"):
+        with pytest.raises(Exception, match="may not approve"):
+            approve(lake, made.name, who)
+    assert register(lake)[made.name].approved is None
+    assert approve(lake, made.name, "ada", single_operator=True)[0].approved is not None
+
+
+def test_a_grant_can_be_revoked(lake, now):
+    """Revoked it holds no more, and nobody can approve it again; another can be asked for."""
+    made = asked(lake)
+    approve(lake, made.name, "bob")
+    assert revoke(lake, made.name, "carl", "left the team")[1]
+    assert not revoke(lake, made.name, "carl", "left the team")[1]
+    with pytest.raises(NotGrantedError, match="it was revoked at 2026-03-01"):
+        used(lake, "reader", "eve")
+    with pytest.raises(GrantError, match="nothing to approve"):
+        approve(lake, made.name, "bob")
+    again = asked(lake)
+    assert again.name != made.name
+    approve(lake, again.name, "bob")
+    assert used(lake, "reader", "eve").name == again.name
+
+
+def test_break_glass_holds_at_once_and_waits_for_a_review(lake, now):
+    """It is had for some hours without approval; access reviews name it until another person has looked at it."""
+    with pytest.raises(GrantError, match="4 hours at most"):
+        asked(lake, days=1, glass=True)
+    made = ask(lake, "reader", "eve", START + timedelta(hours=3), "the cluster is down", "eve", glass=True)
+    assert used(lake, "reader", "eve").awaits_review()
+    now[0] += timedelta(hours=3)
+    with pytest.raises(NotGrantedError, match="it ended"):
+        used(lake, "reader", "eve")
+    (one,) = accesses(lake)
+    assert one.remarks == ("taken without approval, and nobody reviewed it",)
+    with pytest.raises(GrantError, match="may not review"):
+        review(lake, made.name, "eve", "fine")
+    with pytest.raises(GrantError, match="says what was found"):
+        review(lake, made.name, "bob", " ")
+    assert review(lake, made.name, "bob", "two queries, both on steps")[1]
+    assert not accesses(lake)
+    ordinary = asked(lake)
+    with pytest.raises(GrantError, match="needs no review"):
+        review(lake, ordinary.name, "bob", "x")
+
+
+def test_what_cannot_be_granted_is_one_line(lake, now):
+    """A grant has somebody, a reason, and an end to come."""
+    later = START + timedelta(days=1)
+    for to, until, reason, message in (
+        ("", later, "x", "nobody gets the role"),
+        ("a#b", later, "x", "without #"),
+        ("eve", later, " ", "needs a reason"),
+        ("eve", START, "x", "is past"),
+    ):
+        with pytest.raises(GrantError, match=message):
+            request(lake, "reader", to, until, reason, "ada")
+    assert not register(lake)
+
+
+def test_forged_rows_give_nobody_a_role(lake, now):
+    """A row that says a grant was approved counts only with an approval; a request that was altered is none."""
+    made = asked(lake)
+    record(lake, "mallory", GRANTED, made.name)
+    with pytest.raises(NotGrantedError, match="the audit trail has no approval of it"):
+        used(lake, "reader", "eve")
+    said = {"grant": made.name, "role": "admin", "until": made.until.isoformat(), "break_glass": True}
+    record(lake, "mallory", REQUEST, "mallory#00", None, {**said, "grant": "grant-000000000000"})
+    with pytest.raises(NotGrantedError, match="it was altered"):
+        used(lake, "admin", "mallory")
+
+
+def test_names_stand_in_no_log_and_no_detail(lake, now):
+    """Who gets a role is in the column `subject` alone: not in details, statistics, commits or file names."""
+    ask(lake, "reader", "zebediah", START + timedelta(days=1), "for zebediah", "ada")
+    approve(lake, next(iter(register(lake))), "bob")
+    rows = trail(lake)
+    assert [row["subject"] for row in rows if "zebediah" in row["subject"]]
+    assert not [row for row in rows if "zebediah" in (row["details"] or "")]
+    folder = lake.path("tables", "audit", "_delta_log")
+    assert b"zebediah" not in b"".join(lake.fs.cat_file(path) for path in lake.fs.ls(folder, detail=False))
+    assert files(delta_table(lake, "audit")).num_rows
+    assert {column.name: column.class_ for column in contract("audit").columns}["subject"] == "pseudonymous"
+
+
+@pytest.fixture
+def command(lake, tmp_path, monkeypatch, capsys):
+    """Run a command beside a configuration that asks for grants; give its code, output and errors."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "roles.yaml").write_text("roles: {reader: {classes: [operational], tables: [steps]}}")
+    said = f'[lake]\nuri = "{lake.uri}"\n[sql]\nroles = "roles.yaml"\ngrants = true\n'
+    (tmp_path / "ranklake.toml").write_text(f'{said}[shares]\nto = "out"\nroles = ["reader"]\n')
+    monkeypatch.setattr("getpass.getuser", lambda: "eve")
+
+    def call(*arguments):
+        code = run(list(arguments))
+        return code, *capsys.readouterr()
+
+    return call
+
+
+def test_roles_are_used_and_shared_under_grants(lake, command, tmp_path):
+    """`ranklake sql --role` and shares go by grants where they are asked for; a share goes when the last grant does."""
+    asking = ("sql", "SELECT count(*) AS n FROM steps", "--role", "reader", "--format", "csv")
+    code, out, err = command(*asking)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "eve has no grant of role reader" in err
+    assert "granted to nobody" in command("share", "reader")[2]
+    assert "did you mean 'reader'" in command("grant", "raeder", "--to", "eve", "--until", "1d", "--reason", "x")[2]
+    assert "is no time" in command("grant", "reader", "--to", "eve", "--until", "soon", "--reason", "x")[2]
+    wanted = ("grant", "reader", "--to", "eve", "--until", "30d", "--reason", "study", "--by", "ada", "--json")
+    name = json.loads(command(*wanted)[1])["grant"]
+    assert "nobody approved it" in command(*asking)[2]
+    assert "nobody approved it" in command("grants", "list")[1]
+    assert "eve has role reader until" in command("grants", "approve", name, "--by", "bob")[1]
+    assert command(*asking)[1].split() == ["n", "1"]
+    assert json.loads(command("share", "--all", "--json")[1])["refreshed"][0]["changed"]
+    code, out, _ = command("grants", "review", "--json")
+    (told,) = json.loads(out)
+    assert (code, told["grant"], told["queries"], told["remarks"]) == (0, name, 1, [])
+    assert "revoked" in command("revoke", name, "--reason", "over", "--by", "carl")[1]
+    assert "it was revoked" in command(*asking)[2]
+    dropped = json.loads(command("share", "--all", "--json")[1])["dropped"]
+    assert [one["why"] for one in dropped] == ["no grant of role reader is in force"]
+    assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+
+
+def test_break_glass_is_told_wherever_it_is_used(command):
+    """A query under such a grant says so; the review exits 1 until somebody has reviewed it."""
+    wanted = ("grant", "reader", "--to", "eve", "--until", "2h", "--reason", "outage", "--break-glass", "--json")
+    name = json.loads(command(*wanted)[1])["grant"]
+    code, _, err = command("sql", "SELECT count(*) FROM steps", "--role", "reader")
+    assert code == 0
+    assert f"without approval, under {name}" in err
+    assert command("grants", "review")[0] == 1
+    assert command("grants", "review", name, "--by", "bob", "--reason", "seen")[0] == 0
+    assert command("grants", "review")[0] == 0
+
+
+@needs_ssh_keygen
+@pytest.mark.slow
+def test_a_lake_with_signatures_asks_for_them(tmp_path):
+    """Where approvals are signed, a grant holds by the signature of another person; neither a row nor a name is one."""
+    keys = Keys(tmp_path / "keys")
+    keys.allow("pia", "ada", "eve")
+    lake = Lake.create(str(tmp_path / "lake")).configured(approvals=keys.section())
+    until = clock.now() + timedelta(hours=2)
+    made = request(lake, "reader", "eve@example.org", until, "study", "pia@example.org")
+    record(lake, "ada@example.org", GRANTED, made.name)
+    with pytest.raises(NotGrantedError, match=r"has no approval|nobody signed"):
+        used(lake, "reader", "eve@example.org")
+    other = request(lake, "reader", "eve@example.org", until, "study", "pia@example.org")
+    pia, ada, eve = (keys.by(name) for name in ("pia", "ada", "eve"))
+    propose(lake, GRANTS, other.name, **pia)
+    with pytest.raises(GrantError, match="may not approve"):
+        approve(lake, other.name, **eve)
+    approve(lake, other.name, **ada)
+    assert used(lake, "reader", "eve@example.org").name == other.name
+    taken = request(lake, "writer", "eve@example.org", until, "outage", "eve@example.org", glass=True)
+    with pytest.raises(NotGrantedError, match="nobody signed that they take it"):
+        used(lake, "writer", "eve@example.org")
+    propose(lake, GRANTS, taken.name, **eve)
+    assert used(lake, "writer", "eve@example.org").awaits_review()
+    assert not [fault for fault in examine(lake).faults if other.name in fault or taken.name in fault]
