@@ -20,6 +20,7 @@ from ranklake.lake.governance.lifecycle import propose
 from ranklake.lake.governance.retention_plans import RETENTION_PLANS
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.maintenance.run import upkeep
+from ranklake.lake.oncall.facts import on_call
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.runs.report import runs_state
 from ranklake.lake.shares.register import shares
@@ -33,7 +34,7 @@ from ranklake.retention.apply import apply
 from ranklake.retention.plan import make_plan
 from ranklake.retention.reviews import record_overdue
 from ranklake.retention.sweep import sweep
-from ranklake.views.html import executive_pages, quality_pages, run_pages
+from ranklake.views.html import executive_pages, oncall_pages, quality_pages, run_pages
 from ranklake.views.html.site import Section, publish
 
 Progress = Callable[[int, int], None]
@@ -140,6 +141,7 @@ def report_of(context: Context, names: Sequence[str], run: str = "") -> dict[str
 
 _SECTIONS: Final[Mapping[str, Callable[[Lake, str], Section]]] = MappingProxyType(
     {
+        "oncall": lambda lake, _: oncall_pages.section(on_call(lake)),
         "quality": lambda lake, _: quality_pages.section(gather(lake)),
         "runs": lambda lake, run: run_pages.section(runs_state(lake, run)),
         "executive": lambda lake, _: executive_pages.section(fleet_state(lake)),

@@ -106,6 +106,7 @@ LAKE = {  # what each folder of the lake imports, for types and in functions, to
     "diagnosis": {"query", "storage"},
     "runs": {"contracts", "diagnosis", "query", "storage"},
     "fleet": {"runs", "storage"},
+    "oncall": {"query", "runs", "status", "storage"},
 }
 IMPORTS_BY_NAME = {
     "lake/contracts/__init__.py",  # its own modules, when they are first asked for

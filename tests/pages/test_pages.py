@@ -7,15 +7,17 @@ from importlib.resources import files
 
 import pytest
 from governed import Site, under
+from rollup_inputs import NOON, append
 from segments import DAY, step_rows
 from told_runs import lake_of_runs
 
 from ranklake.lake.fleet.facts import fleet_state
+from ranklake.lake.oncall.facts import on_call
 from ranklake.lake.runs.report import runs_state
 from ranklake.lake.storage.store import Lake
 from ranklake.quality.check import run_checks
 from ranklake.quality.report.gather import gather
-from ranklake.views.html import executive_pages, run_pages
+from ranklake.views.html import executive_pages, oncall_pages, run_pages
 from ranklake.views.html.quality_pages import section
 from ranklake.views.html.site import publish
 
@@ -28,6 +30,7 @@ PAGES = (
     run_pages.href("alpha-1"),
     run_pages.href("beta"),
     "executive/index.html",
+    "oncall/index.html",
 )
 LIMIT_LOSS = """
 extends: steps
@@ -47,7 +50,11 @@ def report(tmp_path_factory):
     site.bring(step_rows(5, incarnation=9, start=DAY + timedelta(days=6)))
     (site.folder / "runs").mkdir()
     lake = lake_of_runs(site.folder / "runs")
+    append(lake, "ingest_plans", [{
+        "plan": 1, "kind": "ingest", "created_ts": NOON, "committed_ts": NOON + timedelta(hours=6), "date": NOON.date(),
+    }])  # fmt: skip
     made = run_pages.section(runs_state(lake)), executive_pages.section(fleet_state(lake))
+    made = *made, oncall_pages.section(on_call(lake))
     publish(Lake.place(str(site.folder / "out")), section(gather(under(site.lake, overlay))), *made)
     return site.folder / "out"
 

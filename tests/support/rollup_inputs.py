@@ -31,7 +31,8 @@ def rows(table, facts):
     full = []
     for slot, fact in enumerate(facts):
         row = {**ENVELOPE, "slot": slot, **fact}
-        row.setdefault("date", row["ts"].date())
+        if "date" not in row:
+            row["date"] = row["ts"].date()
         full.append({name: row.get(name) for name in schema.names})
     return pa.Table.from_pylist(full, schema=schema)
 

@@ -60,6 +60,20 @@ def runs(context: Context, out: str, run: str, *, as_json: bool) -> int:
 @lake_option
 @json_option
 @with_context
+def oncall(context: Context, out: str, *, as_json: bool) -> int:
+    """Write the page of what needs a look, worst first: ranks, runs, checks, devices, the pipeline, and next steps.
+
+    All is told as of the last ingest; run 'ranklake pipeline' first. It links to the pages of runs, and writes these,
+    too. Exits 0 whatever it tells; 'ranklake status' and 'ranklake check' are what tell a script.
+    """
+    return _write(context, "oncall", out, others=("runs",), as_json=as_json)
+
+
+@report.command()
+@_out_option
+@lake_option
+@json_option
+@with_context
 def executive(context: Context, out: str, *, as_json: bool) -> int:
     """Write the page of the fleet: device time, utilization, MFU, goodput, outcomes and cost, week by week.
 
@@ -68,9 +82,11 @@ def executive(context: Context, out: str, *, as_json: bool) -> int:
     return _write(context, "executive", out, as_json=as_json)
 
 
-def _write(context: Context, section: str, out: str, run: str = "", *, as_json: bool) -> int:
+def _write(
+    context: Context, section: str, out: str, run: str = "", *, others: tuple[str, ...] = (), as_json: bool
+) -> int:
     place = out or context.config.report.out or "report"
-    done = report_of(Context.of(context.config, {"report.out": place}), [section], run)
+    done = report_of(Context.of(context.config, {"report.out": place}), [section, *others], run)
     if as_json:
         show_json(done)
     else:

@@ -1,0 +1,1 @@
+"""What whoever is on call should look at: facts of the on-call page."""

@@ -1,0 +1,104 @@
+"""The on-call page: what needs a look, worst first, each with evidence, a next step, and numbers equal to their SQL."""
+
+from datetime import timedelta
+
+import pytest
+from page_read import compared
+from rollup_inputs import NOON, append
+from told_runs import EVIL, lake_of_runs
+
+from ranklake.cli import run as command
+from ranklake.lake.oncall.facts import on_call
+from ranklake.lake.storage.store import Lake
+from ranklake.views.html import site as publishing
+from ranklake.views.html.oncall_pages import section
+from ranklake.views.html.run_pages import href
+from ranklake.views.html.shell import render
+
+UNTIL = NOON + timedelta(hours=6)
+
+
+def lives(run, rank, **more):
+    """Return events of a rank that started, and beats once a minute."""
+    start = {"run": run, "rank": rank, "event": "rank_start", "severity": "info", "incarnation": 90 + rank}
+    return {**start, "ts": UNTIL - timedelta(hours=1), "attributes": '{"interval_s": 60, "world_size": 4}', **more}
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory):
+    """Give a lake in which each kind of thing is wrong once, as of a moment."""
+    lake = lake_of_runs(tmp_path_factory.mktemp("oncall"))
+    append(lake, "events", [
+        *(lives("delta", rank) for rank in range(3)),
+        {**lives("delta", 1), "event": "heartbeat", "ts": UNTIL - timedelta(seconds=30),
+         "attributes": '{"interval_s": 60, "still_s": 900, "begun": 5}'},
+    ])  # fmt: skip
+    append(lake, "ingest_plans", [{
+        "plan": 1, "kind": "ingest", "created_ts": UNTIL, "committed_ts": UNTIL, "rows_stored": 10, "rows_rejected": 2,
+        "date": UNTIL.date(),
+    }])  # fmt: skip
+    append(lake, "segments", [{
+        "run": "delta", "attempt": 0, "rank": 0, "incarnation": 90, "segment": 0, "table": "events", "rows": 3,
+        "ts_max": UNTIL - timedelta(hours=2), "sha256": "ab" * 32, "plan": 1, "date": UNTIL.date(),
+        "uri_name": "x", "rows_stored": 3, "rows_rejected": 0, "rows_duplicate": 0, "bytes": 1,
+    }])  # fmt: skip
+    append(lake, "gpu_hourly", [
+        {"hour": UNTIL - timedelta(hours=number), "device_uuid": f"GPU-{number}", "device_name": "H100",
+         "holder_run": "alpha-2" if number == 1 else None, "sample_count": 1, "observed_s": 100.0,
+         "busy_observed_s": 100.0, "energy_observed_s": 0.0, "throttled_s": 30.0 if number == 2 else 1.0,
+         "ecc_uncorrected_count": 1 if number == 1 else 0, "xid_count": 0,
+         "temperature_max_celsius": 95.0 if number == 3 else 60.0, "date": UNTIL.date()}
+        for number in (1, 2, 3, 4)
+    ])  # fmt: skip
+    append(lake, "quality_results", [
+        {"check_run": f"c{number}", "table": "steps", "partition_date": NOON.date(), "suite": "steps",
+         "expectation": "e", "check_id": "loss_small", "severity": "critical", "status": status, "rows_failed": 7,
+         "rows_checked": 9, "ts": NOON + timedelta(minutes=number), "date": NOON.date()}
+        for number, status in ((1, "passed"), (2, "failed"))
+    ])  # fmt: skip
+    return lake
+
+
+def test_each_thing_is_told_once_with_its_evidence(lake):
+    """Ranks that hang, are silent or missing; failed runs; devices, checks, unsaved work and lag; the worst first."""
+    needs = on_call(lake).needs
+    told = {(one.state, one.what): one for one in needs}
+    assert [one.state for one in needs] == sorted((one.state for one in needs), reverse=False)
+    assert told["failing", "1 rank of run delta hung"].detail.startswith("rank 1: ")
+    assert "ranks 0, 2" in told["failing", "2 ranks of run delta silent"].detail
+    assert told["failing", "1 rank of run delta missing"].run == "delta"
+    assert told["failing", "run alpha-1 failed"].next_step == "ranklake show alpha-1"
+    assert told["failing", "check loss_small of steps failed"].detail.startswith("critical: 1 partition")
+    assert told["failing", "device GPU-1"].detail == "1 uncorrected ECC error; held by alpha-2"
+    assert told["warning", "device GPU-2"].detail == "throttled 30 % of the time"
+    assert told["warning", "device GPU-3"].detail == "95 °C"
+    assert ("warning", "device GPU-4") not in told
+    assert (
+        told["warning", "run beta has not saved"].detail == "never saved a checkpoint; 3.0 hours of work would be lost"
+    )
+    assert "the newest row came 2.0 hours late" in {what for _, what in told}
+
+
+def test_the_page_has_each_number_that_its_sql_gives(lake):
+    """Figures and cells equal their SQL; runs with a page are linked, markup in names is text; made twice it is one."""
+    made = section(on_call(lake))
+    (page,) = made.pages
+    text = render(page).decode()
+    assert compared(lake, text) > 40
+    assert f'href="../{href("alpha-1")}"' in text
+    assert f'href="../{href("delta")}"' not in text  # it has no summary, so no page
+    assert "<b>" not in text
+    assert EVIL not in text
+    assert made.state == "failing"
+    assert made.headline.endswith("warnings")
+    assert section(on_call(lake)).pages[0].fingerprint == page.fingerprint
+
+
+def test_a_lake_that_nothing_was_ingested_into_says_so(tmp_path, monkeypatch, capsys):
+    """No ingest: one sentence, no numbers, exit code 0; the command writes the runs' list, too."""
+    monkeypatch.setattr(publishing, "library", lambda: b"")
+    lake = Lake.create(str(tmp_path / "lake"))
+    assert command(["report", "oncall", "--out", str(tmp_path / "out"), "--lake", lake.uri]) == 0
+    assert "Nothing to tell yet: nothing was ingested" in capsys.readouterr().out
+    assert "nothing was ingested" in (tmp_path / "out/oncall/index.html").read_text()
+    assert (tmp_path / "out/runs/index.html").is_file()
