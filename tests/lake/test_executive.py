@@ -5,13 +5,10 @@ import shutil
 from datetime import timedelta
 
 import altair as alt
-import pyarrow as pa
 import pytest
 from page_read import Read, compared
-from rollup_inputs import DAY, NOON, append
+from rollup_inputs import DAY, NOON, told
 
-from ranklake.lake.contracts.arrow import arrow_schema
-from ranklake.lake.contracts.load import contract
 from ranklake.lake.fleet.facts import WEEKS, fleet_state
 from ranklake.lake.storage.store import Lake
 from ranklake.views.html.executive_pages import section
@@ -55,16 +52,6 @@ ACCOUNTS = [
     for day in range(20)
     for number, team in enumerate(TEAMS)
 ]
-
-
-def told(lake, table, facts):
-    """Commit rows of a rollup; what its contract requires and a test does not care for is nought."""
-    nought = {
-        field.name: NOON if pa.types.is_timestamp(field.type) else "x" if pa.types.is_string(field.type) else 0
-        for field in arrow_schema(contract(table))
-        if not field.nullable and field.name != "date"
-    }
-    append(lake, table, [{"ts": NOON, **nought, **fact} for fact in facts])
 
 
 @pytest.fixture(scope="module")
