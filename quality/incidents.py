@@ -1,29 +1,23 @@
 """Incidents of quality: from when to when a check of a table had failures that stood. Derived from ``quality_results``.
 
 An incident opens with the first partition on which a check fails or cannot be computed. It closes when no partition is
-left on which it does: the rows were mended, moved to ``rejects`` or are gone. What opens again within a day of its
-close is the same incident: a check that flaps is counted once, and how often it flapped is told.
+left on which it does: the rows were mended, or moved to ``rejects``. What opens again within a day of its close is the
+same incident: a check that flaps is counted once, and how often it flapped is told. The rules are in ``incidents.sql``.
 """
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
+from functools import cache
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.lake.contracts.load import contract
-from ranklake.lake.contracts.model import SEVERITIES
-from ranklake.lake.delta.read import read
-from ranklake.quality.results import RESULTS
+from ranklake.lake.query.sql import query
 
 if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
 
-SETTLED: Final = timedelta(days=1)
-"""How long a check stays sound before its next failure is another incident."""
-_COLUMNS: Final = (
-    *("table", "check_id", "column", "severity", "partition_date", "status", "rows_failed", "quarantined_rows"),
-    *("message", "ts"),
-)
+_EVERYTHING: Final = "TRUE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,74 +61,22 @@ class Incident:
         }
 
 
-@dataclass(slots=True)
-class _Open:
-    """An incident on its way; `standing` has the failed rows of each date on which it stands."""
-
-    severity: str
-    opened: datetime
-    closed: datetime | None
-    partitions: set[date]
-    standing: dict[date, int]
-    rows_failed: int
-    flaps: int
-    message: str | None
-
-
 def incidents(lake: "Lake") -> list[Incident]:
     """Return all incidents that the results of a lake tell: open ones first, the worst first, then the latest."""
-    return incidents_of(read(lake, contract(RESULTS), list(_COLUMNS)).to_pylist())
+    return [_incident(row) for row in query(lake, statement(_EVERYTHING)).to_pylist()]
 
 
-def incidents_of(results: Iterable[dict[str, Any]], settled: timedelta = SETTLED) -> list[Incident]:
-    """Return the incidents that rows of ``quality_results`` tell, in whatever order these come."""
-    known: dict[tuple[str, str, str | None], list[_Open]] = {}
-    for row in sorted(results, key=lambda one: (one["ts"], one["partition_date"])):
-        key = (row["table"], row["check_id"], row["column"])
-        of = known.get(key, [])
-        rows = row["rows_failed"] or 0
-        stands = row["status"] == "errored" or (row["status"] == "failed" and row["quarantined_rows"] < max(rows, 1))
-        if stands:
-            _hit(known.setdefault(key, []), row, rows, settled)
-        elif of and row["status"] != "skipped":
-            _mended(of[-1], row)
-    found = [_finished(*key, one) for key, of in known.items() for one in of]
-    newest = sorted(found, key=lambda one: one.opened, reverse=True)
-    return sorted(newest, key=lambda one: (one.closed is not None, SEVERITIES.index(one.severity)))
+def statement(where: str) -> str:
+    """Return the SQL of one row per incident, by the rows of ``quality_results`` that a condition keeps."""
+    return _text().replace("{where}", where)
 
 
-def _hit(of: list[_Open], row: dict[str, Any], rows: int, settled: timedelta) -> None:
-    """Note that a check fails on a date: it belongs to the last incident, or opens one."""
-    last = of[-1] if of else None
-    if last is None or (last.closed is not None and row["ts"] - last.closed > settled):
-        last = _Open(row["severity"], row["ts"], None, set(), {}, 0, 0, None)
-        of.append(last)
-    elif last.closed is not None:
-        last.closed = None
-        last.flaps += 1
-    last.partitions.add(row["partition_date"])
-    last.standing[row["partition_date"]] = rows
-    last.rows_failed = max(last.rows_failed, sum(last.standing.values()))
-    last.severity = min(last.severity, row["severity"], key=SEVERITIES.index)
-    last.message = row["message"]
+def _incident(row: Mapping[str, Any]) -> Incident:
+    kept = {name: row[name] for name in Incident.__dataclass_fields__ if name != "partitions"}
+    return Incident(**kept, partitions=tuple(row["dates"]))
 
 
-def _mended(last: _Open, row: dict[str, Any]) -> None:
-    """Note that a check passes on a date, or that all failing rows are out of the table."""
-    if last.closed is None and last.standing.pop(row["partition_date"], None) is not None and not last.standing:
-        last.closed = row["ts"]
-
-
-def _finished(table: str, check_id: str, column: str | None, one: _Open) -> Incident:
-    return Incident(
-        table,
-        check_id,
-        column,
-        one.severity,
-        one.opened,
-        one.closed,
-        tuple(sorted(one.partitions)),
-        one.rows_failed,
-        one.flaps,
-        one.message,
-    )
+@cache
+def _text() -> str:
+    lines = files("ranklake.quality").joinpath("incidents.sql").read_text(encoding="utf-8").splitlines()
+    return "\n".join(line for line in lines if not line.startswith("--")) + "\n"

@@ -1,4 +1,4 @@
-"""Gathers the state of quality: five queries over ``quality_results``, and what the Delta logs say of partitions."""
+"""Gathers the state of quality: some queries over ``quality_results``, and what the Delta logs say of partitions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from ranklake.lake.delta.commit import files, files_digest
 from ranklake.lake.delta.tables import delta_table, latest
-from ranklake.lake.query.sql import session
 from ranklake.lake.rollups.registry import ROLLUPS
 from ranklake.quality.report import statements
 from ranklake.quality.report.next_steps import next_step
+from ranklake.quality.report.standing import results_session, standing
 from ranklake.quality.report.state import (
     ERRORED,
     FAILING,
@@ -65,7 +65,7 @@ def gather(lake: "Lake") -> QualityState:
     """
     contracts = {name: one for name, one in lake.contracts().items() if one.kind in KINDS}
     live = {name: days for name in contracts if (days := _live(lake, name))}
-    ctx = session(lake, [RESULTS])
+    ctx = results_session(lake)
 
     def ask(text: str) -> Rows:
         rows: Rows = ctx.sql(text).to_arrow_table().to_pylist()
@@ -90,14 +90,16 @@ def gather(lake: "Lake") -> QualityState:
         tables.append(_table(contract, counts.get(name), found.of_checks(contract, suite), partitions, sources))
     results = delta_table(lake, RESULTS)
     unchecked = sum(one.totals.partitions_unchecked for one in tables)
+    overall = _totals(ask(statements.totals(where))[0], unchecked)
     return QualityState(
         lake=lake.uri.rstrip("/").rpartition("/")[2],
         version=None if results is None else results.version(),
         state=worst([one.state for one in tables]),
-        totals=_totals(ask(statements.totals(where))[0], unchecked),
+        totals=overall,
         tables=tuple(sorted(tables, key=lambda one: (STATES.index(one.state), -one.totals.rows_failed, one.table))),
         sources=_sources(where),
         by_table=statements.totals(where, by_table=True),
+        standing=standing(lake, ask, where, live, overall.checked_at),
     )
 
 

@@ -6,7 +6,8 @@ WITH dated AS (
   WHERE {where}
 ), results AS (
   SELECT "table", partition_date, check_id, "column", severity, rows_checked, rows_failed, quarantined_rows,
-    observed, message, table_version, suite, files_sha256, ts, concat(check_id, ' ', coalesce("column", '')) AS check_name,
+    observed, message, table_version, suite, files_sha256, ts, status, on_fail,
+    concat(check_id, ' ', coalesce("column", '')) AS check_name,
     CASE WHEN status = 'failed' AND rows_failed > 0 AND quarantined_rows >= rows_failed
       THEN 'quarantined' ELSE status END AS state
   FROM dated

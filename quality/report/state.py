@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from ranklake.lake.contracts.model import ALARMS
+from ranklake.lake.runs.asking import Answered
 
 FAILING, ERRORED, WARNING, UNCHECKED, QUARANTINED, PASSED, SKIPPED = STATES = (
     "failing",
@@ -183,6 +184,34 @@ class TableState:
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """What stands of quality as a whole.
+
+    Attributes
+    ----------
+    trend
+        Checks that passed, by partition date.
+    objectives
+        What was attained of each objective; nothing before anything was checked.
+    incidents
+        Open ones first, then the worst and the latest; some hundreds at most.
+    incident_counts
+        How many there are of all: one row.
+    held
+        Partitions that checks hold back from rollups.
+    held_counts
+        How many, and how many rows of them fail: one row.
+    """
+
+    trend: Answered
+    objectives: Answered
+    incidents: Answered
+    incident_counts: Answered
+    held: Answered
+    held_counts: Answered
+
+
+@dataclass(frozen=True, slots=True)
 class QualityState:
     """The whole lake, tables worst first.
 
@@ -194,6 +223,8 @@ class QualityState:
         Of the table ``quality_results`` that was read; None where nothing was ever checked.
     by_table
         SQL of the totals of each table.
+    standing
+        Trend, objectives, incidents and holds.
     """
 
     lake: str
@@ -203,3 +234,4 @@ class QualityState:
     tables: tuple[TableState, ...]
     sources: Sources
     by_table: str
+    standing: Standing

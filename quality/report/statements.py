@@ -7,8 +7,11 @@ from importlib.resources import files
 from typing import Final
 
 from ranklake.lake.query.literal import literal
+from ranklake.quality.incidents import statement as every_incident
 
 _ALL: Final = "TRUE"
+MOST_INCIDENTS: Final = 300
+"""On a page."""
 
 
 def totals(where: str, *, by_table: bool = False) -> str:
@@ -33,6 +36,31 @@ def partitions(where: str) -> str:
 def history(where: str) -> str:
     """Return the SQL of one row per check and partition."""
     return on_results(where, _text("history"))
+
+
+def incidents(where: str) -> str:
+    """Return the SQL of the incidents that a page lists."""
+    return f"{every_incident(where)}LIMIT {MOST_INCIDENTS}\n"
+
+
+def incident_counts(where: str) -> str:
+    """Return the SQL of how many incidents there are: one row."""
+    return _text("incident_counts").format(rows=every_incident(where))
+
+
+def held_counts(where: str) -> str:
+    """Return the SQL of how many partitions are held back, and how many rows of them fail: one row."""
+    return _text("held_counts").format(rows=held(where))
+
+
+def held(where: str) -> str:
+    """Return the SQL of one row per partition that is held back from rollups."""
+    return on_results(where, _text("held"))
+
+
+def trend(where: str) -> str:
+    """Return the SQL of one row per partition date."""
+    return on_results(where, _text("trend"))
 
 
 def still_there(gone: Mapping[str, Collection[date]], tables: Collection[str]) -> str:

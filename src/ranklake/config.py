@@ -23,6 +23,7 @@ from ranklake.lake.trust.lake_config import (
     CostSection,
     LakeConfig,
     MaskingSection,
+    Objective,
     PlansSection,
     QualitySection,
     QuerySection,
@@ -175,7 +176,7 @@ class Config:
 _SECTIONS: dict[str, Any] = {
     item.name: item.default_factory for item in fields(Config) if is_dataclass(item.default_factory)
 }
-_TABLES: dict[str, type] = {"prefixes": Prefix, "tiers": Tier}
+_TABLES: dict[str, type] = {"prefixes": Prefix, "tiers": Tier, "objectives": Objective}
 """Keys under which tables stand, and what each of them is; under others stands text."""
 _FROM_TEXT: Final[Mapping[object, Callable[[str], Any]]] = {str: str, int: int, float: float}
 

@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.pages, pytest.mark.leaky("a browser's driver keeps its
 PAGES = (
     "index.html",
     "quality/index.html",
+    "quality/incidents.html",
     "quality/table-steps.html",
     "runs/index.html",
     run_pages.href("alpha-1"),

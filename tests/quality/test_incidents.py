@@ -3,16 +3,35 @@
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 
+import pyarrow as pa
+from datafusion import SessionContext
 from governed import Site
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from segments import DAY, step_rows
 
+from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.load import contract
 from ranklake.quality.check import run_checks
-from ranklake.quality.incidents import incidents, incidents_of
+from ranklake.quality.incidents import Incident, _incident, incidents, statement
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 ONE, TWO = date(2026, 2, 27), date(2026, 2, 28)
+
+
+SCHEMA = arrow_schema(contract("quality_results"))
+NAMES = (
+    *("table", "check_id", "column", "severity", "partition_date", "status", "rows_failed", "quarantined_rows"),
+    *("message", "ts"),
+)
+
+
+def incidents_of(rows) -> list[Incident]:
+    """Return the incidents that rows of results tell."""
+    ctx = SessionContext()
+    told = pa.Table.from_pylist(rows, pa.schema([SCHEMA.field(name) for name in NAMES])).combine_chunks()
+    ctx.register_record_batches("quality_results", [told.to_batches() or [pa.RecordBatch.from_pylist([], told.schema)]])
+    return [_incident(one) for one in ctx.sql(statement("TRUE")).to_arrow_table().to_pylist()]
 
 
 def row(hours, status, *, day=ONE, failed=3, moved=0, severity="error", check="c"):
@@ -72,7 +91,7 @@ def test_the_worst_open_ones_come_first():
     ]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from([ONE, TWO]), st.sampled_from(["passed", "failed", "errored", "skipped"])), max_size=30

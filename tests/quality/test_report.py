@@ -4,18 +4,28 @@ import re
 from datetime import timedelta
 
 import altair as alt
+import pyarrow as pa
 import pytest
 from governed import under
 from page_read import Read, compared
 from segments import DAY, step_rows
 
+from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.delta.commit import replace_partitions
 from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.governance.holds import holds
 from ranklake.lake.plans.ledger import append_own
 from ranklake.lake.query.sql import query
 from ranklake.lake.storage.store import Lake
+from ranklake.lake.trust.lake_config import Objective
 from ranklake.quality.check import run_checks
+from ranklake.quality.incidents import incidents
+from ranklake.quality.objectives import statement
+from ranklake.quality.release import apply, approve, plan_release
 from ranklake.quality.report.gather import NEVER, gather
 from ranklake.quality.report.state import worst
+from ranklake.quality.report.statements import on_results
 from ranklake.views.html import site as publishing
 from ranklake.views.html.library import library
 from ranklake.views.html.quality_pages import section
@@ -71,8 +81,8 @@ def test_every_number_is_what_its_sql_gives(checked):
     site, overlay = checked
     pages = section(gather(under(site.lake, overlay))).pages
     counts = [compared(site.lake, render(page).decode()) for page in pages]
-    assert len(pages) == 2
-    assert sum(counts) > 200
+    assert len(pages) == 3
+    assert sum(counts) > 230
 
 
 def test_nothing_in_the_data_becomes_markup(checked):
@@ -105,14 +115,14 @@ def test_only_what_changed_is_written(checked, light, tmp_path):
         done = publish(place, section(gather(under(site.lake, overlay))))
         return done.pages, done.written, done.removed
 
-    assert again() == (3, 3, 0)
+    assert again() == (4, 4, 0)
     stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.*")}
-    assert again() == (3, 0, 0)
+    assert again() == (4, 0, 0)
     assert stamps == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.*")}
     (tmp_path / "out/quality/table-steps.html").unlink()
-    assert again() == (3, 1, 0)
+    assert again() == (4, 1, 0)
     run_checks(under(site.lake, overlay))
-    assert again() == (3, 3, 0)
+    assert again() == (4, 4, 0)
     publish(place, section(gather(Lake.create(str(tmp_path / "empty")))))
     assert not (tmp_path / "out/quality/table-steps.html").exists()
     assert "Nothing was checked yet" in (tmp_path / "out/index.html").read_text()
@@ -146,7 +156,7 @@ def test_a_store_and_a_killed_call(checked, light, monkeypatch):
         publish(place, made)
     assert not place.fs.exists(place.path(MANIFEST))
     monkeypatch.setattr(publishing, "render", genuine)
-    assert publish(place, made).written == 3
+    assert publish(place, made).written == 4
     assert place.fs.exists(place.path("index.html"))
 
 
@@ -181,3 +191,72 @@ def test_the_chart_library_comes_from_its_package():
     code = library().decode()
     assert "vegaEmbed" in code
     assert not re.search(r"^import ", code, re.MULTILINE)
+
+
+def test_incidents_have_a_page(checked):
+    """Open ones are told as `ranklake check --incidents` has them, and the page of all tables links there."""
+    site, overlay = checked
+    found = gather(under(site.lake, overlay))
+    told = {(row["table"], row["check_id"], row["state"], row["partitions"]) for row in found.standing.incidents.rows}
+    assert told == {
+        (one.table, one.check_id, "open" if one.closed is None else "closed", len(one.partitions))
+        for one in incidents(site.lake)
+    }
+    assert found.standing.incident_counts.one["open_alarms"] == 2
+    home, page, *_ = (render(one).decode() for one in section(found).pages)
+    assert 'href="../quality/incidents.html"' in home
+    assert "2 incidents open" in page
+    assert "loss_small" in page
+
+
+@pytest.mark.slow
+def test_held_partitions_are_those_of_the_rollups(site):
+    """What the page's SQL says is held is what `ranklake quality held` says, before and after a release."""
+    site.bring(step_rows(60))
+    lake = under(site.lake, site.overlay(steps=SMALL_LOSS.replace("max: 0.5", "max: 0.5, on_fail: hold")))
+    run_checks(lake)
+
+    def both():
+        found = gather(lake)
+        told = [(row["table"], row["partition_date"], row["rows_failed"]) for row in found.standing.held.rows]
+        assert told == [(one.table, one.partition_date, one.rows_failed) for one in holds(lake)]
+        assert found.standing.held_counts.one["partitions"] == len(told)
+        compared(lake, render(section(found).pages[1]).decode())
+        return len(told)
+
+    assert both() == 1
+    name = plan_release(lake, "Pia", "as it is").name
+    approve(lake, name, "Ada")
+    assert both() == 1
+    apply(lake, name, "Otto")
+    assert both() == 0
+
+
+@pytest.mark.parametrize(
+    ("ratio", "bad", "status", "used"),
+    [(0.9, 0, "met", 0.0), (0.9, 8, "at_risk", 0.8), (0.9, 11, "missed", 1.1), (0.5, 11, "met", 0.22)],
+)
+def test_objectives_count_sound_partitions(site, ratio, bad, status, used):
+    """Of a hundred dates so many are bad: what is attained, what of the budget is used, and what that means."""
+    site.bring(step_rows(5))
+    run_checks(site.lake)
+    row = next(one for one in site.rows("quality_results") if one["check_id"] == "steps_unique")
+    through = row["ts"].date()
+    days = [through - timedelta(days=back) for back in range(100)]
+    replace_partitions(site.lake, contract("quality_results"), one_result_each(row, days, bad), [row["date"]])
+    wanted = Objective("sound", ("step*",), ratio, 100)
+    text = statement(on_results("TRUE", ""), [wanted, Objective("none", ("x",))], ["steps", "spans"], through)
+    nothing, found = query(site.lake, text).to_pylist()
+    assert (found["total_count"], found["good_count"], found["status"]) == (100, 100 - bad, status)
+    assert found["budget_used_ratio"] == pytest.approx(used)
+    assert found["burn_rate"] == pytest.approx(min(bad, 7) / 7 / (1 - ratio))
+    assert (nothing["total_count"], nothing["attained_ratio"], nothing["status"]) == (0, None, "no_data")
+
+
+def one_result_each(row, days, bad):
+    """Return a result a date, failed on the latest `bad` of them."""
+    rows = [
+        {**row, "partition_date": day, "status": "failed" if place < bad else "passed", "rows_failed": int(place < bad)}
+        for place, day in enumerate(days)
+    ]
+    return pa.Table.from_pylist(rows, arrow_schema(contract("quality_results")))

@@ -1,40 +1,31 @@
 """``ranklake quality``."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping
 from datetime import date, datetime
 from pathlib import Path
+from typing import Any
 
 import click
 
 from ranklake.commands.context import with_context
-from ranklake.commands.options import json_option, lake_option, optional_spool
+from ranklake.commands.options import json_option, lake_option
+from ranklake.commands.quality_release import release
 from ranklake.commands.quality_why import why
-from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
 from ranklake.context import Context
 from ranklake.lake.governance.holds import Hold, holds
-from ranklake.lake.governance.identities import APPLY, APPROVE
-from ranklake.lake.governance.lifecycle import standing
-from ranklake.lake.governance.releases import RELEASES, Item, Release, register
-from ranklake.lake.spool.spool import Spool
 from ranklake.quality.export.project import export_project
-from ranklake.quality.release import KINDS, plan_release
-from ranklake.quality.release import apply as apply_release
-from ranklake.quality.release import approve as approve_release
+from ranklake.quality.report.gather import gather
 from ranklake.quality.trust import Input, inputs_of
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.words import counted
 
 _HELD = (*map(TextColumn, ("table", "partition", "severity")), *numbers(("rows failed",)), TextColumn("checks"))
-_ITEMS = (*map(TextColumn, ("what", "table", "partition")), *numbers(("rows",)), TextColumn("about"))
+_OBJECTIVES = (
+    *map(TextColumn, ("objective", "status", "tables", "through")),
+    *numbers(("promised", "attained", "good", "of", "budget used", "burn rate")),
+)
 _INPUTS = tuple(map(TextColumn, ("state", "input", "its partition", "read by", "for", "checks")))
-
-_by = click.option(
-    "--by", metavar="NAME", help="Who does it; default: your login name. Where approvals are signed, the key tells."
-)
-_alone = click.option(
-    "--single-operator", is_flag=True, help="One person does both; the trail says so. Not where approvals are signed."
-)
 
 
 @click.group()
@@ -43,6 +34,7 @@ def quality() -> None:
 
 
 quality.add_command(why)
+quality.add_command(release)
 
 
 @quality.command()
@@ -80,6 +72,21 @@ def inputs(context: Context, table: str, day: datetime | None, run: str | None, 
 
 
 @quality.command()
+@lake_option
+@json_option
+@with_context
+def objectives(context: Context, *, as_json: bool) -> None:
+    """Show what was attained of each of [[quality.objectives]], and what is left of its error budget."""
+    found = gather(context.open_lake()).standing.objectives.rows
+    if as_json:
+        show_json([{**row, "through": str(row["through"])} for row in found])
+    elif found:
+        click.echo("\n".join(table_lines(_OBJECTIVES, map(_objective, found))))
+    else:
+        click.echo("no objective is configured, or nothing was checked yet")
+
+
+@quality.command()
 @click.option(
     "--out", metavar="FOLDER", required=True, type=click.Path(path_type=Path, file_okay=False), help="Where it stands."
 )
@@ -102,139 +109,6 @@ def export(context: Context, out: Path, tables: tuple[str, ...], *, as_json: boo
         click.echo(f"{counted(done.unexpressed, 'check')} have no word there: they are in results only")
 
 
-@quality.group()
-def release() -> None:
-    """Propose, approve and apply the release of held partitions, of rows in quarantine, and of refused segments."""
-
-
-@release.command()
-@click.argument("tables", metavar="[TABLE]...", nargs=-1)
-@click.option("--date", "day", metavar="DATE", type=click.DateTime(["%Y-%m-%d"]), help="Only of this date.")
-@click.option(
-    "--only", type=click.Choice(KINDS), help="Only partitions that are held, rows in quarantine, or refused segments."
-)
-@click.option("--reason", metavar="TEXT", required=True, help="What was mended; kept in the register.")
-@_by
-@signing_options
-@lake_option
-@optional_spool("URI or folder of the spool; without one, refused segments are not looked at.")
-@json_option
-@with_context
-def plan(
-    context: Context,
-    tables: tuple[str, ...],
-    day: datetime | None,
-    only: str | None,
-    reason: str,
-    by: str | None,
-    *,
-    told: Told,
-    as_json: bool,
-) -> None:
-    """Propose to release what is held, rows in quarantine that pass the contracts of today, and refused segments.
-
-    A refused segment is proposed if it would be taken in under the rules of today; the next ingest judges it again.
-    Rows that a person disowned, of dates that retention removed, or that the table has already, stay where they are.
-    Whoever proposes it is its author, and cannot approve it.
-    """
-    lake = context.open_lake()
-    if told.text_only:
-        raise click.UsageError("--statement is for approve and apply: what is proposed is not known before")
-    who = told.who(lake, "ranklake quality release plan", by)
-    kinds = KINDS if only is None else (only,)
-    found = plan_release(lake, who, reason, tables, _day(day), kinds, spool=_spool(context), signing=told.signing)
-    if as_json:
-        show_json({**found.plain(), **mode_facts(lake)})
-        return
-    _show(found)
-    tell_mode(lake)
-
-
-@release.command()
-@click.argument("name", metavar="RELEASE")
-@_by
-@_alone
-@click.option("--reason", metavar="TEXT", help="Why; kept in the audit trail.")
-@signing_options
-@lake_option
-@json_option
-@with_context
-def approve(
-    context: Context,
-    name: str,
-    by: str | None,
-    reason: str | None,
-    *,
-    single_operator: bool,
-    told: Told,
-    as_json: bool,
-) -> None:
-    """Approve a release that another person proposed."""
-    lake = context.open_lake()
-    if told.text_only:
-        told.print_statement(lake, RELEASES, name, APPROVE, by, reason)
-        return
-    who = told.who(lake, f"ranklake quality release approve {name}", by)
-    found, fresh = approve_release(lake, name, who, reason, single_operator=single_operator, signing=told.signing)
-    lacking = "" if found.approved else standing(lake, RELEASES, found).lacking
-    if as_json:
-        show_json({"approved_now": fresh, "lacking": lacking or None, **mode_facts(lake), **found.plain()})
-        return
-    if lacking:
-        click.echo(f"{name}: {'your approval is written down' if fresh else 'nothing written'}; still {lacking}")
-    else:
-        then = f"; apply it with 'ranklake quality release apply {name}'" if fresh else " already"
-        click.echo(f"{name}: {found.state}{then}")
-    tell_mode(lake)
-
-
-@release.command()
-@click.argument("name", metavar="RELEASE")
-@_by
-@_alone
-@signing_options
-@lake_option
-@optional_spool("URI or folder of the spool; needed where refused segments are released.")
-@json_option
-@with_context
-def apply(context: Context, name: str, by: str | None, *, single_operator: bool, told: Told, as_json: bool) -> None:
-    """Free exactly what an approved release names. If it is interrupted, run it again."""
-    lake = context.open_lake()
-    if told.text_only:
-        told.print_statement(lake, RELEASES, name, APPLY, by)
-        return
-    who = told.who(lake, f"ranklake quality release apply {name}", by)
-    spool = _spool(context)
-    found, fresh = apply_release(lake, name, who, spool=spool, single_operator=single_operator, signing=told.signing)
-    if as_json:
-        show_json({"applied_now": fresh, **mode_facts(lake), **found.plain()})
-        return
-    then = (
-        "ranklake ingest judges the segments again"
-        if found.of("segment")
-        else "ranklake check and ranklake rollup go on with it"
-    )
-    done = f"by plan {found.plan}; {then}"
-    click.echo(f"{name}: {_sums(found)} released {done}" if fresh else f"{name}: applied already, {done}")
-    tell_mode(lake)
-
-
-@release.command("list")
-@lake_option
-@json_option
-@with_context
-def list_(context: Context, *, as_json: bool) -> None:
-    """List releases and their state."""
-    found = register(context.open_lake()).values()
-    if as_json:
-        show_json([one.plain() for one in found])
-        return
-    for one in found:
-        click.echo(f"{one.name}  {one.state:<8}  {_sums(one)}")
-    if not found:
-        click.echo("no releases")
-
-
 def _day(found: datetime | None) -> date | None:
     return None if found is None else found.date()
 
@@ -248,36 +122,9 @@ def _input(one: Input) -> tuple[str, ...]:
     return (state, one.table, one.partition, one.output_table, one.output_partition, ", ".join(one.checks))
 
 
-def _show(found: Release) -> None:
-    lines = [
-        (one.item_kind, one.table, str(one.partition_date), f"{one.rows:,}", one.about)
-        for one in found.items
-        if one.item_kind != "segment"
-    ]
-    click.echo("\n".join(table_lines(_ITEMS, [*lines, *_segments(found.of("segment"))])))
-    then = {
-        "proposed": f"nobody approved it yet: ranklake quality release approve {found.name} --by NAME",
-        "approved": f"approved: ranklake quality release apply {found.name}",
-        "applied": "applied",
-        "altered": "its items were altered",
-    }
-    click.echo(f"release {found.name}: {_sums(found)}; {then[found.state]}")
-
-
-def _segments(items: Sequence[Item]) -> Iterator[tuple[str, ...]]:
-    """Yield a line for all segments of a table that were refused on a date for one reason."""
-    rows: dict[tuple[str, str, str], list[int]] = {}
-    for one in items:
-        rows.setdefault((one.table, str(one.partition_date), one.about.rpartition(": ")[0]), []).append(one.rows)
-    for (table, day, reason), some in rows.items():
-        yield "segment", table, day, f"{sum(some):,}", f"{counted(len(some), 'segment')} {reason}"
-
-
-def _sums(one: Release) -> str:
-    facts = one.facts
-    segments = f", {counted(facts['segments'], 'segment')}" if "segments" in facts else ""
-    return f"{counted(facts['partitions'], 'partition')}, {counted(facts['rows'], 'row')}{segments}"
-
-
-def _spool(context: Context) -> Spool | None:
-    return context.spool() if context.has_spool else None
+def _objective(row: Mapping[str, Any]) -> tuple[str, ...]:
+    ratios = ("objective_ratio", "attained_ratio", "budget_used_ratio")
+    promised, attained, used = ("unknown" if row[name] is None else f"{row[name]:.2%}" for name in ratios)
+    counts = (f"{row['good_count']:,}", f"{row['total_count']:,}")
+    burn = "unknown" if row["burn_rate"] is None else f"{row['burn_rate']:.2f}"
+    return (row["slo"], row["status"], row["subject"], str(row["through"]), promised, attained, *counts, used, burn)

@@ -14,6 +14,8 @@ Spec = dict[str, Any]
 _ROW_PX: Final = 16
 SCHEMA: Final = "https://vega.github.io/schema/vega-lite/v6.json"
 """Names the language; nobody fetches it."""
+DATES: Final[Spec] = {"tickCount": {"expr": "max(2, floor(width / 90))"}, "labelOverlap": True, "format": "%d %b %y"}
+"""An axis of dates, whose labels do not lie on one another on a narrow screen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ def stacked_by_date(values: Sequence[Mapping[str, Any]], states: Sequence[str], 
         "encoding": {
             "x": {
                 "field": "date", "type": "temporal", "timeUnit": "utcyearmonthdate", "title": "partition date (UTC)",
-                "scale": {"type": "utc"},
+                "scale": {"type": "utc"}, "axis": DATES,
             },
             "y": {"field": "count", "type": "quantitative", "title": measure, "axis": {"tickMinStep": 1}},
             "color": _by_state(states),
@@ -68,9 +70,10 @@ def heat_map(
         "encoding": {
             "x": {
                 "field": "date", "type": "temporal", "timeUnit": "utcyearmonthdate", "title": "partition date (UTC)",
-                "scale": {"type": "utc", "domain": [str(days[0]), str(days[-1])]},
+                "scale": {"type": "utc", "domain": [str(days[0]), str(days[-1])]}, "axis": DATES,
             },
-            "y": {"field": "row", "type": "nominal", "title": None, "sort": list(rows), "axis": {"labelLimit": 220}},
+            "y": {"field": "row", "type": "nominal", "title": None, "sort": list(rows),
+                  "axis": {"labelLimit": {"expr": "width < 500 ? 110 : 220"}}},
             "color": _by_state(states),
             "tooltip": [
                 {"field": "date", "type": "temporal", "timeUnit": "utcyearmonthdate", "title": "partition date (UTC)"},
@@ -87,5 +90,9 @@ def _by_state(states: Sequence[str]) -> Spec:
     colours = [f"var(--{state})" for state in states]
     return {
         "field": "state", "type": "nominal", "sort": list(states), "title": None,
-        "scale": {"domain": list(states), "range": colours}, "legend": {"orient": "top"},
+        "scale": {"domain": list(states), "range": colours},
+        "legend": {
+            "orient": "top", "columns": {"expr": "width < 500 ? 2 : 0"},
+            "labelExpr": "datum.label === 'errored' ? 'not computed' : datum.label",
+        },
     }  # fmt: skip

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from ranklake.views.html.charts import SCHEMA, Spec
+from ranklake.views.html.charts import DATES, SCHEMA, Spec
 
 _HEIGHT: Final = 200
 _COLOURS: Final = (1, 3, 5, 6, 4)
@@ -28,7 +28,7 @@ def lines_by_date(values: Sequence[Mapping[str, Any]], parts: Mapping[str, str],
         "mark": {"type": "line", "point": True, "strokeWidth": 2, "invalid": "break-paths-show-domains"},
         "encoding": {
             "x": {"field": "date", "type": "temporal", "timeUnit": "utcyearmonthdate", "title": "date (UTC)",
-                  "scale": {"type": "utc"}},
+                  "scale": {"type": "utc"}, "axis": DATES},
             "y": {"field": "amount", "type": "quantitative", "title": title, "axis": {"format": form}},
             "color": {
                 "field": "part", "type": "nominal", "sort": titles, "title": None,

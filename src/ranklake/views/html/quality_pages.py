@@ -21,8 +21,10 @@ from ranklake.quality.report.state import (
     TableState,
     Totals,
 )
+from ranklake.views.html import quality_incidents
 from ranklake.views.html.charts import Chart, heat_map, stacked_by_date
 from ranklake.views.html.figures import Column, FactTable, Figure, Source
+from ranklake.views.html.quality_trend import objectives_table, trend_charts
 from ranklake.views.html.shell import Entry, Page
 from ranklake.views.html.site import Section
 from ranklake.views.html.sparkline import Sparkline, sparkline
@@ -34,6 +36,7 @@ OPEN: Final = (FAILING, ERRORED, WARNING)
 _MOST_FIRST: Final = 12
 _MOST_OF_A_TABLE: Final = 3
 _MOST_DRAWN: Final = 40
+
 _DEFINITIONS: Final = {
     "checks_failing": ("checks failing", "{check}", FAILING,
         "Checks of severity critical or error whose failing rows are still in the table, on any partition."),
@@ -54,6 +57,7 @@ _UNCHECKED: Final = (
     "Partitions that were never checked, or whose files or checks changed since: compared are the files that the Delta "
     "log names with files_sha256 of the last result, which SQL cannot see."
 )
+_TRAIL: Final = (("Data quality", HOME),)
 _TABLE_COLUMNS: Final = (
     Column("state", "Worst state of its checks and partitions."),
     Column("table", "Name, and whether it holds facts or is derived from others.", "table"),
@@ -98,11 +102,14 @@ _PARTITION_COLUMNS: Final = (
 
 
 def section(found: QualityState) -> Section:
-    """Return the quality pages: one of all tables, and one a table."""
+    """Return the quality pages: one of all tables, one of incidents, and one a table."""
     headline = verdict(found.state, found.totals)
     names = frozenset(one.table for one in found.tables)
-    pages = [_overview(found, headline), *(_of_table(one, names) for one in found.tables)]
-    entries = [Entry(one.table, f"{one.kind} table", one.state, _href(one.table)) for one in found.tables]
+    links = {name: _href(name) for name in sorted(names)}
+    incidents = quality_incidents.page(found.standing, links, _TRAIL)
+    pages = [_overview(found, headline), incidents, *(_of_table(one, names) for one in found.tables)]
+    entries = [Entry(incidents.title, "page", quality_incidents.state_of(found.standing), incidents.path)]
+    entries += [Entry(one.table, f"{one.kind} table", one.state, _href(one.table)) for one in found.tables]
     entries += [
         Entry(f"{check.table} · {check.check_id}", "check", check.state, f"{_href(check.table)}#{_anchor(check)}")
         for one in found.tables
@@ -127,7 +134,7 @@ def verdict(state: str, totals: Totals) -> str:
 
 
 def _overview(found: QualityState, headline: str) -> Page:
-    digest = _digest([found.lake, found.version, found.state, found.totals, *found.tables])
+    digest = _digest([found.lake, found.version, found.state, found.totals, found.standing, *found.tables])
     return Page(HOME, "Data quality", "quality.html", partial(_overview_facts, found, headline), digest)
 
 
@@ -152,7 +159,13 @@ def _overview_facts(found: QualityState, headline: str) -> dict[str, Any]:
         "more": len(every) - len(first),
         "sparklines": {one.table: _of_all(one) for one in found.tables},
         "table": FactTable("Tables, worst first", Source("tables", found.by_table, note), _TABLE_COLUMNS, ["table"]),
-        "charts": [chart] if values else [],
+        "charts": [*([chart] if values else []), *trend_charts(found.standing)],
+        "objectives": objectives_table(found.standing),
+        "incidents": (
+            quality_incidents.PATH,
+            quality_incidents.headline(found.standing),
+            quality_incidents.state_of(found.standing),
+        ),
         "href": _href,
         "anchor": _anchor,
     }
@@ -171,7 +184,7 @@ def _of_table(one: TableState, tables: frozenset[str]) -> Page:
     linked = tables.intersection({*one.made_from, *one.used_by})
     facts = partial(_table_facts, one, linked)
     digest = _digest([one, *sorted(linked)])
-    return Page(_href(one.table), one.table, "quality_table.html", facts, digest, (("Data quality", HOME),))
+    return Page(_href(one.table), one.table, "quality_table.html", facts, digest, _TRAIL)
 
 
 def _table_facts(one: TableState, linked: frozenset[str]) -> dict[str, Any]:
@@ -189,7 +202,7 @@ def _table_facts(one: TableState, linked: frozenset[str]) -> dict[str, Any]:
     chart = Chart(
         "history", f"Checks that did not pass, by date, the worst {_MOST_DRAWN}",
         "Where a check did not pass, by date; the table below lists the same.",
-        heat_map(values, sorted(states, key=STATES.index), rows, days),
+        heat_map(values, sorted(states, key=STATES.index), rows, days), is_wide=True,
     )  # fmt: skip
     return {
         "one": one,
