@@ -6,7 +6,6 @@ import os
 import pickle
 import shutil
 import signal
-import subprocess
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
@@ -534,18 +533,6 @@ def test_memory_that_is_no_amount(start):
     """A memory limit that cannot be read is refused before anything is started."""
     with pytest.raises(WorkersError, match="lots"), start(DaskSection(memory_limit="lots")):
         pass
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """Return a folder on a file system of 200 kB and a function that makes it larger; needs the right to mount."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(place)]
-    if os.getuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("no right to mount a small file system")
-    yield place, lambda options: subprocess.run(["mount", "-o", f"remount,{options}", str(place)], check=True)
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 def test_a_disk_that_fills_on_the_way(small_disk, spool):

@@ -5,20 +5,22 @@ from datetime import timedelta
 
 import pyarrow as pa
 import pytest
-from bringing import adds_up, bring
+from bringing import adds_up, books, bring
 from changed_contracts import ChangedContracts
 from deltalake import DeltaTable
-from segments import DAY, put_segment, step_rows
+from segments import DAY, put_segment, segment_bytes, step_rows
 
 from ranklake.lake.audit.trail import trail
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.read import read
+from ranklake.lake.delta.table_schema import UnmigratedTableError
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.governance import lifecycle
 from ranklake.lake.governance.proposals import NotApprovedError, SameOperatorError
 from ranklake.lake.maintenance.run import upkeep
 from ranklake.lake.migrations import applying, composing, registry, rewriting
+from ranklake.lake.migrations.drift import drift
 from ranklake.lake.migrations.due import due as are_due
 from ranklake.lake.migrations.migration import read_migration
 from ranklake.lake.migrations.proof import verify
@@ -28,6 +30,9 @@ from ranklake.lake.plans import ledger
 from ranklake.lake.plans.plan import RefusedPlanError
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
+from ranklake.lake.replay.run import replay
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.storage.reachability import LakeUnreachableError
 from ranklake.lake.storage.store import Lake
 
 
@@ -193,6 +198,76 @@ def test_whoever_dies_anywhere_the_next_goes_on(lake, spool, changed, monkeypatc
     states = read(lake, contract("migrations"), ["status", "plan"]).sort_by("plan")["status"].to_pylist()
     assert states == ["applied", "reverted"][: 1 if way == "forth" else 2]
     adds_up(lake, spool)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["forth", "back"])
+def test_a_disk_that_fills_on_the_way(small_disk, spool, changed, way):
+    """A full disk raises in a line, wherever it comes; with room again, the next call ends what was begun, once."""
+    place, remount = small_disk
+    remount("size=20m")
+    lake = Lake.create(str(place / "lake"))
+    for segment in range(3):
+        rows = step_rows(5_000, segment=segment, start=DAY + timedelta(days=segment))
+        put_segment(spool, rows, rows_before=5_000 * segment)
+    bring(lake, spool)
+    changed.migrate("steps", rename)
+    if way == "back":
+        apply(lake)
+    taken = sum(path.stat().st_blocks * 512 for path in place.rglob("*") if path.is_file()) // 1024
+    full = 0
+    for kilobytes in (*range(taken + 20, taken + 500, 40), 20_000):
+        remount(f"size={kilobytes}k")
+        names = query(lake, "SELECT * FROM steps").column_names
+        assert ("tokens" in names) != ("tokens_seen" in names)
+        try:
+            apply(lake) if way == "forth" else applying.undo(lake, InProcess(), "Ada", "steps")
+        except LakeUnreachableError:
+            full += 1
+        except MigrationError as error:
+            found = str(error)
+            break
+    else:
+        found = "to undo"
+    assert "to undo" in found, "whoever came first undid it"
+    assert full > 2, "the disk was full, now and then"
+    if way == "back":
+        changed.earlier()
+    name = "tokens_seen" if way == "forth" else "tokens"
+    assert rows_of(lake, name)[name].to_pylist() == [1024] * 15_000
+    adds_up(lake, spool)
+
+
+def test_a_table_that_was_restored_to_before_is_migrated_again(lake, spool, changed):
+    """Who restores a version of before is told; the migration is due again, and rows that came since by a replay."""
+    put_segment(spool, step_rows(20))
+    bring(lake, spool)
+    version = delta_table(lake, "steps").version()
+    changed.migrate("steps", rename)
+    apply(lake)
+    changed.earlier()  # as their writers are of before
+    others = [segment_bytes(step_rows(5, segment=number), rows_before=15 + 5 * number) for number in (1, 2)]
+    changed.later()
+    (spool / "segments" / "2026-03-01" / others[0][0]).write_bytes(others[0][1])
+    bring(lake, spool)
+    DeltaTable(lake.table_uri("steps")).restore(version)
+    fresh = Lake.open(lake.uri)
+    assert any("RESTORE" in one.what for one in drift(fresh) if one.table == "steps")
+    (spool / "segments" / "2026-03-01" / others[1][0]).write_bytes(others[1][1])
+    with pytest.raises(UnmigratedTableError, match="ranklake migrate apply"):
+        bring(fresh, spool)
+    with pytest.raises(MigrationError, match="is not at version 2 any more"):
+        applying.undo(fresh, InProcess(), "Ada", "steps")
+    (due,) = are_due(fresh)
+    assert due.rows == 20
+    (done,) = apply(fresh)
+    assert (done.version, done.rows) == (2, 20)
+    assert bring(fresh, spool).rows_stored == 5
+    lost = [fault for item in books(fresh, spool).values() for fault in item.faults]
+    assert lost, "five rows are missing, and the books say so"
+    replay(fresh, Spool(str(spool)), InProcess(), "steps", (DAY.date(), DAY.date()))
+    assert rows_of(fresh, "tokens_seen")["tokens_seen"].to_pylist() == [1024] * 30
+    adds_up(fresh, spool)
 
 
 def test_rows_that_come_meanwhile_are_taken_along(lake, spool, changed, monkeypatch):
